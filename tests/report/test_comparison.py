@@ -100,8 +100,8 @@ def test_the_table_has_the_numbers_of_every_run(runs: list[Path]):
     a, b = (RunData.read(run).metrics for run in runs)
     found = table(runs)
     before = TableCell(f"25.0{THIN}%", (f"15.0 to 35.0{THIN}%", "before training"))
-    assert found["held-out success at first"] == [before, before]
-    assert found["held-out success at last"] == [
+    assert found["held-out success, first evaluation"] == [before, before]
+    assert found["held-out success, last evaluation"] == [
         TableCell(f"50.0{THIN}%", (f"40.0 to 60.0{THIN}%", f"after iteration {last}"))
         for last in (6, 4)
     ]
@@ -225,7 +225,9 @@ def test_runs_of_one_design_are_not_averaged(runs: list[Path], tmp_path: Path):
     other = with_options(runs[0], tmp_path / "other", loop={"seed": 7})
     page = Page(write_comparison_page([runs[0], other], tmp_path / "page.html"))
     text = " ".join(page.text.split())
-    assert "They differ only in their seed; they are drawn one by one, not averaged." in text
+    assert (
+        "They differ only in their seed; each has a line of its own; they are not averaged." in text
+    )
     assert "poise experiment trains each configuration with several seeds" in text
     assert {r["run"] for r in records(charts(page)["Entropy"])} == {0, 1}
 
@@ -251,9 +253,9 @@ def test_success_is_compared_where_it_was_sampled_alike(tmp_path: Path):
     for setting, mean in ((other, 0.7), (alike, 0.4)):
         RunFolder(runs[1]).append("evaluations", evaluation(4, mean) | setting)
     found = table(runs)
-    first = [cell and cell.value for cell in found["held-out success at 1/1 at first"]]
+    first = [cell and cell.value for cell in found["held-out success at 1/1, first evaluation"]]
     assert first == [f"50.0{THIN}%", f"40.0{THIN}%"]
-    second = found["held-out success at 0.6/0.95 at first"]
+    second = found["held-out success at 0.6/0.95, first evaluation"]
     assert second[0] is None
     assert second[1] == TableCell(f"70.0{THIN}%", (f"60.0 to 80.0{THIN}%", "after iteration 4"))
     page = Page(write_comparison_page(runs))
@@ -308,7 +310,12 @@ def test_an_imported_run_is_drawn_as_far_as_it_tells(runs: list[Path], tmp_path:
     found = table([runs[0], theirs])
     assert found["rollouts sampled"] == [TableCell("144"), TableCell("64")]
     assert found["iterations"][1] == TableCell("2", ("imported from TRL",))
-    unknown = ("optimizer steps", "wasted rollouts", "wall time", "held-out success at first")
+    unknown = (
+        "optimizer steps",
+        "wasted rollouts",
+        "wall time",
+        "held-out success, first evaluation",
+    )
     assert all(found[label][1] is None for label in unknown)
     drawn = charts(page)
     rows = [r for r in records(drawn["Training success"]) if r["run"] == 1]

@@ -177,7 +177,9 @@ def test_tokens_by_mouse(browser: Browser, run: Path):
 
         tokens.nth(2).click()
         where = page.locator(".tokens .card .where").inner_text()
-        assert where.startswith(f"token 2 of 0 to {size - 1} ")  # as `poise look --token` counts
+        assert where.startswith(
+            f"token 2 (first 0, last {size - 1}) "
+        )  # as `poise look --token` counts
         gap = (
             "row => row.cells[1].getBoundingClientRect().left - (r => (r.selectNodeContents("
             "row.cells[0]), r.getBoundingClientRect().right))(document.createRange())"

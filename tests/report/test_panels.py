@@ -101,18 +101,18 @@ def test_excerpts_name_the_rows_of_the_plan(tmp_path: Path):
     run = RunData.read(write_run(tmp_path / "run", response="x" * 500))
     plan = run.plans[-1]
     texts = unpacked(mosaic.pack_excerpts(run)[plan["iteration"]])
-    assert texts["responses"] == ["x" * mosaic.EXCERPT + "…"] * len(plan["group"])
+    assert texts["responses"] == ["x" * mosaic.MAX_EXCERPT_CHARACTERS + "…"] * len(plan["group"])
     assert [reward > 0 for reward in texts["rewards"]] == [A > 0 for A in plan["advantage"]]
 
 
 def test_excerpts_are_for_the_last_updates_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     run = RunData.read(write_run(tmp_path / "run", iterations=6, tau=0.0))
-    monkeypatch.setattr(mosaic, "TEXT_UPDATES", 2)
+    monkeypatch.setattr(mosaic, "MAX_TEXT_UPDATES", 2)
     assert sorted(mosaic.pack_excerpts(run)) == [5, 6]
     panel = mosaic.panel(run)
     assert panel is not None
     assert "4 of 6 updates show no texts" in panel.body  # type: ignore[operator]
-    monkeypatch.setattr(mosaic, "TEXT_BYTES", 10)
+    monkeypatch.setattr(mosaic, "MAX_TEXT_BYTES", 10)
     assert mosaic.pack_excerpts(run) == {}
 
 

@@ -161,7 +161,7 @@ def test_of_a_large_batch_watched_rows_come_first(run: RunData, monkeypatch: pyt
     assert sum(view["lengths"]) <= 40
     panel = tokens.panel(run)
     assert panel is not None
-    assert "rollouts of these are left out" in panel.body  # type: ignore[operator]
+    assert "rollouts of these updates are left out" in panel.body  # type: ignore[operator]
     vocabulary = unpacked(panel.data["vocabulary"])
     trace = read_trace(run.path, run.last_iteration)
     assert view["pushes"]["snippets"]

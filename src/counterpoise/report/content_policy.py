@@ -1,4 +1,4 @@
-"""Content security policy of a page: it runs its own scripts and contacts nobody.
+"""Content security policy of a page: it runs its own scripts only and has no network access.
 
 The scripts of a page are known when it is written, so the policy lists their digests: a script that
 got in any other way, for example through a model's output, does not run, and nothing on the page
@@ -13,20 +13,20 @@ import hashlib
 from collections.abc import Sequence
 
 
-def content_policy(scripts: Sequence[str]) -> str:
-    """Content of the policy's meta tag; `scripts` are the exact texts of the script elements.
+def content_policy(script_texts: Sequence[str]) -> str:
+    """Content of the policy's meta tag; `script_texts` are the exact texts of the script elements.
 
     Example:
         >>> content_policy(["alert(1)"])[:46]
         "default-src 'none'; script-src 'sha256-bhHHL3z"
     """
-    sources = " ".join(_digest(script) for script in scripts) or "'none'"
+    script_digests = " ".join(_digest(script_text) for script_text in script_texts) or "'none'"
     return (
-        f"default-src 'none'; script-src {sources}; style-src 'unsafe-inline'; "
+        f"default-src 'none'; script-src {script_digests}; style-src 'unsafe-inline'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
 
 
-def _digest(script: str) -> str:
-    digest = hashlib.sha256(script.encode("utf-8", "replace")).digest()
+def _digest(script_text: str) -> str:
+    digest = hashlib.sha256(script_text.encode("utf-8", "replace")).digest()
     return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"

@@ -24,25 +24,26 @@ class RunData:
     path: Path
     config: RunConfig
     metrics: list[dict[str, Any]]  # a record for each finished iteration
-    plans: list[dict[str, Any]]  # a record for each iteration that made an update, with its rows
+    plans: list[dict[str, Any]]  # a batch plan for each iteration that made an update
     evaluations: list[dict[str, Any]]  # iteration 0 is the policy before training
     _texts: dict[int, tuple[RolloutText, ...]] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def read(cls, path: Path) -> RunData:
-        folder = RunFolder.open(path)
+    def read(cls, run_path: Path) -> RunData:
+        """Read config.toml and the logs; rollouts are read when a panel asks for them."""
+        run_folder = RunFolder.open(run_path)
         return cls(
-            path=path,
-            config=folder.read_config(),
-            metrics=folder.read("metrics"),
+            path=run_path,
+            config=run_folder.read_config(),
+            metrics=run_folder.read("metrics"),
             # Iterations without an update leave a short record that has no steps.
-            plans=[plan for plan in folder.read("plans") if "steps" in plan],
-            evaluations=folder.read("evaluations"),
+            plans=[plan for plan in run_folder.read("plans") if "steps" in plan],
+            evaluations=run_folder.read("evaluations"),
         )
 
     @property
     def name(self) -> str:
-        """Name of the run folder, without the path: a report may be passed on to others."""
+        """Name of the run folder without its path: a report may be shared, a path is private."""
         return self.path.resolve().name
 
     @property
@@ -58,19 +59,19 @@ class RunData:
     def rollouts(self, iteration: int) -> tuple[RolloutText, ...]:
         """Rollouts sampled in `iteration`; empty when they were not stored."""
         if iteration not in self._texts:
-            file = self.path / "rollouts" / f"step_{iteration:05d}.jsonl"
-            self._texts[iteration] = tuple(read_rollout_texts(file))
+            rollouts_path = self.path / "rollouts" / f"step_{iteration:05d}.jsonl"
+            self._texts[iteration] = tuple(read_rollout_texts(rollouts_path))
         return self._texts[iteration]
 
     def texts_of_plan(self, plan: dict[str, Any]) -> list[RolloutText | None]:
         """The text of every row of a plan; None where the rollout was not stored."""
         # A row may have waited in the buffer, so it is looked up in the iteration that sampled it.
         text_by_row = {
-            (text.group, text.index): text
-            for born in sorted(set(plan["born"]))
-            for text in self.rollouts(born)
+            (rollout_text.group, rollout_text.index): rollout_text
+            for sampling_iteration in sorted(set(plan["born"]))
+            for rollout_text in self.rollouts(sampling_iteration)
         }
         return [
-            text_by_row.get((plan["groups"][group], index))
-            for group, index in zip(plan["group"], plan["index"], strict=True)
+            text_by_row.get((plan["groups"][group_index], index_in_group))
+            for group_index, index_in_group in zip(plan["group"], plan["index"], strict=True)
         ]

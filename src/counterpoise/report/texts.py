@@ -21,7 +21,7 @@ MAX_CHARACTERS = 4000  # characters kept of one text
 
 # Control characters become control pictures, C1 controls and surrogates the replacement
 # character, and bidirectional overrides their code point: none of them may act on the page.
-_SHOWN: dict[int, int | str] = {
+_VISIBLE_FORMS: dict[int, int | str] = {
     **{code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"},
     0x7F: 0x2421,
     **dict.fromkeys((*range(0x80, 0xA0), *range(0xD800, 0xE000)), 0xFFFD),
@@ -38,44 +38,44 @@ class RolloutText:
     """
 
     group: str
-    index: int  # place in the group: (group, index) names the row, as in plans.jsonl
+    index: int  # position in the group; (group, index) identifies the row, as in plans.jsonl
     prompt: str
     response: str
     answer: str
     reward: float
     tokens: int
     finished: bool = True
-    environment_tokens: tuple[
-        tuple[int, tuple[int, ...]], ...
-    ] = ()  # an environment's tokens, before which
+    # (position, token ids): what an environment wrote before the policy's token at that position
+    environment_tokens: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
 
-def read_rollout_texts(path: Path) -> Iterator[RolloutText]:
+def read_rollout_texts(jsonl_path: Path) -> Iterator[RolloutText]:
     """Yield the rollouts in the order of the file; nothing when there is no file."""
-    if not path.is_file():
+    if not jsonl_path.is_file():
         return
-    group_sizes: Counter[str] = Counter()
-    with path.open(encoding="utf-8", errors="replace") as file:
-        for line in file:
-            record = _record(line)
+    # Rollouts of a group are numbered in the order of the file.
+    rows_read: Counter[str] = Counter()
+    with jsonl_path.open(encoding="utf-8", errors="replace") as jsonl_file:
+        for json_line in jsonl_file:
+            record = _parse_rollout(json_line)
             if record is None:
                 continue
-            group = str(record["group"])
+            group_name = str(record["group"])
             yield RolloutText(
-                group=group,
-                index=group_sizes[group],
+                group=group_name,
+                index=rows_read[group_name],
                 prompt=make_visible(str(record.get("prompt", ""))),
                 response=make_visible(str(record["response"])),
                 answer=make_visible(str(record.get("answer", ""))),
                 reward=float(record["reward"]),
                 tokens=len(record.get("response_tokens", ())),
                 finished=bool(record.get("finished", True)),
-                environment_tokens=_told(record),
+                environment_tokens=_environment_tokens(record),
             )
-            group_sizes[group] += 1
+            rows_read[group_name] += 1
 
 
-def _told(record: dict[str, Any]) -> tuple[tuple[int, tuple[int, ...]], ...]:
+def _environment_tokens(record: dict[str, Any]) -> tuple[tuple[int, tuple[int, ...]], ...]:
     """Tokens that an environment wrote, each with the position it was inserted before."""
     # Damaged turns are treated as absent, so that the policy's own tokens are still shown.
     try:
@@ -87,21 +87,22 @@ def _told(record: dict[str, Any]) -> tuple[tuple[int, tuple[int, ...]], ...]:
     )
 
 
-def _record(line: str) -> dict[str, Any] | None:
+def _parse_rollout(json_line: str) -> dict[str, Any] | None:
+    """The record of one line; None where the line is not a rollout."""
     try:
-        record = json.loads(line)
+        record = json.loads(json_line)
     except (ValueError, RecursionError):
         return None
     is_rollout = isinstance(record, dict) and {"group", "response", "reward"} <= record.keys()
     return record if is_rollout else None
 
 
-def make_visible(text: str, max_characters: int = MAX_CHARACTERS) -> str:
+def make_visible(raw_text: str, max_characters: int = MAX_CHARACTERS) -> str:
     """Return at most `max_characters` characters, none of which can hide or reorder the others.
 
     Example:
-        >>> make_visible("a\\x00b"), make_visible("abcdef", longest=3)
+        >>> make_visible("a\\x00b"), make_visible("abcdef", max_characters=3)
         ('a␀b', 'abc…')
     """
-    shortened = text[:max_characters] + "…" if len(text) > max_characters else text
-    return shortened.replace("\r\n", "\n").translate(_SHOWN)
+    shortened = raw_text[:max_characters] + "…" if len(raw_text) > max_characters else raw_text
+    return shortened.replace("\r\n", "\n").translate(_VISIBLE_FORMS)

@@ -19,7 +19,7 @@ from counterpoise.report.texts import make_visible
 Columns = dict[str, NDArray[Any]]
 TOKEN_COLUMNS = {"row", "position", "token", "advantage", "logprob", "entropy"}
 PUSH_COLUMNS = {"row", "position", "by_row", "by_position", "push"}
-MAX_TOKEN_CHARACTERS = 200  # characters
+MAX_TOKEN_CHARACTERS = 200  # a longer token is cut
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,20 +27,23 @@ class IterationTrace:
     """Trained tokens of one iteration, sorted by row and then by position.
 
     Example:
-        trace.of(3)["displacement"]    of the tokens of row 3 of the plan: [T]
+        trace.row_columns(3)["displacement"]    # [T]: one value for each token of the plan's row 3
     """
 
     iteration: int
     columns: Columns  # each [N]
-    row_spans: dict[int, slice]  # where a row's tokens lie; rows without signal have none
+    row_spans: dict[int, slice]  # the tokens of each row; rows without signal have none
 
     def row_columns(self, row: int) -> Columns:
-        return {name: values[self.row_spans[row]] for name, values in self.columns.items()}
+        """The columns of one row of the plan, each [T]."""
+        return {
+            column_name: values[self.row_spans[row]] for column_name, values in self.columns.items()
+        }
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredPushes:
-    """For a few watched rows: the tokens that pushed theirs most, of either sign."""
+    """The strongest pushes, of either sign, on every token of a few watched rows."""
 
     columns: Columns  # row, position, by_row, by_position, push
 
@@ -73,31 +76,39 @@ class Vocabulary:
 
     texts: tuple[str, ...]
 
-    def __getitem__(self, token: int) -> str:
-        text = self.texts[token] if 0 <= token < len(self.texts) else ""
-        return "".join(map(_marked, make_visible(text, MAX_TOKEN_CHARACTERS))) or f"⟨{token}⟩"
+    def __getitem__(self, token_id: int) -> str:
+        token_text = self.texts[token_id] if 0 <= token_id < len(self.texts) else ""
+        return (
+            "".join(map(_spell_out_invisible, make_visible(token_text, MAX_TOKEN_CHARACTERS)))
+            or f"⟨{token_id}⟩"
+        )
 
 
-def _marked(character: str) -> str:
+def _spell_out_invisible(character: str) -> str:
+    """A visible character unchanged; an invisible one as its code point, ⟨U+200B⟩."""
     is_visible = character.isprintable() or character in "\n\t"
     return character if is_visible else f"⟨U+{ord(character):04X}⟩"
 
 
-def stored_iterations(run: Path) -> list[int]:
+def stored_iterations(run_folder: Path) -> list[int]:
     """List the iterations whose tokens were stored, in order."""
-    names = (path.stem.removeprefix("step_") for path in (run / "tokens").glob("step_*.parquet"))
-    return sorted(int(name) for name in names if name.isdigit())
+    parquet_paths = (run_folder / "tokens").glob("step_*.parquet")
+    suffixes = (parquet_path.stem.removeprefix("step_") for parquet_path in parquet_paths)
+    return sorted(int(suffix) for suffix in suffixes if suffix.isdigit())
 
 
-def read_trace(run: Path, iteration: int) -> IterationTrace:
-    columns = _read(run / "tokens" / f"step_{iteration:05d}.parquet", TOKEN_COLUMNS)
+def read_trace(run_folder: Path, iteration: int) -> IterationTrace:
+    """Read the tokens of one iteration from tokens/."""
+    columns = _read_columns(run_folder / "tokens" / f"step_{iteration:05d}.parquet", TOKEN_COLUMNS)
     # Sorted by row and position, the tokens of a row are one contiguous slice.
-    order = np.lexsort((columns["position"], columns["row"]))
-    columns = {name: values[order] for name, values in columns.items()}
-    rows, starts = np.unique(columns["row"], return_index=True)
-    row_ends = [*starts[1:].tolist(), len(order)]
-    spans = map(slice, starts.tolist(), row_ends)
-    return IterationTrace(iteration, columns, dict(zip(rows.tolist(), spans, strict=True)))
+    sorted_order = np.lexsort((columns["position"], columns["row"]))
+    columns = {column_name: values[sorted_order] for column_name, values in columns.items()}
+    distinct_rows, row_starts = np.unique(columns["row"], return_index=True)
+    row_ends = [*row_starts[1:].tolist(), len(sorted_order)]
+    row_slices = map(slice, row_starts.tolist(), row_ends)
+    return IterationTrace(
+        iteration, columns, dict(zip(distinct_rows.tolist(), row_slices, strict=True))
+    )
 
 
 def tokens_without_gradient(columns: Columns) -> NDArray[np.bool_]:
@@ -107,31 +118,36 @@ def tokens_without_gradient(columns: Columns) -> NDArray[np.bool_]:
     return (columns["pull"] == 0) & (columns["advantage"] != 0)
 
 
-def read_pushes(run: Path, iteration: int) -> StoredPushes | None:
-    """Pushes of an iteration; None where the run stored none."""
-    path = run / "pushes" / f"step_{iteration:05d}.parquet"
-    return StoredPushes(_read(path, PUSH_COLUMNS)) if path.is_file() else None
+def read_pushes(run_folder: Path, iteration: int) -> StoredPushes | None:
+    """Pushes of an iteration; None if the run did not store any."""
+    parquet_path = run_folder / "pushes" / f"step_{iteration:05d}.parquet"
+    if not parquet_path.is_file():
+        return None
+    return StoredPushes(_read_columns(parquet_path, PUSH_COLUMNS))
 
 
-def read_vocabulary(run: Path) -> Vocabulary:
-    """Vocabulary of the run; an empty one, which shows tokens by number, where it has none."""
-    path = run / "vocabulary.json"
-    if not path.is_file():
+def read_vocabulary(run_folder: Path) -> Vocabulary:
+    """Vocabulary of the run; if it has none, an empty one, which shows tokens by number."""
+    json_path = run_folder / "vocabulary.json"
+    if not json_path.is_file():
         return Vocabulary(())
     try:
-        texts = json.loads(path.read_text(encoding="utf-8", errors="replace"))["tokens"]
-        return Vocabulary(tuple(str(text) for text in texts))
+        token_texts = json.loads(json_path.read_text(encoding="utf-8", errors="replace"))["tokens"]
+        return Vocabulary(tuple(str(token_text) for token_text in token_texts))
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as fault:
-        why = first_line(fault)
-        raise PoiseError(f"{path} is damaged: {why}; remove it to see token numbers") from fault
+        reason = first_line(fault)
+        raise PoiseError(
+            f"{json_path} is damaged: {reason}; remove it to see token numbers"
+        ) from fault
 
 
-def _read(path: Path, needed: set[str]) -> Columns:
+def _read_columns(parquet_path: Path, required_columns: set[str]) -> Columns:
+    """All columns of a parquet file; an error names the first required one that is missing."""
     try:
-        table = pq.read_table(path)
+        table = pq.read_table(parquet_path)
     except (pa.ArrowException, OSError) as fault:
         reason = str(fault).partition("\n")[0]
-        raise PoiseError(f"{path} is damaged: {reason}") from fault
-    if missing := sorted(needed - set(table.column_names)):
-        raise PoiseError(f"{path} is damaged: it has no column {missing[0]}")
-    return {name: table[name].to_numpy() for name in table.column_names}
+        raise PoiseError(f"{parquet_path} is damaged: {reason}") from fault
+    if missing_columns := sorted(required_columns - set(table.column_names)):
+        raise PoiseError(f"{parquet_path} is damaged: it has no column {missing_columns[0]}")
+    return {column_name: table[column_name].to_numpy() for column_name in table.column_names}

@@ -124,7 +124,7 @@
     const row = value.rows[id];
     const token = element("span", "token");
     write(token, vocabulary[row.token[place]], 80, true);
-    told.replaceChildren(token, `token ${place} of 0 to ${row.token.length - 1}`);
+    told.replaceChildren(token, `token ${place} (first 0, last ${row.token.length - 1})`);
     const chosen = shown();
     data.weighings.forEach(({ label }, m) => {
       const w = weight(row, m, place);

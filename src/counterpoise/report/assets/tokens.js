@@ -97,7 +97,7 @@
     find(".tints").className = `tints ${by.signed ? "signed" : "size"}`;
     find(".ticks").replaceChildren(...ticks.map((x) => element("i", "", number(low * x, { signed: by.signed }))));
     find(".tints").setAttribute("aria-label", `Colour: ${by.title} from ${number(ticks[0])} to ${number(full)}`);
-    find(".meaning").textContent = known ? `${by.meaning} Full colour from the 98th percentile of the iteration.` : `Iteration ${view.iteration} has no values for it.`;
+    find(".meaning").textContent = known ? `${by.meaning} Full colour from the 98th percentile of the iteration.` : `Iteration ${view.iteration} has no values of this quantity.`;
   }
 
   // -- one token -------------------------------------------------------------------------------

@@ -19,7 +19,7 @@
     const head = element("p", "token big");
     write(head, text, Infinity, true);
     if (view.has(by)) paint(head, value(by), view.full(by), shown.signed);
-    const where = element("p", "where", `token ${position} of 0 to ${end - start - 1} · id ${id}`);
+    const where = element("p", "where", `token ${position} (first 0, last ${end - start - 1}) · id ${id}`);
     const parts = [head, where];
     if (view.has("displacement")) parts.push(change(value("displacement"), value("logprob")));
     if (view.unpulled.has(place)) parts.push(element("p", "where", "no gradient of its own: clipped, or masked by a step rule"));

@@ -23,55 +23,56 @@ class ChartFrame:
     """The axes of one chart, or of several that are compared.
 
     Example:
-        frame = Frame.of([mine, theirs], "rollouts", "%")
-        small([*frame.banded(theirs, "muted"), *frame.banded(mine, "positive")], "QB")
+        frame = ChartFrame.fit([shuffled, grouped], "rollouts", "%")
+        layers = [*frame.line_with_band(shuffled, "muted"), *frame.line_with_band(grouped, "ink")]
+        small_chart(layers, "QB")
     """
 
     domain: tuple[float, float]
     x_end: float
-    x_title: str  # along x
-    value_format: str  # "%" or ""
+    x_title: str
+    value_format: str  # "%", or "" for plain numbers
 
     @classmethod
-    def fit(cls, lines: Iterable[Curve], cost: str, form: str) -> ChartFrame:
+    def fit(cls, curves: Iterable[Curve], x_title: str, value_format: str) -> ChartFrame:
         """Choose axes that have room for all curves and their bands, so that nothing is cut off."""
-        points = [point for line in lines for point in line]
-        low = min((min(point["value"], point["low"]) for point in points), default=0.0)
-        high = max((max(point["value"], point["high"]) for point in points), default=1.0)
+        points = [point for curve in curves for point in curve]
+        lowest = min((min(point["value"], point["low"]) for point in points), default=0.0)
+        highest = max((max(point["value"], point["high"]) for point in points), default=1.0)
         # Curves with a single value need a margin too, else the axis would have no extent.
-        margin = 0.05 * (high - low) or 0.05 * (abs(high) or 1.0)
+        margin = 0.05 * (highest - lowest) or 0.05 * (abs(highest) or 1.0)
         x_end = max((point["at"] for point in points), default=1.0)
-        return cls((low - margin, high + margin), x_end or 1.0, cost, form)
+        return cls((lowest - margin, highest + margin), x_end or 1.0, x_title, value_format)
 
-    def line(self, line: Curve, style: str, dash: Sequence[int] = SOLID) -> alt.Chart:
+    def line(self, curve: Curve, style: str, dash: Sequence[int] = SOLID) -> alt.Chart:
         tooltip = [
             alt.Tooltip("at:Q", title=self.x_title, format=",.0f"),
             alt.Tooltip("value:Q", format=".1%" if self.value_format else ".3f"),
         ]
-        line_mark = base_chart(line).mark_line(
+        line_mark = base_chart(curve).mark_line(
             style=style, strokeDash=list(dash), strokeWidth=1.6, clip=True
         )
         return line_mark.encode(x=self._x(), y=self._y("value"), tooltip=tooltip)
 
     def line_with_band(
-        self, line: Curve, style: str, dash: Sequence[int] = SOLID, *, opacity: float = 0.16
+        self, curve: Curve, style: str, dash: Sequence[int] = SOLID, *, opacity: float = 0.16
     ) -> list[alt.Chart]:
-        band = base_chart(line).mark_area(style=style, opacity=opacity, clip=True)
+        band_area = base_chart(curve).mark_area(style=style, opacity=opacity, clip=True)
         return [
-            band.encode(x=self._x(), y=self._y("low"), y2="high:Q"),
-            self.line(line, style, dash),
+            band_area.encode(x=self._x(), y=self._y("low"), y2="high:Q"),
+            self.line(curve, style, dash),
         ]
 
     def _x(self) -> alt.X:
-        scale = alt.Scale(domain=[0, self.x_end], nice=False)
+        x_scale = alt.Scale(domain=[0, self.x_end], nice=False)
         return alt.X(
-            "at:Q", scale=scale, axis=alt.Axis(title=self.x_title, format="~s", tickCount=3)
+            "at:Q", scale=x_scale, axis=alt.Axis(title=self.x_title, format="~s", tickCount=3)
         )
 
     def _y(self, field: str) -> alt.Y:
-        scale = alt.Scale(domain=list(self.domain), nice=False, zero=False)
-        axis = alt.Axis(format=self.value_format or "~g", tickCount=4, title=None)
-        return alt.Y(f"{field}:Q", scale=scale, axis=axis)
+        y_scale = alt.Scale(domain=list(self.domain), nice=False, zero=False)
+        y_axis = alt.Axis(format=self.value_format or "~g", tickCount=4, title=None)
+        return alt.Y(f"{field}:Q", scale=y_scale, axis=y_axis)
 
 
 def small_chart(

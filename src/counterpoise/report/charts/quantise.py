@@ -1,7 +1,8 @@
 """Quantise numbers to steps of one percent: enough for colours and tables, in a few bits each.
 
-    k = round(ln(|x| / largest) / ln 1.01) + 1600,    stored as sign(x) k;    0 is 0, None is NaN
-    x = sign(k) largest 1.01^(|k| - 1600)
+    level = max(0, round(ln(|x| / largest) / ln 1.01) + 1600)
+    code  = sign(x) level;    x = 0 has the code 0, NaN and infinities the code None
+    x     = sign(code) largest 1.01^(|code| - 1600)
 
 The error is at most half a percent of the number itself, so small pushes keep their digits beside
 large ones; numbers 8 million times smaller than the largest become 0. tokens_data.js decodes them.
@@ -14,24 +15,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-STEP, LEVELS = 1.01, 1600
+STEP = 1.01  # ratio between neighbouring levels
+LEVELS = 1600  # the level of the largest value; tokens_data.js gets both numbers
 
 
 def quantise(values: NDArray[np.floating]) -> dict[str, Any]:
     """Encode values as {"largest": a float, "codes": a list of small integers} for JSON."""
-    x = np.asarray(values, dtype=np.float64)
-    finite = np.isfinite(x)
-    largest = float(np.abs(x[finite]).max(initial=0.0))
-    codes = np.zeros(len(x), dtype=np.int64)
+    values_N = np.asarray(values, dtype=np.float64)
+    finite_N = np.isfinite(values_N)
+    largest = float(np.abs(values_N[finite_N]).max(initial=0.0))
+    codes_N = np.zeros(len(values_N), dtype=np.int64)
     # Zeros keep the code 0; other values are coded by their logarithm relative to the largest.
-    nonzero = finite & (x != 0)
+    nonzero_N = finite_N & (values_N != 0)
     if largest:
-        levels = np.round(np.log(np.abs(x[nonzero]) / largest) / np.log(STEP)) + LEVELS
-        codes[nonzero] = np.sign(x[nonzero]) * np.maximum(levels, 0)
+        levels = np.round(np.log(np.abs(values_N[nonzero_N]) / largest) / np.log(STEP)) + LEVELS
+        codes_N[nonzero_N] = np.sign(values_N[nonzero_N]) * np.maximum(levels, 0)
     return {
         "largest": float(f"{largest:.6g}"),
         "codes": [
             code if is_finite else None
-            for code, is_finite in zip(codes.tolist(), finite.tolist(), strict=True)
+            for code, is_finite in zip(codes_N.tolist(), finite_N.tolist(), strict=True)
         ],
     }

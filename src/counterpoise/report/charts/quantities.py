@@ -39,17 +39,19 @@ class TokenQuantity(NamedTuple):
     title: str
     meaning: str
     columns: tuple[str, ...]
-    signed: bool = True  # False: a size, drawn in one colour
+    signed: bool = True  # False: never changes sign, drawn in one colour
 
 
-def _parts(word: str) -> tuple[str, ...]:
-    return tuple(push_part for push_part in PUSH_PARTS if word in push_part)
+def _push_parts_with(name_fragment: str) -> tuple[str, ...]:
+    """The parts of the push whose name contains `name_fragment`."""
+    return tuple(push_part for push_part in PUSH_PARTS if name_fragment in push_part)
 
 
-def _title(push_part: str) -> str:
+def _push_part_title(push_part: str) -> str:
     """same_token_other_query_negative -> same token, other prompt, from −"""
-    token, _, query, _, sign = push_part.split("_")
-    return f"{token} token, {query} prompt, from {'+' if sign == 'positive' else '−'}"
+    token_relation, _, query_relation, _, sign = push_part.split("_")
+    sign_mark = "+" if sign == "positive" else "−"
+    return f"{token_relation} token, {query_relation} prompt, from {sign_mark}"
 
 
 QUANTITIES = (
@@ -57,28 +59,30 @@ QUANTITIES = (
         "displacement",
         "Change",
         "displacement",
-        "Change of the token's log-probability by the optimizer step that trained on it.",
+        "How the optimizer step that trained on the token changed its log-probability.",
         ("displacement",),
     ),
     TokenQuantity(
         "push",
         "Pushes",
         "all pushes",
-        "Effect of all tokens of the optimizer step on this one's log-probability, through the "
+        "Effect of all tokens of the optimizer step on this token's log-probability, through the "
         "output layer, to first order and per unit of learning rate.",
         ("own", *PUSH_PARTS),
     ),
     TokenQuantity(
         "own", "Pushes", "own", "The token's push on itself, from its own advantage.", ("own",)
     ),
-    TokenQuantity("others", "Pushes", "from others", "All pushes but the token's own.", PUSH_PARTS),
+    TokenQuantity(
+        "others", "Pushes", "from others", "All pushes except the token's own.", PUSH_PARTS
+    ),
     *(
         TokenQuantity(
             f"{relation}_token",
             "Pushes",
             "from equal tokens" if relation == "same" else "from different tokens",
-            f"Push from tokens with {'the same' if relation == 'same' else 'another'} id.",
-            _parts(f"{relation}_token"),
+            f"Push from tokens with {'the same' if relation == 'same' else 'a different'} id.",
+            _push_parts_with(f"{relation}_token"),
         )
         for relation in RELATIONS
     ),
@@ -88,7 +92,7 @@ QUANTITIES = (
             "Pushes",
             "from the same prompt" if relation == "same" else "from other prompts",
             f"Push from rollouts of {'the same' if relation == 'same' else 'another'} prompt.",
-            _parts(f"{relation}_query"),
+            _push_parts_with(f"{relation}_query"),
         )
         for relation in RELATIONS
     ),
@@ -98,7 +102,7 @@ QUANTITIES = (
             "Pushes",
             f"from {sign} rollouts",
             f"Push from tokens whose advantage is {sign}.",
-            _parts(sign),
+            _push_parts_with(sign),
         )
         for sign in SIGNS
     ),
@@ -106,8 +110,8 @@ QUANTITIES = (
         TokenQuantity(
             push_part,
             "Single parts of the push",
-            _title(push_part),
-            "One of the eight parts.",
+            _push_part_title(push_part),
+            "One of the eight parts that the pushes from other tokens add up from.",
             (push_part,),
         )
         for push_part in PUSH_PARTS
@@ -135,7 +139,7 @@ QUANTITIES = (
         "value",
         "Credit",
         "value",
-        "Change of the chance of success by the token, estimated from sampled continuations.",
+        "How much the token changed the chance of success, estimated from sampled continuations.",
         ("value",),
     ),
 )
@@ -152,11 +156,13 @@ def quantity_values(
     quantity: TokenQuantity, columns: Mapping[str, NDArray[Any]]
 ) -> NDArray[np.float64]:
     """The quantity of every token: [N]."""
-    return np.sum([columns[name] for name in quantity.columns], axis=0, dtype=np.float64)
+    return np.sum(
+        [columns[column_name] for column_name in quantity.columns], axis=0, dtype=np.float64
+    )
 
 
 def full_colour_size(values_N: NDArray[np.float64]) -> float:
-    """The |x| from which the colour is full; 0 when all values are 0 or not finite."""
+    """The |value| from which the colour is full; 0 when all values are 0 or not finite."""
     sizes = np.abs(values_N[np.isfinite(values_N)])
     if not len(sizes):
         return 0.0
@@ -164,14 +170,15 @@ def full_colour_size(values_N: NDArray[np.float64]) -> float:
     return float(np.quantile(sizes, FULL_COLOUR_QUANTILE)) or float(sizes.max())
 
 
-def colour_strength(values: NDArray[np.float64], full: float) -> NDArray[np.float64]:
+def colour_strength(values: NDArray[np.float64], full_size: float) -> NDArray[np.float64]:
     """Colour strength of each value, from 0 to 1."""
-    if not full:
+    if not full_size:
         return np.zeros_like(values)
-    return np.sqrt(np.minimum(np.abs(np.nan_to_num(values)) / full, 1.0))
+    return np.sqrt(np.minimum(np.abs(np.nan_to_num(values)) / full_size, 1.0))
 
 
 def group_by_family(quantities: Iterable[TokenQuantity]) -> dict[str, list[TokenQuantity]]:
+    """Quantities by family, in the order in which the page lists them."""
     families: dict[str, list[TokenQuantity]] = {}
     for quantity in quantities:
         families.setdefault(quantity.family, []).append(quantity)

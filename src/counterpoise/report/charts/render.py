@@ -15,63 +15,64 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 
-def render(template: str, **values: Any) -> Markup:
+def render(template_name: str, **values: Any) -> Markup:
     """Fill in a template of assets/; every string among the values is escaped."""
-    return Markup(_environment().get_template(template).render(**values))
+    return Markup(_environment().get_template(template_name).render(**values))
 
 
-def read_asset(name: str) -> Markup:
+def read_asset(file_name: str) -> Markup:
     """Read a .css or .js file of assets/, unchanged."""
-    return Markup((files("counterpoise.report") / "assets" / name).read_text(encoding="utf-8"))
+    return Markup((files("counterpoise.report") / "assets" / file_name).read_text(encoding="utf-8"))
 
 
 def embed_json(value: Any) -> Markup:
-    """Encode JSON for a <script type="application/json">, without `<`, so nothing can close it.
+    """Encode JSON for a <script type="application/json">, without `<`, which could end the script.
 
     Example:
         >>> embed_json({"text": "</script>", "loss": float("nan")})
         Markup('{"text":"\\\\u003c/script>","loss":null}')
     """
-    return Markup(_json(value).replace("<", "\\u003c"))
+    return Markup(_dump_json(value).replace("<", "\\u003c"))
 
 
 def pack_json(value: Any) -> str:
     """Encode large data for `poise.unpack`: compressed JSON in base64, a tenth of the size."""
-    return base64.b64encode(zlib.compress(_json(value).encode())).decode()
+    return base64.b64encode(zlib.compress(_dump_json(value).encode())).decode()
 
 
-def show_blanks(text: str, *, alone: bool = False) -> str:
+def show_blanks(token_text: str, *, alone: bool = False) -> str:
     """Replace the white space of a token by visible glyphs.
 
-    In running text a word keeps the space before it. By itself (`alone`) that space is shown too,
-    so that " The" is not mistaken for "The".
+    In running text the space before a word stays a space. A token shown `alone` has a mark for it
+    too, so that " The" is not mistaken for "The".
 
     Example:
         >>> show_blanks(" "), show_blanks(" 7\\n"), show_blanks(" 7", alone=True)
         ('·', ' 7↵', '·7')
     """
-    if text.isspace():
-        text = text.replace(" ", "·")
+    if token_text.isspace():
+        token_text = token_text.replace(" ", "·")
     if alone:
-        text = re.sub("^ +| +$", lambda spaces: "·" * len(spaces[0]), text)
-    return text.replace("\n", "↵").replace("\t", "⇥")
+        token_text = re.sub("^ +| +$", lambda spaces: "·" * len(spaces[0]), token_text)
+    return token_text.replace("\n", "↵").replace("\t", "⇥")
 
 
-def _json(value: Any) -> str:
+def _dump_json(value: Any) -> str:
     try:
         return json.dumps(value, separators=(",", ":"), allow_nan=False)
-    except ValueError:  # NaN or infinity: rare, and searching every value for it is slow
-        return json.dumps(_finite(value), separators=(",", ":"))
+    # NaN and infinities are rare, and searching every value for them is slow.
+    except ValueError:
+        return json.dumps(_nan_to_none(value), separators=(",", ":"))
 
 
-def _finite(value: Any) -> Any:
+def _nan_to_none(value: Any) -> Any:
     """Replace NaN and infinities by None: JSON cannot express them."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: _nan_to_none(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [_nan_to_none(item) for item in value]
     return value
 
 

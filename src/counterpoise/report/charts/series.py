@@ -31,17 +31,18 @@ class ValueAxis:
     number_format: str = ".3f"  # of tooltips
     axis_format: str = ""  # "" writes small numbers plainly and thousands as 1k
     domain: tuple[float, float] | None = None  # None: the range of the data
-    starts_at_zero: bool = True  # where there is no domain
+    starts_at_zero: bool = True  # used only if `domain` is None
 
 
 SHARE_AXIS = ValueAxis(".1%", "%", domain=(0.0, 1.0))
 
 
-def x_axis(last: int, field: str = "iteration") -> alt.X:
+def x_axis(last_iteration: int, field: str = "iteration") -> alt.X:
     return alt.X(
         f"{field}:Q",
-        scale=alt.Scale(domain=[0, max(last, 1)], padding=6, nice=False),
-        axis=alt.Axis(format="d", tickCount=min(5, max(last, 1))),  # whole iterations only
+        scale=alt.Scale(domain=[0, max(last_iteration, 1)], padding=6, nice=False),
+        # No more ticks than iterations: a tick between two would repeat a label.
+        axis=alt.Axis(format="d", tickCount=min(5, max(last_iteration, 1))),
     )
 
 
@@ -52,12 +53,15 @@ def y_axis(
     *,
     zero: bool = True,
 ) -> alt.Y:
-    """The y axis; an empty format writes numbers below 1,000 plainly and thousands as 1k."""
-    scale = (
+    """A y axis over `domain`, or over the data if it is None.
+
+    An empty format writes numbers below 1,000 plainly and thousands as 1k.
+    """
+    value_scale = (
         alt.Scale(domain=list(domain), nice=False) if domain else alt.Scale(zero=zero, nice=True)
     )
     axis_settings = alt.Axis(format=axis_format) if axis_format else alt.Axis(labelExpr=PLAIN_LABEL)
-    return alt.Y(f"{field}:Q", scale=scale, axis=axis_settings)
+    return alt.Y(f"{field}:Q", scale=value_scale, axis=axis_settings)
 
 
 def base_chart(records: Records) -> alt.Chart:
@@ -76,23 +80,23 @@ def iteration_chart(
     below: Sequence[alt.Chart],
     records: Records,
     tooltip: Sequence[TooltipField],
-    last: int,
+    last_iteration: int,
     description: str,
     *,
     above: Sequence[alt.Chart] = (),
     height: int = 132,
 ) -> alt.LayerChart:
-    """Layer marks, the pointer's cursor and tooltips, and marks that have their own tooltips.
+    """Layer a chart over iterations, with a cursor and one tooltip per iteration.
 
-    `below` is covered by invisible bands, one per iteration, which show `tooltip`; marks in `above`
-    stay reachable for the pointer.
+    Invisible bands, one per iteration, show `tooltip`. Marks in `below` lie under the bands; marks
+    in `above` lie over them and show tooltips of their own.
     """
     # The cursor stands at the iteration of the signal `at`, which page.js sets in all charts.
     cursor = (
         base_chart(records)
         .transform_filter("datum.iteration === at")
         .mark_rule(style="muted", strokeWidth=1, aria=False)
-        .encode(x=x_axis(last))
+        .encode(x=x_axis(last_iteration))
     )
     # Invisible bands, half an iteration to either side, catch the pointer between points.
     bands = (
@@ -100,7 +104,7 @@ def iteration_chart(
         .transform_calculate(left="datum.iteration - 0.5", right="datum.iteration + 0.5")
         .mark_rect(opacity=0, clip=True, aria=False)
         .encode(
-            x=x_axis(last, "left"),
+            x=x_axis(last_iteration, "left"),
             x2="right:Q",
             tooltip=make_tooltips([("iteration", "iteration", "d"), *tooltip]),
         )
@@ -117,7 +121,7 @@ def iteration_chart(
 
 def line_chart(
     points: Sequence[tuple[int, float | None]],
-    last: int,
+    last_iteration: int,
     title: str,
     axis: ValueAxis,
     *,
@@ -127,27 +131,31 @@ def line_chart(
 
     `guide` adds a dashed horizontal line.
     """
-    finite = [
+    finite_points = [
         (iteration, value)
         for iteration, value in points
         if value is not None and math.isfinite(value)
     ]
-    records = [{"iteration": iteration, "value": value} for iteration, value in finite]
+    records = [{"iteration": iteration, "value": value} for iteration, value in finite_points]
     if not records:
         return None
-    y = y_axis("value", axis.axis_format, axis.domain, zero=axis.starts_at_zero)
-    x = x_axis(last)
+    y_encoding = y_axis("value", axis.axis_format, axis.domain, zero=axis.starts_at_zero)
+    x_encoding = x_axis(last_iteration)
     is_dense = len(records) > MAX_DISTINCT_POINTS
     stroke_width = 1.25 if is_dense else 1.75
     layers = [
-        base_chart(records).mark_line(style="series", strokeWidth=stroke_width).encode(x=x, y=y)
+        base_chart(records)
+        .mark_line(style="series", strokeWidth=stroke_width)
+        .encode(x=x_encoding, y=y_encoding)
     ]
     # With many iterations the points would merge into the line.
     if not is_dense:
-        layers.append(base_chart(records).mark_point(style="series").encode(x=x, y=y))
+        layers.append(
+            base_chart(records).mark_point(style="series").encode(x=x_encoding, y=y_encoding)
+        )
     if guide is not None:
-        dashed = base_chart([{"value": guide}]).mark_rule(style="muted", strokeDash=[2, 3])
-        layers.insert(0, dashed.encode(y=y))
+        guide_rule = base_chart([{"value": guide}]).mark_rule(style="muted", strokeDash=[2, 3])
+        layers.insert(0, guide_rule.encode(y=y_encoding))
     first_record, last_record = records[0], records[-1]
     description = (
         f"{title} over iterations: {first_record['value']:.3g} in iteration "
@@ -155,7 +163,7 @@ def line_chart(
         f"{last_record['iteration']}"
     )
     tooltip = [("value", title.lower(), axis.number_format)]
-    return iteration_chart(layers, records, tooltip, last, description)
+    return iteration_chart(layers, records, tooltip, last_iteration, description)
 
 
 def moving_average(values: Sequence[float]) -> tuple[list[float], int]:

@@ -1,7 +1,7 @@
 """Vega-Lite in the page: the libraries, embedded once, and the theme that all charts share.
 
-Colours are names: a mark has `style="positive"` and page.css defines that colour, so a chart
-follows the light or dark colour scheme without being drawn again.
+Charts name their colours: a mark has `style="positive"` and page.css defines that colour, so a
+chart follows the light or dark colour scheme without being drawn again.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ def javascript_bundle() -> Markup:
     import altair
     import vl_convert
 
-    version = ".".join(altair.SCHEMA_VERSION.split(".")[:2])
-    return Markup(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", version))
+    vega_lite_version = ".".join(altair.SCHEMA_VERSION.split(".")[:2])
+    return Markup(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vega_lite_version))
 
 
 def vega_specification(figure: Figure) -> dict[str, Any]:
     """The chart as Vega-Lite JSON, without the schema address and the theme that Altair adds.
 
-    Altair validated every part when it was created; validating all of it again takes seconds.
+    It is not validated here: Altair checked each part when it was created, and checking the whole
+    chart again takes seconds.
     """
     specification: dict[str, Any] = figure.chart.to_dict(validate=False)
     specification.pop("$schema", None)
@@ -67,5 +68,5 @@ def vega_theme() -> dict[str, Any]:
         "text": {"color": "var(--ink)"},
         "line": {"strokeWidth": 1.75, "strokeCap": "round", "strokeJoin": "round"},
         "point": {"size": 22, "filled": True, "opacity": 1},
-        "style": {name: {"color": f"var(--{name})"} for name in COLOURS},
+        "style": {colour_name: {"color": f"var(--{colour_name})"} for colour_name in COLOURS},
     }

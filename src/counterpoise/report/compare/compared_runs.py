@@ -1,9 +1,9 @@
-"""Runs of a comparison: each with a distinct name, a style, and its cost until every iteration.
+"""Runs of a comparison: each with a distinct name, a line style, and its cost up to each iteration.
 
     costs    iteration, rollouts sampled so far, optimizer steps so far; iteration 0 is the start
 
-A value of an iteration is drawn at its end. An imported run does not know its optimizer steps, and
-its rollouts are those that were imported.
+A value measured in an iteration is drawn at the cost reached by the end of that iteration. Imported
+rollouts do not tell how many optimizer steps were made; only those that were imported are counted.
 """
 
 from __future__ import annotations
@@ -42,12 +42,16 @@ RUN_STYLES = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ComparedRun:
-    """Example: read_compared([Path("out/qb"), Path("out/shuffled")])[1].name == "shuffled" """
+    """One run of a comparison.
+
+    Example:
+        read_compared_runs([Path("out/qb"), Path("out/shuffled")])[1].name == "shuffled"
+    """
 
     name: str
     style: RunStyle
     data: RunData
-    source: str = ""  # of an imported run: the trainer that wrote it
+    source: str = ""  # the trainer that wrote an imported run; "" for a run of ours
 
     @property
     def config(self) -> RunConfig | None:
@@ -96,22 +100,24 @@ def read_compared_runs(folders: Sequence[Path]) -> list[ComparedRun]:
             f"{len(folders)} runs are too many for one page: give at most {len(RUN_STYLES)}; "
             "poise experiment compares arms over many seeds"
         )
-    folder_by_path: dict[Path, Path] = {}
+    folder_by_resolved_path: dict[Path, Path] = {}
     for folder in folders:
-        if earlier := folder_by_path.get(folder.resolve()):
-            complaint = "is named twice" if earlier == folder else f"is the same run as {earlier}"
-            raise PoiseError(f"{folder} {complaint}: give each run once")
-        folder_by_path[folder.resolve()] = folder
-    loaded = [_read(folder) for folder in folders]
+        if earlier_folder := folder_by_resolved_path.get(folder.resolve()):
+            is_same = earlier_folder == folder
+            problem = "is named twice" if is_same else f"is the same run as {earlier_folder}"
+            raise PoiseError(f"{folder} {problem}: give each run once")
+        folder_by_resolved_path[folder.resolve()] = folder
+    loaded_runs = [_read_run(folder) for folder in folders]
     return [
-        ComparedRun(name, style, data, source)
-        for name, style, (data, source) in zip(
-            distinct_names(list(folder_by_path)), RUN_STYLES, loaded, strict=False
+        ComparedRun(run_name, style, data, source)
+        for run_name, style, (data, source) in zip(
+            distinct_names(list(folder_by_resolved_path)), RUN_STYLES, loaded_runs, strict=False
         )
     ]
 
 
-def _read(folder: Path) -> tuple[RunData, str]:
+def _read_run(folder: Path) -> tuple[RunData, str]:
+    """(the run, the trainer that wrote it); the trainer is "" for a run of ours."""
     if is_imported(folder):
         run, source, _ = read_imported(folder)
         return run, source
@@ -125,28 +131,28 @@ def _read(folder: Path) -> tuple[RunData, str]:
 
 
 def distinct_names(paths: Sequence[Path]) -> list[str]:
-    """Names of the folders; equal ones get as much of their path as makes them distinct.
+    """Names of the folders; equal names get as many parent folders as tell them apart.
 
     Example:
         >>> distinct_names([Path("/a/x/run"), Path("/a/y/run"), Path("/a/other")])
         ['x/run', 'y/run', 'other']
     """
     # Only names that are still ambiguous get longer, by one path component at a time.
-    depth = [1] * len(paths)
+    parts_shown = [1] * len(paths)
     while True:
         labels = [
-            make_visible("/".join(path.parts[-parts_shown:]))
-            for path, parts_shown in zip(paths, depth, strict=True)
+            make_visible("/".join(path.parts[-part_count:]))
+            for path, part_count in zip(paths, parts_shown, strict=True)
         ]
-        ambiguous = [
-            position
-            for position, path in enumerate(paths)
-            if labels.count(labels[position]) > 1 and depth[position] < len(path.parts)
+        ambiguous_indices = [
+            path_index
+            for path_index, path in enumerate(paths)
+            if labels.count(labels[path_index]) > 1 and parts_shown[path_index] < len(path.parts)
         ]
-        if not ambiguous:
+        if not ambiguous_indices:
             return labels
-        for position in ambiguous:
-            depth[position] += 1
+        for path_index in ambiguous_indices:
+            parts_shown[path_index] += 1
 
 
 def join_words(words: Sequence[str]) -> str:
@@ -156,5 +162,5 @@ def join_words(words: Sequence[str]) -> str:
         >>> join_words(["a"]), join_words(["a", "b", "c"])
         ('a', 'a, b and c')
     """
-    *leading, final = words
-    return f"{', '.join(leading)} and {final}" if leading else final
+    *leading_words, last_word = words
+    return f"{', '.join(leading_words)} and {last_word}" if leading_words else last_word

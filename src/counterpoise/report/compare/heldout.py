@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from counterpoise.config.evaluation_settings import EvaluationSetting, group_by_setting
@@ -18,20 +19,20 @@ class HeldoutResults:
     """Evaluations of every run at one sampling setting, in the order of training."""
 
     setting: EvaluationSetting
-    only_setting: bool  # no other setting is on the page, so this one need not be named
+    only_setting: bool  # whether it is the only one on the page, so that no title need name it
     evaluations: tuple[tuple[Evaluation, ...], ...]  # by run; empty: not evaluated at this setting
 
     @property
     def suffix(self) -> str:
-        """Names the setting in a title, as in " at 0.6/0.95"; empty if there is only one."""
+        """The setting as the end of a title, " at 0.6/0.95"; empty if there is only one."""
         return "" if self.only_setting else f" at {self.setting}"
 
     def first(self, run_index: int) -> Evaluation | None:
-        """The first evaluation of a run; None where there is none."""
+        """The first evaluation of a run; None if it was not evaluated."""
         return next(iter(self.evaluations[run_index]), None)
 
     def last(self, run_index: int) -> Evaluation | None:
-        """The last evaluation of a run; None where there is only one."""
+        """The last evaluation of a run; None if it has fewer than two."""
         return self.evaluations[run_index][-1] if len(self.evaluations[run_index]) > 1 else None
 
 
@@ -39,23 +40,24 @@ def heldout_by_setting(runs: Sequence[ComparedRun]) -> list[HeldoutResults]:
     """Evaluations grouped by sampling setting; the first run's first setting comes first."""
     evaluations_by_setting: dict[EvaluationSetting, dict[int, list[Evaluation]]] = {}
     for run_index, run in enumerate(runs):
-        sample = run.data.config.sample
-        for setting, lines in group_by_setting(run.data.evaluations).items():
+        sample_config = run.data.config.sample
+        for setting, evaluations in group_by_setting(run.data.evaluations).items():
             # An evaluation without a stored setting was sampled as in training.
-            run_setting = setting or EvaluationSetting(sample.temperature, sample.top_p)
-            evaluations_by_setting.setdefault(run_setting, {}).setdefault(run_index, []).extend(
-                lines
+            run_setting = setting or EvaluationSetting(
+                sample_config.temperature, sample_config.top_p
             )
+            evaluations_by_run = evaluations_by_setting.setdefault(run_setting, {})
+            evaluations_by_run.setdefault(run_index, []).extend(evaluations)
     return [
         HeldoutResults(
             setting,
             len(evaluations_by_setting) == 1,
             tuple(
-                tuple(sorted(by_run.get(run_index, ()), key=lambda e: e["iteration"]))
+                tuple(sorted(evaluations_by_run.get(run_index, ()), key=itemgetter("iteration")))
                 for run_index in range(len(runs))
             ),
         )
-        for setting, by_run in evaluations_by_setting.items()
+        for setting, evaluations_by_run in evaluations_by_setting.items()
     ]
 
 
@@ -74,7 +76,7 @@ def same_reward(runs: Sequence[ComparedRun]) -> bool:
 
     The same function scores held-out problems and training prompts.
     """
-    return (
-        len({name_without_location(config.verify.name) for run in runs if (config := run.config)})
-        < 2
-    )
+    reward_names = {
+        name_without_location(config.verify.name) for run in runs if (config := run.config)
+    }
+    return len(reward_names) < 2

@@ -13,7 +13,7 @@ from counterpoise.report.panels.summary import format_duration, wall_seconds
 
 class TableCell(NamedTuple):
     value: str
-    small: tuple[str, ...] = ()  # lines below it
+    small: tuple[str, ...] = ()  # lines in small print below the value
 
 
 class TableLine(NamedTuple):
@@ -31,21 +31,22 @@ class TableLine(NamedTuple):
 def table_lines(runs: Sequence[ComparedRun]) -> list[TableLine]:
     """Lines for which at least one run has a value."""
     lines = []
-    for heldout in heldout_by_setting(runs):
+    for results in heldout_by_setting(runs):
         run_indices = range(len(runs))
-        name = f"held-out success{heldout.suffix}"
-        first_cells = [_success(heldout.first(run_index)) for run_index in run_indices]
+        success_label = f"held-out success{results.suffix}"
+        first_cells = [_success_cell(results.first(run_index)) for run_index in run_indices]
         lines += [
-            TableLine(f"{name} at first", first_cells, "and its 95 % interval"),
+            TableLine(f"{success_label}, first evaluation", first_cells, "and its 95 % interval"),
             TableLine(
-                f"{name} at last", [_success(heldout.last(run_index)) for run_index in run_indices]
+                f"{success_label}, last evaluation",
+                [_success_cell(results.last(run_index)) for run_index in run_indices],
             ),
             TableLine(
                 "held-out problems",
-                [_problems(heldout.first(run_index)) for run_index in run_indices],
+                [_problems_cell(results.first(run_index)) for run_index in run_indices],
             ),
         ]
-    lines.append(TableLine("iterations", [_iterations(run) for run in runs]))
+    lines.append(TableLine("iterations", [_iterations_cell(run) for run in runs]))
     lines += [
         TableLine(label, [make_cell(run) if run.data.metrics else None for run in runs], note)
         for label, make_cell, note in COUNT_LINES
@@ -54,65 +55,71 @@ def table_lines(runs: Sequence[ComparedRun]) -> list[TableLine]:
     return [line for line in lines if any(line.cells)]
 
 
-def _success(e: Evaluation | None) -> TableCell | None:
-    if e is None:
+def _success_cell(evaluation: Evaluation | None) -> TableCell | None:
+    if evaluation is None:
         return None
-    when = f"after iteration {e['iteration']}" if e["iteration"] else "before training"
-    return TableCell(_percent(e["mean"]), (f"{100 * e['low']:.1f} to {_percent(e['high'])}", when))
+    iteration = evaluation["iteration"]
+    moment = f"after iteration {iteration}" if iteration else "before training"
+    return TableCell(
+        _percent(evaluation["mean"]),
+        (f"{100 * evaluation['low']:.1f} to {_percent(evaluation['high'])}", moment),
+    )
 
 
-def _problems(e: Evaluation | None) -> TableCell | None:
-    return TableCell(f"{e['prompts']:,}", (f"{e['samples']} responses each",)) if e else None
+def _problems_cell(evaluation: Evaluation | None) -> TableCell | None:
+    if evaluation is None:
+        return None
+    return TableCell(f"{evaluation['prompts']:,}", (f"{evaluation['samples']} responses each",))
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f}\u2009%"
 
 
-def _iterations(run: ComparedRun) -> TableCell:
+def _iterations_cell(run: ComparedRun) -> TableCell:
     if run.config is None:
         origin = "made by" if run.knows_steps else "imported from"
         return TableCell(f"{len(run.data.metrics):,}", (f"{origin} {run.source}",))
-    planned = run.config.loop.iterations
+    planned_iterations = run.config.loop.iterations
     return TableCell(
         f"{run.data.last_iteration:,}",
-        (f"of {planned:,}",) if run.data.last_iteration < planned else (),
+        (f"of {planned_iterations:,}",) if run.data.last_iteration < planned_iterations else (),
     )
 
 
-def _sum(metric: str) -> Callable[[ComparedRun], TableCell | None]:
-    """A function that sums a metric over all iterations; None for runs that do not record it."""
+def _sum_cell(metric: str) -> Callable[[ComparedRun], TableCell | None]:
+    """Return a function that sums a metric of a run; None for a run that does not record it."""
 
-    def of(run: ComparedRun) -> TableCell | None:
+    def sum_over_iterations(run: ComparedRun) -> TableCell | None:
         if any(metric not in record for record in run.data.metrics):
             return None
         return TableCell(f"{sum(record[metric] for record in run.data.metrics):,}")
 
-    return of
+    return sum_over_iterations
 
 
-def _updates(run: ComparedRun) -> TableCell | None:
+def _updates_cell(run: ComparedRun) -> TableCell | None:
     if not run.knows_steps:
         return None
     return TableCell(f"{sum(record['steps'] > 0 for record in run.data.metrics):,}")
 
 
-def _wasted(run: ComparedRun) -> TableCell | None:
+def _wasted_cell(run: ComparedRun) -> TableCell | None:
     shares = wasted_shares(run.data)
     return TableCell(_percent(shares[-1][1])) if shares else None
 
 
-def _wall(run: ComparedRun) -> TableCell | None:
+def _wall_time_cell(run: ComparedRun) -> TableCell | None:
     if not any("iteration_seconds" in record for record in run.data.metrics):
         return None
     return TableCell(format_duration(wall_seconds(run.data)))
 
 
 COUNT_LINES: tuple[tuple[str, Callable[[ComparedRun], TableCell | None], str], ...] = (
-    ("iterations with an update", _updates, ""),
-    ("optimizer steps", _sum("steps"), ""),
-    ("rollouts sampled", _sum("rollouts"), ""),
-    ("wasted rollouts", _wasted, "no signal, surplus, too old or replaced"),
-    ("tokens sampled", _sum("rollout_tokens"), ""),
-    ("wall time", _wall, "iterations and evaluations"),
+    ("iterations with an update", _updates_cell, ""),
+    ("optimizer steps", _sum_cell("steps"), ""),
+    ("rollouts sampled", _sum_cell("rollouts"), ""),
+    ("wasted rollouts", _wasted_cell, "no signal, surplus, too old or replaced"),
+    ("tokens sampled", _sum_cell("rollout_tokens"), ""),
+    ("wall time", _wall_time_cell, "iterations and evaluations"),
 )

@@ -30,33 +30,38 @@ class OptionDifference(NamedTuple):
 
 
 def find_option_differences(runs: Sequence[ComparedRun]) -> list[OptionDifference]:
-    """Differing options in the order of the run file, after the engine, which is not in it."""
-    configured = [run for run in runs if run.config]
-    if len(configured) < 2:
+    """The options that differ, in the order of the run file.
+
+    The engine comes first: it is an option of the command and not in the run file.
+    """
+    configured_runs = [run for run in runs if run.config]
+    if len(configured_runs) < 2:
         return []
-    documented = {name: meaning for name, _, meaning in list_options()}
-    configs = [run.data.config for run in configured]
+    option_meanings = {option_name: meaning for option_name, _, meaning in list_options()}
+    configs = [run.data.config for run in configured_runs]
     differing_names = {
-        name for config in configs[1:] for name, _, _ in config_differences(configs[0], config)
+        option_name
+        for config in configs[1:]
+        for option_name, _, _ in config_differences(configs[0], config)
     }
-    differing = [
-        OptionDifference(name, _values(runs, name), meaning)
-        for name, meaning in documented.items()
-        if name in differing_names
+    differences = [
+        OptionDifference(option_name, _option_values(runs, option_name), meaning)
+        for option_name, meaning in option_meanings.items()
+        if option_name in differing_names
     ]
     engines = [stored_engine(run.data.path) if run.config else None for run in runs]
     if len({engine for engine in engines if engine}) > 1:
-        differing.insert(0, OptionDifference("--engine", engines, "what trained it"))
-    return differing
+        differences.insert(0, OptionDifference("--engine", engines, "which trainer ran it"))
+    return differences
 
 
-def _values(runs: Sequence[ComparedRun], name: str) -> list[str | None]:
+def _option_values(runs: Sequence[ComparedRun], option_path: str) -> list[str | None]:
     """Values of one option as JSON.
 
-    A user's own function is shown by its file name; where only the file's content differs, with the
-    stored digest.
+    A user's own function is shown by its file name. If two runs differ only in the content of that
+    file, its stored digest is shown too.
     """
-    section, _, option = name.partition(".")
+    section_name, _, option_name = option_path.partition(".")
     values: list[str | None] = []
     short_values: list[str | None] = []
     for run in runs:
@@ -64,21 +69,28 @@ def _values(runs: Sequence[ComparedRun], name: str) -> list[str | None]:
             values.append(None)
             short_values.append(None)
             continue
-        value = getattr(getattr(run.config, section), option)
+        value = getattr(getattr(run.config, section_name), option_name)
         values.append(json.dumps(value))
         short_values.append(
-            json.dumps(display_names(value) if name in find_plugin_options(run.config) else value)
+            json.dumps(
+                display_names(value) if option_path in find_plugin_options(run.config) else value
+            )
         )
     return short_values if len(set(short_values)) == len(set(values)) else values
 
 
-def options_panel(runs: Sequence[ComparedRun], differ: Sequence[OptionDifference]) -> Panel:
-    unknown = [run.name for run in runs if run.config is None]
-    unknown_note = f"The options of {join_words(unknown)} are unknown" if unknown else ""
-    if len(runs) - len(unknown) < 2:
+def options_panel(runs: Sequence[ComparedRun], differences: Sequence[OptionDifference]) -> Panel:
+    imported_names = [run.name for run in runs if run.config is None]
+    unknown_note = (
+        f"The options of {join_words(imported_names)} are unknown" if imported_names else ""
+    )
+    if len(runs) - len(imported_names) < 2:
         return Panel("Options", f"{unknown_note}: there is nothing to compare.", Markup())
-    caption = "Options in which the runs differ; all others are equal."
-    caption = caption if differ else "All options are equal."
-    caption += f" {unknown_note}." if unknown else ""
-    body = render("comparison_options.html", runs=runs, options=differ) if differ else Markup()
-    return Panel("Options", caption, body)
+    if differences:
+        caption = "Options in which the runs differ; all others are equal."
+        table_html = render("comparison_options.html", runs=runs, options=differences)
+    else:
+        caption, table_html = "All options are equal.", Markup()
+    if imported_names:
+        caption += f" {unknown_note}."
+    return Panel("Options", caption, table_html)

@@ -33,78 +33,92 @@ X_AXES = {
     "steps": "optimizer steps",
     "iteration": "iterations",
 }
-SMOOTH_FROM = 24  # with more points, the moving average is drawn strongly and the values faintly
-DODGE = 4  # pixels between the intervals of two runs
-FAINT = 0.08
+SMOOTH_FROM = 24  # with more points the values are drawn faintly and their moving average strongly
+RUN_OFFSET = 4  # pixels between the intervals of two runs
+FADED_OPACITY = 0.08  # of a run that the reader switched off
 
 
 def axis_ends(runs: Sequence[ComparedRun]) -> dict[str, int]:
     """The largest value of each x axis over all runs; axes that no run has are left out."""
     costs = [cost for run in runs for cost in run.costs.values()]
     values_by_axis = {
-        name: [value for cost in costs if (value := cost[name]) is not None] for name in X_AXES
+        axis_name: [value for cost in costs if (value := cost[axis_name]) is not None]
+        for axis_name in X_AXES
     }
-    return {name: max(1, *values) for name, values in values_by_axis.items() if values}
+    return {axis_name: max(1, *values) for axis_name, values in values_by_axis.items() if values}
 
 
 def overlay_chart(
     runs: Sequence[ComparedRun],
-    lines: Sequence[RunPoints],
-    ends: Mapping[str, int],
+    run_lines: Sequence[RunPoints],
+    x_ends: Mapping[str, int],
     title: str,
     axis: ValueAxis,
     *,
     height: int = 150,
 ) -> alt.LayerChart:
-    """One line per run; a run without points has an empty one."""
-    longest = max(map(len, lines))
+    """One line per run; the entry of `run_lines` is empty for a run without points."""
+    longest_line = max(map(len, run_lines))
     records = []
-    for run_index, line in enumerate(lines):
-        means, _ = moving_average([point["value"] for point in line])
+    for run_index, run_points in enumerate(run_lines):
+        means, _ = moving_average([point["value"] for point in run_points])
         records += [
             {"run": run_index, **point, "mean": mean}
-            for point, mean in zip(line, means, strict=True)
+            for point, mean in zip(run_points, means, strict=True)
         ]
-    y = y_axis("value", axis.axis_format, zero=axis.starts_at_zero)
+    y_encoding = y_axis("value", axis.axis_format, zero=axis.starts_at_zero)
     style_encodings = _style_encodings(runs)
     # Long, noisy lines: every value faintly, their moving average on top.
-    if longest > SMOOTH_FROM:
+    if longest_line > SMOOTH_FROM:
         line_layers = [
             alt.Chart()
             .mark_line(strokeWidth=1)
-            .encode(x=_x(), y=y, opacity=_opacity(0.25), color=style_encodings["color"]),
+            .encode(
+                x=_x_encoding(),
+                y=y_encoding,
+                opacity=_opacity(0.25),
+                color=style_encodings["color"],
+            ),
             alt.Chart()
             .mark_line(strokeWidth=2.25)
-            .encode(x=_x(), y="mean:Q", opacity=_opacity(), **style_encodings),
+            .encode(x=_x_encoding(), y="mean:Q", opacity=_opacity(), **style_encodings),
         ]
     else:
         line_layers = [
-            alt.Chart().mark_line().encode(x=_x(), y=y, opacity=_opacity(), **style_encodings)
+            alt.Chart()
+            .mark_line()
+            .encode(x=_x_encoding(), y=y_encoding, opacity=_opacity(), **style_encodings)
         ]
-    if longest <= min(MAX_DISTINCT_POINTS, SMOOTH_FROM):
-        line_layers.append(_points(runs, 36).encode(x=_x(), y=y, opacity=_opacity()))
-    runs_with_points = [run_index for run_index, line in enumerate(lines) if line]
+    if longest_line <= min(MAX_DISTINCT_POINTS, SMOOTH_FROM):
+        line_layers.append(
+            _points(runs, 36).encode(x=_x_encoding(), y=y_encoding, opacity=_opacity())
+        )
+    runs_with_points = [run_index for run_index, run_points in enumerate(run_lines) if run_points]
     tooltip_bands = _tooltip_bands(runs, runs_with_points, axis.number_format)
     layers = [*line_layers, _cursor(), tooltip_bands, _axis_title()]
-    return _layered(records, layers, runs, ends, _describe_lines(runs, lines, title), height)
+    return _layer_chart(
+        records, layers, runs, x_ends, _describe_lines(runs, run_lines, title), height
+    )
 
 
 def interval_chart(
     runs: Sequence[ComparedRun],
-    lines: Sequence[RunPoints],
-    ends: Mapping[str, int],
+    run_lines: Sequence[RunPoints],
+    x_ends: Mapping[str, int],
     title: str,
     *,
     height: int = 240,
 ) -> alt.LayerChart:
-    """Points with intervals ("low", "high"), drawn side by side where runs coincide."""
+    """Points with intervals ("low", "high"), drawn side by side where runs have the same x."""
     records = [
-        {"run": run_index, **point} for run_index, line in enumerate(lines) for point in line
+        {"run": run_index, **point}
+        for run_index, run_points in enumerate(run_lines)
+        for point in run_points
     ]
-    y = y_axis("value", "~%", zero=False)
+    y_encoding = y_axis("value", "~%", zero=False)
     layers = [_cursor()]
     for run_index, run in enumerate(runs):
-        if not lines[run_index]:
+        if not run_lines[run_index]:
             continue
         tooltip = [
             alt.Tooltip("where:N", title=" "),
@@ -114,46 +128,45 @@ def interval_chart(
         mark_style: dict[str, Any] = {
             "color": f"var(--{run.style.colour})",
             # Runs at the same x are shifted sideways, so that their intervals do not overlap.
-            "xOffset": DODGE * (run_index - (len(runs) - 1) / 2),
+            "xOffset": RUN_OFFSET * (run_index - (len(runs) - 1) / 2),
         }
         run_chart = (
             alt.Chart()
             .transform_filter(f"datum.run === {run_index}")
-            .transform_calculate(where=WHERE, bounds=BOUNDS)
+            .transform_calculate(where=POSITION_EXPRESSION, bounds=INTERVAL_EXPRESSION)
         )
-        line = run_chart.mark_line(strokeWidth=1.5, strokeDash=run.style.dash, **mark_style)
+        run_line = run_chart.mark_line(strokeWidth=1.5, strokeDash=run.style.dash, **mark_style)
         interval_rule = run_chart.mark_rule(strokeWidth=1.75, **mark_style)
         mean_point = run_chart.mark_point(shape=run.style.shape, size=80, **mark_style)
         layers += [
-            line.encode(x=_x(), y=y, opacity=_opacity(0.65)),
+            run_line.encode(x=_x_encoding(), y=y_encoding, opacity=_opacity(0.65)),
             interval_rule.encode(
-                x=_x(), y="low:Q", y2="high:Q", opacity=_opacity(), tooltip=tooltip
+                x=_x_encoding(), y="low:Q", y2="high:Q", opacity=_opacity(), tooltip=tooltip
             ),
-            mean_point.encode(x=_x(), y=y, opacity=_opacity(), tooltip=tooltip),
+            mean_point.encode(x=_x_encoding(), y=y_encoding, opacity=_opacity(), tooltip=tooltip),
         ]
-    description = _describe_lines(runs, lines, title)
-    return _layered(records, [*layers, _axis_title()], runs, ends, description, height)
+    description = _describe_lines(runs, run_lines, title)
+    return _layer_chart(records, [*layers, _axis_title()], runs, x_ends, description, height)
 
 
-# -- parts ----------------------------------------------------------------------------------------
+# Vega expressions: the cost at the pointer ("256 rollouts sampled"), and an interval in words.
+POSITION_EXPRESSION = "format(datum.at, ',') + ' ' + costs[along]"
+INTERVAL_EXPRESSION = "format(datum.low, '.1%') + ' to ' + format(datum.high, '.1%')"
 
-WHERE = "format(datum.at, ',') + ' ' + costs[along]"
-BOUNDS = "format(datum.low, '.1%') + ' to ' + format(datum.high, '.1%')"
 
-
-def _layered(
+def _layer_chart(
     records: Sequence[dict[str, Any]],
     layers: Sequence[alt.Chart],
     runs: Sequence[ComparedRun],
-    ends: Mapping[str, int],
+    x_ends: Mapping[str, int],
     description: str,
     height: int,
 ) -> alt.LayerChart:
-    params = {
+    param_values = {
         "at": -1,
-        "along": next(iter(ends)),
+        "along": next(iter(x_ends)),
         "shown": [True] * len(runs),
-        "ends": dict(ends),
+        "ends": dict(x_ends),
         "costs": X_AXES,
     }
     return alt.LayerChart(
@@ -168,13 +181,16 @@ def _layered(
         height=height,
         autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
         description=description,
-        params=[alt.VariableParameter(name=name, value=value) for name, value in params.items()],
+        params=[
+            alt.VariableParameter(name=param_name, value=value)
+            for param_name, value in param_values.items()
+        ],
     )
 
 
-def _x(field: str = "at") -> alt.X:
-    scale = alt.Scale(domainMin=0, domainMax=alt.expr("ends[along]"), padding=14, nice=False)
-    return alt.X(f"{field}:Q", scale=scale, axis=alt.Axis(labelExpr=PLAIN_LABEL, tickCount=5))
+def _x_encoding(field: str = "at") -> alt.X:
+    x_scale = alt.Scale(domainMin=0, domainMax=alt.expr("ends[along]"), padding=14, nice=False)
+    return alt.X(f"{field}:Q", scale=x_scale, axis=alt.Axis(labelExpr=PLAIN_LABEL, tickCount=5))
 
 
 def _style_encodings(runs: Sequence[ComparedRun]) -> dict[str, Any]:
@@ -192,21 +208,21 @@ def _style_encodings(runs: Sequence[ComparedRun]) -> dict[str, Any]:
     }
 
 
-def _points(runs: Sequence[ComparedRun], size: int) -> alt.Chart:
+def _points(runs: Sequence[ComparedRun], point_size: int) -> alt.Chart:
     run_indices = list(range(len(runs)))
-    shapes = alt.Scale(domain=run_indices, range=[run.style.shape for run in runs])
+    shape_scale = alt.Scale(domain=run_indices, range=[run.style.shape for run in runs])
     return (
         alt.Chart()
-        .mark_point(size=size)
+        .mark_point(size=point_size)
         .encode(
-            shape=alt.Shape("run:N", scale=shapes, legend=None),
+            shape=alt.Shape("run:N", scale=shape_scale, legend=None),
             color=_style_encodings(runs)["color"],
         )
     )
 
 
 def _opacity(opacity: float = 1.0) -> Any:
-    return alt.condition("shown[datum.run]", alt.value(opacity), alt.value(FAINT))
+    return alt.condition("shown[datum.run]", alt.value(opacity), alt.value(FADED_OPACITY))
 
 
 def _cursor() -> alt.Chart:
@@ -214,7 +230,7 @@ def _cursor() -> alt.Chart:
         base_chart([{}])
         .transform_calculate(where="max(at, 0)")
         .mark_rule(style="muted", strokeWidth=1, opacity=alt.expr("at < 0 ? 0 : 1"), aria=False)
-        .encode(x=_x("where"))
+        .encode(x=_x_encoding("where"))
     )
 
 
@@ -223,11 +239,14 @@ def _tooltip_bands(
 ) -> alt.Chart:
     """Invisible bands around every x that has a point, with the values of all runs as tooltip.
 
-    Several iterations can have the same x (iterations without an optimizer step); the last counts.
+    Along optimizer steps, an iteration without one has the same x as the iteration before; the last
+    iteration at an x is shown.
     """
     value_texts = {
-        f"text{index}": f"isValid(datum.r{index}) ? format(datum.r{index}, '{number_format}') : '–'"
-        for index in run_indices
+        f"text{run_index}": (
+            f"isValid(datum.r{run_index}) ? format(datum.r{run_index}, '{number_format}') : '–'"
+        )
+        for run_index in run_indices
     }
     return (
         alt.Chart()
@@ -239,16 +258,20 @@ def _tooltip_bands(
         .transform_calculate(
             left="isValid(datum.before) ? (datum.at + datum.before) / 2 : 0",
             right="isValid(datum.after) ? (datum.at + datum.after) / 2 : ends[along]",
-            where=WHERE,
+            where=POSITION_EXPRESSION,
             **value_texts,
         )
         .mark_rect(opacity=0, clip=True, aria=False)
         .encode(
-            x=_x("left"),
+            x=_x_encoding("left"),
             x2="right:Q",
             tooltip=[
-                alt.Tooltip("where:N", title=" "),  # a title that is no run's name
-                *(alt.Tooltip(f"text{index}:N", title=runs[index].name) for index in run_indices),
+                # A blank title: the line states the position and belongs to no run.
+                alt.Tooltip("where:N", title=" "),
+                *(
+                    alt.Tooltip(f"text{run_index}:N", title=runs[run_index].name)
+                    for run_index in run_indices
+                ),
             ],
         )
     )
@@ -256,20 +279,20 @@ def _tooltip_bands(
 
 def _axis_title() -> alt.Chart:
     """The title of the x axis, as a text mark: Vega-Lite cannot change an axis title later."""
-    label = base_chart([{}]).mark_text(
+    title_mark = base_chart([{}]).mark_text(
         style="muted", align="right", baseline="top", fontSize=11, aria=False
     )
-    return label.encode(
+    return title_mark.encode(
         x=alt.value(alt.expr("width")),
         y=alt.value(alt.expr("height + 20")),
         text=alt.value(alt.expr("costs[along]")),
     )
 
 
-def _describe_lines(runs: Sequence[ComparedRun], lines: Sequence[RunPoints], title: str) -> str:
+def _describe_lines(runs: Sequence[ComparedRun], run_lines: Sequence[RunPoints], title: str) -> str:
     run_ranges = [
-        f"{run.name} {line[0]['value']:.3g} to {line[-1]['value']:.3g}"
-        for run, line in zip(runs, lines, strict=True)
-        if line
+        f"{run.name} {run_points[0]['value']:.3g} to {run_points[-1]['value']:.3g}"
+        for run, run_points in zip(runs, run_lines, strict=True)
+        if run_points
     ]
     return f"{title} of {len(run_ranges)} runs, from first to last: {'; '.join(run_ranges)}"

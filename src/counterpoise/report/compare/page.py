@@ -25,50 +25,56 @@ from counterpoise.report.pages.assemble import assemble_page, write_page
 from counterpoise.report.panels.panel import Panel
 
 ASSETS = ("summary.css", "comparison.css", "comparison.js")
-SEED = "loop.seed"
-FEW = 3  # with more names or options, a sentence only counts them
+SEED_OPTION = "loop.seed"
+MAX_NAMES = 3  # with more runs or options, a sentence gives their number instead of their names
 
 
-def write_comparison_page(folders: Sequence[Path], out: Path | None = None) -> Path:
+def write_comparison_page(folders: Sequence[Path], target: Path | None = None) -> Path:
     """Write the page of these runs; by default to comparison.html in the folder of the first."""
     runs = read_compared_runs(folders)
     with explain_damage(" or ".join(map(str, folders))):
-        ends = axis_ends(runs)
-        differ = find_option_differences(runs)
+        x_ends = axis_ends(runs)
+        differences = find_option_differences(runs)
         panels = {
-            "summary": summary_panel(runs, differ),
-            "options": options_panel(runs, differ),
-            "learning": learning_panel(runs, ends),
-            "batches": batches_panel(runs, ends),
-            "cancellation": cancellation_panel(runs, ends),
+            "summary": summary_panel(runs, differences),
+            "options": options_panel(runs, differences),
+            "learning": learning_panel(runs, x_ends),
+            "batches": batches_panel(runs, x_ends),
+            "cancellation": cancellation_panel(runs, x_ends),
         }
-        bar = render("comparison_bar.html", runs=runs, along={axis: X_AXES[axis] for axis in ends})
-        page = assemble_page("Counterpoise runs compared", page_title(runs), panels, bar)
-    return write_page(out or folders[0] / "comparison.html", page)
+        controls_bar = render(
+            "comparison_bar.html",
+            runs=runs,
+            along={axis_name: X_AXES[axis_name] for axis_name in x_ends},
+        )
+        page_html = assemble_page(
+            "Counterpoise runs compared", page_title(runs), panels, controls_bar
+        )
+    return write_page(target or folders[0] / "comparison.html", page_html)
 
 
 def page_title(runs: Sequence[ComparedRun]) -> str:
-    if len(runs) > FEW:
+    if len(runs) > MAX_NAMES:
         return f"{len(runs)} runs"
     return join_words([run.name for run in runs])
 
 
-def summary_panel(runs: Sequence[ComparedRun], differ: Sequence[OptionDifference]) -> Panel:
+def summary_panel(runs: Sequence[ComparedRun], differences: Sequence[OptionDifference]) -> Panel:
     configs = [run.config for run in runs if run.config]
-    imported = [run.name for run in runs if run.config is None]
+    imported_names = [run.name for run in runs if run.config is None]
     return Panel(
         "",
         "",
         render(
             "comparison_numbers.html",
             runs=runs,
-            model=_one(configs, len(runs), lambda config: config.model.name),
-            task=_one(configs, len(runs), lambda config: config.task.name),
-            imported=join_words(imported) if imported else "",
-            differ=[option.name for option in differ],
-            few=FEW,
+            model=_common_value(configs, len(runs), lambda config: config.model.name),
+            task=_common_value(configs, len(runs), lambda config: config.task.name),
+            imported=join_words(imported_names) if imported_names else "",
+            differ=[option.name for option in differences],
+            few=MAX_NAMES,
             known=len(configs),
-            by_seed=[option.name for option in differ] == [SEED],
+            by_seed=[option.name for option in differences] == [SEED_OPTION],
             heldout=heldout_by_setting(runs),
             same_problems=same_problems(runs),
             same_reward=same_reward(runs),
@@ -79,7 +85,9 @@ def summary_panel(runs: Sequence[ComparedRun], differ: Sequence[OptionDifference
     )
 
 
-def _one(known: Sequence[RunConfig], runs: int, what: Callable[[RunConfig], str]) -> str | None:
-    """The value that all runs have in common; None where it differs or is unknown for one."""
-    values = {what(config) for config in known}
-    return values.pop() if len(known) == runs and len(values) == 1 else None
+def _common_value(
+    configs: Sequence[RunConfig], run_count: int, read_value: Callable[[RunConfig], str]
+) -> str | None:
+    """The value that all runs have in common; None if it differs or is unknown for one of them."""
+    values = {read_value(config) for config in configs}
+    return values.pop() if len(configs) == run_count and len(values) == 1 else None

@@ -16,10 +16,11 @@ from counterpoise.report.panels.panel import Figure, Panel
 from counterpoise.report.texts import make_visible
 
 
-def write_page(target: Path, page: str) -> Path:
+def write_page(target: Path, page_html: str) -> Path:
+    """Write the page and return its path; an interrupted write leaves an older page as it was."""
     try:
-        with atomic_write(target) as temporary:
-            temporary.write_text(page, encoding="utf-8", errors="replace")
+        with atomic_write(target) as temporary_path:
+            temporary_path.write_text(page_html, encoding="utf-8", errors="replace")
     except OSError as fault:
         raise cannot_write(target, fault, "; choose another --out") from fault
     return target
@@ -28,21 +29,21 @@ def write_page(target: Path, page: str) -> Path:
 def assemble_page(
     kind: str, title: str, panels: Mapping[str, Panel | None], bar: Markup | None = None
 ) -> str:
-    """The page of all panels that are not None, in order, with their assets and data.
+    """HTML of the page: the panels in order, without those that are None, their assets and data.
 
-    `bar` stays in view above the panels.
+    `kind` is the small line above the title. `bar` stays in view while the reader scrolls.
     """
     sections: list[dict[str, Any]] = []
-    for name, panel in panels.items():
+    for section_name, panel in panels.items():
         if panel is None:
             continue
-        html, figures = split_body(panel)
+        body_html, figures = split_body(panel)
         specifications = [embed_json(vega_specification(figure)) for figure in figures]
         sections.append(
             {
-                "name": name,
+                "name": section_name,
                 "panel": panel,
-                "html": html,
+                "html": body_html,
                 "figures": list(zip(figures, specifications, strict=True)),
                 "data": None if panel.data is None else embed_json(panel.data),
             }
@@ -51,17 +52,25 @@ def assemble_page(
     asset_names = list(
         dict.fromkeys(asset_name for section in sections for asset_name in section["panel"].assets)
     )
-    charts = any(section["figures"] for section in sections)
-    scripts = [read_asset(name) for name in ("page.js", *asset_names) if name.endswith(".js")]
+    has_charts = any(section["figures"] for section in sections)
+    own_scripts = [
+        read_asset(asset_name)
+        for asset_name in ("page.js", *asset_names)
+        if asset_name.endswith(".js")
+    ]
     # Vega comes first because page.js uses it. The policy below lists exactly these scripts.
-    scripts = [javascript_bundle(), *scripts] if charts else scripts
+    scripts = [javascript_bundle(), *own_scripts] if has_charts else own_scripts
     return render(
         "page.html",
         kind=kind,
         title=make_visible(title),
         bar=bar or "",
         sections=sections,
-        styles=[read_asset(name) for name in ("page.css", *asset_names) if name.endswith(".css")],
+        styles=[
+            read_asset(asset_name)
+            for asset_name in ("page.css", *asset_names)
+            if asset_name.endswith(".css")
+        ],
         scripts=scripts,
         policy=content_policy(scripts),
         theme=embed_json(vega_theme()),
@@ -69,7 +78,7 @@ def assemble_page(
 
 
 def split_body(panel: Panel) -> tuple[Markup | None, tuple[Figure, ...]]:
-    """Split a body into (HTML, charts); it is one or the other."""
+    """(HTML, charts) of a panel's body, which is either HTML or charts."""
     if isinstance(panel.body, Markup):
         return panel.body, ()
     if isinstance(panel.body, tuple):

@@ -1,4 +1,4 @@
-"""The page of a run of another trainer: imported rollouts, and plans where our adapter made them.
+"""The page of another trainer's run: imported rollouts, and plans if our adapter made them.
 
 `poise import` brings in rollouts only; with `run_folder` of hosts/trl the batch plans are stored
 too. There is no config.toml, and without plans there is no token trace either, so the page has only
@@ -38,31 +38,36 @@ def read_imported(folder: Path) -> tuple[RunData, str, list[str]]:
     try:
         description = json.loads((folder / IMPORTED).read_text(encoding="utf-8"))
         metrics, plans = (RunFolder(folder).read(log_name) for log_name in ("metrics", "plans"))
-        config = _known(description.get("options", {}))
+        config = _config_with(description.get("options", {}))
         source, notes = str(description["source"]), [str(note) for note in description["notes"]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
-        why = first_line(fault)
-        raise PoiseError(f"{folder} is damaged: {why}; import the run again") from fault
+        reason = first_line(fault)
+        raise PoiseError(f"{folder} is damaged: {reason}; import the run again") from fault
     return RunData(folder, config, metrics, plans=plans, evaluations=[]), source, notes
 
 
-def _known(options: dict[str, dict[str, Any]]) -> RunConfig:
+def _config_with(options: dict[str, dict[str, Any]]) -> RunConfig:
     """A configuration in which only the recorded options differ from the defaults."""
-    default = RunConfig()
+    default_config = RunConfig()
     changed_sections = {
-        name: replace(getattr(default, name), **values) for name, values in options.items()
+        section_name: replace(getattr(default_config, section_name), **section_options)
+        for section_name, section_options in options.items()
     }
-    return replace(default, **changed_sections)
+    return replace(default_config, **changed_sections)
 
 
 def write_imported_page(folder: Path, out: Path) -> Path:
     run, source, notes = read_imported(folder)
-    curves = learning.panel(run)
-    # These panels need optimizer steps, which imported rollouts do not record.
-    plan_panels = {name: PANELS.load(name)(run) for name in PLAN_PANELS} if run.plans else {}
+    learning_curves = learning.panel(run)
+    # These panels need to know the optimizer steps, which imported rollouts do not record.
+    plan_panels = (
+        {panel_name: PANELS.load(panel_name)(run) for panel_name in PLAN_PANELS}
+        if run.plans
+        else {}
+    )
     panels = {
         "summary": summary_panel(source, notes, run.metrics, planned=bool(run.plans)),
-        "learning": curves and replace(curves, caption=SUCCESS_CAPTION),
+        "learning": replace(learning_curves, caption=SUCCESS_CAPTION) if learning_curves else None,
         **plan_panels,
         "rollouts": rollouts.panel(run),
     }
@@ -72,14 +77,21 @@ def write_imported_page(folder: Path, out: Path) -> Path:
 def summary_panel(
     source: str, notes: list[str], metrics: list[dict[str, Any]], planned: bool = False
 ) -> Panel:
-    """Panel at the top of the page; with plans, a line of metrics is one generation."""
+    """Panel at the top of the page.
+
+    A line of metrics is one step of the trainer; in a run with plans it is one generation of
+    rollouts, which may span several optimizer steps.
+    """
     counted_fields = [("rollouts", "rollouts"), ("groups", "groups"), ("tokens", "rollout_tokens")]
     # With plans the optimizer steps are known, and more telling than the number of groups.
     if planned:
         counted_fields[1] = ("optimizer steps", "steps")
-    counted = (
+    facts = (
         ("generations" if planned else "steps", len(metrics)),
-        *((meaning, sum(record[name] for record in metrics)) for meaning, name in counted_fields),
+        *(
+            (meaning, sum(record[field_name] for record in metrics))
+            for meaning, field_name in counted_fields
+        ),
     )
     return Panel(
         "",
@@ -88,7 +100,7 @@ def summary_panel(
             "imported.html",
             source=source,
             notes=[make_visible(note) for note in notes],
-            facts=counted,
+            facts=facts,
             planned=planned,
         ),
         assets=("summary.css",),

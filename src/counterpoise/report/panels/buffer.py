@@ -1,4 +1,4 @@
-"""Panel of reward balance and dynamic sampling: the buffer, and the fate of every rollout."""
+"""Panel of reward balance and dynamic sampling: the buffer, and what became of every rollout."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from counterpoise.report.charts.series import Records, base_chart, iteration_cha
 from counterpoise.report.panels.panel import Figure, Panel
 from counterpoise.report.run_data import RunData
 
-# (field, what happened to the rollout, colour), stacked from the bottom up
+# (field of `count_fates`, what happened to the rollout, colour), stacked from the bottom up
 FATES = (
     ("used", "used in an update", "series"),
     ("waiting", "waiting", "soft"),
@@ -30,18 +30,18 @@ def panel(run: RunData) -> Panel | None:
             "Rollouts",
             "Groups whose rewards are all equal are replaced by newly sampled ones, in up to "
             f"{refills} extra sampling rounds per iteration.",
-            (_fates(run),),
+            (_fates_figure(run),),
         )
     return Panel(
         "Buffer",
         f"An update needs about {run.config.balance_target} rollouts, at least "
         f"{100 * balance.tau:g} % of each sign of the advantage. Until then rollouts wait, at most "
         f"{balance.max_age} iterations.",
-        (_waiting(run), _fates(run)),
+        (_waiting_figure(run), _fates_figure(run)),
     )
 
 
-def _waiting(run: RunData) -> Figure:
+def _waiting_figure(run: RunData) -> Figure:
     records = [
         {
             "iteration": record["iteration"],
@@ -53,18 +53,18 @@ def _waiting(run: RunData) -> Figure:
         for record in run.metrics
     ]
     # Negative rollouts are drawn below zero; the axis labels are counts on both sides.
-    x = x_axis(run.last_iteration)
-    counts = alt.Axis(labelExpr="format(abs(datum.value), '~s')")
+    x_encoding = x_axis(run.last_iteration)
+    count_axis = alt.Axis(labelExpr="format(abs(datum.value), '~s')")
     layers = [
         base_chart(records)
         .mark_area(style="positive", interpolate="step", opacity=0.85)
-        .encode(x=x, y=alt.Y("positive:Q", axis=counts)),
+        .encode(x=x_encoding, y=alt.Y("positive:Q", axis=count_axis)),
         base_chart(records)
         .mark_area(style="negative", interpolate="step", opacity=0.85)
-        .encode(x=x, y="below:Q"),
+        .encode(x=x_encoding, y="below:Q"),
         base_chart([record for record in records if record["used"]])
         .mark_point(style="ink", shape="triangle-up", size=34)
-        .encode(x=x, y=alt.datum(0)),
+        .encode(x=x_encoding, y=alt.datum(0)),
     ]
     chart = iteration_chart(
         layers,
@@ -81,7 +81,7 @@ def _waiting(run: RunData) -> Figure:
     return Figure(
         chart,
         "Waiting after the iteration",
-        "A one-sided buffer means that the prompts have become too easy, or are too hard, for the "
+        "A buffer with only one sign means that the prompts are too easy or too hard for the "
         "policy.",
         (("positive", "positive"), ("negative", "negative"), ("ink", "▲ an update was made")),
     )
@@ -90,25 +90,28 @@ def _waiting(run: RunData) -> Figure:
 def count_fates(run: RunData) -> Records:
     """Count what happened to all rollouts sampled so far, for every iteration.
 
-    The counts of an iteration add up to the number of rollouts sampled until then.
+    The counts of an iteration add up to the number of rollouts sampled up to then.
     """
     # Without reward balance, rows without signal are part of the batch and count as used.
     is_balanced = run.config.balance.tau > 0
-    used = accumulate(record["batch_rows"] for record in run.metrics)
-    without = accumulate(record["rows_without_signal"] * is_balanced for record in run.metrics)
-    replaced = accumulate(record.get("dropped_no_spread", 0) for record in run.metrics)
+    used_totals = accumulate(record["batch_rows"] for record in run.metrics)
+    without_signal_totals = accumulate(
+        record["rows_without_signal"] * is_balanced for record in run.metrics
+    )
+    replaced_totals = accumulate(record.get("dropped_no_spread", 0) for record in run.metrics)
     return [
         {
             "iteration": record["iteration"],
             "used": used_so_far,
             "waiting": record["buffer_positive"] + record["buffer_negative"],
-            "surplus": record["dropped_surplus"],  # counted since the run began
+            # The buffer counts its drops since the run began, so these are totals already.
+            "surplus": record["dropped_surplus"],
             "aged": record["dropped_aged"],
-            "without": without_so_far,
+            "without": without_signal_so_far,
             "replaced": replaced_so_far,
         }
-        for record, used_so_far, without_so_far, replaced_so_far in zip(
-            run.metrics, used, without, replaced, strict=True
+        for record, used_so_far, without_signal_so_far, replaced_so_far in zip(
+            run.metrics, used_totals, without_signal_totals, replaced_totals, strict=True
         )
     ]
 
@@ -121,47 +124,50 @@ def wasted_shares(run: RunData) -> list[tuple[int, float]]:
     """
     if any("rows_without_signal" not in record for record in run.metrics):
         return []
-    sampled = accumulate(record["rollouts"] for record in run.metrics)
-    without_signal = accumulate(record["rows_without_signal"] for record in run.metrics)
+    sampled_totals = accumulate(record["rollouts"] for record in run.metrics)
+    without_signal_totals = accumulate(record["rows_without_signal"] for record in run.metrics)
     return [
         (
             fate["iteration"],
-            (without + sum(fate[reason] for reason in ("surplus", "aged", "replaced")))
-            / rollout_count,
+            (
+                without_signal_so_far
+                + sum(fate[reason] for reason in ("surplus", "aged", "replaced"))
+            )
+            / sampled_so_far,
         )
-        for fate, without, rollout_count in zip(
-            count_fates(run), without_signal, sampled, strict=True
+        for fate, without_signal_so_far, sampled_so_far in zip(
+            count_fates(run), without_signal_totals, sampled_totals, strict=True
         )
     ]
 
 
-def _fates(run: RunData) -> Figure:
+def _fates_figure(run: RunData) -> Figure:
     records = count_fates(run)
-    hidden = set() if run.config.sample.refills else {"replaced"}
+    hidden_fates = set() if run.config.sample.refills else {"replaced"}
     if run.config.balance.tau == 0:
-        hidden |= {"waiting", "surplus", "aged", "without"}
-    fates = [fate for fate in FATES if fate[0] not in hidden]
+        hidden_fates |= {"waiting", "surplus", "aged", "without"}
+    shown_fates = [fate for fate in FATES if fate[0] not in hidden_fates]
     # Areas are stacked by hand: each layer needs the floor and the top of its area.
-    stacked = []
+    stacked_areas = []
     for record in records:
         floor = 0
-        for field, _, _ in fates:
+        for field, _, _ in shown_fates:
             top = floor + record[field]
-            stacked.append(
+            stacked_areas.append(
                 {"iteration": record["iteration"], "fate": field, "floor": floor, "top": top}
             )
             floor = top
-    x = x_axis(run.last_iteration)
+    x_encoding = x_axis(run.last_iteration)
     layers = [
-        base_chart([row for row in stacked if row["fate"] == field])
+        base_chart([area for area in stacked_areas if area["fate"] == field])
         .mark_area(color=f"var(--{colour})", opacity=0.85)
-        .encode(x=x, y=y_axis("floor"), y2="top:Q")
-        for field, _, colour in fates
+        .encode(x=x_encoding, y=y_axis("floor"), y2="top:Q")
+        for field, _, colour in shown_fates
     ]
     chart = iteration_chart(
         layers,
         records,
-        [(field, meaning, "d") for field, meaning, _ in fates],
+        [(field, meaning, "d") for field, meaning, _ in shown_fates],
         run.last_iteration,
         "What happened to the rollouts sampled so far, as stacked areas",
         height=190,
@@ -170,5 +176,5 @@ def _fates(run: RunData) -> Figure:
         chart,
         "What happened to every rollout",
         "Since the run began.",
-        tuple((colour, meaning) for _, meaning, colour in fates),
+        tuple((colour, meaning) for _, meaning, colour in shown_fates),
     )

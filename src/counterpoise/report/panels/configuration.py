@@ -19,27 +19,27 @@ PACKAGES = ("torch", "transformers", "numpy", "altair", "vl-convert-python")
 
 
 def panel(run: RunData) -> Panel:
-    documented = {name: meaning for name, _, meaning in list_options()}
+    option_meanings = {option_name: meaning for option_name, _, meaning in list_options()}
     # A user's own function is shown by its file name, without the stored digest.
     plugin_options = find_plugin_options(run.config)
-    changed = [
+    changed_options = [
         (
-            name,
-            json.dumps(display_names(value) if name in plugin_options else value),
-            json.dumps(default),
-            documented[name],
+            option_name,
+            json.dumps(display_names(run_value) if option_name in plugin_options else run_value),
+            json.dumps(default_value),
+            option_meanings[option_name],
         )
-        for name, default, value in config_differences(RunConfig(), run.config)
+        for option_name, default_value, run_value in config_differences(RunConfig(), run.config)
     ]
     return Panel(
         "Configuration",
         "Options that differ from their default. The resolved config.toml below has all of them.",
         render(
             "configuration.html",
-            changed=changed,
+            changed=changed_options,
             toml=to_toml(run.config),
             versions=[("counterpoise", __version__)]
-            + [(name, version(name)) for name in PACKAGES]
+            + [(package, version(package)) for package in PACKAGES]
             + [("python", sys.version.split()[0])],
         ),
     )

@@ -23,7 +23,7 @@ from counterpoise.report.panels.panel import Figure, Panel
 from counterpoise.report.run_data import RunData
 
 ROUNDING = 1e-4  # rounding error of float32 log-probabilities
-HELDOUT_STYLES = ("ink", "muted")  # of the first two settings
+HELDOUT_STYLES = ("ink", "muted")  # only the first two sampling settings are drawn
 
 
 class MetricChart(NamedTuple):
@@ -77,13 +77,13 @@ SMALL_CHARTS = (
     MetricChart(
         "Capped importance weights",
         "capped_share",
-        "Share of tokens whose sampler-mismatch correction was cut at its upper limit.",
+        "Share of tokens whose correction for sampler mismatch was capped at its upper limit.",
         ValueAxis(".2%", "~%"),
     ),
     MetricChart(
         "Added loss",
         "added_loss",
-        "Term that the step rule adds to the loss, mean over the iteration's optimizer steps.",
+        "Term that the step rule adds to the loss: mean over the iteration's optimizer steps.",
         ValueAxis(".2e", "~e"),
     ),
 )
@@ -92,8 +92,8 @@ SMALL_CHARTS = (
 def panel(run: RunData) -> Panel | None:
     if not run.metrics:
         return None
-    small = [
-        _small(run, metric_chart)
+    small_figures = [
+        _metric_figure(run, metric_chart)
         for metric_chart in SMALL_CHARTS
         if not is_uninformative(run, metric_chart.metric)
     ]
@@ -101,7 +101,7 @@ def panel(run: RunData) -> Panel | None:
         "Learning",
         "Training success is measured on the prompts an iteration samples, so it varies with "
         "their difficulty. Held-out success is measured on the same problems every time.",
-        (_success(run), *(figure for figure in small if figure)),
+        (_success_figure(run), *(figure for figure in small_figures if figure)),
     )
 
 
@@ -117,7 +117,7 @@ def is_uninformative(run: RunData, metric: str) -> bool:
     return False
 
 
-def _small(run: RunData, metric_chart: MetricChart) -> Figure | None:
+def _metric_figure(run: RunData, metric_chart: MetricChart) -> Figure | None:
     points = [(record["iteration"], record.get(metric_chart.metric)) for record in run.metrics]
     # The clipping threshold is drawn as a guide in the chart of the gradient norm.
     norm_limit = run.config.update.max_grad_norm if metric_chart.metric == "grad_norm" else 0.0
@@ -134,19 +134,21 @@ def _small(run: RunData, metric_chart: MetricChart) -> Figure | None:
     return Figure(chart, metric_chart.title, note) if chart else None
 
 
-def _success(run: RunData) -> Figure:
-    means, width = moving_average([record["success"] for record in run.metrics])
+def _success_figure(run: RunData) -> Figure:
+    means, window_width = moving_average([record["success"] for record in run.metrics])
     records = [
         {"iteration": record["iteration"], "success": record["success"], "smoothed": mean}
         for record, mean in zip(run.metrics, means, strict=True)
     ]
-    x, y = x_axis(run.last_iteration), y_axis("success", "%", (0.0, 1.0))
+    x_encoding, y_encoding = x_axis(run.last_iteration), y_axis("success", "%", (0.0, 1.0))
     chart = iteration_chart(
         [
-            base_chart(records).mark_line(style="soft", strokeWidth=1.25).encode(x=x, y=y),
+            base_chart(records)
+            .mark_line(style="soft", strokeWidth=1.25)
+            .encode(x=x_encoding, y=y_encoding),
             base_chart(records)
             .mark_line(style="series", strokeWidth=2.5)
-            .encode(x=x, y="smoothed:Q"),
+            .encode(x=x_encoding, y="smoothed:Q"),
         ],
         records,
         [("success", "training", ".1%"), ("smoothed", "smoothed", ".1%")],
@@ -154,30 +156,36 @@ def _success(run: RunData) -> Figure:
         f"Success over iterations; training success ends at {100 * means[-1]:.0f} percent",
         above=[
             layer
-            for style, (_, evaluations) in zip(HELDOUT_STYLES, _settings(run), strict=False)
-            for layer in _heldout(evaluations, x, style)
+            for style, (_, evaluations) in zip(
+                HELDOUT_STYLES, _evaluations_by_setting(run), strict=False
+            )
+            for layer in _heldout_layers(evaluations, x_encoding, style)
         ],
         height=240,
     )
-    keys = [("soft", "training"), ("series", f"training, mean of {width} iterations")]
-    for style, (name, _) in zip(HELDOUT_STYLES, _settings(run), strict=False):
-        keys.append((style, f"held-out{name}, with 95 % interval"))
+    keys = [("soft", "training"), ("series", f"training, mean of {window_width} iterations")]
+    for style, (setting_suffix, _) in zip(
+        HELDOUT_STYLES, _evaluations_by_setting(run), strict=False
+    ):
+        keys.append((style, f"held-out{setting_suffix}, with 95 % interval"))
     return Figure(chart, "Success", keys=tuple(keys), wide=True)
 
 
-def _settings(run: RunData) -> list[tuple[str, list[Mapping[str, Any]]]]:
-    """(name of a sampling setting, its evaluations); the name is empty where there is only one."""
-    by_setting_found = group_by_setting(run.evaluations)
+def _evaluations_by_setting(run: RunData) -> list[tuple[str, list[Mapping[str, Any]]]]:
+    """(end of a title, evaluations) of each sampling setting; " at 0.6/0.95", or "" if only one."""
+    evaluations_by_setting = group_by_setting(run.evaluations)
     return [
-        (f" at {setting}" if len(by_setting_found) > 1 else "", evaluations)
-        for setting, evaluations in by_setting_found.items()
+        (f" at {setting}" if len(evaluations_by_setting) > 1 else "", evaluations)
+        for setting, evaluations in evaluations_by_setting.items()
     ]
 
 
-def _heldout(judged: list[Mapping[str, Any]], x: alt.X, style: str) -> list[alt.Chart]:
+def _heldout_layers(
+    evaluations: list[Mapping[str, Any]], x_encoding: alt.X, style: str
+) -> list[alt.Chart]:
     records = [
-        {field: evaluation[field] for field in ("iteration", "mean", "low", "high")}
-        for evaluation in judged
+        {field_name: evaluation[field_name] for field_name in ("iteration", "mean", "low", "high")}
+        for evaluation in evaluations
     ]
     tooltip = make_tooltips(
         [
@@ -187,9 +195,9 @@ def _heldout(judged: list[Mapping[str, Any]], x: alt.X, style: str) -> list[alt.
             ("high", "to", ".1%"),
         ]
     )
-    bar = base_chart(records).mark_rule(style=style, strokeWidth=1.5)
-    dot = base_chart(records).mark_point(style=style, size=70)
+    interval_rule = base_chart(records).mark_rule(style=style, strokeWidth=1.5)
+    mean_point = base_chart(records).mark_point(style=style, size=70)
     return [
-        bar.encode(x=x, y="low:Q", y2="high:Q", tooltip=tooltip),
-        dot.encode(x=x, y="mean:Q", tooltip=tooltip),
+        interval_rule.encode(x=x_encoding, y="low:Q", y2="high:Q", tooltip=tooltip),
+        mean_point.encode(x=x_encoding, y="mean:Q", tooltip=tooltip),
     ]

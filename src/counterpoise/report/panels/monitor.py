@@ -1,4 +1,4 @@
-"""Panel of the monitor: how tokens moved in every iteration, and how much of it cancelled."""
+"""Panel of the monitor: how far tokens moved in every iteration, and how much push cancelled."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ SHARE_METRICS = (
     (
         "cancellation",
         "Cancelled push",
-        "Share of the push on tokens that positive and negative rollouts undo for each other: "
-        "1 − |net push| / (sum of both). At 1 nothing is left of it.",
+        "Share of the push on tokens that cancels between positive and negative rollouts: "
+        "1 − |net push| / (sum of both sizes). At 1 all of it cancels.",
     ),
     (
         "own_share",
@@ -90,15 +90,17 @@ SIZE_METRICS = (
 
 
 def panel(run: RunData) -> Panel | None:
-    measured = [record for record in run.metrics if record.get("boosted_positive") is not None]
-    if not measured:
+    measured_records = [
+        record for record in run.metrics if record.get("boosted_positive") is not None
+    ]
+    if not measured_records:
         return None
     figures = (
-        _classes(run, measured, "positive", "Tokens of positive rollouts"),
-        _classes(run, measured, "negative", "Tokens of negative rollouts"),
-        _moved(run, measured),
-        *(_share(run, *metric) for metric in SHARE_METRICS),
-        *(_size(run, *metric) for metric in SIZE_METRICS),
+        _movement_figure(run, measured_records, "positive", "Tokens of positive rollouts"),
+        _movement_figure(run, measured_records, "negative", "Tokens of negative rollouts"),
+        _distance_figure(run, measured_records),
+        *(_share_figure(run, *metric) for metric in SHARE_METRICS),
+        *(_size_figure(run, *metric) for metric in SIZE_METRICS),
     )
     return Panel(
         "Cancellation",
@@ -108,37 +110,49 @@ def panel(run: RunData) -> Panel | None:
         "the more tokens were moved by other tokens of the same optimizer step. A push is what one "
         "token's gradient does to the log-probability of another through the output layer.",
         tuple(figure for figure in figures if figure),
-        after=_types(run, measured[-1]),
+        after=_token_types_table(run, measured_records[-1]),
         assets=("monitor.css",),
     )
 
 
-def _classes(run: RunData, measured: Records, sign: str, title: str) -> Figure | None:
+def _movement_figure(
+    run: RunData, measured_records: Records, sign: str, title: str
+) -> Figure | None:
     records, bands = [], []
-    for record in measured:
-        if record.get(f"boosted_{sign}") is None:  # no tokens of this sign
+    for record in measured_records:
+        # The iteration trained on no tokens of this sign.
+        if record.get(f"boosted_{sign}") is None:
             continue
-        values = {name: record[f"{name}_{sign}"] for name, _, _ in MOVEMENT_CLASSES}
+        class_shares = {
+            class_name: record[f"{class_name}_{sign}"] for class_name, _, _ in MOVEMENT_CLASSES
+        }
         iteration_field = {"iteration": record["iteration"]}
-        records.append({**iteration_field, **values})
+        records.append({**iteration_field, **class_shares})
         # Bands are stacked by hand: each layer needs the floor and the top of its band.
         floor = 0.0
-        for name, _, _ in MOVEMENT_CLASSES:
+        for class_name, _, _ in MOVEMENT_CLASSES:
             bands.append(
-                {**iteration_field, "kind": name, "floor": floor, "top": floor + values[name]}
+                {
+                    **iteration_field,
+                    "kind": class_name,
+                    "floor": floor,
+                    "top": floor + class_shares[class_name],
+                }
             )
-            floor += values[name]
+            floor += class_shares[class_name]
     if not records:
         return None
-    x, y = x_axis(run.last_iteration), y_axis("floor", "%", (0.0, 1.0))
+    x_encoding, y_encoding = x_axis(run.last_iteration), y_axis("floor", "%", (0.0, 1.0))
     layers = [
-        _band([band for band in bands if band["kind"] == name], colour, x, y)
-        for name, _, colour in MOVEMENT_CLASSES
+        _stacked_band(
+            [band for band in bands if band["kind"] == class_name], colour, x_encoding, y_encoding
+        )
+        for class_name, _, colour in MOVEMENT_CLASSES
     ]
     chart = iteration_chart(
         layers,
         records,
-        [(name, meaning, ".1%") for name, meaning, _ in MOVEMENT_CLASSES],
+        [(class_name, meaning, ".1%") for class_name, meaning, _ in MOVEMENT_CLASSES],
         run.last_iteration,
         f"{title}: {100 * records[-1]['boosted']:.0f} percent boosted and "
         f"{100 * records[-1]['suppressed']:.0f} percent suppressed in the last update",
@@ -149,33 +163,42 @@ def _classes(run: RunData, measured: Records, sign: str, title: str) -> Figure |
     )
 
 
-def _band(records: Records, colour: str, x: Any, y: Any) -> Any:
-    """An area over the iterations; a bar for a single one, where an area would have no width."""
+def _stacked_band(records: Records, colour: str, x_encoding: Any, y_encoding: Any) -> Any:
+    """An area over the iterations; a bar if there is only one, since its area has no width."""
     if len(records) == 1:
         return (
             base_chart(records)
             .mark_bar(style=colour, opacity=0.85, size=14)
-            .encode(x=x, y=y, y2="top:Q")
+            .encode(x=x_encoding, y=y_encoding, y2="top:Q")
         )
-    return base_chart(records).mark_area(style=colour, opacity=0.85).encode(x=x, y=y, y2="top:Q")
+    return (
+        base_chart(records)
+        .mark_area(style=colour, opacity=0.85)
+        .encode(x=x_encoding, y=y_encoding, y2="top:Q")
+    )
 
 
-def _moved(run: RunData, measured: Records) -> Figure | None:
-    fields = ("moved_positive", "moved_negative")
+def _distance_figure(run: RunData, measured_records: Records) -> Figure | None:
+    field_names = ("moved_positive", "moved_negative")
     records = [
-        {"iteration": record["iteration"], **{name: record[name] for name in fields}}
-        for record in measured
-        if all(record.get(name) is not None for name in fields)
+        {
+            "iteration": record["iteration"],
+            **{field_name: record[field_name] for field_name in field_names},
+        }
+        for record in measured_records
+        if all(record.get(field_name) is not None for field_name in field_names)
     ]
     if not records:
         return None
-    x = x_axis(run.last_iteration)
+    x_encoding = x_axis(run.last_iteration)
     layers = []
-    for name in fields:
-        style, y = name.removeprefix("moved_"), y_axis(name)
-        layers.append(base_chart(records).mark_line(style=style).encode(x=x, y=y))
+    for field_name in field_names:
+        style, y_encoding = field_name.removeprefix("moved_"), y_axis(field_name)
+        layers.append(base_chart(records).mark_line(style=style).encode(x=x_encoding, y=y_encoding))
         if len(records) <= MAX_DISTINCT_POINTS:
-            layers.append(base_chart(records).mark_point(style=style).encode(x=x, y=y))
+            layers.append(
+                base_chart(records).mark_point(style=style).encode(x=x_encoding, y=y_encoding)
+            )
     chart = iteration_chart(
         layers,
         records,
@@ -188,7 +211,7 @@ def _moved(run: RunData, measured: Records) -> Figure | None:
     return Figure(chart, "How far tokens moved", "Mean |Δ log p|, in nats.", keys)
 
 
-def _share(run: RunData, metric: str, title: str, note: str) -> Figure | None:
+def _share_figure(run: RunData, metric: str, title: str, note: str) -> Figure | None:
     points = metric_points(run, metric)
     axis = choose_share_axis(value for _, value in points)
     chart = line_chart(points, run.last_iteration, title, axis)
@@ -207,26 +230,30 @@ def metric_points(run: RunData, metric: str) -> list[tuple[int, float | None]]:
 def choose_share_axis(values: Iterable[float | None]) -> ValueAxis:
     """The axis of a chart of shares.
 
-    Where all shares are small the axis follows the data: one up to 100 % would flatten them.
+    If all shares are small the axis follows the data; an axis up to 100 % would flatten them.
     """
-    small = 0 < max((value for value in values if value is not None), default=0.0) < 0.1
-    return ValueAxis(".2~%", "~%") if small else SHARE_AXIS
+    all_are_small = 0 < max((value for value in values if value is not None), default=0.0) < 0.1
+    return ValueAxis(".2~%", "~%") if all_are_small else SHARE_AXIS
 
 
-def _size(run: RunData, metric: str, title: str, note: str) -> Figure | None:
+def _size_figure(run: RunData, metric: str, title: str, note: str) -> Figure | None:
     points = [(record["iteration"], record.get(metric)) for record in run.metrics]
     chart = line_chart(points, run.last_iteration, title, SIZE_AXIS)
     return Figure(chart, title, note) if chart else None
 
 
-def _types(run: RunData, record: dict[str, Any]) -> Markup:
-    types = record.get("cancellation_types")
-    if not types:
+def _token_types_table(run: RunData, record: dict[str, Any]) -> Markup:
+    """Table of the tokens that receive most of the push in one iteration."""
+    token_types = record.get("cancellation_types")
+    if not token_types:
         return Markup()
     vocabulary = read_vocabulary(run.path)
     return render(
         "monitor.html",
         iteration=record["iteration"],
-        types=[(vocabulary[int(token)], index, share) for token, index, share in types],
-        widest=max(share for _, _, share in types),
+        types=[
+            (vocabulary[int(token_id)], cancelled_share, push_share)
+            for token_id, cancelled_share, push_share in token_types
+        ],
+        widest=max(push_share for _, _, push_share in token_types),
     )

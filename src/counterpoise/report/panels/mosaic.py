@@ -15,30 +15,30 @@ from counterpoise.report.run_data import RunData
 from counterpoise.report.texts import make_visible
 from counterpoise.report.traces import stored_iterations
 
-EXCERPT = 160  # characters of a prompt or a response
-TEXT_UPDATES = 48  # updates that carry excerpts, at most
-TEXT_BYTES = 1_500_000  # of all excerpts, deflated
+MAX_EXCERPT_CHARACTERS = 160  # of a prompt or a response
+MAX_TEXT_UPDATES = 48  # updates with excerpts
+MAX_TEXT_BYTES = 1_500_000  # of all excerpts together, packed
 
 
 def panel(run: RunData) -> Panel | None:
     if not run.plans:
         return None
-    texts = pack_excerpts(run)
-    plans = {plan["iteration"]: plan for plan in run.plans}
+    packed_texts = pack_excerpts(run)
+    plan_by_iteration = {plan["iteration"]: plan for plan in run.plans}
     iterations = [
         {
             "iteration": record["iteration"],
-            "plan": pack_json(compact_plan(plans[record["iteration"]])),
-            "texts": texts.get(record["iteration"]),
+            "plan": pack_json(compact_plan(plan_by_iteration[record["iteration"]])),
+            "texts": packed_texts.get(record["iteration"]),
         }
-        if record["iteration"] in plans
+        if record["iteration"] in plan_by_iteration
         else {
             "iteration": record["iteration"],
             "waiting": [record["buffer_positive"], record["buffer_negative"]],
         }
         for record in run.metrics
     ]
-    largest = max(
+    largest_advantage = max(
         (abs(advantage) for plan in run.plans for advantage in plan["advantage"]), default=0.0
     )
     return Panel(
@@ -49,79 +49,84 @@ def panel(run: RunData) -> Panel | None:
         render(
             "mosaic.html",
             last=len(iterations) - 1,
-            largest=largest,
+            largest=largest_advantage,
             balanced=run.config.balance.tau > 0,
             tokens=bool(stored_iterations(run.path)),
-            left_out=_left_out(run, texts),
+            left_out=_describe_omissions(run, packed_texts),
         ),
-        data={"iterations": iterations, "largest": largest},
+        data={"iterations": iterations, "largest": largest_advantage},
         assets=("mosaic.css", "mosaic.js"),
     )
 
 
 def compact_plan(plan: dict[str, Any]) -> dict[str, Any]:
-    """A plan as parallel lists over its rows, which compress well; `step` has the step of a row."""
+    """A plan as parallel lists over its rows, which compress well."""
     step_R = [0] * len(plan["group"])
-    for number, step in enumerate(plan["steps"]):
-        for row in step:
-            step_R[row] = number
+    for step_index, step_rows in enumerate(plan["steps"]):
+        for row in step_rows:
+            step_R[row] = step_index
     return {
         "rule": display_name(plan["rule"]),
         "steps": len(plan["steps"]),
         "step": step_R,
-        "groups": [make_visible(name, EXCERPT) for name in plan["groups"]],
+        "groups": [
+            make_visible(group_name, MAX_EXCERPT_CHARACTERS) for group_name in plan["groups"]
+        ],
         "group": plan["group"],
         "index": plan["index"],
         "advantage": [round(advantage, 3) for advantage in plan["advantage"]],
         "tokens": plan["tokens"],
         "born": plan["born"],
         "describe": {
-            name: plan["describe"][name]
-            for name in ("split_groups", "token_imbalance", "max_abs_group_advantage_sum")
+            statistic_name: plan["describe"][statistic_name]
+            for statistic_name in ("split_groups", "token_imbalance", "max_abs_group_advantage_sum")
         },
     }
 
 
 def pack_excerpts(run: RunData) -> dict[int, str]:
-    """Pack the texts of the last updates, newest first, until TEXT_BYTES are used up."""
+    """Pack the texts of the last updates, newest first, until MAX_TEXT_BYTES are used up."""
     packed_texts: dict[int, str] = {}
-    bytes_left = TEXT_BYTES
-    # Newest first: the last updates are the ones readers look at.
-    for plan in run.plans[: -TEXT_UPDATES - 1 : -1]:
-        excerpts = _texts_of(run, plan)
+    bytes_left = MAX_TEXT_BYTES
+    for plan in run.plans[: -MAX_TEXT_UPDATES - 1 : -1]:
+        excerpts = _excerpts(run, plan)
         if not excerpts["responses"]:
             continue
-        text = pack_json(excerpts)
-        bytes_left -= len(text)
+        packed_excerpts = pack_json(excerpts)
+        bytes_left -= len(packed_excerpts)
         if bytes_left < 0:
             break
-        packed_texts[plan["iteration"]] = text
+        packed_texts[plan["iteration"]] = packed_excerpts
     return packed_texts
 
 
-def _texts_of(run: RunData, plan: dict[str, Any]) -> dict[str, Any]:
-    rows = run.texts_of_plan(plan)
-    prompts: dict[int, str] = {
-        group: make_visible(text.prompt, EXCERPT)
-        for group, text in zip(plan["group"], rows, strict=True)
-        if text
+def _excerpts(run: RunData, plan: dict[str, Any]) -> dict[str, Any]:
+    row_texts = run.texts_of_plan(plan)
+    prompt_by_group: dict[int, str] = {
+        group: make_visible(rollout_text.prompt, MAX_EXCERPT_CHARACTERS)
+        for group, rollout_text in zip(plan["group"], row_texts, strict=True)
+        if rollout_text
     }
-    if not prompts:
+    if not prompt_by_group:
         return {"prompts": [], "responses": [], "rewards": []}
     return {
-        "prompts": [prompts.get(group) for group in range(len(plan["groups"]))],
-        "responses": [text and make_visible(text.response, EXCERPT) for text in rows],
-        "rewards": [text and text.reward for text in rows],
+        "prompts": [prompt_by_group.get(group) for group in range(len(plan["groups"]))],
+        "responses": [
+            rollout_text and make_visible(rollout_text.response, MAX_EXCERPT_CHARACTERS)
+            for rollout_text in row_texts
+        ],
+        "rewards": [rollout_text and rollout_text.reward for rollout_text in row_texts],
     }
 
 
-def _left_out(run: RunData, texts: dict[int, str]) -> str:
-    if not texts:
+def _describe_omissions(run: RunData, packed_texts: dict[int, str]) -> str:
+    if not packed_texts:
         return "The run stored no rollouts, so no texts are shown."
-    without = len(run.plans) - len(texts)
-    if not without:
+    updates_without_texts = len(run.plans) - len(packed_texts)
+    if not updates_without_texts:
         return ""
     return (
-        f"{without} of {len(run.plans)} updates show no texts: only the last {TEXT_UPDATES} can, "
-        f"and only if their rollouts were stored and fit into {TEXT_BYTES / 1e6:g} MB."
+        f"{updates_without_texts} of {len(run.plans)} updates show no texts: only the last "
+        f"{MAX_TEXT_UPDATES} can, and only if their rollouts were stored and fit into "
+        f"{MAX_TEXT_BYTES / 1e6:g} MB."
     )

@@ -22,7 +22,7 @@ class Figure:
     chart: ChartType
     title: str | Markup
     note: str | Markup = ""
-    keys: tuple[tuple[str, str], ...] = ()  # (colour, what it stands for); colours: page.css
+    keys: tuple[tuple[str, str], ...] = ()  # legend: (colour name of page.css, its meaning)
     wide: bool = False  # takes the whole width
 
 
@@ -33,15 +33,15 @@ class Panel:
     A plain string is escaped wherever it lands; Markup (made by `render`) is taken as it is.
 
     Example:
-        Panel("Buffer", "What waits for the other sign.", body=(Figure(...), Figure(...)))
+        Panel("Buffer", "Rollouts that wait for an update.", body=(Figure(...), Figure(...)))
         Panel("Tokens", "...", render("tokens.html", ...), data=rows, assets=("tokens.js",))
     """
 
     title: str  # "" shows no heading
     caption: str | Markup
     body: Markup | ChartType | tuple[Figure, ...]
-    before: Markup = Markup()  # above the charts
-    after: Markup = Markup()  # and below them
-    label: str = ""  # in the list of sections; "" is the title
+    before: Markup = Markup()  # shown above the charts
+    after: Markup = Markup()  # shown below the charts
+    label: str = ""  # entry in the list of sections; "" means the title
     data: Any = None  # JSON for the panel's script: `poise.data("NAME")`
     assets: tuple[str, ...] = ()  # .css and .js files of assets/, embedded once

@@ -1,4 +1,4 @@
-"""Panel of the batch plans: how they treat groups, signs and loads (see batch/describe.py)."""
+"""Panel of the batch plans: split groups, signs and tokens per step (see batch/describe.py)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,14 @@ def panel(run: RunData) -> Panel | None:
     if not run.plans:
         return None
     composers = sorted({display_name(plan["rule"]) for plan in run.plans})
-    figures = (_split(run), _sums(run), _cross(run), _signs(run), _load(run), _shared(run))
+    figures = (
+        _split_groups_figure(run),
+        _remainder_figure(run),
+        _cross_term_figure(run),
+        _positive_share_figure(run),
+        _token_imbalance_figure(run),
+        _shared_tokens_figure(run),
+    )
     return Panel(
         "Batch plans",
         f"How the composer {', '.join(composers)} divided each batch into optimizer steps. The "
@@ -33,30 +40,31 @@ def panel(run: RunData) -> Panel | None:
     )
 
 
-def _points(run: RunData, name: str) -> list[tuple[int, float | None]]:
-    """(iteration, value) of one number of the plans' description, with rounding error set to 0."""
+def _plan_points(run: RunData, statistic_name: str) -> list[tuple[int, float | None]]:
+    """(iteration, value) of one statistic of the plans, with rounding error set to 0."""
     return [
         (plan["iteration"], value if value is None or abs(value) > 1e-9 else 0.0)
         for plan in run.plans
-        for value in (plan["describe"][name],)
+        for value in (plan["describe"][statistic_name],)
     ]
 
 
-def _top(points: list[tuple[int, float | None]], least: float) -> float:
-    return max([least, *(1.05 * value for _, value in points if value is not None)])
+def _axis_top(points: list[tuple[int, float | None]], minimum: float) -> float:
+    """The end of an axis: a little above the largest value, and at least `minimum`."""
+    return max([minimum, *(1.05 * value for _, value in points if value is not None)])
 
 
-def _split(run: RunData) -> Figure | None:
-    points = _points(run, "split_share")
+def _split_groups_figure(run: RunData) -> Figure | None:
+    points = _plan_points(run, "split_share")
     chart = line_chart(points, run.last_iteration, "Split groups", SHARE_AXIS)
     note = "Share of prompts whose rollouts are spread over more than one optimizer step."
     return Figure(chart, "Split groups", note) if chart else None
 
 
-def _sums(run: RunData) -> Figure | None:
-    points = _points(run, "max_abs_group_advantage_sum")
+def _remainder_figure(run: RunData) -> Figure | None:
+    points = _plan_points(run, "max_abs_group_advantage_sum")
     title = "Largest advantage remainder"
-    axis = ValueAxis(domain=(0.0, _top(points, 1.0)))
+    axis = ValueAxis(domain=(0.0, _axis_top(points, 1.0)))
     chart = line_chart(points, run.last_iteration, title, axis)
     note = (
         "Largest |sum of advantages| over the rollouts of one group that share a step; 0 where "
@@ -68,65 +76,71 @@ def _sums(run: RunData) -> Figure | None:
 def cross_term(plan: dict[str, Any]) -> float | None:
     """sum_B sum_{i != j in B} A_i A_j / sum_i A_i^2 (eq. 14).
 
-    B is the part of a group that shares a step. It is -1 exactly when the advantages of every B sum
-    to 0; None where all advantages are 0.
+    B is the part of a group that shares a step. The term is -1 exactly when the advantages of every
+    B sum to 0; it is None where all advantages are 0.
     """
     squares = sum(A * A for A in plan["advantage"])
     return sum(plan["describe"]["cross_advantage_sum"]) / squares if squares else None
 
 
-def _cross(run: RunData) -> Figure | None:
+def _cross_term_figure(run: RunData) -> Figure | None:
     points = [(plan["iteration"], cross_term(plan)) for plan in run.plans]
-    axis = ValueAxis(domain=(-1.1, _top(points, 0.25)))
+    axis = ValueAxis(domain=(-1.1, _axis_top(points, 0.25)))
     chart = line_chart(points, run.last_iteration, "Cross term", axis, guide=-1.0)
     note = (
         "Sum of products of the advantages of different rollouts of a group within a step, over "
-        "the sum of squares. At −1 (dashed) what they have in common cancels; above 0 one sign "
-        "adds up."
+        "the sum of squares. At −1 (dashed) what the rollouts have in common cancels; above 0 "
+        "rollouts of the same sign dominate, and it adds up."
     )
     return Figure(chart, "Cross term", note) if chart else None
 
 
-def _signs(run: RunData) -> Figure | None:
-    records = [
-        {"iteration": plan["iteration"], "step": step + 1, "share": share}
+def _positive_share_figure(run: RunData) -> Figure | None:
+    step_records = [
+        {"iteration": plan["iteration"], "step": step_index + 1, "share": share}
         for plan in run.plans
-        for step, share in enumerate(plan["describe"]["positive_share_per_step"])
+        for step_index, share in enumerate(plan["describe"]["positive_share_per_step"])
         if share is not None
     ]
-    if not records:
+    if not step_records:
         return None
     batch_records = [
-        {"iteration": iteration, "share": share, "low": min(shares), "high": max(shares)}
-        for iteration, share in _points(run, "positive_share")
+        {"iteration": iteration, "share": share, "low": min(step_shares), "high": max(step_shares)}
+        for iteration, share in _plan_points(run, "positive_share")
         if share is not None
-        and (shares := [record["share"] for record in records if record["iteration"] == iteration])
-    ]
-    x, y = x_axis(run.last_iteration), y_axis("share", "%", (0.0, 1.0))
-    if len(batch_records) > MAX_DISTINCT_POINTS:
-        note = (
-            "Share of rollouts with a positive advantage among those with an advantage other than "
-            "0. The band spans the steps; the line is the whole batch."
+        and (
+            step_shares := [
+                step_record["share"]
+                for step_record in step_records
+                if step_record["iteration"] == iteration
+            ]
         )
+    ]
+    x_encoding, y_encoding = x_axis(run.last_iteration), y_axis("share", "%", (0.0, 1.0))
+    if len(batch_records) > MAX_DISTINCT_POINTS:
+        step_note = "The band spans the steps"
         step_layers = [
             base_chart(batch_records)
             .mark_area(style="soft", opacity=0.6)
-            .encode(x=x, y="low:Q", y2="high:Q")
+            .encode(x=x_encoding, y="low:Q", y2="high:Q")
         ]
     else:
-        note = (
-            "Share of rollouts with a positive advantage among those with an advantage other than "
-            "0. A dot is one step; the line is the whole batch."
-        )
+        step_note = "A dot is one step"
         step_layers = [
-            base_chart(batch_records).mark_rule(style="soft").encode(x=x, y="low:Q", y2="high:Q"),
-            base_chart(records).mark_point(style="soft", size=18).encode(x=x, y=y),
+            base_chart(batch_records)
+            .mark_rule(style="soft")
+            .encode(x=x_encoding, y="low:Q", y2="high:Q"),
+            base_chart(step_records)
+            .mark_point(style="soft", size=18)
+            .encode(x=x_encoding, y=y_encoding),
         ]
     layers = [
         # Dashed at one half: as many positive as negative rollouts.
-        base_chart([{"share": 0.5}]).mark_rule(style="muted", strokeDash=[2, 3]).encode(y=y),
+        base_chart([{"share": 0.5}])
+        .mark_rule(style="muted", strokeDash=[2, 3])
+        .encode(y=y_encoding),
         *step_layers,
-        base_chart(batch_records).mark_line(style="series").encode(x=x, y=y),
+        base_chart(batch_records).mark_line(style="series").encode(x=x_encoding, y=y_encoding),
     ]
     chart = iteration_chart(
         layers,
@@ -139,19 +153,23 @@ def _signs(run: RunData) -> Figure | None:
         run.last_iteration,
         "Positive share of the rows with signal, per step and for the whole batch",
     )
+    note = (
+        "Share of rollouts with a positive advantage among those with an advantage other than "
+        f"0. {step_note}; the line is the whole batch."
+    )
     return Figure(chart, "Positive share", note)
 
 
-def _load(run: RunData) -> Figure | None:
-    points = _points(run, "token_imbalance")
-    axis = ValueAxis(domain=(1.0, _top(points, 1.5)))
+def _token_imbalance_figure(run: RunData) -> Figure | None:
+    points = _plan_points(run, "token_imbalance")
+    axis = ValueAxis(domain=(1.0, _axis_top(points, 1.5)))
     chart = line_chart(points, run.last_iteration, "Token imbalance", axis)
     note = "Tokens of the largest step over the mean of all steps; 1 means they are equal."
     return Figure(chart, "Token imbalance", note) if chart else None
 
 
-def _shared(run: RunData) -> Figure | None:
-    points = _points(run, "shared_token_share")
+def _shared_tokens_figure(run: RunData) -> Figure | None:
+    points = _plan_points(run, "shared_token_share")
     chart = line_chart(points, run.last_iteration, "Shared tokens", SHARE_AXIS)
     note = (
         "Share of the distinct tokens in a step's positive rollouts that also occur in its "

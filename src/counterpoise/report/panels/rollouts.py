@@ -11,16 +11,15 @@ MAX_PROMPTS = 4
 
 
 def panel(run: RunData) -> Panel | None:
-    record = next(
-        (metrics for metrics in reversed(run.metrics) if run.rollouts(metrics["iteration"])), None
-    )
-    if record is None:
+    # The latest iteration whose rollouts were stored.
+    iterations = (record["iteration"] for record in reversed(run.metrics))
+    iteration = next((number for number in iterations if run.rollouts(number)), None)
+    if iteration is None:
         return None
-    examples = choose_examples(run.rollouts(record["iteration"]))
+    examples = choose_examples(run.rollouts(iteration))
     return Panel(
         "Rollouts",
-        f"Examples from iteration {record['iteration']}; prompts with right and wrong responses "
-        "come first.",
+        f"Examples from iteration {iteration}; prompts with right and wrong responses come first.",
         render("rollouts.html", prompts=examples),
     )
 
@@ -28,11 +27,11 @@ def panel(run: RunData) -> Panel | None:
 def choose_examples(rollouts: tuple[RolloutText, ...]) -> list[tuple[RolloutText, ...]]:
     """For at most MAX_PROMPTS groups: the first right and the first wrong response."""
     # setdefault keeps the first response of each outcome.
-    groups: dict[str, dict[bool, RolloutText]] = {}
+    outcomes_by_group: dict[str, dict[bool, RolloutText]] = {}
     for rollout in rollouts:
-        groups.setdefault(rollout.group, {}).setdefault(rollout.reward > 0, rollout)
-    pairs = [
+        outcomes_by_group.setdefault(rollout.group, {}).setdefault(rollout.reward > 0, rollout)
+    examples = [
         tuple(by_outcome[is_right] for is_right in (True, False) if is_right in by_outcome)
-        for by_outcome in groups.values()
+        for by_outcome in outcomes_by_group.values()
     ]
-    return sorted(pairs, key=len, reverse=True)[:MAX_PROMPTS]
+    return sorted(examples, key=len, reverse=True)[:MAX_PROMPTS]

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
+
+from counterpoise.config.evaluation_settings import EvaluationSetting, group_by_setting
 from counterpoise.plugins import display_name, is_plugin
 from counterpoise.report.charts.render import render
 from counterpoise.report.panels.buffer import count_fates
 from counterpoise.report.panels.panel import Panel
 from counterpoise.report.run_data import RunData
 
-Fact = tuple[str, str]  # value, what it counts
-HELD_OUT = ("iteration", "mean", "low", "high", "prompts", "samples")  # fields that are shown
+Fact = tuple[str, str]  # (number as text, what it counts)
+# Fields of an evaluation that the template uses.
+HELDOUT_FIELDS = ("iteration", "mean", "low", "high", "prompts", "samples")
 
 
 def panel(run: RunData) -> Panel:
-    heldout = [{name: record[name] for name in HELD_OUT} for record in run.heldout]
-    ordered = sorted(heldout, key=lambda e: e["iteration"])
+    heldout_records = [
+        {field_name: record[field_name] for field_name in HELDOUT_FIELDS} for record in run.heldout
+    ]
+    ordered_evaluations = sorted(heldout_records, key=itemgetter("iteration"))
+    reward_name = run.config.verify.name
     return Panel(
         "",
         "",
@@ -22,70 +29,87 @@ def panel(run: RunData) -> Panel:
             "summary.html",
             config=run.config,
             composer=display_name(run.config.batch.composer),
-            reward=display_name(run.config.verify.name)
-            if is_plugin(run.config.verify.name)
-            else "",
+            reward=display_name(reward_name) if is_plugin(reward_name) else "",
             last=run.last_iteration,
-            before=ordered[0] if ordered else None,
-            after=ordered[-1] if len(ordered) > 1 else None,
+            setting=_describe_setting(run),
+            before=ordered_evaluations[0] if ordered_evaluations else None,
+            after=ordered_evaluations[-1] if len(ordered_evaluations) > 1 else None,
             facts=list_facts(run) if run.metrics else [],
         ),
         assets=("summary.css",),
     )
 
 
+def _describe_setting(run: RunData) -> str:
+    """The sampling setting of the held-out evaluations that are shown."""
+    sample_config = run.config.sample
+    training_setting = EvaluationSetting(sample_config.temperature, sample_config.top_p)
+    # Evaluations without a stored setting were sampled as in training.
+    setting = next(iter(group_by_setting(run.evaluations)), None) or training_setting
+    if setting == training_setting:
+        return "the training temperature"
+    return f"temperature {setting.temperature:g} and top-p {setting.top_p:g}"
+
+
 def list_facts(run: RunData) -> list[Fact]:
-    balanced = run.config.balance.tau > 0
+    is_balanced = run.config.balance.tau > 0
     final_fates = count_fates(run)[-1]
-    sampled = sum(record["rollouts"] for record in run.metrics)
-    updates = sum(record["steps"] > 0 for record in run.metrics)
-    skipped = sum(record["skipped_steps"] for record in run.metrics)
-    without = sum(record["rows_without_signal"] for record in run.metrics)
+    sampled_rollouts = sum(record["rollouts"] for record in run.metrics)
+    update_count = sum(record["steps"] > 0 for record in run.metrics)
+    skipped_steps = sum(record["skipped_steps"] for record in run.metrics)
+    without_signal = sum(record["rows_without_signal"] for record in run.metrics)
     # Without reward balance, rows without signal are part of the batches but teach nothing.
-    used = final_fates["used"] if balanced else final_fates["used"] - without
-    steps = sum(record["steps"] for record in run.metrics)
+    used_rollouts = final_fates["used"] if is_balanced else final_fates["used"] - without_signal
+    optimizer_steps = sum(record["steps"] for record in run.metrics)
     return [
-        (_count(sampled), "rollouts sampled"),
-        (_count(used), "used in updates"),
-        (_count(without), "without signal"),
+        (_with_thousands(sampled_rollouts), "rollouts sampled"),
+        (_with_thousands(used_rollouts), "used in updates"),
+        (_with_thousands(without_signal), "without signal"),
         *(
             [
-                (_count(final_fates["surplus"]), "dropped as surplus"),
-                (_count(final_fates["aged"]), "dropped as too old"),
-                (_count(final_fates["waiting"]), "still waiting"),
+                (_with_thousands(final_fates["surplus"]), "dropped as surplus"),
+                (_with_thousands(final_fates["aged"]), "dropped as too old"),
+                (_with_thousands(final_fates["waiting"]), "still waiting"),
             ]
-            if balanced
+            if is_balanced
             else []
         ),
-        (_count(steps), "optimizer steps" + (f", {skipped} skipped" if skipped else "")),
-        (f"{updates}\u2009/\u2009{len(run.metrics)}", "iterations with an update"),
-        (_count(sum(record["rollout_tokens"] for record in run.metrics)), "tokens sampled"),
+        (
+            _with_thousands(optimizer_steps),
+            "optimizer steps" + (f", {skipped_steps} skipped" if skipped_steps else ""),
+        ),
+        (f"{update_count}\u2009/\u2009{len(run.metrics)}", "iterations with an update"),
+        (
+            _with_thousands(sum(record["rollout_tokens"] for record in run.metrics)),
+            "tokens sampled",
+        ),
         (format_duration(wall_seconds(run)), "wall time"),
     ]
 
 
 def wall_seconds(run: RunData) -> float:
-    """Seconds of all iterations and evaluations, without loading and time between resumed runs."""
-    iterations = sum(record.get("iteration_seconds", 0.0) for record in run.metrics)
+    """Seconds of all iterations and evaluations, without loading and the breaks of resumed runs."""
+    iteration_seconds = sum(record.get("iteration_seconds", 0.0) for record in run.metrics)
     return float(
-        iterations + sum(evaluation.get("evaluate_seconds", 0.0) for evaluation in run.evaluations)
+        iteration_seconds
+        + sum(evaluation.get("evaluate_seconds", 0.0) for evaluation in run.evaluations)
     )
 
 
 def format_duration(seconds: float) -> str:
-    """Write seconds as a person would.
+    """Write a duration in its two largest units, rounded to seconds.
 
     Example:
         >>> format_duration(8.2), format_duration(75), format_duration(9000)
         ('8 s', '1 min 15 s', '2 h 30 min')
     """
-    total = round(seconds)
-    if total < 60:
-        return f"{total} s"
-    if total < 3600:
-        return f"{total // 60} min {total % 60} s"
-    return f"{total // 3600} h {total % 3600 // 60} min"
+    whole_seconds = round(seconds)
+    if whole_seconds < 60:
+        return f"{whole_seconds} s"
+    if whole_seconds < 3600:
+        return f"{whole_seconds // 60} min {whole_seconds % 60} s"
+    return f"{whole_seconds // 3600} h {whole_seconds % 3600 // 60} min"
 
 
-def _count(number: int) -> str:
+def _with_thousands(number: int) -> str:
     return f"{number:,}"

@@ -35,9 +35,9 @@ from counterpoise.report.traces import (
     tokens_without_gradient,
 )
 
-MAX_PANEL_BYTES = 4_000_000  # size of the packed panel
-MAX_ITERATIONS = 40  # embedded, at most
-MAX_TOKENS = 40_000  # of one iteration, at most
+MAX_PANEL_BYTES = 4_000_000  # of all packed iterations together
+MAX_ITERATIONS = 40
+MAX_TOKENS = 40_000  # of one iteration
 PROMPT_CHARACTERS = 600
 CONTEXT_TOKENS = 8  # tokens on either side of one that pushed
 CAPTION = "Every token the update was trained on, rollout by rollout."
@@ -53,29 +53,33 @@ class PackedIteration(NamedTuple):
 
     iteration: int
     packed: str
-    rows_shown: int  # whose tokens are in it
-    rows_stored: int  # whose tokens the run has
-    token_ids: frozenset[int]  # token ids that occur
-    columns: frozenset[str]
+    rows_shown: int  # number of rows whose tokens are embedded
+    rows_stored: int  # number of rows whose tokens the run stored
+    token_ids: frozenset[int]  # ids whose texts the page needs
+    columns: frozenset[str]  # columns of tokens/ that are embedded
 
 
 def panel(run: RunData) -> Panel | None:
-    plans = {plan["iteration"]: plan for plan in run.plans}
-    iterations = [iteration for iteration in stored_iterations(run.path) if iteration in plans]
+    plan_by_iteration = {plan["iteration"]: plan for plan in run.plans}
+    iterations = [
+        iteration for iteration in stored_iterations(run.path) if iteration in plan_by_iteration
+    ]
     if not iterations:
         return None
-    views = choose_iterations(run, plans, iterations)
+    packed_iterations = choose_iterations(run, plan_by_iteration, iterations)
     vocabulary = read_vocabulary(run.path)
-    quantities = available_quantities(frozenset.union(*(view.columns for view in views)))
-    token_ids = sorted(frozenset.union(*(view.token_ids for view in views)))
+    quantities = available_quantities(
+        frozenset.union(*(packed.columns for packed in packed_iterations))
+    )
+    token_ids = sorted(frozenset.union(*(packed.token_ids for packed in packed_iterations)))
     return Panel(
         "Tokens",
         CAPTION + (PUSH_CAPTION if any(quantity.name == "push" for quantity in quantities) else ""),
         render(
             "tokens.html",
-            last=len(views) - 1,
+            last=len(packed_iterations) - 1,
             families=group_by_family(quantities),
-            left_out=describe_omissions(views, iterations, vocabulary),
+            left_out=describe_omissions(packed_iterations, iterations, vocabulary),
         ),
         data={
             "step": STEP,
@@ -83,63 +87,72 @@ def panel(run: RunData) -> Panel | None:
             "context": CONTEXT_TOKENS,
             "quantities": [quantity._asdict() for quantity in quantities],
             "vocabulary": pack_json({token: vocabulary[token] for token in token_ids}),
-            "iterations": [{"iteration": view.iteration, "packed": view.packed} for view in views],
+            "iterations": [
+                {"iteration": packed.iteration, "packed": packed.packed}
+                for packed in packed_iterations
+            ],
         },
         assets=("tokens.css", "token_text.js", "tokens_data.js", "tokens_card.js", "tokens.js"),
     )
 
 
 def choose_iterations(
-    run: RunData, plans: dict[int, Any], iterations: Sequence[int]
+    run: RunData, plan_by_iteration: dict[int, Any], iterations: Sequence[int]
 ) -> list[PackedIteration]:
-    """As many iterations as fit into the panel, with the first and the last; at least one."""
-    packed_by_iteration = {iterations[-1]: pack_iteration(run, plans[iterations[-1]])}
-    # Start with the number that would fit if all were as large as the last one, then reduce it.
-    like_the_last = MAX_PANEL_BYTES // len(packed_by_iteration[iterations[-1]].packed)
-    number = max(1, min(len(iterations), MAX_ITERATIONS, like_the_last))
+    """Pack as many evenly spaced iterations as fit into the panel; at least the last."""
+    packed_by_iteration = {iterations[-1]: pack_iteration(run, plan_by_iteration[iterations[-1]])}
+    # Start with the number that would fit if all were as large as the last, then reduce it.
+    fitting_count = MAX_PANEL_BYTES // len(packed_by_iteration[iterations[-1]].packed)
+    iteration_count = max(1, min(len(iterations), MAX_ITERATIONS, fitting_count))
     while True:
-        selection = spread_evenly(iterations, number)
+        selection = spread_evenly(iterations, iteration_count)
         packed_by_iteration |= {
-            iteration: pack_iteration(run, plans[iteration])
+            iteration: pack_iteration(run, plan_by_iteration[iteration])
             for iteration in selection
             if iteration not in packed_by_iteration
         }
-        size = sum(len(packed_by_iteration[iteration].packed) for iteration in selection)
-        if size <= MAX_PANEL_BYTES or number == 1:
+        packed_size = sum(len(packed_by_iteration[iteration].packed) for iteration in selection)
+        if packed_size <= MAX_PANEL_BYTES or iteration_count == 1:
             return [packed_by_iteration[iteration] for iteration in selection]
-        number -= 1
+        iteration_count -= 1
 
 
-def spread_evenly(iterations: Sequence[int], number: int) -> list[int]:
-    """Choose `number` evenly spaced iterations; if only one, the last.
+def spread_evenly(iterations: Sequence[int], iteration_count: int) -> list[int]:
+    """Choose `iteration_count` evenly spaced iterations; if only one, the last.
 
     Example:
         >>> spread_evenly([1, 2, 3, 4, 5], 3), spread_evenly([1, 2, 3], 1)
         ([1, 3, 5], [3])
     """
-    if number == 1:
+    if iteration_count == 1:
         return [iterations[-1]]
-    positions = np.linspace(0, len(iterations) - 1, number).round().astype(int)
+    positions = np.linspace(0, len(iterations) - 1, iteration_count).round().astype(int)
     return [iterations[position] for position in dict.fromkeys(positions.tolist())]
 
 
 def pack_iteration(run: RunData, plan: dict[str, Any]) -> PackedIteration:
+    """Read the tokens of one plan and encode them for the page's script."""
     trace = read_trace(run.path, plan["iteration"])
     pushes = read_pushes(run.path, plan["iteration"])
     rows_shown = rows_that_fit(trace, pushes, plan)
     token_ids = trace.columns["token"]
-    token_N = np.concatenate(
+    token_index_N = np.concatenate(
         [np.arange(len(token_ids))[trace.row_spans[row]] for row in rows_shown]
     )
     quantities = available_quantities(trace.columns)
     # Several quantities share columns; each column is embedded once.
-    needed = dict.fromkeys(name for quantity in quantities for name in quantity.columns)
-    snippets, push_columns = _pushes(trace, pushes, rows_shown)
+    column_names = dict.fromkeys(
+        column_name for quantity in quantities for column_name in quantity.columns
+    )
+    snippets, push_columns = _pack_pushes(trace, pushes, rows_shown)
     payload = {
-        **_rows(run, plan, trace, rows_shown),
-        "token": token_ids[token_N].tolist(),
-        "columns": {name: quantise(trace.columns[name][token_N]) for name in needed},
-        "unpulled": np.flatnonzero(tokens_without_gradient(trace.columns)[token_N]).tolist(),
+        **_row_lists(run, plan, trace, rows_shown),
+        "token": token_ids[token_index_N].tolist(),
+        "columns": {
+            column_name: quantise(trace.columns[column_name][token_index_N])
+            for column_name in column_names
+        },
+        "unpulled": np.flatnonzero(tokens_without_gradient(trace.columns)[token_index_N]).tolist(),
         "full": {
             quantity.name: full_colour_size(quantity_values(quantity, trace.columns))
             for quantity in quantities
@@ -147,45 +160,49 @@ def pack_iteration(run: RunData, plan: dict[str, Any]) -> PackedIteration:
         "pushes": push_columns,
     }
     environment_ids = [
-        token for turns in payload["told"] for _, tokens in turns for token in tokens
+        token_id
+        for row_turns in payload["told"]
+        for _, turn_tokens in row_turns
+        for token_id in turn_tokens
     ]
-    occurring = {
+    occurring_ids = {
         *payload["token"],
         *environment_ids,
-        *(token_id for _, _, around in snippets for token_id in around),
+        *(token_id for _, _, nearby_ids in snippets for token_id in nearby_ids),
     }
     return PackedIteration(
         plan["iteration"],
         pack_json(payload),
         len(rows_shown),
         len(trace.row_spans),
-        frozenset(occurring),
-        frozenset(needed),
+        frozenset(occurring_ids),
+        frozenset(column_names),
     )
 
 
 def rows_that_fit(
     trace: IterationTrace, pushes: StoredPushes | None, plan: dict[str, Any]
 ) -> list[int]:
-    """Rows to show, in the order of the plan.
+    """Rows to show, sorted by group.
 
-    Where they are too many, rows of groups with stored pushes are taken first, then rows whose
+    If not all of them fit, rows of groups with stored pushes are taken first, then rows whose
     displacement was measured.
     """
-    group_of = plan["group"]
-    watched = {group_of[row] for row in pushes.rows} if pushes else set()
+    group_of_row = plan["group"]
+    watched_groups = {group_of_row[row] for row in pushes.rows} if pushes else set()
     chosen_rows: list[int] = []
     tokens_left = MAX_TOKENS
     displacements = trace.columns.get("displacement")
     # Rows that the monitor did not measure have only NaN as displacement.
-    unmeasured = {
+    unmeasured_rows = {
         candidate
         for candidate, span in trace.row_spans.items()
         if displacements is not None and np.isnan(displacements[span]).all()
     }
 
-    def rank(r: int) -> tuple[bool, bool, int, int]:
-        return group_of[r] not in watched, r in unmeasured, group_of[r], r
+    def rank(candidate: int) -> tuple[bool, bool, int, int]:
+        group = group_of_row[candidate]
+        return group not in watched_groups, candidate in unmeasured_rows, group, candidate
 
     for row in sorted(trace.row_spans, key=rank):
         span = trace.row_spans[row]
@@ -194,78 +211,99 @@ def rows_that_fit(
         if tokens_left < 0 and chosen_rows:
             break
         chosen_rows.append(row)
-    return sorted(chosen_rows, key=lambda row: (group_of[row], row))
+    return sorted(chosen_rows, key=lambda row: (group_of_row[row], row))
 
 
-def _rows(
+def _row_lists(
     run: RunData, plan: dict[str, Any], trace: IterationTrace, rows_shown: list[int]
 ) -> dict[str, Any]:
     """Parallel lists over all rows of the plan: a push may come from a row that is not shown."""
-    texts = run.texts_of_plan(plan)
-    prompts = {
-        group: make_visible(text.prompt, PROMPT_CHARACTERS)
-        for group, text in zip(plan["group"], texts, strict=True)
-        if text
+    row_texts = run.texts_of_plan(plan)
+    prompt_by_group = {
+        group: make_visible(rollout_text.prompt, PROMPT_CHARACTERS)
+        for group, rollout_text in zip(plan["group"], row_texts, strict=True)
+        if rollout_text
     }
-    step_of = {row: step for step, rows in enumerate(plan["steps"]) for row in rows}
+    step_of_row = {
+        row: step_index for step_index, step_rows in enumerate(plan["steps"]) for row in step_rows
+    }
     return {
         "kept": rows_shown,
         "lengths": [trace.row_spans[row].stop - trace.row_spans[row].start for row in rows_shown],
-        "told": [text.environment_tokens if (text := texts[row]) else () for row in rows_shown],
+        "told": [
+            rollout_text.environment_tokens if (rollout_text := row_texts[row]) else ()
+            for row in rows_shown
+        ],
         "signal": sorted(trace.row_spans),
-        "groups": [make_visible(name, PROMPT_CHARACTERS) for name in plan["groups"]],
-        "prompts": [prompts.get(group) for group in range(len(plan["groups"]))],
+        "groups": [make_visible(group_name, PROMPT_CHARACTERS) for group_name in plan["groups"]],
+        "prompts": [prompt_by_group.get(group) for group in range(len(plan["groups"]))],
         "group": plan["group"],
         "index": plan["index"],
-        "step": [step_of[row] for row in range(len(plan["group"]))],
+        "step": [step_of_row[row] for row in range(len(plan["group"]))],
         "advantage": [round(advantage, 4) for advantage in plan["advantage"]],
-        "reward": [text and text.reward for text in texts],
+        "reward": [rollout_text and rollout_text.reward for rollout_text in row_texts],
     }
 
 
-def _pushes(
+def _pack_pushes(
     trace: IterationTrace, pushes: StoredPushes | None, rows_shown: list[int]
 ) -> tuple[list[Any], dict[str, Any] | None]:
-    """Pushes on the shown rows, with the neighbours of tokens in rows that are not shown."""
+    """(snippets, pushes on the shown rows as JSON lists).
+
+    A snippet holds the token ids around a pushing token whose row is not shown.
+    """
     if pushes is None:
         return [], None
     columns = pushes.columns
-    pushed_N = np.flatnonzero(np.isin(columns["row"], rows_shown))
-    pushed_N = pushed_N[np.lexsort((columns["position"][pushed_N], columns["row"][pushed_N]))]
-    column = {name: columns[name][pushed_N].tolist() for name in columns if name != "push"}
+    push_index_N = np.flatnonzero(np.isin(columns["row"], rows_shown))
+    push_index_N = push_index_N[
+        np.lexsort((columns["position"][push_index_N], columns["row"][push_index_N]))
+    ]
+    column_lists = {
+        column_name: columns[column_name][push_index_N].tolist()
+        for column_name in columns
+        if column_name != "push"
+    }
     shown_rows, snippets = set(rows_shown), {}
     # The page can show the context of a pushing token only if it has the tokens around it.
-    for row, position in zip(column["by_row"], column["by_position"], strict=True):
+    for row, position in zip(column_lists["by_row"], column_lists["by_position"], strict=True):
         if row not in shown_rows and (row, position) not in snippets:
             token_ids = trace.row_columns(row)["token"]
-            start = max(0, position - CONTEXT_TOKENS)
+            first_position = max(0, position - CONTEXT_TOKENS)
             snippets[row, position] = [
-                start,
-                token_ids[start : position + CONTEXT_TOKENS + 1].tolist(),
+                first_position,
+                token_ids[first_position : position + CONTEXT_TOKENS + 1].tolist(),
             ]
-    listed = [
-        (f"{source_row}:{source_position}", start, around)
-        for (source_row, source_position), (start, around) in snippets.items()
+    snippet_list = [
+        (f"{source_row}:{source_position}", first_position, nearby_ids)
+        for (source_row, source_position), (first_position, nearby_ids) in snippets.items()
     ]
-    return listed, {**column, "push": quantise(columns["push"][pushed_N]), "snippets": listed}
+    return snippet_list, {
+        **column_lists,
+        "push": quantise(columns["push"][push_index_N]),
+        "snippets": snippet_list,
+    }
 
 
 def describe_omissions(
-    views: Sequence[PackedIteration], iterations: Sequence[int], vocabulary: Vocabulary
+    packed_iterations: Sequence[PackedIteration], iterations: Sequence[int], vocabulary: Vocabulary
 ) -> str:
+    """Sentences about what the run stored and the page does not show; empty if nothing."""
     sentences = []
-    if len(views) < len(iterations):
+    if len(packed_iterations) < len(iterations):
         sentences.append(
-            f"{len(views)} of {len(iterations)} updates are shown: the first, the last and evenly "
-            f"spaced ones between, as many as fit into {MAX_PANEL_BYTES / 1e6:g} MB."
+            f"{len(packed_iterations)} of {len(iterations)} updates are shown: the first, the last "
+            f"and evenly spaced ones between, as many as fit into {MAX_PANEL_BYTES / 1e6:g} MB."
         )
-    if omitted_rows := sum(view.rows_stored - view.rows_shown for view in views):
+    stored_rows = sum(packed.rows_stored for packed in packed_iterations)
+    omitted_rows = stored_rows - sum(packed.rows_shown for packed in packed_iterations)
+    if omitted_rows:
         sentences.append(
-            f"{omitted_rows} of {sum(view.rows_stored for view in views)} rollouts of these are "
-            f"left out: at most about {MAX_TOKENS:,} tokens of an update are shown."
+            f"{omitted_rows} of {stored_rows} rollouts of these updates are left out: at most "
+            f"about {MAX_TOKENS:,} tokens of an update are shown."
         )
     if sentences:
-        sentences.append("`poise look` shows the others.")
+        sentences.append("`poise look` shows what is left out here.")
     if not vocabulary.texts:
         sentences.append("The run has no vocabulary.json, so tokens are shown by number.")
     return " ".join(sentences)
