@@ -2,9 +2,10 @@
 
 Where almost all rollouts are right, or almost all wrong, there is little of the other sign to
 cancel against. Groups wait here until the oldest of them make a balanced batch of about `target`
-rollouts. The unit decides how it is picked: `rollout` (choose_rollouts.py) drops surplus rollouts
-inside groups, `group` (choose_groups.py) picks whole groups. The paper leaves this open; its tau is
-0.5 or 0.25. tau = 0 requires no balance: the oldest groups leave as soon as they fill a batch.
+rollouts. `unit` decides how that batch is picked: `rollout` (choose_rollouts.py) drops surplus
+rollouts inside groups, `group` (choose_groups.py) picks whole groups. The paper leaves this open;
+its tau is 0.5 or 0.25. tau = 0 requires no balance: the oldest groups leave as soon as they fill a
+batch.
 
 Every rollout ever added is exactly one of: waiting, emitted, dropped_surplus, dropped_aged,
 without_signal. A group leaves as a whole: its rows are never spread over two batches, so that
@@ -33,8 +34,8 @@ def minority_quota(tau: float, size: int) -> int:
         >>> minority_quota(0.5, 8), minority_quota(0.25, 9), minority_quota(0.28, 25)
         (4, 3, 7)
     """
-    n = math.ceil(tau * size)
-    return n - 1 if n and (n - 1) / size >= tau else n
+    rounded_up = math.ceil(tau * size)
+    return rounded_up - 1 if rounded_up and (rounded_up - 1) / size >= tau else rounded_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ class RewardBalancedBuffer:
         unit      rollout: drop surplus rollouts inside groups; group: choose whole groups
         max_age   iterations that a group may wait
         rows      waiting rows of an earlier buffer, as `state()` returned them
-        counts    what became of the rollouts so far, as `counts` says
+        counts    what became of the rollouts so far: the `counts` of an earlier buffer
 
     Example:
         >>> buffer = RewardBalancedBuffer(tau=0.5, target=4)
@@ -114,37 +115,41 @@ class RewardBalancedBuffer:
         self._choose = BALANCE_UNITS.load(unit)
         self._groups: list[tuple[Row, ...]] = []  # oldest first; no row without signal
         # A checkpoint stores the waiting rows flat: put the groups together again.
-        waiting: dict[str, list[Row]] = {}
+        waiting_groups: dict[str, list[Row]] = {}
         for row in rows:
-            waiting.setdefault(row.group, []).append(row)
-        self._insert(waiting.values())
+            waiting_groups.setdefault(row.group, []).append(row)
+        self._insert(waiting_groups.values())
         self.counts = counts or BufferCounts(added=len(self))
 
     def add(self, groups: Iterable[Sequence[Row]]) -> None:
         """Add whole groups, each a sequence of rows."""
         groups = list(groups)
-        added, waiting_before = sum(map(len, groups)), len(self)
+        num_added, num_waiting_before = sum(map(len, groups)), len(self)
         self._insert([[row for row in group if row.sign] for group in groups])
+        num_inserted = len(self) - num_waiting_before
         self.counts = replace(
             self.counts,
-            added=self.counts.added + added,
-            without_signal=self.counts.without_signal + added - (len(self) - waiting_before),
+            added=self.counts.added + num_added,
+            without_signal=self.counts.without_signal + num_added - num_inserted,
         )
 
     def take(self, iteration: int) -> BalancedBatch | None:
         """Drop rows too old for `iteration`, then return the next batch; None means sample more."""
         # Age first, so that rows past their age never enter a batch.
-        fresh = [group for group in self._groups if iteration - group[0].born <= self.max_age]
-        num_aged = len(self) - sum(map(len, fresh))
-        self._groups = fresh
+        fresh_groups = [
+            group for group in self._groups if iteration - group[0].born <= self.max_age
+        ]
+        num_aged = len(self) - sum(map(len, fresh_groups))
+        self._groups = fresh_groups
         self.counts = replace(self.counts, dropped_aged=self.counts.dropped_aged + num_aged)
         selection = self._choose(self._groups, self.target, self.tau)
         if selection is None:
             return None
         rows = tuple(row for _, group_rows in selection for row in group_rows)
-        positive = sum(row.advantage > 0 for row in rows)
-        surplus = sum(len(self._groups[group_index]) for group_index, _ in selection) - len(rows)
+        num_positive = sum(row.advantage > 0 for row in rows)
         taken_groups = {group_index for group_index, _ in selection}
+        # What the taken groups held and the batch does not: a group leaves as a whole.
+        num_surplus = sum(len(self._groups[index]) for index in taken_groups) - len(rows)
         self._groups = [
             group
             for group_index, group in enumerate(self._groups)
@@ -153,9 +158,9 @@ class RewardBalancedBuffer:
         self.counts = replace(
             self.counts,
             emitted=self.counts.emitted + len(rows),
-            dropped_surplus=self.counts.dropped_surplus + surplus,
+            dropped_surplus=self.counts.dropped_surplus + num_surplus,
         )
-        return BalancedBatch(rows, positive, len(rows) - positive, surplus)
+        return BalancedBatch(rows, num_positive, len(rows) - num_positive, num_surplus)
 
     def state(self) -> list[Row]:
         """The waiting rows, group after group, oldest first."""
@@ -187,19 +192,20 @@ class RewardBalancedBuffer:
 
     def _insert(self, groups: Iterable[Sequence[Row]]) -> None:
         """Insert all groups or, on an error, none of them."""
-        group_names = {group[0].group for group in self._groups}
+        known_names = {group[0].group for group in self._groups}
         new_groups = [tuple(group) for group in groups if group]
         for group in new_groups:
-            names = {row.group for row in group}
-            if len(names) > 1:
+            names_in_group = {row.group for row in group}
+            if len(names_in_group) > 1:
                 raise PoiseError(
-                    f"rows of {len(names)} groups were added as one group: {sorted(names)}"
+                    f"rows of {len(names_in_group)} groups were added as one group: "
+                    f"{sorted(names_in_group)}"
                 )
-            if names & group_names:
+            if names_in_group & known_names:
                 raise PoiseError(
                     f"group '{group[0].group}' is already in the buffer: "
                     "a group's name must contain its iteration as well as its prompt"
                 )
-            group_names |= names
+            known_names |= names_in_group
         # sorted() is stable: groups of one iteration keep the order in which they were sampled.
         self._groups = sorted(self._groups + new_groups, key=lambda group: group[0].born)

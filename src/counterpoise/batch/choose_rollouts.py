@@ -7,11 +7,12 @@
              never the last row of its sign in a group that has both
     then     a group that lost rows is re-centred (recentre.py)
 
-Inside a group and sign the last sampled rows go: responses to one prompt are exchangeable, so this
-introduces no selection. One row of each sign can always be kept in every mixed group: before its
-last group the run had fewer than T rows, or fewer than tau T of one sign, hence at most T/2
-mixed groups. One exception: T odd and (T + 1) / 2 groups of one positive and one negative row each
-make |B| = T + 1. A group of a single sign (credit that does not sum to zero) may lose all its rows.
+Inside a group and sign the rows sampled last are dropped: responses to one prompt are exchangeable,
+so this introduces no selection. One row of each sign can always be kept in every mixed group:
+before its last group the run had fewer than T rows, or fewer than tau T of one sign, hence at most
+T/2 mixed groups. One exception: T odd and (T + 1) / 2 groups of one positive and one negative row
+each make |B| = T + 1. A group of a single sign (credit that does not sum to zero) may lose all its
+rows.
 """
 
 from __future__ import annotations
@@ -29,59 +30,77 @@ def choose_rollouts(
 ) -> list[tuple[int, tuple[Row, ...]]] | None:
     """(index, kept rows) of every group taken, oldest first; None while no batch is possible."""
     quota = minority_quota(tau, target)
-    # The shortest run of oldest groups that has enough rows of each sign.
-    counts: list[tuple[int, int]] = []  # (positive, negative) of each group of the run
-    positive = negative = num_mixed = 0
-    for group in groups:
-        p = sum(row.advantage > 0 for row in group)
-        n = len(group) - p
-        counts.append((p, n))
-        positive, negative, num_mixed = positive + p, negative + n, num_mixed + (p > 0 and n > 0)
-        if positive + negative >= target and min(positive, negative) >= quota:
-            break
-    else:
+    sign_counts = _count_signs_of_run(groups, target, quota)
+    if sign_counts is None:
         return None
+    positive_counts = [positive for positive, _ in sign_counts]
+    negative_counts = [negative for _, negative in sign_counts]
     # Every mixed group keeps a row of each sign, hence at least two rows per mixed group.
+    minimum_counts = [int(positive > 0 and negative > 0) for positive, negative in sign_counts]
+    num_mixed = sum(minimum_counts)
     batch_size = max(target, 2 * num_mixed)
-    least_positive = max(num_mixed, quota, batch_size - negative)
-    most_positive = min(positive, batch_size - quota, batch_size - num_mixed)
+    least_positive = max(num_mixed, quota, batch_size - sum(negative_counts))
+    most_positive = min(sum(positive_counts), batch_size - quota, batch_size - num_mixed)
     num_positive = min(max(batch_size // 2, least_positive), most_positive)
-    minimum_counts = [int(p > 0 and n > 0) for p, n in counts]
-    positives = _lower_to_total([p for p, _ in counts], minimum_counts, num_positive)
-    negatives = _lower_to_total([n for _, n in counts], minimum_counts, batch_size - num_positive)
+    kept_positive = _lower_to_total(positive_counts, minimum_counts, num_positive)
+    kept_negative = _lower_to_total(negative_counts, minimum_counts, batch_size - num_positive)
     return [
-        (g, _first_of_each_sign(groups[g], p, n))
-        for g, (p, n) in enumerate(zip(positives, negatives, strict=True))
+        (group_index, _first_of_each_sign(groups[group_index], positive, negative))
+        for group_index, (positive, negative) in enumerate(
+            zip(kept_positive, kept_negative, strict=True)
+        )
     ]
+
+
+def _count_signs_of_run(
+    groups: Sequence[tuple[Row, ...]], target: int, quota: int
+) -> list[tuple[int, int]] | None:
+    """(positive, negative) rows of each group in the shortest sufficient run of oldest groups.
+
+    A run suffices with `target` rows in all and `quota` of each sign; None if even all groups do
+    not.
+    """
+    sign_counts: list[tuple[int, int]] = []
+    total_positive = total_negative = 0
+    for group in groups:
+        group_positive = sum(row.advantage > 0 for row in group)
+        group_negative = len(group) - group_positive
+        sign_counts.append((group_positive, group_negative))
+        total_positive += group_positive
+        total_negative += group_negative
+        has_enough_rows = total_positive + total_negative >= target
+        if has_enough_rows and min(total_positive, total_negative) >= quota:
+            return sign_counts
+    return None
 
 
 def _lower_to_total(counts: list[int], floors: list[int], total: int) -> list[int]:
     """Lower the largest counts, none below its floor, until they sum to `total`."""
-    lowered = list(counts)
-    largest = [
+    lowered_counts = list(counts)
+    largest_first = [
         (-count, -group_index)
         for group_index, count in enumerate(counts)
         if count > floors[group_index]
     ]
-    heapq.heapify(largest)
+    heapq.heapify(largest_first)
     for _ in range(sum(counts) - total):
-        group_index = -largest[0][1]
-        lowered[group_index] -= 1
-        if lowered[group_index] > floors[group_index]:
-            heapq.heapreplace(largest, (-lowered[group_index], -group_index))
+        group_index = -largest_first[0][1]
+        lowered_counts[group_index] -= 1
+        if lowered_counts[group_index] > floors[group_index]:
+            heapq.heapreplace(largest_first, (-lowered_counts[group_index], -group_index))
         else:
-            heapq.heappop(largest)
-    return lowered
+            heapq.heappop(largest_first)
+    return lowered_counts
 
 
 def _first_of_each_sign(group: tuple[Row, ...], positives: int, negatives: int) -> tuple[Row, ...]:
     """The first rows of each sign, in order, re-centred if any was dropped."""
     if positives + negatives == len(group):
         return group
-    remaining = {1: positives, -1: negatives}
+    remaining_of_sign = {1: positives, -1: negatives}
     first_rows = []
     for row in group:
-        if remaining[row.sign]:
-            remaining[row.sign] -= 1
+        if remaining_of_sign[row.sign]:
+            remaining_of_sign[row.sign] -= 1
             first_rows.append(row)
     return recentre(first_rows)

@@ -73,16 +73,21 @@ def find_partition_fault(num_rows: int, plan: BatchPlan, num_steps: int) -> str:
     """Describe why the steps are not a partition of the rows; empty if they are."""
     if len(plan.steps) != num_steps:
         return f"{len(plan.steps)} steps instead of {num_steps}"
-    for s, step in enumerate(plan.steps):
+    for step_number, step in enumerate(plan.steps):
         if not step:
-            return f"step {s} is empty"
-    occurrences = Counter(i for step in plan.steps for i in step)
+            return f"step {step_number} is empty"
+    # Every row must occur once, and a number that is not a row must not occur.
+    occurrences = Counter(row_number for step in plan.steps for row_number in step)
     rows = range(num_rows)
-    wrong_rows = [i for i in {*rows, *occurrences} if occurrences[i] != (i in rows)]
+    wrong_rows = [
+        row_number
+        for row_number in {*rows, *occurrences}
+        if occurrences[row_number] != (row_number in rows)
+    ]
     if wrong_rows:
-        row = min(wrong_rows)
+        first_wrong = min(wrong_rows)
         return (
-            f"its steps are not a partition of the {num_rows} rows: row {row} (counting from 0) "
-            f"occurs {occurrences[row]} times"
+            f"its steps are not a partition of the {num_rows} rows: row {first_wrong} "
+            f"(counting from 0) occurs {occurrences[first_wrong]} times"
         )
     return ""

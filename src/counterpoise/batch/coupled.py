@@ -1,4 +1,4 @@
-"""Query batching that also puts groups into one step which push each other through their tokens.
+"""Query batching that also puts groups which push each other's tokens into the same step.
 
 Tokens of two queries push each other where they are the same token and neither was certain (eq. 10:
 phi is at least (1 - pi_j)(1 - pi_k) for equal tokens). So for two groups a, b
@@ -16,7 +16,8 @@ Counts of groups stay those of `grouped`. Token loads may differ by more: no ste
 nothing, and a group without pushes goes wherever there is room.
 
 Needs the tokens and the sampler's log-probabilities; rows without them are refused. n groups take
-n^2 numbers and a few rounds of n^2 steps: 1,024 groups take two seconds.
+n^2 numbers and a few rounds of n^2 steps: 1,024 groups take two seconds. Axes: _n groups, _T tokens
+of a row, _N tokens of all rows.
 """
 
 from __future__ import annotations
@@ -39,37 +40,48 @@ Array = NDArray[np.float64]
 def compose(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
     """Start from `grouped`, then exchange groups that interact with those of another step."""
     steps = grouped.compose(rows, num_steps, seed)  # also fixes the order of the steps
-    members: dict[str, list[int]] = {}
-    for i, row in enumerate(rows):
-        members.setdefault(row.group, []).append(i)
-    home_step = {rows[i].group: s for s, step in enumerate(steps) for i in step}
-    S = group_coupling(rows, list(members.values()))
-    loads_n = np.array([sum(rows[i].num_tokens for i in group) for group in members.values()])
-    step_n = np.array([home_step[name] for name in members])
+    rows_of_group: dict[str, list[int]] = {}
+    for row_index, row in enumerate(rows):
+        rows_of_group.setdefault(row.group, []).append(row_index)
+    step_of_group = {
+        rows[row_index].group: step_number
+        for step_number, step in enumerate(steps)
+        for row_index in step
+    }
+    S = group_coupling(rows, list(rows_of_group.values()))
+    loads_n = np.array(
+        [sum(rows[row_index].num_tokens for row_index in group) for group in rows_of_group.values()]
+    )
+    step_n = np.array([step_of_group[name] for name in rows_of_group])
     exchange_groups(S, loads_n, step_n, num_steps, np.random.default_rng(seed))
     return [
-        [i for group, s in zip(members.values(), step_n, strict=True) if s == step for i in group]
+        [
+            row_index
+            for group, group_step in zip(rows_of_group.values(), step_n, strict=True)
+            if group_step == step
+            for row_index in group
+        ]
         for step in range(num_steps)
     ]
 
 
 def group_coupling(rows: Sequence[Row], groups: Sequence[Sequence[int]]) -> Array:
     """S [n, n] of the groups, with a diagonal of 0."""
-    group_numbers: list[NDArray[np.int64]] = []
-    tokens: list[NDArray[np.int64]] = []
-    weights: list[Array] = []
+    group_arrays: list[NDArray[np.int64]] = []
+    token_arrays: list[NDArray[np.int64]] = []
+    weight_arrays: list[Array] = []
     for group_number, group in enumerate(groups):
-        for i in group:
-            token_T, uncertainty_T = _tokens_and_uncertainty(rows[i])
-            group_numbers.append(np.full(len(token_T), group_number))
-            tokens.append(token_T)
-            weights.append(abs(rows[i].advantage) * uncertainty_T)
+        for row_index in group:
+            token_T, uncertainty_T = _tokens_and_uncertainty(rows[row_index])
+            group_arrays.append(np.full(len(token_T), group_number))
+            token_arrays.append(token_T)
+            weight_arrays.append(abs(rows[row_index].advantage) * uncertainty_T)
     # q as a dense matrix over the token types that occur, which are far fewer than the vocabulary.
-    types, type_N = np.unique(np.concatenate(tokens), return_inverse=True)
-    cell_N = np.concatenate(group_numbers) * len(types) + type_N
-    shape = len(groups), len(types)
-    q: Array = np.zeros(shape)
-    np.add.at(q.reshape(-1), cell_N, np.concatenate(weights))
+    token_types, type_N = np.unique(np.concatenate(token_arrays), return_inverse=True)
+    cell_N = np.concatenate(group_arrays) * len(token_types) + type_N
+    matrix_shape = len(groups), len(token_types)
+    q: Array = np.zeros(matrix_shape)
+    np.add.at(q.reshape(-1), cell_N, np.concatenate(weight_arrays))
     q = q[:, (q > 0).sum(axis=0) > 1]  # a token that only one group has couples nothing
     S: Array = q @ q.T
     np.fill_diagonal(S, 0)
@@ -85,10 +97,13 @@ def exchange_groups(
 ) -> None:
     """Exchange groups between steps in place as long as the coupling within steps grows.
 
-    `step_n` is the step of each group. With near(a, t) the sum of S_ac over c in t, exchanging a in
-    s with b in t gains near(a, t) - near(a, s) + near(b, s) - near(b, t) - 2 S_ab.
+    `step_n` is the step of each group. With C(a, t) the sum of S_ac over c in t, which is
+    `coupling_to_step`, exchanging a in s with b in t gains
+    C(a, t) - C(a, s) + C(b, s) - C(b, t) - 2 S_ab.
     """
-    near = np.stack([S[:, step_n == step].sum(axis=1) for step in range(num_steps)], axis=1)
+    coupling_to_step = np.stack(
+        [S[:, step_n == step].sum(axis=1) for step in range(num_steps)], axis=1
+    )
     step_load = np.bincount(step_n, loads_n, minlength=num_steps)
     max_load = max(MAX_IMBALANCE * step_load.mean(), step_load.max())
     all_groups = np.arange(len(step_n))
@@ -97,8 +112,14 @@ def exchange_groups(
         improved = False
         for a in rng.permutation(len(step_n)):
             s = step_n[a]
-            gain = near[a, step_n] - near[a, s] + near[:, s] - near[all_groups, step_n] - 2 * S[a]
-            load_difference = loads_n[a] - loads_n  # what the other step gains
+            gain = (
+                coupling_to_step[a, step_n]
+                - coupling_to_step[a, s]
+                + coupling_to_step[:, s]
+                - coupling_to_step[all_groups, step_n]
+                - 2 * S[a]
+            )
+            load_difference = loads_n[a] - loads_n  # tokens that the other step gains
             fits = (
                 (step_load[step_n] + load_difference <= max_load)
                 & (step_load[s] - load_difference <= max_load)
@@ -109,8 +130,8 @@ def exchange_groups(
                 continue
             t = step_n[b]
             # Update the sums per step instead of recomputing them: O(n) per exchange.
-            near[:, s] += S[:, b] - S[:, a]
-            near[:, t] += S[:, a] - S[:, b]
+            coupling_to_step[:, s] += S[:, b] - S[:, a]
+            coupling_to_step[:, t] += S[:, a] - S[:, b]
             step_load[s], step_load[t] = (
                 step_load[s] - load_difference[b],
                 step_load[t] + load_difference[b],

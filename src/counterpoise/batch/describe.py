@@ -64,10 +64,10 @@ def describe_plan(rows: Sequence[Row], plan: BatchPlan) -> PlanDescription:
     if fault := find_partition_fault(len(rows), plan, len(plan.steps)):
         raise PoiseError(f"the plan does not fit the rows: {fault}")
     step_R = np.empty(len(rows), dtype=np.int64)
-    for s, step in enumerate(plan.steps):
-        step_R[list(step)] = s
-    row_numbers, group_names = number_groups(rows)
-    group_R = np.array(row_numbers)
+    for step_number, step in enumerate(plan.steps):
+        step_R[list(step)] = step_number
+    group_of_row, group_names = number_groups(rows)
+    group_R = np.array(group_of_row)
     A_R = np.array([row.advantage for row in rows], dtype=np.float64)
     tokens_R = np.array([row.num_tokens for row in rows], dtype=np.int64)
 
@@ -90,7 +90,9 @@ def describe_plan(rows: Sequence[Row], plan: BatchPlan) -> PlanDescription:
         "split_share": num_split_groups / num_groups,
         "token_imbalance": float(tokens_per_step.max() / tokens_per_step.mean()),
         "positive_share": _positive_share(A_R),
-        "positive_share_per_step": [_positive_share(A_R[step_R == s]) for s in range(num_steps)],
+        "positive_share_per_step": [
+            _positive_share(A_R[step_R == step_number]) for step_number in range(num_steps)
+        ],
         "max_abs_group_advantage_sum": float(np.abs(S_B).max()),
         "cross_advantage_sum": cross_per_step.tolist(),
         "cross_advantage_ratio": float(cross_per_step.sum() / squares_per_step.sum())
@@ -109,20 +111,28 @@ def _positive_share(A_R: NDArray[np.float64]) -> float | None:
 
 
 def _shared_token_share(rows: Sequence[Row], plan: BatchPlan) -> float | None:
-    """`shared_token_share` of the description."""
+    """How much of the positive rows' vocabulary negative rows share, as `PlanDescription` says."""
     if any(row.rollout is None for row in rows):
         return None
     shares = []
     for step in plan.steps:
         in_positive = _occurring_tokens(
-            [rows[i].content.response_tokens for i in step if rows[i].sign > 0]
+            [
+                rows[row_index].content.response_tokens
+                for row_index in step
+                if rows[row_index].sign > 0
+            ]
         )
         in_negative = _occurring_tokens(
-            [rows[i].content.response_tokens for i in step if rows[i].sign < 0]
+            [
+                rows[row_index].content.response_tokens
+                for row_index in step
+                if rows[row_index].sign < 0
+            ]
         )
-        shorter = min(len(in_positive), len(in_negative))
+        common_length = min(len(in_positive), len(in_negative))
         if in_positive.any():
-            num_shared = int((in_positive[:shorter] & in_negative[:shorter]).sum())
+            num_shared = int((in_positive[:common_length] & in_negative[:common_length]).sum())
             shares.append(num_shared / int(in_positive.sum()))
     return sum(shares) / len(shares) if shares else None
 

@@ -1,12 +1,12 @@
-"""Which rollouts were dropped, and why; those of a plan were used.
+"""Which rollouts were dropped, and why.
 
     no_spread    dynamic sampling: the group's rewards were all equal, another took its place
     no_signal    reward balance: advantage 0, never waits
     surplus      reward balance: too many of its sign, or beyond the batch's size
     aged         reward balance: waited for more than max_age iterations
 
-All other rollouts wait in the buffer. Drops are found by comparing the rows before and after, so
-this also checks the buffer's own counts.
+All other rollouts are in the batch or wait in the buffer. Drops are found by comparing the rows
+before and after, so this also checks the buffer's own counts.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ def find_drops(
     surviving_names = {row.name for row in (*batch, *waiting)}
     for row in rows:
         if row.name not in surviving_names:
-            reason = "surplus" if row.born >= oldest else "aged"
-            drops[reason if row.sign else "no_signal"].append(row.name)
-    return {reason: names for reason, names in drops.items() if names}
+            reason_to_leave = "surplus" if row.born >= oldest else "aged"
+            # A row without signal never waits, so it is neither surplus nor too old.
+            drops[reason_to_leave if row.sign else "no_signal"].append(row.name)
+    return {reason: row_names for reason, row_names in drops.items() if row_names}

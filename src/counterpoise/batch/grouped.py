@@ -5,7 +5,7 @@ step: a step that holds part B of a group keeps the residue S_B = sum of A over 
 
 Group loads (sums of `num_tokens`) are split by Karmarkar-Karp into steps of equally many groups,
 give or take one: a step stays the fixed number of prompts that people expect (the paper's 32).
-Equal counts give way only where they would leave a step more than 2 % above the mean, as when one
+Equal counts are given up only where they would leave a step over 2 % above the mean, as when one
 group is nearly as heavy as a step; a group heavier than a step cannot be balanced away at all.
 The seed decides ties and the order of the steps. Rows of a group stay next to each other.
 """
@@ -25,27 +25,30 @@ MAX_IMBALANCE = 1.02  # heaviest step over mean, above which equal group counts 
 
 def compose(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
     """Whole groups in steps of nearly equal token load."""
-    members: dict[str, list[int]] = {}
-    for i, row in enumerate(rows):
-        members.setdefault(row.group, []).append(i)
-    groups = list(members.values())
+    rows_of_group: dict[str, list[int]] = {}
+    for row_index, row in enumerate(rows):
+        rows_of_group.setdefault(row.group, []).append(row_index)
+    groups = list(rows_of_group.values())
     if len(groups) < num_steps:
         raise PoiseError(
             f"{format_count(len(groups), 'whole group')} cannot fill {num_steps} steps: lower "
             "num_steps (batch.steps; poise plan: --steps) or sample more prompts"
         )
     # The partition works on whole groups, so no plan can split one.
-    loads = [sum(rows[i].num_tokens for i in group) for group in groups]
-    groups_per_step = partition(loads, num_steps, np.random.default_rng(seed), MAX_IMBALANCE)
-    return [[i for g in sorted(step_groups) for i in groups[g]] for step_groups in groups_per_step]
+    token_loads = [sum(rows[row_index].num_tokens for row_index in group) for group in groups]
+    groups_per_step = partition(token_loads, num_steps, np.random.default_rng(seed), MAX_IMBALANCE)
+    return [
+        [row_index for group_index in sorted(step_groups) for row_index in groups[group_index]]
+        for step_groups in groups_per_step
+    ]
 
 
 def find_split_group(rows: Sequence[Row], steps: Sequence[Sequence[int]]) -> str:
     """Describe the first group that is in more than one step; empty if there is none."""
     step_of_group: dict[str, int] = {}
-    for s, step in enumerate(steps):
-        for i in step:
-            home_step = step_of_group.setdefault(rows[i].group, s)
-            if home_step != s:
-                return f"group '{rows[i].group}' is in steps {home_step} and {s}"
+    for step_number, step in enumerate(steps):
+        for row_index in step:
+            home_step = step_of_group.setdefault(rows[row_index].group, step_number)
+            if home_step != step_number:
+                return f"group '{rows[row_index].group}' is in steps {home_step} and {step_number}"
     return ""

@@ -29,39 +29,41 @@ def compose(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
             "--steps) to 2 or more"
         )
     rng = np.random.default_rng(seed)
-    members: dict[str, list[int]] = {}
-    for i, row in enumerate(rows):
-        members.setdefault(row.group, []).append(i)
-    groups = list(members.values())
+    rows_of_group: dict[str, list[int]] = {}
+    for row_index, row in enumerate(rows):
+        rows_of_group.setdefault(row.group, []).append(row_index)
+    groups = list(rows_of_group.values())
     if len(groups) < num_steps:
         raise PoiseError(
             f"{format_count(len(groups), 'group')} cut in halves cannot fill {num_steps} steps "
             "evenly: lower num_steps (batch.steps; poise plan: --steps) or sample more prompts"
         )
     steps: list[list[int]] = [[] for _ in range(num_steps)]
-    for turn, g in enumerate(rng.permutation(len(groups)).tolist()):
+    for turn, group_index in enumerate(rng.permutation(len(groups)).tolist()):
         # One offset for a whole round of steps: every step then gets equally many second halves.
         if turn % num_steps == 0:
             offset = int(rng.integers(1, num_steps))
-        shuffled = rng.permutation(groups[g]).tolist()
-        middle = (len(shuffled) + 1) // 2
+        shuffled_rows = rng.permutation(groups[group_index]).tolist()
+        middle = (len(shuffled_rows) + 1) // 2
         first_step = turn % num_steps
-        steps[first_step] += shuffled[:middle]
-        steps[(first_step + offset) % num_steps] += shuffled[middle:]
+        steps[first_step] += shuffled_rows[:middle]
+        steps[(first_step + offset) % num_steps] += shuffled_rows[middle:]
     return steps
 
 
 def find_uneven_split(rows: Sequence[Row], steps: Sequence[Sequence[int]]) -> str:
     """Describe the first group that is not cut into two halves; empty if there is none."""
-    sizes_by_group: dict[str, list[int]] = {}
+    part_sizes_by_group: dict[str, list[int]] = {}
     for step in steps:
-        counts: dict[str, int] = {}
-        for i in step:
-            counts[rows[i].group] = counts.get(rows[i].group, 0) + 1
-        for group, count in counts.items():
-            sizes_by_group.setdefault(group, []).append(count)
-    for group, share_sizes in sizes_by_group.items():
-        total = sum(share_sizes)
-        if sorted(share_sizes) != sorted(size for size in (total - total // 2, total // 2) if size):
-            return f"group '{group}' has parts of {share_sizes} rows, not two halves"
+        rows_in_step: dict[str, int] = {}
+        for row_index in step:
+            rows_in_step[rows[row_index].group] = rows_in_step.get(rows[row_index].group, 0) + 1
+        for group, count in rows_in_step.items():
+            part_sizes_by_group.setdefault(group, []).append(count)
+    for group, part_sizes in part_sizes_by_group.items():
+        group_size = sum(part_sizes)
+        if sorted(part_sizes) != sorted(
+            size for size in (group_size - group_size // 2, group_size // 2) if size
+        ):
+            return f"group '{group}' has parts of {part_sizes} rows, not two halves"
     return ""

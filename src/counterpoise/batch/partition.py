@@ -48,42 +48,45 @@ def partition(
     if num_parts == 1:
         return [list(range(len(loads)))]
     # A stable sort of shuffled items: the generator decides between equal loads.
-    shuffled = rng.permutation(len(loads))
-    order = shuffled[np.argsort(-np.asarray(loads)[shuffled], kind="stable")].tolist()
-    bins = [items for _, items in _merge_by_differencing(loads, order, num_parts)]
-    _level_sums(np.asarray(loads, dtype=np.int64), bins, unequal_counts_above)
-    return [bins[i] for i in rng.permutation(num_parts)]
+    shuffled_items = rng.permutation(len(loads))
+    shuffled_loads = np.asarray(loads)[shuffled_items]
+    heaviest_first = shuffled_items[np.argsort(-shuffled_loads, kind="stable")].tolist()
+    parts = [items for _, items in _merge_by_differencing(loads, heaviest_first, num_parts)]
+    _level_sums(np.asarray(loads, dtype=np.int64), parts, unequal_counts_above)
+    return [parts[i] for i in rng.permutation(num_parts)]
 
 
 def _merge_by_differencing(loads: Sequence[int], order: list[int], num_parts: int) -> list[Slot]:
     """Merge tuples of `num_parts` consecutive items until one is left."""
     heap: list[tuple[int, int, list[Slot]]] = []
-    for start in range(0, len(order), num_parts):
-        slots: list[Slot] = [(loads[i], [i]) for i in order[start : start + num_parts]]
+    for first_item in range(0, len(order), num_parts):
+        slots: list[Slot] = [(loads[i], [i]) for i in order[first_item : first_item + num_parts]]
         slots += [(0, []) for _ in range(num_parts - len(slots))]
         # The key is the negative spread: the heap pops the widest tuple first.
-        heap.append((slots[-1][0] - slots[0][0], start, slots))
+        heap.append((slots[-1][0] - slots[0][0], first_item, slots))
     heapq.heapify(heap)
-    turn = len(order)  # breaks ties between equal spreads: the older tuple goes first
+    tie_breaker = len(order)  # between equal spreads the older tuple goes first
     while len(heap) > 1:
         _, _, widest = heapq.heappop(heap)
         _, _, next_widest = heapq.heappop(heap)
         merged = [
-            (a + b, _join_lists(items_a, items_b))
-            for (a, items_a), (b, items_b) in zip(widest, reversed(next_widest), strict=True)
+            (sum_a + sum_b, _join_lists(items_a, items_b))
+            for (sum_a, items_a), (sum_b, items_b) in zip(
+                widest, reversed(next_widest), strict=True
+            )
         ]
         merged.sort(key=lambda slot: -slot[0])
-        turn += 1
-        heapq.heappush(heap, (merged[-1][0] - merged[0][0], turn, merged))
+        tie_breaker += 1
+        heapq.heappush(heap, (merged[-1][0] - merged[0][0], tie_breaker, merged))
     return heap[0][2]
 
 
-def _join_lists(a: list[int], b: list[int]) -> list[int]:
+def _join_lists(longer: list[int], shorter: list[int]) -> list[int]:
     """Append the shorter list to the longer, so that all merges together cost n log n."""
-    if len(a) < len(b):
-        a, b = b, a
-    a.extend(b)
-    return a
+    if len(longer) < len(shorter):
+        longer, shorter = shorter, longer
+    longer.extend(shorter)
+    return longer
 
 
 def _level_sums(loads: Ints64, parts: list[list[int]], unequal_counts_above: float) -> None:
@@ -92,55 +95,59 @@ def _level_sums(loads: Ints64, parts: list[list[int]], unequal_counts_above: flo
     Shifting d from a part of sum a to one of sum b leaves the larger at max(a - d, b + d): best is
     the d nearest to (a - b) / 2, and any 0 < d < a - b helps. Each shift lowers the sum of squares.
     """
-    sums = [int(loads[items].sum()) for items in parts]
-    mean = sum(sums) / len(parts)
+    part_sums = [int(loads[items].sum()) for items in parts]
+    mean_sum = sum(part_sums) / len(parts)
     for _ in range(MAX_EXCHANGES * len(parts)):
-        lightest_first = sorted(range(len(parts)), key=sums.__getitem__)
-        full = lightest_first.pop()
-        if sums[full] <= BALANCED * mean:
+        lightest_first = sorted(range(len(parts)), key=part_sums.__getitem__)
+        fullest = lightest_first.pop()
+        if part_sums[fullest] <= BALANCED * mean_sum:
             return
         # An exchange keeps the counts equal, so it is tried with every other part first.
-        for light in lightest_first:
-            shifted = _exchange_items(loads, parts[full], parts[light], sums[full] - sums[light])
-            if shifted:
+        for lighter in lightest_first:
+            moved_load = _exchange_items(
+                loads, parts[fullest], parts[lighter], part_sums[fullest] - part_sums[lighter]
+            )
+            if moved_load:
                 break
         else:
             # No exchange helps: give up equal counts if the caller allows it for this imbalance.
-            light = lightest_first[0]
-            if sums[full] <= unequal_counts_above * mean or len(parts[full]) == 1:
+            lighter = lightest_first[0]
+            if part_sums[fullest] <= unequal_counts_above * mean_sum or len(parts[fullest]) == 1:
                 return
-            shifted = _move_item(loads, parts[full], parts[light], sums[full] - sums[light])
-            if not shifted:
+            moved_load = _move_item(
+                loads, parts[fullest], parts[lighter], part_sums[fullest] - part_sums[lighter]
+            )
+            if not moved_load:
                 return
-        sums[full] -= shifted
-        sums[light] += shifted
+        part_sums[fullest] -= moved_load
+        part_sums[lighter] += moved_load
 
 
 def _exchange_items(loads: Ints64, full: list[int], light: list[int], gap: int) -> int:
     """Swap the pair that differs by nearly gap / 2; return the load moved, 0 if none helps."""
-    order = np.argsort(loads[light], kind="stable")
-    light_loads = loads[light][order]
+    light_order = np.argsort(loads[light], kind="stable")
+    light_loads = loads[light][light_order]
     full_loads = loads[full]
     # For each item of the full part, the two items of the light part whose difference to it is
     # nearest to gap / 2: one binary search in the sorted loads.
-    right = np.clip(np.searchsorted(light_loads, full_loads - gap / 2), 0, len(light) - 1)
-    candidates = np.stack([np.maximum(right - 1, 0), right])  # [2, full]
+    right_neighbour = np.clip(np.searchsorted(light_loads, full_loads - gap / 2), 0, len(light) - 1)
+    candidates = np.stack([np.maximum(right_neighbour - 1, 0), right_neighbour])  # [2, full]
     difference = full_loads - light_loads[candidates]
-    side, i = np.unravel_index(np.argmin(np.abs(difference - gap / 2)), difference.shape)
-    shifted = int(difference[side, i])
-    if not 0 < shifted < gap:
+    side, full_index = np.unravel_index(np.argmin(np.abs(difference - gap / 2)), difference.shape)
+    moved_load = int(difference[side, full_index])
+    if not 0 < moved_load < gap:
         return 0
-    j = int(order[candidates[side, i]])
-    full[i], light[j] = light[j], full[i]
-    return shifted
+    light_index = int(light_order[candidates[side, full_index]])
+    full[full_index], light[light_index] = light[light_index], full[full_index]
+    return moved_load
 
 
 def _move_item(loads: Ints64, full: list[int], light: list[int], gap: int) -> int:
     """Move the item nearest to gap / 2; return the load moved, 0 if none helps."""
     full_loads = loads[full]
-    i = int(np.argmin(np.abs(full_loads - gap / 2)))
-    shifted = int(full_loads[i])
-    if not 0 < shifted < gap:
+    item_index = int(np.argmin(np.abs(full_loads - gap / 2)))
+    moved_load = int(full_loads[item_index])
+    if not 0 < moved_load < gap:
         return 0
-    light.append(full.pop(i))
-    return shifted
+    light.append(full.pop(item_index))
+    return moved_load

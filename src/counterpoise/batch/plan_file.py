@@ -1,4 +1,4 @@
-"""A file of rollouts becomes rows, a plan and its description: what `poise plan` does.
+"""Plan the rollouts of a file and describe the plan, for `poise plan`.
 
 One JSON object per line. Required: `prompt_id`, `reward`, and `response_tokens` (a list of ids) or
 `num_tokens`. Rows with the same prompt_id (or `group`, where a line has one) are a group, wherever
@@ -45,34 +45,40 @@ def plan_file(
 
 def rows_from_file(path: str | Path, credit_name: str = "grpo") -> list[Row]:
     """The rows of the file in its order, with the advantages of `credit_name`."""
-    advantages_of = ADVANTAGES.load(credit_name)
+    compute_advantages = ADVANTAGES.load(credit_name)
     rollouts = _read_rollouts(Path(path))
-    members: dict[str, list[int]] = {}
-    for i, (rollout, _) in enumerate(rollouts):
-        members.setdefault(rollout.prompt_id, []).append(i)
+    rows_of_group: dict[str, list[int]] = {}
+    for row_number, (rollout, _) in enumerate(rollouts):
+        rows_of_group.setdefault(rollout.prompt_id, []).append(row_number)
     # Advantages are computed group by group, but rows keep the order of the file's lines.
-    rows: dict[int, Row] = {}
-    for group, row_numbers in members.items():
-        advantages_G = advantages_of(np.array([rollouts[i][0].reward for i in row_numbers]))
-        for index, (i, advantage) in enumerate(zip(row_numbers, advantages_G, strict=True)):
-            rollout, num_tokens = rollouts[i]
+    row_by_number: dict[int, Row] = {}
+    for group, row_numbers in rows_of_group.items():
+        advantages_G = compute_advantages(
+            np.array([rollouts[row_number][0].reward for row_number in row_numbers])
+        )
+        for index_in_group, (row_number, advantage) in enumerate(
+            zip(row_numbers, advantages_G, strict=True)
+        ):
+            rollout, num_tokens = rollouts[row_number]
             content = rollout if len(rollout.response_tokens) else None
-            rows[i] = Row(group, float(advantage), num_tokens, index=index, rollout=content)
-    return [rows[i] for i in range(len(rollouts))]
+            row_by_number[row_number] = Row(
+                group, float(advantage), num_tokens, index=index_in_group, rollout=content
+            )
+    return [row_by_number[row_number] for row_number in range(len(rollouts))]
 
 
 def _read_rollouts(path: Path) -> list[tuple[Rollout, int]]:
     """The rollout of each line, with its number of tokens."""
     rollouts = []
     if path.is_dir():
-        files = sorted(path.glob("**/step_*.jsonl"))
-        hint = f", as {files[0]}" if files else ""
+        rollout_files = sorted(path.glob("**/step_*.jsonl"))
+        hint = f", as {rollout_files[0]}" if rollout_files else ""
         raise PoiseError(f"{path} is a folder: name a file of rollouts{hint}")
     try:
         with path.open("rb") as lines:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    rollouts.append(_parse_line(line, f"{path}, line {number}"))
+            for line_number, json_line in enumerate(lines, 1):
+                if json_line.strip():
+                    rollouts.append(_parse_line(json_line, f"{path}, line {line_number}"))
     except OSError as fault:
         raise PoiseError(f"{path} cannot be read: {fault.strerror}. Check the path") from fault
     if not rollouts:
@@ -80,28 +86,35 @@ def _read_rollouts(path: Path) -> list[tuple[Rollout, int]]:
     return rollouts
 
 
-def _parse_line(line: bytes, where: str) -> tuple[Rollout, int]:
+def _parse_line(json_line: bytes, where: str) -> tuple[Rollout, int]:
     try:
-        record = json.loads(line)
+        record = json.loads(json_line)
     except (ValueError, RecursionError) as fault:
         raise PoiseError(f"{where}: not JSON ({fault}): write one JSON object a line") from fault
     if not isinstance(record, dict):
         raise PoiseError(f"{where}: not a JSON object: write {{...}} with prompt_id and reward")
-    for name in ("prompt_id", "reward"):
-        if name not in record:
+    for field in ("prompt_id", "reward"):
+        if field not in record:
             raise PoiseError(
-                f"{where}: no '{name}' (fields: {_name_fields(sorted(record))}): "
+                f"{where}: no '{field}' (fields: {_list_fields(sorted(record))}): "
                 "every rollout needs one"
             )
     prompt_id, reward = record["prompt_id"], record["reward"]
     if not isinstance(prompt_id, str | int) or isinstance(prompt_id, bool):
-        raise PoiseError(f"{where}: prompt_id {prompt_id!r} is not a name: write a string")
+        raise PoiseError(
+            f"{where}: prompt_id {prompt_id!r} is neither a string nor a whole number: "
+            "write a string"
+        )
     if not isinstance(reward, int | float) or isinstance(reward, bool):
-        raise PoiseError(f"{where}: reward {reward!r} is not a number: write one, as 0.0 or 1.0")
-    if not abs(reward) <= LARGEST_REWARD:  # nan too
+        raise PoiseError(
+            f"{where}: reward {reward!r} is not a number: write one such as 0.0 or 1.0"
+        )
+    # Written so that nan is refused too.
+    if not abs(reward) <= LARGEST_REWARD:
         raise PoiseError(f"{where}: reward {reward!r} is not finite or too large: fix the line")
     tokens, num_tokens = _parse_tokens(record, where)
-    group = record.get("group")  # in a run's files a repeated prompt is a new group
+    # In a run's files a prompt that is sampled again is a new group.
+    group = record.get("group")
     rollout = Rollout(
         prompt_id=group if isinstance(group, str) else str(prompt_id),
         prompt="",
@@ -115,16 +128,18 @@ def _parse_line(line: bytes, where: str) -> tuple[Rollout, int]:
     return rollout, num_tokens
 
 
-def _name_fields(fields: Sequence[str]) -> str:
+def _list_fields(fields: Sequence[str]) -> str:
     """The first few field names, for a message."""
-    more = f", and {len(fields) - MAX_FIELDS_SHOWN} more" if len(fields) > MAX_FIELDS_SHOWN else ""
-    return ", ".join(fields[:MAX_FIELDS_SHOWN]) + more or "none"
+    remainder = (
+        f", and {len(fields) - MAX_FIELDS_SHOWN} more" if len(fields) > MAX_FIELDS_SHOWN else ""
+    )
+    return ", ".join(fields[:MAX_FIELDS_SHOWN]) + remainder or "none"
 
 
-def _parse_logprobs(given: Any, length: int) -> Floats:
+def _parse_logprobs(logprob_values: Any, length: int) -> Floats:
     """The log-probabilities if they are a list with one number per token; otherwise none."""
     try:
-        logprobs = np.asarray(given, dtype=np.float32)
+        logprobs = np.asarray(logprob_values, dtype=np.float32)
     except (TypeError, ValueError, OverflowError):
         return NO_LOGPROBS
     return logprobs if logprobs.shape == (length,) else NO_LOGPROBS

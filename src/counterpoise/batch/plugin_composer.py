@@ -22,14 +22,12 @@ WHY_NO_ROLLOUT = "TRL does not expose rollouts, and a file without response_toke
 
 def load_composer(name: str) -> Callable[[Sequence[Row], int, int], list[list[int]]]:
     """The composer for a plugin name (FILE.py:NAME)."""
-    function, label = (
-        plugins.load_plugin_function(name, "rows", "num_steps", "seed"),
-        str(plugins.parse_plugin_name(name)),
-    )
+    function = plugins.load_plugin_function(name, "rows", "num_steps", "seed")
+    label = str(plugins.parse_plugin_name(name))
 
     def compose(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
         try:
-            returned = function(list(rows), num_steps, seed)
+            returned_steps = function(list(rows), num_steps, seed)
         except PoiseError as fault:
             # The likeliest cause of an AttributeError here: the plugin reads row.rollout.
             lacks_rollouts = any(row.rollout is None for row in rows)
@@ -37,7 +35,7 @@ def load_composer(name: str) -> Callable[[Sequence[Row], int, int], list[list[in
                 raise PoiseError(f"{fault} (here row.rollout is None: {WHY_NO_ROLLOUT})") from fault
             raise
         try:
-            return [[index(i) for i in step] for step in returned]
+            return [[index(row_number) for row_number in step] for step in returned_steps]
         except TypeError as fault:
             raise PoiseError(
                 f"{label} did not return lists of row numbers ({fault}): return {num_steps} lists, "

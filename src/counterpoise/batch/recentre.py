@@ -31,25 +31,17 @@ def recentre(rows: Sequence[Row]) -> tuple[Row, ...]:
         >>> [row.advantage for row in recentre(kept)]
         [1.0, -1.0]
     """
-    positive = [row.advantage for row in rows if row.advantage > 0]
-    negative = [-row.advantage for row in rows if row.advantage < 0]
-    if not positive or not negative:
+    positive_advantages = [row.advantage for row in rows if row.advantage > 0]
+    negative_sizes = [-row.advantage for row in rows if row.advantage < 0]
+    if not positive_advantages or not negative_sizes:
         return tuple(rows)
-    num_positive, num_negative, positive_sum, negative_sum = (
-        len(positive),
-        len(negative),
-        sum(positive),
-        sum(negative),
-    )
-    weight = (num_negative * positive_sum + num_positive * negative_sum) / (
-        num_positive + num_negative
-    )
-    return tuple(
-        replace(
-            row,
-            advantage=row.advantage
-            / (positive_sum if row.advantage > 0 else negative_sum)
-            * weight,
-        )
-        for row in rows
-    )
+    num_positive, positive_sum = len(positive_advantages), sum(positive_advantages)
+    num_negative, negative_sum = len(negative_sizes), sum(negative_sizes)
+    weighted_sum = num_negative * positive_sum + num_positive * negative_sum
+    balanced_sum = weighted_sum / (num_positive + num_negative)  # M
+    recentred_rows = []
+    for row in rows:
+        sign_sum = positive_sum if row.advantage > 0 else negative_sum
+        # Divided first: where sign_sum is balanced_sum, the advantage must not change by a bit.
+        recentred_rows.append(replace(row, advantage=row.advantage / sign_sum * balanced_sum))
+    return tuple(recentred_rows)

@@ -28,8 +28,8 @@ def shuffled(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
     Groups are cut apart: with k steps a row's group mate shares its step with probability about
     1/k.
     """
-    order = np.random.default_rng(seed).permutation(len(rows))
-    return [step.tolist() for step in np.array_split(order, num_steps)]
+    random_order = np.random.default_rng(seed).permutation(len(rows))
+    return [step.tolist() for step in np.array_split(random_order, num_steps)]
 
 
 def token_balanced(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
@@ -38,8 +38,8 @@ def token_balanced(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[
     Karmarkar-Karp over the rows: how the paper describes verl, whose mini-batches are cut by token
     count. It is optimal for throughput, and it scatters a group over the steps like a shuffle.
     """
-    loads = [row.num_tokens for row in rows]
-    steps = partition(loads, num_steps, np.random.default_rng(seed))
+    token_loads = [row.num_tokens for row in rows]
+    steps = partition(token_loads, num_steps, np.random.default_rng(seed))
     return [sorted(step) for step in steps]
 
 
@@ -55,8 +55,8 @@ def zigzag(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
     the seed is not used.
     """
     by_length = np.argsort([row.num_tokens for row in rows], kind="stable")
-    order = np.concatenate([by_length[::2], by_length[1::2][::-1]])
-    return [step.tolist() for step in np.array_split(order, num_steps)]
+    zigzag_order = np.concatenate([by_length[::2], by_length[1::2][::-1]])
+    return [step.tolist() for step in np.array_split(zigzag_order, num_steps)]
 
 
 def by_sign(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
@@ -70,23 +70,26 @@ def by_sign(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
     order of the steps is random.
     """
     rng = np.random.default_rng(seed)
-    sign = np.array([row.sign for row in rows])
-    positive, negative, without_signal = (
-        rng.permutation(np.flatnonzero(sign == s)) for s in (1, -1, 0)
+    sign_R = np.array([row.sign for row in rows])
+    positive_rows, negative_rows, rows_without_signal = (
+        rng.permutation(np.flatnonzero(sign_R == sign)) for sign in (1, -1, 0)
     )
-    positive_steps = _steps_for_positive(len(positive), len(negative), num_steps)
+    num_positive_steps = _steps_for_positive(len(positive_rows), len(negative_rows), num_steps)
     steps: list[list[int]] = []
-    for sign_rows, count in ((positive, positive_steps), (negative, num_steps - positive_steps)):
-        if count:
-            steps += [step.tolist() for step in np.array_split(sign_rows, count)]
-    step_sizes = [(len(step), s) for s, step in enumerate(steps)]
+    for sign_rows, num_sign_steps in (
+        (positive_rows, num_positive_steps),
+        (negative_rows, num_steps - num_positive_steps),
+    ):
+        if num_sign_steps:
+            steps += [step.tolist() for step in np.array_split(sign_rows, num_sign_steps)]
+    step_sizes = [(len(step), step_number) for step_number, step in enumerate(steps)]
     # Rows without signal only fill up: each goes to the step that has the fewest rows so far.
     heapq.heapify(step_sizes)
-    for i in without_signal.tolist():
-        size, s = step_sizes[0]
-        steps[s].append(i)
-        heapq.heapreplace(step_sizes, (size + 1, s))
-    return [steps[s] for s in rng.permutation(num_steps)]
+    for row_index in rows_without_signal.tolist():
+        smallest_size, step_number = step_sizes[0]
+        steps[step_number].append(row_index)
+        heapq.heapreplace(step_sizes, (smallest_size + 1, step_number))
+    return [steps[step_number] for step_number in rng.permutation(num_steps)]
 
 
 def _steps_for_positive(positive: int, negative: int, num_steps: int) -> int:
@@ -97,13 +100,13 @@ def _steps_for_positive(positive: int, negative: int, num_steps: int) -> int:
             "one step cannot separate positive and negative rows: raise batch.steps (poise plan: "
             "--steps) to 2 or more"
         )
-    share = round(num_steps * positive / (positive + negative))
-    return min(max(share, 1), num_steps - 1)
+    num_positive_steps = round(num_steps * positive / (positive + negative))
+    return min(max(num_positive_steps, 1), num_steps - 1)
 
 
 def find_mixed_signs(rows: Sequence[Row], steps: Sequence[Sequence[int]]) -> str:
     """Describe the first step that holds rows of both signs; empty if there is none."""
-    for s, step in enumerate(steps):
-        if {1, -1} <= {rows[i].sign for i in step}:
-            return f"step {s} holds rows of both signs"
+    for step_number, step in enumerate(steps):
+        if {1, -1} <= {rows[row_index].sign for row_index in step}:
+            return f"step {step_number} holds rows of both signs"
     return ""

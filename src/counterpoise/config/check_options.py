@@ -9,7 +9,7 @@ from counterpoise.config.evaluation_settings import parse_settings
 from counterpoise.errors import PoiseError, format_count, unknown_name
 from counterpoise.variants import STAGE_CHECKS, TRACKERS
 
-LARGEST_FLOAT32 = 3.4e38  # its largest number
+LARGEST_FLOAT32 = 3.4e38
 
 
 def check_config(config: RunConfig) -> RunConfig:
@@ -37,37 +37,37 @@ def check_config(config: RunConfig) -> RunConfig:
 
 
 def _check_levels(config: RunConfig) -> str:
-    bad = [level for level in config.task.levels if level not in (1, 2, 3, 4)]
-    return f"task.levels: {bad[0]} is not a level (1 to 4)" if bad else ""
+    unknown_levels = [level for level in config.task.levels if level not in (1, 2, 3, 4)]
+    return f"task.levels: {unknown_levels[0]} is not a level (1 to 4)" if unknown_levels else ""
 
 
 def _check_steps(config: RunConfig) -> str:
     """A plan needs rows for every step; `grouped`, `coupled` and `half_groups` need groups."""
-    rule, steps, prompts = config.batch.composer, config.batch.steps, config.sample.prompts
+    composer, steps, prompts = config.batch.composer, config.batch.steps, config.sample.prompts
     G, tau, target = config.sample.group_size, config.balance.tau, config.balance_target
-    rows = target if tau else prompts * G
+    num_rows = target if tau else prompts * G
     # Reward balance may fill its target with few groups; fewer than this is impossible.
     fewest_groups = math.ceil(target / G)
-    if rule == "whole" and steps != 1:
+    if composer == "whole" and steps != 1:
         return "batch.composer=whole makes one step: set batch.steps=1"
-    if rule == "by_sign" and steps == 1:
+    if composer == "by_sign" and steps == 1:
         return "batch.composer=by_sign puts the signs into different steps: raise batch.steps to 2"
-    if rule == "half_groups" and steps == 1:
+    if composer == "half_groups" and steps == 1:
         return "batch.composer=half_groups needs a step for each half: raise batch.steps to 2"
-    if rows < steps:
-        many = format_count(rows, "row")
-        return f"{many} cannot fill {steps} steps: lower batch.steps or raise sample.prompts"
+    if num_rows < steps:
+        row_count = format_count(num_rows, "row")
+        return f"{row_count} cannot fill {steps} steps: lower batch.steps or raise sample.prompts"
     # These composers place whole groups (or halves of groups), so rows alone are not enough.
-    group_by_group = rule in ("grouped", "coupled", "half_groups")
-    if group_by_group and prompts < steps:
+    places_groups = composer in ("grouped", "coupled", "half_groups")
+    if places_groups and prompts < steps:
         return (
-            f"{format_count(prompts, 'group')} cannot fill {steps} steps by {rule}: "
+            f"{format_count(prompts, 'group')} cannot fill {steps} steps by {composer}: "
             "lower batch.steps or raise sample.prompts"
         )
-    if group_by_group and tau and fewest_groups < steps:
+    if places_groups and tau and fewest_groups < steps:
         return (
             f"balance.target={target} may be {format_count(fewest_groups, 'group')}, which cannot "
-            f"fill {steps} steps by {rule}: lower batch.steps or raise balance.target"
+            f"fill {steps} steps by {composer}: lower batch.steps or raise balance.target"
         )
     return ""
 
@@ -143,9 +143,9 @@ def _check_balance(config: RunConfig) -> str:
 def _check_learning_rates(config: RunConfig) -> str:
     """Reject learning rates that overflow float32."""
     # AdamW's first step multiplies by lr / (1 - 0.9).
-    for name, lr in (("update.lr", config.update.lr), ("warmup.lr", config.warmup.lr)):
+    for option, lr in (("update.lr", config.update.lr), ("warmup.lr", config.warmup.lr)):
         if 10 * lr > LARGEST_FLOAT32:
-            return f"{name}={lr:g}: an update of that size overflows float32: lower it"
+            return f"{option}={lr:g}: an update of that size overflows float32: lower it"
     return ""
 
 
@@ -176,12 +176,12 @@ def _check_trajectory(config: RunConfig) -> str:
 
 def _check_rule(config: RunConfig) -> str:
     """Some rules replace the clip, or contradict another option."""
-    name, update = config.credit.rule, config.update
-    if name != "off" or config.credit.rule_settings:
+    rule, update = config.credit.rule, config.update
+    if rule != "off" or config.credit.rule_settings:
         STAGE_CHECKS.load("credit.rule")(config)
-    if name == "kl_cov" and update.surrogate != "unclipped":
+    if rule == "kl_cov" and update.surrogate != "unclipped":
         return "credit.rule=kl_cov replaces the clip: set update.surrogate=unclipped"
-    if name == "clip_cov" and update.trajectory != "off":
+    if rule == "clip_cov" and update.trajectory != "off":
         return (
             "credit.rule=clip_cov excludes tokens, after which a group no longer cancels: "
             "set update.trajectory=off"
@@ -191,32 +191,34 @@ def _check_rule(config: RunConfig) -> str:
 
 def _check_environment(config: RunConfig) -> str:
     """Some options need single responses, others need episodes."""
-    weights, name = config.credit.weights, config.task.environment
-    if name == "none":
-        answered = "needs the replies of an environment: set task.environment=tries"
-        return f"credit.weights=serl {answered}" if weights == "serl" else ""
-    setting = f"task.environment={name}"
+    weights, environment = config.credit.weights, config.task.environment
+    if environment == "none":
+        remedy = "needs the replies of an environment: set task.environment=tries"
+        return f"credit.weights=serl {remedy}" if weights == "serl" else ""
+    setting = f"task.environment={environment}"
     if weights in ("grail", "oar_g", "oar_p"):
         return f"credit.weights={weights} needs single responses: unset {setting}"
     if config.sample.engine != "native":
         return f"{setting} needs sample.engine=native: other samplers are untested with episodes"
-    if any(also.partition("=")[0].strip() == "overlong" for also in config.verify.also):
+    if any(
+        extra_reward.partition("=")[0].strip() == "overlong" for extra_reward in config.verify.also
+    ):
         return f"{setting}: sample.max_new_tokens cuts turns; leave overlong out of verify.also"
     return ""
 
 
 def _check_vllm(config: RunConfig) -> str:
     """vLLM lacks some abilities of the native sampler."""
-    s = config.sample
-    if s.engine != "vllm":
+    sample = config.sample
+    if sample.engine != "vllm":
         return ""
-    if s.temperature != 1 and (s.top_p < 1 or s.top_k):
+    if sample.temperature != 1 and (sample.top_p < 1 or sample.top_k):
         return (
             "sample.engine=vllm gives no log-probabilities of the full distribution at "
-            f"temperature {s.temperature:g} with top-p or top-k: set sample.top_p=1 and "
+            f"temperature {sample.temperature:g} with top-p or top-k: set sample.top_p=1 and "
             "sample.top_k=0"
         )
-    if s.temperature < 0.01:
+    if sample.temperature < 0.01:
         return "sample.engine=vllm samples at 0.01 and above: raise sample.temperature"
     return ""
 
@@ -234,9 +236,9 @@ def _check_scratch_model(config: RunConfig) -> str:
 
 
 def _check_trackers(config: RunConfig) -> str:
-    for name in config.track.to:
-        if name not in TRACKERS:
-            return f"track.to: {unknown_name('tracker', name, TRACKERS)}"
-        if config.track.to.count(name) > 1:
-            return f"track.to names {name} twice"
+    for tracker in config.track.to:
+        if tracker not in TRACKERS:
+            return f"track.to: {unknown_name('tracker', tracker, TRACKERS)}"
+        if config.track.to.count(tracker) > 1:
+            return f"track.to names {tracker} twice"
     return ""

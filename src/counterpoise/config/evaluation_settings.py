@@ -37,21 +37,24 @@ class EvaluationSetting:
         return replace(sample, temperature=self.temperature, top_p=self.top_p, top_k=0)
 
 
-def parse_setting(text: str, sample: SampleConfig) -> EvaluationSetting:
-    """
+def parse_setting(setting_text: str, sample: SampleConfig) -> EvaluationSetting:
+    """Read one entry of `evaluate.settings`; "training" stands for the options in `sample`.
+
     Example:
-        >>> parse("0.6/0.95", SampleConfig()), parse("training", SampleConfig())
-        (Setting(temperature=0.6, top_p=0.95), Setting(temperature=1.0, top_p=1.0))
+        >>> parse_setting("0.6/0.95", SampleConfig())
+        EvaluationSetting(temperature=0.6, top_p=0.95)
+        >>> parse_setting("training", SampleConfig())
+        EvaluationSetting(temperature=1.0, top_p=1.0)
     """
-    if text == TRAINING_SETTING:
+    if setting_text == TRAINING_SETTING:
         return EvaluationSetting(sample.temperature, sample.top_p)
     try:
-        temperature, top_p = (float(number) for number in text.split("/"))
+        temperature, top_p = (float(number) for number in setting_text.split("/"))
     except ValueError:
         temperature, top_p = 0.0, 0.0  # outside the limits below
     if not (1e-3 <= temperature < 1e3 and 1e-6 <= top_p <= 1):
         raise PoiseError(
-            f"evaluate.settings: '{text}' is not a setting: write 'training', or a "
+            f"evaluate.settings: '{setting_text}' is not a setting: write 'training', or a "
             "temperature and a top-p such as '0.6/0.95'"
         )
     return EvaluationSetting(temperature, top_p)
@@ -72,28 +75,31 @@ def group_by_setting(
 
     The key None holds lines of older runs, which sampled as in training.
     """
-    lines_by_setting: dict[EvaluationSetting | None, list[Mapping[str, Any]]] = {}
-    for line in evaluations:
-        has_setting = "temperature" in line
-        key = EvaluationSetting(line["temperature"], line["top_p"]) if has_setting else None
-        lines_by_setting.setdefault(key, []).append(line)
-    return lines_by_setting
+    records_by_setting: dict[EvaluationSetting | None, list[Mapping[str, Any]]] = {}
+    for record in evaluations:
+        has_setting = "temperature" in record
+        setting = EvaluationSetting(record["temperature"], record["top_p"]) if has_setting else None
+        records_by_setting.setdefault(setting, []).append(record)
+    return records_by_setting
 
 
-def parse_grid(option: str, text: str, default: Sequence[float]) -> list[float]:
+def parse_grid(option: str, numbers_text: str, default: Sequence[float]) -> list[float]:
     """The numbers of a comma-separated list, each a temperature or a top-p that can be sampled.
 
     Example:
         >>> parse_grid("--top-p", "0.7,0.95", (0.95,)), parse_grid("--temperature", "", (0.6,))
         ([0.7, 0.95], [0.6])
     """
-    high = 1.0 if option == "--top-p" else 1e3
-    try:
-        values = [float(number) for number in text.split(",")] if text else list(default)
-    except ValueError:
-        values = [0.0]
-    if len(set(values)) < len(values) or not all(1e-3 <= value <= high for value in values):
+    upper_limit = 1.0 if option == "--top-p" else 1e3
+    values = list(default)
+    if numbers_text:
+        try:
+            values = [float(number) for number in numbers_text.split(",")]
+        except ValueError:
+            values = [0.0]  # outside the limits below
+    if len(set(values)) < len(values) or not all(1e-3 <= value <= upper_limit for value in values):
         raise PoiseError(
-            f"{option} {text}: give distinct numbers from 0.001 to {high:g}, separated by commas"
+            f"{option} {numbers_text}: give distinct numbers from 0.001 to {upper_limit:g}, "
+            "separated by commas"
         )
     return values

@@ -21,10 +21,9 @@ from counterpoise.errors import PoiseError, unknown_name
 from counterpoise.plugins import PLUGIN_CHOICE, is_plugin, pin_plugin
 
 SCHEMA = 1
-OPTION_COUNT = (
-    "option_count"  # in a resolved run: how many options follow, to detect a truncated file
-)
-# Where presets are: in an installed wheel, and in a checkout
+# In a resolved run: how many options follow, to detect a truncated file.
+OPTION_COUNT = "option_count"
+# Where presets are: in an installed wheel, and in a checkout.
 PRESET_FOLDERS = (Path(__file__).parents[1] / "runs", Path(__file__).parents[3] / "runs")
 
 
@@ -49,7 +48,7 @@ def find_run_file(source: str | Path) -> Path:
     path = Path(source)
     if path.is_file():
         return path
-    presets = {p.stem: p for folder in PRESET_FOLDERS for p in folder.glob("*.toml")}
+    presets = {preset.stem: preset for folder in PRESET_FOLDERS for preset in folder.glob("*.toml")}
     if str(source) in presets:
         return presets[str(source)]
     if path.is_dir():
@@ -61,130 +60,176 @@ def config_from_tables(
     tables: Mapping[str, Any], overrides: Sequence[str] = (), where: str = "config"
 ) -> RunConfig:
     """Sections as nested dictionaries -> a checked RunConfig."""
-    merged: dict[str, dict[str, Any]] = {}
-    sections = {f.name: f for f in dataclasses.fields(RunConfig)}
-    for name, table in tables.items():
-        if name == "schema":
+    merged_tables: dict[str, dict[str, Any]] = {}
+    sections = {field.name: field for field in dataclasses.fields(RunConfig)}
+    for section_name, table in tables.items():
+        if section_name == "schema":
             if table != SCHEMA:
                 raise PoiseError(
                     f"{where}: schema {table} is not one this version reads ({SCHEMA})"
                 )
             continue
-        if name == OPTION_COUNT:  # only a stored run is held to it: store/resume.py
+        # store/resume.py checks the count, lab/experiments/experiment_file.py reads the experiment.
+        if section_name in (OPTION_COUNT, "experiment"):
             continue
-        if name == "experiment":  # arms, rates and seeds: lab/experiments/experiment_file.py
-            continue
-        if name not in sections:
-            keys = list(table) if isinstance(table, Mapping) else [name]
-            raise PoiseError(f"{where}: {_unknown_section(name, keys, sections)}")
+        if section_name not in sections:
+            option_names = list(table) if isinstance(table, Mapping) else [section_name]
+            raise PoiseError(f"{where}: {_unknown_section(section_name, option_names, sections)}")
         if not isinstance(table, Mapping):
-            raise PoiseError(f"{where}: [{name}] must be a section of options")
-        merged[name] = dict(table)
+            raise PoiseError(f"{where}: [{section_name}] must be a section of options")
+        merged_tables[section_name] = dict(table)
     override_sources: dict[str, str] = {}  # where each overridden option was given
     for override in overrides:
-        section, key, value = parse_override(override, sections)
-        merged.setdefault(section, {})[key] = value
-        override_sources[f"{section}.{key}"] = f"--set {override}"
-    hints = get_type_hints(RunConfig)
+        override_section, option_name, value = parse_override(override, sections)
+        merged_tables.setdefault(override_section, {})[option_name] = value
+        override_sources[f"{override_section}.{option_name}"] = f"--set {override}"
+    section_types = get_type_hints(RunConfig)
     section_values = {
-        n: read_section(hints[n], n, merged.get(n, {}), where, override_sources) for n in sections
+        section_name: read_section(
+            section_types[section_name],
+            section_name,
+            merged_tables.get(section_name, {}),
+            where,
+            override_sources,
+        )
+        for section_name in sections
     }
     return check_config(RunConfig(**section_values))
 
 
-def parse_override(text: str, sections: Mapping[str, Any]) -> tuple[str, str, Any]:
+def parse_override(override: str, sections: Mapping[str, Any]) -> tuple[str, str, Any]:
     """ "update.lr=3e-4" -> ("update", "lr", 0.0003); bare words are strings, [a, b] two of them."""
-    name, equals, raw = text.partition("=")
-    section, dot, key = name.strip().partition(".")
-    if not equals or not dot or not key:
+    name, equals_sign, raw_value = override.partition("=")
+    section, dot, option_name = name.strip().partition(".")
+    if not equals_sign or not dot or not option_name:
         suggestion = None if dot else suggest_option(section, list_options())
-        like = f"{suggestion}={raw or 'VALUE'}" if suggestion else "update.lr=1e-4"
-        raise PoiseError(f"--set {text}: write section.option=value, for example {like}")
+        example = f"{suggestion}={raw_value or 'VALUE'}" if suggestion else "update.lr=1e-4"
+        raise PoiseError(f"--set {override}: write section.option=value, for example {example}")
     if section not in sections:
-        raise PoiseError(f"--set {text}: {_unknown_section(section, [key], sections)}")
+        raise PoiseError(f"--set {override}: {_unknown_section(section, [option_name], sections)}")
     try:
-        value = tomllib.loads(f"v = {raw.strip()}")["v"]
+        value = tomllib.loads(f"v = {raw_value.strip()}")["v"]
     except tomllib.TOMLDecodeError:
-        value = raw.strip()
-        if value[:1] == "[" and value[-1:] == "]":  # the shell has removed the quotation marks
+        value = raw_value.strip()
+        # The shell may have removed the quotation marks inside a list.
+        if value[:1] == "[" and value[-1:] == "]":
             value = [word.strip() for word in value[1:-1].split(",")]
-    return section, key, value
+    return section, option_name, value
 
 
 def read_section(
-    kind: type, name: str, table: Mapping[str, Any], where: str, given: Mapping[str, str]
+    section_class: type,
+    section_name: str,
+    table: Mapping[str, Any],
+    where: str,
+    override_sources: Mapping[str, str],
 ) -> Any:
-    """One section's options, checked against the fields of `kind` (made by `config.option`)."""
-    known_options = {f.name: f for f in dataclasses.fields(kind)}
-    hints = get_type_hints(kind)
-    values = {}
-    for key, value in table.items():
-        source = given.get(f"{name}.{key}", where)
-        if key not in known_options:
-            raise PoiseError(f"{source}: in [{name}]: {_unknown_option(name, key, known_options)}")
-        meta = known_options[key].metadata
-        values[key] = _check_value(f"{name}.{key}", value, hints[key], meta, source)
-        if PLUGIN_CHOICE in meta["choices"]:
+    """One section's options, checked against the fields of `section_class`.
+
+    The fields are declared by `config.option`. An error names the source of the value: `where`, or
+    the override in `override_sources`.
+    """
+    known_options = {field.name: field for field in dataclasses.fields(section_class)}
+    option_types = get_type_hints(section_class)
+    checked_values = {}
+    for option_name, value in table.items():
+        value_source = override_sources.get(f"{section_name}.{option_name}", where)
+        if option_name not in known_options:
+            fault = _unknown_option(section_name, option_name, known_options)
+            raise PoiseError(f"{value_source}: in [{section_name}]: {fault}")
+        metadata = known_options[option_name].metadata
+        checked_values[option_name] = _check_value(
+            f"{section_name}.{option_name}",
+            value,
+            option_types[option_name],
+            metadata,
+            value_source,
+        )
+        if PLUGIN_CHOICE in metadata["choices"]:
             # A path given by --set is relative to the working directory, not to the run file.
-            folder = Path(where).parent if source == where else Path()
-            values[key] = _pin_plugins(f"{name}.{key}", values[key], folder, source)
-    return kind(**values)
+            folder = Path(where).parent if value_source == where else Path()
+            checked_values[option_name] = _pin_plugins(
+                f"{section_name}.{option_name}", checked_values[option_name], folder, value_source
+            )
+    return section_class(**checked_values)
 
 
-def _unknown_option(section: str, key: str, known: Iterable[str]) -> PoiseError:
-    """The error for an unknown option: with one of another section, if that is what it means."""
-    suggestion = suggest_option(f"{section}.{key}", list_options())
+def _unknown_option(section: str, option_name: str, known_options: Iterable[str]) -> PoiseError:
+    """The error for an unknown option; it suggests another section's option if that is meant."""
+    suggestion = suggest_option(f"{section}.{option_name}", list_options())
     # A name that is only misspelled belongs to its own section, whose choices are listed.
-    if suggestion is None or (suggestion.startswith(f"{section}.") and key not in SYNONYMS):
-        return unknown_name("option", key, known)
-    remark = find_remark(key) or f"(`poise options {key}` lists what is like it)"
-    return PoiseError(f"unknown option '{key}': did you mean '{suggestion}'? {remark}")
+    if suggestion is None or (suggestion.startswith(f"{section}.") and option_name not in SYNONYMS):
+        return unknown_name("option", option_name, known_options)
+    remark = find_remark(option_name) or f"(`poise options {option_name}` lists what is like it)"
+    return PoiseError(f"unknown option '{option_name}': did you mean '{suggestion}'? {remark}")
 
 
-def _unknown_section(name: str, keys: Sequence[str], sections: Iterable[str]) -> PoiseError:
-    """The error for an unknown section: with the option that its first key means elsewhere."""
-    fault = unknown_name("section", name, sections)
-    suggestion = suggest_option(keys[0], list_options()) if keys else None
+def _unknown_section(
+    section_name: str, option_names: Sequence[str], sections: Iterable[str]
+) -> PoiseError:
+    """The error for an unknown section; it suggests what the section's first option may mean."""
+    fault = unknown_name("section", section_name, sections)
+    suggestion = suggest_option(option_names[0], list_options()) if option_names else None
     if suggestion is None or "did you mean" in str(fault):
         return fault
-    return PoiseError(f"unknown section '{name}': did you mean '{suggestion}'?")
+    return PoiseError(f"unknown section '{section_name}': did you mean '{suggestion}'?")
 
 
-def _check_value(name: str, value: Any, kind: Any, meta: Mapping[str, Any], where: str) -> Any:
-    if get_origin(kind) is list:
-        (item,) = get_args(kind)
-        empty = value == [] and not meta["may_be_empty"]
-        if not isinstance(value, list) or empty or any(type(v) is not item for v in value):
-            like = f": write [{value}]" if item is str and isinstance(value, str) else ""
-            raise PoiseError(
-                f"{where}: {name} must be a list of {item.__name__}, not {value!r}{like}"
-            )
+def _check_value(
+    option_name: str, value: Any, option_type: Any, metadata: Mapping[str, Any], source: str
+) -> Any:
+    """The value, with a whole number made a float where needed; raises if it is not allowed."""
+    if get_origin(option_type) is list:
+        (item_type,) = get_args(option_type)
+        _check_list(option_name, value, item_type, metadata, source)
         return value
-    # TOML reads `1` as an integer; a larger one would overflow in float().
-    if kind is float and type(value) is int and abs(value) < 2**1023:
+    # TOML reads `1` as an integer. One that float() cannot hold stays an integer and is refused.
+    if option_type is float and type(value) is int and abs(value) < 2**1023:
         value = float(value)
-    if type(value) is not kind:
-        raise PoiseError(f"{where}: {name} must be {_describe_type(kind)}, not {value!r}")
-    is_plugin_name = PLUGIN_CHOICE in meta["choices"] and is_plugin(value)
-    if meta["choices"] and value not in meta["choices"] and not is_plugin_name:
-        raise PoiseError(f"{where}: {name}: {unknown_name('value', value, meta['choices'])}")
-    if kind is float and not math.isfinite(value):
-        raise PoiseError(f"{where}: {name} must be a finite number, not {value!r}")
-    low, high = meta["at_least"], meta["at_most"]
-    if (low is not None and not value >= low) or (high is not None and not value <= high):
-        bounds = f"at least {low:g}" if high is None else f"between {low:g} and {high:g}"
-        raise PoiseError(f"{where}: {name} must be {bounds}, not {value!r}")
+    if type(value) is not option_type:
+        raise PoiseError(
+            f"{source}: {option_name} must be {_describe_type(option_type)}, not {value!r}"
+        )
+    is_plugin_name = PLUGIN_CHOICE in metadata["choices"] and is_plugin(value)
+    if metadata["choices"] and value not in metadata["choices"] and not is_plugin_name:
+        raise PoiseError(
+            f"{source}: {option_name}: {unknown_name('value', value, metadata['choices'])}"
+        )
+    if option_type is float and not math.isfinite(value):
+        raise PoiseError(f"{source}: {option_name} must be a finite number, not {value!r}")
+    lower_limit, upper_limit = metadata["at_least"], metadata["at_most"]
+    if (lower_limit is not None and not value >= lower_limit) or (
+        upper_limit is not None and not value <= upper_limit
+    ):
+        bounds = (
+            f"at least {lower_limit:g}"
+            if upper_limit is None
+            else f"between {lower_limit:g} and {upper_limit:g}"
+        )
+        raise PoiseError(f"{source}: {option_name} must be {bounds}, not {value!r}")
     return value
 
 
-def _pin_plugins(name: str, value: Any, folder: Path, where: str) -> Any:
+def _check_list(
+    option_name: str, value: Any, item_type: type, metadata: Mapping[str, Any], source: str
+) -> None:
+    is_list = isinstance(value, list) and all(type(entry) is item_type for entry in value)
+    if is_list and (value or metadata["may_be_empty"]):
+        return
+    suggestion = f": write [{value}]" if item_type is str and isinstance(value, str) else ""
+    raise PoiseError(
+        f"{source}: {option_name} must be a list of {item_type.__name__}, not {value!r}{suggestion}"
+    )
+
+
+def _pin_plugins(option_name: str, value: Any, folder: Path, source: str) -> Any:
     """Pin the plugins of an option; paths in a run file are relative to that file's folder."""
     if isinstance(value, list):
-        return [_pin_plugins(name, item, folder, where) for item in value]
+        return [_pin_plugins(option_name, item, folder, source) for item in value]
     try:
         return pin_plugin(value, folder) if is_plugin(value) else value
     except PoiseError as fault:
-        raise PoiseError(f"{where}: {name}: {fault}") from fault
+        raise PoiseError(f"{source}: {option_name}: {fault}") from fault
 
 
 def _describe_type(kind: type) -> str:
@@ -193,12 +238,12 @@ def _describe_type(kind: type) -> str:
 
 def to_toml(config: RunConfig) -> str:
     """The resolved run with every option: the content of config.toml in a run folder."""
-    lines = [f"schema = {SCHEMA}", f"{OPTION_COUNT} = {len(list_options())}"]
+    toml_lines = [f"schema = {SCHEMA}", f"{OPTION_COUNT} = {len(list_options())}"]
     for section in dataclasses.fields(config):
-        lines += ["", f"[{section.name}]"]
-        for key, value in dataclasses.asdict(getattr(config, section.name)).items():
-            lines.append(f"{key} = {_format_toml(value)}")
-    return "\n".join(lines) + "\n"
+        toml_lines += ["", f"[{section.name}]"]
+        for option_name, value in dataclasses.asdict(getattr(config, section.name)).items():
+            toml_lines.append(f"{option_name} = {_format_toml(value)}")
+    return "\n".join(toml_lines) + "\n"
 
 
 def _format_toml(value: Any) -> str:
@@ -210,29 +255,40 @@ def find_plugin_options(config: RunConfig) -> dict[str, tuple[str, ...]]:
     """The plugins that each option names, such as {"verify.name": ("/a/b.py:f@...",)}."""
     plugins_by_option = {}
     for section in dataclasses.fields(config):
-        table = getattr(config, section.name)
-        for f in dataclasses.fields(table):
-            if PLUGIN_CHOICE in f.metadata["choices"]:
-                value = getattr(table, f.name)
-                names = value if isinstance(value, list) else [value]
-                plugins_by_option[f"{section.name}.{f.name}"] = tuple(filter(is_plugin, names))
-    return {option: names for option, names in plugins_by_option.items() if names}
+        section_config = getattr(config, section.name)
+        for field in dataclasses.fields(section_config):
+            if PLUGIN_CHOICE in field.metadata["choices"]:
+                value = getattr(section_config, field.name)
+                candidates = value if isinstance(value, list) else [value]
+                plugins_by_option[f"{section.name}.{field.name}"] = tuple(
+                    filter(is_plugin, candidates)
+                )
+    return {option: candidates for option, candidates in plugins_by_option.items() if candidates}
 
 
 def plugin_overrides(config: RunConfig) -> list[str]:
     """`--set` overrides that repeat the plugins of a run, each pinned to its file's content."""
     options = (option.partition(".")[::2] for option in find_plugin_options(config))
-    return [f"{s}.{key}={_format_toml(getattr(getattr(config, s), key))}" for s, key in options]
+    return [
+        f"{section}.{option_name}={_format_toml(getattr(getattr(config, section), option_name))}"
+        for section, option_name in options
+    ]
 
 
 def list_options() -> list[tuple[str, str, str]]:
     """(name, default, documentation) of every option, in the order of the file."""
-    rows = []
+    option_rows = []
     for section in dataclasses.fields(RunConfig):
-        for f in dataclasses.fields(get_type_hints(RunConfig)[section.name]):
-            default = getattr(get_type_hints(RunConfig)[section.name](), f.name)
-            choices = f" ({', '.join(f.metadata['choices'])})" if f.metadata["choices"] else ""
-            rows.append(
-                (f"{section.name}.{f.name}", json.dumps(default), f.metadata["doc"] + choices)
+        for field in dataclasses.fields(get_type_hints(RunConfig)[section.name]):
+            default = getattr(get_type_hints(RunConfig)[section.name](), field.name)
+            choices = (
+                f" ({', '.join(field.metadata['choices'])})" if field.metadata["choices"] else ""
             )
-    return rows
+            option_rows.append(
+                (
+                    f"{section.name}.{field.name}",
+                    json.dumps(default),
+                    field.metadata["doc"] + choices,
+                )
+            )
+    return option_rows

@@ -16,8 +16,9 @@ def option(
     at_most: float | None = None,
 ) -> Any:
     """Declare an option with its default, its help text `doc` and its limits."""
-    meta = {"doc": doc, "choices": tuple(choices), "at_least": at_least, "at_most": at_most}
-    meta["may_be_empty"] = default == []  # a list that is not empty by default must not be emptied
+    metadata = {"doc": doc, "choices": tuple(choices), "at_least": at_least, "at_most": at_most}
+    # A list that is not empty by default must not be emptied.
+    metadata["may_be_empty"] = default == []
     if isinstance(default, list):
-        return field(default_factory=lambda: list(default), metadata=meta)
-    return field(default=default, metadata=meta)
+        return field(default_factory=lambda: list(default), metadata=metadata)
+    return field(default=default, metadata=metadata)

@@ -158,14 +158,16 @@ def search_options(query: str, options: Sequence[Option]) -> list[Option]:
     if any(option[0] == word or option[0].startswith(f"{word.rstrip('.')}.") for option in options):
         return by_name
     # Synonyms before names: `dataset` is task.path for most people, task.dataset only for a few.
-    ranked = [option for name in SYNONYMS.get(word, ()) for option in options if option[0] == name]
-    ranked += [option for option in options if option[0].endswith(f".{word}")]
-    ranked += by_name
-    ranked += [option for option in options if _mentions(option[2], word)]
-    if not ranked:
+    ranked_options = [
+        option for name in SYNONYMS.get(word, ()) for option in options if option[0] == name
+    ]
+    ranked_options += [option for option in options if option[0].endswith(f".{word}")]
+    ranked_options += by_name
+    ranked_options += [option for option in options if _mentions(option[2], word)]
+    if not ranked_options:
         similar = get_close_matches(word, _known_words(options), n=1, cutoff=0.6)
         return search_options(similar[0], options) if similar else []
-    return list(dict.fromkeys(ranked))
+    return list(dict.fromkeys(ranked_options))
 
 
 def find_remark(query: str) -> str:
@@ -183,23 +185,27 @@ def suggest_option(name: str, options: Sequence[Option], *, exact: bool = False)
         >>> suggest_option("loop.learning_rate", [("update.lr", "1e-6", "learning rate")])
         'update.lr'
     """
-    names = [option[0] for option in options]
+    option_names = [option[0] for option in options]
     section, _, word = _normalize(name).rpartition(".")
-    matches = [full for full in SYNONYMS.get(word, ()) if full in names]
-    matches += [full for full in names if full.endswith(f".{word}")]
+    matches = [option_name for option_name in SYNONYMS.get(word, ()) if option_name in option_names]
+    matches += [option_name for option_name in option_names if option_name.endswith(f".{word}")]
     if matches or exact:
         return matches[0] if matches else None
     # A misspelled name more likely belongs to the section it was written in.
-    own_words = [full.rpartition(".")[2] for full in names if full.startswith(f"{section}.")]
-    similar = get_close_matches(word, own_words, n=1, cutoff=0.7)
+    words_in_section = [
+        option_name.rpartition(".")[2]
+        for option_name in option_names
+        if option_name.startswith(f"{section}.")
+    ]
+    similar = get_close_matches(word, words_in_section, n=1, cutoff=0.7)
     if similar:
         return f"{section}.{similar[0]}"
     similar = get_close_matches(word, _known_words(options), n=1, cutoff=0.75)
     return suggest_option(similar[0], options) if similar else None
 
 
-def _normalize(text: str) -> str:
-    return re.sub(r"[\s-]+", "_", text.strip().lstrip("-").lower())
+def _normalize(query: str) -> str:
+    return re.sub(r"[\s-]+", "_", query.strip().lstrip("-").lower())
 
 
 def _known_words(options: Sequence[Option]) -> list[str]:
@@ -208,7 +214,9 @@ def _known_words(options: Sequence[Option]) -> list[str]:
 
 def _mentions(explanation: str, word: str) -> bool:
     """Whether every part of the word begins a word of the explanation."""
-    parts = [part for part in word.split("_") if len(part) > 1]  # one letter is in every text
-    return bool(parts) and all(
-        re.search(rf"(?<![a-z]){re.escape(part)}", explanation.lower()) for part in parts
+    # A single letter would match nearly every explanation.
+    word_parts = [word_part for word_part in word.split("_") if len(word_part) > 1]
+    return bool(word_parts) and all(
+        re.search(rf"(?<![a-z]){re.escape(word_part)}", explanation.lower())
+        for word_part in word_parts
     )

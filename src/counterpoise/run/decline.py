@@ -1,6 +1,6 @@
 """Detect that training made a model worse: one line at the end of such a run.
 
-    collapsed    success ended below COLLAPSE = 1/2 of where it began
+    collapsed    success ended below COLLAPSE_RATIO = 1/2 of where it began
     declined     success ended below where it began; if the 95 % intervals overlap, maybe by chance
 
 Success is measured on held-out problems, sampled by the first of `evaluate.settings`. Without any,
@@ -17,7 +17,7 @@ from counterpoise.config.evaluation_settings import group_by_setting
 from counterpoise.run.heldout import HeldoutSuccess
 
 COLLAPSE_RATIO = 0.5  # of the success at the beginning
-QUARTER = 4
+NUM_QUARTERS = 4
 REMEDY = "lower update.lr, which was {lr:g}, or stop earlier"
 
 LogRecords = Sequence[Mapping[str, Any]]
@@ -26,36 +26,43 @@ LogRecords = Sequence[Mapping[str, Any]]
 def describe_decline(evaluations: LogRecords, metrics: LogRecords, lr: float) -> str:
     """A warning from a run's evaluations.jsonl and metrics.jsonl; "" if it did not decline.
 
-    Example: "held-out success ended below its start, 46.1 % [41.0, 51.2] -> 32.5 % [29.1, 36.4]"
+    Example:
+        "held-out success ended below its start, 46.1 % [41.0, 51.2] -> 32.5 % [29.1, 36.4]; lower
+        update.lr, which was 0.0001, or stop earlier"
     """
-    settings = group_by_setting(evaluations)
-    if not settings:
-        return _describe_training(metrics, lr)
-    lines = next(iter(settings.values()))
-    start, end = HeldoutSuccess.from_record(lines[0]), HeldoutSuccess.from_record(lines[-1])
-    if end.mean >= start.mean:
+    records_by_setting = group_by_setting(evaluations)
+    if not records_by_setting:
+        return _describe_training_collapse(metrics, lr)
+    # Settings differ in their level of success: compare within the first one only.
+    setting_records = next(iter(records_by_setting.values()))
+    first_success = HeldoutSuccess.from_record(setting_records[0])
+    last_success = HeldoutSuccess.from_record(setting_records[-1])
+    if last_success.mean >= first_success.mean:
         return ""
-    numbers = f"{start} -> {end}"
-    if end.mean < COLLAPSE_RATIO * start.mean:
+    change = f"{first_success} -> {last_success}"
+    if last_success.mean < COLLAPSE_RATIO * first_success.mean:
         return (
-            f"the run collapsed: held-out success ended below half of its start, {numbers}; "
+            f"the run collapsed: held-out success ended below half of its start, {change}; "
             + REMEDY.format(lr=lr)
         )
-    overlap = end.high >= start.low
-    advice = "the intervals overlap, so it may be chance" if overlap else REMEDY.format(lr=lr)
-    return f"held-out success ended below its start, {numbers}; {advice}"
+    advice = REMEDY.format(lr=lr)
+    if last_success.high >= first_success.low:
+        advice = "the intervals overlap, so it may be chance"
+    return f"held-out success ended below its start, {change}; {advice}"
 
 
-def _describe_training(metrics: LogRecords, lr: float) -> str:
-    quarter = len(metrics) // QUARTER
-    if not quarter:
+def _describe_training_collapse(metrics: LogRecords, lr: float) -> str:
+    """A warning from the success on training prompts, for runs without held-out problems."""
+    quarter_length = len(metrics) // NUM_QUARTERS
+    if not quarter_length:
         return ""
-    success = [record["success"] for record in metrics]
-    start, end = sum(success[:quarter]) / quarter, sum(success[-quarter:]) / quarter
-    if end >= COLLAPSE_RATIO * start:
+    success_rates = [record["success"] for record in metrics]
+    first_mean = sum(success_rates[:quarter_length]) / quarter_length
+    last_mean = sum(success_rates[-quarter_length:]) / quarter_length
+    if last_mean >= COLLAPSE_RATIO * first_mean:
         return ""
     return (
         "the run collapsed: success on training prompts ended below half of its start, "
-        f"{100 * start:.1f} % -> {100 * end:.1f} % (first and last quarter of the iterations); "
-        + REMEDY.format(lr=lr)
+        f"{100 * first_mean:.1f} % -> {100 * last_mean:.1f} % "
+        "(first and last quarter of the iterations); " + REMEDY.format(lr=lr)
     )

@@ -10,8 +10,8 @@
     activations tokens of a pass (micro_tokens, or those of a step if fewer) * layers * what a
                 layer keeps for the backward pass: by autograd about 10 hidden + 3 intermediate; on
                 a GPU (`model/layer.py`) 2 hidden + 2 intermediate + (2 heads + 2 key/value heads)
-                * head size; with checkpointing only its input, and
-                one layer as above
+                * head size; with checkpointing only the input of every layer, and one layer
+                as above
 
 These are estimates: attention workspaces and allocator overhead come on top.
 
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     import torch
 
 GB = 1e9
-LIBRARIES = 0.45 * GB  # measured: the process before its first iteration, embedded model
+# Measured: the process before its first iteration, embedded model.
+LIBRARY_BYTES = 0.45 * GB
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class DecoderShape:
     intermediate: int
     vocabulary: int
     tied: bool
-    positions: int  # that it was trained for
+    positions: int  # longest sequence that it was trained for
 
     @property
     def parameters(self) -> int:
@@ -70,44 +71,49 @@ KNOWN_SHAPES = {
 }
 
 
-def find_shape(name: str) -> DecoderShape | None:
+def find_shape(model_name: str) -> DecoderShape | None:
     """A model's shape: from the table above, by name, or from its config.json on this machine."""
-    if name in KNOWN_SHAPES:
-        return KNOWN_SHAPES[name]
+    if model_name in KNOWN_SHAPES:
+        return KNOWN_SHAPES[model_name]
     from counterpoise.model.shapes import SHAPE_PREFIX, shape_config
 
-    if name == "smollm2":
-        name = f"{SHAPE_PREFIX}smollm2-135m"
-    c = shape_config(name) if name.startswith(SHAPE_PREFIX) else _load_model_config(name)
-    if c is None:
+    if model_name == "smollm2":
+        model_name = f"{SHAPE_PREFIX}smollm2-135m"
+    model_config = (
+        shape_config(model_name)
+        if model_name.startswith(SHAPE_PREFIX)
+        else _load_model_config(model_name)
+    )
+    if model_config is None:
         return None
     return DecoderShape(
-        hidden=c.hidden_size,
-        layers=c.num_hidden_layers,
-        heads=c.num_attention_heads,
-        kv_heads=c.num_key_value_heads,
-        head_dim=getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads,
-        intermediate=c.intermediate_size,
-        vocabulary=c.vocab_size,
-        tied=c.tie_word_embeddings,
-        positions=c.max_position_embeddings,
+        hidden=model_config.hidden_size,
+        layers=model_config.num_hidden_layers,
+        heads=model_config.num_attention_heads,
+        kv_heads=model_config.num_key_value_heads,
+        head_dim=getattr(model_config, "head_dim", None)
+        or model_config.hidden_size // model_config.num_attention_heads,
+        intermediate=model_config.intermediate_size,
+        vocabulary=model_config.vocab_size,
+        tied=model_config.tie_word_embeddings,
+        positions=model_config.max_position_embeddings,
     )
 
 
-def _load_model_config(name: str) -> Any:
+def _load_model_config(model_name: str) -> Any:
     """The model's configuration; None if the model is not on this machine."""
     from transformers import AutoConfig
 
     from counterpoise.model.decoder import check_architecture
     from counterpoise.model.load import EMBEDDED_FOLDER
 
-    path = EMBEDDED_FOLDER if name == "embedded" else Path(name)
-    if not (path / "config.json").is_file():
+    model_folder = EMBEDDED_FOLDER if model_name == "embedded" else Path(model_name)
+    if not (model_folder / "config.json").is_file():
         return None
     try:
-        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(model_folder, trust_remote_code=False)
     except Exception as fault:  # transformers raises many types
-        raise PoiseError(f"{path / 'config.json'}: {first_line(fault)}") from fault
+        raise PoiseError(f"{model_folder / 'config.json'}: {first_line(fault)}") from fault
     check_architecture(config)
     return config
 
@@ -117,22 +123,24 @@ def describe_run(config: RunConfig, device: torch.device | None = None) -> str:
 
     `device` is the one that the run would use on this machine, unless another is given.
     """
-    s, n = config.sample, config.loop.iterations
-    rollouts = s.prompts * s.group_size
-    tokens = rollouts * s.max_new_tokens * _max_turns(config)
-    balanced = f"at most {n * config.batch.steps:,} (an update waits for a balanced batch)"
-    updates = balanced if config.balance.tau else f"{n * config.batch.steps:,}"
-    max_rounds, rollout_counts = 1 + s.refills, f"{n * rollouts:,} rollouts"
-    if s.refills:
-        rollout_counts = (
-            f"{rollout_counts}, up to {max_rounds * n * rollouts:,} where groups are replaced"
-        )
+    sample, iterations = config.sample, config.loop.iterations
+    rollouts = sample.prompts * sample.group_size
+    tokens = rollouts * sample.max_new_tokens * _max_turns(config)
+    update_count = f"{iterations * config.batch.steps:,}"
+    if config.balance.tau:
+        update_count = f"at most {update_count} (an update waits for a balanced batch)"
+    # Dynamic sampling may repeat a round for groups whose rewards are all equal.
+    max_rounds = 1 + sample.refills
+    rollout_counts = f"{iterations * rollouts:,} rollouts"
+    if sample.refills:
+        most_rollouts = max_rounds * iterations * rollouts
+        rollout_counts += f", up to {most_rollouts:,} where groups are replaced"
     summary = [
-        f"per iteration  {s.prompts:,} prompts x {s.group_size} = {rollouts:,} rollouts, "
+        f"per iteration  {sample.prompts:,} prompts x {sample.group_size} = {rollouts:,} rollouts, "
         f"{config.batch.steps} optimizer steps ({display_name(config.batch.composer)})",
-        f"in all         {rollout_counts}, updates: {updates}",
+        f"in all         {rollout_counts}, updates: {update_count}",
         f"tokens         at most {max_rounds * tokens:,} sampled an iteration, "
-        f"{n * max_rounds * tokens:,} in all",
+        f"{iterations * max_rounds * tokens:,} in all",
         *describe_memory(config, device),
         *describe_problems(config),
     ]
@@ -145,7 +153,7 @@ def _max_turns(config: RunConfig) -> int:
 
 
 def describe_memory(config: RunConfig, device: torch.device | None = None) -> list[str]:
-    """Lines about the model's size and its memory on the device, in lines."""
+    """Lines about the model's size and the memory that the run needs on the device."""
     shape = find_shape(config.model.name)
     if shape is None:
         return [f"memory         unknown: the shape of {config.model.name} is not here"]
@@ -153,43 +161,60 @@ def describe_memory(config: RunConfig, device: torch.device | None = None) -> li
 
     device = device or choose_device(config.model.device)
     is_float32 = choose_dtype(config.model.dtype, device).itemsize == 4
-    width = 4 if is_float32 else 2
-    training = (16 if is_float32 else 20) * shape.parameters
+    bytes_per_number = 4 if is_float32 else 2
+    # Mixed precision needs more than float32: it keeps float32 masters beside bfloat16 weights.
+    training_bytes = (16 if is_float32 else 20) * shape.parameters
     if config.credit.rule != "off":
         from counterpoise.update.rules.bind import reads_initial_weights
 
-        training += width * shape.parameters * reads_initial_weights(config.credit)
-    per_layer = 10 * shape.hidden + 3 * shape.intermediate
-    if device.type == "cuda":  # the fused layer keeps less than autograd would
-        heads = (2 * shape.heads + 2 * shape.kv_heads) * shape.head_dim
-        per_layer = 2 * shape.hidden + 2 * shape.intermediate + heads
-    activations_per_token = shape.layers * per_layer  # numbers a token
-    if config.update.checkpointing:
-        activations_per_token = shape.layers * shape.hidden + per_layer
-    # An environment may repeat the problem in every turn.
-    length = (config.sample.max_prompt_tokens + config.sample.max_new_tokens) * _max_turns(config)
-    rows_of_step = -(-config.sample.prompts * config.sample.group_size // config.batch.steps)
-    activations = (
-        min(config.update.micro_tokens, rows_of_step * length) * activations_per_token * width
+        training_bytes += bytes_per_number * shape.parameters * reads_initial_weights(config.credit)
+    floats_per_token = _activations_per_token(
+        shape, fused=device.type == "cuda", checkpointing=config.update.checkpointing
     )
-    row_bytes = length * shape.layers * 2 * shape.kv_heads * shape.head_dim * width
+    sample = config.sample
+    # An environment may repeat the problem in every turn.
+    max_row_length = (sample.max_prompt_tokens + sample.max_new_tokens) * _max_turns(config)
+    rows_per_step = -(-sample.prompts * sample.group_size // config.batch.steps)
+    activation_bytes = (
+        min(config.update.micro_tokens, rows_per_step * max_row_length)
+        * floats_per_token
+        * bytes_per_number
+    )
+    kv_bytes_per_row = (
+        max_row_length * shape.layers * 2 * shape.kv_heads * shape.head_dim * bytes_per_number
+    )
     sampler_lines = [
-        f"               keys and values {row_bytes / GB:.3f} GB a row of full length; the sampler",
+        f"               keys and values {kv_bytes_per_row / GB:.3f} GB a row of full length; "
+        "the sampler",
         "               decodes as many rows at once as memory allows, 512 at most on a CPU",
     ]
-    if config.sample.engine == "vllm":
-        share = f"{100 * config.sample.engine_memory:.0f} % of a GPU's memory"
-        sampler_lines = [f"               vLLM's weights, keys and values: {share}"]
-    fault = describe_overflow(
-        0, config.sample.max_new_tokens, shape.positions
-    )  # the length of prompts is unknown
+    if sample.engine == "vllm":
+        memory_share = f"{100 * sample.engine_memory:.0f} % of a GPU's memory"
+        sampler_lines = [f"               vLLM's weights, keys and values: {memory_share}"]
+    # The length of prompts is unknown here: with 0, only a response that is too long by itself is
+    # reported.
+    overflow_warning = describe_overflow(0, sample.max_new_tokens, shape.positions)
     return [
-        f"model          {shape.parameters / 1e6:,.1f} M parameters, {8 * width} bits on {device}",
-        f"memory         training {training / GB:.2f} GB, activations {activations / GB:.2f} GB"
-        + (f", libraries {LIBRARIES / GB:.2f} GB" if device.type == "cpu" else ""),
+        f"model          {shape.parameters / 1e6:,.1f} M parameters, "
+        f"{8 * bytes_per_number} bits on {device}",
+        f"memory         training {training_bytes / GB:.2f} GB, "
+        f"activations {activation_bytes / GB:.2f} GB"
+        + (f", libraries {LIBRARY_BYTES / GB:.2f} GB" if device.type == "cpu" else ""),
         *sampler_lines,
-        *([f"WARNING        {fault}"] if fault else []),
+        *([f"WARNING        {overflow_warning}"] if overflow_warning else []),
     ]
+
+
+def _activations_per_token(shape: DecoderShape, *, fused: bool, checkpointing: bool) -> int:
+    """Numbers that a pass keeps for each token until the backward pass."""
+    per_layer = 10 * shape.hidden + 3 * shape.intermediate
+    # The fused layer of the GPU keeps less for the backward pass than autograd would.
+    if fused:
+        attention = (2 * shape.heads + 2 * shape.kv_heads) * shape.head_dim
+        per_layer = 2 * shape.hidden + 2 * shape.intermediate + attention
+    if checkpointing:
+        return shape.layers * shape.hidden + per_layer
+    return shape.layers * per_layer
 
 
 # -- problems -----------------------------------------------------------------------------------
@@ -199,42 +224,50 @@ def describe_problems(config: RunConfig) -> list[str]:
     """Lines about the problems and what was not checked; errors in files that exist are raised."""
     task = config.task
     problem_files = [
-        name for name in (task.path, task.heldout_path) if name and task.name == "jsonl"
+        file for file in (task.path, task.heldout_path) if file and task.name == "jsonl"
     ]
-    missing = [name for name in (*problem_files, *task.benchmarks) if not Path(name).exists()]
-    load_benchmarks([name for name in task.benchmarks if name not in missing])
-    task_lines = [f"{name} does not exist: the run would fail" for name in missing]
+    missing_files = [file for file in (*problem_files, *task.benchmarks) if not Path(file).exists()]
+    # Loaded only for the errors that this raises.
+    load_benchmarks([file for file in task.benchmarks if file not in missing_files])
+    task_lines = [f"{file} does not exist: the run would fail" for file in missing_files]
     unchecked = ["the model's weights and tokenizer, and so the length of prompts"]
     if task.name == "hub" and task.path:
         task_lines.insert(0, f"{task.path}, by the package `datasets`")
         unchecked.insert(0, "the dataset and its fields")
-    elif set(problem_files) & set(missing):
+    elif set(problem_files) & set(missing_files):
         unchecked.insert(0, "the problems")
     else:
         task_lines.insert(0, _describe_problem_counts(config))
-    heads = ["task", *[""] * (len(task_lines) - 1)]
-    lines = [f"{head:<15}{line}" for head, line in zip(heads, task_lines, strict=True)]
-    return [*lines, f"not checked    {'; '.join(unchecked)}"]
+    labels = ["task", *[""] * (len(task_lines) - 1)]
+    labelled_lines = [
+        f"{label:<15}{task_line}" for label, task_line in zip(labels, task_lines, strict=True)
+    ]
+    return [*labelled_lines, f"not checked    {'; '.join(unchecked)}"]
 
 
 def _describe_problem_counts(config: RunConfig) -> str:
-    """Count the problems. Files are read completely; of generated problems only one is made, which
-    is enough to find a wrong name or a missing package."""
+    """Count the problems.
+
+    Files are read completely. Of generated problems only one is made, which is enough to find a
+    wrong name or a missing package.
+    """
     task = config.task
-    generated = task.name in ("word_problems", "reasoning_gym")
-    few = replace(config, task=replace(task, size=1, heldout=0)) if generated else config
-    problems = load_problems(few)
+    is_generated = task.name in ("word_problems", "reasoning_gym")
+    config_to_load = (
+        replace(config, task=replace(task, size=1, heldout=0)) if is_generated else config
+    )
+    problems = load_problems(config_to_load)
     if config.sample.anchors:
         from counterpoise.sample.anchors import check_generic_texts
 
         check_generic_texts(problems.train, config.sample)
-    train, heldout = len(problems.train), len(problems.heldout)
-    if generated:
-        train, heldout = task.size, task.heldout
-    check_enough_prompts(train, config.sample.prompts)
-    evaluated = min(heldout, config.evaluate.prompts)
-    origin = ", made when the run starts" if generated else ""
+    num_train, num_heldout = len(problems.train), len(problems.heldout)
+    if is_generated:
+        num_train, num_heldout = task.size, task.heldout
+    check_enough_prompts(num_train, config.sample.prompts)
+    num_evaluated = min(num_heldout, config.evaluate.prompts)
+    origin = ", made when the run starts" if is_generated else ""
     return (
-        f"{problems.name}: {train:,} problems to train on{origin}; {heldout:,} held out, "
-        f"{evaluated:,} of them to judge by"
+        f"{problems.name}: {num_train:,} problems to train on{origin}; {num_heldout:,} held out, "
+        f"{num_evaluated:,} of them to judge by"
     )

@@ -45,7 +45,8 @@ class HeldoutSuccess:
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> HeldoutSuccess:
         """Read the fields of this class from a line of evaluations.jsonl, which has others too."""
-        return cls(**{f.name: record[f.name] for f in fields(cls) if f.name in record})
+        names = [field.name for field in fields(cls) if field.name in record]
+        return cls(**{name: record[name] for name in names})
 
     def __str__(self) -> str:
         return str(IntervalEstimate(self.mean, self.low, self.high))
@@ -63,17 +64,19 @@ def evaluate_policy(
 
     Two policies evaluated with the same seed can be compared problem by problem.
     """
-    # A seed depends on the problem's place alone, so the first problems are sampled alike however
-    # many follow.
+    # A seed depends only on a problem's position, so evaluating more problems does not change how
+    # the first ones are sampled.
     seeds_PG = [
         [seed_for(seed, "evaluate", p, g) for g in range(samples)] for p in range(len(prompts))
     ]
-    encoded_prompts = [(p, sampler.policy.encode(p.problem)) for p in prompts]
+    encoded_prompts = [(prompt, sampler.policy.encode(prompt.problem)) for prompt in prompts]
     responses = sample_responses(
         sampler.policy, encoded_prompts, seeds_PG, config, sampler.sample, sampler.episodes
     )
-    texts = [r.text for group in responses for r in group]
-    rewards = score_responses(verifier, texts, [p for p in prompts for _ in range(samples)]).rewards
+    response_texts = [response.text for group in responses for response in group]
+    rewards = score_responses(
+        verifier, response_texts, [prompt for prompt in prompts for _ in range(samples)]
+    ).rewards
     return summarize_rewards(np.array(rewards).reshape(len(prompts), samples))
 
 

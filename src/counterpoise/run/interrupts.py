@@ -20,7 +20,7 @@ REPEATED_SIGNAL_SECONDS = 1.0  # `timeout` sends two signals: within this time t
 def sigterm_as_interrupt() -> Iterator[None]:
     """Inside, SIGTERM raises KeyboardInterrupt. Only for the main thread, as Python requires."""
 
-    def interrupt(number: int, frame: object) -> None:
+    def interrupt(signal_number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
     previous_handler = signal.signal(signal.SIGTERM, interrupt)
@@ -32,36 +32,42 @@ def sigterm_as_interrupt() -> Iterator[None]:
 
 @contextmanager
 def postpone_interrupts(activity: str) -> Iterator[Callable[[], bool]]:
-    """Delay interrupts until the end of the block and print `activity` to stderr meanwhile.
+    """Delay interrupts until the end of the block; the first one prints `activity` to stderr.
 
     Yields a function that says whether an interrupt is waiting. A second signal takes effect at
     once. Signals that are ignored, or that end the process, keep doing so; threads other than the
     main one are not affected.
     """
-    arrived: list[tuple[int, float]] = []
+    received_signals: list[tuple[int, float]] = []  # (signal number, time); at most one
     in_main_thread = threading.current_thread() is threading.main_thread()
-    numbers = (signal.SIGINT, signal.SIGTERM) if in_main_thread else ()
-    handlers = {number: signal.getsignal(number) for number in numbers}
+    signal_numbers = (signal.SIGINT, signal.SIGTERM) if in_main_thread else ()
+    current_handlers = {
+        signal_number: signal.getsignal(signal_number) for signal_number in signal_numbers
+    }
+    # SIG_IGN and SIG_DFL are not callable: such signals are left alone.
     previous_handlers = {
-        number: handler for number, handler in handlers.items() if callable(handler)
+        signal_number: handler
+        for signal_number, handler in current_handlers.items()
+        if callable(handler)
     }
 
-    def wait(number: int, frame: object) -> None:
+    def record_signal(signal_number: int, frame: object) -> None:
         received_at = time.monotonic()
-        if not arrived:
-            arrived.append((number, received_at))
-            notice = f"\npoise: {activity}; interrupt again to stop at once, without it\n"
-            os.write(2, notice.encode())  # not print: a signal may interrupt a half-written buffer
-        elif received_at - arrived[0][1] > REPEATED_SIGNAL_SECONDS:
-            previous_handlers[signal.Signals(number)](number, None)
+        if not received_signals:
+            received_signals.append((signal_number, received_at))
+            message = f"\npoise: {activity}; interrupt again to stop at once, without it\n"
+            # Not print: a signal may interrupt a half-written buffer.
+            os.write(2, message.encode())
+        elif received_at - received_signals[0][1] > REPEATED_SIGNAL_SECONDS:
+            previous_handlers[signal.Signals(signal_number)](signal_number, None)
 
-    for number in previous_handlers:
-        signal.signal(number, wait)
+    for signal_number in previous_handlers:
+        signal.signal(signal_number, record_signal)
     try:
-        yield lambda: bool(arrived)
+        yield lambda: bool(received_signals)
     finally:
-        for number, handler in previous_handlers.items():
-            signal.signal(number, handler)
-    if arrived:
-        number = signal.Signals(arrived[0][0])
-        previous_handlers[number](number, None)
+        for signal_number, handler in previous_handlers.items():
+            signal.signal(signal_number, handler)
+    if received_signals:
+        signal_number = signal.Signals(received_signals[0][0])
+        previous_handlers[signal_number](signal_number, None)

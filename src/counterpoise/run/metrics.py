@@ -27,15 +27,14 @@ class StageClock:
     """Seconds spent in each stage of an iteration."""
 
     def __init__(self) -> None:
-        self.start = self.last = time.perf_counter()
+        self.start_time = self.last_lap_time = time.perf_counter()
         self.laps: dict[str, float] = {}
 
     def lap(self, stage: str) -> None:
-        time_now, name = time.perf_counter(), f"{stage}_seconds"
-        self.laps[name] = (
-            self.laps.get(name, 0.0) + time_now - self.last
-        )  # a stage may run more than once
-        self.last = time_now
+        """Add the seconds since the last lap to `stage`, which may run more than once."""
+        current_time, field_name = time.perf_counter(), f"{stage}_seconds"
+        self.laps[field_name] = self.laps.get(field_name, 0.0) + current_time - self.last_lap_time
+        self.last_lap_time = current_time
 
     def split(self, stage: str, substage: str, seconds: float) -> None:
         """Move `seconds` from `stage` to `substage`, which ran inside it."""
@@ -43,7 +42,7 @@ class StageClock:
         self.laps[f"{substage}_seconds"] = seconds
 
     def total(self) -> float:
-        return time.perf_counter() - self.start
+        return time.perf_counter() - self.start_time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,7 +58,7 @@ class IterationResult:
     description: PlanDescription | None
     results: Sequence[StepResult]
     measurements: Sequence[StepMeasurement]  # of the monitor, one for each monitored step
-    sampling_rounds: int = 1  # of sampling
+    sampling_rounds: int = 1  # 1 plus refills
     drops: Mapping[str, Sequence[tuple[str, int]]] = field(default_factory=dict)  # by reason
 
 
@@ -68,22 +67,23 @@ def metrics_record(
 ) -> dict[str, Any]:
     """One line of metrics.jsonl. Values are None where nothing was updated."""
     rollouts = [rollout for group in iteration.groups for rollout in group.rollouts]
-    answers = [rollout for rollout in rollouts if not rollout.anchor]
-    tokens = sum(len(r.response_tokens) for r in rollouts)
+    # Anchors are sampled from another text than the problem, so success leaves them out.
+    policy_rollouts = [rollout for rollout in rollouts if not rollout.anchor]
+    num_tokens = sum(len(rollout.response_tokens) for rollout in rollouts)
     rewards_PG = [group.rewards_G for group in iteration.groups]
     counts = asdict(buffer.counts)
     return {
         "iteration": iteration.number,
-        "success": float(np.mean([r.reward > 0 for r in answers])),
-        "reward": float(np.mean([r.reward for r in answers])),
-        **_reward_metrics(answers, [rollout for rollout in rollouts if rollout.anchor]),
+        "success": float(np.mean([rollout.reward > 0 for rollout in policy_rollouts])),
+        "reward": float(np.mean([rollout.reward for rollout in policy_rollouts])),
+        **_reward_metrics(policy_rollouts, [rollout for rollout in rollouts if rollout.anchor]),
         "mixed_groups": float(np.mean([np.ptp(rewards) > 0 for rewards in rewards_PG])),
         "sampling_rounds": iteration.sampling_rounds,
         "rollouts": len(rollouts),
-        "rollout_tokens": tokens,
-        "response_length": tokens / len(rollouts),
+        "rollout_tokens": num_tokens,
+        "response_length": num_tokens / len(rollouts),
         **_turn_metrics(rollouts),
-        "truncated_share": float(np.mean([not r.finished for r in rollouts])),
+        "truncated_share": float(np.mean([not rollout.finished for rollout in rollouts])),
         "verifier_timeouts": iteration.scores.timeouts,
         "verifier_crashes": iteration.scores.crashes,
         "buffer_positive": buffer.waiting_positive,
@@ -101,35 +101,40 @@ def metrics_record(
         **monitor_metrics(iteration.measurements),
         **clock.laps,
         "iteration_seconds": clock.total(),
-        "tokens_per_second": tokens / clock.laps["sample_seconds"],
+        "tokens_per_second": num_tokens / clock.laps["sample_seconds"],
     }
 
 
 def _reward_metrics(answers: Sequence[Rollout], anchors: Sequence[Rollout]) -> dict[str, float]:
     """Means of the extra rewards and the success of anchors, in runs that have them."""
     means = {
-        f"reward_{name}": float(np.mean([r.extra_rewards[name] for r in answers]))
-        for name in answers[0].extra_rewards
+        f"reward_{reward_name}": float(
+            np.mean([rollout.extra_rewards[reward_name] for rollout in answers])
+        )
+        for reward_name in answers[0].extra_rewards
     }
     if anchors:
-        means["anchor_success"] = float(np.mean([r.reward > 0 for r in anchors]))
+        means["anchor_success"] = float(np.mean([rollout.reward > 0 for rollout in anchors]))
     return means
 
 
 def _turn_metrics(rollouts: Sequence[Rollout]) -> dict[str, Any]:
-    """In runs with an environment: the mean number of turns, and the success at turn k among the
-    episodes that reached it."""
+    """In runs with an environment: the mean number of turns, and the success at each turn.
+
+    The success at a turn is that of the episodes that reached it.
+    """
     episodes = [rollout.turns for rollout in rollouts if rollout.turns]
     if not episodes:
         return {}
-    turns_by_position = [
-        [t[k] for t in episodes if len(t) > k] for k in range(max(map(len, episodes)))
+    turns_by_index = [
+        [turns[turn_index] for turns in episodes if len(turns) > turn_index]
+        for turn_index in range(max(map(len, episodes)))
     ]
     return {
         "turns": float(np.mean([len(turns) for turns in episodes])),
         "turn_success": [
-            float(np.mean([not turn.feedback for turn in turns_at_k]))
-            for turns_at_k in turns_by_position
+            float(np.mean([not turn.feedback for turn in turns_at_index]))
+            for turns_at_index in turns_by_index
         ],
         "told_tokens": sum(rollout.num_observation_tokens for rollout in rollouts),
     }
@@ -138,9 +143,9 @@ def _turn_metrics(rollouts: Sequence[Rollout]) -> dict[str, Any]:
 def drop_record(iteration: IterationResult) -> dict[str, Any]:
     """A line of drops.jsonl: {"no_spread": {"7:word_problems/train/12": [0, 1, 2, 3]}, ...}."""
     record: dict[str, Any] = {"iteration": iteration.number}
-    for reason, names in iteration.drops.items():
+    for reason, row_names in iteration.drops.items():
         groups: dict[str, list[int]] = record.setdefault(reason, {})
-        for group, index in names:
+        for group, index in row_names:
             groups.setdefault(group, []).append(index)
     return record
 
@@ -149,46 +154,61 @@ def explain_no_step(records: Sequence[Mapping[str, Any]]) -> str:
     """Why a run took no optimizer step, from its lines of metrics.jsonl; "" if it took one."""
     if any(record["steps"] for record in records):
         return ""
-    success = {record["success"] for record in records}
+    success_rates = {record["success"] for record in records}
     # A positive share is recorded only with a plan: steps were attempted and all were skipped.
     if any(record["positive_share"] is not None for record in records):
-        why = "no loss or gradient was finite: lower update.lr"
-    elif any(r["buffer_positive"] or r["buffer_negative"] or r["dropped_aged"] for r in records):
-        why = "no batch was balanced: lower balance.target or balance.tau, or sample more"
-    elif success == {0.0} and not any(record["reward"] for record in records):
-        why = (
+        reason = "no loss or gradient was finite: lower update.lr"
+    elif any(
+        record["buffer_positive"] or record["buffer_negative"] or record["dropped_aged"]
+        for record in records
+    ):
+        reason = "no batch was balanced: lower balance.target or balance.tau, or sample more"
+    elif success_rates == {0.0} and not any(record["reward"] for record in records):
+        reason = (
             "every reward was 0: check the reward, take easier problems, or warm up (poise warmup)"
         )
-    elif success == {1.0}:
-        why = "every response was correct: check the reward, or take harder problems"
+    elif success_rates == {1.0}:
+        reason = "every response was correct: check the reward, or take harder problems"
     else:
-        why = "the rewards of a group were always equal: check the reward, or take other problems"
-    return f"no optimizer step was taken: {why}"
+        reason = (
+            "the rewards of a group were always equal: check the reward, or take other problems"
+        )
+    return f"no optimizer step was taken: {reason}"
 
 
 def _plan_metrics(description: PlanDescription | None) -> dict[str, Any]:
-    return {name: description[name] if description else None for name in PLAN_METRICS}  # type: ignore[literal-required]
+    if description is None:
+        return dict.fromkeys(PLAN_METRICS)
+    numbers: dict[str, Any] = {**description}
+    return {metric_name: numbers[metric_name] for metric_name in PLAN_METRICS}
 
 
 def _update_metrics(results: Sequence[StepResult]) -> dict[str, Any]:
-    completed = [r for r in results if not r.skipped]
+    # A skipped step changed nothing: its numbers would only dilute the means.
+    completed = [result for result in results if not result.skipped]
     if not completed:
         return {"steps": 0, "skipped_steps": len(results), **dict.fromkeys(UPDATE_METRICS)}
-    entropies = np.concatenate([e for r in completed for e in r.entropies])
-    logprobs = np.concatenate([x for r in completed for x in r.logprobs])
-    old = np.concatenate([x for r in completed for x in r.old_logprobs])
+    entropies = np.concatenate(
+        [entropies_T for result in completed for entropies_T in result.entropies]
+    )
+    logprobs = np.concatenate(
+        [logprobs_T for result in completed for logprobs_T in result.logprobs]
+    )
+    old_logprobs = np.concatenate(
+        [logprobs_T for result in completed for logprobs_T in result.old_logprobs]
+    )
     return {
         "steps": len(completed),
         "skipped_steps": len(results) - len(completed),
-        "loss": float(np.mean([r.loss for r in completed])),
-        "grad_norm": float(np.mean([r.grad_norm for r in completed])),
-        "clipped_share": float(np.mean([r.clipped_share for r in completed])),
-        "capped_share": float(np.mean([r.capped_share for r in completed])),
-        "added_loss": float(np.mean([r.added_loss for r in completed])),
-        "chosen_share": float(np.mean([r.chosen_share for r in completed])),
+        "loss": float(np.mean([result.loss for result in completed])),
+        "grad_norm": float(np.mean([result.grad_norm for result in completed])),
+        "clipped_share": float(np.mean([result.clipped_share for result in completed])),
+        "capped_share": float(np.mean([result.capped_share for result in completed])),
+        "added_loss": float(np.mean([result.added_loss for result in completed])),
+        "chosen_share": float(np.mean([result.chosen_share for result in completed])),
         "entropy": float(entropies.mean()),
-        "old_logprob": float(old.mean()),
-        "mean_ratio": float(np.exp(logprobs - old).mean()),
+        "old_logprob": float(old_logprobs.mean()),
+        "mean_ratio": float(np.exp(logprobs - old_logprobs).mean()),
     }
 
 
@@ -221,52 +241,58 @@ def token_trace(iteration: IterationResult) -> TokenTrace:
     """
     results = iteration.results
     rows = [row for result in results for row in result.rows]
-    steps = np.repeat(np.arange(len(results), dtype=np.int16), [len(r.rows) for r in results])
-    lengths = [iteration.batch[row].num_tokens for row in rows]
-    starts = np.cumsum([0, *lengths])
-    values: tuple[np.ndarray, ...] = (
-        np.repeat(steps, lengths),
-        np.repeat(np.array(rows, dtype=np.int32), lengths),
-        (np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)).astype(np.int32),
-        _concatenate([iteration.batch[row].content.response_tokens for row in rows]),
-        _concatenate([x for result in results for x in result.advantages]),
-        _concatenate([x for result in results for x in result.old_logprobs]),
-        _concatenate([x for result in results for x in result.logprobs]),
-        _concatenate([x for result in results for x in result.entropies]),
-        _concatenate([x for result in results for x in result.pulls]),
+    step_of_row = np.repeat(
+        np.arange(len(results), dtype=np.int16), [len(result.rows) for result in results]
     )
-    columns = dict(zip(TRACE_COLUMNS, values, strict=True))
-    start_of = dict(zip(rows, starts.tolist(), strict=False))
+    lengths = [iteration.batch[row].num_tokens for row in rows]
+    row_offsets = np.cumsum([0, *lengths])
+    # In the order of TOKEN_COLUMNS.
+    column_values: tuple[np.ndarray, ...] = (
+        np.repeat(step_of_row, lengths),
+        np.repeat(np.array(rows, dtype=np.int32), lengths),
+        (np.arange(row_offsets[-1]) - np.repeat(row_offsets[:-1], lengths)).astype(np.int32),
+        _concatenate([iteration.batch[row].content.response_tokens for row in rows]),
+        _concatenate([values_T for result in results for values_T in result.advantages]),
+        _concatenate([values_T for result in results for values_T in result.old_logprobs]),
+        _concatenate([values_T for result in results for values_T in result.logprobs]),
+        _concatenate([values_T for result in results for values_T in result.entropies]),
+        _concatenate([values_T for result in results for values_T in result.pulls]),
+    )
+    columns = dict(zip(TRACE_COLUMNS, column_values, strict=True))
+    offset_of_row = dict(zip(rows, row_offsets.tolist(), strict=False))
     measured_rows = [
-        rows_of[i]
-        for view, rows_of in _measurements_with_rows(iteration)
-        for i in view.measured_rows
+        batch_rows[row_index]
+        for measurement, batch_rows in _measurements_with_rows(iteration)
+        for row_index in measurement.measured_rows
     ]
-    measured_positions = [
-        start_of[row] + np.arange(iteration.batch[row].num_tokens) for row in measured_rows
+    measured_indices = [
+        offset_of_row[row] + np.arange(iteration.batch[row].num_tokens) for row in measured_rows
     ]
     return TokenTrace(
         {
             **columns,
             **token_columns(
-                iteration.measurements, _concatenate(measured_positions), len(values[0])
+                iteration.measurements, _concatenate(measured_indices), len(column_values[0])
             ),
         }
     )
 
 
-def _concatenate(parts: Sequence[np.ndarray]) -> np.ndarray:
-    return np.concatenate(parts) if parts else np.empty(0)
+def _concatenate(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate(arrays) if arrays else np.empty(0)
 
 
 def push_trace(iteration: IterationResult) -> TokenTrace | None:
     """The strongest pushes on the tokens of watched groups; None if no group was watched."""
     return push_table(
-        iteration.measurements, [rows for _, rows in _measurements_with_rows(iteration)]
+        iteration.measurements, [batch_rows for _, batch_rows in _measurements_with_rows(iteration)]
     )
 
 
 def _measurements_with_rows(iteration: IterationResult) -> list[tuple[StepMeasurement, list[int]]]:
     """Each measurement with the batch indices of its rows."""
     steps = iteration.plan.steps if iteration.plan else ()
-    return [(view, [steps[view.step][i] for i in view.rows]) for view in iteration.measurements]
+    return [
+        (measurement, [steps[measurement.step][row_index] for row_index in measurement.rows])
+        for measurement in iteration.measurements
+    ]

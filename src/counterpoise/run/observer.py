@@ -14,10 +14,13 @@ from counterpoise.run.heldout import HeldoutSuccess
 
 
 class RunObserver:
+    """Override what you need; every method returns at once by default."""
+
     def notify(self, message: str) -> None:
         """A notice for the user, such as prompts left out or a damaged checkpoint."""
 
-    def on_start(self, config: RunConfig, parameters: int, iteration: int) -> None: ...
+    def on_start(self, config: RunConfig, parameters: int, iteration: int) -> None:
+        """Training begins: the model's number of parameters, and the iterations already done."""
 
     def on_iteration(self, record: dict[str, Any]) -> None:
         """A finished iteration: its line of metrics.jsonl."""

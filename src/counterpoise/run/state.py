@@ -60,14 +60,14 @@ class RunState:
 
 def new_state(policy: Policy, config: RunConfig) -> RunState:
     """The state at the start of a run, with the weights that the policy was loaded with."""
-    options = config.update
+    update_options = config.update
     return RunState(
         policy,
-        Optimizer(policy.model, options),
+        Optimizer(policy.model, update_options),
         _make_buffer(config),
-        MicroBatch(options.micro_tokens),
+        MicroBatch(update_options.micro_tokens),
         MicroBatch(config.sample.prompts, caption=PROMPTS_CAPTION),
-        choose_passes(options),
+        choose_passes(update_options),
         initial_weights=copy_initial_weights(policy, config.credit),
     )
 
@@ -75,14 +75,14 @@ def new_state(policy: Policy, config: RunConfig) -> RunState:
 def save_state(folder: RunFolder, state: RunState, config: RunConfig) -> None:
     """Write a checkpoint. Logs are flushed first, because a checkpoint implies complete logs."""
     folder.sync()
-    rows, tensors = rows_to_tensors(state.buffer.state())
+    row_records, row_tensors = rows_to_tensors(state.buffer.state())
     snapshot = checkpoint.Checkpoint(
         iteration=state.iteration,
         model=checkpoint.model_weights(state.policy.model),
         optimizer=state.optimizer.state(),
-        buffer=tensors,
+        buffer=row_tensors,
         state={
-            "rows": rows,
+            "rows": row_records,
             "counts": asdict(state.buffer.counts),
             "skipped_in_a_row": state.skipped_in_a_row,
             "micro_tokens": state.micro_batch.size,
@@ -97,8 +97,8 @@ def save_state(folder: RunFolder, state: RunState, config: RunConfig) -> None:
 def check_finite(state: RunState, iteration: int) -> None:
     """Stop the run before weights that are not finite are stored: they cannot sample."""
     with torch.no_grad():
-        largest = get_total_norm(state.optimizer.weights, norm_type=math.inf)
-    if not largest.isfinite():
+        largest_weight = get_total_norm(state.optimizer.weights, norm_type=math.inf)
+    if not largest_weight.isfinite():
         raise PoiseError(
             f"the weights are not finite after the update of iteration {iteration}: start a "
             "new run with a lower update.lr or update.weight_decay; everything written before this "
@@ -108,11 +108,15 @@ def check_finite(state: RunState, iteration: int) -> None:
 
 def refill_buffer(state: RunState, rows: list[Row]) -> None:
     """Replace the buffer's waiting rows, for example by rows with scores."""
-    old = state.buffer
+    old_buffer = state.buffer
     state.buffer = RewardBalancedBuffer(
-        tau=old.tau, target=old.target, unit=old.unit, max_age=old.max_age, rows=rows,
-        counts=old.counts,
-    )  # fmt: skip
+        tau=old_buffer.tau,
+        target=old_buffer.target,
+        unit=old_buffer.unit,
+        max_age=old_buffer.max_age,
+        rows=rows,
+        counts=old_buffer.counts,
+    )
 
 
 def restore_state(
@@ -126,8 +130,8 @@ def restore_state(
 ) -> RunState:
     """Load the newest intact checkpoint and rewind the folder to it.
 
-    A run that was killed before its first checkpoint was due starts again. Anything else that is
-    missing is an error, raised before the folder is changed, unless the user permits it.
+    A run that was killed before its first checkpoint starts again. Anything else that is missing
+    is an error, raised before the folder is changed, unless the user permits it.
     Evaluations are expected only if there are `heldout` problems.
     """
     state = new_state(policy, config)
@@ -152,30 +156,18 @@ def restore_state(
             f"raise loop.iterations={config.loop.iterations} to at least that"
         )
     if folder.writable:
-        evaluated = bool(heldout[: config.evaluate.prompts])
-        settle_missing_logs(folder, config, snapshot.iteration, evaluated, permissions, notify)
+        expects_evaluations = bool(heldout[: config.evaluate.prompts])
+        settle_missing_logs(
+            folder, config, snapshot.iteration, expects_evaluations, permissions, notify
+        )
         checkpoint.remove_superseded(
             folder.checkpoints, snapshot.iteration, config.loop.keep_checkpoints
         )
-    # From here on nothing is refused any more, so the folder may be changed.
-    checkpoint.set_model_weights(policy.model, snapshot.model)
-    state.optimizer.restore(snapshot.optimizer)
-    rows = rows_from_tensors(snapshot.state["rows"], snapshot.buffer)
-    state.buffer = _make_buffer(config, rows, BufferCounts(**snapshot.state["counts"]))
-    state.skipped_in_a_row = snapshot.state["skipped_in_a_row"]
-    for size, name in (
-        (state.micro_batch, "micro_tokens"),
-        (state.prompts_per_draw, "prompts_at_once"),
-    ):
-        size.size = min(
-            size.size, snapshot.state.get(name, size.size)
-        )  # older checkpoints lack them
-    state.iteration = snapshot.iteration
+    # All checks have passed: nothing below refuses the run.
+    _apply_checkpoint(state, snapshot, config)
     folder.rewind(snapshot.iteration)
-    if (
-        is_finished(folder.path, snapshot.iteration)
-        and snapshot.iteration == config.loop.iterations
-    ):
+    has_all_iterations = snapshot.iteration == config.loop.iterations
+    if is_finished(folder.path, snapshot.iteration) and has_all_iterations:
         notify(
             f"already finished: {snapshot.iteration} iterations; to continue, raise "
             f"loop.iterations, for example --set loop.iterations={2 * snapshot.iteration}"
@@ -183,6 +175,22 @@ def restore_state(
     else:
         notify(f"resuming after iteration {snapshot.iteration}")
     return state
+
+
+def _apply_checkpoint(state: RunState, snapshot: checkpoint.Checkpoint, config: RunConfig) -> None:
+    """Set a new state to what a checkpoint holds."""
+    checkpoint.set_model_weights(state.policy.model, snapshot.model)
+    state.optimizer.restore(snapshot.optimizer)
+    waiting_rows = rows_from_tensors(snapshot.state["rows"], snapshot.buffer)
+    state.buffer = _make_buffer(config, waiting_rows, BufferCounts(**snapshot.state["counts"]))
+    state.skipped_in_a_row = snapshot.state["skipped_in_a_row"]
+    # Sizes that had been lowered to fit into memory stay lowered; older checkpoints lack them.
+    for fitted, state_name in (
+        (state.micro_batch, "micro_tokens"),
+        (state.prompts_per_draw, "prompts_at_once"),
+    ):
+        fitted.size = min(fitted.size, snapshot.state.get(state_name, fitted.size))
+    state.iteration = snapshot.iteration
 
 
 def _make_buffer(

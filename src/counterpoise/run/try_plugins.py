@@ -28,40 +28,51 @@ NUM_TRIAL_PROBLEMS = 2
 
 def check_plugins_load(config: RunConfig) -> None:
     """Raise an error if a plugin cannot be loaded or does not accept its arguments."""
-    for name in plugin_rewards(config.verify):
-        VERIFIERS.load(name)
+    for reward_name in plugin_rewards(config.verify):
+        VERIFIERS.load(reward_name)
     if is_plugin(config.batch.composer):
         COMPOSERS.load(config.batch.composer)
 
 
 def try_plugins(config: RunConfig, engine: str = "native") -> list[str]:
     """Call every plugin once and return a line about each, for the end of a dry run."""
-    names = plugin_rewards(config.verify)
-    prompts = load_first_problems(config) if names else ()
-    lines = []
-    for name in names:
-        outcome = _try_reward(name, prompts, is_extra=name != config.verify.name)
-        lines.append(f"#   own reward     {display_name(name)}: {outcome}")
-    if is_plugin(name := config.batch.composer):
+    reward_names = plugin_rewards(config.verify)
+    prompts = load_first_problems(config) if reward_names else ()
+    report_lines = []
+    for reward_name in reward_names:
+        is_extra = reward_name != config.verify.name
+        outcome = _try_reward(reward_name, prompts, is_extra=is_extra)
+        report_lines.append(f"#   own reward     {display_name(reward_name)}: {outcome}")
+    if is_plugin(composer := config.batch.composer):
         rows = make_trial_rows(config, rollouts=engine == "native")
-        plan = compose(name, rows, config.batch.steps, config.loop.seed)
-        sizes = ", ".join(str(len(step)) for step in plan.steps)
-        lines.append(f"#   own composer   {display_name(name)}: steps of {sizes} rows")
-    return lines
+        plan = compose(composer, rows, config.batch.steps, config.loop.seed)
+        step_sizes = ", ".join(str(len(step)) for step in plan.steps)
+        report_lines.append(
+            f"#   own composer   {display_name(composer)}: steps of {step_sizes} rows"
+        )
+    return report_lines
 
 
-def _try_reward(name: str, prompts: Sequence[Prompt], *, is_extra: bool) -> str:
-    """The rewards of correct and of empty responses; an extra reward may always be equal."""
+def _try_reward(reward_name: str, prompts: Sequence[Prompt], *, is_extra: bool) -> str:
+    """Describe the rewards of correct and of empty responses, with a warning if all are equal.
+
+    An extra reward may give all of them the same value without a warning.
+    """
     if not prompts:
         return "not tried: the problems are not on this machine"
-    texts = [*(f"\\boxed{{{prompt.answer}}}" for prompt in prompts), *("" for _ in prompts)]
-    rewards = score_responses(VERIFIERS.load(name)(), texts, [*prompts, *prompts]).rewards
-    boxed, empty = (f"{rewards[k * len(prompts)]:g}" for k in range(2))
-    outcome = f"{boxed} for the answer in a box, {empty} for nothing"
+    responses = [*(f"\\boxed{{{prompt.answer}}}" for prompt in prompts), *("" for _ in prompts)]
+    rewards = score_responses(
+        VERIFIERS.load(reward_name)(), responses, [*prompts, *prompts]
+    ).rewards
+    reward_if_correct, reward_if_empty = rewards[0], rewards[len(prompts)]
+    outcome = f"{reward_if_correct:g} for the answer in a box, {reward_if_empty:g} for nothing"
     if len(set(rewards)) == 1 and not is_extra:
         outcome += ": groups with equal rewards take no step"
-    if (positional := reward_arguments(name).positional) and positional[1] not in ROLES:
-        outcome += f" ({positional[1]}: the answers)"
+    # The second positional argument receives the answers, even if its name does not say so.
+    if positional_arguments := reward_arguments(reward_name).positional:
+        _, answers_argument = positional_arguments
+        if answers_argument not in ROLES:
+            outcome += f" ({answers_argument}: the answers)"
     return outcome
 
 
@@ -70,8 +81,8 @@ def load_first_problems(config: RunConfig) -> Sequence[Prompt]:
     task = config.task
     if task.name == "hub" or (task.name == "jsonl" and not Path(task.path).is_file()):
         return ()
-    few = replace(task, size=NUM_TRIAL_PROBLEMS, heldout=0, heldout_path="")
-    return load_problems(replace(config, task=few)).train[:NUM_TRIAL_PROBLEMS]
+    small_task = replace(task, size=NUM_TRIAL_PROBLEMS, heldout=0, heldout_path="")
+    return load_problems(replace(config, task=small_task)).train[:NUM_TRIAL_PROBLEMS]
 
 
 def make_trial_rows(config: RunConfig, *, rollouts: bool) -> list[Row]:
@@ -85,17 +96,17 @@ def make_trial_rows(config: RunConfig, *, rollouts: bool) -> list[Row]:
     logprobs_T = np.full(longest, -1.0, dtype=np.float32)
     rows = []
     for p, g in np.ndindex(P, G):
-        T, right = int(lengths_PG[p, g]), g % 2 == 0
+        T, is_correct = int(lengths_PG[p, g]), g % 2 == 0
         rollout = Rollout(
             prompt_id=str(p),
             prompt="1 + 1 = ?",
             answer="2",
-            response="\\boxed{2}" if right else "\\boxed{3}",
-            reward=float(right),
+            response="\\boxed{2}" if is_correct else "\\boxed{3}",
+            reward=float(is_correct),
             prompt_tokens=tokens_T[:1],
             response_tokens=tokens_T[:T],
             sampled_logprobs=logprobs_T[:T],
         )
-        row = Row(f"1:{p}", advantage=1.0 if right else -1.0, num_tokens=T, index=g, born=1)
+        row = Row(f"1:{p}", advantage=1.0 if is_correct else -1.0, num_tokens=T, index=g, born=1)
         rows.append(replace(row, rollout=rollout) if rollouts else row)
     return rows

@@ -15,21 +15,26 @@ def write_iteration(
     record: dict[str, Any],
     store: StoreConfig,
 ) -> None:
-    """Write rollouts, tokens and plan as `store` says, the drops, and the line of metrics.jsonl.
+    """Write rollouts, tokens and plan (those that `store` asks for), drops and metrics.
 
-    That line comes last: an iteration that has it is complete.
+    The line of metrics.jsonl comes last: an iteration that has it is complete.
     """
-    number = iteration.number
+    iteration_number = iteration.number
     if store.rollouts:
-        folder.write_rollouts(number, iteration.groups)
+        folder.write_rollouts(iteration_number, iteration.groups)
     if store.tokens and any(result.rows for result in iteration.results):
-        folder.write_table("tokens", number, metrics.token_trace(iteration))
-        if pushed := metrics.push_trace(iteration):
-            folder.write_table("pushes", number, pushed)
+        folder.write_table("tokens", iteration_number, metrics.token_trace(iteration))
+        if push_table := metrics.push_trace(iteration):
+            folder.write_table("pushes", iteration_number, push_table)
     if iteration.plan and iteration.description:
-        numbers = {k: v for k, v in iteration.description.items() if not isinstance(v, list)}
-        short = {"iteration": number, "describe": numbers}  # without the rows and steps
-        folder.append("plans", metrics.plan_record(iteration) if store.report else short)
+        plan_numbers = {
+            field: value
+            for field, value in iteration.description.items()
+            if not isinstance(value, list)
+        }
+        # Only the report draws the rows and steps of a plan.
+        short_record = {"iteration": iteration_number, "describe": plan_numbers}
+        folder.append("plans", metrics.plan_record(iteration) if store.report else short_record)
     if iteration.drops:
         folder.append("drops", metrics.drop_record(iteration))
     folder.append("metrics", record)

@@ -6,9 +6,8 @@
 
 A checkpoint is written to a temporary folder, flushed to the disk and renamed: complete or absent.
 The manifest holds the SHA-256 of every file, so a damaged checkpoint is detected and the one before
-it is used. options.toml is the run's config.toml when the checkpoint was
-saved; checkpoints of version 0.1.0 lack it. Random state needs no saving: every choice is a
-function of the run's seed.
+it is used. options.toml is the run's config.toml when the checkpoint was saved; checkpoints of
+version 0.1.0 lack it. Random state needs no saving: every choice is a function of the run's seed.
 """
 
 from __future__ import annotations
@@ -50,18 +49,18 @@ class Checkpoint:
 
 def model_weights(model: nn.Module) -> dict[str, Tensor]:
     """Parameters by name; a tied tensor appears once."""
-    return {name: p.detach().contiguous() for name, p in model.named_parameters()}
+    return {name: parameter.detach().contiguous() for name, parameter in model.named_parameters()}
 
 
 def set_model_weights(model: nn.Module, saved: Mapping[str, Tensor]) -> None:
     """Copy weights from `model_weights` back into the model."""
     parameters = dict(model.named_parameters())
-    for name, tensor in saved.items():
-        parameters[name].data.copy_(tensor)
+    for parameter_name, weights in saved.items():
+        parameters[parameter_name].data.copy_(weights)
 
 
 def load_checkpoint_weights(model: nn.Module, name: str, path: Path) -> None:
-    """Load the weights of a checkpoint into `model`, the model `name` that its run started from."""
+    """Load the weights of a checkpoint; `model` is the run's initial model, called `name`."""
     try:
         weights = load_file(path / MODEL_FILE)
     except (OSError, SafetensorError) as fault:
@@ -74,7 +73,8 @@ def load_checkpoint_weights(model: nn.Module, name: str, path: Path) -> None:
 def save(folder: Path, checkpoint: Checkpoint, keep: int) -> None:
     """Write a checkpoint, then remove all older ones except the newest `keep` - 1."""
     make_folder(folder)
-    remove_leftovers(folder, f"{PREFIX}*")  # of a process that was killed while saving
+    # A process that was killed while saving leaves its temporary folder behind.
+    remove_leftovers(folder, f"{PREFIX}*")
     with atomic_write(folder / folder_name(checkpoint.iteration)) as temporary:
         temporary.mkdir()
         for component in ("model", "optimizer", "buffer"):
@@ -94,8 +94,10 @@ def remove_superseded(folder: Path, iteration: int, keep: int) -> None:
     Later ones stay but do not count: they must be damaged, or the run would have resumed from them,
     and must not displace one that can be used.
     """
-    older = [path for path in list_checkpoints(folder) if iteration_of(path) < iteration]
-    for path in older[: max(0, len(older) - (keep - 1))]:
+    older_checkpoints = [
+        path for path in list_checkpoints(folder) if iteration_of(path) < iteration
+    ]
+    for path in older_checkpoints[: max(0, len(older_checkpoints) - (keep - 1))]:
         shutil.rmtree(path)
 
 
@@ -112,8 +114,10 @@ def run_of_checkpoint(path: Path) -> Path | None:
 
 def list_checkpoints(folder: Path) -> list[Path]:
     """Checkpoint folders, oldest first, without unfinished ones (whose names start with a dot)."""
-    candidates = [p for p in folder.glob(f"{PREFIX}*") if p.name.removeprefix(PREFIX).isdigit()]
-    return sorted((p for p in candidates if p.is_dir()), key=iteration_of)
+    candidates = [
+        path for path in folder.glob(f"{PREFIX}*") if path.name.removeprefix(PREFIX).isdigit()
+    ]
+    return sorted((path for path in candidates if path.is_dir()), key=iteration_of)
 
 
 def iteration_of(path: Path) -> int:
@@ -127,6 +131,7 @@ def newest_intact_options(folder: Path) -> Path | None:
             digests = json.loads((path / "manifest.json").read_text())["sha256"]
             if digests[OPTIONS_FILE] == _hash_file(path / OPTIONS_FILE):
                 return path / OPTIONS_FILE
+        # Damaged, or of version 0.1.0, which stored no options: try the one before it.
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return None
@@ -135,17 +140,19 @@ def newest_intact_options(folder: Path) -> Path | None:
 def load_newest(folder: Path, notify: Callable[[str], None]) -> Checkpoint | None:
     """Load the newest intact checkpoint; `notify` gets a message about each damaged one."""
     for path in reversed(list_checkpoints(folder)):
-        if fault := _find_damage(path):
-            notify(f"checkpoint {path.name} is damaged ({fault}); trying the one before it")
+        if damage := _find_damage(path):
+            notify(f"checkpoint {path.name} is damaged ({damage}); trying the one before it")
             continue
         state = json.loads((path / "state.json").read_text(encoding="utf-8"))
         tensors = {
             component: load_file(path / f"{component}.safetensors")
             for component in ("model", "optimizer", "buffer")
         }
-        options = path / OPTIONS_FILE
-        text = options.read_text(encoding="utf-8") if options.is_file() else ""
-        return Checkpoint(iteration=state["iteration"], state=state, options=text, **tensors)
+        options_file = path / OPTIONS_FILE
+        options_text = options_file.read_text(encoding="utf-8") if options_file.is_file() else ""
+        return Checkpoint(
+            iteration=state["iteration"], state=state, options=options_text, **tensors
+        )
     return None
 
 
@@ -154,15 +161,15 @@ def _find_damage(path: Path) -> str:
     try:
         manifest = json.loads((path / "manifest.json").read_text())
         digests: dict[str, str] = manifest["sha256"]
-        if missing := sorted(set(REQUIRED_FILES) - set(digests)):
-            return f"manifest.json does not list {missing[0]}"
+        if missing_names := sorted(set(REQUIRED_FILES) - set(digests)):
+            return f"manifest.json does not list {missing_names[0]}"
         if manifest["schema"] != SCHEMA:
             return f"schema {manifest['schema']}, this version reads {SCHEMA}"
-        for file, digest in digests.items():
-            if not (path / file).is_file():
-                return f"{file} is missing"
-            if _hash_file(path / file) != digest:
-                return f"{file} has changed"
+        for file_name, expected_digest in digests.items():
+            if not (path / file_name).is_file():
+                return f"{file_name} is missing"
+            if _hash_file(path / file_name) != expected_digest:
+                return f"{file_name} has changed"
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
         return f"manifest.json cannot be read: {fault}"
     return ""

@@ -1,7 +1,7 @@
 """finished.json marks a run that has ended; it is written after everything else.
 
 It holds the number of iterations, so a run that is resumed with more is unfinished again. With
-`store.model = false` the checkpoints, the largest files, are removed when it is written.
+`store.model = false` the checkpoints, the largest files, are removed once the run is finished.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ FINISHED_FILE = "finished.json"
 
 def mark_finished(folder: RunFolder, config: RunConfig) -> None:
     """Write finished.json; remove the checkpoints if the run keeps no model."""
-    folder.sync()  # the mark implies that everything else is on disk
+    # finished.json implies that everything else is on disk.
+    folder.sync()
     with atomic_write(folder.path / FINISHED_FILE) as temporary:
         temporary.write_text(json.dumps({"schema": 1, "iterations": config.loop.iterations}))
     if not config.store.model:
@@ -28,14 +29,15 @@ def mark_finished(folder: RunFolder, config: RunConfig) -> None:
 
 def is_finished(path: Path, iterations: int) -> bool:
     """Whether the run in `path` reached `iterations` and wrote all its files."""
-    mark = path / FINISHED_FILE
-    if not mark.is_file():
+    finished_file = path / FINISHED_FILE
+    if not finished_file.is_file():
         return False
     try:
-        finished_iterations = json.loads(mark.read_text(encoding="utf-8"))["iterations"]
+        finished_iterations = json.loads(finished_file.read_text(encoding="utf-8"))["iterations"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as fault:
         raise PoiseError(
-            f"{mark} is damaged ({first_line(fault)}): remove it to treat the run as unfinished"
+            f"{finished_file} is damaged ({first_line(fault)}): "
+            "remove it to treat the run as unfinished"
         ) from fault
     return bool(finished_iterations == iterations)
 

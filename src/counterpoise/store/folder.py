@@ -41,16 +41,17 @@ from counterpoise.store.schema import LOGS, STEP_FILES
 from counterpoise.types import Group, TokenTrace
 
 SCHEMA = 1
-CONFIG = "config.toml"  # its presence makes a folder a run
-IMPORTED = "imported.json"  # its presence marks another trainer's run
+# A folder with a config.toml is a run; one with an imported.json is another trainer's run.
+CONFIG = "config.toml"
+IMPORTED = "imported.json"
 CHECKPOINTS = "checkpoints"
 MODEL = "model"  # a folder with the trained model, written at the end
 
 
-def check_no_run(out: Path, what: str) -> None:
-    """Refuse to write `what` into a folder that holds a run."""
+def check_no_run(out: Path, content: str) -> None:
+    """Refuse to write `content` into a folder that holds a run."""
     if is_run(out):
-        raise PoiseError(f"{out} holds a run: choose another --out for {what}")
+        raise PoiseError(f"{out} holds a run: choose another --out for {content}")
 
 
 def is_run(path: Path) -> bool:
@@ -67,6 +68,8 @@ def has_plans(path: Path) -> bool:
 
 
 class RunFolder:
+    """The files of one run: opening, writing, rewinding and reading them."""
+
     writable = True  # False if another process writes the folder and this one only reads
 
     def __init__(self, path: Path) -> None:
@@ -82,7 +85,8 @@ class RunFolder:
         """Refuse a path that holds a run or other files, or is not a folder, before any work."""
         try:
             str(path).encode()
-        except UnicodeEncodeError:  # safetensors, which writes the model at the end, needs UTF-8
+        # safetensors, which writes the model at the end, needs UTF-8: refuse the path now.
+        except UnicodeEncodeError:
             raise PoiseError(f"{path} is not UTF-8: choose another --out") from None
         try:
             if (path / CONFIG).exists():
@@ -102,7 +106,8 @@ class RunFolder:
         cls.check_free(path)
         try:
             make_folder(path)
-            with folder_lock(path):  # else the leftovers may belong to a run that is just starting
+            # Without the lock, the leftovers may belong to a run that is just starting.
+            with folder_lock(path):
                 cls.check_free(path)
                 remove_leftovers(path, CONFIG)
                 with atomic_write(path / CONFIG) as temporary:
@@ -116,14 +121,14 @@ class RunFolder:
         if not path.exists():
             raise PoiseError(f"{path} does not exist: name the folder of a run")
         if is_imported(path):
-            origin = "was imported: it has rollouts, but no config.toml and no token trace"
+            explanation = "was imported: it has rollouts, but no config.toml and no token trace"
             if has_plans(path):
-                origin = "was written by a script with TRL: it has no config.toml"
-            raise PoiseError(f"{path} {origin}; poise report {path} shows it")
+                explanation = "was written by a script with TRL: it has no config.toml"
+            raise PoiseError(f"{path} {explanation}; poise report {path} shows it")
         if not (is_run(path) or (path / CHECKPOINTS).is_dir()):
-            children = sorted(path.glob("*"))
-            inside = next((c for c in children if is_run(c) or is_imported(c)), None)
-            hint = f"; {inside} holds one" if inside else ""
+            subfolders = sorted(path.glob("*"))
+            nested_runs = [child for child in subfolders if is_run(child) or is_imported(child)]
+            hint = f"; {nested_runs[0]} holds one" if nested_runs else ""
             raise PoiseError(f"{path} holds no run: {CONFIG} is missing{hint}")
         return cls(path)
 
@@ -142,7 +147,7 @@ class RunFolder:
 
     @contextmanager
     def atomic_write(self, name: str, *, durable: bool = True) -> Iterator[Path]:
-        """`atomic.atomic_write` for a file of the folder; `sync` flushes it if this does not."""
+        """`files.atomic_write` for a file of the folder; `sync` flushes it if not `durable`."""
         path = self.path / name
         with self.explain_write_errors(name), atomic_write(path, durable=durable) as temporary:
             temporary.parent.mkdir(exist_ok=True)
@@ -162,48 +167,48 @@ class RunFolder:
 
     def append(self, log: str, record: dict[str, Any]) -> None:
         """Append a line to one of the LOGS."""
-        file = self.path / f"{log}.jsonl"
-        with self.explain_write_errors(file.name):
-            append_line(file, json.dumps({"schema": SCHEMA, **record}))
-        self._unsynced.add(file)
-        for hear in self.listeners:
-            hear(log, record)
+        log_file = self.path / f"{log}.jsonl"
+        with self.explain_write_errors(log_file.name):
+            append_line(log_file, json.dumps({"schema": SCHEMA, **record}))
+        self._unsynced.add(log_file)
+        for listener in self.listeners:
+            listener(log, record)
 
     def write_rollouts(self, iteration: int, groups: Sequence[Group]) -> None:
-        text = "".join(line + "\n" for line in rollout_lines(groups))
+        file_text = "".join(json_line + "\n" for json_line in rollout_lines(groups))
         with self.atomic_write(f"rollouts/step_{iteration:05d}.jsonl", durable=False) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+            temporary.write_text(file_text, encoding="utf-8")
 
     def write_vocabulary(self, pieces: Sequence[str]) -> None:
         """The text of every token, so that readers of the folder need no tokenizer."""
-        text = json.dumps({"schema": SCHEMA, "tokens": list(pieces)})
+        file_text = json.dumps({"schema": SCHEMA, "tokens": list(pieces)})
         with self.atomic_write("vocabulary.json") as temporary:
-            temporary.write_text(text, encoding="utf-8")
+            temporary.write_text(file_text, encoding="utf-8")
 
     def write_table(self, kind: str, iteration: int, trace: TokenTrace) -> None:
         """Write tokens/step_00012.parquet, a row per trained token, or pushes/, a row per push."""
         table = pa.table(dict(trace.columns)).replace_schema_metadata(
             {"counterpoise_schema": str(SCHEMA)}
         )
-        name = f"{kind}/step_{iteration:05d}.parquet"
-        with self.atomic_write(name, durable=False) as temporary:
+        file_name = f"{kind}/step_{iteration:05d}.parquet"
+        with self.atomic_write(file_name, durable=False) as temporary:
             # Numbers hardly repeat: a dictionary would take six times as long, and more space.
             pq.write_table(table, temporary, use_dictionary=False, write_statistics=False)
 
     def rewind(self, iteration: int) -> None:
         """Remove everything after `iteration` finished iterations."""
         for log in LOGS:
-            records = [r for r in self.read(log) if r["iteration"] <= iteration]
+            records = [record for record in self.read(log) if record["iteration"] <= iteration]
             if (self.path / f"{log}.jsonl").exists():
                 with self.atomic_write(f"{log}.jsonl") as temporary:
                     temporary.write_text(
-                        "".join(json.dumps(r) + "\n" for r in records), encoding="utf-8"
+                        "".join(json.dumps(record) + "\n" for record in records), encoding="utf-8"
                     )
-        for kind in (".", CHECKPOINTS, *STEP_FILES):
-            remove_leftovers(self.path / kind)
-        for kind in STEP_FILES:
-            for number, path in self.step_files(kind).items():
-                if number > iteration:
+        for subfolder in (".", CHECKPOINTS, *STEP_FILES):
+            remove_leftovers(self.path / subfolder)
+        for subfolder in STEP_FILES:
+            for file_iteration, path in self.step_files(subfolder).items():
+                if file_iteration > iteration:
                     path.unlink()
 
     # -- reading -------------------------------------------------------------------------------
@@ -214,11 +219,11 @@ class RunFolder:
 
     def step_files(self, kind: str) -> dict[int, Path]:
         """The files of one of the STEP_FILES, by iteration."""
-        files = {
+        path_by_number = {
             path.stem.removeprefix("step_"): path for path in (self.path / kind).glob("step_*")
         }
         # Other files in the folder are ignored.
-        return {int(number): path for number, path in files.items() if number.isdecimal()}
+        return {int(number): path for number, path in path_by_number.items() if number.isdecimal()}
 
     def read_rollouts(self, iteration: int) -> list[dict[str, Any]]:
         file = self.path / "rollouts" / f"step_{iteration:05d}.jsonl"

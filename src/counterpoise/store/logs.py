@@ -23,17 +23,17 @@ ROW_LISTS = ("group", "index", "advantage", "tokens", "born")  # in a plan: one 
 
 def read_log(file: Path, log: str) -> list[Record]:
     """The records of FOLDER/`log`.jsonl; a last line cut off by a crash is left out."""
-    check = LOG_CHECKS.get(log, _check_nothing)
+    check_record = LOG_CHECKS.get(log, _check_nothing)
     records = []
     try:
-        for number, line in enumerate(read_complete_lines(file), 1):
+        for line_number, line in enumerate(read_complete_lines(file), 1):
             try:
                 record = _parse_line(line)
-                check(record)
+                check_record(record)
             except (ValueError, RecursionError) as fault:
-                why = first_line(fault)
+                reason = first_line(fault)
                 raise PoiseError(
-                    f"{file} is damaged: line {number}: {why}; fix or remove the line"
+                    f"{file} is damaged: line {line_number}: {reason}; fix or remove the line"
                 ) from fault
             records.append(record)
     except UnicodeDecodeError as fault:
@@ -43,8 +43,8 @@ def read_log(file: Path, log: str) -> list[Record]:
     return records
 
 
-def _parse_line(line: str) -> Record:
-    record = json.loads(line)
+def _parse_line(json_line: str) -> Record:
+    record = json.loads(json_line)
     if not isinstance(record, dict):
         raise ValueError("not a JSON object")
     iteration = record.get("iteration")
@@ -58,9 +58,9 @@ def _check_nothing(record: Record) -> None: ...
 
 def _check_numbers(record: Record) -> None:
     """Values are numbers, lists of numbers (turns) or lists of those (token types)."""
-    for name, value in record.items():
+    for field, value in record.items():
         if not _is_numeric(value):
-            raise ValueError(f"{name} {_format_value(value)} is not a number")
+            raise ValueError(f"{field} {_format_value(value)} is not a number")
 
 
 def _check_plan(record: Record) -> None:
@@ -69,24 +69,29 @@ def _check_plan(record: Record) -> None:
         raise ValueError("describe is not an object")
     if "steps" not in record:
         return
-    for name in ("steps", "groups", *ROW_LISTS):
-        if not isinstance(record.get(name), list):
-            raise ValueError(f"{name} is not a list")
-    rows, groups = len(record["group"]), record["groups"]
-    if any(len(record[name]) != rows for name in ROW_LISTS):
+    for field in ("steps", "groups", *ROW_LISTS):
+        if not isinstance(record.get(field), list):
+            raise ValueError(f"{field} is not a list")
+    num_rows, group_names = len(record["group"]), record["groups"]
+    if any(len(record[field]) != num_rows for field in ROW_LISTS):
         raise ValueError(f"{', '.join(ROW_LISTS)} differ in length")
-    if not all(isinstance(name, str) for name in groups):
+    if not all(isinstance(group_name, str) for group_name in group_names):
         raise ValueError("groups holds something that is not a name")
-    limits = {"group": len(groups), **dict.fromkeys(("index", "tokens", "born"), INT64_LIMIT)}
-    for name, limit in limits.items():
-        if not all(_is_int64(v) and 0 <= v < limit for v in record[name]):
+    upper_limits = {
+        "group": len(group_names),
+        **dict.fromkeys(("index", "tokens", "born"), INT64_LIMIT),
+    }
+    for field, upper_limit in upper_limits.items():
+        if not all(_is_int64(entry) and 0 <= entry < upper_limit for entry in record[field]):
             raise ValueError(
-                f"{name} holds a value that is not a whole number from 0, or is too large"
+                f"{field} holds a value that is not a whole number from 0, or is too large"
             )
-    if not all(isinstance(v, float) or _is_int64(v) for v in record["advantage"]):
+    if not all(isinstance(entry, float) or _is_int64(entry) for entry in record["advantage"]):
         raise ValueError("advantage holds something that is not a number")
     for step in record["steps"]:
-        if not isinstance(step, list) or not all(_is_int64(v) and 0 <= v < rows for v in step):
+        if not isinstance(step, list) or not all(
+            _is_int64(entry) and 0 <= entry < num_rows for entry in step
+        ):
             raise ValueError("steps holds something that is not a list of rows")
 
 
@@ -102,8 +107,8 @@ def _is_int64(value: object) -> bool:
 
 def _format_value(value: object) -> str:
     """A short form of a value for a message: an integer may have thousands of digits."""
-    text = f"{type(value).__name__}" if isinstance(value, int) else json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:60]}…"
+    short_form = type(value).__name__ if isinstance(value, int) else json.dumps(value)
+    return short_form if len(short_form) <= 60 else f"{short_form[:60]}…"
 
 
 LOG_CHECKS: dict[str, Callable[[Record], None]] = {

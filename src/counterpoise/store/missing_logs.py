@@ -3,8 +3,8 @@
     metrics.jsonl       every iteration
     plans.jsonl         iterations with a batch, as metrics.jsonl says
     drops.jsonl         iterations that dropped rollouts, as metrics.jsonl says
-    evaluations.jsonl   0 and every `evaluate.every`, a line for each of evaluate.settings; the
-                        evaluation after the checkpoint's own iteration may still follow
+    evaluations.jsonl   0 and every `evaluate.every`, a line for each of evaluate.settings, but
+                        not the checkpoint's own iteration, which is evaluated after it is saved
     rollouts/           every iteration, with store.rollouts
     tokens/             iterations that took an optimizer step, with store.tokens
 
@@ -37,85 +37,110 @@ def settle_missing_logs(
     notify: Callable[[str], None],
 ) -> None:
     """Refuse to resume after `iteration` with incomplete logs, or record the gap if permitted."""
-    missing = find_missing_logs(folder, config, iteration, evaluated=evaluated)
-    if not missing:
+    missing_logs = find_missing_logs(folder, config, iteration, evaluated=evaluated)
+    if not missing_logs:
         return
     if not permissions.missing_logs:
         raise PoiseError(
-            f"{folder.path} has lost part of its logs: {describe_missing(missing)}. They cannot be "
-            "rebuilt: restore the files from a backup, or continue without them with --resume "
-            "--accept-missing-logs, which records the gap in gaps.jsonl"
+            f"{folder.path} has lost part of its logs: {describe_missing(missing_logs)}. They "
+            "cannot be rebuilt: restore the files from a backup, or continue without them with "
+            "--resume --accept-missing-logs, which records the gap in gaps.jsonl"
         )
-    folder.append("gaps", {"iteration": iteration, "missing": missing})
-    notify(f"continuing although {describe_missing(missing)}: recorded in gaps.jsonl")
+    folder.append("gaps", {"iteration": iteration, "missing": missing_logs})
+    notify(f"continuing although {describe_missing(missing_logs)}: recorded in gaps.jsonl")
 
 
 def find_missing_logs(
     folder: RunFolder, config: RunConfig, iteration: int, *, evaluated: bool
 ) -> MissingLogs:
     """What iterations 1 to `iteration` should have left but is neither there nor a known gap."""
-    past = range(1, iteration + 1)
-    lines = {line["iteration"]: line for line in folder.read("metrics")}
-    absent: MissingLogs = {
-        "metrics.jsonl": _absent_from(past, lines),
+    past_iterations = range(1, iteration + 1)
+    metrics_by_iteration = {record["iteration"]: record for record in folder.read("metrics")}
+    absent_iterations: MissingLogs = {
+        "metrics.jsonl": _absent_from(past_iterations, metrics_by_iteration),
         "plans.jsonl": _absent_from(
-            _iterations_with_plan(lines), _iterations_in_log(folder, "plans")
+            _iterations_with_plan(metrics_by_iteration), _iterations_in_log(folder, "plans")
         ),
         "drops.jsonl": _absent_from(
-            _iterations_with_drops(lines, config), _iterations_in_log(folder, "drops")
+            _iterations_with_drops(metrics_by_iteration, config),
+            _iterations_in_log(folder, "drops"),
         ),
     }
     if evaluated:
-        counts = Counter(line["iteration"] for line in folder.read("evaluations"))
-        lines_per_evaluation = len(parse_settings(config.evaluate.settings, config.sample))
-        every = config.evaluate.every
-        due = [
-            number for number in range(iteration) if number == 0 or (every and number % every == 0)
-        ]
-        absent["evaluations.jsonl"] = [
-            number for number in due if counts[number] < lines_per_evaluation
-        ]
+        absent_iterations["evaluations.jsonl"] = _absent_evaluations(folder, config, iteration)
     if config.store.rollouts:
-        absent["rollouts/"] = _absent_from(past, _iterations_with_file(folder, "rollouts"))
+        absent_iterations["rollouts/"] = _absent_from(
+            past_iterations, _iterations_with_file(folder, "rollouts")
+        )
     if config.store.tokens:
-        stepped = [number for number, line in lines.items() if line.get("steps")]
-        absent["tokens/"] = _absent_from(stepped, _iterations_with_file(folder, "tokens"))
-    recorded = _recorded_gaps(folder)
-    unrecorded = {
-        name: sorted(n for n in numbers if n <= iteration and n not in recorded.get(name, ()))
-        for name, numbers in absent.items()
+        iterations_with_step = [
+            number for number, record in metrics_by_iteration.items() if record.get("steps")
+        ]
+        absent_iterations["tokens/"] = _absent_from(
+            iterations_with_step, _iterations_with_file(folder, "tokens")
+        )
+    recorded_gaps = _recorded_gaps(folder)
+    unrecorded_gaps = {
+        log_name: sorted(
+            number
+            for number in numbers
+            if number <= iteration and number not in recorded_gaps.get(log_name, ())
+        )
+        for log_name, numbers in absent_iterations.items()
     }
-    return {name: numbers for name, numbers in unrecorded.items() if numbers}
+    return {log_name: numbers for log_name, numbers in unrecorded_gaps.items() if numbers}
 
 
 def describe_missing(missing: MissingLogs) -> str:
     """What is missing, for a message.
 
     Example:
-        >>> described({"metrics.jsonl": [1, 2, 3], "plans.jsonl": [7]})
+        >>> describe_missing({"metrics.jsonl": [1, 2, 3], "plans.jsonl": [7]})
         'metrics.jsonl lacks iterations 1-3, plans.jsonl lacks iteration 7'
     """
     return ", ".join(
-        f"{name} lacks iteration{'s' if len(numbers) > 1 else ''} {format_ranges(numbers)}"
-        for name, numbers in missing.items()
+        f"{log_name} lacks iteration{'s' if len(numbers) > 1 else ''} {format_ranges(numbers)}"
+        for log_name, numbers in missing.items()
     )
 
 
-def _iterations_with_plan(lines: dict[int, dict[str, Any]]) -> list[int]:
-    return [number for number, line in lines.items() if line.get("batch_rows")]
+def _absent_evaluations(folder: RunFolder, config: RunConfig, iteration: int) -> list[int]:
+    """Iterations before `iteration` that lack the evaluation of at least one setting."""
+    line_counts = Counter(record["iteration"] for record in folder.read("evaluations"))
+    lines_per_evaluation = len(parse_settings(config.evaluate.settings, config.sample))
+    interval = config.evaluate.every
+    # Not `iteration` itself: it is evaluated after its checkpoint is saved.
+    due_iterations = [
+        number
+        for number in range(iteration)
+        if number == 0 or (interval and number % interval == 0)
+    ]
+    return [number for number in due_iterations if line_counts[number] < lines_per_evaluation]
 
 
-def _iterations_with_drops(lines: dict[int, dict[str, Any]], config: RunConfig) -> list[int]:
+def _iterations_with_plan(metrics_by_iteration: dict[int, dict[str, Any]]) -> list[int]:
+    return [
+        iteration
+        for iteration, metrics in metrics_by_iteration.items()
+        if metrics.get("batch_rows")
+    ]
+
+
+def _iterations_with_drops(
+    metrics_by_iteration: dict[int, dict[str, Any]], config: RunConfig
+) -> list[int]:
     """Iterations whose metrics prove a drop."""
     iterations = []
-    for number, line in lines.items():
-        previous = lines.get(number - 1) if number > 1 else {}
+    for iteration, metrics in metrics_by_iteration.items():
+        previous_metrics = metrics_by_iteration.get(iteration - 1) if iteration > 1 else {}
         # These counts are totals since the run began, so a drop shows as growth.
-        counts = ("dropped_surplus", "dropped_aged")
-        grown = previous is not None and any(line.get(c, 0) > previous.get(c, 0) for c in counts)
-        no_signal = config.balance.tau > 0 and line.get("rows_without_signal")
-        if grown or no_signal or line.get("dropped_no_spread"):
-            iterations.append(number)
+        total_fields = ("dropped_surplus", "dropped_aged")
+        total_has_grown = previous_metrics is not None and any(
+            metrics.get(field, 0) > previous_metrics.get(field, 0) for field in total_fields
+        )
+        dropped_no_signal = config.balance.tau > 0 and metrics.get("rows_without_signal")
+        if total_has_grown or dropped_no_signal or metrics.get("dropped_no_spread"):
+            iterations.append(iteration)
     return iterations
 
 
@@ -125,17 +150,17 @@ def _iterations_in_log(folder: RunFolder, log: str) -> set[int]:
 
 def _iterations_with_file(folder: RunFolder, kind: str) -> set[int]:
     """Iterations with a file that is not empty; a power cut may leave empty ones."""
-    return {n for n, path in folder.step_files(kind).items() if path.stat().st_size}
+    return {iteration for iteration, path in folder.step_files(kind).items() if path.stat().st_size}
 
 
-def _absent_from(due: Iterable[int], there: Iterable[int]) -> list[int]:
-    present = set(there)
-    return [number for number in due if number not in present]
+def _absent_from(due_iterations: Iterable[int], present_iterations: Iterable[int]) -> list[int]:
+    present_set = set(present_iterations)
+    return [iteration for iteration in due_iterations if iteration not in present_set]
 
 
 def _recorded_gaps(folder: RunFolder) -> dict[str, set[int]]:
-    gaps: dict[str, set[int]] = {}
+    gaps_by_log: dict[str, set[int]] = {}
     for line in folder.read("gaps"):
-        for name, numbers in line["missing"].items():
-            gaps.setdefault(name, set()).update(numbers)
-    return gaps
+        for log_name, numbers in line["missing"].items():
+            gaps_by_log.setdefault(log_name, set()).update(numbers)
+    return gaps_by_log

@@ -18,7 +18,7 @@ from counterpoise.config.load import OPTION_COUNT, config_from_tables, list_opti
 from counterpoise.errors import PoiseError, first_line, format_ranges
 from counterpoise.files import remove_path
 from counterpoise.store import checkpoint
-from counterpoise.store.finished import FINISHED_FILE as FINISHED
+from counterpoise.store.finished import FINISHED_FILE
 from counterpoise.store.folder import CHECKPOINTS, CONFIG, MODEL, STEP_FILES, RunFolder, is_run
 
 # Options that do not change what a run computes, except for rounding.
@@ -56,24 +56,29 @@ def load_config_to_resume(
     A missing or truncated config.toml is replaced by `requested`, provided that it agrees with the
     copy in the newest checkpoint; training then writes it back.
     """
-    copy = checkpoint.newest_intact_options(out / CHECKPOINTS)
-    if copy is None or is_run(out):
-        RunFolder.open(out)  # raises the reason if the folder is not a run
+    options_copy = checkpoint.newest_intact_options(out / CHECKPOINTS)
+    if options_copy is None or is_run(out):
+        # Raises the reason if the folder is not a run.
+        RunFolder.open(out)
     if damage := find_config_damage(out / CONFIG):
-        if requested is None or copy is None:
-            raise PoiseError(f"{out / CONFIG} {damage}: {_config_remedy(out, copy)}")
-        check_checkpoint_options(out, copy.parent.name, copy.read_text(encoding="utf-8"), requested)
+        if requested is None or options_copy is None:
+            raise PoiseError(f"{out / CONFIG} {damage}: {_config_remedy(out, options_copy)}")
+        check_checkpoint_options(
+            out, options_copy.parent.name, options_copy.read_text(encoding="utf-8"), requested
+        )
         return requested
     stored_config = load_config(out / CONFIG)
-    if copy is not None:
-        text = copy.read_text(encoding="utf-8")
+    if options_copy is not None:
+        options_text = options_copy.read_text(encoding="utf-8")
         check_checkpoint_options(
-            out, copy.parent.name, text, stored_config, source=f"{CONFIG} says"
+            out, options_copy.parent.name, options_text, stored_config, source=f"{CONFIG} says"
         )
     resumed_config = requested or load_config(out / CONFIG, overrides)
-    for name, stored_value, requested_value in forbidden_differences(stored_config, resumed_config):
+    for option, stored_value, requested_value in forbidden_differences(
+        stored_config, resumed_config
+    ):
         raise PoiseError(
-            f"{out} was made with {name}={stored_value!r}, not {requested_value!r}: "
+            f"{out} was made with {option}={stored_value!r}, not {requested_value!r}: "
             "resume without it, or start a new --out"
         )
     return resumed_config
@@ -86,89 +91,101 @@ def find_config_damage(path: Path) -> str:
     """
     if not path.is_file():
         return "is missing"
-    text = path.read_text(encoding="utf-8", errors="replace")
-    if not text.strip("\0 \t\r\n"):
+    file_text = path.read_text(encoding="utf-8", errors="replace")
+    if not file_text.strip("\0 \t\r\n"):
         return "is empty"
     try:
-        tables = tomllib.loads(text)
+        tables = tomllib.loads(file_text)
     except tomllib.TOMLDecodeError as fault:
         return f"is torn, not a TOML file ({first_line(fault)})"
-    count = tables.get(OPTION_COUNT, OPTIONS_OF_0_1_0)
-    if not isinstance(count, int):
-        return f"is damaged ({OPTION_COUNT}={count!r} is not a number)"
-    present = sum(len(table) for table in tables.values() if isinstance(table, dict))
-    if present >= count:
+    expected_count = tables.get(OPTION_COUNT, OPTIONS_OF_0_1_0)
+    if not isinstance(expected_count, int):
+        return f"is damaged ({OPTION_COUNT}={expected_count!r} is not a number)"
+    present_count = sum(len(table) for table in tables.values() if isinstance(table, dict))
+    if present_count >= expected_count:
         return ""
-    missing = [name for name, _, _ in list_options() if not _has_option(tables, name)]
-    return f"holds {present} of its {count} options and lacks {_summarize_missing(missing)}"
+    missing_options = [option for option, _, _ in list_options() if not _has_option(tables, option)]
+    summary = _summarize_missing(missing_options)
+    return f"holds {present_count} of its {expected_count} options and lacks {summary}"
 
 
 def check_checkpoint_options(
-    out: Path, name: str, text: str, config: RunConfig, source: str = "this run has"
+    out: Path,
+    checkpoint_name: str,
+    options_text: str,
+    config: RunConfig,
+    source: str = "this run has",
 ) -> None:
-    """Check that options.toml of checkpoint `name` agrees with `config` in what must not vary.
+    """Check that a checkpoint's options.toml agrees with `config` in what must not vary.
 
-    Older checkpoints have no options.toml.
+    Older checkpoints have no options.toml: their `options_text` is empty.
     """
-    if not text:
+    if not options_text:
         return
-    where = str(out / CHECKPOINTS / name / checkpoint.OPTIONS_FILE)
-    saved_config = config_from_tables(tomllib.loads(text), where=where)
+    options_path = str(out / CHECKPOINTS / checkpoint_name / checkpoint.OPTIONS_FILE)
+    saved_config = config_from_tables(tomllib.loads(options_text), where=options_path)
     for option, saved_value, current_value in forbidden_differences(saved_config, config):
         raise PoiseError(
-            f"{out}: {source} {option}={current_value!r}, but checkpoint {name} was made with "
-            f"{option}={saved_value!r}: give it that value again, or start a new --out"
+            f"{out}: {source} {option}={current_value!r}, but checkpoint {checkpoint_name} was "
+            f"made with {option}={saved_value!r}: give it that value again, or start a new --out"
         )
 
 
-def forbidden_differences(a: RunConfig, b: RunConfig) -> list[tuple[str, object, object]]:
+def forbidden_differences(
+    first_config: RunConfig, second_config: RunConfig
+) -> list[tuple[str, object, object]]:
     """`config_differences` in options that a resumed run may not change."""
     return [
         difference
-        for difference in config_differences(a, b)
+        for difference in config_differences(first_config, second_config)
         if difference[0] not in CHANGEABLE_OPTIONS
     ]
 
 
-def config_differences(a: RunConfig, b: RunConfig) -> list[tuple[str, object, object]]:
-    """(option, value in a, value in b) of every option that differs."""
+def config_differences(
+    first_config: RunConfig, second_config: RunConfig
+) -> list[tuple[str, object, object]]:
+    """(option, first value, second value) of every option that differs."""
     differences = []
-    for section in dataclasses.fields(a):
-        section_a, section_b = getattr(a, section.name), getattr(b, section.name)
-        for f in dataclasses.fields(section_a):
-            value_a, value_b = getattr(section_a, f.name), getattr(section_b, f.name)
-            if value_a != value_b:
-                differences.append((f"{section.name}.{f.name}", value_a, value_b))
+    for section in dataclasses.fields(first_config):
+        first_section = getattr(first_config, section.name)
+        second_section = getattr(second_config, section.name)
+        for option in dataclasses.fields(first_section):
+            first_value = getattr(first_section, option.name)
+            second_value = getattr(second_section, option.name)
+            if first_value != second_value:
+                differences.append((f"{section.name}.{option.name}", first_value, second_value))
     return differences
 
 
-def _has_option(tables: dict[str, Any], name: str) -> bool:
-    section, _, key = name.partition(".")
+def _has_option(tables: dict[str, Any], option: str) -> bool:
+    section, _, option_name = option.partition(".")
     table = tables.get(section)
-    return isinstance(table, dict) and key in table
+    return isinstance(table, dict) and option_name in table
 
 
-def _summarize_missing(missing: list[str]) -> str:
+def _summarize_missing(missing_options: list[str]) -> str:
     """Missing options, with whole sections named once: "[balance], update.lr".
 
     Example:
-        >>> _shown(["track.to", "update.lr"])
+        >>> _summarize_missing(["track.to", "update.lr"])
         '[track], update.lr'
     """
-    every = [name for name, _, _ in list_options()]
-    summary: dict[str, None] = {}
-    for name in missing:
-        section = f"{name.partition('.')[0]}."
-        whole_section = all(option in missing for option in every if option.startswith(section))
-        summary[f"[{section[:-1]}]" if whole_section else name] = None
-    more = f" and {len(summary) - MAX_NAMED} more" if len(summary) > MAX_NAMED else ""
-    return ", ".join(list(summary)[:MAX_NAMED]) + more
+    all_options = [option for option, _, _ in list_options()]
+    short_names: dict[str, None] = {}  # an ordered set: a section appears once
+    for option in missing_options:
+        section = option.partition(".")[0]
+        section_options = [name for name in all_options if name.startswith(f"{section}.")]
+        lacks_section = set(section_options) <= set(missing_options)
+        short_names[f"[{section}]" if lacks_section else option] = None
+    more = f" and {len(short_names) - MAX_NAMED} more" if len(short_names) > MAX_NAMED else ""
+    return ", ".join(list(short_names)[:MAX_NAMED]) + more
 
 
-def _config_remedy(out: Path, copy: Path | None) -> str:
-    if copy is None:
+def _config_remedy(out: Path, options_copy: Path | None) -> str:
+    if options_copy is None:
         return "bring it back from a backup, since no checkpoint here holds a copy of it"
-    command = shlex.join(["poise", "train", str(copy), "--resume", "--out", str(out)])
+    command = shlex.join(["poise", "train", str(options_copy), "--resume", "--out", str(out)])
     return f"{command} takes the copy of its newest checkpoint; the original run file does as well"
 
 
@@ -182,40 +199,42 @@ def check_restart(folder: RunFolder) -> None:
     saves the first one, its logs already hold that iteration: only what is written afterwards, a
     later iteration or an evaluation, proves that the checkpoint was complete.
     """
-    reached = last_iteration(folder)
-    remedy = "bring checkpoints/ back from a backup, or discard the run and start it again with"
-    command = f"{remedy} --resume --from-start"
-    if unusable := checkpoint.list_checkpoints(folder.checkpoints):
-        numbers = format_ranges(
-            sorted(int(p.name.removeprefix(checkpoint.PREFIX)) for p in unusable)
-        )
+    last_reached = last_iteration(folder)
+    remedy = (
+        "bring checkpoints/ back from a backup, or discard the run and start it again with "
+        "--resume --from-start"
+    )
+    if damaged_checkpoints := checkpoint.list_checkpoints(folder.checkpoints):
+        damaged_iterations = [checkpoint.iteration_of(path) for path in damaged_checkpoints]
         raise PoiseError(
-            f"{folder.path} reached iteration {reached}, but none of its checkpoints can be used "
-            f"(those of iterations {numbers} are damaged): {command}"
+            f"{folder.path} reached iteration {last_reached}, but none of its checkpoints can be "
+            f"used (those of iterations {format_ranges(damaged_iterations)} are damaged): {remedy}"
         )
-    every = folder.read_config().loop.checkpoint_every
-    evaluated = max((line["iteration"] for line in folder.read("evaluations")), default=0)
-    due = max(reached - 1, evaluated) // every * every
-    has_ended = (folder.path / FINISHED).exists() or (folder.path / MODEL).exists()
-    if has_ended or due > 0:
-        past = (
-            "had ended" if has_ended else f"reached iteration {reached} and had saved one at {due}"
+    checkpoint_interval = folder.read_config().loop.checkpoint_every
+    last_evaluated = max((line["iteration"] for line in folder.read("evaluations")), default=0)
+    last_due = max(last_reached - 1, last_evaluated) // checkpoint_interval * checkpoint_interval
+    has_ended = (folder.path / FINISHED_FILE).exists() or (folder.path / MODEL).exists()
+    if has_ended or last_due > 0:
+        progress = (
+            "had ended"
+            if has_ended
+            else f"reached iteration {last_reached} and had saved one at {last_due}"
         )
-        raise PoiseError(f"{folder.path} {past}, but its checkpoints are gone: {command}")
+        raise PoiseError(f"{folder.path} {progress}, but its checkpoints are gone: {remedy}")
 
 
 def last_iteration(folder: RunFolder) -> int:
     """The last iteration with anything in the logs or step files; 0 if there is none."""
     logs = ("metrics", "plans", "drops")
-    logged = [line["iteration"] for log in logs for line in folder.read(log)]
+    iterations_in_logs = [line["iteration"] for log in logs for line in folder.read(log)]
     iterations_with_files = [
         iteration for kind in STEP_FILES for iteration in folder.step_files(kind)
     ]
-    return max([*logged, *iterations_with_files], default=0)
+    return max([*iterations_in_logs, *iterations_with_files], default=0)
 
 
 def discard_run(folder: RunFolder) -> None:
     """Remove everything a run has written except its options; safe to repeat if interrupted."""
-    for name in (FINISHED, MODEL, CHECKPOINTS):
+    for name in (FINISHED_FILE, MODEL, CHECKPOINTS):
         remove_path(folder.path / name)
     folder.rewind(-1)

@@ -25,29 +25,31 @@ def read_groups(path: Path, required: Sequence[str] = REQUIRED_FIELDS) -> list[G
     files = [path] if path.is_file() else sorted((path / "rollouts").glob("step_*.jsonl"))
     if not files:
         raise PoiseError(f"{path} holds no rollouts: rollouts/step_00001.jsonl or others")
-    members: dict[str, list[Rollout]] = {}
+    rollouts_by_group: dict[str, list[Rollout]] = {}
     for file in files:
-        for number, line in enumerate(_read_text(file).split("\n"), 1):
-            if not line.strip():
+        for line_number, json_line in enumerate(_read_text(file).split("\n"), 1):
+            if not json_line.strip():
                 continue
-            where = f"{file}, line {number}"
-            record = _parse_record(line, where, required)
+            where = f"{file}, line {line_number}"
+            record = _parse_record(json_line, where, required)
             try:
-                members.setdefault(str(record["group"]), []).append(_make_rollout(record))
+                rollouts_by_group.setdefault(str(record["group"]), []).append(_make_rollout(record))
             except (ValueError, TypeError, OverflowError) as fault:
                 raise PoiseError(f"{where}: {fault}: fix or remove the line") from fault
-    return [Group(key, 0, tuple(rollouts)) for key, rollouts in members.items()]
+    return [
+        Group(group_key, 0, tuple(rollouts)) for group_key, rollouts in rollouts_by_group.items()
+    ]
 
 
-def check_vocabulary(groups: list[Group], size: int) -> None:
+def check_vocabulary(groups: list[Group], vocabulary_size: int) -> None:
     """Refuse tokens that the model does not have, a sign of another model."""
-    rollouts = [rollout for group in groups for rollout in group.rollouts]
-    for tokens in (t for r in rollouts for t in (r.prompt_tokens, r.response_tokens)):
-        if len(tokens) and tokens.max() >= size:
-            raise PoiseError(
-                f"the rollouts have the token {tokens.max()}, but the model has only {size}: "
-                "name the model that sampled them with --model"
-            )
+    for rollout in (rollout for group in groups for rollout in group.rollouts):
+        for token_ids in (rollout.prompt_tokens, rollout.response_tokens):
+            if len(token_ids) and token_ids.max() >= vocabulary_size:
+                raise PoiseError(
+                    f"the rollouts have the token {token_ids.max()}, but the model has only "
+                    f"{vocabulary_size}: name the model that sampled them with --model"
+                )
 
 
 def _read_text(file: Path) -> str:
@@ -57,23 +59,26 @@ def _read_text(file: Path) -> str:
         raise PoiseError(f"{file} cannot be read: {fault.strerror}") from fault
 
 
-def _parse_record(line: str, where: str, needed: Sequence[str]) -> dict[str, Any]:
+def _parse_record(json_line: str, where: str, required_fields: Sequence[str]) -> dict[str, Any]:
     try:
-        record = json.loads(line)
+        record = json.loads(json_line)
     except (ValueError, RecursionError) as fault:
         raise PoiseError(f"{where}: not JSON ({fault}): fix or remove the line") from fault
-    missing = [name for name in needed if not isinstance(record, dict) or name not in record]
-    if missing:
+    missing_fields = [
+        field for field in required_fields if not isinstance(record, dict) or field not in record
+    ]
+    if missing_fields:
         raise PoiseError(
-            f"{where}: no '{missing[0]}': the tokens the model saw are needed, as prime-rl and "
-            "runs of Counterpoise store them"
+            f"{where}: no '{missing_fields[0]}': the tokens the model saw are needed, as prime-rl "
+            "and runs of Counterpoise store them"
         )
     return dict(record)
 
 
 def _make_rollout(record: dict[str, Any]) -> Rollout:
-    tokens = np.array(record["response_tokens"], dtype=np.int32)
-    unknown = np.full(len(tokens), np.nan)  # studies compute them with the model
+    response_tokens = np.array(record["response_tokens"], dtype=np.int32)
+    # Another trainer may not store log-probabilities; studies compute them with the model.
+    unknown_logprobs = np.full(len(response_tokens), np.nan)
     return Rollout(
         prompt_id=str(record["prompt_id"]),
         prompt=str(record.get("prompt", "")),
@@ -81,10 +86,15 @@ def _make_rollout(record: dict[str, Any]) -> Rollout:
         response=str(record.get("response", "")),
         reward=float(record["reward"]),
         prompt_tokens=np.array(record.get("prompt_tokens", ()), dtype=np.int32),
-        response_tokens=tokens,
-        sampled_logprobs=np.array(record.get("sampled_logprobs", unknown), dtype=np.float32),
+        response_tokens=response_tokens,
+        sampled_logprobs=np.array(
+            record.get("sampled_logprobs", unknown_logprobs), dtype=np.float32
+        ),
         finished=bool(record.get("finished", True)),
-        extra_rewards={str(k): float(v) for k, v in dict(record.get("further", {})).items()},
+        extra_rewards={
+            str(reward_name): float(reward)
+            for reward_name, reward in dict(record.get("further", {})).items()
+        },
         anchor=bool(record.get("anchor", False)),
         turns=turns_from_record(record),
     )

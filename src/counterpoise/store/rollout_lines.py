@@ -24,21 +24,21 @@ _encode = json.JSONEncoder(ensure_ascii=False).encode
 
 def rollout_lines(groups: Sequence[Group]) -> list[str]:
     """The lines of rollouts/step_00012.jsonl; log-probabilities to six digits."""
-    rollouts = [(group.key, rollout) for group in groups for rollout in group.rollouts]
-    prompts = _numbers_to_text([rollout.prompt_tokens for _, rollout in rollouts])
-    responses = _numbers_to_text([rollout.response_tokens for _, rollout in rollouts])
-    logprobs = _numbers_to_text([rollout.sampled_logprobs for _, rollout in rollouts])
+    keyed_rollouts = [(group.key, rollout) for group in groups for rollout in group.rollouts]
+    prompt_texts = _numbers_to_text([rollout.prompt_tokens for _, rollout in keyed_rollouts])
+    response_texts = _numbers_to_text([rollout.response_tokens for _, rollout in keyed_rollouts])
+    logprob_texts = _numbers_to_text([rollout.sampled_logprobs for _, rollout in keyed_rollouts])
     return [
-        f'{_encode_fields(rollout, key)}, "prompt_tokens": [{prompt}], '
-        f'"response_tokens": [{response}], "sampled_logprobs": [{logprob}]}}'
-        for (key, rollout), prompt, response, logprob in zip(
-            rollouts, prompts, responses, logprobs, strict=True
+        f'{_encode_fields(rollout, group_key)}, "prompt_tokens": [{prompt_text}], '
+        f'"response_tokens": [{response_text}], "sampled_logprobs": [{logprob_text}]}}'
+        for (group_key, rollout), prompt_text, response_text, logprob_text in zip(
+            keyed_rollouts, prompt_texts, response_texts, logprob_texts, strict=True
         )
     ]
 
 
 def _encode_fields(rollout: Rollout, group: str) -> str:
-    """The line up to its lists, the closing brace left out."""
+    """The line before its lists of numbers, without the closing brace."""
     record: dict[str, Any] = {
         "schema": SCHEMA,
         "group": group,
@@ -58,16 +58,22 @@ def _encode_fields(rollout: Rollout, group: str) -> str:
     return _encode(record)[:-1]
 
 
-def _numbers_to_text(lists: Sequence[np.ndarray]) -> list[str]:
+def _numbers_to_text(number_lists: Sequence[np.ndarray]) -> list[str]:
     """Each list of numbers as JSON, without its brackets; fractions to six digits."""
-    if not lists:
+    if not number_lists:
         return []
-    flat = np.concatenate(lists)
-    if flat.dtype.kind == "f":
-        flat = np.round(flat.astype(np.float64), 6)
-    ends = np.cumsum([0, *(len(values) for values in lists)])
-    if not np.isfinite(flat).all():  # JSON and Arrow spell nan and infinity differently
-        return [json.dumps(values.tolist())[1:-1] for values in np.split(flat, ends[1:-1])]
-    numbers = pa.ListArray.from_arrays(ends.astype(np.int32), pa.array(flat).cast(pa.string()))
-    texts: list[str] = pc.binary_join(numbers, ", ").to_pylist()
-    return texts
+    flat_numbers = np.concatenate(number_lists)
+    if flat_numbers.dtype.kind == "f":
+        flat_numbers = np.round(flat_numbers.astype(np.float64), 6)
+    list_offsets = np.cumsum([0, *(len(numbers) for numbers in number_lists)])
+    # JSON and Arrow spell nan and infinity differently.
+    if not np.isfinite(flat_numbers).all():
+        return [
+            json.dumps(numbers.tolist())[1:-1]
+            for numbers in np.split(flat_numbers, list_offsets[1:-1])
+        ]
+    number_texts = pa.ListArray.from_arrays(
+        list_offsets.astype(np.int32), pa.array(flat_numbers).cast(pa.string())
+    )
+    joined_texts: list[str] = pc.binary_join(number_texts, ", ").to_pylist()
+    return joined_texts

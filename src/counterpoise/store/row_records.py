@@ -11,6 +11,7 @@ from torch import Tensor
 from counterpoise.store.turns import turns_from_record, turns_to_records
 from counterpoise.types import Rollout, Row
 
+# "scored" holds the trainer's log-probabilities, "weights" the token weights; a row may lack both.
 ARRAY_TYPES = {
     "prompt_tokens": np.int32,
     "response_tokens": np.int32,
@@ -23,62 +24,72 @@ ARRAY_TYPES = {
 def rows_to_tensors(rows: list[Row]) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
     """Rows as (records for JSON, flat tensors for safetensors), reversible bit for bit."""
     records: list[dict[str, Any]] = []
-    arrays_by_name: dict[str, list[np.ndarray]] = {name: [] for name in ARRAY_TYPES}
+    arrays_by_name: dict[str, list[np.ndarray]] = {array_name: [] for array_name in ARRAY_TYPES}
     for row in rows:
-        content = row.content
+        rollout = row.content
         arrays = {
-            "prompt_tokens": content.prompt_tokens,
-            "response_tokens": content.response_tokens,
-            "sampled_logprobs": content.sampled_logprobs,
+            "prompt_tokens": rollout.prompt_tokens,
+            "response_tokens": rollout.response_tokens,
+            "sampled_logprobs": rollout.sampled_logprobs,
             "scored": row.trainer_logprobs_T,
             "weights": row.weights_T,
         }
-        for name, array in arrays.items():
+        for array_name, array in arrays.items():
             if array is not None:
-                arrays_by_name[name].append(np.asarray(array, dtype=ARRAY_TYPES[name]))
+                arrays_by_name[array_name].append(np.asarray(array, dtype=ARRAY_TYPES[array_name]))
         records.append(
             {
                 "group": row.group,
                 "advantage": row.advantage,
                 "index": row.index,
                 "born": row.born,
-                "prompt_id": content.prompt_id,
-                "prompt": content.prompt,
-                "answer": content.answer,
-                "response": content.response,
-                "reward": content.reward,
-                "finished": content.finished,
-                "further": dict(content.extra_rewards),
-                "anchor": content.anchor,
-                "turns": turns_to_records(content.turns),
-                "lengths": {name: None if a is None else len(a) for name, a in arrays.items()},
+                "prompt_id": rollout.prompt_id,
+                "prompt": rollout.prompt,
+                "answer": rollout.answer,
+                "response": rollout.response,
+                "reward": rollout.reward,
+                "finished": rollout.finished,
+                "further": dict(rollout.extra_rewards),
+                "anchor": rollout.anchor,
+                "turns": turns_to_records(rollout.turns),
+                "lengths": {
+                    array_name: None if array is None else len(array)
+                    for array_name, array in arrays.items()
+                },
             }
         )
     tensors = {
-        name: torch.from_numpy(np.concatenate(arrays) if arrays else np.empty(0, ARRAY_TYPES[name]))
-        for name, arrays in arrays_by_name.items()
+        array_name: torch.from_numpy(
+            np.concatenate(arrays) if arrays else np.empty(0, ARRAY_TYPES[array_name])
+        )
+        for array_name, arrays in arrays_by_name.items()
     }
     return records, tensors
 
 
-def rows_from_tensors(plain: list[dict[str, Any]], tensors: dict[str, Tensor]) -> list[Row]:
+def rows_from_tensors(records: list[dict[str, Any]], tensors: dict[str, Tensor]) -> list[Row]:
     """The inverse of `rows_to_tensors`."""
     offsets = dict.fromkeys(ARRAY_TYPES, 0)
     rows = []
-    for record in plain:
+    for record in records:
         arrays: dict[str, Any] = {}
-        for name, length in record["lengths"].items():
+        for array_name, length in record["lengths"].items():
             if length is None:
-                arrays[name] = None
+                arrays[array_name] = None
                 continue
-            arrays[name] = tensors[name][offsets[name] : offsets[name] + length].numpy().copy()
-            offsets[name] += length
+            row_start = offsets[array_name]
+            row_end = row_start + length
+            arrays[array_name] = tensors[array_name][row_start:row_end].numpy().copy()
+            offsets[array_name] = row_end
         rollout = Rollout(
             **{
-                k: record[k]
-                for k in ("prompt_id", "prompt", "answer", "response", "reward", "finished")
+                field: record[field]
+                for field in ("prompt_id", "prompt", "answer", "response", "reward", "finished")
             },
-            **{k: arrays[k] for k in ("prompt_tokens", "response_tokens", "sampled_logprobs")},
+            **{
+                field: arrays[field]
+                for field in ("prompt_tokens", "response_tokens", "sampled_logprobs")
+            },
             # Checkpoints of older versions lack these three.
             extra_rewards=record.get("further", {}),
             anchor=record.get("anchor", False),
@@ -86,7 +97,7 @@ def rows_from_tensors(plain: list[dict[str, Any]], tensors: dict[str, Tensor]) -
         )
         rows.append(
             Row(
-                **{k: record[k] for k in ("group", "advantage", "index", "born")},
+                **{field: record[field] for field in ("group", "advantage", "index", "born")},
                 num_tokens=len(rollout.response_tokens),
                 rollout=rollout,
                 weights_T=arrays["weights"],

@@ -1,8 +1,8 @@
 """The files of a run folder, and the meaning of each of their fields.
 
-Writers take their names from these tables; `docs/generate.py` makes docs/reference/run-folder.md of
-them. A real run is compared with them in tests/store/test_schema.py. `*` stands for a name that the
-run chooses, such as that of a further reward.
+Writers take their names from these tables; `docs/generate.py` turns them into
+docs/reference/run-folder.md. A real run is compared with them in tests/store/test_schema.py. `*`
+stands for a name that the run chooses, such as that of a further reward.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 """Convert the turns of an episode to records for rollouts/ and checkpoints, and back.
 
-turns = [
-    {"start": 0, "told": [], "action": [31, 34], "feedback": "12 is too many."},
-    {"start": 38, "told": [1, 401, ...], "action": [66, 69], "feedback": ""},
-]
+    turns = [
+        {"start": 0, "told": [], "action": [31, 34], "feedback": "12 is too many."},
+        {"start": 38, "told": [1, 401, ...], "action": [66, 69], "feedback": ""},
+    ]
+
+`told` are the tokens of the environment's reply, `Turn.observation`.
 """
 
 from __future__ import annotations

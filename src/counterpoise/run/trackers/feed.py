@@ -22,19 +22,17 @@ from counterpoise.store.folder import CONFIG, IMPORTED, RunFolder, is_imported
 from counterpoise.variants import TRACKERS
 
 LogLine = dict[str, Any]
-DURATION_FIELDS = {
-    "metrics": "iteration_seconds",
-    "evaluations": "evaluate_seconds",
-}  # log -> its line's
+# The logs that are sent, and the field that holds how long a record took.
+DURATION_FIELDS = {"metrics": "iteration_seconds", "evaluations": "evaluate_seconds"}
 
 
 class TrackerFeed:
     """Sends all lines of a folder's logs to trackers, then every new one.
 
     Example:
-        sending = TrackerFeed(folder, ["tensorboard"], off)  # has sent what the folder holds by now
-        sending.hear("metrics", {"iteration": 8, "success": 0.5})
-        sending.close(failed=False)
+        feed = TrackerFeed(folder, ["tensorboard"], on_failure)  # sends what the folder holds
+        feed.receive("metrics", {"iteration": 8, "success": 0.5})
+        feed.close(failed=False)
     """
 
     def __init__(
@@ -46,47 +44,46 @@ class TrackerFeed:
     ) -> None:
         self.on_failure = on_failure  # called with a tracker's name and its exception
         self.trackers: dict[str, Tracker] = {}
-        self.settings: dict[
-            EvaluationSetting | None, None
-        ] = {}  # of the held-out lines so far, in order
-        for name in names:
-            with self._drop_on_failure(name):
-                self.trackers[name] = TRACKERS.load(name)(
+        # Settings of the evaluations so far, in order of appearance: an ordered set.
+        self.settings: dict[EvaluationSetting | None, None] = {}
+        for tracker_name in names:
+            with self._drop_on_failure(tracker_name):
+                self.trackers[tracker_name] = TRACKERS.load(tracker_name)(
                     folder.path, out, load_run_options(folder.path)
                 )
-        for log, line, written_at in timed_log_lines(folder):
-            self._send(log, line, written_at)
+        for log_name, record, written_at in timed_log_lines(folder):
+            self._send(log_name, record, written_at)
 
-    def receive(self, log: str, line: LogLine) -> None:
+    def receive(self, log_name: str, record: LogLine) -> None:
         """Send a line that was just written to one of the folder's logs."""
-        if log in DURATION_FIELDS:
-            self._send(log, line, time.time())
+        if log_name in DURATION_FIELDS:
+            self._send(log_name, record, time.time())
 
     def close(self, *, failed: bool) -> None:
-        for name, tracker in list(self.trackers.items()):
-            with self._drop_on_failure(name):
+        for tracker_name, tracker in list(self.trackers.items()):
+            with self._drop_on_failure(tracker_name):
                 tracker.close(failed=failed)
 
-    def _send(self, log: str, line: LogLine, at: float) -> None:
-        row = MetricRow(line["iteration"], self._values(log, line), at)
-        for name, tracker in list(self.trackers.items()):
-            with self._drop_on_failure(name):
+    def _send(self, log_name: str, record: LogLine, written_at: float) -> None:
+        row = MetricRow(record["iteration"], self._metric_values(log_name, record), written_at)
+        for tracker_name, tracker in list(self.trackers.items()):
+            with self._drop_on_failure(tracker_name):
                 tracker.log(row)
 
-    def _values(self, log: str, line: LogLine) -> dict[str, float]:
-        if log == "metrics":
-            return name_metrics(line)
-        (setting,) = group_by_setting([line])
+    def _metric_values(self, log_name: str, record: LogLine) -> dict[str, float]:
+        if log_name == "metrics":
+            return name_metrics(record)
+        (setting,) = group_by_setting([record])
         self.settings[setting] = None
-        return name_evaluation(line, setting, first=next(iter(self.settings)))
+        return name_evaluation(record, setting, first=next(iter(self.settings)))
 
     @contextmanager
-    def _drop_on_failure(self, name: str) -> Iterator[None]:
+    def _drop_on_failure(self, tracker_name: str) -> Iterator[None]:
         try:
             yield
         except Exception as fault:  # of another package, the network or the disk
-            self.trackers.pop(name, None)
-            self.on_failure(name, fault)
+            self.trackers.pop(tracker_name, None)
+            self.on_failure(tracker_name, fault)
 
 
 def timed_log_lines(folder: RunFolder) -> list[tuple[str, LogLine, float]]:
@@ -95,15 +92,20 @@ def timed_log_lines(folder: RunFolder) -> list[tuple[str, LogLine, float]]:
     Lines hold no time of day. The last one was written when its file was last modified; the times
     of earlier ones follow from the durations of iterations and evaluations.
     """
-    lines = [(log, line) for log in DURATION_FIELDS for line in folder.read(log)]
-    lines.sort(key=lambda each: (each[1]["iteration"], each[0] == "evaluations"))
-    files = [folder.path / f"{log}.jsonl" for log in DURATION_FIELDS]
-    written_at = max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
-    timed_lines = []
-    for log, line in reversed(lines):
-        timed_lines.append((log, line, written_at))
-        written_at -= line.get(DURATION_FIELDS[log]) or 0.0
-    return timed_lines[::-1]
+    log_records = [
+        (log_name, record) for log_name in DURATION_FIELDS for record in folder.read(log_name)
+    ]
+    # An evaluation follows the metrics of its iteration.
+    log_records.sort(key=lambda entry: (entry[1]["iteration"], entry[0] == "evaluations"))
+    log_files = [folder.path / f"{log_name}.jsonl" for log_name in DURATION_FIELDS]
+    written_at = max(
+        (log_file.stat().st_mtime for log_file in log_files if log_file.exists()), default=0.0
+    )
+    timed_records = []
+    for log_name, record in reversed(log_records):
+        timed_records.append((log_name, record, written_at))
+        written_at -= record.get(DURATION_FIELDS[log_name]) or 0.0
+    return timed_records[::-1]
 
 
 def load_run_options(run: Path) -> dict[str, Any]:
@@ -123,13 +125,13 @@ def track_run(
         yield
         return
 
-    def off(name: str, fault: Exception) -> None:
+    def notify_failure(tracker_name: str, fault: Exception) -> None:
         notify(
-            f"{name} is off: {first_line(fault)}; send the rest later with "
-            f"poise track {folder.path} --to {name}"
+            f"{tracker_name} is off: {first_line(fault)}; send the rest later with "
+            f"poise track {folder.path} --to {tracker_name}"
         )
 
-    feed = TrackerFeed(folder, names, off)
+    feed = TrackerFeed(folder, names, notify_failure)
     folder.listeners.append(feed.receive)
     try:
         yield
@@ -143,14 +145,17 @@ def send_run(path: Path, names: Sequence[str], out: Path | None) -> list[str]:
     """Send a stored run to trackers (`poise track`) and return a line about each."""
     check_installed(names)
     folder = RunFolder(path) if is_imported(path) else RunFolder.open(path)
-    rows = len(folder.read("metrics"))
-    if not rows:
+    num_iterations = len(folder.read("metrics"))
+    if not num_iterations:
         raise PoiseError(f"{path} has no line in metrics.jsonl yet: there is nothing to send")
 
-    def off(name: str, fault: Exception) -> None:
-        raise PoiseError(f"{path} was not sent to {name}: {first_line(fault)}") from fault
+    def raise_failure(tracker_name: str, fault: Exception) -> None:
+        raise PoiseError(f"{path} was not sent to {tracker_name}: {first_line(fault)}") from fault
 
     with explain_damage(path):
-        feed = TrackerFeed(folder, list(dict.fromkeys(names)), off, out)
+        feed = TrackerFeed(folder, list(dict.fromkeys(names)), raise_failure, out)
         feed.close(failed=False)
-    return [f"{name}: {rows} iterations -> {t.folder}" for name, t in feed.trackers.items()]
+    return [
+        f"{tracker_name}: {num_iterations} iterations -> {tracker.folder}"
+        for tracker_name, tracker in feed.trackers.items()
+    ]

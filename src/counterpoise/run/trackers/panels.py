@@ -6,8 +6,8 @@ Trackers group by what precedes the slash. Null and tables are left out; a list 
 several names (`sample/turn_success_1`).
 
 Held-out success is `heldout/success`, with the ends of its interval. Where a run samples held-out
-problems with several settings, that is the first; the others are named by temperature and
-top-p, such as `heldout_0.6_0.95/success`.
+problems with several settings, `heldout/` is the first of them; the others are named by temperature
+and top-p, such as `heldout_0.6_0.95/success`.
 """
 
 from __future__ import annotations
@@ -51,34 +51,40 @@ def find_panel(field: str) -> str:
     return OTHER_PANEL
 
 
-def name_metrics(line: Mapping[str, Any]) -> dict[str, float]:
+def name_metrics(record: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of a line of metrics.jsonl by their names.
 
     Example:
-        >>> of_metrics({"schema": 1, "iteration": 3, "loss": None, "turn_success": [0.5, 0.25]})
+        >>> name_metrics({"schema": 1, "iteration": 3, "loss": None, "turn_success": [0.5, 0.25]})
         {'sample/turn_success_1': 0.5, 'sample/turn_success_2': 0.25}
     """
-    values: dict[str, float] = {}
-    for field, value in line.items():
-        name = f"{find_panel(field)}/{field}"
+    metric_values: dict[str, float] = {}
+    for field, value in record.items():
         if field in ("schema", "iteration"):
             continue
+        metric_name = f"{find_panel(field)}/{field}"
         if isinstance(value, list):
-            values |= {f"{name}_{k}": v for k, v in enumerate(value, 1) if _is_number(v)}
+            metric_values |= {
+                f"{metric_name}_{position}": item
+                for position, item in enumerate(value, 1)
+                if _is_number(item)
+            }
         elif _is_number(value):
-            values[name] = value
-    return values
+            metric_values[metric_name] = value
+    return metric_values
 
 
 def name_evaluation(
-    line: Mapping[str, Any], setting: EvaluationSetting | None, first: EvaluationSetting | None
+    record: Mapping[str, Any], setting: EvaluationSetting | None, first: EvaluationSetting | None
 ) -> dict[str, float]:
     """The numbers of a line of evaluations.jsonl; `first` is the run's first setting."""
     panel = "heldout"
     if setting and setting != first:
         panel += f"_{setting.temperature:g}_{setting.top_p:g}"
     return {
-        f"{panel}/{name}": line[k] for k, name in HELDOUT_NAMES.items() if _is_number(line.get(k))
+        f"{panel}/{metric_name}": record[field]
+        for field, metric_name in HELDOUT_NAMES.items()
+        if _is_number(record.get(field))
     }
 
 

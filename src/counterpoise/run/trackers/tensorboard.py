@@ -20,37 +20,39 @@ from counterpoise.run.trackers.tracker import MetricRow, prepare_tracker_home
 
 
 class TensorBoard:
-    def __init__(self, run: Path, out: Path | None, about: Mapping[str, Any]) -> None:
+    def __init__(self, run: Path, out: Path | None, run_options: Mapping[str, Any]) -> None:
         self.folder = prepare_tracker_home(run, out) / "tensorboard"
         self.folder.mkdir(parents=True, exist_ok=True)
         self.lock = ExitStack()
         self.lock.enter_context(folder_lock(self.folder))
         self.writer = SummaryWriter(str(self.folder), purge_step=0)
-        self.writer.add_text("config", format_markdown_table(about))
+        self.writer.add_text("config", format_markdown_table(run_options))
 
     def log(self, row: MetricRow) -> None:
-        for name, value in row.values.items():
-            self.writer.add_scalar(name, value, row.iteration, row.time)
-        self.writer.flush()  # so that a disk error is raised here
+        for metric_name, metric_value in row.values.items():
+            self.writer.add_scalar(metric_name, metric_value, row.iteration, row.time)
+        # Flush every row, so that a disk error is raised here and not in the writer's thread.
+        self.writer.flush()
 
     def close(self, *, failed: bool) -> None:
         with self.lock:
             self.writer.close()
 
 
-def format_markdown_table(about: Mapping[str, Any]) -> str:
+def format_markdown_table(run_options: Mapping[str, Any]) -> str:
     """The options as a Markdown table, one line per option.
 
     Example:
-        >>> print(as_table({"schema": 1, "update": {"lr": 1e-6}}))
+        >>> print(format_markdown_table({"schema": 1, "update": {"lr": 1e-6}}))
         | option | value |
         |---|---|
         | schema | `1` |
         | update.lr | `1e-06` |
     """
-    lines = ["| option | value |", "|---|---|"]
-    for name, value in about.items():
-        inside = value if isinstance(value, Mapping) else {"": value}
-        for key, each in inside.items():
-            lines.append(f"| {name}{'.' * bool(key)}{key} | `{json.dumps(each)}` |")
-    return "\n".join(lines)
+    table_lines = ["| option | value |", "|---|---|"]
+    for section, section_value in run_options.items():
+        options = section_value if isinstance(section_value, Mapping) else {"": section_value}
+        for option_name, option_value in options.items():
+            full_name = f"{section}.{option_name}" if option_name else section
+            table_lines.append(f"| {full_name} | `{json.dumps(option_value)}` |")
+    return "\n".join(table_lines)

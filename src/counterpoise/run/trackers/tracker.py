@@ -1,9 +1,9 @@
 """The interface of trackers: they receive rows and are closed.
 
-A tracker is made with `(run, out, about)`: the run's folder, another folder for its own files or
-None, and the run's options as tables. It first receives every row that the folder holds, in order,
-even those it received in an earlier process: a resumed run, a run tracked from its middle and a
-finished run are the same to it. It must not show a row twice.
+A tracker is made with `(run, out, run_options)`: the run's folder, the folder for the tracker's own
+files (None: the run's folder), and the run's options as tables. It first receives every row that
+the folder holds, in order, even those it received in an earlier process: a resumed run, a run
+tracked from its middle and a finished run are the same to it. It must not show a row twice.
 """
 
 from __future__ import annotations
@@ -39,33 +39,33 @@ class Tracker(Protocol):
         """End the tracking; `failed` if the run did not finish."""
 
 
-# Checked before anything is loaded or written.
-
-
 def check_installed(names: Sequence[str]) -> None:
-    """Raise an error for an unknown tracker or one whose package is not installed."""
-    for name in names:
+    """Raise an error for an unknown tracker or one whose package is not installed.
+
+    Called before anything is loaded or written.
+    """
+    for tracker_name in names:
         try:
-            TRACKERS.load(name)
+            TRACKERS.load(tracker_name)
         except ImportError as fault:
             raise PoiseError(
-                f"{name} cannot be imported ({first_line(fault)}): "
-                f"pip install 'counterpoise[{name}]'"
+                f"{tracker_name} cannot be imported ({first_line(fault)}): "
+                f"pip install 'counterpoise[{tracker_name}]'"
             ) from fault
 
 
-# A tracker's files are in RUN/NAME, or with `--out DIR` in DIR/RUN/NAME.
-#
-# DIR/RUN/run.json names the run folder, so that two runs of the same name are not mixed up.
-
-
 def prepare_tracker_home(run: Path, out: Path | None) -> Path:
-    """Create the folder that holds the folders of all trackers of a run."""
+    """Create the folder that holds the folders of all trackers of a run.
+
+    A tracker's files are in RUN/NAME, or with `--out DIR` in DIR/RUN/NAME. DIR/RUN/run.json names
+    the run folder, so that two runs of the same name are not mixed up.
+    """
     if out is None:
         return run
     home = out / run.resolve().name
     home.mkdir(parents=True, exist_ok=True)
-    owner_file, owner = home / "run.json", {"schema": 1, "run": str(run.resolve())}
+    owner_file = home / "run.json"
+    owner = {"schema": 1, "run": str(run.resolve())}
     if not owner_file.exists():
         with atomic_write(owner_file) as temporary:
             temporary.write_text(json.dumps(owner), encoding="utf-8")

@@ -26,9 +26,10 @@ PROJECT = "counterpoise"
 
 
 class WandB:
-    def __init__(self, run: Path, out: Path | None, about: Mapping[str, Any]) -> None:
+    def __init__(self, run: Path, out: Path | None, run_options: Mapping[str, Any]) -> None:
         home = prepare_tracker_home(run, out)
-        self.folder = home / "wandb"  # W&B puts its files here, inside `dir`
+        # W&B itself puts its files into a folder `wandb` inside the `dir` it is given.
+        self.folder = home / "wandb"
         self.folder.mkdir(parents=True, exist_ok=True)
         self.lock = ExitStack()
         self.lock.enter_context(folder_lock(self.folder))
@@ -38,8 +39,9 @@ class WandB:
             id=load_run_id(self.folder),
             resume="allow",
             dir=str(home),
-            config=dict(about),
-            allow_val_change=True,  # loop.iterations grows when a run is extended
+            config=dict(run_options),
+            # loop.iterations grows when a run is extended.
+            allow_val_change=True,
         )
         self.run.define_metric("iteration", hidden=True)
         self.run.define_metric("*", step_metric="iteration")
@@ -56,12 +58,12 @@ class WandB:
             self.run.finish(exit_code=int(failed))
 
 
-def load_run_id(place: Path) -> str:
-    """The id stored in `place`, created on first use."""
-    file = place / "id.json"
-    if not file.is_file():
-        place.mkdir(parents=True, exist_ok=True)
-        with atomic_write(file) as temporary:
+def load_run_id(tracker_folder: Path) -> str:
+    """The id stored in `tracker_folder`, created on first use."""
+    id_file = tracker_folder / "id.json"
+    if not id_file.is_file():
+        tracker_folder.mkdir(parents=True, exist_ok=True)
+        with atomic_write(id_file) as temporary:
             temporary.write_text(json.dumps({"schema": 1, "id": secrets.token_hex(4)}))
-    identifier: str = json.loads(file.read_text(encoding="utf-8"))["id"]
+    identifier: str = json.loads(id_file.read_text(encoding="utf-8"))["id"]
     return identifier
