@@ -64,9 +64,9 @@ def ratio_interval(
     denominator_P = np.bincount(prompt_N, np.asarray(wholes_N, np.float64), P)
     weights_DP = _prompt_weights(P, DRAWS)
     with np.errstate(divide="ignore", invalid="ignore"):
-        value = numerator_P.sum() / denominator_P.sum()
+        ratio = numerator_P.sum() / denominator_P.sum()
         return _interval_from_values(
-            value, (weights_DP @ numerator_P) / (weights_DP @ denominator_P), P
+            ratio, (weights_DP @ numerator_P) / (weights_DP @ denominator_P), P
         )
 
 
@@ -81,12 +81,12 @@ def difference_interval(
     weights_DP = np.vstack((np.ones(P), _prompt_weights(P, DRAWS)))
     gap_D = np.zeros(len(weights_DP))
     with np.errstate(divide="ignore", invalid="ignore"):
-        for member_N, sign in ((is_chosen_N, 1.0), (~is_chosen_N, -1.0)):
-            total_P = np.bincount(prompt_N[member_N], value_N[member_N], P)
+        for is_member_N, sign in ((is_chosen_N, 1.0), (~is_chosen_N, -1.0)):
+            total_P = np.bincount(prompt_N[is_member_N], value_N[is_member_N], P)
             gap_D += (
                 sign
                 * (weights_DP @ total_P)
-                / (weights_DP @ np.bincount(prompt_N[member_N], minlength=P))
+                / (weights_DP @ np.bincount(prompt_N[is_member_N], minlength=P))
             )
     return _interval_from_values(gap_D[0], gap_D[1:], P)
 
@@ -99,8 +99,8 @@ def resampled_weights(prompts_N: Sequence[object], draws: int = DRAWS) -> NDArra
 
 def interval_from_draws(drawn_D: ArrayLike, prompts: int, level: float = 0.95) -> Interval:
     """The interval at `level` from a statistic computed for each row of `resampled_weights`."""
-    values = np.asarray(drawn_D, dtype=np.float64)
-    return _interval_from_values(values[0], values[1:], prompts, level)
+    statistic_D = np.asarray(drawn_D, dtype=np.float64)
+    return _interval_from_values(statistic_D[0], statistic_D[1:], prompts, level)
 
 
 def weighted_mean(x_N: NDArray[np.float64], w_N: Weights) -> float:
@@ -112,11 +112,11 @@ def weighted_mean(x_N: NDArray[np.float64], w_N: Weights) -> float:
 def _number_prompts(prompts_N: Sequence[object]) -> tuple[NDArray[np.int64], int]:
     if not len(prompts_N):
         raise PoiseError("there is nothing to average: no prompt of the batch had signal")
-    prompt_number: dict[object, int] = {}
+    number_of_prompt: dict[object, int] = {}
     prompt_N = np.array(
-        [prompt_number.setdefault(prompt, len(prompt_number)) for prompt in prompts_N]
+        [number_of_prompt.setdefault(prompt, len(number_of_prompt)) for prompt in prompts_N]
     )
-    return prompt_N, len(prompt_number)
+    return prompt_N, len(number_of_prompt)
 
 
 @lru_cache(maxsize=8)
@@ -130,14 +130,14 @@ def _prompt_weights(P: int, draws: int) -> NDArray[np.float64]:
 def _interval_from_values(
     value: float, draws: ArrayLike, prompts: int, level: float = 0.95
 ) -> Interval:
-    values = np.asarray(draws, dtype=np.float64)
+    statistic_D = np.asarray(draws, dtype=np.float64)
     # A draw may miss all prompts that define the statistic; a few such draws are harmless.
-    finite = values[np.isfinite(values)]
-    undefined = len(values) - len(finite)
-    if prompts < MIN_PROMPTS or undefined > MAX_UNDEFINED * len(values):
+    finite_D = statistic_D[np.isfinite(statistic_D)]
+    undefined_count = len(statistic_D) - len(finite_D)
+    if prompts < MIN_PROMPTS or undefined_count > MAX_UNDEFINED * len(statistic_D):
         return float(value), math.nan, math.nan
     tail = _tail_probability(prompts, level)
-    low, high = np.quantile(finite, (tail, 1 - tail))
+    low, high = np.quantile(finite_D, (tail, 1 - tail))
     return float(value), float(low), float(high)
 
 

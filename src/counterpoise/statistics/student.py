@@ -45,16 +45,16 @@ class SeedMean:
 
 def student_mean(values: Sequence[float], level: float = 0.95) -> SeedMean:
     """The mean over seeds with its Student's t interval at `level`."""
-    n = len(values)
+    seed_count = len(values)
     mean = statistics.fmean(values)
-    if n < 2:
-        return SeedMean(mean, math.nan, math.nan, math.nan, n)
-    standard_error = statistics.stdev(values) / math.sqrt(n)
-    critical_value = t_quantile((1 + level) / 2, n - 1)
+    if seed_count < 2:
+        return SeedMean(mean, math.nan, math.nan, math.nan, seed_count)
+    standard_error = statistics.stdev(values) / math.sqrt(seed_count)
+    critical_value = t_quantile((1 + level) / 2, seed_count - 1)
     half_width = critical_value * standard_error
     # If all values are equal, the mean either is 0 or differs from it for certain.
-    p = (
-        max(0.0, 1 - _central_probability(abs(mean) / standard_error, n - 1))
+    p_value = (
+        max(0.0, 1 - _central_probability(abs(mean) / standard_error, seed_count - 1))
         if standard_error
         else float(mean == 0)
     )
@@ -62,9 +62,9 @@ def student_mean(values: Sequence[float], level: float = 0.95) -> SeedMean:
         mean,
         mean - half_width,
         mean + half_width,
-        half_width + t_quantile(POWER, n - 1) * standard_error,
-        n,
-        p,
+        half_width + t_quantile(POWER, seed_count - 1) * standard_error,
+        seed_count,
+        p_value,
     )
 
 
@@ -92,9 +92,9 @@ def holm_adjust(ps: Sequence[float]) -> list[float]:
         [0.03, 0.06, 0.06]
     """
     adjusted, running_max = [0.0] * len(ps), 0.0
-    for rank, index in enumerate(sorted(range(len(ps)), key=lambda index: ps[index])):
-        running_max = max(running_max, min(1.0, (len(ps) - rank) * ps[index]))
-        adjusted[index] = running_max
+    for rank, position in enumerate(sorted(range(len(ps)), key=lambda position: ps[position])):
+        running_max = max(running_max, min(1.0, (len(ps) - rank) * ps[position]))
+        adjusted[position] = running_max
     return adjusted
 
 
@@ -125,7 +125,7 @@ def _central_probability(t: float, v: int) -> float:
     is_odd = v % 2
     term = math.cos(angle) if is_odd else 1.0
     total = term if v > 1 else 0.0
-    for k in range(2 + is_odd, v - 1, 2):
-        term *= (k - 1) / k * math.cos(angle) ** 2
+    for denominator in range(2 + is_odd, v - 1, 2):
+        term *= (denominator - 1) / denominator * math.cos(angle) ** 2
         total += term
     return 2 / math.pi * (angle + math.sin(angle) * total) if is_odd else math.sin(angle) * total

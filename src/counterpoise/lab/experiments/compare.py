@@ -61,8 +61,8 @@ class Comparison:
     def decisive(self) -> bool:
         """Whether there are enough seeds and some spread between them."""
         # Two seeds may agree by chance, because success is a multiple of 1 / samples.
-        spread = has_interval(self.rollouts) and has_interval(self.updates)
-        return spread and self.rollouts.n >= FEWEST_SEEDS
+        have_intervals = has_interval(self.rollouts) and has_interval(self.updates)
+        return have_intervals and self.rollouts.n >= FEWEST_SEEDS
 
 
 def compare(
@@ -82,11 +82,14 @@ def compare(
     level_each = bonferroni_level(level, family or len(all_rates))
     comparisons = []
     for rate in all_rates:
-        at_rollouts, at_updates = (
+        rollout_differences, update_differences = (
             differences(runs, arm, baseline, rate, cost, column) for cost in ("rollouts", "updates")
         )
-        if at_rollouts:
-            means = _paired_mean(at_rollouts, level_each), _paired_mean(at_updates, level_each)
+        if rollout_differences:
+            means = (
+                _paired_mean(rollout_differences, level_each),
+                _paired_mean(update_differences, level_each),
+            )
             comparisons.append(
                 Comparison(
                     arm, baseline, rate, *means, _made_identical_runs(runs, arm, baseline, rate)
@@ -116,9 +119,9 @@ def differences(
     for pair in _pairs(runs, arm, baseline, rate):
         # Both curves are read where the cheaper run ended: success at equal cost.
         equal_cost = min(curve[-1][cost] for curve in pair)
-        values = [interpolate_at(curve, cost, equal_cost, column) for curve in pair]
-        if values[0] is not None and values[1] is not None:
-            pair_differences.append(values[0] - values[1])
+        success_pair = [interpolate_at(curve, cost, equal_cost, column) for curve in pair]
+        if success_pair[0] is not None and success_pair[1] is not None:
+            pair_differences.append(success_pair[0] - success_pair[1])
     return pair_differences
 
 
@@ -127,8 +130,12 @@ def _pairs(
 ) -> list[tuple[list[Record], list[Record]]]:
     """The two curves of every seed that both arms have, if they began with the same weights."""
     arm_curves, baseline_curves = (
-        {key.seed: curve for key, curve in runs.items() if (key.arm, key.rate) == (name, rate)}
-        for name in (arm, baseline)
+        {
+            run_key.seed: curve
+            for run_key, curve in runs.items()
+            if (run_key.arm, run_key.rate) == (arm_name, rate)
+        }
+        for arm_name in (arm, baseline)
     )
     pairs = [
         (arm_curves[seed], baseline_curves[seed])
@@ -154,10 +161,10 @@ def _made_identical_runs(runs: Runs, arm: str, baseline: str, rate: float) -> bo
 
 
 def _same_record(record: Record, other_record: Record) -> bool:
-    for name in record.keys() | other_record.keys():
-        value, other_value = record.get(name), other_record.get(name)
+    for column in record.keys() | other_record.keys():
+        value, other_value = record.get(column), other_record.get(column)
         # Times differ between any two runs, and texts such as the origin are not measured.
-        if name.endswith("seconds") or isinstance(value or other_value, str):
+        if column.endswith("seconds") or isinstance(value or other_value, str):
             continue
         if value is None or other_value is None:
             if value is not other_value:
@@ -198,17 +205,21 @@ def judge_comparisons(
 def describe_comparison(comparison: Comparison) -> str:
     """One comparison as a sentence."""
     at_rollouts, at_updates = comparison.rollouts, comparison.updates
-    rate, seeds = f"at lr {comparison.rate:g}", format_count(at_rollouts.n, "seed")
+    rate_phrase, seed_count = f"at lr {comparison.rate:g}", format_count(at_rollouts.n, "seed")
     if comparison.identical_runs:
-        return f"{rate} both arms made the same runs over {seeds}: the option had no effect"
+        return (
+            f"{rate_phrase} both arms made the same runs over {seed_count}: the option had no "
+            "effect"
+        )
     remark = ""
     if has_interval(at_rollouts):
         remark = f" (could have shown {100 * at_rollouts.detectable:.1f})"
     if at_rollouts.n > 1 and not (has_interval(at_rollouts) and has_interval(at_updates)):
         remark += ", the same at every seed: without spread there is no verdict"
     return (
-        f"{rate} {format_points(at_rollouts)} at equal rollouts and {format_points(at_updates)} "
-        f"at equal updates over {seeds}{remark}"
+        f"{rate_phrase} {format_points(at_rollouts)} at equal rollouts and "
+        f"{format_points(at_updates)} "
+        f"at equal updates over {seed_count}{remark}"
     )
 
 

@@ -59,12 +59,12 @@ class FleetProgress:
     jobs: int = 1  # runs at a time, now
 
     def __str__(self) -> str:
-        text = f"{self.finished} of {self.total} runs"
-        text += f", {self.failed} failed" if self.failed else ""
+        summary = f"{self.finished} of {self.total} runs"
+        summary += f", {self.failed} failed" if self.failed else ""
         if self.postponed:
             times = "once" if self.postponed == 1 else f"{self.postponed} times"
-            text += f", memory ran out {times}: {self.jobs} at a time now"
-        return text
+            summary += f", memory ran out {times}: {self.jobs} at a time now"
+        return summary
 
 
 class Fleet:
@@ -106,8 +106,8 @@ class Fleet:
 
         `on_finish` is called with the name of every run that finishes.
         """
-        start = time.monotonic()
-        deadline = start + 60 * minutes if minutes is not None else None
+        start_time = time.monotonic()
+        deadline = start_time + 60 * minutes if minutes is not None else None
         self._waiting = [name for name in self.options if not self.finished(name)]
         self._jobs = jobs
         iterations_before = sum(self._iterations_done.values())
@@ -119,13 +119,13 @@ class Fleet:
                 while self._waiting or self._processes:
                     while self._has_room() and self._in_time(deadline):
                         self._start(self._waiting.pop(0), lock)
-                    late = deadline is not None and time.monotonic() > deadline
+                    is_late = deadline is not None and time.monotonic() > deadline
                     # No process here means that nothing more can finish before the deadline.
-                    if not self._processes or late or self._all_fail():
+                    if not self._processes or is_late or self._all_fail():
                         break
                     time.sleep(POLL_SECONDS)
                     self._collect_exited(on_finish)
-                    on_progress(self._progress(start, iterations_before))
+                    on_progress(self._progress(start_time, iterations_before))
             finally:
                 self._stopping = True
                 self._interrupt_runs()
@@ -139,25 +139,28 @@ class Fleet:
 
     def _checked(self, name: str) -> RunConfig:
         """The options of a run; raises an error if its folder holds a run with other options."""
-        config, out = load_config(self.base, list(self.options[name])), self.folder / name
-        if is_run(out):
-            if damage := find_config_damage(out / CONFIG):
-                raise PoiseError(f"{out / CONFIG} {damage}: remove {out}, and it is trained again")
-            for option, stored, requested in config_differences(
-                RunFolder.open(out).read_config(), config
+        config, run_folder = load_config(self.base, list(self.options[name])), self.folder / name
+        if is_run(run_folder):
+            if damage := find_config_damage(run_folder / CONFIG):
+                raise PoiseError(
+                    f"{run_folder / CONFIG} {damage}: remove {run_folder}, and it is trained again"
+                )
+            for option, stored_value, requested_value in config_differences(
+                RunFolder.open(run_folder).read_config(), config
             ):
                 raise PoiseError(
-                    f"{out} was made with {option}={stored!r}, not {requested!r}: remove it, or "
+                    f"{run_folder} was made with {option}={stored_value!r}, not "
+                    f"{requested_value!r}: remove it, or "
                     "choose another --out"
                 )
         return config
 
     def _start(self, name: str, lock: int) -> None:
         """Start a run through the command line: exactly the run that a user would start."""
-        out = self.folder / name
-        command = [sys.executable, "-m", "counterpoise.cli", "train", "--out", str(out)]
+        run_folder = self.folder / name
+        command = [sys.executable, "-m", "counterpoise.cli", "train", "--out", str(run_folder)]
         # A resumed run takes its options from its folder, so they are not passed again.
-        if is_run(out):
+        if is_run(run_folder):
             command.append("--resume")
         else:
             # Plugin files are pinned, so that editing one does not change runs that start later.
@@ -166,11 +169,11 @@ class Fleet:
             command += [str(self.base), *(f"--set={option}" for option in options)]
             self._started[name] = time.monotonic()
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-        with self._log_path(name).open("wb") as log:
+        with self._log_path(name).open("wb") as log_file:
             self._processes[name] = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                stdout=log,
+                stdout=log_file,
                 stderr=subprocess.STDOUT,
                 env=environment,
                 start_new_session=True,  # Ctrl-C reaches only this process, which passes it on
@@ -199,8 +202,8 @@ class Fleet:
                 self._handle_failure(name, exit_code)
 
     def _handle_failure(self, name: str, exit_code: int) -> None:
-        log = self._log_path(name).read_text(errors="replace").strip() or "no output"
-        reason = log.splitlines()[-1]
+        log_text = self._log_path(name).read_text(errors="replace").strip() or "no output"
+        reason = log_text.splitlines()[-1]
         if exit_code < 0:  # killed by a signal: the last line of the log does not say why
             reason = f"killed by {signal.Signals(-exit_code).name}" + OUT_OF_MEMORY_HINT * (
                 exit_code == -signal.SIGKILL
@@ -242,8 +245,8 @@ class Fleet:
         return deadline is None or time.monotonic() + self._slowest < deadline
 
     def _count_iterations(self, name: str) -> int:
-        log = self.folder / name / "metrics.jsonl"
-        return log.read_bytes().count(b"\n") if log.exists() else 0
+        metrics_file = self.folder / name / "metrics.jsonl"
+        return metrics_file.read_bytes().count(b"\n") if metrics_file.exists() else 0
 
     def _progress(self, start: float, iterations_before: int) -> FleetProgress:
         running = {name: self._count_iterations(name) for name in self._processes}
@@ -251,25 +254,30 @@ class Fleet:
         # too optimistic.
         self._iterations_done |= running
         iterations_done = sum(self._iterations_done.values())
-        iterations = {name: config.loop.iterations for name, config in self._configs.items()}
-        total = sum(iterations.values())
-        seconds, new_iterations = time.monotonic() - start, iterations_done - iterations_before
+        iterations_by_run = {name: config.loop.iterations for name, config in self._configs.items()}
+        total_iterations = sum(iterations_by_run.values())
+        elapsed_seconds, new_iterations = (
+            time.monotonic() - start,
+            iterations_done - iterations_before,
+        )
         unfinished = [
             name
             for name in self.options
-            if name in running or self._iterations_done[name] < iterations[name]
+            if name in running or self._iterations_done[name] < iterations_by_run[name]
         ]
         iterations_left = sum(
-            iterations[name] - self._iterations_done[name]
+            iterations_by_run[name] - self._iterations_done[name]
             for name in unfinished
             if name not in self.failures
         )
         return FleetProgress(
-            finished=len(iterations) - len(unfinished),
+            finished=len(iterations_by_run) - len(unfinished),
             total=len(self.options),
             running=running,
-            done_share=iterations_done / total,
-            seconds_left=seconds * iterations_left / new_iterations if new_iterations > 0 else None,
+            done_share=iterations_done / total_iterations,
+            seconds_left=elapsed_seconds * iterations_left / new_iterations
+            if new_iterations > 0
+            else None,
             failed=len(self.failures),
             postponed=self._postponed,
             jobs=self._jobs,

@@ -37,21 +37,23 @@ def matching_runs(their_runs: Runs, other: Experiment, experiment: Experiment) -
     # Arms are matched by their options: the two files may use different names.
     their_arms = _matching_arms(other, experiment)
     matching: Runs = {}
-    for key in experiment.design.run_keys():
-        their_arm = their_arms.get((key.arm, key.rate))
-        if their_arm and (curve := their_runs.get(key._replace(arm=their_arm))):
+    for run_key in experiment.design.run_keys():
+        their_arm = their_arms.get((run_key.arm, run_key.rate))
+        if their_arm and (curve := their_runs.get(run_key._replace(arm=their_arm))):
             origin = curve[0].get(ORIGIN_COLUMN) or f"{other.name} {other.digest}"
-            matching[key] = [{**record, "arm": key.arm, ORIGIN_COLUMN: origin} for record in curve]
+            matching[run_key] = [
+                {**record, "arm": run_key.arm, ORIGIN_COLUMN: origin} for record in curve
+            ]
     return matching
 
 
 def run_origins(runs: Runs) -> dict[str, dict[str, int]]:
     """Origin of reused runs (another experiment) -> arm -> number of runs."""
     counts: dict[str, dict[str, int]] = {}
-    for key, curve in runs.items():
+    for run_key, curve in runs.items():
         if origin := curve[0].get(ORIGIN_COLUMN):
             runs_by_arm = counts.setdefault(origin, {})
-            runs_by_arm[key.arm] = runs_by_arm.get(key.arm, 0) + 1
+            runs_by_arm[run_key.arm] = runs_by_arm.get(run_key.arm, 0) + 1
     return counts
 
 
@@ -76,13 +78,13 @@ def _matching_arms(other: Experiment, experiment: Experiment) -> dict[tuple[str,
     for arm in experiment.design.arms:
         for rate in rates:
             options = _comparable_options(experiment, arm, rate)
-            matches = [
+            arms_with_same_options = [
                 their_arm
                 for (their_arm, their_rate), candidate_options in their_options.items()
                 if their_rate == rate and candidate_options == options
             ]
-            if matches:
-                matching_arms[arm, rate] = matches[0]
+            if arms_with_same_options:
+                matching_arms[arm, rate] = arms_with_same_options[0]
     return matching_arms
 
 

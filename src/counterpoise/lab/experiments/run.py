@@ -58,10 +58,10 @@ class ExperimentRunner:
         # The experiment file is copied into the folder, so that its results can be understood and
         # drawn again without the original.
         check_no_run(out, "an experiment")
-        stored_copy, text = out / f"{experiment.name}.toml", source.read_bytes()
+        stored_copy, file_content = out / f"{experiment.name}.toml", source.read_bytes()
         # A file that differs only in comments has the same digest and may replace the copy.
-        edited = stored_copy.is_file() and stored_copy.read_bytes() != text
-        if edited and read_experiment(stored_copy).digest != experiment.digest:
+        copy_differs = stored_copy.is_file() and stored_copy.read_bytes() != file_content
+        if copy_differs and read_experiment(stored_copy).digest != experiment.digest:
             raise PoiseError(
                 f"{out} holds the experiment of another {stored_copy.name}: choose another --out; "
                 f'to keep its runs (more seeds, say) write shares = ["{stored_copy}"] into the '
@@ -70,7 +70,7 @@ class ExperimentRunner:
         try:
             (out / "pieces").mkdir(parents=True, exist_ok=True)
             with atomic_write(stored_copy) as temporary:
-                temporary.write_bytes(text)
+                temporary.write_bytes(file_content)
         except OSError as fault:
             raise PoiseError(f"{out} cannot be used: {fault.strerror}") from fault
         pieces = read_pieces(out, experiment)
@@ -84,27 +84,27 @@ class ExperimentRunner:
         minutes: float | None = None,
     ) -> None:
         """Train the runs of `keys` that are not finished yet; `minutes=0` trains none."""
-        keys_by_name = {key.name: key for key in keys if key not in self.runs}
+        keys_by_name = {run_key.name: run_key for run_key in keys if run_key not in self.runs}
         if not keys_by_name or minutes == 0:
             return
         # Hashing the weights takes a while for a large model, so it is done once.
-        start = self.experiment.start_digest()
+        start_weights_digest = self.experiment.start_digest()
         check_starts(
-            start_digests(self.runs) | {start},
+            start_digests(self.runs) | {start_weights_digest},
             self.experiment,
             self.experiment.run_config.model.name,
         )
         design = self.experiment.design
-        options = {name: design.overrides(key) for name, key in keys_by_name.items()}
+        options = {name: design.overrides(run_key) for name, run_key in keys_by_name.items()}
         fleet = Fleet(options, self.out / "runs", base=design.base)
         # Runs that finished in an earlier call, but are not in the table yet.
-        for name, key in keys_by_name.items():
+        for name, run_key in keys_by_name.items():
             if fleet.finished(name):
-                self._add_finished(key, start)
+                self._add_finished(run_key, start_weights_digest)
         self.save_curves()
 
         def store_finished(name: str) -> None:
-            self._add_finished(keys_by_name[name], start)
+            self._add_finished(keys_by_name[name], start_weights_digest)
             self.save_curves()
 
         try:
@@ -143,11 +143,11 @@ class ExperimentRunner:
     def _result_json(self, finding: Finding) -> str:
         """The content of NAME.json."""
         seconds = sum(run_seconds(curve) for curve in self.runs.values())
-        extra = {
+        experiment_keys = {
             "hypotheses": findings.hypothesis_verdicts(self.runs, self.experiment),
             "shared": run_origins(self.runs),
         }
-        return finding_to_json(result_header(self.experiment) | extra, finding, seconds)
+        return finding_to_json(result_header(self.experiment) | experiment_keys, finding, seconds)
 
     def _write(self, name: str, text: str) -> None:
         with atomic_write(self.out / name) as temporary:
@@ -160,12 +160,12 @@ class ExperimentRunner:
         from counterpoise.lab.studies.page import write_studies_page
         from counterpoise.report.charts.figures import write_figures
 
-        written = []
-        for group, figures in experiment_figures(self.runs, self.experiment).items():
+        written_paths = []
+        for figure_group, figures in experiment_figures(self.runs, self.experiment).items():
             if not figures:  # no arm can be compared with the baseline yet
                 continue
-            write_figures(figures, self.out, f"{self.experiment.name}-{group}")
-            written.append(self.out / f"{self.experiment.name}-{group}.png")
+            write_figures(figures, self.out, f"{self.experiment.name}-{figure_group}")
+            written_paths.append(self.out / f"{self.experiment.name}-{figure_group}.png")
         if not self.experiment.options.pilot:
-            written.append(write_studies_page(self.out, self.out / "report.html"))
-        return written
+            written_paths.append(write_studies_page(self.out, self.out / "report.html"))
+        return written_paths

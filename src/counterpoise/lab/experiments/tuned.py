@@ -50,24 +50,24 @@ def compare_tuned(
     if not experiment.options.tuned or any(key not in runs for key in design.run_keys()):
         return []
     halves = (list(design.seeds)[::2], list(design.seeds)[1::2])
-    chosen = {
-        arm: tuple(_best_rate(runs, experiment, arm, half, column) for half in halves)
+    best_rates = {
+        arm: tuple(_best_rate(runs, experiment, arm, half_index, column) for half_index in halves)
         for arm in design.arms
     }
-    others = [arm for arm in design.arms if arm != experiment.baseline]
-    level = bonferroni_level(experiment.options.level, len(others))
+    other_arms = [arm for arm in design.arms if arm != experiment.baseline]
+    level = bonferroni_level(experiment.options.level, len(other_arms))
     comparisons = []
-    for arm in others:
+    for arm in other_arms:
         differences: dict[Cost, list[float]] = {"rollouts": [], "updates": []}
-        for half, judged_seeds in ((0, halves[1]), (1, halves[0])):  # rates of the other half
+        for half_index, judged_seeds in ((0, halves[1]), (1, halves[0])):  # rates of the other half
             for seed in judged_seeds:
                 pair = [
-                    runs[RunKey(name, chosen[name][half], seed)]
-                    for name in (arm, experiment.baseline)
+                    runs[RunKey(arm_name, best_rates[arm_name][half_index], seed)]
+                    for arm_name in (arm, experiment.baseline)
                 ]
                 for cost, values in differences.items():
-                    least = min(curve[-1][cost] for curve in pair)
-                    success = [interpolate_at(curve, cost, least, column) for curve in pair]
+                    equal_cost = min(curve[-1][cost] for curve in pair)
+                    success = [interpolate_at(curve, cost, equal_cost, column) for curve in pair]
                     if success[0] is not None and success[1] is not None:
                         values.append(success[0] - success[1])
         if not differences["rollouts"]:  # held-out success was not measured at this setting
@@ -75,15 +75,15 @@ def compare_tuned(
         comparison = Comparison(
             arm,
             experiment.baseline,
-            chosen[arm][0],
+            best_rates[arm][0],
             rollouts=student_mean(differences["rollouts"], level),
             updates=student_mean(differences["updates"], level),
         )
         comparisons.append(
             TunedComparison(
                 arm,
-                (chosen[arm][0], chosen[arm][1]),
-                (chosen[experiment.baseline][0], chosen[experiment.baseline][1]),
+                (best_rates[arm][0], best_rates[arm][1]),
+                (best_rates[experiment.baseline][0], best_rates[experiment.baseline][1]),
                 comparison,
             )
         )
@@ -93,11 +93,13 @@ def compare_tuned(
 def tuned_numbers(comparisons: Sequence[TunedComparison]) -> list[Number]:
     numbers = []
     for tuned in comparisons:
-        name = f"{tuned.arm} minus {tuned.comparison.baseline}, each at its tuned rate"
+        number_name = f"{tuned.arm} minus {tuned.comparison.baseline}, each at its tuned rate"
         for cost in ("rollouts", "updates"):
             mean = getattr(tuned.comparison, cost)
             numbers.append(
-                Number(f"{name}, equal {cost}", mean.value, mean.low, mean.high, unit="share")
+                Number(
+                    f"{number_name}, equal {cost}", mean.value, mean.low, mean.high, unit="share"
+                )
             )
     return numbers
 

@@ -35,9 +35,12 @@ def describe_study(name: str) -> StudyDescription:
                 targets=[ast.Name(id=assigned_name)], value=ast.Call(keywords=keywords)
             ):
                 if assigned_name == attribute:
-                    values_by_name = {keyword.arg: keyword.value for keyword in keywords}
+                    value_nodes = {keyword.arg: keyword.value for keyword in keywords}
                     return StudyDescription(
-                        *(ast.literal_eval(values_by_name[key]) for key in ("shows", "claim"))
+                        *(
+                            ast.literal_eval(value_nodes[field_name])
+                            for field_name in ("shows", "claim")
+                        )
                     )
     raise AssertionError(f"{module} has no {attribute} = Study(shows=..., claim=...)")
 

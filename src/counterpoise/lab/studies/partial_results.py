@@ -34,10 +34,12 @@ class PartialResults:
         saved_records, self.earlier_seconds = read_records(path, settings) or ([], 0.0)
         self.records_by_part: dict[str, list[Record]] = {}
         for record in saved_records:
-            name = record.pop("part")
+            part_name = record.pop("part")
             # The table fills missing keys with null; drop them to get the records as measured.
-            present_values = {key: value for key, value in record.items() if value is not None}
-            self.records_by_part.setdefault(name, []).append(present_values)
+            present_values = {
+                column: value for column, value in record.items() if value is not None
+            }
+            self.records_by_part.setdefault(part_name, []).append(present_values)
         self.start = self.last_save = time.perf_counter()
 
     def __call__(self, name: str, measure: Callable[[], Records]) -> Records:
@@ -54,8 +56,8 @@ class PartialResults:
 
     def save(self) -> None:
         table_rows = [
-            {"part": name, **record}
-            for name, records in self.records_by_part.items()
+            {"part": part_name, **record}
+            for part_name, records in self.records_by_part.items()
             for record in records
         ]
         if table_rows:

@@ -129,31 +129,37 @@ def _category_sums(
 def judge(records: Records) -> Finding:
     numbers: list[Number] = []
     changes: dict[tuple[str, str], Interval] = {}
-    flips: list[float] = []
+    flip_shares: list[float] = []
     for optimizer in OPTIMIZERS:
         optimizer_records = _matching(records, optimizer=optimizer)
         prompts = [record["prompt"] for record in optimizer_records]
-        for name, category_names in CATEGORY_KINDS.items():
-            share = {
+        for kind_name, category_names in CATEGORY_KINDS.items():
+            share_by_update = {
                 update: _share(optimizer_records, update, category_names) for update in UPDATES
             }
-            for update, statistic in share.items():
-                label = f"{name} share of boosted mass, {UPDATE_NAMES[update]}, {optimizer}"
+            for update, statistic in share_by_update.items():
+                label = f"{kind_name} share of boosted mass, {UPDATE_NAMES[update]}, {optimizer}"
                 numbers.append(Number(label, *bootstrap_interval(prompts, statistic), unit="share"))
-            change = bootstrap_interval(prompts, _change(share["joint"], share["positive"]))
-            changes[name, optimizer] = change
-            numbers.append(Number(f"change of {name} share, {optimizer}", *change, unit="share"))
+            change = bootstrap_interval(
+                prompts, _change(share_by_update["joint"], share_by_update["positive"])
+            )
+            changes[kind_name, optimizer] = change
+            numbers.append(
+                Number(f"change of {kind_name} share, {optimizer}", *change, unit="share")
+            )
         for sign in SIGNS:
             for update in UPDATES:
                 flip_interval = _rate(
                     _matching(optimizer_records, update=update, sign=sign), "flipped"
                 )
-                flips.append(flip_interval[0])
+                flip_shares.append(flip_interval[0])
                 label = f"flipped in {sign} rollouts, {UPDATE_NAMES[update]}, {optimizer}"
                 numbers.append(Number(label, *flip_interval, unit="share"))
     template, reasoning = changes["template", "adamw"], changes["reasoning", "adamw"]
     template_before = numbers[0]  # positive-only, AdamW
-    percentages = [100 * share for share in (*template, *reasoning, *flips[:2])]
+    percentages = [
+        100 * share_by_update for share_by_update in (*template, *reasoning, *flip_shares[:2])
+    ]
     return Finding(
         verdict_from_shares(template_before.high, template, reasoning),
         "From positive-only to joint the share of boosted mass on template tokens changes by "
@@ -192,7 +198,9 @@ def _notes(records: Records, template: float, function: Interval) -> tuple[str, 
 
 def _matching(records: Records, **wanted: str) -> list[Record]:
     return [
-        record for record in records if all(record[name] == value for name, value in wanted.items())
+        record
+        for record in records
+        if all(record[column] == column_value for column, column_value in wanted.items())
     ]
 
 

@@ -32,19 +32,19 @@ def run_study(
 ) -> Finding:
     """Measure unless the records are already there, then judge and draw."""
     settings = study_settings(study, lab)
-    table = lab.out / f"{study.name}.parquet"
-    measured = None if again else read_records(table, settings)
-    if measured is None:
-        partial_path = table.with_suffix(".part.parquet")
+    table_path = lab.out / f"{study.name}.parquet"
+    stored_result = None if again else read_records(table_path, settings)
+    if stored_result is None:
+        partial_path = table_path.with_suffix(".part.parquet")
         # Partial results of an interrupted run are reused, unless `again` asks for a new start.
         if again:
             partial_path.unlink(missing_ok=True)
-        measured = _measure(study, lab, PartialResults(partial_path, settings))
-        write_records(table, measured[0], settings, measured[1])
+        stored_result = _measure(study, lab, PartialResults(partial_path, settings))
+        write_records(table_path, stored_result[0], settings, stored_result[1])
         partial_path.unlink(missing_ok=True)
     else:
-        say(f"{study.name}: already measured, using {table}")
-    records, seconds = measured
+        say(f"{study.name}: already measured, using {table_path}")
+    records, seconds = stored_result
     finding = study.judge(records)
     write_finding(lab.out / f"{study.name}.json", study, finding, settings, seconds)
     _write_figures(study, records, lab.out, say)
@@ -97,7 +97,12 @@ def study_settings(study: Study, lab: Lab) -> dict[str, Any]:
 def study_sizes(study: Study, lab: Lab) -> dict[str, Any]:
     """The sizes of the budget, with those given by `--size` in their place."""
     budget = study.budgets[lab.budget]
-    return {**budget, **{name: size for name, size in lab.size_overrides.items() if name in budget}}
+    return {
+        **budget,
+        **{
+            size_name: size for size_name, size in lab.size_overrides.items() if size_name in budget
+        },
+    }
 
 
 def write_finding(

@@ -72,10 +72,10 @@ def _credit_figure(correlations: Sequence[ArmCorrelations], tokens: ComparedToke
 def _subset_figure(correlations: Sequence[ArmCorrelations]) -> Figure:
     weighted = [result for result in correlations if result.right or result.wrong]
     points = [
-        forest_point(result.arm, name, interval)
+        forest_point(result.arm, subset, interval)
         for result in sorted(weighted, key=_sort_key("credit"), reverse=True)
-        for name in SUBSET_STYLES
-        if (interval := getattr(result, name))
+        for subset in SUBSET_STYLES
+        if (interval := getattr(result, subset))
     ]
     layered_chart = _forest(
         points,
@@ -88,8 +88,10 @@ def _subset_figure(correlations: Sequence[ArmCorrelations]) -> Figure:
         "For w in right rollouts and -w in wrong ones, where A has one sign: tokens of high value "
         "should get more credit, tokens of low value more blame."
     )
-    keys = (("positive", "right rollouts"), ("negative", "wrong rollouts"))
-    return Figure(layered_chart, "Within right and within wrong rollouts", note, keys, wide=True)
+    legend_entries = (("positive", "right rollouts"), ("negative", "wrong rollouts"))
+    return Figure(
+        layered_chart, "Within right and within wrong rollouts", note, legend_entries, wide=True
+    )
 
 
 def _movement_figure(correlations: Sequence[ArmCorrelations]) -> Figure:
@@ -148,10 +150,12 @@ def _overhead_figure(correlations: Sequence[ArmCorrelations]) -> Figure:
 
 
 def _training_figure(runs: Sequence[TrainingResult]) -> Figure:
-    several = len({result.rate for result in runs}) > 1
+    has_several_rates = len({result.rate for result in runs}) > 1
     points = [
         forest_point(
-            f"{result.arm}, lr {result.rate:g}" if several else result.arm, series, _interval(mean)
+            f"{result.arm}, lr {result.rate:g}" if has_several_rates else result.arm,
+            series,
+            _interval(mean),
         )
         for result in runs
         for series, mean in (
@@ -171,12 +175,16 @@ def _training_figure(runs: Sequence[TrainingResult]) -> Figure:
         zero=True,
         guide=0.0,
     )
-    keys = tuple((colour, name) for name, colour in styles.items())
+    legend_entries = tuple((colour, series) for series, colour in styles.items())
     paired = [result.by_rollouts.n for result in runs if result.by_rollouts]
-    least, most = min(paired), max(paired)
-    seeds = f"{most} seeds" if least == most else f"{least} to {most} seeds"
+    fewest_seeds, most_seeds = min(paired), max(paired)
+    seeds = (
+        f"{most_seeds} seeds"
+        if fewest_seeds == most_seeds
+        else f"{fewest_seeds} to {most_seeds} seeds"
+    )
     note = f"Paired over {seeds}; the intervals hold for all arms together."
-    return Figure(layered_chart, "After training", note, keys, wide=True)
+    return Figure(layered_chart, "After training", note, legend_entries, wide=True)
 
 
 # All charts of this study name arms in their rows and show correlations by default.

@@ -85,7 +85,7 @@ class ComparedTokens:
         # Row 0 is the data itself, the others are bootstrap draws of prompts.
         self.w_DN: DrawMatrix = resampled_weights(self.prompts, DRAWS) * weight_N
         self.value_N = np.array([record["value"] for record in baseline_tokens])
-        self.halves = [[record[name] for record in baseline_tokens] for name in ("even", "odd")]
+        self.halves = [[record[half] for record in baseline_tokens] for half in ("even", "odd")]
         positive_N = np.array([record["sign"] == "positive" for record in baseline_tokens])
         self.subsets: dict[str, Mask] = {
             "all": np.ones_like(positive_N),
@@ -100,8 +100,8 @@ class ComparedTokens:
         member_N = self.subsets[part]
         if not member_N.any():
             return np.full(len(self.w_DN), np.nan)
-        w_DN, of_value = self._value_ranks(part)
-        return weighted_correlations(weighted_ranks(x_N[member_N], w_DN), of_value, w_DN)
+        w_DN, value_ranks_DN = self._value_ranks(part)
+        return weighted_correlations(weighted_ranks(x_N[member_N], w_DN), value_ranks_DN, w_DN)
 
     def _value_ranks(self, part: str) -> tuple[DrawMatrix, DrawMatrix]:
         """(weights, ranks of values) of a subset's tokens, computed once for all arms."""
@@ -129,14 +129,14 @@ def correlate_arms(records: Records, tokens: ComparedTokens) -> list[ArmCorrelat
     """The correlations of every measured arm, in the order of the records."""
     costs = {record["arm"]: record for record in records if record["panel"] == "cost"}
     baseline_cost = costs[BASELINE]
-    iteration = baseline_cost["seconds"] + baseline_cost["sampling"]
-    num_others = len(costs) - 1
-    explicit = sum(
+    baseline_seconds = baseline_cost["seconds"] + baseline_cost["sampling"]
+    other_arms = len(costs) - 1
+    explicit_arms = sum(
         record["kind"] in EXPLICIT_KINDS and not record["ones"] for record in costs.values()
     )
     # Gains exist for arms with explicit credit only, lifts for all arms but the baseline.
     level_gain, level_lift = (
-        bonferroni_level(LEVEL, max(1, comparisons)) for comparisons in (explicit, num_others)
+        bonferroni_level(LEVEL, max(1, comparisons)) for comparisons in (explicit_arms, other_arms)
     )
     baseline_credit_D, baseline_movement_D = (
         tokens.draw_correlations(subset, _column(records, BASELINE, column))
@@ -176,7 +176,7 @@ def correlate_arms(records: Records, tokens: ComparedTokens) -> list[ArmCorrelat
                 residual=residual,
                 group=group,
                 cancellation=cancellation,
-                overhead=(cost["seconds"] - baseline_cost["seconds"]) / iteration,
+                overhead=(cost["seconds"] - baseline_cost["seconds"]) / baseline_seconds,
             )
         )
     return results
@@ -186,11 +186,11 @@ def _pull_ratios(
     prompts: Sequence[Record],
 ) -> tuple[Interval | None, Interval | None, Interval | None]:
     """(exchangeability residual, residual of whole groups, cancellation index), over prompts."""
-    names = [record["prompt"] for record in prompts]
+    prompt_names = [record["prompt"] for record in prompts]
 
     def share(parts: Sequence[float], whole: str) -> Interval | None:
-        wholes = [r[whole] for r in prompts]
-        return ratio_interval(names, parts, wholes) if sum(wholes) else None
+        denominators = [record[whole] for record in prompts]
+        return ratio_interval(prompt_names, parts, denominators) if sum(denominators) else None
 
     return (
         share([record["left"] for record in prompts], "gross"),

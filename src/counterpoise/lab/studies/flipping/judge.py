@@ -37,11 +37,11 @@ class MovementCounts:
             and (record["optimizer"], record["arm"]) == (optimizer, arm)
         ]
         self.prompts = [record["prompt"] for record in step_records]
-        sign = np.array([SIGNS[record["sign"]] for record in step_records])
-        self.sign_masks = {name: sign == direction for name, direction in SIGNS.items()}
+        direction_N = np.array([SIGNS[record["sign"]] for record in step_records])
+        self.sign_masks = {column: direction_N == direction for column, direction in SIGNS.items()}
         self.counts = {
-            name: np.array([record[name] for record in step_records], dtype=np.float64)
-            for name in ("tokens", "boosted", "suppressed", "moved")
+            column: np.array([record[column] for record in step_records], dtype=np.float64)
+            for column in ("tokens", "boosted", "suppressed", "moved")
         }
 
     def total(self, name: str, sign: str, weights: Weights) -> float:
@@ -139,8 +139,8 @@ def class_shares(records: Records) -> tuple[Number, ...]:
         for arm in ARMS:
             counts = MovementCounts(records, optimizer, arm)
             for sign in SIGNS:
-                for name in ("boosted", "suppressed"):
-                    share_interval = counts.interval(partial(counts.share, name, sign))
-                    label = f"{name}, {sign} rollouts, {arm}, one {optimizer} step"
+                for class_name in ("boosted", "suppressed"):
+                    share_interval = counts.interval(partial(counts.share, class_name, sign))
+                    label = f"{class_name}, {sign} rollouts, {arm}, one {optimizer} step"
                     numbers.append(Number(label, *share_interval, unit="share"))
     return tuple(numbers)

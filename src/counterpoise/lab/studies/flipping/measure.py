@@ -101,12 +101,12 @@ def _measure_batch(lab: Lab, batch: int) -> list[Record]:
                 lab.update(trained, optimizer=optimizer, lr=lr)
                 snapshot_after = take_snapshot(lab.policy, rows)
             delta_N = (snapshot_after.logprobs - snapshot_before.logprobs).cpu().numpy()
-            about = {"panel": "step", "optimizer": optimizer, "arm": arm}
+            arm_columns = {"panel": "step", "optimizer": optimizer, "arm": arm}
             for group in np.unique(group_N).tolist():
                 for sign, direction in SIGNS.items():
                     member_N = (group_N == group) & (np.sign(A_N) == direction)
-                    prompt = {"prompt": f"{batch}:{group}", "sign": sign}
-                    records.append({**about, **prompt, **_counts(delta_N[member_N])})
+                    prompt_columns = {"prompt": f"{batch}:{group}", "sign": sign}
+                    records.append({**arm_columns, **prompt_columns, **_counts(delta_N[member_N])})
     return records
 
 
@@ -122,16 +122,16 @@ def _counts(delta_N: np.ndarray) -> Record:
 
 def _runs(lab: Lab) -> list[Record]:
     """Shares and mean |delta| for each sign and iteration of the two training runs."""
-    model = (f"model.name={lab.model}", f"model.dtype={lab.config.model.dtype}")
+    model_options = (f"model.name={lab.model}", f"model.dtype={lab.config.model.dtype}")
     update = lab.config.update
-    rate = (f"update.lr={update.lr}", f"update.micro_tokens={update.micro_tokens}")
-    common = (*model, *rate, f"loop.seed={lab.seed}", *COMMON, *lab.options)
-    length = f"loop.iterations={lab.sizes['iterations']}"
+    update_options = (f"update.lr={update.lr}", f"update.micro_tokens={update.micro_tokens}")
+    common = (*model_options, *update_options, f"loop.seed={lab.seed}", *COMMON, *lab.options)
+    length_option = f"loop.iterations={lab.sizes['iterations']}"
     # Runs of the user's own replace the trained ones, where their metrics are in the folder.
     user_folders = {arm: lab.out / "runs" / arm for arm in ARMS}
     missing = [arm for arm in ARMS if not (user_folders[arm] / "metrics.jsonl").is_file()]
     trained = train_runs(
-        {f"flipping-{arm}": (*common, length, *ARM_OPTIONS[arm]) for arm in missing},
+        {f"flipping-{arm}": (*common, length_option, *ARM_OPTIONS[arm]) for arm in missing},
         lab.out / "runs" / lab.budget,
         lambda doing, share: lab.progress(doing, 0.3 + 0.7 * share),
     )
@@ -149,15 +149,15 @@ def read_monitor_records(folder: Path) -> list[Record]:
     return [
         {
             "sign": sign,
-            "iteration": line["iteration"],
+            "iteration": metrics_line["iteration"],
             **{
-                name: line[f"{name}_{sign}"]
-                for name in ("boosted", "suppressed", "stable", "moved")
+                column: metrics_line[f"{column}_{sign}"]
+                for column in ("boosted", "suppressed", "stable", "moved")
             },
         }
-        for line in RunFolder(folder).read("metrics")
+        for metrics_line in RunFolder(folder).read("metrics")
         for sign in SIGNS
-        if line.get(f"boosted_{sign}") is not None
+        if metrics_line.get(f"boosted_{sign}") is not None
     ]
 
 
@@ -165,25 +165,32 @@ def read_monitor_records(folder: Path) -> list[Record]:
 
 
 def judge(records: Records) -> Finding:
-    step, run = step_numbers(records), run_means(records)
-    claims = judge_claims(step, run)
+    step_intervals, means_over_runs = step_numbers(records), run_means(records)
+    claims = judge_claims(step_intervals, means_over_runs)
     return Finding(
         join_verdicts(claims),
         f"After one AdamW step the boosted shares of positive and negative rollouts differ by "
-        f"{_percent(step['difference'])} points, and {_percent(step['flipped'])} % of moved tokens "
-        f"go against their advantage: {_percent(step['negative'])} % in negative rollouts and "
-        f"{_percent(step['positive'])} % in positive ones. With "
-        f"positive rollouts alone it is {_percent(step['positive-only'])} %, which takes away "
-        f"{_percent(step['removed'])} % of the latter. Over the training runs the first "
-        f"five are {', '.join(f'{100 * value:.1f}' for value in run.values())}.",
+        f"{_percent(step_intervals['difference'])} points, and "
+        f"{_percent(step_intervals['flipped'])} % of moved tokens "
+        f"go against their advantage: {_percent(step_intervals['negative'])} % in negative "
+        "rollouts and "
+        f"{_percent(step_intervals['positive'])} % in positive ones. With "
+        f"positive rollouts alone it is {_percent(step_intervals['positive-only'])} %, which "
+        "takes away "
+        f"{_percent(step_intervals['removed'])} % of the latter. Over the training runs the first "
+        f"five are {', '.join(f'{100 * value:.1f}' for value in means_over_runs.values())}.",
         (
             *(
-                Number(NUMBER_LABELS[key], *step_interval, unit="" if key == "size" else "share")
-                for key, step_interval in step.items()
+                Number(
+                    NUMBER_LABELS[number_key],
+                    *step_interval,
+                    unit="" if number_key == "size" else "share",
+                )
+                for number_key, step_interval in step_intervals.items()
             ),
             *(
-                Number(f"{NUMBER_LABELS[key]}, over the runs", value, unit="share")
-                for key, value in run.items()
+                Number(f"{NUMBER_LABELS[number_key]}, over the runs", value, unit="share")
+                for number_key, value in means_over_runs.items()
             ),
             *class_shares(records),
         ),
@@ -191,8 +198,10 @@ def judge(records: Records) -> Finding:
             "The paper draws its shares and prints none; it says 'nearly half' of flipped tokens.",
             "The rule asks that positive-only lowers the flip share, not by how much; the paper "
             "speaks of a great decrease.",
-            f"Tokens of negative rollouts move {step['size'][0]:.1f} times as far as those of "
-            f"positive ones [{step['size'][1]:.1f}, {step['size'][2]:.1f}]; the paper finds the "
+            f"Tokens of negative rollouts move {step_intervals['size'][0]:.1f} times as far as "
+            "those of "
+            f"positive ones [{step_intervals['size'][1]:.1f}, {step_intervals['size'][2]:.1f}]; "
+            "the paper finds the "
             "sizes similar (Fig. 1 c). This is not part of the rule.",
             "Shares of a run are means over iterations, which are not independent of each other: "
             "they have no interval.",
@@ -208,19 +217,23 @@ def judge_claims(
 ) -> tuple[ClaimVerdict, ClaimVerdict]:
     """The verdicts on both claims, by single updates; the runs can only contradict them."""
     _, difference_low, difference_high = step["difference"]
-    alike = (
+    alike_condition = (
         difference_low > -MAX_DIFFERENCE and difference_high < MAX_DIFFERENCE,
         difference_low > MAX_DIFFERENCE or difference_high < -MAX_DIFFERENCE,
         abs(run["difference"]) < MAX_DIFFERENCE,
     )
-    lowered = (
+    lowered_condition = (
         step["lowered"][1] > 0,
         step["lowered"][2] < 0,
         run["positive"] > run["positive-only"],
     )
     return (
-        ClaimVerdict(BOOSTED_CLAIM, _verdict(_flip_condition("negative", step, run), alike)),
-        ClaimVerdict(SUPPRESSED_CLAIM, _verdict(_flip_condition("positive", step, run), lowered)),
+        ClaimVerdict(
+            BOOSTED_CLAIM, _verdict(_flip_condition("negative", step, run), alike_condition)
+        ),
+        ClaimVerdict(
+            SUPPRESSED_CLAIM, _verdict(_flip_condition("positive", step, run), lowered_condition)
+        ),
     )
 
 

@@ -43,14 +43,16 @@ def _noise_figure(records: Records) -> Figure:
         guide=1.0,
         labels=170,
     )
-    keys = tuple((style, f"{name} direction") for name, style in COLOURS.items())
+    legend_entries = tuple(
+        (style, f"{direction_name} direction") for direction_name, style in COLOURS.items()
+    )
     return Figure(
         layered_chart,
         "Noise of an update by how groups are cut",
         "Advantages shuffled within groups. C: the term of eq. 14 over the sum of squares; "
         "ticks: the closed form, 1 + rho C. First parts of single groups, then composers with four "
         "steps. Bars: 95 % over prompts.",
-        (*keys, ("muted", "independent rollouts")),
+        (*legend_entries, ("muted", "independent rollouts")),
         wide=True,
     )
 
