@@ -34,7 +34,7 @@ from numpy.typing import ArrayLike
 
 from counterpoise.statistics.student import t_quantile
 
-VARIANCE_FLOOR = 0.1  # c
+VARIANCE_FLOOR = 0.1  # c of the module docstring: added to the variance, so that it is never 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def share_estimate(values_P: ArrayLike) -> IntervalEstimate:
     """The mean of values in [0, 1], one per problem; a single problem gives the interval [0, 1].
 
     Example:
-        >>> str(share([0.0] * 30)), str(share([1.0, 0.0] * 250))
+        >>> str(share_estimate([0.0] * 30)), str(share_estimate([1.0, 0.0] * 250))
         ('0.0 % [0.0, 12.2]', '50.0 % [45.6, 54.4]')
     """
     share_P = np.asarray(values_P, dtype=np.float64)

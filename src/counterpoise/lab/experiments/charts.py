@@ -19,13 +19,15 @@ from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.finding import Record
 from counterpoise.statistics.student import SeedMean
 
-ARM_COLOURS = {  # colours of page.css; other arms take SPARE_COLOURS in turn
+# Colours of page.css; arms that are not listed take SPARE_COLOURS in turn.
+ARM_COLOURS = {
     "shuffled": "ink", "QB": "positive", "RB": "green", "QB+RB": "violet", "by_sign": "negative",
     "zigzag": "soft", "token_balanced": "gold",
 }  # fmt: skip
 SPARE_COLOURS = ("positive", "negative", "green", "violet", "gold", "series", "soft")
 RATE_COLOURS = ("series", "negative", "violet", "green", "positive", "soft")
-MECHANISM_PANELS = (  # column, title, axis format, iterations averaged
+# (column, title, axis format, iterations averaged)
+MECHANISM_PANELS = (
     ("success", "training success", "%", SMOOTHING_WINDOW),
     ("entropy", "entropy, nats", "", SMOOTHING_WINDOW),
     ("response_length", "response length, tokens", "", SMOOTHING_WINDOW),
@@ -149,13 +151,13 @@ def _mean_and_interval(mean: SeedMean) -> tuple[float, float | None, float | Non
 
 def _curves(runs: Runs, experiment: Experiment, rate: float) -> list[Figure]:
     """Curves of every arm beside the baseline, over rollouts, and over updates where it matters."""
-    # Over updates only arms that take fewer of them differ from the figure over rollouts. A step
-    # without signal is skipped by chance, so up to two in a hundred missing ones do not count.
     arms = [
         arm
         for arm in experiment.design.arms
         if arm != experiment.baseline and _has_runs(runs, arm, rate)
     ]
+    # The figure over updates differs from the one over rollouts only for arms that take fewer
+    # updates. Steps without signal are skipped by chance, so up to 2 % fewer do not count.
     arms_with_fewer_updates = [
         arm for arm in arms if _mean_updates(runs, arm, rate) < 0.98 * _most_updates(runs, rate)
     ]
@@ -275,7 +277,7 @@ def _curve_point(record: Record, column: str) -> Record:
 def _colour(arm: str, experiment: Experiment) -> str:
     if arm in ARM_COLOURS:
         return ARM_COLOURS[arm]
-    unlisted_arms = [arm for arm in experiment.design.arms if arm not in ARM_COLOURS]
+    unlisted_arms = [name for name in experiment.design.arms if name not in ARM_COLOURS]
     return SPARE_COLOURS[unlisted_arms.index(arm) % len(SPARE_COLOURS)]
 
 
@@ -293,7 +295,7 @@ def _mean_updates(runs: Runs, arm: str, rate: float) -> float:
 
 
 def _most_updates(runs: Runs, rate: float) -> float:
-    """The mean number of updates of the arm that took most."""
+    """The mean number of updates of the arm that took the most updates."""
     return max(
         _mean_updates(runs, arm, rate)
         for arm in {run_key.arm for run_key in runs if run_key.rate == rate}

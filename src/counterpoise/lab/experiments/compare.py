@@ -31,8 +31,8 @@ from counterpoise.lab.experiments.curves import HELDOUT_COLUMN, Runs, learning_r
 from counterpoise.statistics.finding import Number, Record, Verdict
 from counterpoise.statistics.student import SeedMean, bonferroni_level, student_mean
 
-LEVEL = 0.95  # of all intervals of a comparison together
-FEWEST_SEEDS = 3  # for a verdict
+LEVEL = 0.95  # joint coverage of all intervals of a comparison
+FEWEST_SEEDS = 3  # with fewer seeds there is no verdict
 TOLERANCE = 1e-6  # curves are stored in float32
 Cost = Literal["rollouts", "updates", "seconds"]  # seconds: where the records have them
 Direction = Literal["better", "worse"]
@@ -60,8 +60,8 @@ class Comparison:
     @property
     def decisive(self) -> bool:
         """Whether there are enough seeds and some spread between them."""
-        # Two seeds may agree by chance, because success is a multiple of 1 / samples.
         have_intervals = has_interval(self.rollouts) and has_interval(self.updates)
+        # Two seeds may agree by chance, because success is a multiple of 1 / samples.
         return have_intervals and self.rollouts.n >= FEWEST_SEEDS
 
 
@@ -174,15 +174,17 @@ def _same_record(record: Record, other_record: Record) -> bool:
     return True
 
 
-def interpolate_at(curve: Sequence[Record], cost: Cost, where: float, column: str) -> float | None:
-    """The column at cost `where`, linear between evaluations; None without any evaluation."""
+def interpolate_at(
+    curve: Sequence[Record], cost: Cost, cost_value: float, column: str
+) -> float | None:
+    """The column at this cost, linear between evaluations; None without any evaluation."""
     evaluations = [
         (record[cost], record[column]) for record in curve if record.get(column) is not None
     ]
     if not evaluations:
         return None
     costs, values = zip(*evaluations, strict=True)
-    return float(np.interp(where, costs, values))
+    return float(np.interp(cost_value, costs, values))
 
 
 def judge_comparisons(
@@ -224,7 +226,7 @@ def describe_comparison(comparison: Comparison) -> str:
 
 
 def format_points(mean: SeedMean) -> str:
-    """Example: "+1.2 points [-0.3, +2.7]" """
+    """The mean in percentage points with its interval: "+1.2 points [-0.3, +2.7]"."""
     interval = f" [{100 * mean.low:+.1f}, {100 * mean.high:+.1f}]" if has_interval(mean) else ""
     return f"{100 * mean.value:+.1f} points{interval}"
 

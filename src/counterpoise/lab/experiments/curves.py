@@ -18,7 +18,8 @@ from counterpoise.statistics.finding import Record, Records
 from counterpoise.store.folder import RunFolder
 
 HELDOUT_COLUMN = "heldout"
-METRIC_COLUMNS = (  # copied from metrics.jsonl
+# Copied from metrics.jsonl.
+METRIC_COLUMNS = (
     "success", "mixed_groups", "response_length", "truncated_share", "entropy", "grad_norm",
     "clipped_share", "mean_ratio", "cancellation", "flipped", "boosted_positive",
     "boosted_negative", "positive_share", "batch_rows", "rows_without_signal", "iteration_seconds",
@@ -121,10 +122,12 @@ def group_by_run(records: Records) -> Runs:
 
 
 def learning_rates(runs: Runs) -> list[float]:
+    """The learning rates of all runs, in ascending order."""
     return sorted({run_key.rate for run_key in runs})
 
 
 def arm_names(runs: Runs) -> list[str]:
+    """The arms of all runs, in order of first appearance."""
     return list(dict.fromkeys(run_key.arm for run_key in runs))
 
 

@@ -50,9 +50,9 @@ def _criterion(experiment: Experiment, direction: Direction) -> str:
     if not hypotheses:
         return ""
     _, replicated_side, refuted_side = DIRECTION_WORDS[direction]
-    at_some_rate, at_every_rate = (
-        ("at some rate ", "at every rate ") if len(experiment.design.rates) > 1 else ("",) * 2
-    )
+    several_rates = len(experiment.design.rates) > 1
+    at_some_rate = "at some rate " if several_rates else ""
+    at_every_rate = "at every rate " if several_rates else ""
     quoted_hypotheses = ", ".join(
         f"'{describe_hypothesis(hypothesis, experiment)}'" for hypothesis in hypotheses
     )
@@ -79,6 +79,7 @@ def _describe_pilot_rule(experiment: Experiment) -> str:
     return (
         f"A run learns if its best held-out success is at least {100 * options.learn:g} points "
         f"above its first, and falls if it ends more than {100 * options.fall:g} points below its "
-        "best. Stable is the largest rate at which all runs learn and none falls, nor falls at a "
-        "smaller one; edge the smallest larger one at which some run falls, though all learn."
+        "best. Stable is the largest rate at which all runs learn and below which, itself "
+        "included, no run falls; edge is the smallest larger rate at which all runs learn and some "
+        "run falls."
     )

@@ -46,11 +46,12 @@ class DoseResponse:
 
     def __str__(self) -> str:
         doses = ", ".join(
-            f"{arm} {dose:.3g}" for arm, dose in sorted(self.doses.items(), key=lambda d: d[1])
+            f"{arm} {dose:.3g}"
+            for arm, dose in sorted(self.doses.items(), key=lambda item: item[1])
         )
         return (
-            f"at lr {self.rate:g} {_points(self.rollouts)} at equal rollouts and "
-            f"{_points(self.updates)} at equal updates over {self.rollouts.n} seeds "
+            f"at lr {self.rate:g} {_format_slope(self.rollouts)} at equal rollouts and "
+            f"{_format_slope(self.updates)} at equal updates over {self.rollouts.n} seeds "
             f"(doses: {doses})"
         )
 
@@ -160,8 +161,8 @@ def _verdict(slopes: Sequence[SeedMean], experiment: Experiment) -> Verdict:
     options = experiment.options
     if any(slope.n < FEWEST_SEEDS for slope in slopes):
         return "inconclusive"
+    # Bounds are multiplied by the expected sign, so that "rises" and "falls" share one rule.
     expected_sign = 1 if options.dose_effect == "rises" else -1
-    # Multiplied by the expected sign, so that "rises" and "falls" share one rule.
     lower_bounds = [min(expected_sign * slope.low, expected_sign * slope.high) for slope in slopes]
     upper_bounds = [max(expected_sign * slope.low, expected_sign * slope.high) for slope in slopes]
     if min(lower_bounds) > 0:
@@ -169,6 +170,6 @@ def _verdict(slopes: Sequence[SeedMean], experiment: Experiment) -> Verdict:
     return "not replicated" if max(upper_bounds) < options.dose_margin else "inconclusive"
 
 
-def _points(slope: SeedMean) -> str:
+def _format_slope(slope: SeedMean) -> str:
     interval = f" [{100 * slope.low:+.1f}, {100 * slope.high:+.1f}]" if slope.n > 1 else ""
     return f"{100 * slope.value:+.1f} points per unit{interval}"

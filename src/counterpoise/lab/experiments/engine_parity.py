@@ -5,8 +5,8 @@
 Every seed trains the embedded model with both engines: the same prompts in every iteration, the
 same credit, balance, plan and optimizer, but other random numbers in the sampler. The table has
 success on the prompts of each iteration and on held-out problems: the mean over seeds with its 95 %
-interval (Student), and the difference of the engines, paired by seed. Runs that --out already has
-are not repeated.
+interval (Student), and the difference of the engines, paired by seed. Runs that are already in the
+folder --out are not trained again.
 """
 
 from __future__ import annotations
@@ -56,13 +56,14 @@ def read_curve(out: Path) -> SuccessCurve:
 
 
 def format_mean(mean: SeedMean, signed: bool = False) -> str:
+    """A share in percent with its interval: "46.3 [41.2, 51.4]"."""
     sign = "+" if signed else ""
     low, high = 100 * mean.low, 100 * mean.high
     return f"{100 * mean.value:{sign}.1f} [{low:{sign}.1f}, {high:{sign}.1f}]"
 
 
 def comparison_table(curves: dict[str, list[SuccessCurve]]) -> str:
-    """A Markdown table; `in` says whether each mean lies in the other engine's interval."""
+    """A Markdown table; column `in`: whether each engine's mean lies in the other's interval."""
     table_lines = ["| success, % | native | TRL | TRL - native | in |", "|---|---|---|---|---|"]
     for row_name in curves["native"][0]:
         native_values, trl_values = (

@@ -20,7 +20,7 @@ from counterpoise.plugins import display_name, is_plugin, name_without_location
 REWARD_OPTION = "verify.name"  # the only one of these options that may name a plugin
 REMEDIES = {
     REWARD_OPTION: "; to train with another reward as well, verify.also leaves success as it is",
-    "evaluate.settings": '; written out, as in ["1/1"], they do not follow sample.temperature',
+    "evaluate.settings": '; "training" follows sample.temperature: write the settings out: ["1/1"]',
 }
 
 

@@ -214,48 +214,50 @@ def read_experiment(source: str | Path, model: str | None = None) -> Experiment:
     )
 
 
-def _parse_arms(table: Any, where: str) -> dict[str, tuple[str, ...]]:
-    if not isinstance(table, Mapping) or not table:
-        raise PoiseError(f"{where}: [experiment.arms] names no arm")
-    for arm, options in table.items():
+def _parse_arms(arm_table: Any, file_name: str) -> dict[str, tuple[str, ...]]:
+    if not isinstance(arm_table, Mapping) or not arm_table:
+        raise PoiseError(f"{file_name}: [experiment.arms] names no arm")
+    for arm, options in arm_table.items():
         if not isinstance(options, list) or any(not isinstance(entry, str) for entry in options):
             raise PoiseError(
-                f"{where}: [experiment.arms] {arm} must be a list of options such as "
+                f"{file_name}: [experiment.arms] {arm} must be a list of options such as "
                 '["batch.composer=grouped"]'
             )
         # The name of an arm becomes part of the names of run folders.
         if not arm or any(character in arm for character in "/\\ \t\n") or arm.startswith("."):
-            raise PoiseError(f"{where}: [experiment.arms] '{arm}' cannot be part of a file name")
-    return {arm: tuple(options) for arm, options in table.items()}
+            raise PoiseError(
+                f"{file_name}: [experiment.arms] '{arm}' cannot be part of a file name"
+            )
+    return {arm: tuple(options) for arm, options in arm_table.items()}
 
 
-def _check_options(options: ExperimentConfig, arms: Mapping[str, Any], where: str) -> None:
+def _check_options(options: ExperimentConfig, arms: Mapping[str, Any], file_name: str) -> None:
     if options.baseline and options.baseline not in arms:
         raise PoiseError(
-            f"{where}: experiment.baseline: {unknown_name('arm', options.baseline, arms)}"
+            f"{file_name}: experiment.baseline: {unknown_name('arm', options.baseline, arms)}"
         )
     if len(set(options.rates)) < len(options.rates):
-        raise PoiseError(f"{where}: experiment.rates names a learning rate twice")
+        raise PoiseError(f"{file_name}: experiment.rates names a learning rate twice")
     if options.dose and options.dose not in DOSE_COLUMNS:
         raise PoiseError(
-            f"{where}: experiment.dose: {unknown_name('column', options.dose, DOSE_COLUMNS)}"
+            f"{file_name}: experiment.dose: {unknown_name('column', options.dose, DOSE_COLUMNS)}"
         )
     if not options.rule:
-        raise PoiseError(f"{where}: experiment.rule is missing: write down what would decide")
+        raise PoiseError(f"{file_name}: experiment.rule is missing: write down what would decide")
 
 
-def _check_runs(design: Design, baseline: str, where: str) -> None:
+def _check_runs(design: Design, baseline: str, file_name: str) -> None:
     """Check that every rate and arm gives a valid run, and that all arms are evaluated alike."""
     # Rates are tried on the base alone first, so that a bad rate is not blamed on the first arm.
     for rate in design.rates:
-        with prefix_errors(f"{where}: experiment.rates"):
+        with prefix_errors(f"{file_name}: experiment.rates"):
             load_config(design.base, [*design.common, f"update.lr={rate!r}"])
     configs = {}
     for run_key in design.run_keys()[: len(design.arms) * len(design.rates)]:
-        with prefix_errors(f"{where}: [experiment.arms] {run_key.arm}"):
+        with prefix_errors(f"{file_name}: [experiment.arms] {run_key.arm}"):
             configs[run_key.arm] = load_config(design.base, list(design.overrides(run_key)))
     for arm, config in configs.items():
-        with prefix_errors(f"{where}: [experiment.arms] {arm}"):
+        with prefix_errors(f"{file_name}: [experiment.arms] {arm}"):
             check_evaluated_alike(config, configs[baseline], baseline)
 
 
@@ -269,19 +271,24 @@ def prefix_errors(place: str) -> Iterator[None]:
 
 
 def _parse_hypothesis(
-    text: str, options: ExperimentConfig, arms: Mapping[str, Any], where: str
+    hypothesis_text: str, options: ExperimentConfig, arms: Mapping[str, Any], file_name: str
 ) -> Hypothesis:
-    parts = text.split()
+    parts = hypothesis_text.split()
     baseline = options.baseline or next(iter(arms))
     if len(parts) != 3 or parts[1] not in ("<", ">") or parts[2] != baseline:
         raise PoiseError(
-            f"{where}: experiment.hypotheses: '{text}' must be 'ARM > {baseline}' or "
+            f"{file_name}: experiment.hypotheses: '{hypothesis_text}' must be 'ARM > {baseline}' "
+            "or "
             f"'ARM < {baseline}'"
         )
     if parts[0] not in arms:
-        raise PoiseError(f"{where}: experiment.hypotheses: {unknown_name('arm', parts[0], arms)}")
+        raise PoiseError(
+            f"{file_name}: experiment.hypotheses: {unknown_name('arm', parts[0], arms)}"
+        )
     if parts[0] == baseline:
-        raise PoiseError(f"{where}: experiment.hypotheses: '{text}' compares an arm with itself")
+        raise PoiseError(
+            f"{file_name}: experiment.hypotheses: '{hypothesis_text}' compares an arm with itself"
+        )
     return Hypothesis(parts[0], "better" if parts[1] == ">" else "worse")
 
 

@@ -44,7 +44,7 @@ def describe_failures(
             reasons = {
                 run_key.seed: reason
                 for run_key, reason in failures.items()
-                if run_key[:2] == (arm, rate)
+                if (run_key.arm, run_key.rate) == (arm, rate)
             }
             if reasons:
                 result = finished.get((arm, rate))

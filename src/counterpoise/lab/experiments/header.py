@@ -46,7 +46,8 @@ def markdown_heading(experiment: Experiment, runs: Runs) -> str:
     """The header of results.md."""
     options = experiment.options
     settings = "; ".join(
-        f"{size_name} {_plain(size)}" for size_name, size in experiment_sizes(experiment).items()
+        f"{size_name} {_format_size(size)}"
+        for size_name, size in experiment_sizes(experiment).items()
     )
     paragraphs = [
         f"# {options.title or experiment.name}",
@@ -60,7 +61,7 @@ def markdown_heading(experiment: Experiment, runs: Runs) -> str:
     return "\n\n".join(paragraphs) + "\n\n"
 
 
-def _plain(value: Any) -> str:
+def _format_size(value: Any) -> str:
     if isinstance(value, list):
-        return ", ".join(_plain(item) for item in value)
+        return ", ".join(_format_size(item) for item in value)
     return f"{value:g}" if isinstance(value, float) else str(value)

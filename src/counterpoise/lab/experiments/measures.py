@@ -6,8 +6,8 @@
     dropped per update    rollouts that RB dropped (surplus, or too old) / optimizer steps
     silent per update     rollouts without signal: all of their group right, or all wrong
     gain per 10,000       held-out success gained per 10,000 sampled rollouts
-    gain per 100          ... per 100 optimizer steps. A run that spent less has neither, because
-                          the number would be an extrapolation
+    gain per 100          ... per 100 optimizer steps. A run with fewer than 10,000 rollouts, or
+                          100 steps, has no such gain: it would be an extrapolation
 
 Near collapse the final values of runs lie far apart, and means over seeds say little. Collapses are
 therefore counted seed by seed, with the sign test over the seeds where exactly one arm collapsed.

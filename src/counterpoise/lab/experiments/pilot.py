@@ -5,8 +5,8 @@ The thresholds are in the experiment file before anything is trained.
     falls      a run whose last held-out success is more than `fall` below its best
     learns     a run whose best is at least `learn` above its start
 
-    stable     the largest rate at which all runs learn and none falls, nor falls at a smaller one
-    edge       the smallest larger rate at which some run falls, though all learn
+    stable     the largest rate at which all runs learn, if no run falls there or at a smaller rate
+    edge       the smallest larger rate at which all runs learn and some run falls
 
 The edge is the regime of the paper's baseline, which learns at first and then loses what it
 learned. If no rate falls, or no larger rate learns, there is no edge among the rates tried. A rate
@@ -63,7 +63,8 @@ def choose_rates(runs: Runs, experiment: Experiment) -> RateChoice:
     ]
     stable = None
     for outcome in outcomes:
-        if outcome.falling_runs:  # a larger rate than one that falls is not called stable
+        # No rate above one at which a run falls is called stable.
+        if outcome.falling_runs:
             break
         if outcome.learning_runs == outcome.runs:
             stable = outcome.rate
@@ -103,7 +104,8 @@ def _rate_outcome(runs: Runs, rate: float, experiment: Experiment) -> RateOutcom
 
 
 def pilot_markdown(choice: RateChoice, failed: Sequence[str] = ()) -> str:
-    """results.md of a pilot; `failed` are the lines about failed runs."""
+    """The content of results.md for a pilot; `failed` has a sentence for each rate with "
+    "failures."""
     table_lines = ["| rate | start | best | end | learn | fall |", "|---|---|---|---|---|---|"]
     for outcome in choice.outcomes:
         success_cells = (

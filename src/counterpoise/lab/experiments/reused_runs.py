@@ -32,15 +32,17 @@ def find_shared_experiment(experiment: Experiment, digest: str) -> Experiment | 
     return next((candidate for candidate in candidates if candidate.digest == digest), None)
 
 
-def matching_runs(their_runs: Runs, other: Experiment, experiment: Experiment) -> Runs:
-    """The runs of `other` that are also runs of `experiment`, under its arm names."""
+def matching_runs(their_runs: Runs, other_experiment: Experiment, experiment: Experiment) -> Runs:
+    """The runs of `other_experiment` that are also runs of `experiment`, under its arm names."""
     # Arms are matched by their options: the two files may use different names.
-    their_arms = _matching_arms(other, experiment)
+    their_arms = _matching_arms(other_experiment, experiment)
     matching: Runs = {}
     for run_key in experiment.design.run_keys():
         their_arm = their_arms.get((run_key.arm, run_key.rate))
         if their_arm and (curve := their_runs.get(run_key._replace(arm=their_arm))):
-            origin = curve[0].get(ORIGIN_COLUMN) or f"{other.name} {other.digest}"
+            origin = (
+                curve[0].get(ORIGIN_COLUMN) or f"{other_experiment.name} {other_experiment.digest}"
+            )
             matching[run_key] = [
                 {**record, "arm": run_key.arm, ORIGIN_COLUMN: origin} for record in curve
             ]
@@ -66,12 +68,14 @@ def describe_reused_runs(runs: Runs) -> list[str]:
     ]
 
 
-def _matching_arms(other: Experiment, experiment: Experiment) -> dict[tuple[str, float], str]:
-    """(arm, rate) of `experiment` -> the arm of `other` with the same options."""
-    rates = [rate for rate in experiment.design.rates if rate in other.design.rates]
+def _matching_arms(
+    other_experiment: Experiment, experiment: Experiment
+) -> dict[tuple[str, float], str]:
+    """(arm, rate) of `experiment` -> the arm of `other_experiment` with the same options."""
+    rates = [rate for rate in experiment.design.rates if rate in other_experiment.design.rates]
     their_options = {
-        (arm, rate): _comparable_options(other, arm, rate)
-        for arm in other.design.arms
+        (arm, rate): _comparable_options(other_experiment, arm, rate)
+        for arm in other_experiment.design.arms
         for rate in rates
     }
     matching_arms = {}

@@ -20,8 +20,7 @@ from pathlib import Path
 
 from counterpoise.errors import PoiseError
 from counterpoise.files import atomic_write
-from counterpoise.lab.experiments import pilot
-from counterpoise.lab.experiments import verdicts as findings
+from counterpoise.lab.experiments import pilot, verdicts
 from counterpoise.lab.experiments.curves import Runs, read_curve, run_seconds
 from counterpoise.lab.experiments.design import RunKey
 from counterpoise.lab.experiments.experiment_file import Experiment, read_experiment
@@ -55,10 +54,11 @@ class ExperimentRunner:
     @classmethod
     def open(cls, experiment: Experiment, source: Path, out: Path) -> ExperimentRunner:
         """Open or create the output folder, and read the runs it already has."""
+        check_no_run(out, "an experiment")
         # The experiment file is copied into the folder, so that its results can be understood and
         # drawn again without the original.
-        check_no_run(out, "an experiment")
-        stored_copy, file_content = out / f"{experiment.name}.toml", source.read_bytes()
+        stored_copy = out / f"{experiment.name}.toml"
+        file_content = source.read_bytes()
         # A file that differs only in comments has the same digest and may replace the copy.
         copy_differs = stored_copy.is_file() and stored_copy.read_bytes() != file_content
         if copy_differs and read_experiment(stored_copy).digest != experiment.digest:
@@ -95,11 +95,13 @@ class ExperimentRunner:
             self.experiment.run_config.model.name,
         )
         design = self.experiment.design
-        options = {name: design.overrides(run_key) for name, run_key in keys_by_name.items()}
+        options = {
+            run_name: design.overrides(run_key) for run_name, run_key in keys_by_name.items()
+        }
         fleet = Fleet(options, self.out / "runs", base=design.base)
         # Runs that finished in an earlier call, but are not in the table yet.
-        for name, run_key in keys_by_name.items():
-            if fleet.finished(name):
+        for run_name, run_key in keys_by_name.items():
+            if fleet.finished(run_name):
                 self._add_finished(run_key, start_weights_digest)
         self.save_curves()
 
@@ -110,8 +112,10 @@ class ExperimentRunner:
         try:
             fleet.train(jobs, on_progress, store_finished, minutes)
         finally:  # also after Ctrl-C: failures so far belong in the table
-            self.new_failures = [keys_by_name[name] for name in fleet.failures]
-            self.failures |= {keys_by_name[name]: reason for name, reason in fleet.failures.items()}
+            self.new_failures = [keys_by_name[run_name] for run_name in fleet.failures]
+            self.failures |= {
+                keys_by_name[run_name]: reason for run_name, reason in fleet.failures.items()
+            }
 
     def _add_finished(self, key: RunKey, start: str) -> None:
         curve = read_curve(RunFolder.open(self.out / "runs" / key.name))
@@ -134,8 +138,8 @@ class ExperimentRunner:
             tables = pilot.pilot_markdown(choice, failed)
             self._write("results.md", markdown_heading(self.experiment, self.runs) + tables)
             return str(choice)
-        finding = findings.judge_experiment(self.runs, self.experiment, self.failures)
-        tables = findings.results_markdown(self.runs, self.experiment, self.failures)
+        finding = verdicts.judge_experiment(self.runs, self.experiment, self.failures)
+        tables = verdicts.results_markdown(self.runs, self.experiment, self.failures)
         self._write("results.md", markdown_heading(self.experiment, self.runs) + tables)
         self._write(f"{self.experiment.name}.json", self._result_json(finding))
         return f"{finding.verdict}. {finding.because}"
@@ -144,14 +148,14 @@ class ExperimentRunner:
         """The content of NAME.json."""
         seconds = sum(run_seconds(curve) for curve in self.runs.values())
         experiment_keys = {
-            "hypotheses": findings.hypothesis_verdicts(self.runs, self.experiment),
+            "hypotheses": verdicts.hypothesis_verdicts(self.runs, self.experiment),
             "shared": run_origins(self.runs),
         }
         return finding_to_json(result_header(self.experiment) | experiment_keys, finding, seconds)
 
-    def _write(self, name: str, text: str) -> None:
-        with atomic_write(self.out / name) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+    def _write(self, file_name: str, content: str) -> None:
+        with atomic_write(self.out / file_name) as temporary:
+            temporary.write_text(content, encoding="utf-8")
 
     def draw_figures(self) -> list[Path]:
         """Write the figures and the page; returns their paths."""
@@ -162,7 +166,8 @@ class ExperimentRunner:
 
         written_paths = []
         for figure_group, figures in experiment_figures(self.runs, self.experiment).items():
-            if not figures:  # no arm can be compared with the baseline yet
+            # A group is empty while no arm can be compared with the baseline.
+            if not figures:
                 continue
             write_figures(figures, self.out, f"{self.experiment.name}-{figure_group}")
             written_paths.append(self.out / f"{self.experiment.name}-{figure_group}.png")

@@ -56,7 +56,7 @@ def mean_curve(
             seed_points.setdefault(record["iteration"], []).append((record[cost], value))
     points = []
     for iteration, points_of_seeds in sorted(seed_points.items()):
-        # Some seed ended earlier, or did not measure the column here.
+        # Some seed ended before this iteration, or did not measure the column in it.
         if len(points_of_seeds) < len(curves):
             continue
         mean = mean_over_seeds([value for _, value in points_of_seeds], value_range(column))

@@ -80,7 +80,7 @@ def run_experiment(
         with _Display(console) as display:
             runner.train(run_keys, jobs, display.show, minutes)
     except KeyboardInterrupt:  # what has finished is still worth a table
-        console.print("stopped; the same command goes on", highlight=False)
+        console.print("stopped; the same command continues", highlight=False)
         _conclude(runner, run_keys, console)
         raise
     _conclude(runner, run_keys, console)
@@ -150,28 +150,32 @@ class _Display:
             self.console.print(progress_line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _split_list(text: str | None) -> list[str]:
-    return [item.strip() for item in text.split(",") if item.strip()] if text else []
+def _split_list(comma_separated: str | None) -> list[str]:
+    return (
+        [item.strip() for item in comma_separated.split(",") if item.strip()]
+        if comma_separated
+        else []
+    )
 
 
-def _parse_rate(text: str, rates: Sequence[float]) -> float:
+def _parse_rate(rate_text: str, rates: Sequence[float]) -> float:
     try:
-        rate = float(text)
+        rate = float(rate_text)
     except ValueError:
         rate = -1.0  # not a rate of any experiment, so the error below is raised
     if rate not in rates:
         known_rates = ", ".join(f"{known_rate:g}" for known_rate in rates)
-        raise PoiseError(f"--rates {text} is not a rate of the experiment: {known_rates}")
+        raise PoiseError(f"--rates {rate_text} is not a rate of the experiment: {known_rates}")
     return rate
 
 
-def _slice_seeds(text: str | None, seeds: list[int]) -> list[int]:
-    if text is None:
+def _slice_seeds(seed_slice: str | None, seeds: list[int]) -> list[int]:
+    if seed_slice is None:
         return seeds
-    first, colon, past_last = text.partition(":")
+    first, colon, past_last = seed_slice.partition(":")
     if not colon or not all(bound.isdigit() or not bound for bound in (first, past_last)):
-        raise PoiseError(f"--seeds {text}: write A:B, such as 0:4 for the first four")
+        raise PoiseError(f"--seeds {seed_slice}: write A:B, such as 0:4 for the first four")
     selected = seeds[int(first or 0) : int(past_last) if past_last else None]
     if not selected:
-        raise PoiseError(f"--seeds {text} names none of the experiment's {len(seeds)} seeds")
+        raise PoiseError(f"--seeds {seed_slice} names none of the experiment's {len(seeds)} seeds")
     return selected

@@ -59,7 +59,8 @@ def compare_tuned(
     comparisons = []
     for arm in other_arms:
         differences: dict[Cost, list[float]] = {"rollouts": [], "updates": []}
-        for half_index, judged_seeds in ((0, halves[1]), (1, halves[0])):  # rates of the other half
+        # The rates chosen on one half are judged on the seeds of the other.
+        for half_index, judged_seeds in ((0, halves[1]), (1, halves[0])):
             for seed in judged_seeds:
                 pair = [
                     runs[RunKey(arm_name, best_rates[arm_name][half_index], seed)]
@@ -70,7 +71,8 @@ def compare_tuned(
                     success = [interpolate_at(curve, cost, equal_cost, column) for curve in pair]
                     if success[0] is not None and success[1] is not None:
                         values.append(success[0] - success[1])
-        if not differences["rollouts"]:  # held-out success was not measured at this setting
+        # Held-out success was not measured at this setting.
+        if not differences["rollouts"]:
             continue
         comparison = Comparison(
             arm,
@@ -118,7 +120,7 @@ def tuned_sentence(experiment: Experiment) -> str:
 def _best_rate(
     runs: Runs, experiment: Experiment, arm: str, seeds: Sequence[int], column: str
 ) -> float:
-    """The smaller rate wins a tie."""
+    """The rate with the highest mean final success over `seeds`; the smaller rate wins a tie."""
 
     def mean_success(rate: float) -> float:
         finals = [last_value(column)(runs[RunKey(arm, rate, seed)]) for seed in seeds]

@@ -14,7 +14,7 @@ from counterpoise.lab.experiments.compare import (
     format_points,
     judge_comparisons,
 )
-from counterpoise.lab.experiments.curves import Runs
+from counterpoise.lab.experiments.curves import HELDOUT_COLUMN, Runs
 from counterpoise.lab.experiments.decision_rule import describe_hypothesis
 from counterpoise.lab.experiments.dose import DoseResponse, dose_numbers, dose_responses
 from counterpoise.lab.experiments.experiment_file import Experiment, Hypothesis
@@ -103,7 +103,7 @@ def hypothesis_verdicts(runs: Runs, experiment: Experiment) -> list[dict[str, st
 
 
 def judge_hypothesis(
-    hypothesis: Hypothesis, runs: Runs, experiment: Experiment, column: str = "heldout"
+    hypothesis: Hypothesis, runs: Runs, experiment: Experiment, column: str = HELDOUT_COLUMN
 ) -> Verdict:
     """The verdict on one hypothesis; without runs at every rate it cannot be refuted."""
     if experiment.options.tuned:
@@ -166,10 +166,8 @@ def _progress_note(runs: Runs, experiment: Experiment, failures: Failures) -> st
 
 def describe_power(experiment: Experiment) -> str:
     """The smallest difference that the planned seeds can show, known before anything is run."""
-    options, level = (
-        experiment.options,
-        bonferroni_level(experiment.options.level, experiment.family),
-    )
+    options = experiment.options
+    level = bonferroni_level(options.level, experiment.family)
     if len(experiment.design.arms) == 1:
         return "one arm: there is nothing to compare"
     if options.seeds < 2:

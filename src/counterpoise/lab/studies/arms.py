@@ -68,7 +68,8 @@ BUDGETS: dict[str, dict[str, Any]] = {
         "steps": 4, "evaluate_every": 10, "heldout": 256, "samples": 4, "monitor_every": 5,
     },
 }  # fmt: skip
-SIDE_METRICS = {  # to tell "no effect" from "nothing to cancel"
+# Reported beside success, to tell "no effect" from "nothing to cancel".
+SIDE_METRICS = {
     "cancellation": ("cancellation index", mean_over_run("cancellation")),
     "split": ("share of groups split", mean_over_run("split")),
     "largest_sum": (
@@ -122,9 +123,11 @@ def final_success(runs: Runs, arm: str, rate: float, column: str = HELDOUT_COLUM
     )
 
 
-def side_metric(runs: Runs, arm: str, rate: float, name: str) -> tuple[float, float, float] | None:
+def side_metric(
+    runs: Runs, arm: str, rate: float, metric_name: str
+) -> tuple[float, float, float] | None:
     """(mean, minimum, maximum) of a side metric over seeds; None where no run has it."""
-    values = list(values_by_seed(runs, arm, rate, SIDE_METRICS[name][1]).values())
+    values = list(values_by_seed(runs, arm, rate, SIDE_METRICS[metric_name][1]).values())
     return (sum(values) / len(values), min(values), max(values)) if values else None
 
 

@@ -14,7 +14,7 @@ from counterpoise.report.charts.series import base_chart, moving_average
 from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.finding import Record, Records
 
-COLOURS = ("series", "negative")  # one a learning rate, slow first
+COLOURS = ("series", "negative")  # one for each learning rate, the smaller rate first
 DASHES = ([1, 0], [5, 3])
 
 
@@ -146,20 +146,20 @@ def _run_records(runs: Runs, arm: str, rate: float) -> list[Record]:
     ]
 
 
-def _side_metric_figure(runs: Runs, name: str) -> Figure:
+def _side_metric_figure(runs: Runs, metric_name: str) -> Figure:
     styles = _rate_styles(runs)
     points = [
         forest_point(arm, f"lr {rate:g}", seed_range)
         for arm in arm_names(runs)
         for rate in learning_rates(runs)
-        if (seed_range := side_metric(runs, arm, rate, name))
+        if (seed_range := side_metric(runs, arm, rate, metric_name))
     ]
-    label = SIDE_METRICS[name][0]
+    label = SIDE_METRICS[metric_name][0]
     layered_chart = forest_chart(points, styles, label, f"{label} by arm", zero=True)
     note = {
         "cancellation": "1: the pushes of positive and negative rollouts on a token cancel.",
         "largest_sum": "S_B: sum of the advantages of a group's rollouts in a step; 0 if whole.",
-    }[name]
+    }[metric_name]
     title = label[0].upper() + label[1:]
     return Figure(layered_chart, title, f"{note} Bars: range of the seeds.", _keys(styles))
 

@@ -5,9 +5,9 @@ part, with their first rollout (whose tokens are the candidates) in every compos
 
     k of 8 right, k = 1, 2, 4, 6, 7        the first k right and the first 8 - k wrong rollouts
 
-Prompts, candidates and number of rollouts are the same each time; advantages are those of the
-eight. One GRPO step (fresh AdamW) each, from one checkpoint. With k the advantages of right and
-wrong rollouts change too (1 of 8: +2.5 and -0.4); that is part of what a composition is.
+Prompts, candidates and number of rollouts are the same each time; advantages are computed from the
+eight rollouts. One GRPO step (fresh AdamW) each, from one checkpoint. The advantages of right and
+wrong rollouts change with k (1 of 8: +2.5 and -0.4); that is part of what a composition is.
 
 Replicated: the gap at 4 of 8 exceeds that at 1 of 8 and that at 7 of 8, both intervals of the
 difference above 0. Not replicated: either lies below 0. Inconclusive otherwise.

@@ -1,7 +1,7 @@
-"""Describes each study, its figure and the paper's claim, without importing it.
+"""Describe each study, its figure and the paper's claim, without importing it.
 
 A study's file imports torch, the lab and its charts, which takes seconds; a list needs only two
-strings. They are read from the source text of `STUDY = Study(...)`, where both are literals.
+strings. Both are read from the source text of `STUDY = Study(...)`, where they are literals.
 """
 
 from __future__ import annotations

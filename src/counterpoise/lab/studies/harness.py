@@ -52,16 +52,15 @@ class Lab:
         rows = lab.rows(prompts=16)                 # sampled, verified, credited and scored
         with lab.unchanged():                       # Algorithm 2: back to the checkpoint afterwards
             lab.update(rows, optimizer="sgd", lr=0.1)
-            after = snapshot(lab.policy, rows)
+            after = take_snapshot(lab.policy, rows)
     """
 
     model: str
     budget: str  # "quick" | "full"
     out: Path  # studies may keep runs and caches under it
     seed: int = 0
-    rollouts: Path | None = (
-        None  # read batches from here instead of sampling them; see stored_rollouts.py
-    )
+    # A folder to read batches from, instead of sampling them; see stored_rollouts.py.
+    rollouts: Path | None = None
     options: Sequence[str] = ()  # options of the run, as --set takes them
     # Sizes that replace the budget's.
     size_overrides: Mapping[str, Any] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Writes a folder of studies as one page: the paper's claim, our numbers, and the rule that judges.
+"""Write a folder of studies as one page: the paper's claim, our numbers, and the rule that judges.
 
 An experiment (lab/experiments/) is a user's own study: it may have several hypotheses, each with a
 verdict, and has no paper behind it. If it is alone in its folder, the page carries its title.
@@ -138,18 +138,18 @@ def study_panel(folder: Path, result: StudyResult) -> Panel:
     )
 
 
-def _figures(folder: Path, name: str) -> tuple[tuple[Figure, ...], str]:
+def _figures(folder: Path, study_name: str) -> tuple[tuple[Figure, ...], str]:
     """(figures, reason if there are none). They are drawn from the table, without a model."""
-    if (folder / f"{name}.toml").is_file():
+    if (folder / f"{study_name}.toml").is_file():
         from counterpoise.lab.experiments.charts import load_figures
 
-        return load_figures(folder, name), ""
-    if name not in STUDIES:
-        return (), f"This version has no study called {name}, so its figures cannot be drawn."
-    records = read_records(folder / f"{name}.parquet")
+        return load_figures(folder, study_name), ""
+    if study_name not in STUDIES:
+        return (), f"This version has no study called {study_name}, so its figures cannot be drawn."
+    records = read_records(folder / f"{study_name}.parquet")
     if records is None:
-        return (), f"{name}.parquet is missing, so the figures cannot be drawn."
-    return load_study(name).draw(records[0]), ""
+        return (), f"{study_name}.parquet is missing, so the figures cannot be drawn."
+    return load_study(study_name).draw(records[0]), ""
 
 
 # -- numbers ------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ def _number_row(number: dict[str, Any]) -> dict[str, Any]:
         else ""
     )
     # Every number has a scale of its own that includes 0; shares use the whole range up to 100 %.
-    finite_values = [value for value in (value, low, high, paper, 0.0) if value is not None]
+    finite_values = [bound for bound in (value, low, high, paper, 0.0) if bound is not None]
     scale_start, scale_end = min(finite_values), max(finite_values)
     if unit == "share" and scale_start >= 0 and scale_end <= 1:
         scale_end = 1.0

@@ -66,12 +66,15 @@ class PartialResults:
 
 
 def measure_batches(
-    lab: Lab, measure_batch: Callable[[Lab, int], Records], doing: str = "", share: float = 1.0
+    lab: Lab,
+    measure_batch: Callable[[Lab, int], Records],
+    label_prefix: str = "",
+    share: float = 1.0,
 ) -> list[Record]:
     """The records of all batches, numbered from 1. Progress runs up to `share` of the study."""
     records: list[Record] = []
     batches = lab.sizes["batches"]
     for batch in range(1, batches + 1):
         records += lab.measure_part(f"batch {batch}", partial(measure_batch, lab, batch))
-        lab.progress(f"{doing}batch {batch} of {batches}", share * batch / batches)
+        lab.progress(f"{label_prefix}batch {batch} of {batches}", share * batch / batches)
     return records

@@ -196,18 +196,18 @@ def _notes(records: Records, template: float, function: Interval) -> tuple[str, 
     return tuple(notes)
 
 
-def _matching(records: Records, **wanted: str) -> list[Record]:
+def _matching(records: Records, **required_values: str) -> list[Record]:
     return [
         record
         for record in records
-        if all(record[column] == column_value for column, column_value in wanted.items())
+        if all(record[column] == column_value for column, column_value in required_values.items())
     ]
 
 
-def _share(records: Records, update: str, wanted: Sequence[str]) -> Statistic:
+def _share(records: Records, update: str, category_names: Sequence[str]) -> Statistic:
     """The share of the update's boosted mass in the wanted categories, as a function of weights."""
     mass_N = np.array([record["boosted_mass"] * (record["update"] == update) for record in records])
-    inside_N = np.array([record["category"] in wanted for record in records])
+    inside_N = np.array([record["category"] in category_names for record in records])
 
     def share(w_N: Weights) -> float:
         total = w_N @ mass_N
@@ -222,10 +222,8 @@ def _change(joint: Statistic, positive: Statistic) -> Statistic:
 
 def _rate(records: Records, column: str) -> Interval:
     """The mean of a column per token, pooled over records."""
-    prompts, tokens = (
-        [record["prompt"] for record in records],
-        [record["tokens"] for record in records],
-    )
+    prompts = [record["prompt"] for record in records]
+    tokens = [record["tokens"] for record in records]
     return ratio_interval(prompts, [record[column] for record in records], tokens)
 
 
@@ -242,10 +240,8 @@ def draw(records: Records) -> tuple[Figure, ...]:
 
 def _shares(records: Records, optimizer: str) -> Figure:
     optimizer_records = _matching(records, optimizer=optimizer)
-    prompts, tokens = (
-        [record["prompt"] for record in optimizer_records],
-        sum(record["tokens"] for record in optimizer_records),
-    )
+    prompts = [record["prompt"] for record in optimizer_records]
+    tokens = sum(record["tokens"] for record in optimizer_records)
     points = []
     for category in _present_categories(optimizer_records):
         count = sum(record["tokens"] for record in _matching(optimizer_records, category=category))

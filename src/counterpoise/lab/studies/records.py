@@ -1,4 +1,4 @@
-"""Reads and writes records: NAME.parquet, a tidy table with the settings of the measurement.
+"""Read and write records: NAME.parquet, a tidy table with the settings of the measurement.
 
 Every measurement first looks for existing records: records of the same settings are reused, and a
 stopped measurement continues from them (run.py, token_values.py, credit/tokens.py).

@@ -1,4 +1,4 @@
-"""Runs one study: measure, judge, draw, and write everything into a folder.
+"""Run one study: measure, judge, draw, and write everything into a folder.
 
     NAME.parquet   the tidy table behind the figure, with the settings it was measured at
     NAME.json      our numbers, the paper's, the verdict and the rule it follows from
@@ -51,15 +51,15 @@ def run_study(
     return finding
 
 
-def _measure(study: Study, lab: Lab, parts: PartialResults) -> tuple[list[Record], float]:
+def _measure(study: Study, lab: Lab, partial_results: PartialResults) -> tuple[list[Record], float]:
     """(records, seconds). Partial results are saved whatever stops the measurement."""
-    lab.sizes, lab.measure_part = study_sizes(study, lab), parts
+    lab.sizes, lab.measure_part = study_sizes(study, lab), partial_results
     try:
         records = list(study.measure(lab))
     except BaseException:  # also an interrupt: hours of measurement must not be lost
-        parts.save()
+        partial_results.save()
         raise
-    return records, parts.seconds
+    return records, partial_results.seconds
 
 
 def _write_figures(study: Study, records: Records, out: Path, say: Callable[[str], None]) -> None:

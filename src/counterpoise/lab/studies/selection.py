@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from counterpoise.errors import PoiseError, unknown_name
-from counterpoise.lab.studies import stored_rollouts as stored
+from counterpoise.lab.studies.stored_rollouts import ROW_STUDIES
 from counterpoise.variants import STUDIES
 
 # Studies whose learning rates and lengths suit a small model only.
@@ -24,7 +24,7 @@ class StudyLimits:
     """Sizes, options and time limit of one command, besides its budget.
 
     Example:
-        StudyLimits(sizes=["batches=4"], sets=["sample.max_new_tokens=128"], minutes=8)
+        StudyLimits(sizes=["batches=4"], overrides=["sample.max_new_tokens=128"], minutes=8)
     """
 
     sizes: Sequence[str] = ()  # sizes to use instead of the budget's
@@ -34,7 +34,7 @@ class StudyLimits:
 
 def select_studies(names: str, model: str, stored_rollouts: bool) -> list[str]:
     """Names of the selected studies; "all" means those that fit the model and the rollouts."""
-    available = list(stored.ROW_STUDIES if stored_rollouts else STUDIES)
+    available = list(ROW_STUDIES if stored_rollouts else STUDIES)
     if names == "all":
         return [
             study_name
@@ -55,7 +55,7 @@ def parse_sizes(texts: Iterable[str], budgets: Iterable[Mapping[str, Any]]) -> d
     """Parse `--size NAME=VALUE`; the name must be in one of the budgets and the kind must match.
 
     Example:
-        sizes_given(["batches=4"], [{"prompts": 64, "batches": 12}]) == {"batches": 4}
+        parse_sizes(["batches=4"], [{"prompts": 64, "batches": 12}]) == {"batches": 4}
     """
     known_sizes = {size_name: size for budget in budgets for size_name, size in budget.items()}
     sizes: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Runs studies from the terminal, with progress while measuring and verdicts at the end."""
+"""Run studies from the terminal, with progress while measuring and verdicts at the end."""
 
 from __future__ import annotations
 
@@ -85,16 +85,16 @@ def run_studies(
 
 
 def _run_all(
-    studies: Sequence[Study], lab: Lab, console: Console, until: float | None, *, again: bool
+    studies: Sequence[Study], lab: Lab, console: Console, deadline: float | None, *, again: bool
 ) -> None:
     # Studies that are measured already cost nothing: they are judged even after the time limit.
     unfinished_names: list[str] = []
     failed_names: list[str] = []
     for study in studies:
         try:
-            if until is not None and time.monotonic() > until and not is_measured(study, lab):
+            if deadline is not None and time.monotonic() > deadline and not is_measured(study, lab):
                 raise OutOfTimeError
-            finding = _run_with_progress(study, lab, console, until, again=again)
+            finding = _run_with_progress(study, lab, console, deadline, again=again)
         except OutOfTimeError:
             unfinished_names.append(study.name)
         except Exception as fault:  # one study must not cost the others their results
@@ -134,7 +134,7 @@ def _write_report(out: Path, console: Console) -> None:
 
 
 def _run_with_progress(
-    study: Study, lab: Lab, console: Console, until: float | None, *, again: bool
+    study: Study, lab: Lab, console: Console, deadline: float | None, *, again: bool
 ) -> Finding:
     """Run a study with a progress bar; outside a terminal, print a line from time to time."""
     last_line_time = time.monotonic()
@@ -155,7 +155,7 @@ def _run_with_progress(
         if not console.is_terminal and time.monotonic() - last_line_time > 20:
             last_line_time = time.monotonic()
             console.print(f"{study.name}: {doing}, {100 * share:.0f} %", markup=False)
-        if until is not None and time.monotonic() > until and share < 1:
+        if deadline is not None and time.monotonic() > deadline and share < 1:
             raise OutOfTimeError
 
     lab.progress = show

@@ -19,7 +19,8 @@ from counterpoise.statistics.finding import Record
 
 GROUPS_AT_ONCE = 12  # groups whose states are sampled together, then saved
 VALUES_PROGRESS = 0.7  # share of a study's time, for its progress bar
-VALUE_SIZES = {  # batch and values that the four value studies share; `continuations` is even
+# Sizes that the four value studies share; `continuations` must be even, to be split in halves.
+VALUE_SIZES = {
     "quick": {"prompts": 96, "continuations": 12, "open": 8, "closed": 2},
     "full": {"prompts": 96, "continuations": 256, "open": 16, "closed": 6},
 }

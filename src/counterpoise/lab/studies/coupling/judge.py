@@ -29,10 +29,8 @@ MISSING_FROM_EQ_10 = "part of phi that eq. 10 lacks, equal tokens"
 def judge(records: Records) -> Finding:
     sampled = [record for record in records if record["panel"] == "pairs"]
     cells = [record for record in records if record["panel"] == "cells"]
-    prompts, is_equal = (
-        [record["prompt"] for record in sampled],
-        [record["kind"] == "equal" for record in sampled],
-    )
+    prompts = [record["prompt"] for record in sampled]
+    is_equal = [record["kind"] == "equal" for record in sampled]
     positive_share = mean_interval(prompts, [record["similarity"] > 0 for record in sampled])
     similarity_excess = difference_interval(
         prompts, [record["similarity"] for record in sampled], is_equal
@@ -135,8 +133,8 @@ def _mean_by_entropy(cells: Records) -> Callable[[Weights, int], float]:
         ]
     )
 
-    def mean(w_N: Weights, wanted: int) -> float:
-        is_inside_N = high_N == wanted
+    def mean(w_N: Weights, high_count: int) -> float:
+        is_inside_N = high_N == high_count
         pair_count = (w_N * count)[is_inside_N].sum()
         return (
             float((w_N * strength)[is_inside_N].sum() / pair_count) if pair_count else float("nan")

@@ -117,9 +117,8 @@ def _kernel_cells(
             .double()
         )
         # One flat index for (prompt of j, entropy bins, kind, number of low confidences).
-        cell_index = (snapshot.groups[j_n] * ENTROPY_BINS + bin_N[j_n])[
-            :, None
-        ] * ENTROPY_BINS + bin_N
+        group_and_bin_n = snapshot.groups[j_n] * ENTROPY_BINS + bin_N[j_n]
+        cell_index = group_and_bin_n[:, None] * ENTROPY_BINS + bin_N
         cell_index = cell_index * 3 + _pair_kinds(snapshot, W, j_n)
         cell_index = cell_index * 3 + low_N[j_n, None] + low_N
         is_other = j_n[:, None] != torch.arange(N, device=W.device)

@@ -31,20 +31,21 @@ BASELINE = "uniform"
 COMMON_OPTIONS = ("balance.tau=0",)
 NO_OP_NAMES = ("off", BASELINE)  # registry entries that change nothing
 GROUP_SIZE = 8  # rollouts of a group, to compare advantages
-WEIGHTS_AT_SETTINGS = {  # arm -> weights and their settings
+# Arm -> token weights and their settings.
+WEIGHTS_AT_SETTINGS = {
     "cancellation_1": ("cancellation", "strength=1"),
     "cancellation_batch": ("cancellation", "scope=batch"),
     "shear_16": ("shear", "width=16", "stride=4"),
     "grail_both": ("grail", "which=both"),
 }
-REQUIRED_OPTIONS = {  # options that a method needs; each is also an arm of its own below
+# Options that a method needs; each is also an arm of its own below.
+REQUIRED_OPTIONS = {
     "min_replace": ("update.surrogate=reinforce",),
     "orthogonal": ("update.surrogate=reinforce",),
     "kl_cov": ("update.surrogate=unclipped",),
 }
-UNREGISTERED_ARMS: dict[
-    str, tuple[ArmKind, tuple[str, ...]]
-] = {  # arms that are in no registry of credit
+# Arms that are in no registry of credit: arm -> kind and options.
+UNREGISTERED_ARMS: dict[str, tuple[ArmKind, tuple[str, ...]]] = {
     "coupled": ("step", ("batch.composer=coupled",)),
     "reinforce": ("step", ("update.surrogate=reinforce",)),
     "unclipped": ("step", ("update.surrogate=unclipped",)),

@@ -18,7 +18,7 @@ from counterpoise.statistics.bootstrap import Interval
 from counterpoise.statistics.finding import Records
 from counterpoise.statistics.student import SeedMean
 
-LABELS = 130  # pixels for the name of an arm
+LABEL_WIDTH = 130  # pixels for the name of an arm
 SUBSET_STYLES = {"right": "positive", "wrong": "negative"}  # series -> colour
 
 
@@ -114,14 +114,14 @@ def _movement_figure(correlations: Sequence[ArmCorrelations]) -> Figure:
 
 
 def _column_figure(
-    correlations: Sequence[ArmCorrelations], name: str, title: str, note: str
+    correlations: Sequence[ArmCorrelations], column: str, title: str, note: str
 ) -> Figure:
     points = [
-        forest_point(result.arm, name, interval)
+        forest_point(result.arm, column, interval)
         for result in correlations
-        if (interval := getattr(result, name))
+        if (interval := getattr(result, column))
     ]
-    layered_chart = _forest(points, {name: "series"}, title.lower(), f"{title} by arm", zero=True)
+    layered_chart = _forest(points, {column: "series"}, title.lower(), f"{title} by arm", zero=True)
     return Figure(
         layered_chart, title, f"{note} The same batch in the demo's steps; 95 % over prompts."
     )
@@ -188,12 +188,12 @@ def _training_figure(runs: Sequence[TrainingResult]) -> Figure:
 
 
 # All charts of this study name arms in their rows and show correlations by default.
-_forest = partial(forest_chart, axis=".2~f", number="+.2f", labels=LABELS)
+_forest = partial(forest_chart, axis=".2~f", number="+.2f", labels=LABEL_WIDTH)
 
 
-def _sort_key(name: str) -> Callable[[ArmCorrelations], float]:
+def _sort_key(field_name: str) -> Callable[[ArmCorrelations], float]:
     def key(result: ArmCorrelations) -> float:
-        interval: Interval | None = getattr(result, name)
+        interval: Interval | None = getattr(result, field_name)
         return interval[0] if interval else float("-inf")
 
     return key

@@ -20,7 +20,8 @@ from counterpoise.statistics.bootstrap import Interval
 from counterpoise.statistics.finding import Finding, Number, Records, Verdict
 
 MARGIN = 0.05  # the smallest gain in rank correlation that would matter
-NUMBER_LABELS = {  # of Valued: what its number is called
+# Field of ArmCorrelations -> what its number is called.
+NUMBER_LABELS = {
     "gain": "A w and value, less A alone",
     "credit": "A w and value",
     "right": "w and value, right rollouts",

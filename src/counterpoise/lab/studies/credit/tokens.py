@@ -1,4 +1,4 @@
-"""Measures every arm on one batch whose tokens have Monte Carlo values.
+"""Measure every arm on one batch whose tokens have Monte Carlo values.
 
 The batch is that of the value studies: open tokens of its first rollouts are valued by
 continuations (`lab/studies/token_values.py`). Each arm assigns credit to the batch and runs one
@@ -58,7 +58,8 @@ def measure_tokens(lab: Lab) -> list[Record]:
     missing_arms = [arm for arm in credit_arms().values() if arm.name not in known_arms]
     if not missing_arms:
         return records
-    probe, failed = ArmProbe(lab), list[Record]()
+    probe = ArmProbe(lab)
+    failed_records: list[Record] = []
     for index, arm in enumerate(missing_arms):
         progress_share = VALUES_PROGRESS + (ARMS_PROGRESS - VALUES_PROGRESS) * index / len(
             missing_arms
@@ -71,11 +72,13 @@ def measure_tokens(lab: Lab) -> list[Record]:
             # Without the baseline nothing can be compared; any other arm may be missing.
             if arm.name == BASELINE:
                 raise
-            failed.append(_refusal_record(arm, f"{arm.name} failed: {str(fault).splitlines()[0]}"))
+            failed_records.append(
+                _refusal_record(arm, f"{arm.name} failed: {str(fault).splitlines()[0]}")
+            )
             continue
         seconds += time.perf_counter() - start_time
         write_records(table_path, records, settings, seconds)
-    return records + failed
+    return records + failed_records
 
 
 def _refusal_record(arm: CreditArm, reason: str) -> Record:

@@ -58,11 +58,11 @@ def measure_training(lab: Lab, idle: Collection[str], slow: Collection[str] = ()
         lab.out / "runs" / lab.budget,
     )
 
-    def tell(standing: FleetProgress) -> None:
-        share = ARMS_PROGRESS + (1 - ARMS_PROGRESS) * standing.done_share
-        lab.progress(f"{standing.finished} of {standing.total} runs", share)
+    def report_progress(fleet_progress: FleetProgress) -> None:
+        share = ARMS_PROGRESS + (1 - ARMS_PROGRESS) * fleet_progress.done_share
+        lab.progress(f"{fleet_progress.finished} of {fleet_progress.total} runs", share)
 
-    fleet.train(number_of_jobs(), tell, minutes=lab.sizes["train_minutes"] or None)
+    fleet.train(number_of_jobs(), report_progress, minutes=lab.sizes["train_minutes"] or None)
     finished = [run_key for run_key in run_keys if fleet.finished(run_key.name)]
     if fleet.failures and not finished:
         run_name, message = next(iter(fleet.failures.items()))

@@ -65,10 +65,13 @@ def _sizes(runs: Records) -> Figure | None:
     return Figure(_layered(layers, title), title, note, keys)
 
 
-def _line(points: list[Record], colour: str, form: str = "") -> list[alt.Chart]:
+def _line(points: list[Record], colour: str, axis_format: str = "") -> list[alt.Chart]:
     x_scale = x_axis(max((point["iteration"] for point in points), default=1))
-    y_scale = y_axis("value", form, [0.0, 1.0] if form == "%" else None)
-    tooltip = [alt.Tooltip("iteration:Q"), alt.Tooltip("value:Q", format=".1%" if form else ".4f")]
+    y_scale = y_axis("value", axis_format, [0.0, 1.0] if axis_format == "%" else None)
+    tooltip = [
+        alt.Tooltip("iteration:Q"),
+        alt.Tooltip("value:Q", format=".1%" if axis_format else ".4f"),
+    ]
     points_chart = base_chart(points)
     return [
         points_chart.mark_line(style=colour).encode(x=x_scale, y=y_scale),

@@ -90,11 +90,13 @@ def step_numbers(records: Records) -> dict[str, Interval]:
     return {
         "difference": joint.interval(joint.difference),
         "flipped": joint.interval(joint.flip_share),
-        "negative": joint.interval(lambda w: joint.flip_share(w, of_negative)),
-        "positive": joint.interval(lambda w: joint.flip_share(w, of_positive)),
-        "positive-only": control.interval(lambda w: control.flip_share(w, of_positive)),
+        "negative": joint.interval(lambda weights: joint.flip_share(weights, of_negative)),
+        "positive": joint.interval(lambda weights: joint.flip_share(weights, of_positive)),
+        "positive-only": control.interval(lambda weights: control.flip_share(weights, of_positive)),
         "lowered": joint.interval(lowered),
-        "removed": joint.interval(lambda w: _ratio(lowered(w), joint.flip_share(w, of_positive))),
+        "removed": joint.interval(
+            lambda weights: _ratio(lowered(weights), joint.flip_share(weights, of_positive))
+        ),
         "size": joint.interval(joint.size_ratio),
     }
 

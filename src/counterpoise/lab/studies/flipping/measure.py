@@ -15,9 +15,8 @@ To use runs of your own, put their metrics.jsonl into OUT/runs/joint/ or OUT/run
 nothing else of a run is read.
 
     flip share, positive rollouts     suppressed / (boosted + suppressed)
-    flip share, all                   tokens moved against their advantage / tokens moved
-
     flip share, negative rollouts     boosted / (boosted + suppressed)
+    flip share, all                   tokens moved against their advantage / tokens moved
 
 The paper makes two claims, and each has a verdict, by the step under AdamW:
 

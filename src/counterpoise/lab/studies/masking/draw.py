@@ -197,14 +197,14 @@ def _strength_figure(records: Records) -> Figure:
     )
 
 
-def _top_figure(records: Records, what: str) -> Figure:
+def _top_figure(records: Records, statistic: str) -> Figure:
     points = [
         _rate_point(
             matching(source_records, condition=top_count),
             at=int(top_count),
             source=source,
             layer=layer,
-            mean=what == "mean",
+            mean=statistic == "mean",
         )
         for layer, how in (("head", "update"), ("full", "first order"))
         for source in STYLES
@@ -218,11 +218,13 @@ def _top_figure(records: Records, what: str) -> Figure:
             title="masked tokens, strongest first", values=sorted({point["at"] for point in points})
         ),
     )
-    title = "Mean Boost" if what == "mean" else "Boost Rate"
+    title = "Mean Boost" if statistic == "mean" else "Boost Rate"
     return Figure(
-        _line_chart(points, x_axis, f"{title} by number of masked tokens", share=what == "rate"),
+        _line_chart(
+            points, x_axis, f"{title} by number of masked tokens", share=statistic == "rate"
+        ),
         f"{title} by number masked",
-        ("In nats. " if what == "mean" else "")
+        ("In nats. " if statistic == "mean" else "")
         + "The tokens with the largest cosine, of all rollouts or of one sign. Solid: output "
         "layer; dashed: all parameters, first order.",
         SOURCE_KEYS,

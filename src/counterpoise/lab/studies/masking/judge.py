@@ -18,7 +18,8 @@ ETA, SMALL_ETA = 0.1, 0.001
 COSINE_EDGES = (-1.0, -0.1, -0.01, 0.01, 0.1, 0.3, 0.6, 1.0)
 LAYERS = {"head": "output layer", "full": "all parameters"}
 HALF_PAPER_GAP = 0.12  # the paper prints 74.1 against 50.6, and 75.0 against 50.2
-PAPER_TABLE = {  # (Boost Rate, Mean Boost) as printed; the order of the middle rows is our reading
+# (Boost Rate, Mean Boost) as printed; which middle row is "same" and which "low" is our reading.
+PAPER_TABLE = {
     ("random", "head"): (0.5060, -0.0039),
     ("random", "full"): (0.5021, 0.0048),
     ("same", "head"): (0.6620, 0.0224),
@@ -30,11 +31,11 @@ PAPER_TABLE = {  # (Boost Rate, Mean Boost) as printed; the order of the middle 
 }
 
 
-def matching(records: Records, **wanted: Any) -> list[Record]:
+def matching(records: Records, **required_values: Any) -> list[Record]:
     return [
         record
         for record in records
-        if all(record[column] == column_value for column, column_value in wanted.items())
+        if all(record[column] == column_value for column, column_value in required_values.items())
     ]
 
 
@@ -100,11 +101,7 @@ def judge(records: Records) -> Finding:
         verdict = "not replicated"
     head_records = matching(records, panel="table", layer="head", how="update", condition="both")
     by_sign = {source: boost_rate(matching(head_records, source=source))[0] for source in SOURCES}
-    gap_percents = [
-        condition
-        for number_name in LAYERS
-        for condition in (100 * bound for bound in gaps[number_name])
-    ]
+    gap_percents = [100 * bound for layer in LAYERS for bound in gaps[layer]]
     return Finding(
         verdict,
         "Masking equal tokens of low confidence, taken as they come, changes the Boost Rate by "

@@ -118,16 +118,18 @@ def peak_share(everything: Records, field: str) -> Interval:
     return bootstrap_interval([record["prompt"] for record in everything], statistic)
 
 
-def _of_panel(records: Records, name: str) -> list[Record]:
-    return [record for record in records if record["panel"] == name]
+def _of_panel(records: Records, panel: str) -> list[Record]:
+    return [record for record in records if record["panel"] == panel]
 
 
 def _of_sign(records: Records, sign: str) -> list[Record]:
     return [record for record in records if record["sign"] == sign]
 
 
-def _mean_value(records: Records, way: str) -> Interval:
-    class_records = [record for record in records if (record["delta"] > 0) == (way == "boosted")]
+def _mean_value(records: Records, movement: str) -> Interval:
+    class_records = [
+        record for record in records if (record["delta"] > 0) == (movement == "boosted")
+    ]
     return mean_interval(
         [record["prompt"] for record in class_records],
         [record["value"] for record in class_records],

@@ -29,10 +29,8 @@ def _noise_figure(records: Records) -> Figure:
             statistics = CutStatistics(records, direction, cut)
             all_once = np.ones(len(statistics.prompts))
             row_label = f"{cut}, C = {statistics.cross_term(all_once):+.2f}"
-            noise_interval, expected = (
-                statistics.interval(statistics.factor),
-                statistics.predicted(all_once),
-            )
+            noise_interval = statistics.interval(statistics.factor)
+            expected = statistics.predicted(all_once)
             points.append(forest_point(row_label, direction, noise_interval, expected))
     layered_chart = forest_chart(
         points,

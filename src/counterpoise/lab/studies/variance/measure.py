@@ -121,13 +121,13 @@ def _cuts(rows: Sequence[Row]) -> dict[str, CutFunction]:
 
     def of_plan(rule: str) -> CutFunction:
         # Composers read advantages, so a plan has to be composed anew for every deal.
-        def parts(A_PG: FloatArray, draw: int) -> NDArray[np.int64]:
+        def parts(A_PG: FloatArray, seed: int) -> NDArray[np.int64]:
             dealt_rows = [
                 replace(row, advantage=advantage)
                 for row, advantage in zip(rows, A_PG.ravel().tolist(), strict=True)
             ]
             step_R = np.empty(len(rows), dtype=np.int64)
-            for step_index, step in enumerate(compose(rule, dealt_rows, STEPS, draw).steps):
+            for step_index, step in enumerate(compose(rule, dealt_rows, STEPS, seed).steps):
                 step_R[list(step)] = step_index
             return step_R.reshape(A_PG.shape)
 
