@@ -18,8 +18,7 @@ def pass_at_k(right: int, samples: int, k: int) -> float:
     """
     if not 0 <= right <= samples or not 1 <= k <= samples:
         raise ValueError(
-            f"pass@{k} of {right} right among {samples} samples: right must be 0 to samples, k 1 "
-            "to "
-            "samples"
+            f"pass@{k} of {right} right among {samples} samples: `right` must lie in 0 to samples "
+            "and k in 1 to samples"
         )
     return 1.0 - comb(samples - right, k) / comb(samples, k)

@@ -72,10 +72,10 @@ def load_figures(folder: Path, name: str) -> tuple[Figure, ...]:
 def _differences(results: list[ArmResult], experiment: Experiment, rate: float) -> Figure:
     main_column, *other_columns = experiment.heldout_columns
     styles = {"equal rollouts": "ink", "equal updates": "soft"}
-    styles |= {
-        f"equal rollouts, at {experiment.heldout_columns[column]}": "positive"
-        for column in other_columns[:1]
-    }
+    second_column = other_columns[0] if other_columns else None
+    if second_column:
+        second_setting = experiment.heldout_columns[second_column]
+        styles[f"equal rollouts, at {second_setting}"] = "positive"
     points = []
     for result in results:
         if result.rate == rate and main_column in result.vs_baseline:
@@ -83,11 +83,8 @@ def _differences(results: list[ArmResult], experiment: Experiment, rate: float) 
                 result.vs_baseline[main_column].rollouts,
                 result.vs_baseline[main_column].updates,
             ]
-            means += [
-                result.vs_baseline[column].rollouts
-                for column in other_columns[:1]
-                if column in result.vs_baseline
-            ]
+            if second_column in result.vs_baseline:
+                means.append(result.vs_baseline[second_column].rollouts)
             points += [
                 forest_point(result.arm, series, _mean_and_interval(mean))
                 for series, mean in zip(styles, means, strict=False)
@@ -97,9 +94,8 @@ def _differences(results: list[ArmResult], experiment: Experiment, rate: float) 
         f"Held-out success against {experiment.baseline}, learning rate {rate:g}",
         axis="+%", number="+.1%", zero=True, guide=0.0,
     )  # fmt: skip
-    note = (
-        f"Held-out success at {experiment.heldout_columns[main_column]} unless stated otherwise, "
-    )
+    main_setting = experiment.heldout_columns[main_column]
+    note = f"Held-out success at {main_setting} unless stated otherwise, "
     note += "paired by seed; intervals hold for all arms and rates together."
     return Figure(chart, f"Against {experiment.baseline}, lr {rate:g}", note, _legend(styles))
 

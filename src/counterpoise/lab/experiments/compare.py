@@ -115,14 +115,26 @@ def differences(
     runs: Runs, arm: str, baseline: str, rate: float, cost: Cost, column: str = HELDOUT_COLUMN
 ) -> list[float]:
     """Success of `arm` minus that of `baseline`, for every seed and start that both have."""
-    pair_differences = []
-    for pair in _pairs(runs, arm, baseline, rate):
-        # Both curves are read where the cheaper run ended: success at equal cost.
-        equal_cost = min(curve[-1][cost] for curve in pair)
-        success_pair = [interpolate_at(curve, cost, equal_cost, column) for curve in pair]
-        if success_pair[0] is not None and success_pair[1] is not None:
-            pair_differences.append(success_pair[0] - success_pair[1])
-    return pair_differences
+    pair_differences = (
+        difference_at_equal_cost(arm_curve, baseline_curve, cost, column)
+        for arm_curve, baseline_curve in _pairs(runs, arm, baseline, rate)
+    )
+    return [difference for difference in pair_differences if difference is not None]
+
+
+def difference_at_equal_cost(
+    arm_curve: Sequence[Record], baseline_curve: Sequence[Record], cost: Cost, column: str
+) -> float | None:
+    """Success of one run minus that of another; None if either has no evaluation.
+
+    Both curves are read where the cheaper run ended.
+    """
+    equal_cost = min(arm_curve[-1][cost], baseline_curve[-1][cost])
+    arm_success = interpolate_at(arm_curve, cost, equal_cost, column)
+    baseline_success = interpolate_at(baseline_curve, cost, equal_cost, column)
+    if arm_success is None or baseline_success is None:
+        return None
+    return arm_success - baseline_success
 
 
 def _pairs(

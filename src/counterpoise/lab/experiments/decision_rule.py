@@ -79,7 +79,7 @@ def _describe_pilot_rule(experiment: Experiment) -> str:
     return (
         f"A run learns if its best held-out success is at least {100 * options.learn:g} points "
         f"above its first, and falls if it ends more than {100 * options.fall:g} points below its "
-        "best. Stable is the largest rate at which all runs learn and below which, itself "
-        "included, no run falls; edge is the smallest larger rate at which all runs learn and some "
-        "run falls."
+        "best. Stable is the largest rate at which all runs learn and no run falls, there or at "
+        "any smaller rate; edge is the smallest larger rate at which all runs learn and some run "
+        "falls."
     )

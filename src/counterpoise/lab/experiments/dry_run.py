@@ -90,8 +90,7 @@ def describe_plan(
     plan_lines = [
         f"{experiment.name} ({experiment.digest}): {run_counts}, {len(keys):,} of them now",
         f"a run: {format_count(run_config.loop.iterations, 'iteration')}, {rollouts:,} rollouts, "
-        "held-out "
-        f"success at {', '.join(experiment.heldout_columns.values())}",
+        f"held-out success at {', '.join(experiment.heldout_columns.values())}",
         *(f"  {arm:<16} {' '.join(options)}" for arm, options in design.arms.items()),
         f"rates {', '.join(f'{rate:g}' for rate in design.rates)}; seeds {seed_range}; against "
         f"{experiment.baseline}",

@@ -273,23 +273,21 @@ def prefix_errors(place: str) -> Iterator[None]:
 def _parse_hypothesis(
     hypothesis_text: str, options: ExperimentConfig, arms: Mapping[str, Any], file_name: str
 ) -> Hypothesis:
-    parts = hypothesis_text.split()
     baseline = options.baseline or next(iter(arms))
-    if len(parts) != 3 or parts[1] not in ("<", ">") or parts[2] != baseline:
+    words = hypothesis_text.split()
+    if len(words) != 3 or words[1] not in ("<", ">") or words[2] != baseline:
         raise PoiseError(
-            f"{file_name}: experiment.hypotheses: '{hypothesis_text}' must be 'ARM > {baseline}' "
-            "or "
-            f"'ARM < {baseline}'"
+            f"{file_name}: experiment.hypotheses: '{hypothesis_text}' must be "
+            f"'ARM > {baseline}' or 'ARM < {baseline}'"
         )
-    if parts[0] not in arms:
-        raise PoiseError(
-            f"{file_name}: experiment.hypotheses: {unknown_name('arm', parts[0], arms)}"
-        )
-    if parts[0] == baseline:
+    arm, relation, _ = words
+    if arm not in arms:
+        raise PoiseError(f"{file_name}: experiment.hypotheses: {unknown_name('arm', arm, arms)}")
+    if arm == baseline:
         raise PoiseError(
             f"{file_name}: experiment.hypotheses: '{hypothesis_text}' compares an arm with itself"
         )
-    return Hypothesis(parts[0], "better" if parts[1] == ">" else "worse")
+    return Hypothesis(arm, "better" if relation == ">" else "worse")
 
 
 def _plugin_digests(design: Design) -> dict[str, dict[str, str]]:

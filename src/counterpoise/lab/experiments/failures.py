@@ -92,11 +92,8 @@ def _effect_on_tables(
     if arm == experiment.baseline:
         sentence = f"No arm is compared with it at {seeds_phrase}"
     else:
-        compared_seeds = (
-            next((comparison.rollouts.n for comparison in result.vs_baseline.values()), 0)
-            if result
-            else 0
-        )
+        comparisons = list(result.vs_baseline.values()) if result else []
+        compared_seeds = comparisons[0].rollouts.n if comparisons else 0
         seeds_used = (
             f"over {format_count(compared_seeds, 'seed')}, without {pronoun}"
             if compared_seeds
@@ -106,6 +103,6 @@ def _effect_on_tables(
     collapsed_runs, finished_seeds = (result.collapsed_runs, result.seeds) if result else (0, 0)
     return (
         f"{sentence}; {collapsed_runs} of {finished_seeds} collapsed, or "
-        f"{collapsed_runs + len(reasons)} of "
-        f"{finished_seeds + len(reasons)} if a failed run counts as collapsed."
+        f"{collapsed_runs + len(reasons)} of {finished_seeds + len(reasons)} if a failed run "
+        "counts as collapsed."
     )

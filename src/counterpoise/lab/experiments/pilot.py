@@ -5,7 +5,8 @@ The thresholds are in the experiment file before anything is trained.
     falls      a run whose last held-out success is more than `fall` below its best
     learns     a run whose best is at least `learn` above its start
 
-    stable     the largest rate at which all runs learn, if no run falls there or at a smaller rate
+    stable     the largest rate at which all runs learn and no run falls, there or at any smaller
+               rate
     edge       the smallest larger rate at which all runs learn and some run falls
 
 The edge is the regime of the paper's baseline, which learns at first and then loses what it

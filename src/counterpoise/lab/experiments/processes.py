@@ -139,22 +139,19 @@ class Fleet:
 
     def _checked_config(self, run_name: str) -> RunConfig:
         """The options of a run; raises an error if its folder holds a run with other options."""
-        config, run_folder = (
-            load_config(self.base, list(self.options[run_name])),
-            self.folder / run_name,
-        )
+        config = load_config(self.base, list(self.options[run_name]))
+        run_folder = self.folder / run_name
         if is_run(run_folder):
             if damage := find_config_damage(run_folder / CONFIG):
                 raise PoiseError(
                     f"{run_folder / CONFIG} {damage}: remove {run_folder} to train it again"
                 )
-            for option, stored_value, requested_value in config_differences(
-                RunFolder.open(run_folder).read_config(), config
-            ):
+            stored_config = RunFolder.open(run_folder).read_config()
+            if differences := config_differences(stored_config, config):
+                option, stored_value, requested_value = differences[0]
                 raise PoiseError(
                     f"{run_folder} was made with {option}={stored_value!r}, not "
-                    f"{requested_value!r}: remove it, or "
-                    "choose another --out"
+                    f"{requested_value!r}: remove it, or choose another --out"
                 )
         return config
 

@@ -16,7 +16,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from counterpoise.lab.experiments.compare import Comparison, Cost, format_points, interpolate_at
+from counterpoise.lab.experiments.compare import (
+    Comparison,
+    Cost,
+    difference_at_equal_cost,
+    format_points,
+)
 from counterpoise.lab.experiments.curves import HELDOUT_COLUMN, Runs, last_value
 from counterpoise.lab.experiments.design import RunKey
 from counterpoise.lab.experiments.experiment_file import Experiment
@@ -47,11 +52,11 @@ def compare_tuned(
 ) -> list[TunedComparison]:
     """Every other arm against the baseline; empty unless `tuned` is set and all runs are there."""
     design = experiment.design
-    if not experiment.options.tuned or any(key not in runs for key in design.run_keys()):
+    if not experiment.options.tuned or any(run_key not in runs for run_key in design.run_keys()):
         return []
     halves = (list(design.seeds)[::2], list(design.seeds)[1::2])
     best_rates = {
-        arm: tuple(_best_rate(runs, experiment, arm, half_index, column) for half_index in halves)
+        arm: tuple(_best_rate(runs, experiment, arm, half_seeds, column) for half_seeds in halves)
         for arm in design.arms
     }
     other_arms = [arm for arm in design.arms if arm != experiment.baseline]
@@ -62,15 +67,14 @@ def compare_tuned(
         # The rates chosen on one half are judged on the seeds of the other.
         for half_index, judged_seeds in ((0, halves[1]), (1, halves[0])):
             for seed in judged_seeds:
-                pair = [
+                arm_curve, baseline_curve = (
                     runs[RunKey(arm_name, best_rates[arm_name][half_index], seed)]
                     for arm_name in (arm, experiment.baseline)
-                ]
+                )
                 for cost, values in differences.items():
-                    equal_cost = min(curve[-1][cost] for curve in pair)
-                    success = [interpolate_at(curve, cost, equal_cost, column) for curve in pair]
-                    if success[0] is not None and success[1] is not None:
-                        values.append(success[0] - success[1])
+                    difference = difference_at_equal_cost(arm_curve, baseline_curve, cost, column)
+                    if difference is not None:
+                        values.append(difference)
         # Held-out success was not measured at this setting.
         if not differences["rollouts"]:
             continue

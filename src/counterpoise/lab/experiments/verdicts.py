@@ -53,15 +53,15 @@ def judge_experiment(
         + _capitalized_comparisons(compare_with_baseline(runs, experiment, hypothesis.arm))
         for hypothesis, verdict in list(verdicts.items())[1:]
     ]
-    notes += [
-        f"{first_hypothesis} at {setting}: "
-        f"{judge_hypothesis(first_hypothesis, runs, experiment, column)}. "
-        + _capitalized_comparisons(
-            compare_with_baseline(runs, experiment, first_hypothesis.arm, column)
-        )
-        for first_hypothesis in experiment.hypotheses[:1]
-        for column, setting in list(experiment.heldout_columns.items())[1:]
-    ]
+    first_hypothesis = experiment.hypotheses[0] if experiment.hypotheses else None
+    if first_hypothesis:
+        for column, setting in list(experiment.heldout_columns.items())[1:]:
+            verdict = judge_hypothesis(first_hypothesis, runs, experiment, column)
+            comparisons = compare_with_baseline(runs, experiment, first_hypothesis.arm, column)
+            notes.append(
+                f"{first_hypothesis} at {setting}: {verdict}. "
+                + _capitalized_comparisons(comparisons)
+            )
     tuned_comparisons = compare_tuned(runs, experiment)
     notes += [f"{comparison}." for comparison in tuned_comparisons]
     responses = dose_responses(runs, experiment)
@@ -73,8 +73,7 @@ def judge_experiment(
         notes += [*failure_lines, FAILURE_BIAS_NOTE]
     deciding_verdict: Verdict = next(iter(verdicts.values()), "inconclusive")
     because = "No hypothesis was stated."
-    if experiment.hypotheses:
-        first_hypothesis = experiment.hypotheses[0]
+    if first_hypothesis:
         comparisons = compare_with_baseline(runs, experiment, first_hypothesis.arm)
         because = f"{first_hypothesis.arm} minus {experiment.baseline}: "
         because += _describe_comparisons(comparisons)

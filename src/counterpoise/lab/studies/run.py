@@ -39,12 +39,12 @@ def run_study(
         # Partial results of an interrupted run are reused, unless `again` asks for a new start.
         if again:
             partial_path.unlink(missing_ok=True)
-        stored_result = _measure(study, lab, PartialResults(partial_path, settings))
-        write_records(table_path, stored_result[0], settings, stored_result[1])
+        records, seconds = _measure(study, lab, PartialResults(partial_path, settings))
+        write_records(table_path, records, settings, seconds)
         partial_path.unlink(missing_ok=True)
     else:
+        records, seconds = stored_result
         say(f"{study.name}: already measured, using {table_path}")
-    records, seconds = stored_result
     finding = study.judge(records)
     write_finding(lab.out / f"{study.name}.json", study, finding, settings, seconds)
     _write_figures(study, records, lab.out, say)

@@ -38,6 +38,7 @@ def judge(records: Records) -> Finding:
     couples_noticeably = [abs(record["phi"]) > NEGLIGIBLE for record in sampled]
     coupling_excess = difference_interval(prompts, couples_noticeably, is_equal)
     by_entropy = _entropy_gaps(cells)
+    two_over_one = _entropy_ratio(cells, 1)
     # Every claim as an interval that must lie above 0.
     claims = [
         tuple(bound - 0.5 for bound in positive_share),
@@ -53,7 +54,7 @@ def judge(records: Records) -> Finding:
         Number(
             "|phi| > 0.01, different tokens", *_phi_frequency(sampled, "different"), unit="share"
         ),
-        Number("coupling of two high entropies over one", *_entropy_ratio(cells, 1)),
+        Number("coupling of two high entropies over one", *two_over_one),
         Number("coupling of two high entropies over none", *_entropy_ratio(cells, 0)),
         *_concentration(cells),
         Number("coupling by equal tokens after summation", *_net_share(records), unit="share"),
@@ -70,7 +71,7 @@ def judge(records: Records) -> Finding:
         f"{percent['products <h_j, h_k> above 0']:.0f} % of products are positive; |phi| exceeds "
         f"0.01 in {percent['|phi| > 0.01, equal tokens']:.2g} % of pairs of equal tokens and in "
         f"{percent['|phi| > 0.01, different tokens']:.2g} % of others; two tokens of high entropy "
-        f"couple {numbers[6].value:.0f} times as strongly as one of them with another token.",
+        f"couple {two_over_one[0]:.0f} times as strongly as one of them with another token.",
         numbers,
         (
             f"Pairs of equal tokens, both of low confidence, are {percent[PRIMARY_PAIRS]:.2g} % of "

@@ -34,6 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -172,8 +173,7 @@ def judge(records: Records) -> Finding:
         f"{_percent(step_intervals['difference'])} points, and "
         f"{_percent(step_intervals['flipped'])} % of moved tokens "
         f"go against their advantage: {_percent(step_intervals['negative'])} % in negative "
-        "rollouts and "
-        f"{_percent(step_intervals['positive'])} % in positive ones. With "
+        f"rollouts and {_percent(step_intervals['positive'])} % in positive ones. With "
         f"positive rollouts alone it is {_percent(step_intervals['positive-only'])} %, which "
         "takes away "
         f"{_percent(step_intervals['removed'])} % of the latter. Over the training runs the first "
@@ -216,43 +216,49 @@ def judge_claims(
 ) -> tuple[ClaimVerdict, ClaimVerdict]:
     """The verdicts on both claims, by single updates; the runs can only contradict them."""
     _, difference_low, difference_high = step["difference"]
-    alike_condition = (
-        difference_low > -MAX_DIFFERENCE and difference_high < MAX_DIFFERENCE,
-        difference_low > MAX_DIFFERENCE or difference_high < -MAX_DIFFERENCE,
-        abs(run["difference"]) < MAX_DIFFERENCE,
+    alike = _Condition(
+        holds=difference_low > -MAX_DIFFERENCE and difference_high < MAX_DIFFERENCE,
+        fails=difference_low > MAX_DIFFERENCE or difference_high < -MAX_DIFFERENCE,
+        runs_agree=abs(run["difference"]) < MAX_DIFFERENCE,
     )
-    lowered_condition = (
-        step["lowered"][1] > 0,
-        step["lowered"][2] < 0,
-        run["positive"] > run["positive-only"],
+    lowered = _Condition(
+        holds=step["lowered"][1] > 0,
+        fails=step["lowered"][2] < 0,
+        runs_agree=run["positive"] > run["positive-only"],
     )
+    boosted_verdict = _verdict(_flip_condition("negative", step, run), alike)
+    suppressed_verdict = _verdict(_flip_condition("positive", step, run), lowered)
     return (
-        ClaimVerdict(
-            BOOSTED_CLAIM, _verdict(_flip_condition("negative", step, run), alike_condition)
-        ),
-        ClaimVerdict(
-            SUPPRESSED_CLAIM, _verdict(_flip_condition("positive", step, run), lowered_condition)
-        ),
+        ClaimVerdict(BOOSTED_CLAIM, boosted_verdict),
+        ClaimVerdict(SUPPRESSED_CLAIM, suppressed_verdict),
     )
+
+
+class _Condition(NamedTuple):
+    """One condition of a claim, judged by single updates and by the training runs."""
+
+    holds: bool  # with its whole interval
+    fails: bool  # with its whole interval
+    runs_agree: bool
 
 
 def _flip_condition(
     sign: str, step: Mapping[str, Interval], run: Mapping[str, float]
-) -> tuple[bool, bool, bool]:
-    return (
-        step[sign][1] >= MIN_FLIPPED,
-        step[sign][2] < MIN_FLIPPED,
-        run[sign] >= MIN_FLIPPED,
+) -> _Condition:
+    """At least MIN_FLIPPED of the moved tokens in rollouts of this sign are flipped."""
+    return _Condition(
+        holds=step[sign][1] >= MIN_FLIPPED,
+        fails=step[sign][2] < MIN_FLIPPED,
+        runs_agree=run[sign] >= MIN_FLIPPED,
     )
 
 
-def _verdict(*conditions: tuple[bool, bool, bool]) -> Verdict:
-    """From (holds with its whole interval, fails with it, the runs agree) of every condition."""
-    if any(fails for _, fails, _ in conditions):
+def _verdict(*conditions: _Condition) -> Verdict:
+    if any(condition.fails for condition in conditions):
         return "not replicated"
-    return (
-        "replicated" if all(holds and agrees for holds, _, agrees in conditions) else "inconclusive"
-    )
+    if all(condition.holds and condition.runs_agree for condition in conditions):
+        return "replicated"
+    return "inconclusive"
 
 
 def _percent(interval: Interval) -> str:

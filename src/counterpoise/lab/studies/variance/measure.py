@@ -223,8 +223,7 @@ def judge(records: Records) -> Finding:
         f"{ratio[2]:.2f}] of the noise of groups cut by sign. The rollouts of a prompt share it by "
         f"rho = {rho['shared'][0]:+.3f} [{rho['shared'][1]:+.3f}, {rho['shared'][2]:+.3f}], and "
         f"the closed form {'holds for every cut' if closed_form_holds else 'fails for some cut'}. "
-        "By that form "
-        f"a noise of {MAX_NOISE_RATIO:g} needs rho = {rho_needed:.2f}."
+        f"By that form a noise of {MAX_NOISE_RATIO:g} needs rho = {rho_needed:.2f}."
     )
     return Finding(
         verdict_from_noise(ratio, rho["shared"], rho_needed, closed_form_holds=closed_form_holds),
