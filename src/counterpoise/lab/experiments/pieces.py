@@ -139,13 +139,13 @@ def _merge_runs(pieces_runs: list[Runs]) -> Runs:
         for run_key, curve in runs.items():
             curves_by_start.setdefault(run_key, {}).setdefault(curve[0]["start"], curve)
     start_counts = Counter(
-        (run_key.seed, start)
+        (run_key.seed, start_digest)
         for run_key, curve_by_start in curves_by_start.items()
-        for start in curve_by_start
+        for start_digest in curve_by_start
     )
     return {
         run_key: curve_by_start[
-            max(curve_by_start, key=lambda start: start_counts[run_key.seed, start])
+            max(curve_by_start, key=lambda start_digest: start_counts[run_key.seed, start_digest])
         ]
         for run_key, curve_by_start in curves_by_start.items()
     }

@@ -83,10 +83,10 @@ class Fleet:
         self, runs: Mapping[str, Sequence[str]], folder: Path, *, base: str | Path = "demo"
     ) -> None:
         self.folder, self.base = folder, base
-        self.options = {name: (*FIXED_OPTIONS, *options) for name, options in runs.items()}
+        self.options = {run_name: (*FIXED_OPTIONS, *options) for run_name, options in runs.items()}
         self.failures: dict[str, str] = {}
-        self._configs = {name: self._checked_config(name) for name in runs}
-        self._iterations_done = {name: self._count_iterations(name) for name in runs}
+        self._configs = {run_name: self._checked_config(run_name) for run_name in runs}
+        self._iterations_done = {run_name: self._count_iterations(run_name) for run_name in runs}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._waiting: list[str] = []
         self._jobs = 1  # runs at a time
@@ -301,12 +301,12 @@ def train_runs(
 
     fleet.train(number_of_jobs(), report)
     _raise_failure(fleet)
-    return {name: RunFolder.open(folder / name) for name in runs}
+    return {run_name: RunFolder.open(folder / run_name) for run_name in runs}
 
 
 def _raise_failure(fleet: Fleet) -> None:
-    for name, reason in fleet.failures.items():
-        raise PoiseError(f"the run in {fleet.folder / name} failed: {reason}")
+    for run_name, reason in fleet.failures.items():
+        raise PoiseError(f"the run in {fleet.folder / run_name} failed: {reason}")
 
 
 def number_of_jobs() -> int:

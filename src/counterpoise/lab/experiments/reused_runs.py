@@ -28,7 +28,7 @@ ORIGIN_COLUMN = "origin"  # column of curves.parquet; none for runs of the exper
 
 def find_shared_experiment(experiment: Experiment, digest: str) -> Experiment | None:
     """The experiment with this digest among those in `experiment.shares`, if there is one."""
-    candidates = (read_experiment(name) for name in experiment.options.shares)
+    candidates = (read_experiment(experiment_name) for experiment_name in experiment.options.shares)
     return next((candidate for candidate in candidates if candidate.digest == digest), None)
 
 

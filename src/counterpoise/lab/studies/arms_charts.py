@@ -24,7 +24,10 @@ def draw(records: Records) -> tuple[Figure, ...]:
         _results_figure(runs),
         _differences_figure(runs),
         *(_curves_figure(runs, arm) for arm in arm_names(runs) if arm != BASELINE),
-        *(_side_metric_figure(runs, name) for name in ("cancellation", "largest_sum")),
+        *(
+            _side_metric_figure(runs, metric_name)
+            for metric_name in ("cancellation", "largest_sum")
+        ),
     )
 
 

@@ -52,7 +52,7 @@ def list_studies() -> None:
     from counterpoise.terminal import TerminalConsole
 
     table = Table("study", "shows", "what the paper says", box=None, header_style="bold")
-    for name in STUDIES:
-        description = describe_study(name)
-        table.add_row(name, description.shows, description.claim)
+    for study_name in STUDIES:
+        description = describe_study(study_name)
+        table.add_row(study_name, description.shows, description.claim)
     TerminalConsole().print(table)

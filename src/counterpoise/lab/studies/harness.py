@@ -132,6 +132,7 @@ class Lab:
 
     def release_memory(self) -> None:
         """Release the GPU memory of the sampler and the allocator between two studies."""
+        # A cached property is in __dict__ once it was read: do not load a model to release it.
         if "policy" in self.__dict__ and self.policy.device.type == "cuda":
             release_graphs(self.policy.decoder)
             gc.collect()

@@ -128,7 +128,10 @@ def study_panel(folder: Path, result: StudyResult) -> Panel:
             one=result,
             numbers=[_number_row(number) for number in result["numbers"]],
             first=VISIBLE_NUMBERS,
-            settings=[(name, _format_setting(value)) for name, value in settings.items()],
+            settings=[
+                (setting_name, _format_setting(setting_value))
+                for setting_name, setting_value in settings.items()
+            ],
             took=format_duration(result.get("seconds") or 0.0),
             why_none=no_figures_reason,
             papers=any(number.get("paper") is not None for number in result["numbers"]),

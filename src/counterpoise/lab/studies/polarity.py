@@ -80,6 +80,7 @@ def _measure_batch(lab: Lab, batch: int) -> list[Record]:
     texts = [token_texts(lab.policy.tokenizer, row.content.response_tokens) for row in rows]
     category_N = np.concatenate([token_categories(row_texts, tagger) for row_texts in texts])
     for optimizer, lr in lab.learning_rates.items():
+        # Clipping would scale the two updates by different factors.
         step = partial(lab.update, optimizer=optimizer, lr=lr, max_grad_norm=0.0)
         displacements = measure_polarity(lab.policy, rows, step)
         for update, update_delta in (

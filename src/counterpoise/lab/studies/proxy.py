@@ -44,6 +44,7 @@ def _measure_batch(lab: Lab, batch: int) -> list[Record]:
     gradient = output_gradient(snapshot_before, W)
     for optimizer, lr in lab.learning_rates.items():
         with lab.unchanged():
+            # Not clipped, like the step of the output layer below.
             lab.update(rows, optimizer=optimizer, lr=lr, max_grad_norm=0.0)
             full_displacement = take_snapshot(lab.policy, rows).logprobs - snapshot_before.logprobs
         # AdamW's first step has momenta g and g^2, so it moves by g / (|g| + eps).

@@ -85,4 +85,5 @@ def parse_sizes(texts: Iterable[str], budgets: Iterable[Mapping[str, Any]]) -> d
 def _is_size(value: Any) -> bool:
     """True for a whole number, or a list of them, from 0 on."""
     numbers = value if isinstance(value, list) else [value]
+    # Compared by type, because isinstance(True, int) is true.
     return bool(numbers) and all(type(number) is int and number >= 0 for number in numbers)

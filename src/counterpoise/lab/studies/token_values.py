@@ -79,7 +79,9 @@ class TokenValueStore:
             self.known_halves[self._state_key((candidate, kind))] for kind in ("taken", "other")
         )
         even, odd = taken_halves[0] - other_halves[0], taken_halves[1] - other_halves[1]
-        value, other_probability = (even + odd) / 2, -math.expm1(candidate.logprob)
+        value = (even + odd) / 2
+        # 1 - p, exact also where p is so close to 1 that 1 - exp(logprob) would round to 0.
+        other_probability = -math.expm1(candidate.logprob)
         record: Record = {
             "prompt": row.group,
             "rollout": row.index,

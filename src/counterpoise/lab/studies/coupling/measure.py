@@ -121,6 +121,7 @@ def _kernel_cells(
         cell_index = group_and_bin_n[:, None] * ENTROPY_BINS + bin_N
         cell_index = cell_index * 3 + _pair_kinds(snapshot, W, j_n)
         cell_index = cell_index * 3 + low_N[j_n, None] + low_N
+        # What a token does to itself is not coupling.
         is_other = j_n[:, None] != torch.arange(N, device=W.device)
         strength.index_add_(0, cell_index[is_other], push_strength[is_other])
         pair_counts += torch.bincount(cell_index[is_other], minlength=len(pair_counts))

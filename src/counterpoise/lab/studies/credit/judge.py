@@ -103,14 +103,16 @@ def _training_numbers(runs: Sequence[TrainingResult]) -> list[Number]:
     for result in runs:
         label_prefix = f"{result.arm}, lr {result.rate:g}"
         numbers.append(as_number(f"{label_prefix}: success after training", result.success))
-        for name, mean in (("rollouts", result.by_rollouts), ("seconds", result.by_seconds)):
+        for metric_name, mean in (("rollouts", result.by_rollouts), ("seconds", result.by_seconds)):
             if mean:
-                numbers.append(as_number(f"{label_prefix}: less {BASELINE}, equal {name}", mean))
+                numbers.append(
+                    as_number(f"{label_prefix}: less {BASELINE}, equal {metric_name}", mean)
+                )
         if result.slowdown:
             numbers.append(as_number(f"{label_prefix}: longer iterations", result.slowdown))
-        for name in ("cancellation", "residual", "entropy"):
-            if (value := getattr(result, name)) is not None:
-                numbers.append(Number(f"{label_prefix}: {name} in training", value))
+        for metric_name in ("cancellation", "residual", "entropy"):
+            if (value := getattr(result, metric_name)) is not None:
+                numbers.append(Number(f"{label_prefix}: {metric_name} in training", value))
     return numbers
 
 

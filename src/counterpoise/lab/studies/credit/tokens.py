@@ -72,6 +72,7 @@ def measure_tokens(lab: Lab) -> list[Record]:
             # Without the baseline nothing can be compared; any other arm may be missing.
             if arm.name == BASELINE:
                 raise
+            # Returned but not saved, so that the next command tries the arm again.
             failed_records.append(
                 _refusal_record(arm, f"{arm.name} failed: {str(fault).splitlines()[0]}")
             )

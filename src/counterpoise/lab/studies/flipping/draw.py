@@ -60,9 +60,9 @@ def _sizes(runs: Records) -> Figure | None:
             sign,
         )
     title = "How far tokens move"
-    keys = tuple((sign, f"{sign} rollouts") for sign in SIGNS)
+    legend_entries = tuple((sign, f"{sign} rollouts") for sign in SIGNS)
     note = "By iteration: mean change of log-probability, either way, joint training."
-    return Figure(_layered(layers, title), title, note, keys)
+    return Figure(_layered(layers, title), title, note, legend_entries)
 
 
 def _line(points: list[Record], colour: str, axis_format: str = "") -> list[alt.Chart]:

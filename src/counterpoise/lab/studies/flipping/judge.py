@@ -55,7 +55,9 @@ class MovementCounts:
     ) -> float:
         num_flipped = sum(self.total(FLIPPED_CLASS[sign], sign, weights) for sign in signs)
         num_moved = sum(
-            self.total(name, sign, weights) for name in ("boosted", "suppressed") for sign in signs
+            self.total(class_name, sign, weights)
+            for class_name in ("boosted", "suppressed")
+            for sign in signs
         )
         return _ratio(num_flipped, num_moved)
 

@@ -80,6 +80,7 @@ class _Batch:
 
 def measure(lab: Lab) -> Records:
     batch = _prepare(lab)
+    # Gradients of the whole batch do not depend on the candidate, so they are computed once.
     output_gradient_VD = output_gradient(batch.snapshot, batch.W)
     full_gradient = objective_gradient(lab.policy, batch.rows)
     records: list[Record] = []
@@ -97,8 +98,8 @@ def _measure_candidate(
     batch: _Batch, index: int, head: Tensor, normal: WeightDirection
 ) -> list[Record]:
     lab, candidate = batch.lab, batch.candidates[index]
-    sets = {key: indices for key, indices in _masked_sets(batch, index) if len(indices)}
-    table = {key: indices for key, indices in sets.items() if key[0] == "table"}
+    sets = {set_key: indices for set_key, indices in _masked_sets(batch, index) if len(indices)}
+    table = {set_key: indices for set_key, indices in sets.items() if set_key[0] == "table"}
     effects = output_layer_effects(
         batch.snapshot, batch.W, head, candidate, list(sets.values()), ETA
     )
@@ -207,7 +208,7 @@ def _real_updates(
     candidate_place = _row_and_position(batch.snapshot, candidate)
     records: list[Record] = []
     for condition in CONDITIONS:
-        sets = {key: indices for key, indices in table.items() if key[1] == condition}
+        sets = {set_key: indices for set_key, indices in table.items() if set_key[1] == condition}
         masked_gradients: dict[str, WeightDirection] = {}
         one_sided_sets = {
             source: indices for (_, _, source), indices in sets.items() if source != "mixed"
@@ -229,7 +230,7 @@ def _real_updates(
             effects_by_source = full_update_effects(
                 policy, rows, candidate_place, normal, masked_gradients, eta
             )
-            effects = {key: effects_by_source[key[2]] for key in sets}
+            effects = {set_key: effects_by_source[set_key[2]] for set_key in sets}
             records += _records(batch, candidate, sets, effects, "full", "update", eta)
     return records
 
@@ -239,7 +240,7 @@ def _predictions(
 ) -> list[Record]:
     A_N = batch.snapshot.advantages
     predicted_effects = {
-        key: first_order_effect(row_N, A_N, indices, ETA) for key, indices in sets.items()
+        set_key: first_order_effect(row_N, A_N, indices, ETA) for set_key, indices in sets.items()
     }
     return _records(batch, candidate, sets, predicted_effects, layer, "first order")
 
@@ -265,12 +266,12 @@ def _records(
             "candidate": candidate,
             "sign": "positive" if snapshot.advantages[candidate] > 0 else "negative",
             "prompt": batch.rows[int(snapshot.rows[candidate])].group,
-            "tokens": len(sets[key]),
-            "positive_tokens": int((snapshot.advantages[sets[key]] > 0).sum()),
-            "effect": effects[key],
+            "tokens": len(sets[set_key]),
+            "positive_tokens": int((snapshot.advantages[sets[set_key]] > 0).sum()),
+            "effect": effects[set_key],
         }
-        for key in sets
-        for panel, condition, source in (key,)
+        for set_key in sets
+        for panel, condition, source in (set_key,)
     ]
 
 

@@ -101,6 +101,7 @@ def draw_equal_cells(
         ]
         for sign, direction in product((1, -1), (1, -1))
     ]
+    # The pool is in random order, so the first tokens of a cell are a random sample of it.
     count = min(size, *map(len, cells))
     return sorted(index for cell in cells for index in cell[:count])
 

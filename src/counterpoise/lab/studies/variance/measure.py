@@ -133,7 +133,9 @@ def _cuts(rows: Sequence[Row]) -> dict[str, CutFunction]:
 
         return parts
 
-    return {name: of_group(name) for name in CUTS} | {rule: of_plan(rule) for rule in COMPOSERS}
+    return {cut_name: of_group(cut_name) for cut_name in CUTS} | {
+        rule: of_plan(rule) for rule in COMPOSERS
+    }
 
 
 def _cut_records(
