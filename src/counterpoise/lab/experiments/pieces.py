@@ -97,8 +97,8 @@ def read_piece(path: Path, experiment: Experiment) -> Piece:
     try:
         table = pq.read_table(path)
         metadata = {
-            run_key.decode(): metadata_value.decode()
-            for run_key, metadata_value in (table.schema.metadata or {}).items()
+            metadata_key.decode(): metadata_value.decode()
+            for metadata_key, metadata_value in (table.schema.metadata or {}).items()
         }
         digest = metadata["digest"]
     except (pa.ArrowException, OSError, KeyError) as fault:

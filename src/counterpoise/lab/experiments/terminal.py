@@ -172,10 +172,10 @@ def _parse_rate(rate_text: str, rates: Sequence[float]) -> float:
 def _slice_seeds(seed_slice: str | None, seeds: list[int]) -> list[int]:
     if seed_slice is None:
         return seeds
-    first, colon, past_last = seed_slice.partition(":")
-    if not colon or not all(bound.isdigit() or not bound for bound in (first, past_last)):
+    first_text, colon, past_last_text = seed_slice.partition(":")
+    if not colon or not all(bound.isdigit() or not bound for bound in (first_text, past_last_text)):
         raise PoiseError(f"--seeds {seed_slice}: write A:B, such as 0:4 for the first four")
-    selected = seeds[int(first or 0) : int(past_last) if past_last else None]
+    selected = seeds[int(first_text or 0) : int(past_last_text) if past_last_text else None]
     if not selected:
         raise PoiseError(f"--seeds {seed_slice} names none of the experiment's {len(seeds)} seeds")
     return selected

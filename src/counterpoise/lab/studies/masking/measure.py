@@ -157,9 +157,8 @@ def _choose_candidates(snapshot: Snapshot, limit: int, rng: np.random.Generator)
         )
         for candidate in pair
     ]
-    return (alternating + candidates_by_sign[0][pair_count:] + candidates_by_sign[1][pair_count:])[
-        :limit
-    ]
+    unpaired = candidates_by_sign[0][pair_count:] + candidates_by_sign[1][pair_count:]
+    return (alternating + unpaired)[:limit]
 
 
 def _masked_sets(batch: _Batch, index: int) -> Iterator[tuple[SetKey, Tensor]]:
