@@ -219,10 +219,10 @@ def judge_comparisons(
 def describe_comparison(comparison: Comparison) -> str:
     """One comparison as a sentence."""
     at_rollouts, at_updates = comparison.rollouts, comparison.updates
-    rate_phrase, seed_count = f"at lr {comparison.rate:g}", format_count(at_rollouts.n, "seed")
+    rate_phrase, seeds_phrase = f"at lr {comparison.rate:g}", format_count(at_rollouts.n, "seed")
     if comparison.identical_runs:
         return (
-            f"{rate_phrase} both arms made the same runs over {seed_count}: the option had no "
+            f"{rate_phrase} both arms made the same runs over {seeds_phrase}: the option had no "
             "effect"
         )
     remark = ""
@@ -233,7 +233,7 @@ def describe_comparison(comparison: Comparison) -> str:
     return (
         f"{rate_phrase} {format_points(at_rollouts)} at equal rollouts and "
         f"{format_points(at_updates)} "
-        f"at equal updates over {seed_count}{remark}"
+        f"at equal updates over {seeds_phrase}{remark}"
     )
 
 

@@ -43,8 +43,8 @@ def _similarity(sampled: Records) -> Figure:
     for kind, style in (("different", "soft"), ("equal", "series")):
         share_by_bin = np.histogram(values[kind], edges)[0] / len(values[kind])
         steps = [
-            {"x": float(x_axis), "share": float(height)}
-            for x_axis, height in zip(edges, [*share_by_bin, 0.0], strict=True)
+            {"x": float(edge), "share": float(height)}
+            for edge, height in zip(edges, [*share_by_bin, 0.0], strict=True)
         ]
         histogram = base_chart(steps)
         layers += [
@@ -96,10 +96,8 @@ def _phi(sampled: Records) -> Figure:
 
 
 def _entropy(cells: Records) -> Figure:
-    strength, pair_counts = (
-        np.zeros((ENTROPY_BINS, ENTROPY_BINS)),
-        np.zeros((ENTROPY_BINS, ENTROPY_BINS)),
-    )
+    strength = np.zeros((ENTROPY_BINS, ENTROPY_BINS))
+    pair_counts = np.zeros_like(strength)
     for record in cells:
         strength[record["entropy_j"], record["entropy_k"]] += record["strength"]
         pair_counts[record["entropy_j"], record["entropy_k"]] += record["pairs"]

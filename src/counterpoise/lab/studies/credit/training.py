@@ -46,9 +46,9 @@ def measure_training(lab: Lab, idle: Collection[str], slow: Collection[str] = ()
     """Train the arms of the budget, except the idle ones, and return their records."""
     sizes, arms_by_name = lab.sizes["training"], credit_arms()
     options_by_arm = {
-        run_name: (*LEAN_OPTIONS, *arms_by_name[run_name].options)
-        for run_name in sizes["arms"]
-        if run_name not in idle
+        arm_name: (*LEAN_OPTIONS, *arms_by_name[arm_name].options)
+        for arm_name in sizes["arms"]
+        if arm_name not in idle
     }
     design = design_runs(replace(lab, sizes=sizes), list(options_by_arm), options_by_arm)
     # A stable sort: runs stay ordered by seed, so all arms have the same seeds when time runs out.

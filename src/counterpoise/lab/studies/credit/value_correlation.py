@@ -130,13 +130,14 @@ def correlate_arms(records: Records, tokens: ComparedTokens) -> list[ArmCorrelat
     costs = {record["arm"]: record for record in records if record["panel"] == "cost"}
     baseline_cost = costs[BASELINE]
     baseline_seconds = baseline_cost["seconds"] + baseline_cost["sampling"]
-    other_arms = len(costs) - 1
-    explicit_arms = sum(
+    other_arm_count = len(costs) - 1
+    explicit_arm_count = sum(
         record["kind"] in EXPLICIT_KINDS and not record["ones"] for record in costs.values()
     )
     # Gains exist for arms with explicit credit only, lifts for all arms but the baseline.
     level_gain, level_lift = (
-        bonferroni_level(LEVEL, max(1, comparisons)) for comparisons in (explicit_arms, other_arms)
+        bonferroni_level(LEVEL, max(1, comparisons))
+        for comparisons in (explicit_arm_count, other_arm_count)
     )
     baseline_credit_D, baseline_movement_D = (
         tokens.draw_correlations(subset, _column(records, BASELINE, column))

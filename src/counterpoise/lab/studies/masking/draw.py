@@ -300,5 +300,5 @@ TOOLTIPS = [
 
 def _rate_point(records: Records, *, mean: bool = False, **keys: object) -> Record:
     estimate = mean_boost(records) if mean else boost_rate(records)
-    estimate_or_none, low, high = (None if np.isnan(bound) else bound for bound in estimate)
-    return {**keys, "value": estimate_or_none, "low": low, "high": high, "candidates": len(records)}
+    value, low, high = (None if np.isnan(bound) else bound for bound in estimate)
+    return {**keys, "value": value, "low": low, "high": high, "candidates": len(records)}
