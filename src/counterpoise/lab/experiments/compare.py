@@ -232,8 +232,7 @@ def describe_comparison(comparison: Comparison) -> str:
         remark += ", the same at every seed: without spread there is no verdict"
     return (
         f"{rate_phrase} {format_points(at_rollouts)} at equal rollouts and "
-        f"{format_points(at_updates)} "
-        f"at equal updates over {seeds_phrase}{remark}"
+        f"{format_points(at_updates)} at equal updates over {seeds_phrase}{remark}"
     )
 
 

@@ -45,9 +45,7 @@ ANY_RANGE: Range = (-math.inf, math.inf)
 def read_curve(folder: RunFolder) -> list[Record]:
     """The curve of one run; iteration 0 is the policy before training."""
     metrics_lines = folder.read("metrics")
-    plans = {
-        metrics_line["iteration"]: metrics_line["describe"] for metrics_line in folder.read("plans")
-    }
+    plans = {line["iteration"]: line["describe"] for line in folder.read("plans")}
     heldout_success, evaluation_seconds = _heldout_success(folder), _evaluation_seconds(folder)
     updates = list(accumulate((metrics_line["steps"] for metrics_line in metrics_lines), initial=0))
     rollouts = list(
