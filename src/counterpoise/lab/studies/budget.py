@@ -156,9 +156,8 @@ def judge(records: Records) -> Finding:
     return Finding(
         verdict_from_intervals(judged_growths),
         f"The gap changes by {format_interval(judged_growths[0])} from the smallest batch to the "
-        "largest "
-        f"and by {format_interval(judged_growths[1])} from one rollout a prompt to eight; on the "
-        "quarter of tokens with the largest |value| by "
+        f"largest and by {format_interval(judged_growths[1])} from one rollout a prompt to eight; "
+        "on the quarter of tokens with the largest |value| by "
         f"{format_interval(growth['batch', 'strongest'])} and "
         f"{format_interval(growth['rollouts', 'strongest'])}.",
         tuple(numbers),

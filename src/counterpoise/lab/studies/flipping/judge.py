@@ -38,7 +38,7 @@ class MovementCounts:
         ]
         self.prompts = [record["prompt"] for record in step_records]
         direction_N = np.array([SIGNS[record["sign"]] for record in step_records])
-        self.sign_masks = {column: direction_N == direction for column, direction in SIGNS.items()}
+        self.sign_masks = {sign: direction_N == direction for sign, direction in SIGNS.items()}
         self.counts = {
             column: np.array([record[column] for record in step_records], dtype=np.float64)
             for column in ("tokens", "boosted", "suppressed", "moved")

@@ -171,11 +171,10 @@ def judge(records: Records) -> Finding:
         join_verdicts(claims),
         f"After one AdamW step the boosted shares of positive and negative rollouts differ by "
         f"{_percent(step_intervals['difference'])} points, and "
-        f"{_percent(step_intervals['flipped'])} % of moved tokens "
-        f"go against their advantage: {_percent(step_intervals['negative'])} % in negative "
-        f"rollouts and {_percent(step_intervals['positive'])} % in positive ones. With "
-        f"positive rollouts alone it is {_percent(step_intervals['positive-only'])} %, which "
-        "takes away "
+        f"{_percent(step_intervals['flipped'])} % of moved tokens go against their advantage: "
+        f"{_percent(step_intervals['negative'])} % in negative rollouts and "
+        f"{_percent(step_intervals['positive'])} % in positive ones. With positive rollouts alone "
+        f"it is {_percent(step_intervals['positive-only'])} %, which takes away "
         f"{_percent(step_intervals['removed'])} % of the latter. Over the training runs the first "
         f"five are {', '.join(f'{100 * value:.1f}' for value in means_over_runs.values())}.",
         (
@@ -198,10 +197,8 @@ def judge(records: Records) -> Finding:
             "The rule asks that positive-only lowers the flip share, not by how much; the paper "
             "speaks of a great decrease.",
             f"Tokens of negative rollouts move {step_intervals['size'][0]:.1f} times as far as "
-            "those of "
-            f"positive ones [{step_intervals['size'][1]:.1f}, {step_intervals['size'][2]:.1f}]; "
-            "the paper finds the "
-            "sizes similar (Fig. 1 c). This is not part of the rule.",
+            f"those of positive ones [{step_intervals['size'][1]:.1f}, "
+            f"{step_intervals['size'][2]:.1f}]; the paper finds the sizes similar (Fig. 1 c). This is not part of the rule.",
             "Shares of a run are means over iterations, which are not independent of each other: "
             "they have no interval.",
             "The two training runs differ in reward balance too; the single updates differ in "

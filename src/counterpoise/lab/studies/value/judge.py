@@ -40,10 +40,8 @@ def judge(records: Records) -> Finding:
     cells, everything = _of_panel(records, "cells"), _of_panel(records, "all")
     gaps = {sign: value_gap(_of_sign(cells, sign)) for sign in SIGNS}
     matched, control, excess = _controls(everything)
-    peak_interval, plain_peak_interval = (
-        peak_share(everything, "value"),
-        peak_share(everything, "plain"),
-    )
+    peak_interval = peak_share(everything, "value")
+    plain_peak_interval = peak_share(everything, "plain")
     token_counts = _of_panel(records, "tokens")
     open_share = ratio_interval(
         [record["prompt"] for record in token_counts],
