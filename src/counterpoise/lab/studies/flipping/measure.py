@@ -198,7 +198,8 @@ def judge(records: Records) -> Finding:
             "speaks of a great decrease.",
             f"Tokens of negative rollouts move {step_intervals['size'][0]:.1f} times as far as "
             f"those of positive ones [{step_intervals['size'][1]:.1f}, "
-            f"{step_intervals['size'][2]:.1f}]; the paper finds the sizes similar (Fig. 1 c). This is not part of the rule.",
+            f"{step_intervals['size'][2]:.1f}]; the paper finds the sizes similar "
+            "(Fig. 1 c). This is not part of the rule.",
             "Shares of a run are means over iterations, which are not independent of each other: "
             "they have no interval.",
             "The two training runs differ in reward balance too; the single updates differ in "
