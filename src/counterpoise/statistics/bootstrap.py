@@ -7,9 +7,10 @@ its prompt, so nothing is copied:
 
 Sums are first taken within each prompt; then all draws are one matrix product.
 
-The bounds are quantiles of the draws. Draws of P prompts vary too little, by (P - 1) / P, and
-ignore that the variance is estimated too: a 95 % interval covers 85 % of the time for 6 prompts and
-92 % for 16. So the quantiles are moved outward (Hesterberg, arXiv:1411.5279, "expanded"):
+The bounds are quantiles of the draws. With P prompts the variance of the draws is too small by a
+factor of (P - 1) / P, and they ignore that the variance itself is estimated: a 95 % interval covers
+85 % of the time for 6 prompts and 92 % for 16. So the quantiles are moved outward (Hesterberg,
+arXiv:1411.5279, "expanded"):
 
     tail = Phi(-sqrt(P / (P - 1)) t_{(1 + level) / 2, P - 1})        on either side
 
@@ -36,7 +37,7 @@ Weights = NDArray[np.float64]  # [N]
 Interval = tuple[float, float, float]  # value, low, high
 DRAWS = 1000
 MIN_PROMPTS = 5
-MAX_UNDEFINED = 0.01  # of the draws
+MAX_UNDEFINED = 0.01  # share of draws in which the statistic may be undefined
 
 
 def bootstrap_interval(
@@ -56,17 +57,17 @@ def mean_interval(prompts_N: Sequence[object], values_N: ArrayLike) -> Interval:
 
 
 def ratio_interval(
-    prompts_N: Sequence[object], parts_N: ArrayLike, wholes_N: ArrayLike
+    prompts_N: Sequence[object], numerators_N: ArrayLike, denominators_N: ArrayLike
 ) -> Interval:
     """The interval of sum(parts) / sum(wholes), for example a share of pooled tokens."""
     prompt_N, P = _number_prompts(prompts_N)
-    numerator_P = np.bincount(prompt_N, np.asarray(parts_N, np.float64), P)
-    denominator_P = np.bincount(prompt_N, np.asarray(wholes_N, np.float64), P)
+    numerator_P = np.bincount(prompt_N, np.asarray(numerators_N, np.float64), P)
+    denominator_P = np.bincount(prompt_N, np.asarray(denominators_N, np.float64), P)
     weights_DP = _prompt_weights(P, DRAWS)
     with np.errstate(divide="ignore", invalid="ignore"):
-        value = numerator_P.sum() / denominator_P.sum()
+        ratio = numerator_P.sum() / denominator_P.sum()
         return _interval_from_values(
-            value, (weights_DP @ numerator_P) / (weights_DP @ denominator_P), P
+            ratio, (weights_DP @ numerator_P) / (weights_DP @ denominator_P), P
         )
 
 
@@ -81,13 +82,10 @@ def difference_interval(
     weights_DP = np.vstack((np.ones(P), _prompt_weights(P, DRAWS)))
     gap_D = np.zeros(len(weights_DP))
     with np.errstate(divide="ignore", invalid="ignore"):
-        for member_N, sign in ((is_chosen_N, 1.0), (~is_chosen_N, -1.0)):
-            total_P = np.bincount(prompt_N[member_N], value_N[member_N], P)
-            gap_D += (
-                sign
-                * (weights_DP @ total_P)
-                / (weights_DP @ np.bincount(prompt_N[member_N], minlength=P))
-            )
+        for is_member_N, sign in ((is_chosen_N, 1.0), (~is_chosen_N, -1.0)):
+            total_P = np.bincount(prompt_N[is_member_N], value_N[is_member_N], P)
+            count_P = np.bincount(prompt_N[is_member_N], minlength=P)
+            gap_D += sign * (weights_DP @ total_P) / (weights_DP @ count_P)
     return _interval_from_values(gap_D[0], gap_D[1:], P)
 
 
@@ -97,26 +95,26 @@ def resampled_weights(prompts_N: Sequence[object], draws: int = DRAWS) -> NDArra
     return np.vstack((np.ones(P), _prompt_weights(P, draws)))[:, prompt_N]
 
 
-def interval_from_draws(drawn_D: ArrayLike, prompts: int, level: float = 0.95) -> Interval:
+def interval_from_draws(statistics_D: ArrayLike, prompts: int, level: float = 0.95) -> Interval:
     """The interval at `level` from a statistic computed for each row of `resampled_weights`."""
-    values = np.asarray(drawn_D, dtype=np.float64)
-    return _interval_from_values(values[0], values[1:], prompts, level)
+    statistic_D = np.asarray(statistics_D, dtype=np.float64)
+    return _interval_from_values(statistic_D[0], statistic_D[1:], prompts, level)
 
 
-def weighted_mean(x_N: NDArray[np.float64], w_N: Weights) -> float:
+def weighted_mean(values_N: NDArray[np.float64], weights_N: Weights) -> float:
     """The weighted mean; nan when all weights are 0."""
-    total_weight = w_N.sum()
-    return float((x_N * w_N).sum() / total_weight) if total_weight else float("nan")
+    total_weight = weights_N.sum()
+    return float((values_N * weights_N).sum() / total_weight) if total_weight else float("nan")
 
 
 def _number_prompts(prompts_N: Sequence[object]) -> tuple[NDArray[np.int64], int]:
     if not len(prompts_N):
         raise PoiseError("there is nothing to average: no prompt of the batch had signal")
-    prompt_number: dict[object, int] = {}
+    number_of_prompt: dict[object, int] = {}
     prompt_N = np.array(
-        [prompt_number.setdefault(prompt, len(prompt_number)) for prompt in prompts_N]
+        [number_of_prompt.setdefault(prompt, len(number_of_prompt)) for prompt in prompts_N]
     )
-    return prompt_N, len(prompt_number)
+    return prompt_N, len(number_of_prompt)
 
 
 @lru_cache(maxsize=8)
@@ -128,16 +126,16 @@ def _prompt_weights(P: int, draws: int) -> NDArray[np.float64]:
 
 
 def _interval_from_values(
-    value: float, draws: ArrayLike, prompts: int, level: float = 0.95
+    value: float, statistics_D: ArrayLike, prompts: int, level: float = 0.95
 ) -> Interval:
-    values = np.asarray(draws, dtype=np.float64)
+    statistic_D = np.asarray(statistics_D, dtype=np.float64)
     # A draw may miss all prompts that define the statistic; a few such draws are harmless.
-    finite = values[np.isfinite(values)]
-    undefined = len(values) - len(finite)
-    if prompts < MIN_PROMPTS or undefined > MAX_UNDEFINED * len(values):
+    finite_D = statistic_D[np.isfinite(statistic_D)]
+    undefined_count = len(statistic_D) - len(finite_D)
+    if prompts < MIN_PROMPTS or undefined_count > MAX_UNDEFINED * len(statistic_D):
         return float(value), math.nan, math.nan
     tail = _tail_probability(prompts, level)
-    low, high = np.quantile(finite, (tail, 1 - tail))
+    low, high = np.quantile(finite_D, (tail, 1 - tail))
     return float(value), float(low), float(high)
 
 
@@ -146,7 +144,7 @@ def _tail_probability(P: int, level: float) -> float:
     """The share of draws beyond each bound.
 
     Example:
-        >>> [round(_tail(P, 0.95), 4) for P in (6, 16, 128)]
+        >>> [round(_tail_probability(P, 0.95), 4) for P in (6, 16, 128)]
         [0.0024, 0.0139, 0.0235]
     """
     return NormalDist().cdf(-math.sqrt(P / (P - 1)) * t_quantile((1 + level) / 2, P - 1))

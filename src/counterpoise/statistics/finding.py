@@ -81,6 +81,6 @@ def finding_to_json(about: Mapping[str, Any], finding: Finding, seconds: float) 
         "seconds": round(seconds, 1),
         "version": __version__,
     }
-    # `parse_constant` is called for NaN and Infinity, which dumps writes and JSON does not allow.
+    # json.dumps writes NaN and Infinity, which are not JSON; reading them back makes both None.
     finite_content = json.loads(json.dumps(content), parse_constant=lambda _: None)
     return json.dumps(finite_content, indent=1, ensure_ascii=False)

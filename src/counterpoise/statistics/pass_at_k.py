@@ -17,5 +17,8 @@ def pass_at_k(right: int, samples: int, k: int) -> float:
         (0.25, 0.5, 0.0, 1.0)
     """
     if not 0 <= right <= samples or not 1 <= k <= samples:
-        raise ValueError(f"pass@{k} of {right} right among {samples} samples")
+        raise ValueError(
+            f"pass@{k} of {right} right among {samples} samples: `right` must lie in 0 to samples "
+            "and k in 1 to samples"
+        )
     return 1.0 - comb(samples - right, k) / comb(samples, k)

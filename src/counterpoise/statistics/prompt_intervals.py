@@ -34,7 +34,7 @@ from numpy.typing import ArrayLike
 
 from counterpoise.statistics.student import t_quantile
 
-VARIANCE_FLOOR = 0.1  # c
+VARIANCE_FLOOR = 0.1  # c of the module docstring: added to the variance, so that it is never 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +57,17 @@ def share_estimate(values_P: ArrayLike) -> IntervalEstimate:
     """The mean of values in [0, 1], one per problem; a single problem gives the interval [0, 1].
 
     Example:
-        >>> str(share([0.0] * 30)), str(share([1.0, 0.0] * 250))
+        >>> str(share_estimate([0.0] * 30)), str(share_estimate([1.0, 0.0] * 250))
         ('0.0 % [0.0, 12.2]', '50.0 % [45.6, 54.4]')
     """
-    x_P = np.asarray(values_P, dtype=np.float64)
-    P, mean = len(x_P), float(x_P.mean())
+    share_P = np.asarray(values_P, dtype=np.float64)
+    P, mean = len(share_P), float(share_P.mean())
     if P < 2:
         return IntervalEstimate(mean, 0.0, 1.0)
     effective_size = (
-        P * (P * mean * (1 - mean) + VARIANCE_FLOOR) / (P * float(x_P.var(ddof=1)) + VARIANCE_FLOOR)
+        P
+        * (P * mean * (1 - mean) + VARIANCE_FLOOR)
+        / (P * float(share_P.var(ddof=1)) + VARIANCE_FLOOR)
     )
     # Wilson's interval can miss an extreme mean by rounding: keep the mean inside.
     low, high = wilson_interval(mean, effective_size, t_critical(P - 1))
@@ -76,18 +78,20 @@ def average_estimates(estimates: Sequence[IntervalEstimate]) -> IntervalEstimate
     """The plain mean over benchmarks; each counts once, whatever its size."""
     B = len(estimates)
     mean = sum(estimate.mean for estimate in estimates) / B
-    below = math.hypot(*(estimate.mean - estimate.low for estimate in estimates)) / B
-    above = math.hypot(*(estimate.high - estimate.mean for estimate in estimates)) / B
-    return IntervalEstimate(mean, mean - below, mean + above)
+    distance_below = math.hypot(*(estimate.mean - estimate.low for estimate in estimates)) / B
+    distance_above = math.hypot(*(estimate.high - estimate.mean for estimate in estimates)) / B
+    return IntervalEstimate(mean, mean - distance_below, mean + distance_above)
 
 
 def paired_difference(after_P: ArrayLike, before_P: ArrayLike) -> IntervalEstimate:
     """The difference of two policies on the same problems, in the same order."""
-    d_P = np.asarray(after_P, dtype=np.float64) - np.asarray(before_P, dtype=np.float64)
-    P, mean = len(d_P), float(d_P.mean())
+    difference_P = np.asarray(after_P, dtype=np.float64) - np.asarray(before_P, dtype=np.float64)
+    P, mean = len(difference_P), float(difference_P.mean())
     if P < 2:
         return IntervalEstimate(mean, -1.0, 1.0)
-    half_width = t_critical(P - 1) * math.sqrt((float(d_P.var(ddof=1)) + VARIANCE_FLOOR / P) / P)
+    half_width = t_critical(P - 1) * math.sqrt(
+        (float(difference_P.var(ddof=1)) + VARIANCE_FLOOR / P) / P
+    )
     return IntervalEstimate(mean, max(-1.0, mean - half_width), min(1.0, mean + half_width))
 
 

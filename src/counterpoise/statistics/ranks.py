@@ -26,10 +26,10 @@ def weighted_ranks(x_N: ArrayLike, w_DN: DrawMatrix) -> DrawMatrix:
         [[2.5, 1.0, 1.0], [2.5, 1.0, 1.0]]
     """
     _, value_index_N, count_U = np.unique(np.asarray(x_N), return_inverse=True, return_counts=True)
-    by_value = np.argsort(value_index_N, kind="stable")
-    starts = np.cumsum(count_U) - count_U
+    order_by_value = np.argsort(value_index_N, kind="stable")
+    first_index_U = np.cumsum(count_U) - count_U
     # Sum the weights of equal values first: ranks are then needed once per distinct value.
-    weight_DU = np.add.reduceat(w_DN[:, by_value], starts, axis=1)
+    weight_DU = np.add.reduceat(w_DN[:, order_by_value], first_index_U, axis=1)
     ranks_DU = np.cumsum(weight_DU, axis=1) - weight_DU / 2
     ranks_DN: DrawMatrix = ranks_DU[:, value_index_N]
     return ranks_DN

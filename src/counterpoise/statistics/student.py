@@ -45,26 +45,26 @@ class SeedMean:
 
 def student_mean(values: Sequence[float], level: float = 0.95) -> SeedMean:
     """The mean over seeds with its Student's t interval at `level`."""
-    n = len(values)
+    seed_count = len(values)
     mean = statistics.fmean(values)
-    if n < 2:
-        return SeedMean(mean, math.nan, math.nan, math.nan, n)
-    standard_error = statistics.stdev(values) / math.sqrt(n)
-    critical_value = t_quantile((1 + level) / 2, n - 1)
+    if seed_count < 2:
+        return SeedMean(mean, math.nan, math.nan, math.nan, seed_count)
+    standard_error = statistics.stdev(values) / math.sqrt(seed_count)
+    critical_value = t_quantile((1 + level) / 2, seed_count - 1)
     half_width = critical_value * standard_error
-    # If all values are equal, the mean either is 0 or differs from it for certain.
-    p = (
-        max(0.0, 1 - _central_probability(abs(mean) / standard_error, n - 1))
-        if standard_error
-        else float(mean == 0)
-    )
+    if standard_error:
+        t = abs(mean) / standard_error
+        p_value = max(0.0, 1 - _central_probability(t, seed_count - 1))
+    else:
+        # All values are equal: the mean either is 0 or differs from it for certain.
+        p_value = float(mean == 0)
     return SeedMean(
         mean,
         mean - half_width,
         mean + half_width,
-        half_width + t_quantile(POWER, n - 1) * standard_error,
-        n,
-        p,
+        half_width + t_quantile(POWER, seed_count - 1) * standard_error,
+        seed_count,
+        p_value,
     )
 
 
@@ -84,48 +84,51 @@ def bonferroni_level(level: float, comparisons: int) -> float:
     return 1 - (1 - level) / comparisons
 
 
-def holm_adjust(ps: Sequence[float]) -> list[float]:
+def holm_adjust(p_values: Sequence[float]) -> list[float]:
     """Holm-adjusted p-values, in the order given.
 
     Example:
         >>> holm_adjust([0.01, 0.04, 0.03])
         [0.03, 0.06, 0.06]
     """
-    adjusted, running_max = [0.0] * len(ps), 0.0
-    for rank, index in enumerate(sorted(range(len(ps)), key=lambda index: ps[index])):
-        running_max = max(running_max, min(1.0, (len(ps) - rank) * ps[index]))
-        adjusted[index] = running_max
+    adjusted, running_max = [0.0] * len(p_values), 0.0
+    for rank, position in enumerate(
+        sorted(range(len(p_values)), key=lambda position: p_values[position])
+    ):
+        running_max = max(running_max, min(1.0, (len(p_values) - rank) * p_values[position]))
+        adjusted[position] = running_max
     return adjusted
 
 
-def t_quantile(p: float, v: int) -> float:
-    """t with P(T < t) = p, for 0 < p < 1 and v degrees of freedom.
+def t_quantile(p: float, degrees: int) -> float:
+    """t with P(T < t) = p, for 0 < p < 1 and `degrees` degrees of freedom.
 
     Example:
         >>> round(t_quantile(0.975, 2), 3)
         4.303
     """
     if p < 0.5:
-        return -t_quantile(1 - p, v)
+        return -t_quantile(1 - p, degrees)
     low, high = 0.0, 1.0
-    while _central_probability(high, v) < 2 * p - 1:
+    while _central_probability(high, degrees) < 2 * p - 1:
         high *= 2
     # Bisection between the bounds: 80 halvings reach float64 precision.
     for _ in range(80):
         midpoint = (low + high) / 2
-        low, high = (
-            (midpoint, high) if _central_probability(midpoint, v) < 2 * p - 1 else (low, midpoint)
-        )
+        if _central_probability(midpoint, degrees) < 2 * p - 1:
+            low = midpoint
+        else:
+            high = midpoint
     return (low + high) / 2
 
 
-def _central_probability(t: float, v: int) -> float:
-    """P(|T| < t) for v degrees of freedom, by the closed form above."""
-    angle = math.atan(t / math.sqrt(v))
-    is_odd = v % 2
+def _central_probability(t: float, degrees: int) -> float:
+    """P(|T| < t) by the closed form of the module docstring, where `degrees` is v."""
+    angle = math.atan(t / math.sqrt(degrees))
+    is_odd = degrees % 2
     term = math.cos(angle) if is_odd else 1.0
-    total = term if v > 1 else 0.0
-    for k in range(2 + is_odd, v - 1, 2):
-        term *= (k - 1) / k * math.cos(angle) ** 2
+    total = term if degrees > 1 else 0.0
+    for denominator in range(2 + is_odd, degrees - 1, 2):
+        term *= (denominator - 1) / denominator * math.cos(angle) ** 2
         total += term
     return 2 / math.pi * (angle + math.sin(angle) * total) if is_odd else math.sin(angle) * total

@@ -90,7 +90,7 @@ def test_a_run_whose_options_are_lost_is_refused(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "a", load_config("demo", [*FIXED_OPTIONS, *SMALL]))
     Fleet({"a": SMALL}, tmp_path)
     (folder.path / "config.toml").write_text("")
-    with pytest.raises(PoiseError, match=r"a/config\.toml is empty: remove .*/a, and it is"):
+    with pytest.raises(PoiseError, match=r"a/config\.toml is empty: remove .*/a to train it again"):
         Fleet({"a": SMALL}, tmp_path)
 
 

@@ -19,13 +19,15 @@ from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.finding import Record
 from counterpoise.statistics.student import SeedMean
 
-ARM_COLOURS = {  # colours of page.css; other arms take SPARE_COLOURS in turn
+# Colours of page.css; arms that are not listed take SPARE_COLOURS in turn.
+ARM_COLOURS = {
     "shuffled": "ink", "QB": "positive", "RB": "green", "QB+RB": "violet", "by_sign": "negative",
     "zigzag": "soft", "token_balanced": "gold",
 }  # fmt: skip
 SPARE_COLOURS = ("positive", "negative", "green", "violet", "gold", "series", "soft")
 RATE_COLOURS = ("series", "negative", "violet", "green", "positive", "soft")
-MECHANISM_PANELS = (  # column, title, axis format, iterations averaged
+# (column, title, axis format, iterations averaged)
+MECHANISM_PANELS = (
     ("success", "training success", "%", SMOOTHING_WINDOW),
     ("entropy", "entropy, nats", "", SMOOTHING_WINDOW),
     ("response_length", "response length, tokens", "", SMOOTHING_WINDOW),
@@ -37,7 +39,9 @@ MECHANISM_PANELS = (  # column, title, axis format, iterations averaged
 
 def experiment_figures(runs: Runs, experiment: Experiment) -> dict[str, tuple[Figure, ...]]:
     """Group -> its figures; every group is written as one image."""
-    rates = [rate for rate in experiment.design.rates if any(key.rate == rate for key in runs)]
+    rates = [
+        rate for rate in experiment.design.rates if any(run_key.rate == rate for run_key in runs)
+    ]
     if experiment.options.pilot or len(experiment.design.arms) == 1:
         return {"curves": (_pilot(runs, experiment, rates),)}
     results = arm_results(runs, experiment)
@@ -68,34 +72,30 @@ def load_figures(folder: Path, name: str) -> tuple[Figure, ...]:
 def _differences(results: list[ArmResult], experiment: Experiment, rate: float) -> Figure:
     main_column, *other_columns = experiment.heldout_columns
     styles = {"equal rollouts": "ink", "equal updates": "soft"}
-    styles |= {
-        f"equal rollouts, at {experiment.heldout_columns[column]}": "positive"
-        for column in other_columns[:1]
-    }
+    second_column = other_columns[0] if other_columns else None
+    if second_column:
+        second_setting = experiment.heldout_columns[second_column]
+        styles[f"equal rollouts, at {second_setting}"] = "positive"
     points = []
     for result in results:
         if result.rate == rate and main_column in result.vs_baseline:
-            pairs = [
+            means = [
                 result.vs_baseline[main_column].rollouts,
                 result.vs_baseline[main_column].updates,
             ]
-            pairs += [
-                result.vs_baseline[column].rollouts
-                for column in other_columns[:1]
-                if column in result.vs_baseline
-            ]
+            if second_column in result.vs_baseline:
+                means.append(result.vs_baseline[second_column].rollouts)
             points += [
                 forest_point(result.arm, series, _mean_and_interval(mean))
-                for series, mean in zip(styles, pairs, strict=False)
+                for series, mean in zip(styles, means, strict=False)
             ]
     chart = forest_chart(
         points, styles, f"success minus {experiment.baseline}",
         f"Held-out success against {experiment.baseline}, learning rate {rate:g}",
         axis="+%", number="+.1%", zero=True, guide=0.0,
     )  # fmt: skip
-    note = (
-        f"Held-out success at {experiment.heldout_columns[main_column]} unless stated otherwise, "
-    )
+    main_setting = experiment.heldout_columns[main_column]
+    note = f"Held-out success at {main_setting} unless stated otherwise, "
     note += "paired by seed; intervals hold for all arms and rates together."
     return Figure(chart, f"Against {experiment.baseline}, lr {rate:g}", note, _legend(styles))
 
@@ -105,17 +105,17 @@ def _costs(results: list[ArmResult], rates: list[float]) -> tuple[Figure, ...]:
         f"lr {rate:g}": RATE_COLOURS[index % len(RATE_COLOURS)] for index, rate in enumerate(rates)
     }
     cost_figures = []
-    for name in ("along", "gain_rollouts", "gain_updates", "per_update", "dropped"):
+    for measure_name in ("along", "gain_rollouts", "gain_updates", "per_update", "dropped"):
         points = [
             forest_point(
-                result.arm, f"lr {result.rate:g}", _mean_and_interval(result.measures[name])
+                result.arm, f"lr {result.rate:g}", _mean_and_interval(result.measures[measure_name])
             )
             for result in results
-            if name in result.measures
+            if measure_name in result.measures
         ]
         if not points:
             continue
-        label, percent = MEASURES[name].label, MEASURES[name].percent
+        label, percent = MEASURES[measure_name].label, MEASURES[measure_name].percent
         chart = forest_chart(
             points, styles, label, f"{label} by arm", zero=True,
             axis="%" if percent else ",.0f", number=".2%" if percent else ".1f",
@@ -147,19 +147,19 @@ def _mean_and_interval(mean: SeedMean) -> tuple[float, float | None, float | Non
 
 def _curves(runs: Runs, experiment: Experiment, rate: float) -> list[Figure]:
     """Curves of every arm beside the baseline, over rollouts, and over updates where it matters."""
-    # Over updates only arms that take fewer of them differ from the figure over rollouts. A step
-    # without signal is skipped by chance, so up to two in a hundred missing ones do not count.
     arms = [
         arm
         for arm in experiment.design.arms
         if arm != experiment.baseline and _has_runs(runs, arm, rate)
     ]
-    fewer = [
+    # The figure over updates differs from the one over rollouts only for arms that take fewer
+    # updates. Steps without signal are skipped by chance, so up to 2 % fewer do not count.
+    arms_with_fewer_updates = [
         arm for arm in arms if _mean_updates(runs, arm, rate) < 0.98 * _most_updates(runs, rate)
     ]
     figures = [_curve_grid(runs, experiment, rate, arms, "rollouts")] if arms else []
-    if fewer:
-        figures.append(_curve_grid(runs, experiment, rate, fewer, "updates"))
+    if arms_with_fewer_updates:
+        figures.append(_curve_grid(runs, experiment, rate, arms_with_fewer_updates, "updates"))
     return figures
 
 
@@ -167,50 +167,54 @@ def _curve_grid(
     runs: Runs, experiment: Experiment, rate: float, arms: list[str], cost: Cost
 ) -> Figure:
     columns = list(experiment.heldout_columns)[:2]
-    lines = {
+    mean_curves = {
         (arm, column): mean_curve(runs, arm, rate, column, cost)
         for arm in [experiment.baseline, *arms]
         for column in columns
     }
-    frame = ChartFrame.fit(lines.values(), cost, "%")
+    frame = ChartFrame.fit(mean_curves.values(), cost, "%")
     charts = []
     for arm in arms:
         layers: list[alt.Chart] = []
         for drawn_arm, colour in ((experiment.baseline, "muted"), (arm, _colour(arm, experiment))):
             # Solid for the first evaluation setting, dashed for the second.
             for dash, column in zip(([1, 0], [4, 3]), columns, strict=False):
-                layers += frame.line_with_band(lines[drawn_arm, column], colour, dash)
+                layers += frame.line_with_band(mean_curves[drawn_arm, column], colour, dash)
         charts.append(small_chart(layers, arm))
     main_setting, *other_settings = (experiment.heldout_columns[column] for column in columns)
     note = f"Mean over seeds with its 95 % interval. Solid: sampled at {main_setting}"
     note += f"; dashed: at {other_settings[0]}." if other_settings else "."
     title = f"Held-out success over {cost}, lr {rate:g}"
-    keys = [(_colour(arm, experiment), arm) for arm in arms] + [("muted", experiment.baseline)]
-    return Figure(chart_grid(charts, title), title, note, tuple(keys), wide=True)
+    legend_entries = [(_colour(arm, experiment), arm) for arm in arms] + [
+        ("muted", experiment.baseline)
+    ]
+    return Figure(chart_grid(charts, title), title, note, tuple(legend_entries), wide=True)
 
 
 def _mechanism(runs: Runs, experiment: Experiment, rate: float) -> Figure:
     arms = [arm for arm in experiment.design.arms if _has_runs(runs, arm, rate)]
     charts = []
     for column, title, axis_format, window in MECHANISM_PANELS:
-        lines = {arm: mean_curve(runs, arm, rate, column, window=window) for arm in arms}
-        if not any(lines.values()):
+        mean_curves = {arm: mean_curve(runs, arm, rate, column, window=window) for arm in arms}
+        if not any(mean_curves.values()):
             continue
-        frame = ChartFrame.fit(lines.values(), "rollouts", axis_format)
+        frame = ChartFrame.fit(mean_curves.values(), "rollouts", axis_format)
         # The baseline is drawn last and so lies above the other curves.
         drawing_order = sorted(arms, key=lambda arm: arm == experiment.baseline)
         layers = [
             layer
             for arm in drawing_order
-            if lines[arm]
-            for layer in frame.line_with_band(lines[arm], _colour(arm, experiment), opacity=0.1)
+            if mean_curves[arm]
+            for layer in frame.line_with_band(
+                mean_curves[arm], _colour(arm, experiment), opacity=0.1
+            )
         ]
         charts.append(small_chart(layers, title))
     title = f"Other measures, lr {rate:g}"
     note = "Means over seeds with 95 % intervals, over rollouts sampled; "
     note += f"noisy ones are also averaged over {SMOOTHING_WINDOW} iterations."
-    keys = tuple((_colour(arm, experiment), arm) for arm in arms)
-    return Figure(chart_grid(charts, title), title, note, keys, wide=True)
+    legend_entries = tuple((_colour(arm, experiment), arm) for arm in arms)
+    return Figure(chart_grid(charts, title), title, note, legend_entries, wide=True)
 
 
 def _pilot(runs: Runs, experiment: Experiment, rates: list[float]) -> Figure:
@@ -221,26 +225,32 @@ def _pilot(runs: Runs, experiment: Experiment, rates: list[float]) -> Figure:
         (HELDOUT_COLUMN, "held-out success", "%"),
         ("entropy", "entropy", ""),
     ):
-        lines = [
+        seed_curves = [
             (rate_index, [_curve_point(record, column) for record in curve if _has(record, column)])
             for rate_index, rate in enumerate(rates)
-            for key, curve in runs.items()
-            if (key.arm, key.rate) == (arm, rate)
+            for run_key, curve in runs.items()
+            if (run_key.arm, run_key.rate) == (arm, rate)
         ]
-        frame = ChartFrame.fit([line for _, line in lines], "rollouts", axis_format)
+        frame = ChartFrame.fit(
+            [seed_curve for _, seed_curve in seed_curves], "rollouts", axis_format
+        )
         layers = [
-            frame.line(line, RATE_COLOURS[rate_index % len(RATE_COLOURS)])
-            for rate_index, line in lines
-            if line
+            frame.line(seed_curve, RATE_COLOURS[rate_index % len(RATE_COLOURS)])
+            for rate_index, seed_curve in seed_curves
+            if seed_curve
         ]
         if layers:
             charts.append(small_chart(layers, title, width=300, height=180))
-    keys = tuple(
+    legend_entries = tuple(
         (RATE_COLOURS[rate_index % len(RATE_COLOURS)], f"lr {rate:g}")
         for rate_index, rate in enumerate(rates)
     )
     return Figure(
-        chart_grid(charts, "Pilot"), f"{arm} at every rate", "One line per seed.", keys, wide=True
+        chart_grid(charts, "Pilot"),
+        f"{arm} at every rate",
+        "One line per seed.",
+        legend_entries,
+        wide=True,
     )
 
 
@@ -263,7 +273,7 @@ def _curve_point(record: Record, column: str) -> Record:
 def _colour(arm: str, experiment: Experiment) -> str:
     if arm in ARM_COLOURS:
         return ARM_COLOURS[arm]
-    unlisted_arms = [arm for arm in experiment.design.arms if arm not in ARM_COLOURS]
+    unlisted_arms = [name for name in experiment.design.arms if name not in ARM_COLOURS]
     return SPARE_COLOURS[unlisted_arms.index(arm) % len(SPARE_COLOURS)]
 
 
@@ -272,16 +282,17 @@ def _legend(styles: dict[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 def _has_runs(runs: Runs, arm: str, rate: float) -> bool:
-    return any((key.arm, key.rate) == (arm, rate) for key in runs)
+    return any((run_key.arm, run_key.rate) == (arm, rate) for run_key in runs)
 
 
 def _mean_updates(runs: Runs, arm: str, rate: float) -> float:
-    ends = values_by_seed(runs, arm, rate, last_value("updates")).values()
-    return sum(ends) / len(ends)
+    final_updates = values_by_seed(runs, arm, rate, last_value("updates")).values()
+    return sum(final_updates) / len(final_updates)
 
 
 def _most_updates(runs: Runs, rate: float) -> float:
-    """The mean number of updates of the arm that took most."""
+    """The mean number of updates of the arm that took the most updates."""
     return max(
-        _mean_updates(runs, arm, rate) for arm in {key.arm for key in runs if key.rate == rate}
+        _mean_updates(runs, arm, rate)
+        for arm in {run_key.arm for run_key in runs if run_key.rate == rate}
     )

@@ -31,8 +31,8 @@ from counterpoise.lab.experiments.curves import HELDOUT_COLUMN, Runs, learning_r
 from counterpoise.statistics.finding import Number, Record, Verdict
 from counterpoise.statistics.student import SeedMean, bonferroni_level, student_mean
 
-LEVEL = 0.95  # of all intervals of a comparison together
-FEWEST_SEEDS = 3  # for a verdict
+LEVEL = 0.95  # joint coverage of all intervals of a comparison
+FEWEST_SEEDS = 3  # with fewer seeds there is no verdict
 TOLERANCE = 1e-6  # curves are stored in float32
 Cost = Literal["rollouts", "updates", "seconds"]  # seconds: where the records have them
 Direction = Literal["better", "worse"]
@@ -60,9 +60,9 @@ class Comparison:
     @property
     def decisive(self) -> bool:
         """Whether there are enough seeds and some spread between them."""
+        have_intervals = has_interval(self.rollouts) and has_interval(self.updates)
         # Two seeds may agree by chance, because success is a multiple of 1 / samples.
-        spread = has_interval(self.rollouts) and has_interval(self.updates)
-        return spread and self.rollouts.n >= FEWEST_SEEDS
+        return have_intervals and self.rollouts.n >= FEWEST_SEEDS
 
 
 def compare(
@@ -82,11 +82,14 @@ def compare(
     level_each = bonferroni_level(level, family or len(all_rates))
     comparisons = []
     for rate in all_rates:
-        at_rollouts, at_updates = (
+        rollout_differences, update_differences = (
             differences(runs, arm, baseline, rate, cost, column) for cost in ("rollouts", "updates")
         )
-        if at_rollouts:
-            means = _paired_mean(at_rollouts, level_each), _paired_mean(at_updates, level_each)
+        if rollout_differences:
+            means = (
+                _paired_mean(rollout_differences, level_each),
+                _paired_mean(update_differences, level_each),
+            )
             comparisons.append(
                 Comparison(
                     arm, baseline, rate, *means, _made_identical_runs(runs, arm, baseline, rate)
@@ -112,14 +115,26 @@ def differences(
     runs: Runs, arm: str, baseline: str, rate: float, cost: Cost, column: str = HELDOUT_COLUMN
 ) -> list[float]:
     """Success of `arm` minus that of `baseline`, for every seed and start that both have."""
-    pair_differences = []
-    for pair in _pairs(runs, arm, baseline, rate):
-        # Both curves are read where the cheaper run ended: success at equal cost.
-        equal_cost = min(curve[-1][cost] for curve in pair)
-        values = [interpolate_at(curve, cost, equal_cost, column) for curve in pair]
-        if values[0] is not None and values[1] is not None:
-            pair_differences.append(values[0] - values[1])
-    return pair_differences
+    pair_differences = (
+        difference_at_equal_cost(arm_curve, baseline_curve, cost, column)
+        for arm_curve, baseline_curve in _pairs(runs, arm, baseline, rate)
+    )
+    return [difference for difference in pair_differences if difference is not None]
+
+
+def difference_at_equal_cost(
+    arm_curve: Sequence[Record], baseline_curve: Sequence[Record], cost: Cost, column: str
+) -> float | None:
+    """Success of one run minus that of another; None if either has no evaluation.
+
+    Both curves are read where the cheaper run ended.
+    """
+    equal_cost = min(arm_curve[-1][cost], baseline_curve[-1][cost])
+    arm_success = interpolate_at(arm_curve, cost, equal_cost, column)
+    baseline_success = interpolate_at(baseline_curve, cost, equal_cost, column)
+    if arm_success is None or baseline_success is None:
+        return None
+    return arm_success - baseline_success
 
 
 def _pairs(
@@ -127,8 +142,12 @@ def _pairs(
 ) -> list[tuple[list[Record], list[Record]]]:
     """The two curves of every seed that both arms have, if they began with the same weights."""
     arm_curves, baseline_curves = (
-        {key.seed: curve for key, curve in runs.items() if (key.arm, key.rate) == (name, rate)}
-        for name in (arm, baseline)
+        {
+            run_key.seed: curve
+            for run_key, curve in runs.items()
+            if (run_key.arm, run_key.rate) == (arm_name, rate)
+        }
+        for arm_name in (arm, baseline)
     )
     pairs = [
         (arm_curves[seed], baseline_curves[seed])
@@ -154,10 +173,10 @@ def _made_identical_runs(runs: Runs, arm: str, baseline: str, rate: float) -> bo
 
 
 def _same_record(record: Record, other_record: Record) -> bool:
-    for name in record.keys() | other_record.keys():
-        value, other_value = record.get(name), other_record.get(name)
+    for column in record.keys() | other_record.keys():
+        value, other_value = record.get(column), other_record.get(column)
         # Times differ between any two runs, and texts such as the origin are not measured.
-        if name.endswith("seconds") or isinstance(value or other_value, str):
+        if column.endswith("seconds") or isinstance(value or other_value, str):
             continue
         if value is None or other_value is None:
             if value is not other_value:
@@ -167,15 +186,17 @@ def _same_record(record: Record, other_record: Record) -> bool:
     return True
 
 
-def interpolate_at(curve: Sequence[Record], cost: Cost, where: float, column: str) -> float | None:
-    """The column at cost `where`, linear between evaluations; None without any evaluation."""
+def interpolate_at(
+    curve: Sequence[Record], cost: Cost, cost_value: float, column: str
+) -> float | None:
+    """The column at this cost, linear between evaluations; None without any evaluation."""
     evaluations = [
         (record[cost], record[column]) for record in curve if record.get(column) is not None
     ]
     if not evaluations:
         return None
     costs, values = zip(*evaluations, strict=True)
-    return float(np.interp(where, costs, values))
+    return float(np.interp(cost_value, costs, values))
 
 
 def judge_comparisons(
@@ -198,22 +219,25 @@ def judge_comparisons(
 def describe_comparison(comparison: Comparison) -> str:
     """One comparison as a sentence."""
     at_rollouts, at_updates = comparison.rollouts, comparison.updates
-    rate, seeds = f"at lr {comparison.rate:g}", format_count(at_rollouts.n, "seed")
+    rate_phrase, seeds_phrase = f"at lr {comparison.rate:g}", format_count(at_rollouts.n, "seed")
     if comparison.identical_runs:
-        return f"{rate} both arms made the same runs over {seeds}: the option had no effect"
+        return (
+            f"{rate_phrase} both arms made the same runs over {seeds_phrase}: the option had no "
+            "effect"
+        )
     remark = ""
     if has_interval(at_rollouts):
         remark = f" (could have shown {100 * at_rollouts.detectable:.1f})"
     if at_rollouts.n > 1 and not (has_interval(at_rollouts) and has_interval(at_updates)):
         remark += ", the same at every seed: without spread there is no verdict"
     return (
-        f"{rate} {format_points(at_rollouts)} at equal rollouts and {format_points(at_updates)} "
-        f"at equal updates over {seeds}{remark}"
+        f"{rate_phrase} {format_points(at_rollouts)} at equal rollouts and "
+        f"{format_points(at_updates)} at equal updates over {seeds_phrase}{remark}"
     )
 
 
 def format_points(mean: SeedMean) -> str:
-    """Example: "+1.2 points [-0.3, +2.7]" """
+    """The mean in percentage points with its interval: "+1.2 points [-0.3, +2.7]"."""
     interval = f" [{100 * mean.low:+.1f}, {100 * mean.high:+.1f}]" if has_interval(mean) else ""
     return f"{100 * mean.value:+.1f} points{interval}"
 

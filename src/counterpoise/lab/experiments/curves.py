@@ -18,7 +18,8 @@ from counterpoise.statistics.finding import Record, Records
 from counterpoise.store.folder import RunFolder
 
 HELDOUT_COLUMN = "heldout"
-METRIC_COLUMNS = (  # copied from metrics.jsonl
+# Copied from metrics.jsonl.
+METRIC_COLUMNS = (
     "success", "mixed_groups", "response_length", "truncated_share", "entropy", "grad_norm",
     "clipped_share", "mean_ratio", "cancellation", "flipped", "boosted_positive",
     "boosted_negative", "positive_share", "batch_rows", "rows_without_signal", "iteration_seconds",
@@ -43,24 +44,27 @@ ANY_RANGE: Range = (-math.inf, math.inf)
 
 def read_curve(folder: RunFolder) -> list[Record]:
     """The curve of one run; iteration 0 is the policy before training."""
-    lines = folder.read("metrics")
+    metrics_lines = folder.read("metrics")
     plans = {line["iteration"]: line["describe"] for line in folder.read("plans")}
     heldout_success, evaluation_seconds = _heldout_success(folder), _evaluation_seconds(folder)
-    updates = list(accumulate((line["steps"] for line in lines), initial=0))
-    rollouts = list(accumulate((line["rollouts"] for line in lines), initial=0))
+    updates = list(accumulate((metrics_line["steps"] for metrics_line in metrics_lines), initial=0))
+    rollouts = list(
+        accumulate((metrics_line["rollouts"] for metrics_line in metrics_lines), initial=0)
+    )
     curve: list[Record] = []
     # The empty first line is iteration 0: nothing was trained, but there may be an evaluation.
-    for iteration, line in enumerate([{}, *lines]):
+    for iteration, metrics_line in enumerate([{}, *metrics_lines]):
         plan: Mapping[str, Any] = plans.get(iteration, {})
         curve.append(
             {
                 "iteration": iteration,
                 "updates": updates[iteration],
                 "rollouts": rollouts[iteration],
-                **{name: heldout_success[name].get(iteration) for name in heldout_success},
-                **{name: line.get(name) for name in METRIC_COLUMNS},
+                **{column: heldout_success[column].get(iteration) for column in heldout_success},
+                **{column: metrics_line.get(column) for column in METRIC_COLUMNS},
                 "evaluate_seconds": evaluation_seconds.get(iteration),
-                "dropped": line.get("dropped_surplus", 0) + line.get("dropped_aged", 0),
+                "dropped": metrics_line.get("dropped_surplus", 0)
+                + metrics_line.get("dropped_aged", 0),
                 "split": plan.get("split_share"),
                 "largest_sum": plan.get("max_abs_group_advantage_sum"),
                 "cross_advantage_ratio": plan.get("cross_advantage_ratio"),
@@ -79,18 +83,20 @@ def _heldout_success(folder: RunFolder) -> dict[str, dict[int, float]]:
     """Column -> {iteration: held-out success}."""
     success_by_column: dict[str, dict[int, float]] = {HELDOUT_COLUMN: {}}
     evaluations = group_by_setting(folder.read("evaluations"))
-    for setting_index, (setting, lines) in enumerate(evaluations.items()):
+    for setting_index, (setting, evaluation_lines) in enumerate(evaluations.items()):
         column = f"{HELDOUT_COLUMN}@{setting}" if setting_index else HELDOUT_COLUMN
-        success_by_column[column] = {line["iteration"]: line["mean"] for line in lines}
+        success_by_column[column] = {
+            evaluation["iteration"]: evaluation["mean"] for evaluation in evaluation_lines
+        }
     return success_by_column
 
 
 def _evaluation_seconds(folder: RunFolder) -> dict[int, float]:
     """Iteration -> seconds of all its evaluations."""
     seconds: dict[int, float] = {}
-    for line in folder.read("evaluations"):
-        iteration = line["iteration"]
-        seconds[iteration] = seconds.get(iteration, 0.0) + line.get("evaluate_seconds", 0.0)
+    for evaluation in folder.read("evaluations"):
+        iteration = evaluation["iteration"]
+        seconds[iteration] = seconds.get(iteration, 0.0) + evaluation.get("evaluate_seconds", 0.0)
     return seconds
 
 
@@ -105,31 +111,34 @@ def group_by_run(records: Records) -> Runs:
     runs: Runs = {}
     for record in records:
         if record["iteration"] is not None:
-            key = RunKey(record["arm"], record["rate"], record["seed"])
-            runs.setdefault(key, []).append(record)
+            run_key = RunKey(record["arm"], record["rate"], record["seed"])
+            runs.setdefault(run_key, []).append(record)
     return {
-        key: sorted(curve, key=lambda record: record["iteration"]) for key, curve in runs.items()
+        run_key: sorted(curve, key=lambda record: record["iteration"])
+        for run_key, curve in runs.items()
     }
 
 
 def learning_rates(runs: Runs) -> list[float]:
-    return sorted({key.rate for key in runs})
+    """The learning rates of all runs, in ascending order."""
+    return sorted({run_key.rate for run_key in runs})
 
 
 def arm_names(runs: Runs) -> list[str]:
-    return list(dict.fromkeys(key.arm for key in runs))
+    """The arms of all runs, in order of first appearance."""
+    return list(dict.fromkeys(run_key.arm for run_key in runs))
 
 
 def values_by_seed(
     runs: Runs, arm: str, rate: float, measure: Callable[[list[Record]], float | None]
 ) -> dict[int, float]:
     """Seed -> a number computed from its curve; seeds where it is None are left out."""
-    values = {
-        key.seed: measure(curve)
-        for key, curve in runs.items()
-        if (key.arm, key.rate) == (arm, rate)
+    value_by_seed = {
+        run_key.seed: measure(curve)
+        for run_key, curve in runs.items()
+        if (run_key.arm, run_key.rate) == (arm, rate)
     }
-    return {seed: value for seed, value in values.items() if value is not None}
+    return {seed: value for seed, value in value_by_seed.items() if value is not None}
 
 
 def value_range(column: str) -> Range:
@@ -150,8 +159,8 @@ def last_value(column: str) -> Callable[[list[Record]], float | None]:
 def mean_over_run(column: str) -> Callable[[list[Record]], float | None]:
     """A measure: the mean of a column over the iterations where it is known."""
 
-    def over(curve: list[Record]) -> float | None:
+    def mean_of_known_values(curve: list[Record]) -> float | None:
         values = [record[column] for record in curve if record.get(column) is not None]
         return sum(values) / len(values) if values else None
 
-    return over
+    return mean_of_known_values

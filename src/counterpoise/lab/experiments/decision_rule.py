@@ -24,13 +24,15 @@ def describe_rule(experiment: Experiment) -> str:
     directions: tuple[Direction, Direction] = ("better", "worse")
     criteria = [_criterion(experiment, direction) for direction in directions]
     setting = next(iter(experiment.heldout_columns.values()))
-    level = f"{100 * experiment.options.level:g} % intervals"
+    interval_phrase = f"{100 * experiment.options.level:g} % intervals"
     if experiment.family > 1:
-        level += f" that hold for {format_count(experiment.family, 'comparison')} together"
+        interval_phrase += (
+            f" that hold for {format_count(experiment.family, 'comparison')} together"
+        )
     sentences = [
         f"An arm minus {experiment.baseline} in held-out success at {setting}, paired by seed and "
         "read at equal rollouts and at equal updates (the fewer that either run of a pair spent), "
-        f"with {level}.",
+        f"with {interval_phrase}.",
         *criteria,
         f"Otherwise, with fewer than {FEWEST_SEEDS} seeds, or where every seed has the same "
         "difference: inconclusive.",
@@ -38,7 +40,7 @@ def describe_rule(experiment: Experiment) -> str:
         tuned_sentence(experiment),
         dose_sentence(experiment),
     ]
-    return " ".join(line for line in sentences if line)
+    return " ".join(sentence for sentence in sentences if sentence)
 
 
 def _criterion(experiment: Experiment, direction: Direction) -> str:
@@ -48,14 +50,14 @@ def _criterion(experiment: Experiment, direction: Direction) -> str:
     if not hypotheses:
         return ""
     _, replicated_side, refuted_side = DIRECTION_WORDS[direction]
-    at_some_rate, at_every_rate = (
-        ("at some rate ", "at every rate ") if len(experiment.design.rates) > 1 else ("",) * 2
-    )
-    quoted = ", ".join(
+    several_rates = len(experiment.design.rates) > 1
+    at_some_rate = "at some rate " if several_rates else ""
+    at_every_rate = "at every rate " if several_rates else ""
+    quoted_hypotheses = ", ".join(
         f"'{describe_hypothesis(hypothesis, experiment)}'" for hypothesis in hypotheses
     )
     return (
-        f"{quoted}: replicated when {at_some_rate}both intervals lie {replicated_side}, "
+        f"{quoted_hypotheses}: replicated when {at_some_rate}both intervals lie {replicated_side}, "
         f"not replicated when {at_every_rate}both lie "
         f"{refuted_side}{100 * experiment.options.margin:g} points."
     )
@@ -77,6 +79,7 @@ def _describe_pilot_rule(experiment: Experiment) -> str:
     return (
         f"A run learns if its best held-out success is at least {100 * options.learn:g} points "
         f"above its first, and falls if it ends more than {100 * options.fall:g} points below its "
-        "best. Stable is the largest rate at which all runs learn and none falls, nor falls at a "
-        "smaller one; edge the smallest larger one at which some run falls, though all learn."
+        "best. Stable is the largest rate at which all runs learn and no run falls, there or at "
+        "any smaller rate; edge is the smallest larger rate at which all runs learn and some run "
+        "falls."
     )

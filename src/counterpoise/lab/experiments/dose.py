@@ -46,11 +46,12 @@ class DoseResponse:
 
     def __str__(self) -> str:
         doses = ", ".join(
-            f"{arm} {dose:.3g}" for arm, dose in sorted(self.doses.items(), key=lambda d: d[1])
+            f"{arm} {dose:.3g}"
+            for arm, dose in sorted(self.doses.items(), key=lambda item: item[1])
         )
         return (
-            f"at lr {self.rate:g} {_points(self.rollouts)} at equal rollouts and "
-            f"{_points(self.updates)} at equal updates over {self.rollouts.n} seeds "
+            f"at lr {self.rate:g} {_format_slope(self.rollouts)} at equal rollouts and "
+            f"{_format_slope(self.updates)} at equal updates over {self.rollouts.n} seeds "
             f"(doses: {doses})"
         )
 
@@ -64,22 +65,25 @@ def dose_responses(runs: Runs, experiment: Experiment) -> list[DoseResponse]:
     level = bonferroni_level(options.level, len(experiment.design.rates))
     responses = []
     for rate in experiment.design.rates:
-        seeds = [
+        complete_seeds = [
             (curves, doses)
             for curves in _complete_seeds(runs, list(experiment.design.arms), rate)
             if (doses := _doses(curves, options.dose))
         ]
-        if not seeds:
+        if not complete_seeds:
             continue
         slopes = {
-            cost: student_mean([_slope(curves, doses, cost) for curves, doses in seeds], level)
+            cost: student_mean(
+                [_slope(curves, doses, cost) for curves, doses in complete_seeds], level
+            )
             for cost in COSTS
         }
         mean_doses = {
-            arm: float(np.mean([doses[arm] for _, doses in seeds])) for arm in seeds[0][1]
+            arm: float(np.mean([doses[arm] for _, doses in complete_seeds]))
+            for arm in complete_seeds[0][1]
         }
-        dose_was_given = max(mean_doses.values()) - min(mean_doses.values()) >= options.dose_range
-        verdict = _verdict(list(slopes.values()), experiment) if dose_was_given else "inconclusive"
+        doses_differ = max(mean_doses.values()) - min(mean_doses.values()) >= options.dose_range
+        verdict = _verdict(list(slopes.values()), experiment) if doses_differ else "inconclusive"
         responses.append(
             DoseResponse(rate, slopes["rollouts"], slopes["updates"], mean_doses, verdict)
         )
@@ -91,9 +95,11 @@ def dose_numbers(responses: Sequence[DoseResponse], experiment: Experiment) -> l
     for response in responses:
         for cost in COSTS:
             slope: SeedMean = getattr(response, cost)
-            name = f"success per unit of {experiment.options.dose}, lr {response.rate:g}"
+            number_name = f"success per unit of {experiment.options.dose}, lr {response.rate:g}"
             numbers.append(
-                Number(f"{name}, equal {cost}", slope.value, slope.low, slope.high, unit="share")
+                Number(
+                    f"{number_name}, equal {cost}", slope.value, slope.low, slope.high, unit="share"
+                )
             )
     return numbers
 
@@ -114,13 +120,13 @@ def dose_sentence(experiment: Experiment) -> str:
 
 def _complete_seeds(runs: Runs, arms: list[str], rate: float) -> list[dict[str, list[Record]]]:
     """arm -> curve for each seed that has all arms, all from the same start."""
-    by_seed: dict[int, dict[str, list[Record]]] = {}
-    for key, curve in runs.items():
-        if key.rate == rate and key.arm in arms:
-            by_seed.setdefault(key.seed, {})[key.arm] = curve
+    curves_by_seed: dict[int, dict[str, list[Record]]] = {}
+    for run_key, curve in runs.items():
+        if run_key.rate == rate and run_key.arm in arms:
+            curves_by_seed.setdefault(run_key.seed, {})[run_key.arm] = curve
     return [
         curves
-        for _, curves in sorted(by_seed.items())
+        for _, curves in sorted(curves_by_seed.items())
         if len(curves) == len(arms)
         and len({curve[0].get("start") for curve in curves.values()}) == 1
     ]
@@ -143,23 +149,27 @@ def _slope(curves: dict[str, list[Record]], doses: dict[str, float], cost: Cost)
     )
     dose_A = np.array([doses[arm] for arm in curves])
     centred_A = dose_A - dose_A.mean()
-    squares = float(centred_A @ centred_A)  # 0 if all arms had the same dose
-    return float(centred_A @ (success_A - success_A.mean())) / squares if squares else 0.0
+    sum_of_squares = float(centred_A @ centred_A)  # 0 if all arms had the same dose
+    return (
+        float(centred_A @ (success_A - success_A.mean())) / sum_of_squares
+        if sum_of_squares
+        else 0.0
+    )
 
 
 def _verdict(slopes: Sequence[SeedMean], experiment: Experiment) -> Verdict:
     options = experiment.options
     if any(slope.n < FEWEST_SEEDS for slope in slopes):
         return "inconclusive"
-    sign = 1 if options.dose_effect == "rises" else -1
-    # Multiplied by the expected sign, so that "rises" and "falls" share one rule.
-    nearest_zero = [min(sign * slope.low, sign * slope.high) for slope in slopes]
-    farthest = [max(sign * slope.low, sign * slope.high) for slope in slopes]
-    if min(nearest_zero) > 0:
+    # Bounds are multiplied by the expected sign, so that "rises" and "falls" share one rule.
+    expected_sign = 1 if options.dose_effect == "rises" else -1
+    lower_bounds = [min(expected_sign * slope.low, expected_sign * slope.high) for slope in slopes]
+    upper_bounds = [max(expected_sign * slope.low, expected_sign * slope.high) for slope in slopes]
+    if min(lower_bounds) > 0:
         return "replicated"
-    return "not replicated" if max(farthest) < options.dose_margin else "inconclusive"
+    return "not replicated" if max(upper_bounds) < options.dose_margin else "inconclusive"
 
 
-def _points(slope: SeedMean) -> str:
+def _format_slope(slope: SeedMean) -> str:
     interval = f" [{100 * slope.low:+.1f}, {100 * slope.high:+.1f}]" if slope.n > 1 else ""
     return f"{100 * slope.value:+.1f} points per unit{interval}"

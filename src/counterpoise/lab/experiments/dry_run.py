@@ -51,19 +51,19 @@ def survey_progress(
     pieces = read_pieces(out, experiment)
     curves = dict(pieces.runs)
     started = set()
-    for key in experiment.design.run_keys():
-        folder = out / "runs" / key.name
+    for run_key in experiment.design.run_keys():
+        run_folder = out / "runs" / run_key.name
         # Folders may hold runs that finished after the table was last written.
-        if key not in curves and is_run(folder):
-            if is_finished(folder, experiment.run_config.loop.iterations):
-                curves[key] = read_curve(RunFolder.open(folder))
+        if run_key not in curves and is_run(run_folder):
+            if is_finished(run_folder, experiment.run_config.loop.iterations):
+                curves[run_key] = read_curve(RunFolder.open(run_folder))
             else:
-                started.add(key)
-    remaining = [key for key in keys if key not in curves]
+                started.add(run_key)
+    remaining = [run_key for run_key in keys if run_key not in curves]
     return ExperimentProgress(
         finished=len(keys) - len(remaining),
-        started=sum(key in started and key not in pieces.failures for key in remaining),
-        failed=sum(key in pieces.failures for key in remaining),
+        started=sum(run_key in started and run_key not in pieces.failures for run_key in remaining),
+        failed=sum(run_key in pieces.failures for run_key in remaining),
         remaining=len(remaining),
         seconds=[seconds for curve in curves.values() if (seconds := run_seconds(curve))],
         reused=describe_reused_runs(pieces.runs),
@@ -78,57 +78,68 @@ def describe_plan(
     minutes: float | None = None,
 ) -> str:
     """The plan, what is done and what remains, memory and time, and the power of the seeds."""
-    design, run = experiment.design, experiment.run_config
-    rollouts = run.loop.iterations * run.sample.prompts * run.sample.group_size
+    design, run_config = experiment.design, experiment.run_config
+    rollouts = run_config.loop.iterations * run_config.sample.prompts * run_config.sample.group_size
     sizes = {"arm": len(design.arms), "rate": len(design.rates), "seed": len(design.seeds)}
     run_counts = " x ".join(format_count(size, noun) for noun, size in sizes.items())
     run_counts += f" = {format_count(len(design.run_keys()), 'run')}"
-    seeds = f"{design.seeds[0]} to {design.seeds[-1]}" if len(design.seeds) > 1 else design.seeds[0]
+    seed_range = (
+        f"{design.seeds[0]} to {design.seeds[-1]}" if len(design.seeds) > 1 else design.seeds[0]
+    )
     progress = survey_progress(experiment, keys, out) if out else None
-    lines = [
+    plan_lines = [
         f"{experiment.name} ({experiment.digest}): {run_counts}, {len(keys):,} of them now",
-        f"a run: {format_count(run.loop.iterations, 'iteration')}, {rollouts:,} rollouts, held-out "
-        f"success at {', '.join(experiment.heldout_columns.values())}",
+        f"a run: {format_count(run_config.loop.iterations, 'iteration')}, {rollouts:,} rollouts, "
+        f"held-out success at {', '.join(experiment.heldout_columns.values())}",
         *(f"  {arm:<16} {' '.join(options)}" for arm, options in design.arms.items()),
-        f"rates {', '.join(f'{rate:g}' for rate in design.rates)}; seeds {seeds}; against "
+        f"rates {', '.join(f'{rate:g}' for rate in design.rates)}; seeds {seed_range}; against "
         f"{experiment.baseline}",
         *(
-            f"  {line}"
-            for line in (*describe_memory(run), *describe_problems(run), *_try_plugins(experiment))
+            f"  {detail_line}"
+            for detail_line in (
+                *describe_memory(run_config),
+                *describe_problems(run_config),
+                *_try_plugins(experiment),
+            )
         ),
         f"done: {_describe_progress(progress, out)}",
-        *(f"  {line}" for line in (progress.reused if progress else ())),
+        *(f"  {detail_line}" for detail_line in (progress.reused if progress else ())),
         f"time: {_describe_time(progress, experiment, len(keys), jobs, minutes)}",
         describe_power(experiment),
         f"rule: {describe_rule(experiment)}",
         f"in the author's words, which decide nothing: {experiment.options.rule}",
     ]
-    return "\n".join(lines)
+    return "\n".join(plan_lines)
 
 
 def _try_plugins(experiment: Experiment) -> list[str]:
     """Call every plugin once: those of all runs first, then those of single arms."""
-    run, design = experiment.run_config, experiment.design
-    lines = try_plugins(run)
-    for key in design.run_keys()[: len(design.arms)]:
-        config = load_config(design.base, list(design.overrides(key)))
+    run_config, design = experiment.run_config, experiment.design
+    plugin_lines = try_plugins(run_config)
+    for run_key in design.run_keys()[: len(design.arms)]:
+        config = load_config(design.base, list(design.overrides(run_key)))
         # An arm without plugins of its own was covered by the base run.
-        if find_plugin_options(config).items() <= find_plugin_options(run).items():
+        if find_plugin_options(config).items() <= find_plugin_options(run_config).items():
             continue
-        with prefix_errors(f"[experiment.arms] {key.arm}"):
-            lines += [line for line in try_plugins(config) if line not in lines]
-    return [line.removeprefix("#").strip() for line in lines]
+        with prefix_errors(f"[experiment.arms] {run_key.arm}"):
+            plugin_lines += [
+                plugin_line
+                for plugin_line in try_plugins(config)
+                if plugin_line not in plugin_lines
+            ]
+    return [plugin_line.removeprefix("#").strip() for plugin_line in plugin_lines]
 
 
 def _describe_progress(progress: ExperimentProgress | None, out: Path | None) -> str:
     if progress is None or out is None:
         return "not known: name the folder of the experiment with --out"
-    total = progress.finished + progress.remaining
+    requested_runs = progress.finished + progress.remaining
     counts = [f"{progress.started} started"] if progress.started else []
     counts += [f"{progress.failed} failed, to be tried again"] if progress.failed else []
     details = f" ({', '.join(counts)})" if counts else ""
     return (
-        f"{progress.finished} of {total} are finished in {out}, {progress.remaining} left{details}"
+        f"{progress.finished} of {requested_runs} are finished in {out}, {progress.remaining} "
+        f"left{details}"
     )
 
 
@@ -143,20 +154,20 @@ def _describe_time(
     if not remaining:
         return "nothing left to train; the same command judges and draws again"
     parallel = min(jobs, remaining)
-    text = f"{format_count(remaining, 'run')}, {parallel} at a time (--jobs)"
+    sentence = f"{format_count(remaining, 'run')}, {parallel} at a time (--jobs)"
     if progress is None or not progress.seconds:
         first_run = f"--seeds 0:1 --rates {experiment.design.rates[0]:g} --arms "
         first_run += shlex.quote(experiment.baseline)
-        return f"{text}; the time is known once one run has finished; start with {first_run}"
+        return f"{sentence}; the time is known once one run has finished; start with {first_run}"
     seconds_each = statistics.median(progress.seconds)
-    rounds = math.ceil(remaining / parallel)
+    rounds_of_runs = math.ceil(remaining / parallel)
     finished_runs = format_count(len(progress.seconds), "run")
-    text += f", {_duration(seconds_each)} each after loading, as in the {finished_runs} that "
-    text += f"finished: about {_duration(rounds * seconds_each)}"
-    if minutes is not None and 60 * minutes < rounds * seconds_each:
-        finishing = min(remaining, parallel * int(60 * minutes / seconds_each))
-        text += f"; about {finishing} of them finish within --minutes {minutes:g}"
-    return text
+    sentence += f", {_duration(seconds_each)} each after loading, as in the {finished_runs} that "
+    sentence += f"finished: about {_duration(rounds_of_runs * seconds_each)}"
+    if minutes is not None and 60 * minutes < rounds_of_runs * seconds_each:
+        runs_in_time = min(remaining, parallel * int(60 * minutes / seconds_each))
+        sentence += f"; about {runs_in_time} of them finish within --minutes {minutes:g}"
+    return sentence
 
 
 def _duration(seconds: float) -> str:

@@ -5,8 +5,8 @@
 Every seed trains the embedded model with both engines: the same prompts in every iteration, the
 same credit, balance, plan and optimizer, but other random numbers in the sampler. The table has
 success on the prompts of each iteration and on held-out problems: the mean over seeds with its 95 %
-interval (Student), and the difference of the engines, paired by seed. Runs that --out already has
-are not repeated.
+interval (Student), and the difference of the engines, paired by seed. Runs that are already in the
+folder --out are not trained again.
 """
 
 from __future__ import annotations
@@ -46,34 +46,48 @@ def train_with_engine(engine: str, python: str, seed: int, iterations: int, out:
 def read_curve(out: Path) -> SuccessCurve:
     """Success on sampled and on held-out prompts, by iteration."""
     folder = RunFolder.open(out)
-    sampled = {f"sampled {line['iteration']}": line["success"] for line in folder.read("metrics")}
-    heldout = {f"held-out {line['iteration']}": line["mean"] for line in folder.read("evaluations")}
+    sampled = {
+        f"sampled {record['iteration']}": record["success"] for record in folder.read("metrics")
+    }
+    heldout = {
+        f"held-out {record['iteration']}": record["mean"] for record in folder.read("evaluations")
+    }
     return sampled | heldout
 
 
 def format_mean(mean: SeedMean, signed: bool = False) -> str:
+    """A share in percent with its interval: "46.3 [41.2, 51.4]"."""
     sign = "+" if signed else ""
     low, high = 100 * mean.low, 100 * mean.high
     return f"{100 * mean.value:{sign}.1f} [{low:{sign}.1f}, {high:{sign}.1f}]"
 
 
 def comparison_table(curves: dict[str, list[SuccessCurve]]) -> str:
-    """A Markdown table; `in` says whether each mean lies in the other engine's interval."""
-    lines = ["| success, % | native | TRL | TRL - native | in |", "|---|---|---|---|---|"]
-    for name in curves["native"][0]:
-        native_values, trl_values = ([c[name] for c in curves[engine]] for engine in ENGINES)
+    """A Markdown table; column `in`: whether each engine's mean lies in the other's interval."""
+    table_lines = ["| success, % | native | TRL | TRL - native | in |", "|---|---|---|---|---|"]
+    for row_name in curves["native"][0]:
+        native_values, trl_values = (
+            [curve[row_name] for curve in curves[engine]] for engine in ENGINES
+        )
         native, trl = student_mean(native_values), student_mean(trl_values)
-        difference = student_mean([b - a for a, b in zip(native_values, trl_values, strict=True)])
-        inside = native.low <= trl.value <= native.high and trl.low <= native.value <= trl.high
+        difference = student_mean(
+            [
+                trl_value - native_value
+                for native_value, trl_value in zip(native_values, trl_values, strict=True)
+            ]
+        )
+        each_in_other = (
+            native.low <= trl.value <= native.high and trl.low <= native.value <= trl.high
+        )
         cells = (
-            name,
+            row_name,
             format_mean(native),
             format_mean(trl),
             format_mean(difference, signed=True),
-            "yes" if inside else "no",
+            "yes" if each_in_other else "no",
         )
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        table_lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(table_lines)
 
 
 def main() -> None:
@@ -89,9 +103,9 @@ def main() -> None:
     curves: dict[str, list[SuccessCurve]] = {engine: [] for engine in ENGINES}
     for seed in range(arguments.seeds):
         for engine in ENGINES:
-            out = arguments.out / f"{engine}-{seed}"
-            train_with_engine(engine, pythons[engine], seed, arguments.iterations, out)
-            curves[engine].append(read_curve(out))
+            run_folder = arguments.out / f"{engine}-{seed}"
+            train_with_engine(engine, pythons[engine], seed, arguments.iterations, run_folder)
+            curves[engine].append(read_curve(run_folder))
     echo(comparison_table(curves))
 
 

@@ -20,25 +20,31 @@ from counterpoise.plugins import display_name, is_plugin, name_without_location
 REWARD_OPTION = "verify.name"  # the only one of these options that may name a plugin
 REMEDIES = {
     REWARD_OPTION: "; to train with another reward as well, verify.also leaves success as it is",
-    "evaluate.settings": '; written out, as in ["1/1"], they do not follow sample.temperature',
+    "evaluate.settings": '; "training" follows sample.temperature: write the settings out: ["1/1"]',
 }
 
 
 def evaluation_options(config: RunConfig) -> dict[str, object]:
     """Every option that influences held-out success -> its value."""
-    sampled = [
+    sampling_options = [
         setting.apply_to(config.sample)
         for setting in parse_settings(config.evaluate.settings, config.sample)
     ]
     options: dict[str, object] = {
         REWARD_OPTION: config.verify.name,
         "verify.timeout_seconds": config.verify.timeout_seconds,
-        **{f"evaluate.{name}": value for name, value in asdict(config.evaluate).items()},
-        "evaluate.settings": [f"{setting.temperature:g}/{setting.top_p:g}" for setting in sampled],
-        "sample.top_k": [setting.top_k for setting in sampled],
+        **{
+            f"evaluate.{option_name}": option_value
+            for option_name, option_value in asdict(config.evaluate).items()
+        },
+        "evaluate.settings": [
+            f"{setting.temperature:g}/{setting.top_p:g}" for setting in sampling_options
+        ],
+        "sample.top_k": [setting.top_k for setting in sampling_options],
     }
     return options | {
-        f"task.{name}": value for name, value in asdict(_heldout_options(config.task)).items()
+        f"task.{option_name}": option_value
+        for option_name, option_value in asdict(_heldout_options(config.task)).items()
     }
 
 

@@ -163,16 +163,16 @@ class Experiment:
 
     def start_digest(self) -> str:
         """The starting weights of all runs: a digest of the model folder, or the model's name."""
-        folder = Path(self.run_config.model.name)
-        weights = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
-        if not weights:
+        model_folder = Path(self.run_config.model.name)
+        weight_files = sorted(model_folder.glob("*.safetensors")) if model_folder.is_dir() else []
+        if not weight_files:
             return self.run_config.model.name
         # The file names are not part of the digest: the same weights in another folder are the
         # same start.
         digests = []
-        for path in weights:
-            with path.open("rb") as file:
-                digests.append(file_digest(file, "sha256").hexdigest())
+        for weight_file in weight_files:
+            with weight_file.open("rb") as opened_file:
+                digests.append(file_digest(opened_file, "sha256").hexdigest())
         return sha256("".join(digests).encode()).hexdigest()[:16]
 
 
@@ -182,68 +182,82 @@ def read_experiment(source: str | Path, model: str | None = None) -> Experiment:
     `model` is the path of the starting weights on this machine, if it differs from the file's.
     """
     path = find_run_file(source)
-    tables, where = read_tables(path), str(path)
-    table = tables.get("experiment")
-    if not isinstance(table, Mapping):
-        raise PoiseError(f"{where}: no section [experiment]: use `poise train` for a single run")
-    arms = _parse_arms(table.get("arms"), where)
+    tables, file_name = read_tables(path), str(path)
+    experiment_table = tables.get("experiment")
+    if not isinstance(experiment_table, Mapping):
+        raise PoiseError(
+            f"{file_name}: no section [experiment]: use `poise train` for a single run"
+        )
+    arms = _parse_arms(experiment_table.get("arms"), file_name)
     # Arms are free-form, so only the other options are read as a section with known names.
-    plain = {name: value for name, value in table.items() if name != "arms"}
-    options: ExperimentConfig = read_section(ExperimentConfig, "experiment", plain, where, {})
+    plain_options = {
+        option_name: option_value
+        for option_name, option_value in experiment_table.items()
+        if option_name != "arms"
+    }
+    options: ExperimentConfig = read_section(
+        ExperimentConfig, "experiment", plain_options, file_name, {}
+    )
     common = (f"model.name={model}",) if model else ()
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     design = Design(path, common, arms, sorted(options.rates), seeds)
-    _check_options(options, arms, where)
-    run = load_config(path, list(common))
-    _check_runs(design, options.baseline or next(iter(arms)), where)
-    hypotheses = tuple(_parse_hypothesis(h, options, arms, where) for h in options.hypotheses if h)
+    _check_options(options, arms, file_name)
+    run_config = load_config(path, list(common))
+    _check_runs(design, options.baseline or next(iter(arms)), file_name)
+    hypotheses = tuple(
+        _parse_hypothesis(hypothesis_text, options, arms, file_name)
+        for hypothesis_text in options.hypotheses
+        if hypothesis_text
+    )
     return Experiment(
-        path.stem, options, run, design, hypotheses, _digest(tables, _plugin_digests(design))
+        path.stem, options, run_config, design, hypotheses, _digest(tables, _plugin_digests(design))
     )
 
 
-def _parse_arms(table: Any, where: str) -> dict[str, tuple[str, ...]]:
-    if not isinstance(table, Mapping) or not table:
-        raise PoiseError(f"{where}: [experiment.arms] names no arm")
-    for name, options in table.items():
+def _parse_arms(arm_table: Any, file_name: str) -> dict[str, tuple[str, ...]]:
+    if not isinstance(arm_table, Mapping) or not arm_table:
+        raise PoiseError(f"{file_name}: [experiment.arms] names no arm")
+    for arm, options in arm_table.items():
         if not isinstance(options, list) or any(not isinstance(entry, str) for entry in options):
             raise PoiseError(
-                f"{where}: [experiment.arms] {name} must be a list of options such as "
+                f"{file_name}: [experiment.arms] {arm} must be a list of options such as "
                 '["batch.composer=grouped"]'
             )
         # The name of an arm becomes part of the names of run folders.
-        if not name or any(character in name for character in "/\\ \t\n") or name.startswith("."):
-            raise PoiseError(f"{where}: [experiment.arms] '{name}' cannot be part of a file name")
-    return {name: tuple(options) for name, options in table.items()}
+        if not arm or any(character in arm for character in "/\\ \t\n") or arm.startswith("."):
+            raise PoiseError(
+                f"{file_name}: [experiment.arms] '{arm}' cannot be part of a file name"
+            )
+    return {arm: tuple(options) for arm, options in arm_table.items()}
 
 
-def _check_options(options: ExperimentConfig, arms: Mapping[str, Any], where: str) -> None:
+def _check_options(options: ExperimentConfig, arms: Mapping[str, Any], file_name: str) -> None:
     if options.baseline and options.baseline not in arms:
         raise PoiseError(
-            f"{where}: experiment.baseline: {unknown_name('arm', options.baseline, arms)}"
+            f"{file_name}: experiment.baseline: {unknown_name('arm', options.baseline, arms)}"
         )
     if len(set(options.rates)) < len(options.rates):
-        raise PoiseError(f"{where}: experiment.rates names a learning rate twice")
+        raise PoiseError(f"{file_name}: experiment.rates names a learning rate twice")
     if options.dose and options.dose not in DOSE_COLUMNS:
         raise PoiseError(
-            f"{where}: experiment.dose: {unknown_name('column', options.dose, DOSE_COLUMNS)}"
+            f"{file_name}: experiment.dose: {unknown_name('column', options.dose, DOSE_COLUMNS)}"
         )
     if not options.rule:
-        raise PoiseError(f"{where}: experiment.rule is missing: write down what would decide")
+        raise PoiseError(f"{file_name}: experiment.rule is missing: write down what would decide")
 
 
-def _check_runs(design: Design, baseline: str, where: str) -> None:
+def _check_runs(design: Design, baseline: str, file_name: str) -> None:
     """Check that every rate and arm gives a valid run, and that all arms are evaluated alike."""
     # Rates are tried on the base alone first, so that a bad rate is not blamed on the first arm.
     for rate in design.rates:
-        with prefix_errors(f"{where}: experiment.rates"):
+        with prefix_errors(f"{file_name}: experiment.rates"):
             load_config(design.base, [*design.common, f"update.lr={rate!r}"])
     configs = {}
-    for key in design.run_keys()[: len(design.arms) * len(design.rates)]:
-        with prefix_errors(f"{where}: [experiment.arms] {key.arm}"):
-            configs[key.arm] = load_config(design.base, list(design.overrides(key)))
+    for run_key in design.run_keys()[: len(design.arms) * len(design.rates)]:
+        with prefix_errors(f"{file_name}: [experiment.arms] {run_key.arm}"):
+            configs[run_key.arm] = load_config(design.base, list(design.overrides(run_key)))
     for arm, config in configs.items():
-        with prefix_errors(f"{where}: [experiment.arms] {arm}"):
+        with prefix_errors(f"{file_name}: [experiment.arms] {arm}"):
             check_evaluated_alike(config, configs[baseline], baseline)
 
 
@@ -257,39 +271,48 @@ def prefix_errors(place: str) -> Iterator[None]:
 
 
 def _parse_hypothesis(
-    text: str, options: ExperimentConfig, arms: Mapping[str, Any], where: str
+    hypothesis_text: str, options: ExperimentConfig, arms: Mapping[str, Any], file_name: str
 ) -> Hypothesis:
-    words = text.split()
     baseline = options.baseline or next(iter(arms))
+    words = hypothesis_text.split()
     if len(words) != 3 or words[1] not in ("<", ">") or words[2] != baseline:
         raise PoiseError(
-            f"{where}: experiment.hypotheses: '{text}' must be 'ARM > {baseline}' or "
-            f"'ARM < {baseline}'"
+            f"{file_name}: experiment.hypotheses: '{hypothesis_text}' must be "
+            f"'ARM > {baseline}' or 'ARM < {baseline}'"
         )
-    if words[0] not in arms:
-        raise PoiseError(f"{where}: experiment.hypotheses: {unknown_name('arm', words[0], arms)}")
-    if words[0] == baseline:
-        raise PoiseError(f"{where}: experiment.hypotheses: '{text}' compares an arm with itself")
-    return Hypothesis(words[0], "better" if words[1] == ">" else "worse")
+    arm, relation, _ = words
+    if arm not in arms:
+        raise PoiseError(f"{file_name}: experiment.hypotheses: {unknown_name('arm', arm, arms)}")
+    if arm == baseline:
+        raise PoiseError(
+            f"{file_name}: experiment.hypotheses: '{hypothesis_text}' compares an arm with itself"
+        )
+    return Hypothesis(arm, "better" if relation == ">" else "worse")
 
 
 def _plugin_digests(design: Design) -> dict[str, dict[str, str]]:
     """{arm: {option: digest of the plugin file}}; arms without plugins are left out."""
-    pins = {}
-    for key in design.run_keys()[: len(design.arms)]:
+    plugin_digests = {}
+    for run_key in design.run_keys()[: len(design.arms)]:
         plugins_by_option = find_plugin_options(
-            load_config(design.base, list(design.overrides(key)))
+            load_config(design.base, list(design.overrides(run_key)))
         )
         if plugins_by_option:
-            pins[key.arm] = {
-                option: " ".join(plugins.parse_plugin_name(name).digest for name in names)
-                for option, names in plugins_by_option.items()
+            plugin_digests[run_key.arm] = {
+                option: " ".join(
+                    plugins.parse_plugin_name(plugin_name).digest for plugin_name in plugin_names
+                )
+                for option, plugin_names in plugins_by_option.items()
             }
-    return pins
+    return plugin_digests
 
 
 def _digest(tables: Mapping[str, Any], pins: Mapping[str, Any]) -> str:
-    model = {name: value for name, value in tables.get("model", {}).items() if name != "name"}
+    model_options = {
+        option_name: option_value
+        for option_name, option_value in tables.get("model", {}).items()
+        if option_name != "name"
+    }
     # The key "own functions" is part of the digest of existing results: keep it.
-    content = {**tables, "model": model} | ({"own functions": pins} if pins else {})
+    content = {**tables, "model": model_options} | ({"own functions": pins} if pins else {})
     return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

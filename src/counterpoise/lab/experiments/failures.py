@@ -38,41 +38,47 @@ def describe_failures(
 ) -> list[str]:
     """One line for every arm and rate with a failed run."""
     finished = {(result.arm, result.rate): result for result in results}
-    lines = []
+    summary_lines = []
     for rate in experiment.design.rates:
         for arm in experiment.design.arms:
             reasons = {
-                key.seed: reason for key, reason in failures.items() if key[:2] == (arm, rate)
+                run_key.seed: reason
+                for run_key, reason in failures.items()
+                if (run_key.arm, run_key.rate) == (arm, rate)
             }
             if reasons:
                 result = finished.get((arm, rate))
                 summary = f"{_failure_summary(reasons, arm, rate, result.seeds if result else 0)}. "
-                lines.append(summary + _effect_on_tables(reasons, result, arm, experiment))
-    return lines
+                summary_lines.append(summary + _effect_on_tables(reasons, result, arm, experiment))
+    return summary_lines
 
 
 def describe_pilot_failures(failures: Failures, runs: Runs) -> list[str]:
     """One line for every learning rate with a failed run: a pilot has no comparisons."""
-    lines = []
-    for rate in sorted({key.rate for key in failures}):
-        reasons = {key.seed: reason for key, reason in failures.items() if key.rate == rate}
-        arm = next(key.arm for key in failures if key.rate == rate)
-        lines.append(
-            _failure_summary(reasons, arm, rate, sum(key.rate == rate for key in runs)) + "."
+    summary_lines = []
+    for rate in sorted({run_key.rate for run_key in failures}):
+        reasons = {
+            run_key.seed: reason for run_key, reason in failures.items() if run_key.rate == rate
+        }
+        arm = next(run_key.arm for run_key in failures if run_key.rate == rate)
+        summary_lines.append(
+            _failure_summary(reasons, arm, rate, sum(run_key.rate == rate for run_key in runs))
+            + "."
         )
-    return lines
+    return summary_lines
 
 
 def _failure_summary(reasons: Mapping[int, str], arm: str, rate: float, finished: int) -> str:
     """Example: "RB at lr 0.0004: 2 of 8 runs failed, seeds 3, 5 (out of memory)" """
     # Seeds with the same reason are listed together. A "|" would break a Markdown table.
-    seeds: dict[str, list[int]] = {}
+    seeds_by_cause: dict[str, list[int]] = {}
     for seed, reason in sorted(reasons.items()):
         cause = reason[:MAX_REASON_CHARACTERS].replace("|", "/").rstrip(".")
-        seeds.setdefault(cause, []).append(seed)
+        seeds_by_cause.setdefault(cause, []).append(seed)
     causes = "; ".join(
-        f"{'seed' if len(failed) == 1 else 'seeds'} {', '.join(map(str, failed))} ({cause})"
-        for cause, failed in seeds.items()
+        f"{'seed' if len(failed_seeds) == 1 else 'seeds'} {', '.join(map(str, failed_seeds))} "
+        f"({cause})"
+        for cause, failed_seeds in seeds_by_cause.items()
     )
     attempted = format_count(len(reasons) + finished, "run")
     return f"{arm} at lr {rate:g}: {len(reasons)} of {attempted} failed, {causes}"
@@ -82,21 +88,21 @@ def _effect_on_tables(
     reasons: Mapping[int, str], result: ArmResult | None, arm: str, experiment: Experiment
 ) -> str:
     """How the means and comparisons of an arm change without its failed runs."""
-    them, these_seeds = ("it", "this seed") if len(reasons) == 1 else ("them", "these seeds")
+    pronoun, seeds_phrase = ("it", "this seed") if len(reasons) == 1 else ("them", "these seeds")
     if arm == experiment.baseline:
-        sentence = f"No arm is compared with it at {these_seeds}"
+        sentence = f"No arm is compared with it at {seeds_phrase}"
     else:
-        pairs = (
-            next((comparison.rollouts.n for comparison in result.vs_baseline.values()), 0)
-            if result
-            else 0
-        )
+        comparisons = list(result.vs_baseline.values()) if result else []
+        compared_seeds = comparisons[0].rollouts.n if comparisons else 0
         seeds_used = (
-            f"over {format_count(pairs, 'seed')}, without {them}" if pairs else "at no seed"
+            f"over {format_count(compared_seeds, 'seed')}, without {pronoun}"
+            if compared_seeds
+            else "at no seed"
         )
         sentence = f"It is compared with {experiment.baseline} {seeds_used}"
-    collapsed, seeds = (result.collapsed_runs, result.seeds) if result else (0, 0)
+    collapsed_runs, finished_seeds = (result.collapsed_runs, result.seeds) if result else (0, 0)
     return (
-        f"{sentence}; {collapsed} of {seeds} collapsed, or {collapsed + len(reasons)} of "
-        f"{seeds + len(reasons)} if a failed run counts as collapsed."
+        f"{sentence}; {collapsed_runs} of {finished_seeds} collapsed, or "
+        f"{collapsed_runs + len(reasons)} of {finished_seeds + len(reasons)} if a failed run "
+        "counts as collapsed."
     )

@@ -30,15 +30,15 @@ def result_header(experiment: Experiment) -> dict[str, Any]:
 
 def experiment_sizes(experiment: Experiment) -> dict[str, Any]:
     """Arms, rates, seeds, iterations and rollouts, for the header."""
-    run = experiment.run_config
+    run_config = experiment.run_config
     return {
         "arms": list(experiment.design.arms),
         "rates": list(experiment.design.rates),
         "seeds": experiment.options.seeds,
-        "iterations": run.loop.iterations,
-        "rollouts": f"{run.sample.prompts} x {run.sample.group_size}",
-        "steps": run.batch.steps,
-        "heldout": f"{run.evaluate.prompts} x {run.evaluate.samples}",
+        "iterations": run_config.loop.iterations,
+        "rollouts": f"{run_config.sample.prompts} x {run_config.sample.group_size}",
+        "steps": run_config.batch.steps,
+        "heldout": f"{run_config.evaluate.prompts} x {run_config.evaluate.samples}",
     }
 
 
@@ -46,9 +46,10 @@ def markdown_heading(experiment: Experiment, runs: Runs) -> str:
     """The header of results.md."""
     options = experiment.options
     settings = "; ".join(
-        f"{name} {_plain(value)}" for name, value in experiment_sizes(experiment).items()
+        f"{size_name} {_format_size(size)}"
+        for size_name, size in experiment_sizes(experiment).items()
     )
-    lines = [
+    paragraphs = [
         f"# {options.title or experiment.name}",
         *([options.claim] if options.claim else []),
         f"{experiment.name}.toml ({experiment.digest}), counterpoise {__version__}; model "
@@ -57,10 +58,10 @@ def markdown_heading(experiment: Experiment, runs: Runs) -> str:
         f"{AUTHOR_RULE_LABEL}: {options.rule}",
         *describe_reused_runs(runs),
     ]
-    return "\n\n".join(lines) + "\n\n"
+    return "\n\n".join(paragraphs) + "\n\n"
 
 
-def _plain(value: Any) -> str:
+def _format_size(value: Any) -> str:
     if isinstance(value, list):
-        return ", ".join(_plain(item) for item in value)
+        return ", ".join(_format_size(item) for item in value)
     return f"{value:g}" if isinstance(value, float) else str(value)

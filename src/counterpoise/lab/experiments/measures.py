@@ -6,8 +6,8 @@
     dropped per update    rollouts that RB dropped (surplus, or too old) / optimizer steps
     silent per update     rollouts without signal: all of their group right, or all wrong
     gain per 10,000       held-out success gained per 10,000 sampled rollouts
-    gain per 100          ... per 100 optimizer steps. A run that spent less has neither, because
-                          the number would be an extrapolation
+    gain per 100          ... per 100 optimizer steps. A run with fewer than 10,000 rollouts, or
+                          100 steps, has no such gain: it would be an extrapolation
 
 Near collapse the final values of runs lie far apart, and means over seeds say little. Collapses are
 therefore counted seed by seed, with the sign test over the seeds where exactly one arm collapsed.
@@ -31,6 +31,7 @@ from counterpoise.lab.experiments.curves import (
 from counterpoise.statistics import prompt_intervals
 from counterpoise.statistics.finding import Record
 
+ROWS_WITHOUT_SIGNAL = "rows_without_signal"  # a column of the curves
 Curve = list[Record]
 Measure = Callable[[Curve], float | None]
 
@@ -69,6 +70,7 @@ def _per_cost(column: str, cost: str) -> Measure:
     """The total of a column at the end of the run, per unit of cost."""
 
     def total_per_cost(curve: Curve) -> float | None:
+        # This column counts per iteration, the others from the start of the run.
         if column == ROWS_WITHOUT_SIGNAL:
             total = sum(record.get(column) or 0 for record in curve)
         else:
@@ -89,8 +91,6 @@ def _gain_per(cost: str, unit: int) -> Measure:
     return gain
 
 
-# Counted per iteration, while the other columns of costs count from the start of the run.
-ROWS_WITHOUT_SIGNAL = "rows_without_signal"
 MEASURES = {
     "along": MeasureSpec(
         "held-out success along the run, mean", mean_over_run(HELDOUT_COLUMN), SHARE_RANGE, True
@@ -146,7 +146,7 @@ def wilson(hits: int, n: int, z: float = 1.96) -> tuple[float, float]:
     """95 % interval of a share of `n`; also valid at 0 and at n.
 
     Example:
-        >>> [round(x, 3) for x in wilson(0, 16)]
+        >>> [round(bound, 3) for bound in wilson(0, 16)]
         [0.0, 0.194]
     """
     return prompt_intervals.wilson_interval(hits / n, n, z)

@@ -58,28 +58,35 @@ class Piece(NamedTuple):
 
 def write_piece(path: Path, piece: Piece, experiment: Experiment) -> None:
     """Write all curves as one table, with the experiment's digest in its metadata."""
-    rows = [{**key._asdict(), **record} for key, curve in piece.runs.items() for record in curve]
+    table_rows = [
+        {**run_key._asdict(), **record} for run_key, curve in piece.runs.items() for record in curve
+    ]
     # Runs may have different columns (other evaluation settings): take all of them.
-    names = [
+    columns = [
         *KEY_COLUMNS,
-        *dict.fromkeys(name for record in rows for name in record if name not in KEY_COLUMNS),
+        *dict.fromkeys(
+            column for record in table_rows for column in record if column not in KEY_COLUMNS
+        ),
     ]
     column_types = (
-        KEY_COLUMNS | {name: pa.int32() for name in COUNT_COLUMNS} | {ORIGIN_COLUMN: pa.string()}
+        KEY_COLUMNS
+        | {column: pa.int32() for column in COUNT_COLUMNS}
+        | {ORIGIN_COLUMN: pa.string()}
     )
     table = pa.table(
         {
-            name: pa.array(
-                [record.get(name) for record in rows], column_types.get(name, pa.float32())
+            column: pa.array(
+                [record.get(column) for record in table_rows],
+                column_types.get(column, pa.float32()),
             )
-            for name in names
+            for column in columns
         }
     )
     metadata = {
         "counterpoise_schema": str(SCHEMA),
         "experiment": experiment.name,
         "digest": experiment.digest,
-        "failures": json.dumps([[*key, reason] for key, reason in piece.failures.items()]),
+        "failures": json.dumps([[*run_key, reason] for run_key, reason in piece.failures.items()]),
     }
     with atomic_write(path) as temporary:
         pq.write_table(table.replace_schema_metadata(metadata), temporary, compression="zstd")
@@ -90,7 +97,8 @@ def read_piece(path: Path, experiment: Experiment) -> Piece:
     try:
         table = pq.read_table(path)
         metadata = {
-            key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()
+            metadata_key.decode(): metadata_value.decode()
+            for metadata_key, metadata_value in (table.schema.metadata or {}).items()
         }
         digest = metadata["digest"]
     except (pa.ArrowException, OSError, KeyError) as fault:
@@ -99,7 +107,7 @@ def read_piece(path: Path, experiment: Experiment) -> Piece:
     # A piece of another experiment contributes runs, but no failures: they are not of this one.
     if digest == experiment.digest:
         failures = json.loads(metadata.get("failures", "[]"))
-        return Piece(runs, {RunKey(*key): reason for *key, reason in failures})
+        return Piece(runs, {RunKey(*run_key): reason for *run_key, reason in failures})
     if other_experiment := find_shared_experiment(experiment, digest):
         return Piece(matching_runs(runs, other_experiment, experiment), {})
     raise PoiseError(
@@ -113,12 +121,14 @@ def read_pieces(out: Path, experiment: Experiment) -> Piece:
     """Everything that is known in `out`: its own table and all pieces."""
     own_table = [out / CURVES_FILE] if (out / CURVES_FILE).is_file() else []
     pieces: list[Piece] = []
-    for path in [*own_table, *sorted((out / "pieces").glob("*.parquet"))]:
-        pieces.append(read_piece(path, experiment))
-        start_weights = set().union(*(start_digests(piece.runs) for piece in pieces))
-        check_starts(start_weights, experiment, str(path))
+    for piece_path in [*own_table, *sorted((out / "pieces").glob("*.parquet"))]:
+        pieces.append(read_piece(piece_path, experiment))
+        known_starts = set().union(*(start_digests(piece.runs) for piece in pieces))
+        check_starts(known_starts, experiment, str(piece_path))
     # In reverse order, so that the folder's own table wins over its pieces.
-    failures = {key: reason for piece in reversed(pieces) for key, reason in piece.failures.items()}
+    failures = {
+        run_key: reason for piece in reversed(pieces) for run_key, reason in piece.failures.items()
+    }
     return order_runs(Piece(_merge_runs([piece.runs for piece in pieces]), failures), experiment)
 
 
@@ -126,14 +136,18 @@ def _merge_runs(pieces_runs: list[Runs]) -> Runs:
     """Every run once: with the start that most runs of its seed have, else the first."""
     curves_by_start: dict[RunKey, dict[str, list[Record]]] = {}
     for runs in pieces_runs:
-        for key, curve in runs.items():
-            curves_by_start.setdefault(key, {}).setdefault(curve[0]["start"], curve)
+        for run_key, curve in runs.items():
+            curves_by_start.setdefault(run_key, {}).setdefault(curve[0]["start"], curve)
     start_counts = Counter(
-        (key.seed, start) for key, starts in curves_by_start.items() for start in starts
+        (run_key.seed, start_digest)
+        for run_key, curve_by_start in curves_by_start.items()
+        for start_digest in curve_by_start
     )
     return {
-        key: starts[max(starts, key=lambda start: start_counts[key.seed, start])]
-        for key, starts in curves_by_start.items()
+        run_key: curve_by_start[
+            max(curve_by_start, key=lambda start_digest: start_counts[run_key.seed, start_digest])
+        ]
+        for run_key, curve_by_start in curves_by_start.items()
     }
 
 
@@ -153,9 +167,11 @@ def check_starts(start_weights: set[str], experiment: Experiment, where: str) ->
 
 def order_runs(piece: Piece, experiment: Experiment) -> Piece:
     """Sort runs as the experiment lists them, and drop unlisted ones and outdated failures."""
-    listed = experiment.design.run_keys()
-    runs = {key: piece.runs[key] for key in listed if key in piece.runs}
+    listed_keys = experiment.design.run_keys()
+    runs = {run_key: piece.runs[run_key] for run_key in listed_keys if run_key in piece.runs}
     failures = {
-        key: piece.failures[key] for key in listed if key in piece.failures and key not in runs
+        run_key: piece.failures[run_key]
+        for run_key in listed_keys
+        if run_key in piece.failures and run_key not in runs
     }
     return Piece(runs, failures)

@@ -5,8 +5,9 @@ The thresholds are in the experiment file before anything is trained.
     falls      a run whose last held-out success is more than `fall` below its best
     learns     a run whose best is at least `learn` above its start
 
-    stable     the largest rate at which all runs learn and none falls, nor falls at a smaller one
-    edge       the smallest larger rate at which some run falls, though all learn
+    stable     the largest rate at which all runs learn and no run falls, there or at any smaller
+               rate
+    edge       the smallest larger rate at which all runs learn and some run falls
 
 The edge is the regime of the paper's baseline, which learns at first and then loses what it
 learned. If no rate falls, or no larger rate learns, there is no edge among the rates tried. A rate
@@ -63,7 +64,8 @@ def choose_rates(runs: Runs, experiment: Experiment) -> RateChoice:
     ]
     stable = None
     for outcome in outcomes:
-        if outcome.falling_runs:  # a larger rate than one that falls is not called stable
+        # No rate above one at which a run falls is called stable.
+        if outcome.falling_runs:
             break
         if outcome.learning_runs == outcome.runs:
             stable = outcome.rate
@@ -81,37 +83,55 @@ def choose_rates(runs: Runs, experiment: Experiment) -> RateChoice:
 
 
 def _rate_outcome(runs: Runs, rate: float, experiment: Experiment) -> RateOutcome:
-    curves = [heldout_values(curve) for key, curve in runs.items() if key.rate == rate]
-    curves = [curve for curve in curves if curve]
+    success_curves = [
+        heldout_values(success_curve)
+        for run_key, success_curve in runs.items()
+        if run_key.rate == rate
+    ]
+    success_curves = [success_curve for success_curve in success_curves if success_curve]
     fall, learn = experiment.options.fall, experiment.options.learn
     return RateOutcome(
         rate,
-        [curve[0] for curve in curves],
-        [max(curve) for curve in curves],
-        [curve[-1] for curve in curves],
-        falling_runs=sum(curve[-1] < max(curve) - fall for curve in curves),
-        learning_runs=sum(max(curve) >= curve[0] + learn for curve in curves),
+        [success_curve[0] for success_curve in success_curves],
+        [max(success_curve) for success_curve in success_curves],
+        [success_curve[-1] for success_curve in success_curves],
+        falling_runs=sum(
+            success_curve[-1] < max(success_curve) - fall for success_curve in success_curves
+        ),
+        learning_runs=sum(
+            max(success_curve) >= success_curve[0] + learn for success_curve in success_curves
+        ),
     )
 
 
 def pilot_markdown(choice: RateChoice, failed: Sequence[str] = ()) -> str:
-    """results.md of a pilot; `failed` are the lines about failed runs."""
-    lines = ["| rate | start | best | end | learn | fall |", "|---|---|---|---|---|---|"]
+    """The content of results.md for a pilot; `failed` has a sentence for each rate with "
+    "failures."""
+    table_lines = ["| rate | start | best | end | learn | fall |", "|---|---|---|---|---|---|"]
     for outcome in choice.outcomes:
-        values = (
+        success_cells = (
             _percentages(outcome.start_success),
             _percentages(outcome.best_success),
             _percentages(outcome.final_success),
         )
-        counts = (
+        count_cells = (
             f"{outcome.learning_runs} of {outcome.runs}",
             f"{outcome.falling_runs} of {outcome.runs}",
         )
-        lines.append("| " + " | ".join((f"{outcome.rate:g}", *values, *counts)) + " |")
-    lines += ["", f"By the rule: {choice}."]
+        table_lines.append(
+            "| " + " | ".join((f"{outcome.rate:g}", *success_cells, *count_cells)) + " |"
+        )
+    table_lines += ["", f"By the rule: {choice}."]
     if failed:
-        lines += ["", "Failed:", "", *(f"- {line}" for line in failed), "", PILOT_BIAS_NOTE]
-    return "\n".join(lines) + "\n"
+        table_lines += [
+            "",
+            "Failed:",
+            "",
+            *(f"- {failure_line}" for failure_line in failed),
+            "",
+            PILOT_BIAS_NOTE,
+        ]
+    return "\n".join(table_lines) + "\n"
 
 
 def _percentages(values: list[float]) -> str:

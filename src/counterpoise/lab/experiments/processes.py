@@ -34,9 +34,9 @@ from counterpoise.store.resume import config_differences, find_config_damage
 
 FIXED_OPTIONS = ("loop.threads=1",)
 POLL_SECONDS = 0.2  # between checks of the processes
-MAX_EARLY_FAILURES = 3  # with none finished: stop, the others would fail as well
+MAX_EARLY_FAILURES = 3  # after so many failures and no success, the other runs are not tried
 GRACE_SECONDS = 30.0  # for an interrupted run to save and exit, before it is killed
-OUT_OF_MEMORY_PREFIX = "poise: out of memory"  # of the last line of a run that ran out of memory
+OUT_OF_MEMORY_PREFIX = "poise: out of memory"  # begins the last line of such a run's log
 OUT_OF_MEMORY_HINT = ", as the kernel does when memory is short"
 
 
@@ -59,12 +59,12 @@ class FleetProgress:
     jobs: int = 1  # runs at a time, now
 
     def __str__(self) -> str:
-        text = f"{self.finished} of {self.total} runs"
-        text += f", {self.failed} failed" if self.failed else ""
+        summary = f"{self.finished} of {self.total} runs"
+        summary += f", {self.failed} failed" if self.failed else ""
         if self.postponed:
             times = "once" if self.postponed == 1 else f"{self.postponed} times"
-            text += f", memory ran out {times}: {self.jobs} at a time now"
-        return text
+            summary += f", memory ran out {times}: {self.jobs} at a time now"
+        return summary
 
 
 class Fleet:
@@ -83,16 +83,16 @@ class Fleet:
         self, runs: Mapping[str, Sequence[str]], folder: Path, *, base: str | Path = "demo"
     ) -> None:
         self.folder, self.base = folder, base
-        self.options = {name: (*FIXED_OPTIONS, *options) for name, options in runs.items()}
+        self.options = {run_name: (*FIXED_OPTIONS, *options) for run_name, options in runs.items()}
         self.failures: dict[str, str] = {}
-        self._configs = {name: self._checked(name) for name in runs}
-        self._iterations_done = {name: self._count_iterations(name) for name in runs}
+        self._configs = {run_name: self._checked_config(run_name) for run_name in runs}
+        self._iterations_done = {run_name: self._count_iterations(run_name) for run_name in runs}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._waiting: list[str] = []
         self._jobs = 1  # runs at a time
         self._postponed = 0
-        self._started: dict[str, float] = {}
-        self._slowest = 0.0  # seconds of the slowest run from start to end
+        self._start_times: dict[str, float] = {}
+        self._slowest_seconds = 0.0  # the slowest run so far, from start to end
         self._any_finished = self._stopping = False
 
     def train(
@@ -106,9 +106,9 @@ class Fleet:
 
         `on_finish` is called with the name of every run that finishes.
         """
-        start = time.monotonic()
-        deadline = start + 60 * minutes if minutes is not None else None
-        self._waiting = [name for name in self.options if not self.finished(name)]
+        start_time = time.monotonic()
+        deadline = start_time + 60 * minutes if minutes is not None else None
+        self._waiting = [run_name for run_name in self.options if not self.finished(run_name)]
         self._jobs = jobs
         iterations_before = sum(self._iterations_done.values())
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -119,100 +119,106 @@ class Fleet:
                 while self._waiting or self._processes:
                     while self._has_room() and self._in_time(deadline):
                         self._start(self._waiting.pop(0), lock)
-                    late = deadline is not None and time.monotonic() > deadline
+                    is_late = deadline is not None and time.monotonic() > deadline
                     # No process here means that nothing more can finish before the deadline.
-                    if not self._processes or late or self._all_fail():
+                    if not self._processes or is_late or self._all_fail():
                         break
                     time.sleep(POLL_SECONDS)
                     self._collect_exited(on_finish)
-                    on_progress(self._progress(start, iterations_before))
+                    on_progress(self._progress(start_time, iterations_before))
             finally:
                 self._stopping = True
                 self._interrupt_runs()
                 self._collect_exited(on_finish)
 
-    def finished(self, name: str) -> bool:
+    def finished(self, run_name: str) -> bool:
         """Whether the run has made all its iterations."""
-        return is_finished(self.folder / name, self._configs[name].loop.iterations)
+        return is_finished(self.folder / run_name, self._configs[run_name].loop.iterations)
 
     # -- one run -------------------------------------------------------------------------------
 
-    def _checked(self, name: str) -> RunConfig:
+    def _checked_config(self, run_name: str) -> RunConfig:
         """The options of a run; raises an error if its folder holds a run with other options."""
-        config, out = load_config(self.base, list(self.options[name])), self.folder / name
-        if is_run(out):
-            if damage := find_config_damage(out / CONFIG):
-                raise PoiseError(f"{out / CONFIG} {damage}: remove {out}, and it is trained again")
-            for option, stored, requested in config_differences(
-                RunFolder.open(out).read_config(), config
-            ):
+        config = load_config(self.base, list(self.options[run_name]))
+        run_folder = self.folder / run_name
+        if is_run(run_folder):
+            if damage := find_config_damage(run_folder / CONFIG):
                 raise PoiseError(
-                    f"{out} was made with {option}={stored!r}, not {requested!r}: remove it, or "
-                    "choose another --out"
+                    f"{run_folder / CONFIG} {damage}: remove {run_folder} to train it again"
+                )
+            stored_config = RunFolder.open(run_folder).read_config()
+            if differences := config_differences(stored_config, config):
+                option, stored_value, requested_value = differences[0]
+                raise PoiseError(
+                    f"{run_folder} was made with {option}={stored_value!r}, not "
+                    f"{requested_value!r}: remove it, or choose another --out"
                 )
         return config
 
-    def _start(self, name: str, lock: int) -> None:
+    def _start(self, run_name: str, lock: int) -> None:
         """Start a run through the command line: exactly the run that a user would start."""
-        out = self.folder / name
-        command = [sys.executable, "-m", "counterpoise.cli", "train", "--out", str(out)]
+        run_folder = self.folder / run_name
+        command = [sys.executable, "-m", "counterpoise.cli", "train", "--out", str(run_folder)]
         # A resumed run takes its options from its folder, so they are not passed again.
-        if is_run(out):
+        if is_run(run_folder):
             command.append("--resume")
         else:
             # Plugin files are pinned, so that editing one does not change runs that start later.
-            plugin_pins = plugin_overrides(self._configs[name])
-            options = (*self.options[name], *plugin_pins)
+            plugin_pins = plugin_overrides(self._configs[run_name])
+            options = (*self.options[run_name], *plugin_pins)
             command += [str(self.base), *(f"--set={option}" for option in options)]
-            self._started[name] = time.monotonic()
+            self._start_times[run_name] = time.monotonic()
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-        with self._log_path(name).open("wb") as log:
-            self._processes[name] = subprocess.Popen(
+        with self._log_path(run_name).open("wb") as log_file:
+            self._processes[run_name] = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                stdout=log,
+                stdout=log_file,
                 stderr=subprocess.STDOUT,
                 env=environment,
                 start_new_session=True,  # Ctrl-C reaches only this process, which passes it on
                 pass_fds=(lock,),
             )
 
-    def _log_path(self, name: str) -> Path:
-        return self.folder / f"{name}.log"
+    def _log_path(self, run_name: str) -> Path:
+        return self.folder / f"{run_name}.log"
 
     def _collect_exited(self, on_finish: Callable[[str], None]) -> None:
         """Collect the processes that have exited."""
-        for name, process in list(self._processes.items()):
+        for run_name, process in list(self._processes.items()):
             exit_code = process.poll()
             if exit_code is None:
                 continue
-            del self._processes[name]
-            self._iterations_done[name] = self._count_iterations(name)
+            del self._processes[run_name]
+            self._iterations_done[run_name] = self._count_iterations(run_name)
             # finished.json decides, not the exit code: a run may be stopped after its last step.
-            if self.finished(name):
+            if self.finished(run_name):
                 self._any_finished = True
-                if name in self._started:
-                    self._slowest = max(self._slowest, time.monotonic() - self._started[name])
-                self._log_path(name).unlink(missing_ok=True)
-                on_finish(name)
+                if run_name in self._start_times:
+                    self._slowest_seconds = max(
+                        self._slowest_seconds, time.monotonic() - self._start_times[run_name]
+                    )
+                self._log_path(run_name).unlink(missing_ok=True)
+                on_finish(run_name)
             elif not self._stopping:
-                self._handle_failure(name, exit_code)
+                self._handle_failure(run_name, exit_code)
 
-    def _handle_failure(self, name: str, exit_code: int) -> None:
-        log = self._log_path(name).read_text(errors="replace").strip() or "no output"
-        reason = log.splitlines()[-1]
-        if exit_code < 0:  # killed by a signal: the last line of the log does not say why
-            reason = f"killed by {signal.Signals(-exit_code).name}" + OUT_OF_MEMORY_HINT * (
-                exit_code == -signal.SIGKILL
-            )
+    def _handle_failure(self, run_name: str, exit_code: int) -> None:
+        log_text = self._log_path(run_name).read_text(errors="replace").strip() or "no output"
+        reason = log_text.splitlines()[-1]
+        # Killed by a signal: the last line of the log does not say why.
+        if exit_code < 0:
+            reason = f"killed by {signal.Signals(-exit_code).name}"
+            if exit_code == -signal.SIGKILL:
+                reason += OUT_OF_MEMORY_HINT
         # Out of memory beside other runs: try again later, with one run fewer at a time.
         if reason.startswith(OUT_OF_MEMORY_PREFIX) and self._processes:
             self._jobs = len(self._processes)
             self._postponed += 1
-            self._waiting.insert(0, name)
-            self._started.pop(name, None)
+            self._waiting.insert(0, run_name)
+            self._start_times.pop(run_name, None)
         else:
-            self.failures[name] = reason.removeprefix("poise: ")
+            self.failures[run_name] = reason.removeprefix("poise: ")
 
     def _interrupt_runs(self) -> None:
         """Stop all runs as Ctrl-C does: a run keeps its last checkpoint and closes its verifier.
@@ -239,37 +245,44 @@ class Fleet:
         return bool(self._waiting) and len(self._processes) < self._jobs
 
     def _in_time(self, deadline: float | None) -> bool:
-        return deadline is None or time.monotonic() + self._slowest < deadline
+        return deadline is None or time.monotonic() + self._slowest_seconds < deadline
 
-    def _count_iterations(self, name: str) -> int:
-        log = self.folder / name / "metrics.jsonl"
-        return log.read_bytes().count(b"\n") if log.exists() else 0
+    def _count_iterations(self, run_name: str) -> int:
+        metrics_file = self.folder / run_name / "metrics.jsonl"
+        return metrics_file.read_bytes().count(b"\n") if metrics_file.exists() else 0
 
-    def _progress(self, start: float, iterations_before: int) -> FleetProgress:
-        running = {name: self._count_iterations(name) for name in self._processes}
+    def _progress(self, start_time: float, iterations_before: int) -> FleetProgress:
+        running = {run_name: self._count_iterations(run_name) for run_name in self._processes}
         # The estimate counts only iterations made since this call: resumed runs would make it
         # too optimistic.
         self._iterations_done |= running
         iterations_done = sum(self._iterations_done.values())
-        iterations = {name: config.loop.iterations for name, config in self._configs.items()}
-        total = sum(iterations.values())
-        seconds, new_iterations = time.monotonic() - start, iterations_done - iterations_before
+        iterations_by_run = {
+            run_name: config.loop.iterations for run_name, config in self._configs.items()
+        }
+        total_iterations = sum(iterations_by_run.values())
+        elapsed_seconds, new_iterations = (
+            time.monotonic() - start_time,
+            iterations_done - iterations_before,
+        )
         unfinished = [
-            name
-            for name in self.options
-            if name in running or self._iterations_done[name] < iterations[name]
+            run_name
+            for run_name in self.options
+            if run_name in running or self._iterations_done[run_name] < iterations_by_run[run_name]
         ]
         iterations_left = sum(
-            iterations[name] - self._iterations_done[name]
-            for name in unfinished
-            if name not in self.failures
+            iterations_by_run[run_name] - self._iterations_done[run_name]
+            for run_name in unfinished
+            if run_name not in self.failures
         )
         return FleetProgress(
-            finished=len(iterations) - len(unfinished),
+            finished=len(iterations_by_run) - len(unfinished),
             total=len(self.options),
             running=running,
-            done_share=iterations_done / total,
-            seconds_left=seconds * iterations_left / new_iterations if new_iterations > 0 else None,
+            done_share=iterations_done / total_iterations,
+            seconds_left=elapsed_seconds * iterations_left / new_iterations
+            if new_iterations > 0
+            else None,
             failed=len(self.failures),
             postponed=self._postponed,
             jobs=self._jobs,
@@ -288,12 +301,12 @@ def train_runs(
 
     fleet.train(number_of_jobs(), report)
     _raise_failure(fleet)
-    return {name: RunFolder.open(folder / name) for name in runs}
+    return {run_name: RunFolder.open(folder / run_name) for run_name in runs}
 
 
 def _raise_failure(fleet: Fleet) -> None:
-    for name, reason in fleet.failures.items():
-        raise PoiseError(f"the run in {fleet.folder / name} failed: {reason}")
+    for run_name, reason in fleet.failures.items():
+        raise PoiseError(f"the run in {fleet.folder / run_name} failed: {reason}")
 
 
 def number_of_jobs() -> int:

@@ -63,20 +63,22 @@ def arm_results(runs: Runs, experiment: Experiment) -> list[ArmResult]:
 
 
 def _arm_result(runs: Runs, experiment: Experiment, arm: str, rate: float) -> ArmResult | None:
-    curves = [curve for key, curve in runs.items() if (key.arm, key.rate) == (arm, rate)]
+    curves = [
+        curve for run_key, curve in runs.items() if (run_key.arm, run_key.rate) == (arm, rate)
+    ]
     if not curves:
         return None
     success, vs_baseline = {}, {}
     for column in experiment.heldout_columns:
-        if ends := list(values_by_seed(runs, arm, rate, last_value(column)).values()):
-            success[column] = mean_over_seeds(ends, SHARE_RANGE)
+        if final_values := list(values_by_seed(runs, arm, rate, last_value(column)).values()):
+            success[column] = mean_over_seeds(final_values, SHARE_RANGE)
         for comparison in compare_with_baseline(runs, experiment, arm, column):
             if comparison.rate == rate:
                 vs_baseline[column] = comparison
     main_comparison = vs_baseline.get(HELDOUT_COLUMN)
-    measured = {
-        name: mean_over_seeds(list(values.values()), measure.value_range)
-        for name, measure in MEASURES.items()
+    measure_means = {
+        measure_name: mean_over_seeds(list(values.values()), measure.value_range)
+        for measure_name, measure in MEASURES.items()
         if (values := values_by_seed(runs, arm, rate, measure.compute))
         and (len(values) == len(curves) or not measure.needs_all_runs)
     }
@@ -90,8 +92,10 @@ def _arm_result(runs: Runs, experiment: Experiment, arm: str, rate: float) -> Ar
     baseline_collapses = _collapses_by_seed(runs, experiment, experiment.baseline, rate)
     # The sign test pairs runs by seed and start, as the comparisons do.
     shared_seeds = collapses.keys() & baseline_collapses.keys()
-    more = sum(collapses[seed] > baseline_collapses[seed] for seed in shared_seeds)
-    fewer = sum(collapses[seed] < baseline_collapses[seed] for seed in shared_seeds)
+    arm_only_collapses = sum(collapses[seed] > baseline_collapses[seed] for seed in shared_seeds)
+    baseline_only_collapses = sum(
+        collapses[seed] < baseline_collapses[seed] for seed in shared_seeds
+    )
     return ArmResult(
         arm,
         rate,
@@ -100,8 +104,10 @@ def _arm_result(runs: Runs, experiment: Experiment, arm: str, rate: float) -> Ar
         vs_baseline,
         p_value,
         sum(collapses.values()),
-        math.nan if arm == experiment.baseline or not shared_seeds else sign_test(more, fewer),
-        measured,
+        math.nan
+        if arm == experiment.baseline or not shared_seeds
+        else sign_test(arm_only_collapses, baseline_only_collapses),
+        measure_means,
     )
 
 
@@ -109,10 +115,17 @@ def _collapses_by_seed(
     runs: Runs, experiment: Experiment, arm: str, rate: float
 ) -> dict[tuple[int, str | None], bool]:
     """(seed, start) -> whether that run collapsed."""
-    bounds = experiment.options.collapse_of_start, experiment.options.collapse_below_best
-    curves = {key.seed: curve for key, curve in runs.items() if (key.arm, key.rate) == (arm, rate)}
+    collapse_thresholds = (
+        experiment.options.collapse_of_start,
+        experiment.options.collapse_below_best,
+    )
+    curves = {
+        run_key.seed: curve
+        for run_key, curve in runs.items()
+        if (run_key.arm, run_key.rate) == (arm, rate)
+    }
     return {
-        (seed, curve[0].get("start")): has_collapsed(curve, *bounds)
+        (seed, curve[0].get("start")): has_collapsed(curve, *collapse_thresholds)
         for seed, curve in curves.items()
     }
 
@@ -150,21 +163,23 @@ def named_numbers(results: list[ArmResult], experiment: Experiment) -> tuple[Num
                 as_number(f"{prefix}: success at {experiment.heldout_columns[column]}", mean)
             )
         low, high = wilson(result.collapsed_runs, result.seeds)
-        share = result.collapsed_runs / result.seeds
-        numbers.append(Number(f"{prefix}: runs that collapsed", share, low, high, unit="share"))
-        for name, mean in result.measures.items():
-            unit = "share" if MEASURES[name].percent else ""
-            numbers.append(as_number(f"{prefix}: {MEASURES[name].label}", mean, unit))
+        collapsed_share = result.collapsed_runs / result.seeds
+        numbers.append(
+            Number(f"{prefix}: runs that collapsed", collapsed_share, low, high, unit="share")
+        )
+        for measure_name, mean in result.measures.items():
+            unit = "share" if MEASURES[measure_name].percent else ""
+            numbers.append(as_number(f"{prefix}: {MEASURES[measure_name].label}", mean, unit))
     return tuple(numbers)
 
 
 def _difference_numbers(result: ArmResult, comparison: Comparison, setting: str) -> list[Number]:
-    name = f"{result.arm} minus {comparison.baseline}, lr {result.rate:g}, at {setting}"
+    number_name = f"{result.arm} minus {comparison.baseline}, lr {result.rate:g}, at {setting}"
     numbers = [
-        as_number(f"{name}, equal rollouts", comparison.rollouts),
-        as_number(f"{name}, equal updates", comparison.updates),
+        as_number(f"{number_name}, equal rollouts", comparison.rollouts),
+        as_number(f"{number_name}, equal updates", comparison.updates),
     ]
     if has_interval(comparison.rollouts):
-        name += ": smallest difference these seeds would show"
-        numbers.append(Number(name, comparison.rollouts.detectable, unit="share"))
+        number_name += ": smallest difference these seeds would show"
+        numbers.append(Number(number_name, comparison.rollouts.detectable, unit="share"))
     return numbers

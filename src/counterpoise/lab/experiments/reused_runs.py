@@ -28,30 +28,34 @@ ORIGIN_COLUMN = "origin"  # column of curves.parquet; none for runs of the exper
 
 def find_shared_experiment(experiment: Experiment, digest: str) -> Experiment | None:
     """The experiment with this digest among those in `experiment.shares`, if there is one."""
-    candidates = (read_experiment(name) for name in experiment.options.shares)
+    candidates = (read_experiment(experiment_name) for experiment_name in experiment.options.shares)
     return next((candidate for candidate in candidates if candidate.digest == digest), None)
 
 
-def matching_runs(their_runs: Runs, other: Experiment, experiment: Experiment) -> Runs:
-    """The runs of `other` that are also runs of `experiment`, under its arm names."""
+def matching_runs(their_runs: Runs, other_experiment: Experiment, experiment: Experiment) -> Runs:
+    """The runs of `other_experiment` that are also runs of `experiment`, under its arm names."""
     # Arms are matched by their options: the two files may use different names.
-    their_arms = _matching_arms(other, experiment)
+    their_arms = _matching_arms(other_experiment, experiment)
     matching: Runs = {}
-    for key in experiment.design.run_keys():
-        their_arm = their_arms.get((key.arm, key.rate))
-        if their_arm and (curve := their_runs.get(key._replace(arm=their_arm))):
-            origin = curve[0].get(ORIGIN_COLUMN) or f"{other.name} {other.digest}"
-            matching[key] = [{**record, "arm": key.arm, ORIGIN_COLUMN: origin} for record in curve]
+    for run_key in experiment.design.run_keys():
+        their_arm = their_arms.get((run_key.arm, run_key.rate))
+        if their_arm and (curve := their_runs.get(run_key._replace(arm=their_arm))):
+            origin = (
+                curve[0].get(ORIGIN_COLUMN) or f"{other_experiment.name} {other_experiment.digest}"
+            )
+            matching[run_key] = [
+                {**record, "arm": run_key.arm, ORIGIN_COLUMN: origin} for record in curve
+            ]
     return matching
 
 
 def run_origins(runs: Runs) -> dict[str, dict[str, int]]:
     """Origin of reused runs (another experiment) -> arm -> number of runs."""
     counts: dict[str, dict[str, int]] = {}
-    for key, curve in runs.items():
+    for run_key, curve in runs.items():
         if origin := curve[0].get(ORIGIN_COLUMN):
             runs_by_arm = counts.setdefault(origin, {})
-            runs_by_arm[key.arm] = runs_by_arm.get(key.arm, 0) + 1
+            runs_by_arm[run_key.arm] = runs_by_arm.get(run_key.arm, 0) + 1
     return counts
 
 
@@ -64,25 +68,27 @@ def describe_reused_runs(runs: Runs) -> list[str]:
     ]
 
 
-def _matching_arms(other: Experiment, experiment: Experiment) -> dict[tuple[str, float], str]:
-    """(arm, rate) of `experiment` -> the arm of `other` with the same options."""
-    rates = [rate for rate in experiment.design.rates if rate in other.design.rates]
+def _matching_arms(
+    other_experiment: Experiment, experiment: Experiment
+) -> dict[tuple[str, float], str]:
+    """(arm, rate) of `experiment` -> the arm of `other_experiment` with the same options."""
+    rates = [rate for rate in experiment.design.rates if rate in other_experiment.design.rates]
     their_options = {
-        (arm, rate): _comparable_options(other, arm, rate)
-        for arm in other.design.arms
+        (arm, rate): _comparable_options(other_experiment, arm, rate)
+        for arm in other_experiment.design.arms
         for rate in rates
     }
     matching_arms = {}
     for arm in experiment.design.arms:
         for rate in rates:
             options = _comparable_options(experiment, arm, rate)
-            matches = [
+            arms_with_same_options = [
                 their_arm
                 for (their_arm, their_rate), candidate_options in their_options.items()
                 if their_rate == rate and candidate_options == options
             ]
-            if matches:
-                matching_arms[arm, rate] = matches[0]
+            if arms_with_same_options:
+                matching_arms[arm, rate] = arms_with_same_options[0]
     return matching_arms
 
 

@@ -20,8 +20,7 @@ from pathlib import Path
 
 from counterpoise.errors import PoiseError
 from counterpoise.files import atomic_write
-from counterpoise.lab.experiments import pilot
-from counterpoise.lab.experiments import verdicts as findings
+from counterpoise.lab.experiments import pilot, verdicts
 from counterpoise.lab.experiments.curves import Runs, read_curve, run_seconds
 from counterpoise.lab.experiments.design import RunKey
 from counterpoise.lab.experiments.experiment_file import Experiment, read_experiment
@@ -55,13 +54,14 @@ class ExperimentRunner:
     @classmethod
     def open(cls, experiment: Experiment, source: Path, out: Path) -> ExperimentRunner:
         """Open or create the output folder, and read the runs it already has."""
+        check_no_run(out, "an experiment")
         # The experiment file is copied into the folder, so that its results can be understood and
         # drawn again without the original.
-        check_no_run(out, "an experiment")
-        stored_copy, text = out / f"{experiment.name}.toml", source.read_bytes()
+        stored_copy = out / f"{experiment.name}.toml"
+        file_content = source.read_bytes()
         # A file that differs only in comments has the same digest and may replace the copy.
-        edited = stored_copy.is_file() and stored_copy.read_bytes() != text
-        if edited and read_experiment(stored_copy).digest != experiment.digest:
+        copy_differs = stored_copy.is_file() and stored_copy.read_bytes() != file_content
+        if copy_differs and read_experiment(stored_copy).digest != experiment.digest:
             raise PoiseError(
                 f"{out} holds the experiment of another {stored_copy.name}: choose another --out; "
                 f'to keep its runs (more seeds, say) write shares = ["{stored_copy}"] into the '
@@ -70,7 +70,7 @@ class ExperimentRunner:
         try:
             (out / "pieces").mkdir(parents=True, exist_ok=True)
             with atomic_write(stored_copy) as temporary:
-                temporary.write_bytes(text)
+                temporary.write_bytes(file_content)
         except OSError as fault:
             raise PoiseError(f"{out} cannot be used: {fault.strerror}") from fault
         pieces = read_pieces(out, experiment)
@@ -84,34 +84,38 @@ class ExperimentRunner:
         minutes: float | None = None,
     ) -> None:
         """Train the runs of `keys` that are not finished yet; `minutes=0` trains none."""
-        keys_by_name = {key.name: key for key in keys if key not in self.runs}
+        keys_by_name = {run_key.name: run_key for run_key in keys if run_key not in self.runs}
         if not keys_by_name or minutes == 0:
             return
         # Hashing the weights takes a while for a large model, so it is done once.
-        start = self.experiment.start_digest()
+        start_weights_digest = self.experiment.start_digest()
         check_starts(
-            start_digests(self.runs) | {start},
+            start_digests(self.runs) | {start_weights_digest},
             self.experiment,
             self.experiment.run_config.model.name,
         )
         design = self.experiment.design
-        options = {name: design.overrides(key) for name, key in keys_by_name.items()}
+        options = {
+            run_name: design.overrides(run_key) for run_name, run_key in keys_by_name.items()
+        }
         fleet = Fleet(options, self.out / "runs", base=design.base)
         # Runs that finished in an earlier call, but are not in the table yet.
-        for name, key in keys_by_name.items():
-            if fleet.finished(name):
-                self._add_finished(key, start)
+        for run_name, run_key in keys_by_name.items():
+            if fleet.finished(run_name):
+                self._add_finished(run_key, start_weights_digest)
         self.save_curves()
 
         def store_finished(name: str) -> None:
-            self._add_finished(keys_by_name[name], start)
+            self._add_finished(keys_by_name[name], start_weights_digest)
             self.save_curves()
 
         try:
             fleet.train(jobs, on_progress, store_finished, minutes)
         finally:  # also after Ctrl-C: failures so far belong in the table
-            self.new_failures = [keys_by_name[name] for name in fleet.failures]
-            self.failures |= {keys_by_name[name]: reason for name, reason in fleet.failures.items()}
+            self.new_failures = [keys_by_name[run_name] for run_name in fleet.failures]
+            self.failures |= {
+                keys_by_name[run_name]: reason for run_name, reason in fleet.failures.items()
+            }
 
     def _add_finished(self, key: RunKey, start: str) -> None:
         curve = read_curve(RunFolder.open(self.out / "runs" / key.name))
@@ -134,8 +138,8 @@ class ExperimentRunner:
             tables = pilot.pilot_markdown(choice, failed)
             self._write("results.md", markdown_heading(self.experiment, self.runs) + tables)
             return str(choice)
-        finding = findings.judge_experiment(self.runs, self.experiment, self.failures)
-        tables = findings.results_markdown(self.runs, self.experiment, self.failures)
+        finding = verdicts.judge_experiment(self.runs, self.experiment, self.failures)
+        tables = verdicts.results_markdown(self.runs, self.experiment, self.failures)
         self._write("results.md", markdown_heading(self.experiment, self.runs) + tables)
         self._write(f"{self.experiment.name}.json", self._result_json(finding))
         return f"{finding.verdict}. {finding.because}"
@@ -143,15 +147,15 @@ class ExperimentRunner:
     def _result_json(self, finding: Finding) -> str:
         """The content of NAME.json."""
         seconds = sum(run_seconds(curve) for curve in self.runs.values())
-        extra = {
-            "hypotheses": findings.hypothesis_verdicts(self.runs, self.experiment),
+        experiment_keys = {
+            "hypotheses": verdicts.hypothesis_verdicts(self.runs, self.experiment),
             "shared": run_origins(self.runs),
         }
-        return finding_to_json(result_header(self.experiment) | extra, finding, seconds)
+        return finding_to_json(result_header(self.experiment) | experiment_keys, finding, seconds)
 
-    def _write(self, name: str, text: str) -> None:
-        with atomic_write(self.out / name) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+    def _write(self, file_name: str, content: str) -> None:
+        with atomic_write(self.out / file_name) as temporary:
+            temporary.write_text(content, encoding="utf-8")
 
     def draw_figures(self) -> list[Path]:
         """Write the figures and the page; returns their paths."""
@@ -160,12 +164,13 @@ class ExperimentRunner:
         from counterpoise.lab.studies.page import write_studies_page
         from counterpoise.report.charts.figures import write_figures
 
-        written = []
-        for group, figures in experiment_figures(self.runs, self.experiment).items():
-            if not figures:  # no arm can be compared with the baseline yet
+        written_paths = []
+        for figure_group, figures in experiment_figures(self.runs, self.experiment).items():
+            # A group is empty while no arm can be compared with the baseline.
+            if not figures:
                 continue
-            write_figures(figures, self.out, f"{self.experiment.name}-{group}")
-            written.append(self.out / f"{self.experiment.name}-{group}.png")
+            write_figures(figures, self.out, f"{self.experiment.name}-{figure_group}")
+            written_paths.append(self.out / f"{self.experiment.name}-{figure_group}.png")
         if not self.experiment.options.pilot:
-            written.append(write_studies_page(self.out, self.out / "report.html"))
-        return written
+            written_paths.append(write_studies_page(self.out, self.out / "report.html"))
+        return written_paths

@@ -46,7 +46,9 @@ def mean_curve(
     runs: Runs, arm: str, rate: float, column: str, cost: Cost = "rollouts", *, window: int = 1
 ) -> list[Record]:
     """The mean curve of an arm: a point for every iteration that all seeds have measured."""
-    curves = [curve for key, curve in runs.items() if (key.arm, key.rate) == (arm, rate)]
+    curves = [
+        curve for run_key, curve in runs.items() if (run_key.arm, run_key.rate) == (arm, rate)
+    ]
     # iteration -> (spent, value) of every seed
     seed_points: dict[int, list[tuple[float, float]]] = {}
     for curve in curves:
@@ -54,14 +56,14 @@ def mean_curve(
             seed_points.setdefault(record["iteration"], []).append((record[cost], value))
     points = []
     for iteration, points_of_seeds in sorted(seed_points.items()):
-        # Some seed ended earlier, or did not measure the column here.
+        # Some seed ended before this iteration, or did not measure the column in it.
         if len(points_of_seeds) < len(curves):
             continue
         mean = mean_over_seeds([value for _, value in points_of_seeds], value_range(column))
-        spent = sum(cost_at for cost_at, _ in points_of_seeds) / len(points_of_seeds)
+        mean_cost = sum(cost_at for cost_at, _ in points_of_seeds) / len(points_of_seeds)
         low, high = (mean.low, mean.high) if mean.n > 1 else (mean.value, mean.value)
         points.append(
-            {"at": spent, "iteration": iteration, "value": mean.value, "low": low, "high": high}
+            {"at": mean_cost, "iteration": iteration, "value": mean.value, "low": low, "high": high}
         )
     return points
 
@@ -74,6 +76,6 @@ def _smoothed(curve: list[Record], column: str, window: int) -> list[tuple[Recor
     values = [(record, float(record[column])) for record in curve if record.get(column) is not None]
     if window == 1 or len(values) < 2 * window:
         return values
-    edges = range(0, len(values) + 1, window)
-    blocks = [values[start:stop] for start, stop in pairwise(edges)]
+    block_edges = range(0, len(values) + 1, window)
+    blocks = [values[block_start:block_stop] for block_start, block_stop in pairwise(block_edges)]
     return [(block[-1][0], sum(value for _, value in block) / window) for block in blocks]

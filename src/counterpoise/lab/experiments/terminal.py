@@ -35,15 +35,17 @@ class RunSelection:
         """The selected runs in the order of the experiment."""
         design = experiment.design
         seeds = set(_slice_seeds(self.seeds, list(design.seeds)))
-        rates = {_parse_rate(text, design.rates) for text in _split_list(self.rates)}
+        rates = {_parse_rate(rate_text, design.rates) for rate_text in _split_list(self.rates)}
         arms = _split_list(self.arms) or list(design.arms)
         for arm in arms:
             if arm not in design.arms:
                 raise unknown_name("arm", arm, design.arms)
         return [
-            key
-            for key in design.run_keys()
-            if key.seed in seeds and (not rates or key.rate in rates) and key.arm in arms
+            run_key
+            for run_key in design.run_keys()
+            if run_key.seed in seeds
+            and (not rates or run_key.rate in rates)
+            and run_key.arm in arms
         ]
 
 
@@ -59,32 +61,34 @@ def run_experiment(
 ) -> None:
     """Run `poise experiment`: train the selected runs, or describe the plan with `dry_run`."""
     experiment = read_experiment(file, model)
-    keys = selection.select(experiment)
+    run_keys = selection.select(experiment)
     console = TerminalConsole()
     jobs = number_of_jobs() if jobs is None else jobs
     if dry_run:
-        plan_text = describe_plan(experiment, keys, out, jobs, minutes)
+        plan_text = describe_plan(experiment, run_keys, out, jobs, minutes)
         console.print(plan_text, highlight=False, markup=False, soft_wrap=True)
         return
     if out is None:
         raise PoiseError("--out is missing: name the folder for the experiment")
     runner = ExperimentRunner.open(experiment, find_run_file(file), out)
-    already_finished = sum(key in runner.runs for key in keys)
+    already_finished = sum(run_key in runner.runs for run_key in run_keys)
     console.print(
-        f"{experiment.name}: {format_count(len(keys), 'run')}, {already_finished} known",
+        f"{experiment.name}: {format_count(len(run_keys), 'run')}, {already_finished} known",
         highlight=False,
     )
     try:
         with _Display(console) as display:
-            runner.train(keys, jobs, display.show, minutes)
+            runner.train(run_keys, jobs, display.show, minutes)
     except KeyboardInterrupt:  # what has finished is still worth a table
-        console.print("stopped; the same command goes on", highlight=False)
-        _conclude(runner, keys, console)
+        console.print("stopped; the same command continues", highlight=False)
+        _conclude(runner, run_keys, console)
         raise
-    _conclude(runner, keys, console)
+    _conclude(runner, run_keys, console)
     if runner.new_failures:
         message = f"{format_count(len(runner.new_failures), 'run')} failed"
-        untried = sum(key not in runner.runs and key not in runner.failures for key in keys)
+        untried = sum(
+            run_key not in runner.runs and run_key not in runner.failures for run_key in run_keys
+        )
         if untried and minutes is None:
             message += f" before any finished, {untried} not tried"
         raise PoiseError(f"{message}; the same command tries again")
@@ -92,11 +96,11 @@ def run_experiment(
 
 def _conclude(runner: ExperimentRunner, keys: Sequence[RunKey], console: Console) -> None:
     """Print failures and the verdict, and write tables and figures."""
-    for key in runner.new_failures:
-        message = f"{key.name} failed: {runner.failures[key]}"
+    for run_key in runner.new_failures:
+        message = f"{run_key.name} failed: {runner.failures[run_key]}"
         console.print(one_line(message), style="red", markup=False, highlight=False, soft_wrap=True)
     runner.save_curves()
-    finished = sum(key in runner.runs for key in keys)
+    finished = sum(run_key in runner.runs for run_key in keys)
     console.print(f"{finished} of {len(keys)} runs are finished", highlight=False)
     if runner.runs or runner.failures:
         console.print(runner.conclude(), markup=False, highlight=False, soft_wrap=True)
@@ -130,44 +134,48 @@ class _Display:
 
     def show(self, progress: FleetProgress) -> None:
         seconds_left = progress.seconds_left
-        head = f"{progress}, {100 * progress.done_share:.0f} %"
-        head += f", {seconds_left / 60:.0f} min left" if seconds_left is not None else ""
+        summary = f"{progress}, {100 * progress.done_share:.0f} %"
+        summary += f", {seconds_left / 60:.0f} min left" if seconds_left is not None else ""
         if self.console.is_terminal:
-            table = Table(head, "iterations", box=None, header_style="bold", pad_edge=False)
-            for name, iterations in progress.running.items():
-                table.add_row(name, str(iterations))
+            table = Table(summary, "iterations", box=None, header_style="bold", pad_edge=False)
+            for run_name, iterations in progress.running.items():
+                table.add_row(run_name, str(iterations))
             self.live.update(table)
         elif time.monotonic() - self.last_line_time > LINE_INTERVAL_SECONDS:
             self.last_line_time = time.monotonic()
             running = ", ".join(
-                f"{name} {iterations}" for name, iterations in progress.running.items()
+                f"{run_name} {iterations}" for run_name, iterations in progress.running.items()
             )
-            line = f"{head}  [{running}]"
-            self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+            progress_line = f"{summary}  [{running}]"
+            self.console.print(progress_line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _split_list(text: str | None) -> list[str]:
-    return [item.strip() for item in text.split(",") if item.strip()] if text else []
+def _split_list(comma_separated: str | None) -> list[str]:
+    return (
+        [item.strip() for item in comma_separated.split(",") if item.strip()]
+        if comma_separated
+        else []
+    )
 
 
-def _parse_rate(text: str, rates: Sequence[float]) -> float:
+def _parse_rate(rate_text: str, rates: Sequence[float]) -> float:
     try:
-        rate = float(text)
+        rate = float(rate_text)
     except ValueError:
         rate = -1.0  # not a rate of any experiment, so the error below is raised
     if rate not in rates:
         known_rates = ", ".join(f"{known_rate:g}" for known_rate in rates)
-        raise PoiseError(f"--rates {text} is not a rate of the experiment: {known_rates}")
+        raise PoiseError(f"--rates {rate_text} is not a rate of the experiment: {known_rates}")
     return rate
 
 
-def _slice_seeds(text: str | None, seeds: list[int]) -> list[int]:
-    if text is None:
+def _slice_seeds(seed_slice: str | None, seeds: list[int]) -> list[int]:
+    if seed_slice is None:
         return seeds
-    start, colon, stop = text.partition(":")
-    if not colon or not all(bound.isdigit() or not bound for bound in (start, stop)):
-        raise PoiseError(f"--seeds {text}: write A:B, such as 0:4 for the first four")
-    selected = seeds[int(start or 0) : int(stop) if stop else None]
+    first_text, colon, past_last_text = seed_slice.partition(":")
+    if not colon or not all(bound.isdigit() or not bound for bound in (first_text, past_last_text)):
+        raise PoiseError(f"--seeds {seed_slice}: write A:B, such as 0:4 for the first four")
+    selected = seeds[int(first_text or 0) : int(past_last_text) if past_last_text else None]
     if not selected:
-        raise PoiseError(f"--seeds {text} names none of the experiment's {len(seeds)} seeds")
+        raise PoiseError(f"--seeds {seed_slice} names none of the experiment's {len(seeds)} seeds")
     return selected

@@ -16,7 +16,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from counterpoise.lab.experiments.compare import Comparison, Cost, format_points, interpolate_at
+from counterpoise.lab.experiments.compare import (
+    Comparison,
+    Cost,
+    difference_at_equal_cost,
+    format_points,
+)
 from counterpoise.lab.experiments.curves import HELDOUT_COLUMN, Runs, last_value
 from counterpoise.lab.experiments.design import RunKey
 from counterpoise.lab.experiments.experiment_file import Experiment
@@ -47,43 +52,44 @@ def compare_tuned(
 ) -> list[TunedComparison]:
     """Every other arm against the baseline; empty unless `tuned` is set and all runs are there."""
     design = experiment.design
-    if not experiment.options.tuned or any(key not in runs for key in design.run_keys()):
+    if not experiment.options.tuned or any(run_key not in runs for run_key in design.run_keys()):
         return []
     halves = (list(design.seeds)[::2], list(design.seeds)[1::2])
-    chosen = {
-        arm: tuple(_best_rate(runs, experiment, arm, half, column) for half in halves)
+    best_rates = {
+        arm: tuple(_best_rate(runs, experiment, arm, half_seeds, column) for half_seeds in halves)
         for arm in design.arms
     }
-    others = [arm for arm in design.arms if arm != experiment.baseline]
-    level = bonferroni_level(experiment.options.level, len(others))
+    other_arms = [arm for arm in design.arms if arm != experiment.baseline]
+    level = bonferroni_level(experiment.options.level, len(other_arms))
     comparisons = []
-    for arm in others:
+    for arm in other_arms:
         differences: dict[Cost, list[float]] = {"rollouts": [], "updates": []}
-        for half, judged_seeds in ((0, halves[1]), (1, halves[0])):  # rates of the other half
+        # The rates chosen on one half are judged on the seeds of the other.
+        for half_index, judged_seeds in ((0, halves[1]), (1, halves[0])):
             for seed in judged_seeds:
-                pair = [
-                    runs[RunKey(name, chosen[name][half], seed)]
-                    for name in (arm, experiment.baseline)
-                ]
+                arm_curve, baseline_curve = (
+                    runs[RunKey(arm_name, best_rates[arm_name][half_index], seed)]
+                    for arm_name in (arm, experiment.baseline)
+                )
                 for cost, values in differences.items():
-                    least = min(curve[-1][cost] for curve in pair)
-                    success = [interpolate_at(curve, cost, least, column) for curve in pair]
-                    if success[0] is not None and success[1] is not None:
-                        values.append(success[0] - success[1])
-        if not differences["rollouts"]:  # held-out success was not measured at this setting
+                    difference = difference_at_equal_cost(arm_curve, baseline_curve, cost, column)
+                    if difference is not None:
+                        values.append(difference)
+        # Held-out success was not measured at this setting.
+        if not differences["rollouts"]:
             continue
         comparison = Comparison(
             arm,
             experiment.baseline,
-            chosen[arm][0],
+            best_rates[arm][0],
             rollouts=student_mean(differences["rollouts"], level),
             updates=student_mean(differences["updates"], level),
         )
         comparisons.append(
             TunedComparison(
                 arm,
-                (chosen[arm][0], chosen[arm][1]),
-                (chosen[experiment.baseline][0], chosen[experiment.baseline][1]),
+                (best_rates[arm][0], best_rates[arm][1]),
+                (best_rates[experiment.baseline][0], best_rates[experiment.baseline][1]),
                 comparison,
             )
         )
@@ -93,11 +99,13 @@ def compare_tuned(
 def tuned_numbers(comparisons: Sequence[TunedComparison]) -> list[Number]:
     numbers = []
     for tuned in comparisons:
-        name = f"{tuned.arm} minus {tuned.comparison.baseline}, each at its tuned rate"
+        number_name = f"{tuned.arm} minus {tuned.comparison.baseline}, each at its tuned rate"
         for cost in ("rollouts", "updates"):
             mean = getattr(tuned.comparison, cost)
             numbers.append(
-                Number(f"{name}, equal {cost}", mean.value, mean.low, mean.high, unit="share")
+                Number(
+                    f"{number_name}, equal {cost}", mean.value, mean.low, mean.high, unit="share"
+                )
             )
     return numbers
 
@@ -116,7 +124,7 @@ def tuned_sentence(experiment: Experiment) -> str:
 def _best_rate(
     runs: Runs, experiment: Experiment, arm: str, seeds: Sequence[int], column: str
 ) -> float:
-    """The smaller rate wins a tie."""
+    """The rate with the highest mean final success over `seeds`; the smaller rate wins a tie."""
 
     def mean_success(rate: float) -> float:
         finals = [last_value(column)(runs[RunKey(arm, rate, seed)]) for seed in seeds]

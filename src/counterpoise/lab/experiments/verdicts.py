@@ -14,7 +14,7 @@ from counterpoise.lab.experiments.compare import (
     format_points,
     judge_comparisons,
 )
-from counterpoise.lab.experiments.curves import Runs
+from counterpoise.lab.experiments.curves import HELDOUT_COLUMN, Runs
 from counterpoise.lab.experiments.decision_rule import describe_hypothesis
 from counterpoise.lab.experiments.dose import DoseResponse, dose_numbers, dose_responses
 from counterpoise.lab.experiments.experiment_file import Experiment, Hypothesis
@@ -53,31 +53,33 @@ def judge_experiment(
         + _capitalized_comparisons(compare_with_baseline(runs, experiment, hypothesis.arm))
         for hypothesis, verdict in list(verdicts.items())[1:]
     ]
-    notes += [
-        f"{deciding} at {setting}: {judge_hypothesis(deciding, runs, experiment, column)}. "
-        + _capitalized_comparisons(compare_with_baseline(runs, experiment, deciding.arm, column))
-        for deciding in experiment.hypotheses[:1]
-        for column, setting in list(experiment.heldout_columns.items())[1:]
-    ]
-    tuned = compare_tuned(runs, experiment)
-    notes += [f"{comparison}." for comparison in tuned]
+    first_hypothesis = experiment.hypotheses[0] if experiment.hypotheses else None
+    if first_hypothesis:
+        for column, setting in list(experiment.heldout_columns.items())[1:]:
+            verdict = judge_hypothesis(first_hypothesis, runs, experiment, column)
+            comparisons = compare_with_baseline(runs, experiment, first_hypothesis.arm, column)
+            notes.append(
+                f"{first_hypothesis} at {setting}: {verdict}. "
+                + _capitalized_comparisons(comparisons)
+            )
+    tuned_comparisons = compare_tuned(runs, experiment)
+    notes += [f"{comparison}." for comparison in tuned_comparisons]
     responses = dose_responses(runs, experiment)
     notes += [_dose_note(response, experiment) for response in responses]
     notes += [_collapse_note(results, rate) for rate in experiment.design.rates]
     notes += [_cost_note(results), _progress_note(runs, experiment, failures)]
     notes += describe_reused_runs(runs)
-    if failed := describe_failures(failures, results, experiment):
-        notes += [*failed, FAILURE_BIAS_NOTE]
+    if failure_lines := describe_failures(failures, results, experiment):
+        notes += [*failure_lines, FAILURE_BIAS_NOTE]
     deciding_verdict: Verdict = next(iter(verdicts.values()), "inconclusive")
     because = "No hypothesis was stated."
-    if experiment.hypotheses:
-        deciding = experiment.hypotheses[0]
-        comparisons = compare_with_baseline(runs, experiment, deciding.arm)
-        because = f"{deciding.arm} minus {experiment.baseline}: "
+    if first_hypothesis:
+        comparisons = compare_with_baseline(runs, experiment, first_hypothesis.arm)
+        because = f"{first_hypothesis.arm} minus {experiment.baseline}: "
         because += _describe_comparisons(comparisons)
     numbers = (
         *named_numbers(results, experiment),
-        *tuned_numbers(tuned),
+        *tuned_numbers(tuned_comparisons),
         *dose_numbers(responses, experiment),
     )
     return Finding(deciding_verdict, because, numbers, tuple(note for note in notes if note))
@@ -100,13 +102,17 @@ def hypothesis_verdicts(runs: Runs, experiment: Experiment) -> list[dict[str, st
 
 
 def judge_hypothesis(
-    hypothesis: Hypothesis, runs: Runs, experiment: Experiment, column: str = "heldout"
+    hypothesis: Hypothesis, runs: Runs, experiment: Experiment, column: str = HELDOUT_COLUMN
 ) -> Verdict:
     """The verdict on one hypothesis; without runs at every rate it cannot be refuted."""
     if experiment.options.tuned:
-        tuned = compare_tuned(runs, experiment, column)
+        tuned_comparisons = compare_tuned(runs, experiment, column)
         return judge_comparisons(
-            [arm.comparison for arm in tuned if arm.arm == hypothesis.arm],
+            [
+                tuned_comparison.comparison
+                for tuned_comparison in tuned_comparisons
+                if tuned_comparison.arm == hypothesis.arm
+            ],
             hypothesis.direction,
             experiment.options.margin,
         )
@@ -125,8 +131,8 @@ def _describe_comparisons(comparisons: list[Comparison]) -> str:
 
 
 def _capitalized_comparisons(comparisons: list[Comparison]) -> str:
-    text = _describe_comparisons(comparisons)
-    return text[0].upper() + text[1:]
+    sentences = _describe_comparisons(comparisons)
+    return sentences[0].upper() + sentences[1:]
 
 
 def _collapse_note(results: list[ArmResult], rate: float) -> str:
@@ -136,8 +142,8 @@ def _collapse_note(results: list[ArmResult], rate: float) -> str:
         + ("" if math.isnan(result.collapse_p_value) else f" (p = {result.collapse_p_value:.2g})")
         for result in rate_results
     )
-    test = "in brackets: sign test against the baseline, seed by seed, not adjusted"
-    return f"Collapsed at lr {rate:g}: {counts}; {test}." if rate_results else ""
+    test_note = "in brackets: sign test against the baseline, seed by seed, not adjusted"
+    return f"Collapsed at lr {rate:g}: {counts}; {test_note}." if rate_results else ""
 
 
 def _cost_note(results: list[ArmResult]) -> str:
@@ -159,10 +165,8 @@ def _progress_note(runs: Runs, experiment: Experiment, failures: Failures) -> st
 
 def describe_power(experiment: Experiment) -> str:
     """The smallest difference that the planned seeds can show, known before anything is run."""
-    options, level = (
-        experiment.options,
-        bonferroni_level(experiment.options.level, experiment.family),
-    )
+    options = experiment.options
+    level = bonferroni_level(options.level, experiment.family)
     if len(experiment.design.arms) == 1:
         return "one arm: there is nothing to compare"
     if options.seeds < 2:
@@ -189,27 +193,43 @@ def _family_phrase(family: int) -> str:
 def results_markdown(runs: Runs, experiment: Experiment, failures: Failures = NO_FAILURES) -> str:
     """results.md: one line per verdict, two tables per rate, and what is missing from them."""
     results = arm_results(runs, experiment)
-    lines = [
+    markdown_lines = [
         f"- {hypothesis} than {experiment.baseline}: "
         f"**{judge_hypothesis(hypothesis, runs, experiment)}**. "
         + _capitalized_comparisons(compare_with_baseline(runs, experiment, hypothesis.arm))
         for hypothesis in experiment.hypotheses
     ]
-    lines += [f"- {comparison}." for comparison in compare_tuned(runs, experiment)]
-    lines += [
+    markdown_lines += [f"- {comparison}." for comparison in compare_tuned(runs, experiment)]
+    markdown_lines += [
         f"- {_dose_note(response, experiment)}" for response in dose_responses(runs, experiment)
     ]
     for rate in experiment.design.rates:
         rate_results = [result for result in results if result.rate == rate]
         if rate_results:
-            lines += ["", f"Learning rate {rate:g}:", "", *_outcome_table(rate_results, experiment)]
-            lines += ["", *_measure_table(rate_results)]
+            markdown_lines += [
+                "",
+                f"Learning rate {rate:g}:",
+                "",
+                *_outcome_table(rate_results, experiment),
+            ]
+            markdown_lines += ["", *_measure_table(rate_results)]
     if results:
-        lines += ["", INTERVALS_NOTE]
-    if failed := describe_failures(failures, results, experiment):
-        lines += ["", "Failed:", "", *(f"- {line}" for line in failed), "", FAILURE_BIAS_NOTE]
-    lines += ["", _progress_note(runs, experiment, failures), describe_power(experiment) + "."]
-    return "\n".join(lines) + "\n"
+        markdown_lines += ["", INTERVALS_NOTE]
+    if failure_lines := describe_failures(failures, results, experiment):
+        markdown_lines += [
+            "",
+            "Failed:",
+            "",
+            *(f"- {failure_line}" for failure_line in failure_lines),
+            "",
+            FAILURE_BIAS_NOTE,
+        ]
+    markdown_lines += [
+        "",
+        _progress_note(runs, experiment, failures),
+        describe_power(experiment) + ".",
+    ]
+    return "\n".join(markdown_lines) + "\n"
 
 
 def _outcome_table(results: list[ArmResult], experiment: Experiment) -> list[str]:
@@ -218,22 +238,22 @@ def _outcome_table(results: list[ArmResult], experiment: Experiment) -> list[str
     for setting in columns.values():
         header += [f"success at {setting}", "equal rollouts", "equal updates", "could show"]
     header += ["p (Holm)", "collapsed", "p (signs)"]
-    rows = []
+    table_rows = []
     for result in results:
-        row = [result.arm, str(result.seeds)]
+        table_row = [result.arm, str(result.seeds)]
         for column in columns:
-            row.append(_format_percent(result.success.get(column)))
+            table_row.append(_format_percent(result.success.get(column)))
             comparison = result.vs_baseline.get(column)
-            row += _difference_cells(comparison)
+            table_row += _difference_cells(comparison)
             detectable = comparison.rollouts.detectable if comparison else math.nan
-            row.append("" if math.isnan(detectable) else f"{100 * detectable:.1f}")
-        row += [
+            table_row.append("" if math.isnan(detectable) else f"{100 * detectable:.1f}")
+        table_row += [
             _format_p_value(result.p_value),
             f"{result.collapsed_runs} of {result.seeds}",
             _format_p_value(result.collapse_p_value),
         ]
-        rows.append(row)
-    return _markdown_table(header, rows)
+        table_rows.append(table_row)
+    return _markdown_table(header, table_rows)
 
 
 def _difference_cells(comparison: Comparison | None) -> list[str]:
@@ -245,17 +265,17 @@ def _difference_cells(comparison: Comparison | None) -> list[str]:
 
 
 def _measure_table(results: list[ArmResult]) -> list[str]:
-    rows = [
+    table_rows = [
         [
             result.arm,
             *(
-                _format_measure(result.measures.get(name), percent=measure.percent)
-                for name, measure in MEASURES.items()
+                _format_measure(result.measures.get(measure_name), percent=measure.percent)
+                for measure_name, measure in MEASURES.items()
             ),
         ]
         for result in results
     ]
-    return _markdown_table(["arm", *(measure.label for measure in MEASURES.values())], rows)
+    return _markdown_table(["arm", *(measure.label for measure in MEASURES.values())], table_rows)
 
 
 def _format_p_value(p_value: float) -> str:

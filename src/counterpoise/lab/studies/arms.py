@@ -68,7 +68,8 @@ BUDGETS: dict[str, dict[str, Any]] = {
         "steps": 4, "evaluate_every": 10, "heldout": 256, "samples": 4, "monitor_every": 5,
     },
 }  # fmt: skip
-SIDE_METRICS = {  # to tell "no effect" from "nothing to cancel"
+# Reported beside success, to tell "no effect" from "nothing to cancel".
+SIDE_METRICS = {
     "cancellation": ("cancellation index", mean_over_run("cancellation")),
     "split": ("share of groups split", mean_over_run("split")),
     "largest_sum": (
@@ -83,7 +84,7 @@ SIDE_METRICS = {  # to tell "no effect" from "nothing to cancel"
 def design_runs(lab: Lab, arms: Sequence[str], table: ArmTable = ARMS) -> Design:
     """All runs of these arms: every learning rate with every seed."""
     sizes = lab.sizes
-    options = (
+    common_options = (
         *COMMON,
         f"model.name={lab.model}",
         f"loop.iterations={sizes['iterations']}",
@@ -99,19 +100,19 @@ def design_runs(lab: Lab, arms: Sequence[str], table: ArmTable = ARMS) -> Design
     arm_options = {arm: table[arm] for arm in arms}
     # All arms use the same seeds, so that they can be compared seed by seed.
     seeds = range(lab.seed, lab.seed + sizes["seeds"])
-    return Design("demo", options, arm_options, sizes["rates"], seeds)
+    return Design("demo", common_options, arm_options, sizes["rates"], seeds)
 
 
 def measure_arms(
     lab: Lab, arms: Sequence[str], table: ArmTable = ARMS, read: RunReader = read_curve
 ) -> Records:
     """Train the missing runs in OUT/runs/BUDGET, which all arm studies share, and read all runs."""
-    plan = design_runs(lab, arms, table)
-    runs = {key.name: plan.overrides(key) for key in plan.run_keys()}
+    design = design_runs(lab, arms, table)
+    runs = {run_key.name: design.overrides(run_key) for run_key in design.run_keys()}
     folders = train_runs(runs, lab.out / "runs" / lab.budget, lab.progress)
     records: list[Record] = []
-    for key in plan.run_keys():
-        records += [{**key._asdict(), **record} for record in read(folders[key.name])]
+    for run_key in design.run_keys():
+        records += [{**run_key._asdict(), **record} for record in read(folders[run_key.name])]
     return records
 
 
@@ -122,28 +123,36 @@ def final_success(runs: Runs, arm: str, rate: float, column: str = HELDOUT_COLUM
     )
 
 
-def side_metric(runs: Runs, arm: str, rate: float, name: str) -> tuple[float, float, float] | None:
+def side_metric(
+    runs: Runs, arm: str, rate: float, metric_name: str
+) -> tuple[float, float, float] | None:
     """(mean, minimum, maximum) of a side metric over seeds; None where no run has it."""
-    values = list(values_by_seed(runs, arm, rate, SIDE_METRICS[name][1]).values())
+    values = list(values_by_seed(runs, arm, rate, SIDE_METRICS[metric_name][1]).values())
     return (sum(values) / len(values), min(values), max(values)) if values else None
 
 
 def arm_numbers(runs: Runs, baseline: str = BASELINE) -> tuple[Number, ...]:
     """For every arm: success, differences, detectable differences, and side metrics."""
-    results: list[Number] = []
+    numbers: list[Number] = []
     for rate in learning_rates(runs):
         at_rate = f"lr {rate:g}"
         for arm in arm_names(runs):
-            results.append(as_number(f"{arm}, {at_rate}: success", final_success(runs, arm, rate)))
+            numbers.append(as_number(f"{arm}, {at_rate}: success", final_success(runs, arm, rate)))
             if arm != baseline:
-                (comparison,) = (c for c in compare(runs, arm, baseline) if c.rate == rate)
-                name = f"{arm} minus {baseline}, {at_rate}"
-                results.append(as_number(f"{name}, equal rollouts", comparison.rollouts))
-                results.append(as_number(f"{name}, equal updates", comparison.updates))
+                (comparison,) = (
+                    rate_comparison
+                    for rate_comparison in compare(runs, arm, baseline)
+                    if rate_comparison.rate == rate
+                )
+                number_name = f"{arm} minus {baseline}, {at_rate}"
+                numbers.append(as_number(f"{number_name}, equal rollouts", comparison.rollouts))
+                numbers.append(as_number(f"{number_name}, equal updates", comparison.updates))
                 if has_interval(comparison.rollouts):
-                    name = f"{name}: smallest difference these seeds would show"
-                    results.append(Number(name, comparison.rollouts.detectable, unit="share"))
-            for key, (label, _) in SIDE_METRICS.items():
-                if side_values := side_metric(runs, arm, rate, key):
-                    results.append(Number(f"{arm}, {at_rate}: {label}", side_values[0]))
-    return tuple(results)
+                    number_name = f"{number_name}: smallest difference these seeds would show"
+                    numbers.append(
+                        Number(number_name, comparison.rollouts.detectable, unit="share")
+                    )
+            for metric_name, (label, _) in SIDE_METRICS.items():
+                if side_values := side_metric(runs, arm, rate, metric_name):
+                    numbers.append(Number(f"{arm}, {at_rate}: {label}", side_values[0]))
+    return tuple(numbers)

@@ -14,7 +14,7 @@ from counterpoise.report.charts.series import base_chart, moving_average
 from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.finding import Record, Records
 
-COLOURS = ("series", "negative")  # one a learning rate, slow first
+COLOURS = ("series", "negative")  # one for each learning rate, the smaller rate first
 DASHES = ([1, 0], [5, 3])
 
 
@@ -24,7 +24,10 @@ def draw(records: Records) -> tuple[Figure, ...]:
         _results_figure(runs),
         _differences_figure(runs),
         *(_curves_figure(runs, arm) for arm in arm_names(runs) if arm != BASELINE),
-        *(_side_metric_figure(runs, name) for name in ("cancellation", "largest_sum")),
+        *(
+            _side_metric_figure(runs, metric_name)
+            for metric_name in ("cancellation", "largest_sum")
+        ),
     )
 
 
@@ -44,8 +47,8 @@ def _results_figure(runs: Runs) -> Figure:
         axis="%",
         number=".1%",
     )
-    n = final_success(runs, BASELINE, learning_rates(runs)[0]).n
-    note = f"Mean of {n} seeds with its 95 % interval (Student's t), at equal rollouts."
+    seed_count = final_success(runs, BASELINE, learning_rates(runs)[0]).n
+    note = f"Mean of {seed_count} seeds with its 95 % interval (Student's t), at equal rollouts."
     return Figure(layered_chart, "After training", note, _keys(styles))
 
 
@@ -77,41 +80,45 @@ def _curves_figure(runs: Runs, arm: str) -> Figure:
     """Training success, smoothed, with the range of the seeds; held-out success as points."""
     layers: list[alt.Chart] = []
     axis = alt.Axis(title="rollouts sampled", tickCount=5)
-    x = alt.X("rollouts:Q", axis=axis, scale=alt.Scale(nice=False))
-    y = alt.Y("value:Q", axis=alt.Axis(format="%"), scale=alt.Scale(zero=False))
+    x_axis = alt.X("rollouts:Q", axis=axis, scale=alt.Scale(nice=False))
+    y_axis = alt.Y("value:Q", axis=alt.Axis(format="%"), scale=alt.Scale(zero=False))
     for rate_index, rate in enumerate(learning_rates(runs)):
         for shown_arm, colour in ((BASELINE, "soft"), (arm, COLOURS[rate_index])):
-            line = base_chart(_seed_band(runs, shown_arm, rate))
-            points = base_chart(_heldout_points(runs, shown_arm, rate))
+            band_chart = base_chart(_seed_band(runs, shown_arm, rate))
+            heldout_chart = base_chart(_heldout_points(runs, shown_arm, rate))
             layers += [
-                line.mark_area(style=colour, opacity=0.18).encode(x=x, y="low:Q", y2="high:Q"),
-                line.mark_line(style=colour, strokeDash=DASHES[rate_index]).encode(x=x, y=y),
-                points.mark_point(style=colour, size=40).encode(x=x, y=y),
+                band_chart.mark_area(style=colour, opacity=0.18).encode(
+                    x=x_axis, y="low:Q", y2="high:Q"
+                ),
+                band_chart.mark_line(style=colour, strokeDash=DASHES[rate_index]).encode(
+                    x=x_axis, y=y_axis
+                ),
+                heldout_chart.mark_point(style=colour, size=40).encode(x=x_axis, y=y_axis),
             ]
     layered = alt.LayerChart(
         layer=layers, width="container", height=170, description=f"Learning curves of {arm}"
     )
-    keys = [
+    legend_entries = [
         (COLOURS[index], f"{arm}, lr {rate:g}") for index, rate in enumerate(learning_rates(runs))
     ]
     note = "Training success, smoothed, mean and range of the seeds; points: held-out success."
-    return Figure(layered, arm, note, (*keys, ("soft", BASELINE)))
+    return Figure(layered, arm, note, (*legend_entries, ("soft", BASELINE)))
 
 
 def _seed_band(runs: Runs, arm: str, rate: float) -> list[Record]:
-    by_seed: dict[int, list[Record]] = {}
+    records_by_seed: dict[int, list[Record]] = {}
     for record in _run_records(runs, arm, rate):
         if record["success"] is not None:
-            by_seed.setdefault(record["seed"], []).append(record)
-    smooth = {
+            records_by_seed.setdefault(record["seed"], []).append(record)
+    smoothed_by_seed = {
         seed: moving_average([record["success"] for record in seed_records])[0]
-        for seed, seed_records in by_seed.items()
+        for seed, seed_records in records_by_seed.items()
     }
-    line = []
+    band_points = []
     # All seeds have the same iterations, so the first one gives the x values.
-    for index, first_record in enumerate(next(iter(by_seed.values()))):
-        values = [values[index] for values in smooth.values()]
-        line.append(
+    for index, first_record in enumerate(next(iter(records_by_seed.values()))):
+        values = [values[index] for values in smoothed_by_seed.values()]
+        band_points.append(
             {
                 "rollouts": first_record["rollouts"],
                 "value": fmean(values),
@@ -119,7 +126,7 @@ def _seed_band(runs: Runs, arm: str, rate: float) -> list[Record]:
                 "high": max(values),
             }
         )
-    return line
+    return band_points
 
 
 def _heldout_points(runs: Runs, arm: str, rate: float) -> list[Record]:
@@ -136,26 +143,26 @@ def _heldout_points(runs: Runs, arm: str, rate: float) -> list[Record]:
 def _run_records(runs: Runs, arm: str, rate: float) -> list[Record]:
     return [
         record
-        for key, curve in runs.items()
-        if (key.arm, key.rate) == (arm, rate)
+        for run_key, curve in runs.items()
+        if (run_key.arm, run_key.rate) == (arm, rate)
         for record in curve
     ]
 
 
-def _side_metric_figure(runs: Runs, name: str) -> Figure:
+def _side_metric_figure(runs: Runs, metric_name: str) -> Figure:
     styles = _rate_styles(runs)
     points = [
         forest_point(arm, f"lr {rate:g}", seed_range)
         for arm in arm_names(runs)
         for rate in learning_rates(runs)
-        if (seed_range := side_metric(runs, arm, rate, name))
+        if (seed_range := side_metric(runs, arm, rate, metric_name))
     ]
-    label = SIDE_METRICS[name][0]
+    label = SIDE_METRICS[metric_name][0]
     layered_chart = forest_chart(points, styles, label, f"{label} by arm", zero=True)
     note = {
         "cancellation": "1: the pushes of positive and negative rollouts on a token cancel.",
         "largest_sum": "S_B: sum of the advantages of a group's rollouts in a step; 0 if whole.",
-    }[name]
+    }[metric_name]
     title = label[0].upper() + label[1:]
     return Figure(layered_chart, title, f"{note} Bars: range of the seeds.", _keys(styles))
 

@@ -55,55 +55,57 @@ SUBSETS = {"all": "all tokens", "strongest": "quarter with the largest |value|"}
 
 def measure(lab: Lab) -> Records:
     batch = FixedBatch(lab)
-    sizes, counts, cores = _checked_sizes(lab, len(batch.groups))
+    sizes, rollout_counts, cores = _checked_sizes(lab, len(batch.groups))
     candidates = batch.candidates()
     values = TokenValueStore(lab, batch).value_records(candidates)
-    keys = [group.key for group in batch.groups]
+    group_keys = [group.key for group in batch.groups]
     # The update on the full batch is computed once and shared by all cores.
-    updates = cores * sum(size < len(keys) for size in sizes) + len(counts)
+    updates = cores * sum(size < len(group_keys) for size in sizes) + len(rollout_counts)
     updates_done = 0
 
-    def displaced(rows: Sequence[Row]) -> list[float]:
+    def measure_displacement(rows: Sequence[Row]) -> list[float]:
         nonlocal updates_done
         if rows:
             (delta,) = batch.measure_displacements(candidates, partial(lab.update, rows))
         else:  # no group has signal: nothing moves
             delta = [0.0] * len(candidates)
         updates_done += 1
-        share = VALUES_PROGRESS + (1 - VALUES_PROGRESS) * updates_done / updates
-        lab.progress(f"update {updates_done} of {updates}", share)
+        progress_share = VALUES_PROGRESS + (1 - VALUES_PROGRESS) * updates_done / updates
+        lab.progress(f"update {updates_done} of {updates}", progress_share)
         return delta
 
     records: list[Record] = []
-    full_displacement = displaced(batch.rows)
+    full_displacement = measure_displacement(batch.rows)
     # Prompts are rotated, so that each core comes first and is extended by the prompts after it.
     for core_start in range(0, cores * sizes[0], sizes[0]):
-        rotated_keys = [*keys[core_start:], *keys[:core_start]]
+        rotated_keys = [*group_keys[core_start:], *group_keys[:core_start]]
         core = set(rotated_keys[: sizes[0]])
         for size in sizes:
-            delta = (
+            displacements = (
                 full_displacement
-                if size == len(keys)
-                else displaced(batch.rows_of(rotated_keys[:size]))
+                if size == len(group_keys)
+                else measure_displacement(batch.rows_of(rotated_keys[:size]))
             )
             records += [
-                {"axis": "batch", "size": size, **value, "delta": displacement}
-                for value, displacement in zip(values, delta, strict=True)
-                if value["prompt"] in core
+                {"axis": "batch", "size": size, **value_record, "delta": displacement}
+                for value_record, displacement in zip(values, displacements, strict=True)
+                if value_record["prompt"] in core
             ]
-    for n in counts:
-        rows = keep_first_rollouts(batch.rows, n)
-        delta = full_displacement if len(rows) == len(batch.rows) else displaced(rows)
+    for rollout_count in rollout_counts:
+        rows = keep_first_rollouts(batch.rows, rollout_count)
+        displacements = (
+            full_displacement if len(rows) == len(batch.rows) else measure_displacement(rows)
+        )
         records += [
-            {"axis": "rollouts", "size": n, **value, "delta": displacement}
-            for value, displacement in zip(values, delta, strict=True)
+            {"axis": "rollouts", "size": rollout_count, **value_record, "delta": displacement}
+            for value_record, displacement in zip(values, displacements, strict=True)
         ]
     return records
 
 
 def _checked_sizes(lab: Lab, prompts: int) -> tuple[list[int], list[int], int]:
     """(batch sizes, rollouts per prompt, cores); an error when there are not enough of them."""
-    sizes, counts = sorted(lab.sizes["batch"]), sorted(lab.sizes["rollouts"])
+    sizes, rollout_counts = sorted(lab.sizes["batch"]), sorted(lab.sizes["rollouts"])
     cores = lab.sizes["cores"]
     needed = max(sizes[-1], cores * sizes[0])
     if needed > prompts:
@@ -111,11 +113,11 @@ def _checked_sizes(lab: Lab, prompts: int) -> tuple[list[int], list[int], int]:
             f"a batch of {sizes[-1]} prompts and {cores} cores of {sizes[0]} need {needed} prompts "
             f"and there are {prompts}: raise --size prompts, or lower --size batch and cores"
         )
-    if counts[-1] > GROUP_SIZE:
+    if rollout_counts[-1] > GROUP_SIZE:
         raise PoiseError(
-            f"a prompt has {GROUP_SIZE} rollouts, not {counts[-1]}: lower --size rollouts"
+            f"a prompt has {GROUP_SIZE} rollouts, not {rollout_counts[-1]}: lower --size rollouts"
         )
-    return sizes, counts, cores
+    return sizes, rollout_counts, cores
 
 
 def keep_first_rollouts(rows: Sequence[Row], n: int) -> list[Row]:
@@ -134,13 +136,13 @@ def judge(records: Records) -> Finding:
     growth: dict[tuple[str, str], Interval] = {}
     for axis, unit in AXES.items():
         for subset, label in SUBSETS.items():
-            arms = _records_by_size(records, axis, subset)
+            records_by_size = _records_by_size(records, axis, subset)
             numbers += [
-                Number(f"gap, {size} {unit}, {label}", *value_gap(arm))
-                for size, arm in arms.items()
+                Number(f"gap, {size} {unit}, {label}", *value_gap(size_records))
+                for size, size_records in records_by_size.items()
             ]
-            sizes = list(arms)
-            growth[axis, subset] = gap_change(arms[sizes[-1]], arms[sizes[0]])
+            sizes = list(records_by_size)
+            growth[axis, subset] = gap_change(records_by_size[sizes[-1]], records_by_size[sizes[0]])
             numbers.append(
                 Number(f"from {sizes[0]} to {sizes[-1]} {unit}, {label}", *growth[axis, subset])
             )
@@ -150,18 +152,18 @@ def judge(records: Records) -> Finding:
         numbers.append(
             Number(f"from {sizes[0]} to {sizes[-1]} {unit}, pooled over signs", *pooled_growth)
         )
-    decided = [growth[axis, "all"] for axis in AXES]
+    judged_growths = [growth[axis, "all"] for axis in AXES]
     return Finding(
-        verdict_from_intervals(decided),
-        f"The gap changes by {format_interval(decided[0])} from the smallest batch to the largest "
-        f"and by {format_interval(decided[1])} from one rollout a prompt to eight; on the quarter "
-        "of tokens with the largest |value| by "
+        verdict_from_intervals(judged_growths),
+        f"The gap changes by {format_interval(judged_growths[0])} from the smallest batch to the "
+        f"largest and by {format_interval(judged_growths[1])} from one rollout a prompt to eight; "
+        "on the quarter of tokens with the largest |value| by "
         f"{format_interval(growth['batch', 'strongest'])} and "
         f"{format_interval(growth['rollouts', 'strongest'])}.",
         tuple(numbers),
         (
-            f"Changes of {detectable_gap(decided[0]):.3f} over batch size and "
-            f"{detectable_gap(decided[1]):.3f} over rollouts would usually have been seen.",
+            f"Changes of {detectable_gap(judged_growths[0]):.3f} over batch size and "
+            f"{detectable_gap(judged_growths[1]):.3f} over rollouts would usually have been seen.",
             "One rollout a prompt has no group baseline: A = r, so wrong rollouts carry no signal.",
         ),
     )
@@ -170,13 +172,16 @@ def judge(records: Records) -> Finding:
 def _records_by_size(records: Records, axis: str, subset: str) -> dict[int, list[Record]]:
     """The records of every size, in order; all sizes have the same tokens."""
     axis_records = [record for record in records if record["axis"] == axis]
-    arms = {
+    records_by_size = {
         size: [record for record in axis_records if record["size"] == size]
         for size in sorted({record["size"] for record in axis_records})
     }
     if subset == "all":
-        return arms
-    return {size: pool_signs(strongest_quarter(arm)) for size, arm in arms.items()}
+        return records_by_size
+    return {
+        size: pool_signs(strongest_quarter(size_records))
+        for size, size_records in records_by_size.items()
+    }
 
 
 # -- draw -----------------------------------------------------------------------------------------
@@ -191,9 +196,9 @@ def draw(records: Records) -> tuple[Figure, ...]:
     }
     for axis, unit in AXES.items():
         points = [
-            gap_point(str(size), subset, value_gap(arm))
+            gap_point(str(size), subset, value_gap(size_records))
             for subset in SUBSETS
-            for size, arm in _records_by_size(records, axis, subset).items()
+            for size, size_records in _records_by_size(records, axis, subset).items()
         ]
         gap_plot = gap_chart(
             points,
@@ -205,8 +210,8 @@ def draw(records: Records) -> tuple[Figure, ...]:
             "Boosted minus suppressed; all tokens: mean of both signs of rollouts; the quarter: "
             f"signs pooled. 95 % intervals over prompts. {notes[axis]}"
         )
-        keys = (("series", SUBSETS["all"]), ("soft", SUBSETS["strongest"]))
-        figures.append(Figure(gap_plot, titles[axis], note, keys))
+        legend_entries = (("series", SUBSETS["all"]), ("soft", SUBSETS["strongest"]))
+        figures.append(Figure(gap_plot, titles[axis], note, legend_entries))
     return tuple(figures)
 
 

@@ -5,9 +5,9 @@ part, with their first rollout (whose tokens are the candidates) in every compos
 
     k of 8 right, k = 1, 2, 4, 6, 7        the first k right and the first 8 - k wrong rollouts
 
-Prompts, candidates and number of rollouts are the same each time; advantages are those of the
-eight. One GRPO step (fresh AdamW) each, from one checkpoint. With k the advantages of right and
-wrong rollouts change too (1 of 8: +2.5 and -0.4); that is part of what a composition is.
+Prompts, candidates and number of rollouts are the same each time; advantages are computed from the
+eight rollouts. One GRPO step (fresh AdamW) each, from one checkpoint. The advantages of right and
+wrong rollouts change with k (1 of 8: +2.5 and -0.4); that is part of what a composition is.
 
 Replicated: the gap at 4 of 8 exceeds that at 1 of 8 and that at 7 of 8, both intervals of the
 difference above 0. Not replicated: either lies below 0. Inconclusive otherwise.
@@ -61,24 +61,28 @@ def measure(lab: Lab) -> Records:
     )
     # Groups with too few right or wrong rollouts drop out, and their candidates with them.
     usable = [usable_group for group in groups if (usable_group := select_needed_rollouts(group))]
-    keys = {group.key for group in usable}
+    usable_keys = {group.key for group in usable}
     candidates = [
-        candidate for candidate in batch.candidates() if batch.rows[candidate.row].group in keys
+        candidate
+        for candidate in batch.candidates()
+        if batch.rows[candidate.row].group in usable_keys
     ]
     values = TokenValueStore(lab, batch).value_records(candidates)
-    members = [
+    rows_by_group = [
         list(rows) for _, rows in groupby(lab.credit_rows(usable), key=lambda row: row.group)
     ]
     records: list[Record] = []
     for compositions_done, right in enumerate(RIGHT_COUNTS, 1):
-        rows = [row for group_rows in members for row in compose_rows(group_rows, right)]
-        (delta,) = batch.measure_displacements(candidates, partial(lab.update, rows))
+        rows = [row for group_rows in rows_by_group for row in compose_rows(group_rows, right)]
+        (displacements,) = batch.measure_displacements(candidates, partial(lab.update, rows))
         records += [
-            {"right": right, **value, "delta": displacement}
-            for value, displacement in zip(values, delta, strict=True)
+            {"right": right, **value_record, "delta": displacement}
+            for value_record, displacement in zip(values, displacements, strict=True)
         ]
-        share = VALUES_PROGRESS + (1 - VALUES_PROGRESS) * compositions_done / len(RIGHT_COUNTS)
-        lab.progress(f"composition {compositions_done} of {len(RIGHT_COUNTS)}", share)
+        progress_share = VALUES_PROGRESS + (1 - VALUES_PROGRESS) * compositions_done / len(
+            RIGHT_COUNTS
+        )
+        lab.progress(f"composition {compositions_done} of {len(RIGHT_COUNTS)}", progress_share)
     return records
 
 
@@ -90,14 +94,16 @@ def extend_groups(lab: Lab, groups: Sequence[Group], extra: int) -> list[Group]:
         [seed_for(lab.seed, f"composition/{group.key}", index=index) for index in range(extra)]
         for group in groups
     ]
-    drawn_PG = sample(lab.policy, [tokens for _, tokens in encoded], seeds_PG, lab.config.sample)
-    texts = [response.text for responses in drawn_PG for response in responses]
+    responses_PG = sample(
+        lab.policy, [tokens for _, tokens in encoded], seeds_PG, lab.config.sample
+    )
+    texts = [response.text for responses in responses_PG for response in responses]
     problems = [prompt for prompt, _ in encoded for _ in range(extra)]
     rewards = score_responses(lab.verifier, texts, problems).rewards
-    more = build_groups(encoded, drawn_PG, rewards, iteration=0)
+    extra_groups = build_groups(encoded, responses_PG, rewards, iteration=0)
     return [
-        replace(old, rollouts=(*old.rollouts, *new.rollouts))
-        for old, new in zip(groups, more, strict=True)
+        replace(group_so_far, rollouts=(*group_so_far.rollouts, *extra_group.rollouts))
+        for group_so_far, extra_group in zip(groups, extra_groups, strict=True)
     ]
 
 
@@ -122,12 +128,12 @@ def compose_rows(rows: Sequence[Row], right: int) -> list[Row]:
 
 
 def judge(records: Records) -> Finding:
-    arms = {
+    records_by_right = {
         right: [record for record in records if record["right"] == right] for right in RIGHT_COUNTS
     }
-    gaps = {right: value_gap(arm) for right, arm in arms.items()}
-    ends = {
-        right: gap_change(arms[BALANCED], arms[right])
+    gaps = {right: value_gap(right_records) for right, right_records in records_by_right.items()}
+    gap_differences = {
+        right: gap_change(records_by_right[BALANCED], records_by_right[right])
         for right in (RIGHT_COUNTS[0], RIGHT_COUNTS[-1])
     }
     numbers = [
@@ -138,14 +144,17 @@ def judge(records: Records) -> Finding:
         Number(
             f"gap, {BALANCED} of {GROUP_SIZE} right minus {right} of {GROUP_SIZE}", *gap_interval
         )
-        for right, gap_interval in ends.items()
+        for right, gap_interval in gap_differences.items()
     ]
     numbers += [
-        Number(f"gap pooled over signs, {right} of {GROUP_SIZE} right", *value_gap(pool_signs(arm)))
-        for right, arm in arms.items()
+        Number(
+            f"gap pooled over signs, {right} of {GROUP_SIZE} right",
+            *value_gap(pool_signs(right_records)),
+        )
+        for right, right_records in records_by_right.items()
     ]
     prompts = len({record["prompt"] for record in records})
-    sparse, saturated = ends.values()
+    sparse, saturated = gap_differences.values()
     return Finding(
         verdict_from_intervals([sparse, saturated]),
         f"Against {BALANCED} of {GROUP_SIZE} right ({format_interval(gaps[BALANCED])}) the gap is "

@@ -1,7 +1,7 @@
-"""Describes each study, its figure and the paper's claim, without importing it.
+"""Describe each study, its figure and the paper's claim, without importing it.
 
 A study's file imports torch, the lab and its charts, which takes seconds; a list needs only two
-strings. They are read from the source text of `STUDY = Study(...)`, where both are literals.
+strings. Both are read from the source text of `STUDY = Study(...)`, where they are literals.
 """
 
 from __future__ import annotations
@@ -35,9 +35,12 @@ def describe_study(name: str) -> StudyDescription:
                 targets=[ast.Name(id=assigned_name)], value=ast.Call(keywords=keywords)
             ):
                 if assigned_name == attribute:
-                    values_by_name = {keyword.arg: keyword.value for keyword in keywords}
+                    value_nodes = {keyword.arg: keyword.value for keyword in keywords}
                     return StudyDescription(
-                        *(ast.literal_eval(values_by_name[key]) for key in ("shows", "claim"))
+                        *(
+                            ast.literal_eval(value_nodes[field_name])
+                            for field_name in ("shows", "claim")
+                        )
                     )
     raise AssertionError(f"{module} has no {attribute} = Study(shows=..., claim=...)")
 
@@ -49,7 +52,7 @@ def list_studies() -> None:
     from counterpoise.terminal import TerminalConsole
 
     table = Table("study", "shows", "what the paper says", box=None, header_style="bold")
-    for name in STUDIES:
-        description = describe_study(name)
-        table.add_row(name, description.shows, description.claim)
+    for study_name in STUDIES:
+        description = describe_study(study_name)
+        table.add_row(study_name, description.shows, description.claim)
     TerminalConsole().print(table)

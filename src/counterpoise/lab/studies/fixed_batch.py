@@ -72,13 +72,16 @@ class FixedBatch:
         ):
             tokens = list(members)
             rng = rng_for(self.lab.seed, f"candidates/{self.rows[row_index].group}")
-            for name in ("open", "closed"):
-                pool = [token for token in tokens if token.is_open == (name == "open")]
-                count = min(len(pool), self.lab.sizes[name])
-                picked = sorted(rng.permutation(len(pool))[:count])
+            for token_kind in ("open", "closed"):
+                pool = [token for token in tokens if token.is_open == (token_kind == "open")]
+                count = min(len(pool), self.lab.sizes[token_kind])
+                picked_indices = sorted(rng.permutation(len(pool))[:count])
                 # Both kinds are always drawn: the open ones must not depend on `closed`.
-                if name == "open" or closed:
-                    selected += [replace(pool[pick], weight=len(pool) / count) for pick in picked]
+                if token_kind == "open" or closed:
+                    selected += [
+                        replace(pool[pool_index], weight=len(pool) / count)
+                        for pool_index in picked_indices
+                    ]
         return selected
 
     def open_tokens(self) -> list[Candidate]:
@@ -89,27 +92,29 @@ class FixedBatch:
         """
         pool = [token for token in self.tokens_of_rows(range(len(self.rows))) if token.is_open]
         order = rng_for(self.lab.seed, "all open").permutation(len(pool))
-        return sorted((pool[pick] for pick in order), key=lambda token: self.rows[token.row].index)
+        return sorted(
+            (pool[pool_index] for pool_index in order), key=lambda token: self.rows[token.row].index
+        )
 
     def tokens_of_rows(self, rows: Sequence[int]) -> list[Candidate]:
         """All tokens of some rows under the model as loaded."""
-        key = tuple(rows)
-        if key not in self._tokens:
+        row_indices = tuple(rows)
+        if row_indices not in self._tokens:
             # Read once with the loaded weights; the rows fix the batch layout and the rounding.
-            token_snapshot = self._snapshot_rows(key)
+            token_snapshot = self._snapshot_rows(row_indices)
             columns = (
                 token_snapshot.rows,
                 token_snapshot.positions,
                 token_snapshot.logprobs.double(),
                 token_snapshot.entropies.double(),
             )
-            self._tokens[key] = [
-                Candidate(key[row], position, logprob, entropy)
-                for row, position, logprob, entropy in zip(
+            self._tokens[row_indices] = [
+                Candidate(row_indices[row_number], position, logprob, entropy)
+                for row_number, position, logprob, entropy in zip(
                     *(column.tolist() for column in columns), strict=True
                 )
             ]
-        return self._tokens[key]
+        return self._tokens[row_indices]
 
     # -- updates -------------------------------------------------------------------------------
 
@@ -121,19 +126,19 @@ class FixedBatch:
         The weights are restored at the end. Log-probabilities before and after come from passes
         over the same rows, so an update that changes nothing displaces nothing.
         """
-        rows = tuple(sorted({candidate.row for candidate in candidates}))
-        tokens_before = self.tokens_of_rows(rows)
+        row_indices = tuple(sorted({candidate.row for candidate in candidates}))
+        tokens_before = self.tokens_of_rows(row_indices)
         # Candidates may repeat and come in any order; the pass has each row once, in row order.
-        index_of = {
+        index_by_place = {
             (candidate.row, candidate.position): index
             for index, candidate in enumerate(tokens_before)
         }
-        indices = [index_of[candidate.row, candidate.position] for candidate in candidates]
+        indices = [index_by_place[candidate.row, candidate.position] for candidate in candidates]
         displacements: list[list[float]] = []
         with self.lab.unchanged():
             for update in updates:
                 update()
-                logprobs_now = self._snapshot_rows(rows).logprobs.double().tolist()
+                logprobs_now = self._snapshot_rows(row_indices).logprobs.double().tolist()
                 displacements.append(
                     [logprobs_now[index] - tokens_before[index].logprob for index in indices]
                 )
@@ -143,7 +148,7 @@ class FixedBatch:
         config = self.lab.config
         return take_snapshot(
             self.lab.policy,
-            [self.rows[i] for i in rows],
+            [self.rows[row_index] for row_index in rows],
             config.sample.temperature,
             config.update.micro_tokens,
         )
@@ -156,4 +161,7 @@ def recredit(rows: Sequence[Row]) -> list[Row]:
     """
     rewards_G = np.array([row.content.reward for row in rows])
     advantages_G = rewards_G if len(rows) == 1 else advantages.grpo(rewards_G)
-    return [replace(row, advantage=float(a)) for row, a in zip(rows, advantages_G, strict=True)]
+    return [
+        replace(row, advantage=float(advantage))
+        for row, advantage in zip(rows, advantages_G, strict=True)
+    ]

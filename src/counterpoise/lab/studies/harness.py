@@ -52,16 +52,15 @@ class Lab:
         rows = lab.rows(prompts=16)                 # sampled, verified, credited and scored
         with lab.unchanged():                       # Algorithm 2: back to the checkpoint afterwards
             lab.update(rows, optimizer="sgd", lr=0.1)
-            after = snapshot(lab.policy, rows)
+            after = take_snapshot(lab.policy, rows)
     """
 
     model: str
     budget: str  # "quick" | "full"
     out: Path  # studies may keep runs and caches under it
     seed: int = 0
-    rollouts: Path | None = (
-        None  # read batches from here instead of sampling them; see stored_rollouts.py
-    )
+    # A folder to read batches from, instead of sampling them; see stored_rollouts.py.
+    rollouts: Path | None = None
     options: Sequence[str] = ()  # options of the run, as --set takes them
     # Sizes that replace the budget's.
     size_overrides: Mapping[str, Any] = field(default_factory=dict)
@@ -93,12 +92,12 @@ class Lab:
 
     def config_with(self, *options: str) -> RunConfig:
         """The demo's configuration with this model and further `options`, as --set takes them."""
-        changes = [f"model.name={self.model}", f"loop.seed={self.seed}", "model.dtype=float32"]
-        changes.append(f"verify.workers={max(2, min(8, os.cpu_count() or 2))}")
+        overrides = [f"model.name={self.model}", f"loop.seed={self.seed}", "model.dtype=float32"]
+        overrides.append(f"verify.workers={max(2, min(8, os.cpu_count() or 2))}")
         if self.model != "embedded":
-            changes += [f"update.lr={PRETRAINED_LR}", f"update.micro_tokens={MICRO_TOKENS}"]
+            overrides += [f"update.lr={PRETRAINED_LR}", f"update.micro_tokens={MICRO_TOKENS}"]
         # Later options win: the user's come after these, a study's own come last.
-        return load_config("demo", [*changes, *self.options, *options])
+        return load_config("demo", [*overrides, *self.options, *options])
 
     @property
     def learning_rates(self) -> dict[str, float]:
@@ -133,6 +132,7 @@ class Lab:
 
     def release_memory(self) -> None:
         """Release the GPU memory of the sampler and the allocator between two studies."""
+        # A cached property is in __dict__ once it was read: do not load a model to release it.
         if "policy" in self.__dict__ and self.policy.device.type == "cuda":
             release_graphs(self.policy.decoder)
             gc.collect()
@@ -148,11 +148,11 @@ class Lab:
         """Rollouts of the model as loaded; each `batch` has other prompts."""
         if self.rollouts is not None:
             return select_batch(self.stored_groups, prompts, batch)
-        key = (prompts, batch)
+        batch_key = (prompts, batch)
         # Studies of one command share batches, so each is sampled and verified once.
-        if key not in self._groups:
-            sample = replace(self.config.sample, prompts=prompts)
-            config = replace(self.config, sample=sample)
+        if batch_key not in self._groups:
+            sample_config = replace(self.config.sample, prompts=prompts)
+            config = replace(self.config, sample=sample_config)
             prompts_of_batch = pick_prompts(self.encoded_prompts, config, batch)
             responses_PG = draw_responses(
                 SamplerBinding(self.policy), prompts_of_batch, config, batch
@@ -160,15 +160,15 @@ class Lab:
             texts = [response.text for responses in responses_PG for response in responses]
             problems = [prompt for prompt, _ in prompts_of_batch for _ in range(GROUP_SIZE)]
             rewards = score_responses(self.verifier, texts, problems).rewards
-            self._groups[key] = build_groups(prompts_of_batch, responses_PG, rewards, batch)
-        return self._groups[key]
+            self._groups[batch_key] = build_groups(prompts_of_batch, responses_PG, rewards, batch)
+        return self._groups[batch_key]
 
     def rows(self, prompts: int, batch: int = 1) -> list[Row]:
         """The rows of `groups` that have an advantage, with log-probabilities; computed once."""
-        key = (prompts, batch)
-        if key not in self._rows:
-            self._rows[key] = self.credit_rows(self.groups(prompts, batch))
-        return list(self._rows[key])
+        batch_key = (prompts, batch)
+        if batch_key not in self._rows:
+            self._rows[batch_key] = self.credit_rows(self.groups(prompts, batch))
+        return list(self._rows[batch_key])
 
     def credit_rows(self, groups: Sequence[Group]) -> list[Row]:
         """Rows with signal, with GRPO advantages and the trainer's log-probabilities."""

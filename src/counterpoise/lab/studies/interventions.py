@@ -28,7 +28,7 @@ from counterpoise.lab.studies.study import Study
 from counterpoise.statistics.finding import Finding, Records
 
 TESTED_ARMS = ("shuffled", "QB", "RB", "QB+RB", "zigzag", "token_balanced")
-ARM = "QB+RB"
+JUDGED_ARM = "QB+RB"
 SMALLEST_PAPER_GAIN = 0.017
 
 
@@ -38,10 +38,12 @@ def measure(lab: Lab) -> Records:
 
 def judge(records: Records) -> Finding:
     runs = group_by_run(records)
-    comparisons = compare(runs, ARM, BASELINE)
+    comparisons = compare(runs, JUDGED_ARM, BASELINE)
     # Only QB+RB is judged; the other arms are reported beside it.
     other_comparisons = {
-        arm: compare(runs, arm, BASELINE) for arm in arm_names(runs) if arm not in (BASELINE, ARM)
+        arm: compare(runs, arm, BASELINE)
+        for arm in arm_names(runs)
+        if arm not in (BASELINE, JUDGED_ARM)
     }
     return Finding(
         judge_comparisons(comparisons, "better", SMALLEST_PAPER_GAIN),
@@ -53,8 +55,8 @@ def judge(records: Records) -> Finding:
             "The other arms minus shuffled, at equal rollouts: "
             + "; ".join(
                 f"{arm} at lr {comparison.rate:g} {format_points(comparison.rollouts)}"
-                for arm, comparisons in other_comparisons.items()
-                for comparison in comparisons
+                for arm, arm_comparisons in other_comparisons.items()
+                for comparison in arm_comparisons
             )
             + ".",
             "Arms with RB train on batches in which every row has signal; the others also have "

@@ -1,4 +1,4 @@
-"""Writes a folder of studies as one page: the paper's claim, our numbers, and the rule that judges.
+"""Write a folder of studies as one page: the paper's claim, our numbers, and the rule that judges.
 
 An experiment (lab/experiments/) is a user's own study: it may have several hypotheses, each with a
 verdict, and has no paper behind it. If it is alone in its folder, the page carries its title.
@@ -107,8 +107,12 @@ def hypothesis_verdicts(result: StudyResult) -> list[tuple[str, str]]:
 
 def study_panel(folder: Path, result: StudyResult) -> Panel:
     sizes = result.get("sizes") or {}
-    settings = {key: result[key] for key in ("model", "budget", "seed") if key in result} | sizes
-    figures, why_none = _figures(folder, result["study"])
+    settings = {
+        result_key: result[result_key]
+        for result_key in ("model", "budget", "seed")
+        if result_key in result
+    } | sizes
+    figures, no_figures_reason = _figures(folder, result["study"])
     return Panel(
         result["title"],
         "",
@@ -124,9 +128,12 @@ def study_panel(folder: Path, result: StudyResult) -> Panel:
             one=result,
             numbers=[_number_row(number) for number in result["numbers"]],
             first=VISIBLE_NUMBERS,
-            settings=[(name, _format_setting(value)) for name, value in settings.items()],
+            settings=[
+                (setting_name, _format_setting(setting_value))
+                for setting_name, setting_value in settings.items()
+            ],
             took=format_duration(result.get("seconds") or 0.0),
-            why_none=why_none,
+            why_none=no_figures_reason,
             papers=any(number.get("paper") is not None for number in result["numbers"]),
         ),
         label=result["study"].replace("_", " "),
@@ -134,18 +141,18 @@ def study_panel(folder: Path, result: StudyResult) -> Panel:
     )
 
 
-def _figures(folder: Path, name: str) -> tuple[tuple[Figure, ...], str]:
+def _figures(folder: Path, study_name: str) -> tuple[tuple[Figure, ...], str]:
     """(figures, reason if there are none). They are drawn from the table, without a model."""
-    if (folder / f"{name}.toml").is_file():
+    if (folder / f"{study_name}.toml").is_file():
         from counterpoise.lab.experiments.charts import load_figures
 
-        return load_figures(folder, name), ""
-    if name not in STUDIES:
-        return (), f"This version has no study called {name}, so its figures cannot be drawn."
-    records = read_records(folder / f"{name}.parquet")
+        return load_figures(folder, study_name), ""
+    if study_name not in STUDIES:
+        return (), f"This version has no study called {study_name}, so its figures cannot be drawn."
+    records = read_records(folder / f"{study_name}.parquet")
     if records is None:
-        return (), f"{name}.parquet is missing, so the figures cannot be drawn."
-    return load_study(name).draw(records[0]), ""
+        return (), f"{study_name}.parquet is missing, so the figures cannot be drawn."
+    return load_study(study_name).draw(records[0]), ""
 
 
 # -- numbers ------------------------------------------------------------------------------------
@@ -155,7 +162,7 @@ def _number_row(number: dict[str, Any]) -> dict[str, Any]:
     """A number as text, and its positions in percent along a scale of its own."""
     unit = number.get("unit") or ""
     value, low, high, paper = (
-        _finite_or_none(number.get(key)) for key in ("value", "low", "high", "paper")
+        _finite_or_none(number.get(number_key)) for number_key in ("value", "low", "high", "paper")
     )
     interval = (
         f"{format_number(low, unit)} to {format_number(high, unit)}"
@@ -163,14 +170,14 @@ def _number_row(number: dict[str, Any]) -> dict[str, Any]:
         else ""
     )
     # Every number has a scale of its own that includes 0; shares use the whole range up to 100 %.
-    finite_values = [value for value in (value, low, high, paper, 0.0) if value is not None]
+    finite_values = [bound for bound in (value, low, high, paper, 0.0) if bound is not None]
     scale_start, scale_end = min(finite_values), max(finite_values)
     if unit == "share" and scale_start >= 0 and scale_end <= 1:
         scale_end = 1.0
-    width = scale_end - scale_start or 1.0
+    scale_width = scale_end - scale_start or 1.0
 
-    def at(position: float | None) -> float | None:
-        return None if position is None else round(100 * (position - scale_start) / width, 2)
+    def scale_position(position: float | None) -> float | None:
+        return None if position is None else round(100 * (position - scale_start) / scale_width, 2)
 
     return {
         "name": number["name"],
@@ -179,11 +186,11 @@ def _number_row(number: dict[str, Any]) -> dict[str, Any]:
         "paper": format_number(paper, unit),
         "unit": "" if unit == "share" else unit,
         "at": {
-            "value": at(value),
-            "low": at(low),
-            "high": at(high),
-            "paper": at(paper),
-            "zero": at(0.0),
+            "value": scale_position(value),
+            "low": scale_position(low),
+            "high": scale_position(high),
+            "paper": scale_position(paper),
+            "zero": scale_position(0.0),
         },
     }
 
@@ -199,13 +206,13 @@ def format_number(value: float | None, unit: str) -> str:
         return "–"
     if unit == "share":
         percent = 100 * value
-        plain = percent == 0 or abs(percent) >= 0.1
-        text = f"{percent:.1f}\u2009%" if plain else f"{percent:.2g}\u2009%"
+        has_one_decimal = percent == 0 or abs(percent) >= 0.1
+        formatted = f"{percent:.1f}\u2009%" if has_one_decimal else f"{percent:.2g}\u2009%"
     elif abs(value) >= 1000:
-        text = f"{value:,.0f}"
+        formatted = f"{value:,.0f}"
     else:
-        text = f"{value:.3g}"
-    return text.replace("-", "−")
+        formatted = f"{value:.3g}"
+    return formatted.replace("-", "−")
 
 
 def _finite_or_none(value: Any) -> float | None:

@@ -34,10 +34,12 @@ class PartialResults:
         saved_records, self.earlier_seconds = read_records(path, settings) or ([], 0.0)
         self.records_by_part: dict[str, list[Record]] = {}
         for record in saved_records:
-            name = record.pop("part")
+            part_name = record.pop("part")
             # The table fills missing keys with null; drop them to get the records as measured.
-            present_values = {key: value for key, value in record.items() if value is not None}
-            self.records_by_part.setdefault(name, []).append(present_values)
+            present_values = {
+                column: value for column, value in record.items() if value is not None
+            }
+            self.records_by_part.setdefault(part_name, []).append(present_values)
         self.start = self.last_save = time.perf_counter()
 
     def __call__(self, name: str, measure: Callable[[], Records]) -> Records:
@@ -54,8 +56,8 @@ class PartialResults:
 
     def save(self) -> None:
         table_rows = [
-            {"part": name, **record}
-            for name, records in self.records_by_part.items()
+            {"part": part_name, **record}
+            for part_name, records in self.records_by_part.items()
             for record in records
         ]
         if table_rows:
@@ -64,12 +66,15 @@ class PartialResults:
 
 
 def measure_batches(
-    lab: Lab, measure_batch: Callable[[Lab, int], Records], doing: str = "", share: float = 1.0
+    lab: Lab,
+    measure_batch: Callable[[Lab, int], Records],
+    label_prefix: str = "",
+    share: float = 1.0,
 ) -> list[Record]:
     """The records of all batches, numbered from 1. Progress runs up to `share` of the study."""
     records: list[Record] = []
     batches = lab.sizes["batches"]
     for batch in range(1, batches + 1):
         records += lab.measure_part(f"batch {batch}", partial(measure_batch, lab, batch))
-        lab.progress(f"{doing}batch {batch} of {batches}", share * batch / batches)
+        lab.progress(f"{label_prefix}batch {batch} of {batches}", share * batch / batches)
     return records

@@ -80,6 +80,7 @@ def _measure_batch(lab: Lab, batch: int) -> list[Record]:
     texts = [token_texts(lab.policy.tokenizer, row.content.response_tokens) for row in rows]
     category_N = np.concatenate([token_categories(row_texts, tagger) for row_texts in texts])
     for optimizer, lr in lab.learning_rates.items():
+        # Clipping would scale the two updates by different factors.
         step = partial(lab.update, optimizer=optimizer, lr=lr, max_grad_norm=0.0)
         displacements = measure_polarity(lab.policy, rows, step)
         for update, update_delta in (
@@ -129,31 +130,37 @@ def _category_sums(
 def judge(records: Records) -> Finding:
     numbers: list[Number] = []
     changes: dict[tuple[str, str], Interval] = {}
-    flips: list[float] = []
+    flip_shares: list[float] = []
     for optimizer in OPTIMIZERS:
         optimizer_records = _matching(records, optimizer=optimizer)
         prompts = [record["prompt"] for record in optimizer_records]
-        for name, category_names in CATEGORY_KINDS.items():
-            share = {
+        for kind_name, category_names in CATEGORY_KINDS.items():
+            share_by_update = {
                 update: _share(optimizer_records, update, category_names) for update in UPDATES
             }
-            for update, statistic in share.items():
-                label = f"{name} share of boosted mass, {UPDATE_NAMES[update]}, {optimizer}"
+            for update, statistic in share_by_update.items():
+                label = f"{kind_name} share of boosted mass, {UPDATE_NAMES[update]}, {optimizer}"
                 numbers.append(Number(label, *bootstrap_interval(prompts, statistic), unit="share"))
-            change = bootstrap_interval(prompts, _change(share["joint"], share["positive"]))
-            changes[name, optimizer] = change
-            numbers.append(Number(f"change of {name} share, {optimizer}", *change, unit="share"))
+            change = bootstrap_interval(
+                prompts, _change(share_by_update["joint"], share_by_update["positive"])
+            )
+            changes[kind_name, optimizer] = change
+            numbers.append(
+                Number(f"change of {kind_name} share, {optimizer}", *change, unit="share")
+            )
         for sign in SIGNS:
             for update in UPDATES:
                 flip_interval = _rate(
                     _matching(optimizer_records, update=update, sign=sign), "flipped"
                 )
-                flips.append(flip_interval[0])
+                flip_shares.append(flip_interval[0])
                 label = f"flipped in {sign} rollouts, {UPDATE_NAMES[update]}, {optimizer}"
                 numbers.append(Number(label, *flip_interval, unit="share"))
     template, reasoning = changes["template", "adamw"], changes["reasoning", "adamw"]
     template_before = numbers[0]  # positive-only, AdamW
-    percentages = [100 * share for share in (*template, *reasoning, *flips[:2])]
+    percentages = [
+        100 * share_by_update for share_by_update in (*template, *reasoning, *flip_shares[:2])
+    ]
     return Finding(
         verdict_from_shares(template_before.high, template, reasoning),
         "From positive-only to joint the share of boosted mass on template tokens changes by "
@@ -190,16 +197,18 @@ def _notes(records: Records, template: float, function: Interval) -> tuple[str, 
     return tuple(notes)
 
 
-def _matching(records: Records, **wanted: str) -> list[Record]:
+def _matching(records: Records, **required_values: str) -> list[Record]:
     return [
-        record for record in records if all(record[name] == value for name, value in wanted.items())
+        record
+        for record in records
+        if all(record[column] == column_value for column, column_value in required_values.items())
     ]
 
 
-def _share(records: Records, update: str, wanted: Sequence[str]) -> Statistic:
+def _share(records: Records, update: str, category_names: Sequence[str]) -> Statistic:
     """The share of the update's boosted mass in the wanted categories, as a function of weights."""
     mass_N = np.array([record["boosted_mass"] * (record["update"] == update) for record in records])
-    inside_N = np.array([record["category"] in wanted for record in records])
+    inside_N = np.array([record["category"] in category_names for record in records])
 
     def share(w_N: Weights) -> float:
         total = w_N @ mass_N
@@ -214,10 +223,8 @@ def _change(joint: Statistic, positive: Statistic) -> Statistic:
 
 def _rate(records: Records, column: str) -> Interval:
     """The mean of a column per token, pooled over records."""
-    prompts, tokens = (
-        [record["prompt"] for record in records],
-        [record["tokens"] for record in records],
-    )
+    prompts = [record["prompt"] for record in records]
+    tokens = [record["tokens"] for record in records]
     return ratio_interval(prompts, [record[column] for record in records], tokens)
 
 
@@ -234,10 +241,8 @@ def draw(records: Records) -> tuple[Figure, ...]:
 
 def _shares(records: Records, optimizer: str) -> Figure:
     optimizer_records = _matching(records, optimizer=optimizer)
-    prompts, tokens = (
-        [record["prompt"] for record in optimizer_records],
-        sum(record["tokens"] for record in optimizer_records),
-    )
+    prompts = [record["prompt"] for record in optimizer_records]
+    tokens = sum(record["tokens"] for record in optimizer_records)
     points = []
     for category in _present_categories(optimizer_records):
         count = sum(record["tokens"] for record in _matching(optimizer_records, category=category))

@@ -44,15 +44,16 @@ def _measure_batch(lab: Lab, batch: int) -> list[Record]:
     gradient = output_gradient(snapshot_before, W)
     for optimizer, lr in lab.learning_rates.items():
         with lab.unchanged():
+            # Not clipped, like the step of the output layer below.
             lab.update(rows, optimizer=optimizer, lr=lr, max_grad_norm=0.0)
             full_displacement = take_snapshot(lab.policy, rows).logprobs - snapshot_before.logprobs
         # AdamW's first step has momenta g and g^2, so it moves by g / (|g| + eps).
         change = lr * (gradient if optimizer == "sgd" else gradient / (gradient.abs() + 1e-8))
         layer_displacement = output_displacement(snapshot_before, W, change)
-        counted = (full_displacement.abs() > EPSILON) & (layer_displacement.abs() > EPSILON)
+        is_counted_N = (full_displacement.abs() > EPSILON) & (layer_displacement.abs() > EPSILON)
         same_sign = torch.sign(full_displacement) == torch.sign(layer_displacement)
         for group in snapshot_before.groups.unique().tolist():
-            member_N = counted & (snapshot_before.groups == group)
+            member_N = is_counted_N & (snapshot_before.groups == group)
             records.append(
                 {
                     "optimizer": optimizer,
@@ -70,8 +71,8 @@ def _measure_batch(lab: Lab, batch: int) -> list[Record]:
 
 def judge(records: Records) -> Finding:
     agreements = {
-        name: _agreement([record for record in records if record["optimizer"] == name])
-        for name in OPTIMIZERS
+        optimizer: _agreement([record for record in records if record["optimizer"] == optimizer])
+        for optimizer in OPTIMIZERS
     }
     value, low, high = agreements["adamw"]
     verdict: Verdict = "inconclusive"
@@ -87,19 +88,22 @@ def judge(records: Records) -> Finding:
         f"{100 * sgd:.0f} %; the paper's figure settles near 70 %.",
         tuple(
             Number(
-                f"sign agreement, {name}", *agreements[name], paper=PAPER_AGREEMENT, unit="share"
+                f"sign agreement, {optimizer}",
+                *agreements[optimizer],
+                paper=PAPER_AGREEMENT,
+                unit="share",
             )
-            for name in OPTIMIZERS
+            for optimizer in OPTIMIZERS
         ),
     )
 
 
 def _agreement(records: Records) -> tuple[float, float, float]:
     """Sign agreement: tokens are pooled within prompts, and prompts are resampled."""
-    counted = [record for record in records if record["tokens"]]
+    prompts_with_tokens = [record for record in records if record["tokens"]]
     return mean_interval(
-        [record["prompt"] for record in counted],
-        [record["agree"] / record["tokens"] for record in counted],
+        [record["prompt"] for record in prompts_with_tokens],
+        [record["agree"] / record["tokens"] for record in prompts_with_tokens],
     )
 
 
@@ -120,31 +124,31 @@ def draw(records: Records) -> tuple[Figure, ...]:
             points.append(
                 {"optimizer": optimizer, "batch": batch, "value": value, "low": low, "high": high}
             )
-    x = alt.X("batch:O", axis=alt.Axis(title="batch", labelAngle=0))
-    y = alt.Y("value:Q", scale=alt.Scale(domain=[0.0, 1.0]), axis=alt.Axis(format="%"))
+    x_axis = alt.X("batch:O", axis=alt.Axis(title="batch", labelAngle=0))
+    y_axis = alt.Y("value:Q", scale=alt.Scale(domain=[0.0, 1.0]), axis=alt.Axis(format="%"))
     layers = []
     for optimizer, style in (("adamw", "series"), ("sgd", "soft")):
         optimizer_chart = base_chart([point for point in points if point["optimizer"] == optimizer])
         layers += [
             optimizer_chart.mark_rule(style=style, strokeWidth=1.5).encode(
-                x=x, y="low:Q", y2="high:Q"
+                x=x_axis, y="low:Q", y2="high:Q"
             ),
-            optimizer_chart.mark_point(style=style, size=50).encode(x=x, y=y),
+            optimizer_chart.mark_point(style=style, size=50).encode(x=x_axis, y=y_axis),
         ]
-    dashed = (
+    paper_rule = (
         base_chart([{"value": PAPER_AGREEMENT}])
         .mark_rule(style="muted", strokeDash=[2, 3])
-        .encode(y=y)
+        .encode(y=y_axis)
     )
-    layered = alt.LayerChart(
-        layer=[dashed, *layers],
+    layered_chart = alt.LayerChart(
+        layer=[paper_rule, *layers],
         width="container",
         height=200,
         description="Share of tokens whose displacement has one sign under both updates",
     )
     return (
         Figure(
-            layered,
+            layered_chart,
             "Full step against output layer",
             "Share of tokens that move the same way, with 95 % intervals over prompts.",
             (("series", "AdamW"), ("soft", "SGD"), ("muted", "paper, about 70 %")),

@@ -1,4 +1,4 @@
-"""Reads and writes records: NAME.parquet, a tidy table with the settings of the measurement.
+"""Read and write records: NAME.parquet, a tidy table with the settings of the measurement.
 
 Every measurement first looks for existing records: records of the same settings are reused, and a
 stopped measurement continues from them (run.py, token_values.py, credit/tokens.py).
@@ -25,15 +25,15 @@ def write_records(
     if not records:
         raise PoiseError(f"study {path.stem} measured nothing: the batch had no signal")
     # Panels have different keys; the table has all of them, in the order of their first use.
-    names = list(dict.fromkeys(name for record in records for name in record))
-    table = pa.table({name: [record.get(name) for record in records] for name in names})
-    meta = {
+    columns = list(dict.fromkeys(column for record in records for column in record))
+    table = pa.table({column: [record.get(column) for record in records] for column in columns})
+    metadata = {
         "counterpoise_schema": str(SCHEMA),
         "settings": json.dumps(settings),
         "seconds": f"{seconds:.1f}",
     }
     with atomic_write(path) as temporary:
-        pq.write_table(table.replace_schema_metadata(meta), temporary)
+        pq.write_table(table.replace_schema_metadata(metadata), temporary)
 
 
 def read_records(
@@ -44,11 +44,12 @@ def read_records(
         return None
     try:
         table = pq.read_table(path)
-        meta = {
-            key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()
+        metadata = {
+            metadata_key.decode(): metadata_value.decode()
+            for metadata_key, metadata_value in (table.schema.metadata or {}).items()
         }
-        if settings is not None and json.loads(meta["settings"]) != settings:
+        if settings is not None and json.loads(metadata["settings"]) != settings:
             return None
-        return table.to_pylist(), float(meta["seconds"])
+        return table.to_pylist(), float(metadata["seconds"])
     except (pa.ArrowException, KeyError, ValueError) as fault:
         raise PoiseError(f"{path} is damaged: {fault}; remove it to measure again") from fault

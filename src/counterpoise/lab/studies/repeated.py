@@ -47,10 +47,12 @@ MIN_RANK_CORRELATION = 0.8  # of gap and step
 
 def measure(lab: Lab) -> Records:
     batch = FixedBatch(lab)
-    keys = {group.key for group in batch.groups[: lab.sizes["repeated"]]}
-    rows = batch.rows_of(keys)
+    group_keys = {group.key for group in batch.groups[: lab.sizes["repeated"]]}
+    rows = batch.rows_of(group_keys)
     candidates = [
-        candidate for candidate in batch.candidates() if batch.rows[candidate.row].group in keys
+        candidate
+        for candidate in batch.candidates()
+        if batch.rows[candidate.row].group in group_keys
     ]
     values = TokenValueStore(lab, batch).value_records(candidates)
     # One optimizer for all steps: its moments must carry over, as in training.
@@ -71,14 +73,16 @@ def measure(lab: Lab) -> Records:
             ),
         )
         steps_taken += 1
-        share = VALUES_PROGRESS + (1 - VALUES_PROGRESS) * steps_taken / steps
-        lab.progress(f"update {steps_taken} of {steps}", share)
+        progress_share = VALUES_PROGRESS + (1 - VALUES_PROGRESS) * steps_taken / steps
+        lab.progress(f"update {steps_taken} of {steps}", progress_share)
 
     records: list[Record] = []
-    for number, delta in enumerate(batch.measure_displacements(candidates, *[step] * steps), 1):
+    for step_number, displacements in enumerate(
+        batch.measure_displacements(candidates, *[step] * steps), 1
+    ):
         records += [
-            {"step": number, **value, "delta": displacement}
-            for value, displacement in zip(values, delta, strict=True)
+            {"step": step_number, **value_record, "delta": displacement}
+            for value_record, displacement in zip(values, displacements, strict=True)
         ]
     return records
 
@@ -87,13 +91,13 @@ def measure(lab: Lab) -> Records:
 
 
 def judge(records: Records) -> Finding:
-    arms = _records_by_step(records)
-    gaps = {step: value_gap(arm) for step, arm in arms.items()}
-    last_step = max(arms)
-    growth = gap_change(arms[last_step], arms[1])
-    rising = rank_correlation([gap_interval[0] for gap_interval in gaps.values()])
+    records_by_step = _records_by_step(records)
+    gaps = {step: value_gap(step_records) for step, step_records in records_by_step.items()}
+    last_step = max(records_by_step)
+    growth = gap_change(records_by_step[last_step], records_by_step[1])
+    gap_step_correlation = rank_correlation([gap_interval[0] for gap_interval in gaps.values()])
     verdict: Verdict = "inconclusive"
-    if growth[1] > 0 and rising >= MIN_RANK_CORRELATION:
+    if growth[1] > 0 and gap_step_correlation >= MIN_RANK_CORRELATION:
         verdict = "replicated"
     elif growth[2] < 0:
         verdict = "not replicated"
@@ -104,15 +108,16 @@ def judge(records: Records) -> Finding:
         Number(f"gap, step {last_step} minus step 1", *growth),
         Number(
             "the same, pooled over signs",
-            *gap_change(pool_signs(arms[last_step]), pool_signs(arms[1])),
+            *gap_change(pool_signs(records_by_step[last_step]), pool_signs(records_by_step[1])),
         ),
-        Number("rank correlation of gap and step", rising),
+        Number("rank correlation of gap and step", gap_step_correlation),
     ]
     return Finding(
         verdict,
         f"The gap goes from {format_interval(gaps[1])} after one step to "
         f"{format_interval(gaps[last_step])} after {last_step}, a change of "
-        f"{format_interval(growth)}; its rank correlation with the step is {rising:.2f}.",
+        f"{format_interval(growth)}; its rank correlation with the step is "
+        f"{gap_step_correlation:.2f}.",
         tuple(numbers),
         (f"A change of {detectable_gap(growth):.3f} would usually have been seen.",),
     )
@@ -122,8 +127,8 @@ def rank_correlation(values: Sequence[float]) -> float:
     """Spearman's correlation of values with their order; nan if one is missing or all are equal."""
     if not np.isfinite(values).all():
         return float("nan")
-    once = np.ones((1, len(values)))
-    return float(rank_correlations(values, np.arange(len(values)), once)[0])
+    unit_weights = np.ones((1, len(values)))
+    return float(rank_correlations(values, np.arange(len(values)), unit_weights)[0])
 
 
 def _records_by_step(records: Records) -> dict[int, list[Record]]:
@@ -137,8 +142,8 @@ def _records_by_step(records: Records) -> dict[int, list[Record]]:
 def draw(records: Records) -> tuple[Figure, ...]:
     points = [
         point
-        for step, arm in _records_by_step(records).items()
-        for point in gap_points_by_sign(str(step), arm)
+        for step, step_records in _records_by_step(records).items()
+        for point in gap_points_by_sign(str(step), step_records)
     ]
     gap_plot = gap_chart(
         points,

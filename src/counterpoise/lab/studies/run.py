@@ -1,4 +1,4 @@
-"""Runs one study: measure, judge, draw, and write everything into a folder.
+"""Run one study: measure, judge, draw, and write everything into a folder.
 
     NAME.parquet   the tidy table behind the figure, with the settings it was measured at
     NAME.json      our numbers, the paper's, the verdict and the rule it follows from
@@ -32,34 +32,34 @@ def run_study(
 ) -> Finding:
     """Measure unless the records are already there, then judge and draw."""
     settings = study_settings(study, lab)
-    table = lab.out / f"{study.name}.parquet"
-    measured = None if again else read_records(table, settings)
-    if measured is None:
-        partial_path = table.with_suffix(".part.parquet")
+    table_path = lab.out / f"{study.name}.parquet"
+    stored_result = None if again else read_records(table_path, settings)
+    if stored_result is None:
+        partial_path = table_path.with_suffix(".part.parquet")
         # Partial results of an interrupted run are reused, unless `again` asks for a new start.
         if again:
             partial_path.unlink(missing_ok=True)
-        measured = _measure(study, lab, PartialResults(partial_path, settings))
-        write_records(table, measured[0], settings, measured[1])
+        records, seconds = _measure(study, lab, PartialResults(partial_path, settings))
+        write_records(table_path, records, settings, seconds)
         partial_path.unlink(missing_ok=True)
     else:
-        say(f"{study.name}: already measured, using {table}")
-    records, seconds = measured
+        records, seconds = stored_result
+        say(f"{study.name}: already measured, using {table_path}")
     finding = study.judge(records)
     write_finding(lab.out / f"{study.name}.json", study, finding, settings, seconds)
     _write_figures(study, records, lab.out, say)
     return finding
 
 
-def _measure(study: Study, lab: Lab, parts: PartialResults) -> tuple[list[Record], float]:
+def _measure(study: Study, lab: Lab, partial_results: PartialResults) -> tuple[list[Record], float]:
     """(records, seconds). Partial results are saved whatever stops the measurement."""
-    lab.sizes, lab.measure_part = study_sizes(study, lab), parts
+    lab.sizes, lab.measure_part = study_sizes(study, lab), partial_results
     try:
         records = list(study.measure(lab))
     except BaseException:  # also an interrupt: hours of measurement must not be lost
-        parts.save()
+        partial_results.save()
         raise
-    return records, parts.seconds
+    return records, partial_results.seconds
 
 
 def _write_figures(study: Study, records: Records, out: Path, say: Callable[[str], None]) -> None:
@@ -97,7 +97,12 @@ def study_settings(study: Study, lab: Lab) -> dict[str, Any]:
 def study_sizes(study: Study, lab: Lab) -> dict[str, Any]:
     """The sizes of the budget, with those given by `--size` in their place."""
     budget = study.budgets[lab.budget]
-    return {**budget, **{name: size for name, size in lab.size_overrides.items() if name in budget}}
+    return {
+        **budget,
+        **{
+            size_name: size for size_name, size in lab.size_overrides.items() if size_name in budget
+        },
+    }
 
 
 def write_finding(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from counterpoise.errors import PoiseError, unknown_name
-from counterpoise.lab.studies import stored_rollouts as stored
+from counterpoise.lab.studies.stored_rollouts import ROW_STUDIES
 from counterpoise.variants import STUDIES
 
 # Studies whose learning rates and lengths suit a small model only.
@@ -24,7 +24,7 @@ class StudyLimits:
     """Sizes, options and time limit of one command, besides its budget.
 
     Example:
-        StudyLimits(sizes=["batches=4"], sets=["sample.max_new_tokens=128"], minutes=8)
+        StudyLimits(sizes=["batches=4"], overrides=["sample.max_new_tokens=128"], minutes=8)
     """
 
     sizes: Sequence[str] = ()  # sizes to use instead of the budget's
@@ -34,14 +34,18 @@ class StudyLimits:
 
 def select_studies(names: str, model: str, stored_rollouts: bool) -> list[str]:
     """Names of the selected studies; "all" means those that fit the model and the rollouts."""
-    available = list(stored.ROW_STUDIES if stored_rollouts else STUDIES)
+    available = list(ROW_STUDIES if stored_rollouts else STUDIES)
     if names == "all":
-        return [name for name in available if model == "embedded" or name not in EMBEDDED_ONLY]
-    names_given = [name.strip() for name in names.split(",") if name.strip()]
-    for name in names_given:
-        if name in STUDIES and name not in available:
+        return [
+            study_name
+            for study_name in available
+            if model == "embedded" or study_name not in EMBEDDED_ONLY
+        ]
+    names_given = [study_name.strip() for study_name in names.split(",") if study_name.strip()]
+    for study_name in names_given:
+        if study_name in STUDIES and study_name not in available:
             raise PoiseError(
-                f"study {name} samples its own rollouts; "
+                f"study {study_name} samples its own rollouts; "
                 f"--rollouts works with {', '.join(available)}"
             )
     return names_given
@@ -51,34 +55,35 @@ def parse_sizes(texts: Iterable[str], budgets: Iterable[Mapping[str, Any]]) -> d
     """Parse `--size NAME=VALUE`; the name must be in one of the budgets and the kind must match.
 
     Example:
-        sizes_given(["batches=4"], [{"prompts": 64, "batches": 12}]) == {"batches": 4}
+        parse_sizes(["batches=4"], [{"prompts": 64, "batches": 12}]) == {"batches": 4}
     """
-    known_sizes = {name: size for budget in budgets for name, size in budget.items()}
+    known_sizes = {size_name: size for budget in budgets for size_name, size in budget.items()}
     sizes: dict[str, Any] = {}
-    for text in texts:
-        name, _, raw = text.partition("=")
-        if name not in known_sizes:
-            raise unknown_name("size", name, known_sizes)
+    for assignment in texts:
+        size_name, _, json_text = assignment.partition("=")
+        if size_name not in known_sizes:
+            raise unknown_name("size", size_name, known_sizes)
         # Sizes are written as JSON, so that lists work too.
         try:
-            value = json.loads(raw)
+            parsed_size = json.loads(json_text)
         except ValueError:
-            value = None
-        if type(value) is not type(known_sizes[name]) or not _is_size(value):
+            parsed_size = None
+        if type(parsed_size) is not type(known_sizes[size_name]) or not _is_size(parsed_size):
             kind = (
                 "a list of whole numbers"
-                if isinstance(known_sizes[name], list)
+                if isinstance(known_sizes[size_name], list)
                 else "a whole number"
             )
             raise PoiseError(
-                f"--size {text}: the value must be {kind}, "
-                f"such as {name}={json.dumps(known_sizes[name])}"
+                f"--size {assignment}: the value must be {kind}, "
+                f"such as {size_name}={json.dumps(known_sizes[size_name])}"
             )
-        sizes[name] = value
+        sizes[size_name] = parsed_size
     return sizes
 
 
 def _is_size(value: Any) -> bool:
     """True for a whole number, or a list of them, from 0 on."""
     numbers = value if isinstance(value, list) else [value]
+    # Compared by type, because isinstance(True, int) is true.
     return bool(numbers) and all(type(number) is int and number >= 0 for number in numbers)

@@ -22,7 +22,7 @@ from counterpoise.lab.studies.study import Study
 from counterpoise.statistics.finding import Finding, Records
 
 TESTED_ARMS = ("shuffled", "by_sign", "QB")
-ARM = "by_sign"
+JUDGED_ARM = "by_sign"
 SUBSTANTIAL_DROP = 0.02
 
 
@@ -32,8 +32,8 @@ def measure(lab: Lab) -> Records:
 
 def judge(records: Records) -> Finding:
     runs = group_by_run(records)
-    comparisons = compare(runs, ARM, BASELINE)
-    against_qb = compare(runs, ARM, "QB")
+    comparisons = compare(runs, JUDGED_ARM, BASELINE)
+    against_qb = compare(runs, JUDGED_ARM, "QB")
     return Finding(
         judge_comparisons(comparisons, "worse", SUBSTANTIAL_DROP),
         f"by_sign minus shuffled: {'; '.join(map(describe_comparison, comparisons))}.",

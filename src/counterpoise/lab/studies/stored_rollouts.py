@@ -22,6 +22,6 @@ def select_batch(groups: list[Group], prompts: int, batch: int) -> list[Group]:
     if batch * prompts > len(groups):
         raise PoiseError(
             f"--rollouts holds {len(groups)} groups, and the study needs {batch * prompts} for "
-            f"batch {batch} of {prompts} prompts: give it more steps"
+            f"batch {batch} of {prompts} prompts: store more steps, or lower --size prompts"
         )
     return groups[(batch - 1) * prompts : batch * prompts]

@@ -1,4 +1,4 @@
-"""Runs studies from the terminal, with progress while measuring and verdicts at the end."""
+"""Run studies from the terminal, with progress while measuring and verdicts at the end."""
 
 from __future__ import annotations
 
@@ -51,12 +51,14 @@ def run_studies(
     All options are checked before anything is measured. A study that fails or runs out of time does
     not stop the others.
     """
-    until = None if limits.minutes is None else time.monotonic() + 60 * limits.minutes
+    deadline = None if limits.minutes is None else time.monotonic() + 60 * limits.minutes
     if budget not in BUDGETS:
         raise unknown_name("budget", budget, BUDGETS)
     check_no_run(out, "studies")
     console = TerminalConsole()
-    studies = [load_study(name) for name in select_studies(names, model, rollouts is not None)]
+    studies = [
+        load_study(study_name) for study_name in select_studies(names, model, rollouts is not None)
+    ]
     if names == "all" and model != "embedded" and not rollouts:
         console.print(SKIPPED_NOTE, markup=False, highlight=False)
     size_overrides = parse_sizes(limits.sizes, [study.budgets[budget] for study in studies])
@@ -77,28 +79,28 @@ def run_studies(
     except OSError as fault:
         raise PoiseError(f"{out} cannot be used: {fault.strerror}") from fault
     try:
-        _run_all(studies, lab, console, until, again=again)
+        _run_all(studies, lab, console, deadline, again=again)
     finally:
         lab.close()
 
 
 def _run_all(
-    studies: Sequence[Study], lab: Lab, console: Console, until: float | None, *, again: bool
+    studies: Sequence[Study], lab: Lab, console: Console, deadline: float | None, *, again: bool
 ) -> None:
     # Studies that are measured already cost nothing: they are judged even after the time limit.
-    late: list[str] = []
-    failed: list[str] = []
+    unfinished_names: list[str] = []
+    failed_names: list[str] = []
     for study in studies:
         try:
-            if until is not None and time.monotonic() > until and not is_measured(study, lab):
+            if deadline is not None and time.monotonic() > deadline and not is_measured(study, lab):
                 raise OutOfTimeError
-            finding = _run_with_progress(study, lab, console, until, again=again)
+            finding = _run_with_progress(study, lab, console, deadline, again=again)
         except OutOfTimeError:
-            late.append(study.name)
+            unfinished_names.append(study.name)
         except Exception as fault:  # one study must not cost the others their results
             if len(studies) == 1:
                 raise
-            failed.append(study.name)
+            failed_names.append(study.name)
             if isinstance(fault, PoiseError):
                 console.print(
                     one_line(f"{study.name} failed: {fault}"), markup=False, highlight=False
@@ -108,15 +110,16 @@ def _run_all(
         else:
             _print_verdict(study, finding, console)
         lab.release_memory()
-    if late:
+    if unfinished_names:
         console.print(
-            f"not finished in time: {', '.join(late)}; run the same command again to continue"
+            f"not finished in time: {', '.join(unfinished_names)}; run the same command again to "
+            "continue"
         )
-    if len(failed) + len(late) < len(studies):
+    if len(failed_names) + len(unfinished_names) < len(studies):
         _write_report(lab.out, console)
-    if failed:
+    if failed_names:
         raise PoiseError(
-            f"{', '.join(failed)} failed, for the reasons above; the other studies are done"
+            f"{', '.join(failed_names)} failed, for the reasons above; the other studies are done"
         )
 
 
@@ -131,7 +134,7 @@ def _write_report(out: Path, console: Console) -> None:
 
 
 def _run_with_progress(
-    study: Study, lab: Lab, console: Console, until: float | None, *, again: bool
+    study: Study, lab: Lab, console: Console, deadline: float | None, *, again: bool
 ) -> Finding:
     """Run a study with a progress bar; outside a terminal, print a line from time to time."""
     last_line_time = time.monotonic()
@@ -144,15 +147,15 @@ def _run_with_progress(
         disable=not console.is_terminal,
         transient=True,
     )
-    task = progress.add_task("loading", total=1.0)
+    progress_task = progress.add_task("loading", total=1.0)
 
     def show(doing: str, share: float) -> None:
         nonlocal last_line_time
-        progress.update(task, completed=share, description=one_line(doing))
+        progress.update(progress_task, completed=share, description=one_line(doing))
         if not console.is_terminal and time.monotonic() - last_line_time > 20:
             last_line_time = time.monotonic()
             console.print(f"{study.name}: {doing}, {100 * share:.0f} %", markup=False)
-        if until is not None and time.monotonic() > until and share < 1:
+        if deadline is not None and time.monotonic() > deadline and share < 1:
             raise OutOfTimeError
 
     lab.progress = show
@@ -162,13 +165,15 @@ def _run_with_progress(
 
 def _print_verdict(study: Study, finding: Finding, console: Console) -> None:
     colour = VERDICT_COLOURS[finding.verdict]
-    line = Text.assemble(
+    verdict_line = Text.assemble(
         (study.name, "bold"),
         f" ({study.shows}): ",
         (finding.verdict, colour),
         f". {finding.because}",
     )
-    console.print(line, highlight=False)
+    console.print(verdict_line, highlight=False)
     for claim in finding.claims:
-        line = Text.assemble(f"  {claim.claim}: ", (claim.verdict, VERDICT_COLOURS[claim.verdict]))
-        console.print(line, highlight=False)
+        verdict_line = Text.assemble(
+            f"  {claim.claim}: ", (claim.verdict, VERDICT_COLOURS[claim.verdict])
+        )
+        console.print(verdict_line, highlight=False)

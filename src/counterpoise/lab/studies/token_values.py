@@ -19,7 +19,8 @@ from counterpoise.statistics.finding import Record
 
 GROUPS_AT_ONCE = 12  # groups whose states are sampled together, then saved
 VALUES_PROGRESS = 0.7  # share of a study's time, for its progress bar
-VALUE_SIZES = {  # batch and values that the four value studies share; `continuations` is even
+# Sizes that the four value studies share; `continuations` must be even, to be split in halves.
+VALUE_SIZES = {
     "quick": {"prompts": 96, "continuations": 12, "open": 8, "closed": 2},
     "full": {"prompts": 96, "continuations": 256, "open": 16, "closed": 6},
 }
@@ -78,7 +79,9 @@ class TokenValueStore:
             self.known_halves[self._state_key((candidate, kind))] for kind in ("taken", "other")
         )
         even, odd = taken_halves[0] - other_halves[0], taken_halves[1] - other_halves[1]
-        value, other_probability = (even + odd) / 2, -math.expm1(candidate.logprob)
+        value = (even + odd) / 2
+        # 1 - p, exact also where p is so close to 1 that 1 - exp(logprob) would round to 0.
+        other_probability = -math.expm1(candidate.logprob)
         record: Record = {
             "prompt": row.group,
             "rollout": row.index,
@@ -93,10 +96,12 @@ class TokenValueStore:
             "plain": other_probability * value,
         }
         if mixed:
-            excess = (
+            value_over_state = (
                 sum(taken_halves) - sum(self.known_halves[self._state_key((candidate, "free"))])
             ) / 2
-            record["mixed"] = excess / other_probability if other_probability else math.nan
+            record["mixed"] = (
+                value_over_state / other_probability if other_probability else math.nan
+            )
         return record
 
     def _estimate(self, states: Sequence[ValueState]) -> None:
@@ -104,7 +109,7 @@ class TokenValueStore:
         missing = [state for state in states if self._state_key(state) not in self.known_halves]
         states_done = 0
         for state_batch in self._group_batches(missing):
-            start = time.perf_counter()
+            start_time = time.perf_counter()
             # Only the rows of this batch are passed, so branches index into that shorter list.
             row_indices = sorted({candidate.row for candidate, _ in state_batch})
             rewards_BM = branch_rewards(
@@ -123,11 +128,13 @@ class TokenValueStore:
                 # Even and odd continuations give two independent estimates of the same mean.
                 halves = float(rewards_M[::2].mean()), float(rewards_M[1::2].mean())
                 self.known_halves[self._state_key(state)] = halves
-            self.seconds += time.perf_counter() - start
+            self.seconds += time.perf_counter() - start_time
             self._save()
             states_done += len(state_batch)
-            share = VALUES_PROGRESS * states_done / len(missing)
-            self.lab.progress(f"token values, {states_done} of {len(missing)} states", share)
+            progress_share = VALUES_PROGRESS * states_done / len(missing)
+            self.lab.progress(
+                f"token values, {states_done} of {len(missing)} states", progress_share
+            )
 
     def _save(self) -> None:
         self.lab.out.mkdir(parents=True, exist_ok=True)

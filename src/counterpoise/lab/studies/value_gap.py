@@ -51,13 +51,13 @@ def pool_signs(records: Records) -> list[Record]:
 
 
 def gap_curve(
-    records: Records, field: str, by: str, limits: Sequence[float]
+    records: Records, field: str, column: str, limits: Sequence[float]
 ) -> Callable[[Weights], list[float]]:
-    """A function of weights: the gaps among the records with `by` up to each limit."""
+    """A function of weights: the gaps among the records with `column` up to each limit."""
     columns = _Columns.of(records, field)
-    by_N = np.array([record[by] for record in records], dtype=np.float64)
-    within = [(by_N <= limit).astype(np.float64) for limit in limits]
-    return lambda w_N: [columns.gap(w_N * inside_N) for inside_N in within]
+    sort_key_N = np.array([record[column] for record in records], dtype=np.float64)
+    limit_masks = [(sort_key_N <= limit).astype(np.float64) for limit in limits]
+    return lambda w_N: [columns.gap(w_N * inside_N) for inside_N in limit_masks]
 
 
 def matched_gap(records: Records, field: str = "value") -> Interval:
@@ -75,14 +75,14 @@ def matched_gap(records: Records, field: str = "value") -> Interval:
     ]
 
     def statistic(w_N: Weights) -> float:
-        total = weights = 0.0
+        weighted_sum = total_weight = 0.0
         for cell_N in cells:
-            value, up, down = columns.sides(w_N * cell_N)
-            if up and down:
-                weight = up * down / (up + down)
-                total += weight * value
-                weights += weight
-        return total / weights if weights else math.nan
+            cell_gap, boosted_weight, suppressed_weight = columns.sides(w_N * cell_N)
+            if boosted_weight and suppressed_weight:
+                weight = boosted_weight * suppressed_weight / (boosted_weight + suppressed_weight)
+                weighted_sum += weight * cell_gap
+                total_weight += weight
+        return weighted_sum / total_weight if total_weight else math.nan
 
     return bootstrap_interval(_prompts(records), statistic)
 
@@ -101,8 +101,8 @@ def strongest_quarter(records: Records) -> list[Record]:
         is_strong = (size_N >= threshold) & (size_N > 0)
         selected += [
             {**record, "value": record[measured_by]}
-            for record, keep in zip(records, is_strong, strict=True)
-            if keep
+            for record, is_kept in zip(records, is_strong, strict=True)
+            if is_kept
         ]
     return selected
 
@@ -135,8 +135,8 @@ class _Columns:
     """Columns of the records, each [N]."""
 
     value: NDArray[np.float64]
-    up: Weights  # the token's weight if it is boosted, else 0
-    down: Weights  # if it is suppressed
+    boosted: Weights  # the token's weight if it is boosted, else 0
+    suppressed: Weights  # its weight if it is suppressed, else 0
     signs: tuple[Weights, ...]  # 1 for the tokens of one sign, else 0
 
     @classmethod
@@ -155,9 +155,9 @@ class _Columns:
 
     def sides(self, w_N: Weights) -> tuple[float, float, float]:
         """(mean of boosted - mean of suppressed, weight of boosted, weight of suppressed)."""
-        up_N, down_N = self.up * w_N, self.down * w_N
-        value = weighted_mean(self.value, up_N) - weighted_mean(self.value, down_N)
-        return value, float(up_N.sum()), float(down_N.sum())
+        boosted_N, suppressed_N = self.boosted * w_N, self.suppressed * w_N
+        side_gap = weighted_mean(self.value, boosted_N) - weighted_mean(self.value, suppressed_N)
+        return side_gap, float(boosted_N.sum()), float(suppressed_N.sum())
 
     def gap(self, w_N: Weights) -> float:
         """The value gap; nan where a sign lacks boosted or suppressed tokens."""

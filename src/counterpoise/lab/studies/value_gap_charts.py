@@ -56,34 +56,36 @@ def gap_chart(
     joined: bool = True,
 ) -> alt.LayerChart:
     """Points with intervals, evenly spaced in the order given; `styles` maps series to colours."""
-    x = alt.X(
+    x_axis = alt.X(
         "x:O",
         sort=None,
         scale=alt.Scale(padding=0.5),
         axis=alt.Axis(title=title or None, labelAngle=0),
     )
-    y = alt.Y(
+    y_axis = alt.Y(
         "value:Q", scale=alt.Scale(nice=True), axis=alt.Axis(labelExpr=SIGNED_LABEL, tickMinStep=0)
     )
     tooltip = [alt.Tooltip("x:O", title=title), alt.Tooltip("series:N", title=" ")]
-    tooltip += [alt.Tooltip(f"{name}:Q", format="+.3f") for name in ("value", "low", "high")]
-    zero = base_chart([{"value": 0}]).mark_rule(style="muted", strokeDash=[2, 3]).encode(y=y)
-    layers: list[alt.Chart] = [zero]
+    tooltip += [alt.Tooltip(f"{column}:Q", format="+.3f") for column in ("value", "low", "high")]
+    zero_rule = (
+        base_chart([{"value": 0}]).mark_rule(style="muted", strokeDash=[2, 3]).encode(y=y_axis)
+    )
+    layers: list[alt.Chart] = [zero_rule]
     for series_index, (series, style) in enumerate(styles.items()):
-        shift = SERIES_SPACING * (series_index - (len(styles) - 1) / 2)
+        x_offset = SERIES_SPACING * (series_index - (len(styles) - 1) / 2)
         series_chart = base_chart([dict(point) for point in points if point["series"] == series])
         if joined:
             layers.append(
                 series_chart.mark_line(
-                    style=style, xOffset=shift, strokeWidth=1, opacity=0.5
-                ).encode(x=x, y=y)
+                    style=style, xOffset=x_offset, strokeWidth=1, opacity=0.5
+                ).encode(x=x_axis, y=y_axis)
             )
         layers += [
-            series_chart.mark_rule(style=style, xOffset=shift, strokeWidth=1.75)
-            .encode(x=x, y=alt.Y("low:Q"), y2="high:Q")
+            series_chart.mark_rule(style=style, xOffset=x_offset, strokeWidth=1.75)
+            .encode(x=x_axis, y=alt.Y("low:Q"), y2="high:Q")
             .transform_filter("isValid(datum.low)"),
-            series_chart.mark_point(style=style, xOffset=shift, size=44).encode(
-                x=x, y=y, tooltip=tooltip
+            series_chart.mark_point(style=style, xOffset=x_offset, size=44).encode(
+                x=x_axis, y=y_axis, tooltip=tooltip
             ),
         ]
     return alt.LayerChart(layer=layers, width="container", height=210, description=description)

@@ -37,21 +37,21 @@ def _similarity(sampled: Records) -> Figure:
         for kind in ("equal", "different")
     }
     edges = np.linspace(min(map(min, values.values())), 1.0, 51)
-    x = alt.X("x:Q", axis=alt.Axis(title="cosine of hidden states", tickMinStep=0.1))
-    y = alt.Y("share:Q", axis=alt.Axis(format="%"), stack=None)
-    layers = [base_chart([{"x": 0}]).mark_rule(style="line").encode(x=x)]
+    x_axis = alt.X("x:Q", axis=alt.Axis(title="cosine of hidden states", tickMinStep=0.1))
+    y_axis = alt.Y("share:Q", axis=alt.Axis(format="%"), stack=None)
+    layers = [base_chart([{"x": 0}]).mark_rule(style="line").encode(x=x_axis)]
     for kind, style in (("different", "soft"), ("equal", "series")):
-        share = np.histogram(values[kind], edges)[0] / len(values[kind])
+        share_by_bin = np.histogram(values[kind], edges)[0] / len(values[kind])
         steps = [
-            {"x": float(x), "share": float(height)}
-            for x, height in zip(edges, [*share, 0.0], strict=True)
+            {"x": float(edge), "share": float(height)}
+            for edge, height in zip(edges, [*share_by_bin, 0.0], strict=True)
         ]
         histogram = base_chart(steps)
         layers += [
             histogram.mark_area(style=style, opacity=0.3, interpolate="step-after").encode(
-                x=x, y=y
+                x=x_axis, y=y_axis
             ),
-            histogram.mark_line(style=style, interpolate="step-after").encode(x=x, y=y),
+            histogram.mark_line(style=style, interpolate="step-after").encode(x=x_axis, y=y_axis),
         ]
     return Figure(
         _layered(layers, "Cosine of hidden states of two tokens"),
@@ -67,12 +67,13 @@ def _phi(sampled: Records) -> Figure:
     layers = []
     for kind, style in (("different", "soft"), ("equal", "series")):
         sizes = np.sort([abs(record["phi"]) for record in sampled if record["kind"] == kind])
-        share = 1 - np.searchsorted(sizes, grid) / len(sizes)
-        line = [
-            {"x": float(x), "share": float(height)} for x, height in zip(grid, share, strict=True)
+        share_above = 1 - np.searchsorted(sizes, grid) / len(sizes)
+        curve_points = [
+            {"x": float(size), "share": float(height)}
+            for size, height in zip(grid, share_above, strict=True)
         ]
         layers.append(
-            base_chart(line)
+            base_chart(curve_points)
             .mark_line(style=style)
             .encode(
                 x=alt.X(
@@ -95,27 +96,28 @@ def _phi(sampled: Records) -> Figure:
 
 
 def _entropy(cells: Records) -> Figure:
-    strength, count = np.zeros((ENTROPY_BINS, ENTROPY_BINS)), np.zeros((ENTROPY_BINS, ENTROPY_BINS))
+    strength = np.zeros((ENTROPY_BINS, ENTROPY_BINS))
+    pair_counts = np.zeros_like(strength)
     for record in cells:
         strength[record["entropy_j"], record["entropy_k"]] += record["strength"]
-        count[record["entropy_j"], record["entropy_k"]] += record["pairs"]
-    values = [
+        pair_counts[record["entropy_j"], record["entropy_k"]] += record["pairs"]
+    cell_means = [
         {
             "j": bin_j + 1,
             "k": bin_k + 1,
-            "mean": float(strength[bin_j, bin_k] / count[bin_j, bin_k]),
+            "mean": float(strength[bin_j, bin_k] / pair_counts[bin_j, bin_k]),
         }
         for bin_j in range(ENTROPY_BINS)
         for bin_k in range(ENTROPY_BINS)
-        if count[bin_j, bin_k] and strength[bin_j, bin_k] > 0
+        if pair_counts[bin_j, bin_k] and strength[bin_j, bin_k] > 0
     ]
-    top = max(entry["mean"] for entry in values)
+    largest_mean = max(cell["mean"] for cell in cell_means)
     # Six orders of magnitude from the largest mean down to white.
     shaded = [
-        {**entry, "shade": float(max(0.0, 1 + np.log10(entry["mean"] / top) / 6))}
-        for entry in values
+        {**cell, "shade": float(max(0.0, 1 + np.log10(cell["mean"] / largest_mean) / 6))}
+        for cell in cell_means
     ]
-    heat = (
+    heat_map = (
         base_chart(shaded)
         .mark_rect(style="series")
         .encode(
@@ -126,7 +128,9 @@ def _entropy(cells: Records) -> Figure:
         )
     )
     return Figure(
-        heat.properties(width="container", height=300, description="Coupling by entropy of both"),
+        heat_map.properties(
+            width="container", height=300, description="Coupling by entropy of both"
+        ),
         "Coupling by entropy",
         "Mean |A_k <h_j, h_k> phi_jk| over all pairs, by tenths of the batch from the lowest "
         "entropy (1) to the highest (10). Shade is logarithmic: white is a millionth of the "
@@ -135,28 +139,32 @@ def _entropy(cells: Records) -> Figure:
 
 
 def _concentration(cells: Records) -> Figure:
-    lows = {2: "both low", 1: "one low", 0: "none low"}
-    order = [f"{kind}, {low}" for kind in KINDS for low in lows.values()]
-    y = alt.Y("row:N", sort=order, axis=alt.Axis(minExtent=0, maxExtent=140))
+    low_labels = {2: "both low", 1: "one low", 0: "none low"}
+    order = [f"{kind}, {low_label}" for kind in KINDS for low_label in low_labels.values()]
+    y_axis = alt.Y("row:N", sort=order, axis=alt.Axis(minExtent=0, maxExtent=140))
     layers = []
     for column, style, offset in (("strength", "series", -5), ("pairs", "soft", 5)):
         total = sum(record[column] for record in cells)
         bars = [
             {
-                "row": f"{kind}, {low}",
+                "row": f"{kind}, {low_label}",
                 "share": sum(record[column] for record in cell_records) / total,
             }
             for kind in KINDS
-            for count, low in lows.items()
+            for low_count, low_label in low_labels.items()
             for cell_records in [
-                [record for record in cells if record["kind"] == kind and record["low"] == count]
+                [
+                    record
+                    for record in cells
+                    if record["kind"] == kind and record["low"] == low_count
+                ]
             ]
         ]
         axis = alt.Axis(
             format="%", tickCount=5, tickMinStep=0, grid=True, domain=False, title="share"
         )
         bar_chart = base_chart(bars).mark_bar(style=style, size=9, yOffset=offset)
-        layers.append(bar_chart.encode(x=alt.X("share:Q", axis=axis), y=y))
+        layers.append(bar_chart.encode(x=alt.X("share:Q", axis=axis), y=y_axis))
     return Figure(
         alt.LayerChart(
             layer=layers, width="container", height=300, description="Where the coupling lies"
@@ -170,18 +178,18 @@ def _concentration(cells: Records) -> Figure:
 
 
 def _left_out(sampled: Records) -> Figure:
-    equal = [record for record in sampled if record["kind"] == "equal"]
+    equal_pairs = [record for record in sampled if record["kind"] == "equal"]
     points: list[Record] = []
     for low, high in pairwise(CONFIDENCE):
         bin_records = [
             record
-            for record in equal
+            for record in equal_pairs
             if low < record["confidence"] <= high and record["phi"] > 1e-9
         ]
         if len(bin_records) < 20:
             continue
-        share = np.array([1 - record["printed"] / record["phi"] for record in bin_records])
-        quartile_1, median, quartile_3 = np.quantile(share, (0.25, 0.5, 0.75))
+        missing_shares = np.array([1 - record["printed"] / record["phi"] for record in bin_records])
+        quartile_1, median, quartile_3 = np.quantile(missing_shares, (0.25, 0.5, 0.75))
         points.append(
             {
                 "at": f"{low:g} to {high:g}",
@@ -190,20 +198,20 @@ def _left_out(sampled: Records) -> Figure:
                 "high": float(quartile_3),
             }
         )
-    x = alt.X(
+    x_axis = alt.X(
         "at:N",
         sort=[point["at"] for point in points],
         axis=alt.Axis(title="larger probability of the two", labelAngle=-35),
     )
-    y = alt.Y("value:Q", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%"))
+    y_axis = alt.Y("value:Q", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%"))
     points_chart = base_chart(points)
     return Figure(
         _layered(
             [
                 points_chart.mark_rule(style="series", strokeWidth=1.5).encode(
-                    x=x, y="low:Q", y2="high:Q"
+                    x=x_axis, y="low:Q", y2="high:Q"
                 ),
-                points_chart.mark_point(style="series", size=55).encode(x=x, y=y),
+                points_chart.mark_point(style="series", size=55).encode(x=x_axis, y=y_axis),
             ],
             "Part of phi that eq. 10 lacks",
         ),

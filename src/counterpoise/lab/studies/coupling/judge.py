@@ -29,26 +29,32 @@ MISSING_FROM_EQ_10 = "part of phi that eq. 10 lacks, equal tokens"
 def judge(records: Records) -> Finding:
     sampled = [record for record in records if record["panel"] == "pairs"]
     cells = [record for record in records if record["panel"] == "cells"]
-    prompts, equal = (
-        [record["prompt"] for record in sampled],
-        [record["kind"] == "equal" for record in sampled],
+    prompts = [record["prompt"] for record in sampled]
+    is_equal = [record["kind"] == "equal" for record in sampled]
+    positive_share = mean_interval(prompts, [record["similarity"] > 0 for record in sampled])
+    similarity_excess = difference_interval(
+        prompts, [record["similarity"] for record in sampled], is_equal
     )
-    positive = mean_interval(prompts, [record["similarity"] > 0 for record in sampled])
-    aligned = difference_interval(prompts, [record["similarity"] for record in sampled], equal)
-    often = [abs(record["phi"]) > NEGLIGIBLE for record in sampled]
-    more_often = difference_interval(prompts, often, equal)
+    couples_noticeably = [abs(record["phi"]) > NEGLIGIBLE for record in sampled]
+    coupling_excess = difference_interval(prompts, couples_noticeably, is_equal)
     by_entropy = _entropy_gaps(cells)
+    two_over_one = _entropy_ratio(cells, 1)
     # Every claim as an interval that must lie above 0.
-    claims = [tuple(bound - 0.5 for bound in positive), aligned, more_often, *by_entropy]
+    claims = [
+        tuple(bound - 0.5 for bound in positive_share),
+        similarity_excess,
+        coupling_excess,
+        *by_entropy,
+    ]
     numbers = (
-        Number("products <h_j, h_k> above 0", *positive, unit="share"),
-        Number("<h_j, h_k>, equal minus different tokens", *aligned),
+        Number("products <h_j, h_k> above 0", *positive_share, unit="share"),
+        Number("<h_j, h_k>, equal minus different tokens", *similarity_excess),
         *_numbers_by_kind(sampled, "cosine"),
         Number("|phi| > 0.01, equal tokens", *_phi_frequency(sampled, "equal"), unit="share"),
         Number(
             "|phi| > 0.01, different tokens", *_phi_frequency(sampled, "different"), unit="share"
         ),
-        Number("coupling of two high entropies over one", *_entropy_ratio(cells, 1)),
+        Number("coupling of two high entropies over one", *two_over_one),
         Number("coupling of two high entropies over none", *_entropy_ratio(cells, 0)),
         *_concentration(cells),
         Number("coupling by equal tokens after summation", *_net_share(records), unit="share"),
@@ -65,7 +71,7 @@ def judge(records: Records) -> Finding:
         f"{percent['products <h_j, h_k> above 0']:.0f} % of products are positive; |phi| exceeds "
         f"0.01 in {percent['|phi| > 0.01, equal tokens']:.2g} % of pairs of equal tokens and in "
         f"{percent['|phi| > 0.01, different tokens']:.2g} % of others; two tokens of high entropy "
-        f"couple {numbers[6].value:.0f} times as strongly as one of them with another token.",
+        f"couple {two_over_one[0]:.0f} times as strongly as one of them with another token.",
         numbers,
         (
             f"Pairs of equal tokens, both of low confidence, are {percent[PRIMARY_PAIRS]:.2g} % of "
@@ -128,10 +134,12 @@ def _mean_by_entropy(cells: Records) -> Callable[[Weights, int], float]:
         ]
     )
 
-    def mean(w_N: Weights, wanted: int) -> float:
-        inside = high_N == wanted
-        pairs_ = (w_N * count)[inside].sum()
-        return float((w_N * strength)[inside].sum() / pairs_) if pairs_ else float("nan")
+    def mean(w_N: Weights, high_count: int) -> float:
+        is_inside_N = high_N == high_count
+        pair_count = (w_N * count)[is_inside_N].sum()
+        return (
+            float((w_N * strength)[is_inside_N].sum() / pair_count) if pair_count else float("nan")
+        )
 
     return mean
 
@@ -148,8 +156,8 @@ def _concentration(cells: Records) -> list[Number]:
         ("pairs of equal tokens", "pairs", equal_N),
     )
     return [
-        Number(name, *_share_interval(cells, column, inside), unit="share")
-        for name, column, inside in quantities
+        Number(number_name, *_share_interval(cells, column, member_N), unit="share")
+        for number_name, column, member_N in quantities
     ]
 
 
@@ -174,9 +182,11 @@ def _missing_from_eq_10(sampled: Records) -> list[Number]:
     missing = phi - np.array([record["printed"] for record in equal_pairs])
     missing_share = ratio_interval([record["prompt"] for record in equal_pairs], missing, phi)
     # Pairs that do not couple have no meaningful share.
-    coupled = phi > 1e-9
-    share = missing[coupled] / phi[coupled] if coupled.any() else np.array([np.nan])
-    low, median, high = np.quantile(share, (0.25, 0.5, 0.75)).tolist()
+    is_coupled = phi > 1e-9
+    missing_shares = (
+        missing[is_coupled] / phi[is_coupled] if is_coupled.any() else np.array([np.nan])
+    )
+    low, median, high = np.quantile(missing_shares, (0.25, 0.5, 0.75)).tolist()
     return [
         Number(MISSING_FROM_EQ_10, *missing_share, unit="share"),
         Number("the same, lower quartile over pairs", low, unit="share"),

@@ -61,28 +61,28 @@ def _sample_pairs(
     tokens_N = snapshot.tokens.cpu().numpy()
     indices_by_token = {token: np.flatnonzero(tokens_N == token) for token in np.unique(tokens_N)}
     repeated = np.flatnonzero([len(indices_by_token[token]) > 1 for token in tokens_N])
-    equal: list[tuple[int, int]] = []
-    different: list[tuple[int, int]] = []
+    equal_pairs: list[tuple[int, int]] = []
+    different_pairs: list[tuple[int, int]] = []
     # j is uniform among tokens that occur more than once, k among the others equal to it.
     for j in rng.choice(repeated, count):
         k = int(rng.choice(indices_by_token[tokens_N[j]]))
         while k == j:
             k = int(rng.choice(indices_by_token[tokens_N[j]]))
-        equal.append((int(j), k))
-    while len(different) < count:
+        equal_pairs.append((int(j), k))
+    while len(different_pairs) < count:
         j, k = (int(drawn_index) for drawn_index in rng.integers(len(tokens_N), size=2))
         if tokens_N[j] != tokens_N[k]:
-            different.append((j, k))
+            different_pairs.append((j, k))
     confidence_N = snapshot.logprobs.exp()
-    for kind, index_pairs in (("equal", equal), ("different", different)):
+    for kind, index_pairs in (("equal", equal_pairs), ("different", different_pairs)):
         # Residuals [n, V] of a chunk stay below 4 million numbers.
         for chunk in torch.tensor(index_pairs, device=W.device).split(max(1, (1 << 22) // len(W))):
             j_n, k_n = chunk.T
             coupling = pair_coupling(snapshot.hidden, W, snapshot.tokens, j_n, k_n)
-            length = snapshot.hidden.float().norm(dim=1)
+            norm_N = snapshot.hidden.float().norm(dim=1)
             columns = {
                 "similarity": coupling.similarity,
-                "cosine": coupling.similarity / (length[j_n] * length[k_n]),
+                "cosine": coupling.similarity / (norm_N[j_n] * norm_N[k_n]),
                 "phi": coupling.phi,
                 "printed": coupling.printed_phi,
                 "confidence": torch.maximum(confidence_N[j_n], confidence_N[k_n]),
@@ -117,11 +117,11 @@ def _kernel_cells(
             .double()
         )
         # One flat index for (prompt of j, entropy bins, kind, number of low confidences).
-        cell_index = (snapshot.groups[j_n] * ENTROPY_BINS + bin_N[j_n])[
-            :, None
-        ] * ENTROPY_BINS + bin_N
+        group_and_bin_n = snapshot.groups[j_n] * ENTROPY_BINS + bin_N[j_n]
+        cell_index = group_and_bin_n[:, None] * ENTROPY_BINS + bin_N
         cell_index = cell_index * 3 + _pair_kinds(snapshot, W, j_n)
         cell_index = cell_index * 3 + low_N[j_n, None] + low_N
+        # What a token does to itself is not coupling.
         is_other = j_n[:, None] != torch.arange(N, device=W.device)
         strength.index_add_(0, cell_index[is_other], push_strength[is_other])
         pair_counts += torch.bincount(cell_index[is_other], minlength=len(pair_counts))
@@ -146,8 +146,8 @@ def _pair_kinds(snapshot: Snapshot, W: Tensor, j_n: Tensor) -> Tensor:
     """Index into KINDS for each of `j_n` with every token of the batch: [n, N]."""
     r_nV = token_residuals(wide(snapshot.hidden[j_n]), wide(W), snapshot.tokens[j_n])
     # Where the tokens differ, r_j(o_k) = -pi_j(o_k).
-    rival = r_nV[:, snapshot.tokens] <= -RIVAL_PROBABILITY
-    return torch.where(snapshot.tokens[j_n, None] == snapshot.tokens, 2, rival.long())
+    is_rival = r_nV[:, snapshot.tokens] <= -RIVAL_PROBABILITY
+    return torch.where(snapshot.tokens[j_n, None] == snapshot.tokens, 2, is_rival.long())
 
 
 def _displacement_parts(snapshot: Snapshot, W: Tensor) -> list[Record]:

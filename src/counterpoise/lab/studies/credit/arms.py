@@ -31,20 +31,21 @@ BASELINE = "uniform"
 COMMON_OPTIONS = ("balance.tau=0",)
 NO_OP_NAMES = ("off", BASELINE)  # registry entries that change nothing
 GROUP_SIZE = 8  # rollouts of a group, to compare advantages
-WEIGHTS_AT_SETTINGS = {  # arm -> weights and their settings
+# Arm -> token weights and their settings.
+WEIGHTS_AT_SETTINGS = {
     "cancellation_1": ("cancellation", "strength=1"),
     "cancellation_batch": ("cancellation", "scope=batch"),
     "shear_16": ("shear", "width=16", "stride=4"),
     "grail_both": ("grail", "which=both"),
 }
-REQUIRED_OPTIONS = {  # options that a method needs; each is also an arm of its own below
+# Options that a method needs; each is also an arm of its own below.
+REQUIRED_OPTIONS = {
     "min_replace": ("update.surrogate=reinforce",),
     "orthogonal": ("update.surrogate=reinforce",),
     "kl_cov": ("update.surrogate=unclipped",),
 }
-UNREGISTERED_ARMS: dict[
-    str, tuple[ArmKind, tuple[str, ...]]
-] = {  # arms that are in no registry of credit
+# Arms that are in no registry of credit: arm -> kind and options.
+UNREGISTERED_ARMS: dict[str, tuple[ArmKind, tuple[str, ...]]] = {
     "coupled": ("step", ("batch.composer=coupled",)),
     "reinforce": ("step", ("update.surrogate=reinforce",)),
     "unclipped": ("step", ("update.surrogate=unclipped",)),
@@ -66,44 +67,53 @@ class CreditArm:
 @cache
 def credit_arms() -> dict[str, CreditArm]:
     """All arms by name, the baseline first."""
-    built = [_arm(BASELINE, "weights")]
-    built += [
-        _arm(name, "weights", f"credit.weights={name}")
-        for name in TOKEN_WEIGHTS
-        if name not in NO_OP_NAMES
+    arms = [_arm(BASELINE, "weights")]
+    arms += [
+        _arm(arm_name, "weights", f"credit.weights={arm_name}")
+        for arm_name in TOKEN_WEIGHTS
+        if arm_name not in NO_OP_NAMES
     ]
-    built += [
+    arms += [
         _arm(
-            name, "settings", f"credit.weights={weights}", f"credit.settings={_toml_list(settings)}"
+            arm_name,
+            "settings",
+            f"credit.weights={weights}",
+            f"credit.settings={_toml_list(settings)}",
         )
-        for name, (weights, *settings) in WEIGHTS_AT_SETTINGS.items()
+        for arm_name, (weights, *settings) in WEIGHTS_AT_SETTINGS.items()
     ]
-    built += [_arm(name, "advantage", f"credit.name={name}") for name in distinct_advantages()[1:]]
-    built += [
-        _arm(name, "step", f"{option}={name}", *REQUIRED_OPTIONS.get(name, ()))
+    arms += [
+        _arm(arm_name, "advantage", f"credit.name={arm_name}")
+        for arm_name in distinct_advantages()[1:]
+    ]
+    arms += [
+        _arm(arm_name, "step", f"{option}={arm_name}", *REQUIRED_OPTIONS.get(arm_name, ()))
         for option, registry in (
             ("update.trajectory", TRAJECTORY_WEIGHTS),
             ("credit.rule", STEP_RULES),
         )
-        for name in registry
-        if name not in NO_OP_NAMES
+        for arm_name in registry
+        if arm_name not in NO_OP_NAMES
     ]
-    built += [_arm(name, kind, *options) for name, (kind, options) in UNREGISTERED_ARMS.items()]
-    return {arm.name: arm for arm in built}
+    arms += [
+        _arm(arm_name, arm_kind, *options)
+        for arm_name, (arm_kind, options) in UNREGISTERED_ARMS.items()
+    ]
+    return {arm.name: arm for arm in arms}
 
 
 def distinct_advantages() -> list[str]:
     """Names of the advantages, the default first, without multiples of an earlier one."""
     kept_advantages: dict[str, NDArray[np.float64]] = {}
-    for name in ADVANTAGES:
-        advantage_function = ADVANTAGES.load(name)
-        groups = [np.arange(GROUP_SIZE) < right for right in range(GROUP_SIZE + 1)]
-        A = np.concatenate(
+    for advantage_name in ADVANTAGES:
+        advantage_function = ADVANTAGES.load(advantage_name)
+        groups = [np.arange(GROUP_SIZE) < right_count for right_count in range(GROUP_SIZE + 1)]
+        advantages = np.concatenate(
             [advantage_function(rewards_G.astype(np.float64)) for rewards_G in groups]
         )
         # Only the direction matters: a common factor is a learning rate.
-        if not any(_proportional(A, earlier) for earlier in kept_advantages.values()):
-            kept_advantages[name] = A
+        if not any(_proportional(advantages, earlier) for earlier in kept_advantages.values()):
+            kept_advantages[advantage_name] = advantages
     return list(kept_advantages)
 
 
@@ -113,7 +123,7 @@ def _proportional(a: NDArray[np.float64], b: NDArray[np.float64]) -> bool:
 
 
 def _toml_list(settings: Sequence[str]) -> str:
-    return "[" + ", ".join(f'"{each}"' for each in settings) + "]"
+    return "[" + ", ".join(f'"{setting}"' for setting in settings) + "]"
 
 
 def _arm(name: str, kind: ArmKind, *options: str) -> CreditArm:

@@ -18,7 +18,7 @@ from counterpoise.statistics.bootstrap import Interval
 from counterpoise.statistics.finding import Records
 from counterpoise.statistics.student import SeedMean
 
-LABELS = 130  # pixels for the name of an arm
+LABEL_WIDTH = 130  # pixels for the name of an arm
 SUBSET_STYLES = {"right": "positive", "wrong": "negative"}  # series -> colour
 
 
@@ -72,10 +72,10 @@ def _credit_figure(correlations: Sequence[ArmCorrelations], tokens: ComparedToke
 def _subset_figure(correlations: Sequence[ArmCorrelations]) -> Figure:
     weighted = [result for result in correlations if result.right or result.wrong]
     points = [
-        forest_point(result.arm, name, interval)
+        forest_point(result.arm, subset, interval)
         for result in sorted(weighted, key=_sort_key("credit"), reverse=True)
-        for name in SUBSET_STYLES
-        if (interval := getattr(result, name))
+        for subset in SUBSET_STYLES
+        if (interval := getattr(result, subset))
     ]
     layered_chart = _forest(
         points,
@@ -88,8 +88,10 @@ def _subset_figure(correlations: Sequence[ArmCorrelations]) -> Figure:
         "For w in right rollouts and -w in wrong ones, where A has one sign: tokens of high value "
         "should get more credit, tokens of low value more blame."
     )
-    keys = (("positive", "right rollouts"), ("negative", "wrong rollouts"))
-    return Figure(layered_chart, "Within right and within wrong rollouts", note, keys, wide=True)
+    legend_entries = (("positive", "right rollouts"), ("negative", "wrong rollouts"))
+    return Figure(
+        layered_chart, "Within right and within wrong rollouts", note, legend_entries, wide=True
+    )
 
 
 def _movement_figure(correlations: Sequence[ArmCorrelations]) -> Figure:
@@ -112,14 +114,14 @@ def _movement_figure(correlations: Sequence[ArmCorrelations]) -> Figure:
 
 
 def _column_figure(
-    correlations: Sequence[ArmCorrelations], name: str, title: str, note: str
+    correlations: Sequence[ArmCorrelations], column: str, title: str, note: str
 ) -> Figure:
     points = [
-        forest_point(result.arm, name, interval)
+        forest_point(result.arm, column, interval)
         for result in correlations
-        if (interval := getattr(result, name))
+        if (interval := getattr(result, column))
     ]
-    layered_chart = _forest(points, {name: "series"}, title.lower(), f"{title} by arm", zero=True)
+    layered_chart = _forest(points, {column: "series"}, title.lower(), f"{title} by arm", zero=True)
     return Figure(
         layered_chart, title, f"{note} The same batch in the demo's steps; 95 % over prompts."
     )
@@ -148,10 +150,12 @@ def _overhead_figure(correlations: Sequence[ArmCorrelations]) -> Figure:
 
 
 def _training_figure(runs: Sequence[TrainingResult]) -> Figure:
-    several = len({result.rate for result in runs}) > 1
+    has_several_rates = len({result.rate for result in runs}) > 1
     points = [
         forest_point(
-            f"{result.arm}, lr {result.rate:g}" if several else result.arm, series, _interval(mean)
+            f"{result.arm}, lr {result.rate:g}" if has_several_rates else result.arm,
+            series,
+            _interval(mean),
         )
         for result in runs
         for series, mean in (
@@ -171,21 +175,25 @@ def _training_figure(runs: Sequence[TrainingResult]) -> Figure:
         zero=True,
         guide=0.0,
     )
-    keys = tuple((colour, name) for name, colour in styles.items())
+    legend_entries = tuple((colour, series) for series, colour in styles.items())
     paired = [result.by_rollouts.n for result in runs if result.by_rollouts]
-    least, most = min(paired), max(paired)
-    seeds = f"{most} seeds" if least == most else f"{least} to {most} seeds"
+    fewest_seeds, most_seeds = min(paired), max(paired)
+    seeds = (
+        f"{most_seeds} seeds"
+        if fewest_seeds == most_seeds
+        else f"{fewest_seeds} to {most_seeds} seeds"
+    )
     note = f"Paired over {seeds}; the intervals hold for all arms together."
-    return Figure(layered_chart, "After training", note, keys, wide=True)
+    return Figure(layered_chart, "After training", note, legend_entries, wide=True)
 
 
 # All charts of this study name arms in their rows and show correlations by default.
-_forest = partial(forest_chart, axis=".2~f", number="+.2f", labels=LABELS)
+_forest = partial(forest_chart, axis=".2~f", number="+.2f", labels=LABEL_WIDTH)
 
 
-def _sort_key(name: str) -> Callable[[ArmCorrelations], float]:
+def _sort_key(field_name: str) -> Callable[[ArmCorrelations], float]:
     def key(result: ArmCorrelations) -> float:
-        interval: Interval | None = getattr(result, name)
+        interval: Interval | None = getattr(result, field_name)
         return interval[0] if interval else float("-inf")
 
     return key

@@ -47,7 +47,7 @@ def run_one_iteration(lab: Lab, groups: Sequence[Group], config: RunConfig) -> I
     state = new_state(lab.policy, config)
     # The monitor's own seconds are measured and subtracted: training may run without it.
     monitor = TimedMonitor(config.sample.temperature, state.micro_batch, ())
-    start = seconds_spent(lab.policy)
+    start_seconds = seconds_spent(lab.policy)
     reader = loop.make_policy_reader(state, config)
     credited = loop.assign_credit(groups, config, reader)
     rows = loop.balance_batch(state, credited, config, 1)
@@ -56,7 +56,7 @@ def run_one_iteration(lab: Lab, groups: Sequence[Group], config: RunConfig) -> I
     plan = compose(config.batch.composer, rows, config.batch.steps, seed)
     rows = loop.with_old_logprobs(state, rows, plan, config, reader.scores)
     results = loop.update(state, rows, plan, config, monitor)
-    seconds = seconds_spent(lab.policy) - start - monitor.monitor_seconds
+    seconds = seconds_spent(lab.policy) - start_seconds - monitor.monitor_seconds
     return IterationOutcome(rows, results, monitor.measurements, seconds)
 
 
@@ -66,14 +66,14 @@ class TimedMonitor(Monitor):
     monitor_seconds = 0.0
 
     def before_update(self, policy: Policy, rows: Sequence[Row], result: StepResult) -> None:
-        start = seconds_spent(policy)
+        start_seconds = seconds_spent(policy)
         super().before_update(policy, rows, result)
-        self.monitor_seconds += seconds_spent(policy) - start
+        self.monitor_seconds += seconds_spent(policy) - start_seconds
 
     def after_update(self, policy: Policy) -> None:
-        start = seconds_spent(policy)
+        start_seconds = seconds_spent(policy)
         super().after_update(policy)
-        self.monitor_seconds += seconds_spent(policy) - start
+        self.monitor_seconds += seconds_spent(policy) - start_seconds
 
 
 def seconds_spent(policy: Policy) -> float:
@@ -88,9 +88,9 @@ def sampling_seconds(lab: Lab, prompts: int) -> float:
     """Seconds that it takes to sample the groups of `prompts` prompts."""
     config = lab.config_with(*COMMON_OPTIONS, "batch.steps=1", f"sample.prompts={prompts}")
     timed_prompts = pick_prompts(lab.encoded_prompts, config, TIMING_BATCH)
-    start = seconds_spent(lab.policy)
+    start_seconds = seconds_spent(lab.policy)
     draw_responses(SamplerBinding(lab.policy), timed_prompts, config, TIMING_BATCH)
-    return seconds_spent(lab.policy) - start
+    return seconds_spent(lab.policy) - start_seconds
 
 
 def prompt_sums(outcome: IterationOutcome) -> list[Record]:
@@ -104,28 +104,34 @@ def prompt_sums(outcome: IterationOutcome) -> list[Record]:
     """
     sums_by_prompt: dict[str, Record] = {}
     applied_steps = [result for result in outcome.results if not result.skipped]
-    for result, view in zip(applied_steps, outcome.measurements, strict=True):
+    for result, measurement in zip(applied_steps, outcome.measurements, strict=True):
         step_rows = [outcome.rows[index] for index in result.rows]
-        names = list(dict.fromkeys(row.group for row in step_rows))
-        for name in names:
-            member_indices = [index for index, row in enumerate(step_rows) if row.group == name]
+        prompt_names = list(dict.fromkeys(row.group for row in step_rows))
+        for prompt_name in prompt_names:
+            member_indices = [
+                index for index, row in enumerate(step_rows) if row.group == prompt_name
+            ]
             pulls = [result.pulls[index].astype(np.float64) for index in member_indices]
             prefix_pulls = measure_shared_prefixes(
                 [step_rows[index] for index in member_indices], pulls
             )
             means_G = np.array([pull_T.mean() for pull_T in pulls])
             sums = sums_by_prompt.setdefault(
-                name, {"prompt": name, **dict.fromkeys(SUM_NAMES, 0.0)}
+                prompt_name, {"prompt": prompt_name, **dict.fromkeys(SUM_NAMES, 0.0)}
             )
             sums["left"] += prefix_pulls.net_pull
             sums["gross"] += prefix_pulls.gross_pull
             sums["rest"] += float(abs(means_G.sum()))
             sums["whole"] += float(np.abs(means_G).sum())
-        number_N = np.repeat([names.index(row.group) for row in step_rows], view.lengths)
-        coupling = view.coupling
+        prompt_index_N = np.repeat(
+            [prompt_names.index(row.group) for row in step_rows], measurement.lengths
+        )
+        coupling = measurement.coupling
         net_N = coupling.total.double().abs().numpy()
         pushed_N = (coupling.positive.double().abs() + coupling.negative.double().abs()).numpy()
-        for column, size_N in (("net", net_N), ("pushed", pushed_N)):
-            for name, total in zip(names, np.bincount(number_N, size_N), strict=True):
-                sums_by_prompt[name][column] += float(total)
+        for column, push_N in (("net", net_N), ("pushed", pushed_N)):
+            for prompt_name, total in zip(
+                prompt_names, np.bincount(prompt_index_N, push_N), strict=True
+            ):
+                sums_by_prompt[prompt_name][column] += float(total)
     return list(sums_by_prompt.values())

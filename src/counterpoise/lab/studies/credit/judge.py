@@ -20,7 +20,8 @@ from counterpoise.statistics.bootstrap import Interval
 from counterpoise.statistics.finding import Finding, Number, Records, Verdict
 
 MARGIN = 0.05  # the smallest gain in rank correlation that would matter
-NUMBER_LABELS = {  # of Valued: what its number is called
+# Field of ArmCorrelations -> what its number is called.
+NUMBER_LABELS = {
     "gain": "A w and value, less A alone",
     "credit": "A w and value",
     "right": "w and value, right rollouts",
@@ -44,15 +45,16 @@ def judge(records: Records) -> Finding:
         if result.counts_for_verdict and result.gain
     }
     # Intervals hold for all weightings together, so counting them needs no further correction.
-    better = [arm for arm, (_, low, _) in gains.items() if low > 0]
-    worse = [arm for arm, (_, _, high) in gains.items() if high < 0]
-    small = [arm for arm, (_, _, high) in gains.items() if high < MARGIN]
+    better_arms = [arm for arm, (_, low, _) in gains.items() if low > 0]
+    worse_arms = [arm for arm, (_, _, high) in gains.items() if high < 0]
+    arms_without_gain = [arm for arm, (_, _, high) in gains.items() if high < MARGIN]
     baseline = next(result for result in correlations if result.arm == BASELINE)
     because = (
         f"A alone follows the value of a token by {format_correlation(baseline.credit)}. Of "
-        f"{len(gains)} token weights {len(better)} follow it more closely with A w "
-        f"({_names(better)}) and {len(worse)} less ({_names(worse)}); for {len(small)} a gain of "
-        f"{MARGIN:g} or more is excluded ({_names(small)})"
+        f"{len(gains)} token weights {len(better_arms)} follow it more closely with A w "
+        f"({_names(better_arms)}) and {len(worse_arms)} less ({_names(worse_arms)}); for "
+        f"{len(arms_without_gain)} a gain of "
+        f"{MARGIN:g} or more is excluded ({_names(arms_without_gain)})"
     )
     if gains:
         best_arm = max(gains, key=lambda arm: gains[arm][0])
@@ -85,9 +87,9 @@ def _names(arms: Sequence[str]) -> str:
 def _numbers(correlations: Sequence[ArmCorrelations]) -> list[Number]:
     numbers = [
         Number(f"{result.arm}: {label}", *interval)
-        for name, label in NUMBER_LABELS.items()
+        for field_name, label in NUMBER_LABELS.items()
         for result in correlations
-        if (interval := getattr(result, name))
+        if (interval := getattr(result, field_name))
     ]
     return numbers + [
         Number(f"{result.arm}: overhead, share of an iteration", result.overhead, unit="share")
@@ -101,14 +103,16 @@ def _training_numbers(runs: Sequence[TrainingResult]) -> list[Number]:
     for result in runs:
         label_prefix = f"{result.arm}, lr {result.rate:g}"
         numbers.append(as_number(f"{label_prefix}: success after training", result.success))
-        for name, mean in (("rollouts", result.by_rollouts), ("seconds", result.by_seconds)):
+        for metric_name, mean in (("rollouts", result.by_rollouts), ("seconds", result.by_seconds)):
             if mean:
-                numbers.append(as_number(f"{label_prefix}: less {BASELINE}, equal {name}", mean))
+                numbers.append(
+                    as_number(f"{label_prefix}: less {BASELINE}, equal {metric_name}", mean)
+                )
         if result.slowdown:
             numbers.append(as_number(f"{label_prefix}: longer iterations", result.slowdown))
-        for name in ("cancellation", "residual", "entropy"):
-            if (value := getattr(result, name)) is not None:
-                numbers.append(Number(f"{label_prefix}: {name} in training", value))
+        for metric_name in ("cancellation", "residual", "entropy"):
+            if (value := getattr(result, metric_name)) is not None:
+                numbers.append(Number(f"{label_prefix}: {metric_name} in training", value))
     return numbers
 
 
@@ -131,17 +135,19 @@ def _notes(
         reverse=True,
     )
     if by_lift:
-        ends = by_lift[:1] if len(by_lift) == 1 else [by_lift[0], by_lift[-1]]
-        extremes = "; ".join(f"{result.arm} {format_correlation(result.lift)}" for result in ends)
+        extreme_arms = by_lift[:1] if len(by_lift) == 1 else [by_lift[0], by_lift[-1]]
+        extremes = "; ".join(
+            f"{result.arm} {format_correlation(result.lift)}" for result in extreme_arms
+        )
         notes.append(
             f"What an iteration does to a token follows its value most and least with: {extremes}, "
             f"each less {BASELINE}."
         )
-    if idle := [
+    if idle_arms := [
         result.arm for result in correlations if result.all_ones and result.arm != BASELINE
     ]:
         notes.append(
-            f"Weights of 1 on this batch, so neither judged nor trained: {', '.join(idle)}."
+            f"Weights of 1 on this batch, so neither judged nor trained: {', '.join(idle_arms)}."
         )
     if not runs and not unfinished:
         notes.append(

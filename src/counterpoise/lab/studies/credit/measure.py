@@ -77,16 +77,23 @@ def _budgets() -> dict[str, dict[str, Any]]:
     `quick` trains nothing: a few minutes on two cores cannot show a difference. train_minutes = 0
     means no limit.
     """
-    every = list(credit_arms())
-    full = {**BUDGETS["full"], "rates": [1e-4], "seeds": 4, "iterations": 40, "arms": every}
+    arm_names = list(credit_arms())
+    training_sizes = {
+        **BUDGETS["full"],
+        "rates": [1e-4],
+        "seeds": 4,
+        "iterations": 40,
+        "arms": arm_names,
+    }
     return {
         "quick": {
             "prompts": 48, "continuations": 8, "open": 8, "closed": 0, "iterated": 8, "steps": 4,
-            "repeats": 1, "every": every, "training": {"arms": []}, "train_minutes": 0,
+            "repeats": 1, "every": arm_names, "training": {"arms": []}, "train_minutes": 0,
         },
         "full": {
             "prompts": 128, "continuations": 32, "open": 8, "closed": 0, "iterated": 64,
-            "steps": 4, "repeats": 2, "every": every, "training": full, "train_minutes": 0,
+            "steps": 4, "repeats": 2, "every": arm_names, "training": training_sizes,
+            "train_minutes": 0,
         },
     }  # fmt: skip
 

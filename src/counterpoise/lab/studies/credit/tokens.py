@@ -1,4 +1,4 @@
-"""Measures every arm on one batch whose tokens have Monte Carlo values.
+"""Measure every arm on one batch whose tokens have Monte Carlo values.
 
 The batch is that of the value studies: open tokens of its first rollouts are valued by
 continuations (`lab/studies/token_values.py`). Each arm assigns credit to the batch and runs one
@@ -46,34 +46,40 @@ SETTING_SIZES = ("prompts", "iterated", "continuations", "open", "steps", "repea
 
 def measure_tokens(lab: Lab) -> list[Record]:
     """The records of every arm that can be measured on an existing batch."""
-    path = lab.out / "credit_arms.parquet"
+    table_path = lab.out / "credit_arms.parquet"
     settings = {
         "model": lab.model,
         "seed": lab.seed,
-        **{name: lab.sizes[name] for name in SETTING_SIZES},
+        **{size_name: lab.sizes[size_name] for size_name in SETTING_SIZES},
         **({"set": list(lab.options)} if lab.options else {}),
     }
-    records, seconds = read_records(path, settings) or ([], 0.0)
+    records, seconds = read_records(table_path, settings) or ([], 0.0)
     known_arms = {record["arm"] for record in records}
     missing_arms = [arm for arm in credit_arms().values() if arm.name not in known_arms]
     if not missing_arms:
         return records
-    probe, failed = ArmProbe(lab), list[Record]()
+    probe = ArmProbe(lab)
+    failed_records: list[Record] = []
     for index, arm in enumerate(missing_arms):
-        share = VALUES_PROGRESS + (ARMS_PROGRESS - VALUES_PROGRESS) * index / len(missing_arms)
-        lab.progress(f"credit and one iteration of {arm.name}", share)
-        start = time.perf_counter()
+        progress_share = VALUES_PROGRESS + (ARMS_PROGRESS - VALUES_PROGRESS) * index / len(
+            missing_arms
+        )
+        lab.progress(f"credit and one iteration of {arm.name}", progress_share)
+        start_time = time.perf_counter()
         try:
             records = [*records, *probe.measure_arm(arm)]
         except RuntimeError as fault:  # torch: out of memory, or not supported on this device
             # Without the baseline nothing can be compared; any other arm may be missing.
             if arm.name == BASELINE:
                 raise
-            failed.append(_refusal_record(arm, f"{arm.name} failed: {str(fault).splitlines()[0]}"))
+            # Returned but not saved, so that the next command tries the arm again.
+            failed_records.append(
+                _refusal_record(arm, f"{arm.name} failed: {str(fault).splitlines()[0]}")
+            )
             continue
-        seconds += time.perf_counter() - start
-        write_records(path, records, settings, seconds)
-    return records + failed
+        seconds += time.perf_counter() - start_time
+        write_records(table_path, records, settings, seconds)
+    return records + failed_records
 
 
 def _refusal_record(arm: CreditArm, reason: str) -> Record:
@@ -88,32 +94,32 @@ class ArmProbe:
         self.candidates = self.batch.candidates()
         self.values = TokenValueStore(lab, self.batch).value_records(self.candidates)
         self.groups = self.batch.groups[: lab.sizes["iterated"]]
-        keys = {group.key for group in self.groups}
+        group_keys = {group.key for group in self.groups}
         self.iterated_candidates = [
             index
             for index, candidate in enumerate(self.candidates)
-            if self._row(candidate).group in keys
+            if self._row(candidate).group in group_keys
         ]
-        micro = MicroBatch(lab.config.update.micro_tokens)
-        reader = PolicyReader(lab.policy, lab.config.sample.temperature, micro, seed=lab.seed)
+        micro_batch = MicroBatch(lab.config.update.micro_tokens)
+        reader = PolicyReader(lab.policy, lab.config.sample.temperature, micro_batch, seed=lab.seed)
         self.view = CreditView(self.batch.rows, reader)
         self.sampling_seconds: float | None = None  # measured with the first iteration
 
     def measure_arm(self, arm: CreditArm) -> list[Record]:
         """The records of one arm."""
-        about: Record = {"arm": arm.name, "kind": arm.kind}
+        arm_columns: Record = {"arm": arm.name, "kind": arm.kind}
         try:
             config = self.configure(arm)
         except PoiseError as fault:
             return [_refusal_record(arm, str(fault))]
         # Other rewards or groups change the batch itself: there is nothing to compare on this one.
         if arm.kind == "sampling":
-            return [{"panel": "sampling", **about}]
+            return [{"panel": "sampling", **arm_columns}]
         weights = self.weights(arm, config)
         advantages = self.advantages(config)
         delta_N, prompts, cost = self.iterate(config)
         tokens: list[Record] = []
-        for candidate, value, displacement in zip(
+        for candidate, value_record, displacement in zip(
             self.candidates, self.values, delta_N, strict=True
         ):
             token_weight = float(weights[candidate.row][candidate.position])
@@ -121,19 +127,19 @@ class ArmProbe:
             tokens.append(
                 {
                     "panel": "token",
-                    **about,
-                    **value,
+                    **arm_columns,
+                    **value_record,
                     "w": token_weight,
                     "credit": credit,
                     "delta": displacement,
                 }
             )
         # A weighting of 1 everywhere is the baseline: it is neither judged nor trained.
-        plain = arm.kind in WEIGHTED_KINDS and all((w_T == 1).all() for w_T in weights)
+        all_ones = arm.kind in WEIGHTED_KINDS and all((w_T == 1).all() for w_T in weights)
         return [
             *tokens,
-            *({"panel": "prompt", **about, **sums} for sums in prompts),
-            {"panel": "cost", **about, **cost, "ones": plain},
+            *({"panel": "prompt", **arm_columns, **sums} for sums in prompts),
+            {"panel": "cost", **arm_columns, **cost, "ones": all_ones},
         ]
 
     def configure(self, arm: CreditArm) -> RunConfig:
@@ -150,10 +156,10 @@ class ArmProbe:
         """Token weights of each row of the batch [T]; all arms share one view, and so its cache."""
         if arm.kind not in WEIGHTED_KINDS or arm.name == BASELINE:
             return unit_weights(self.batch.rows)
-        name = config.credit.weights
-        weights_of = TOKEN_WEIGHTS.load(name)
-        settings = parse_settings(name, weights_of, config.credit.settings)
-        weights: Sequence[Floats] | None = weights_of(self.view, **settings)
+        weights_name = config.credit.weights
+        weights_function = TOKEN_WEIGHTS.load(weights_name)
+        settings = parse_settings(weights_name, weights_function, config.credit.settings)
+        weights: Sequence[Floats] | None = weights_function(self.view, **settings)
         return unit_weights(self.batch.rows) if weights is None else weights
 
     def advantages(self, config: RunConfig) -> dict[tuple[str, int], float]:

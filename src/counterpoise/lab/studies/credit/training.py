@@ -44,44 +44,57 @@ OUT_OF_TIME = "not in the time given"
 
 def measure_training(lab: Lab, idle: Collection[str], slow: Collection[str] = ()) -> list[Record]:
     """Train the arms of the budget, except the idle ones, and return their records."""
-    sizes, every = lab.sizes["training"], credit_arms()
-    table = {
-        name: (*LEAN_OPTIONS, *every[name].options) for name in sizes["arms"] if name not in idle
+    sizes, arms_by_name = lab.sizes["training"], credit_arms()
+    options_by_arm = {
+        arm_name: (*LEAN_OPTIONS, *arms_by_name[arm_name].options)
+        for arm_name in sizes["arms"]
+        if arm_name not in idle
     }
-    plan = design_runs(replace(lab, sizes=sizes), list(table), table)
+    design = design_runs(replace(lab, sizes=sizes), list(options_by_arm), options_by_arm)
     # A stable sort: runs stay ordered by seed, so all arms have the same seeds when time runs out.
-    keys = sorted(plan.run_keys(), key=lambda key: key.arm in slow)
-    fleet = Fleet({key.name: plan.overrides(key) for key in keys}, lab.out / "runs" / lab.budget)
+    run_keys = sorted(design.run_keys(), key=lambda run_key: run_key.arm in slow)
+    fleet = Fleet(
+        {run_key.name: design.overrides(run_key) for run_key in run_keys},
+        lab.out / "runs" / lab.budget,
+    )
 
-    def tell(standing: FleetProgress) -> None:
-        share = ARMS_PROGRESS + (1 - ARMS_PROGRESS) * standing.done_share
-        lab.progress(f"{standing.finished} of {standing.total} runs", share)
+    def report_progress(fleet_progress: FleetProgress) -> None:
+        share = ARMS_PROGRESS + (1 - ARMS_PROGRESS) * fleet_progress.done_share
+        lab.progress(f"{fleet_progress.finished} of {fleet_progress.total} runs", share)
 
-    fleet.train(number_of_jobs(), tell, minutes=lab.sizes["train_minutes"] or None)
-    finished = [key for key in keys if fleet.finished(key.name)]
+    fleet.train(number_of_jobs(), report_progress, minutes=lab.sizes["train_minutes"] or None)
+    finished = [run_key for run_key in run_keys if fleet.finished(run_key.name)]
     if fleet.failures and not finished:
-        name, message = next(iter(fleet.failures.items()))
-        raise PoiseError(f"the run in {fleet.folder / name} failed: {message}")
+        run_name, message = next(iter(fleet.failures.items()))
+        raise PoiseError(f"the run in {fleet.folder / run_name} failed: {message}")
     training_records = [
-        {"panel": "training", **key._asdict(), **record}
-        for key in finished
-        for record in read_timed_run(RunFolder.open(fleet.folder / key.name))
+        {"panel": "training", **run_key._asdict(), **record}
+        for run_key in finished
+        for record in read_timed_run(RunFolder.open(fleet.folder / run_key.name))
     ]
     return training_records + [
-        {"panel": "untrained", **key._asdict(), "reason": fleet.failures.get(key.name, OUT_OF_TIME)}
-        for key in keys
-        if key not in finished
+        {
+            "panel": "untrained",
+            **run_key._asdict(),
+            "reason": fleet.failures.get(run_key.name, OUT_OF_TIME),
+        }
+        for run_key in run_keys
+        if run_key not in finished
     ]
 
 
 def read_timed_run(folder: RunFolder) -> list[Record]:
     """A run's records with seconds, and with the exchangeability residual where it is known."""
-    lines = folder.read("metrics")
+    metrics_lines = folder.read("metrics")
     # One number for the whole run: single iterations are too noisy to add up.
     seconds_per_iteration = statistics.median(
-        line["iteration_seconds"] - line.get("monitor_seconds", 0.0) for line in lines
+        metrics_line["iteration_seconds"] - metrics_line.get("monitor_seconds", 0.0)
+        for metrics_line in metrics_lines
     )
-    residuals = {line["iteration"]: line.get("exchangeability") for line in lines}
+    residuals = {
+        metrics_line["iteration"]: metrics_line.get("exchangeability")
+        for metrics_line in metrics_lines
+    }
     return [
         {
             **record,
@@ -109,7 +122,7 @@ class TrainingResult:
 
 def training_results(records: Records) -> list[TrainingResult]:
     """Results of every arm at every rate; intervals of differences hold for all arms together."""
-    runs = group_by_run([r for r in records if r["panel"] == "training"])
+    runs = group_by_run([record for record in records if record["panel"] == "training"])
     other_arms = [arm for arm in arm_names(runs) if arm != BASELINE]
     # All comparisons of this table are one family: their intervals hold together.
     family = max(1, len(other_arms) * len(learning_rates(runs)))
@@ -158,8 +171,8 @@ def training_results(records: Records) -> list[TrainingResult]:
 
 def untrained_notes(records: Records) -> list[str]:
     """Sentences that say which runs were not trained and why; empty when all were."""
-    runs = [record for record in records if record["panel"] == "untrained"]
-    every = len(
+    untrained_records = [record for record in records if record["panel"] == "untrained"]
+    trained_count = len(
         {
             (record["arm"], record["rate"], record["seed"])
             for record in records
@@ -167,28 +180,31 @@ def untrained_notes(records: Records) -> list[str]:
         }
     )
     notes = []
-    for reason in dict.fromkeys(record["reason"] for record in runs):
-        seeds: dict[str, list[str]] = {}
-        for record in runs:
+    for reason in dict.fromkeys(record["reason"] for record in untrained_records):
+        seeds_by_arm: dict[str, list[str]] = {}
+        for record in untrained_records:
             if record["reason"] == reason:
-                seeds.setdefault(record["arm"], []).append(str(record["seed"]))
-        listing = "; ".join(f"{arm} {', '.join(arm_seeds)}" for arm, arm_seeds in seeds.items())
-        count = sum(map(len, seeds.values()))
+                seeds_by_arm.setdefault(record["arm"], []).append(str(record["seed"]))
+        listing = "; ".join(
+            f"{arm} {', '.join(arm_seeds)}" for arm, arm_seeds in seeds_by_arm.items()
+        )
+        untrained_count = sum(map(len, seeds_by_arm.values()))
         notes.append(
-            f"{count} of {every + len(runs)} runs are not trained, {reason}: {listing} (seeds)."
+            f"{untrained_count} of {trained_count + len(untrained_records)} runs are not trained, "
+            f"{reason}: {listing} (seeds)."
         )
     return notes
 
 
 def _slowdown(runs: Runs, arm: str, rate: float) -> SeedMean | None:
     arm_seconds, baseline_seconds = (
-        values_by_seed(runs, name, rate, _iteration_seconds) for name in (arm, BASELINE)
+        values_by_seed(runs, arm_name, rate, _iteration_seconds) for arm_name in (arm, BASELINE)
     )
-    pairs = [
+    slowdowns = [
         arm_seconds[seed] / baseline_seconds[seed] - 1
         for seed in sorted(arm_seconds.keys() & baseline_seconds.keys())
     ]
-    return student_mean(pairs) if pairs else None
+    return student_mean(slowdowns) if slowdowns else None
 
 
 def _iteration_seconds(curve: list[Record]) -> float | None:

@@ -85,7 +85,7 @@ class ComparedTokens:
         # Row 0 is the data itself, the others are bootstrap draws of prompts.
         self.w_DN: DrawMatrix = resampled_weights(self.prompts, DRAWS) * weight_N
         self.value_N = np.array([record["value"] for record in baseline_tokens])
-        self.halves = [[record[name] for record in baseline_tokens] for name in ("even", "odd")]
+        self.halves = [[record[half] for record in baseline_tokens] for half in ("even", "odd")]
         positive_N = np.array([record["sign"] == "positive" for record in baseline_tokens])
         self.subsets: dict[str, Mask] = {
             "all": np.ones_like(positive_N),
@@ -95,27 +95,27 @@ class ComparedTokens:
         }
         self._ranks_by_subset: dict[str, tuple[DrawMatrix, DrawMatrix]] = {}
 
-    def draw_correlations(self, part: str, x_N: NDArray[np.float64]) -> NDArray[np.float64]:
+    def draw_correlations(self, subset: str, x_N: NDArray[np.float64]) -> NDArray[np.float64]:
         """Correlations of x with value among a subset of the tokens, one per draw."""
-        member_N = self.subsets[part]
+        member_N = self.subsets[subset]
         if not member_N.any():
             return np.full(len(self.w_DN), np.nan)
-        w_DN, of_value = self._value_ranks(part)
-        return weighted_correlations(weighted_ranks(x_N[member_N], w_DN), of_value, w_DN)
+        w_DN, value_ranks_DN = self._value_ranks(subset)
+        return weighted_correlations(weighted_ranks(x_N[member_N], w_DN), value_ranks_DN, w_DN)
 
-    def _value_ranks(self, part: str) -> tuple[DrawMatrix, DrawMatrix]:
+    def _value_ranks(self, subset: str) -> tuple[DrawMatrix, DrawMatrix]:
         """(weights, ranks of values) of a subset's tokens, computed once for all arms."""
-        if part not in self._ranks_by_subset:
-            member_N = self.subsets[part]
+        if subset not in self._ranks_by_subset:
+            member_N = self.subsets[subset]
             w_DN = self.w_DN[:, member_N]
-            self._ranks_by_subset[part] = w_DN, weighted_ranks(self.value_N[member_N], w_DN)
-        return self._ranks_by_subset[part]
+            self._ranks_by_subset[subset] = w_DN, weighted_ranks(self.value_N[member_N], w_DN)
+        return self._ranks_by_subset[subset]
 
-    def interval(self, drawn_D: NDArray[np.float64], level: float = LEVEL) -> Interval | None:
+    def interval(self, correlation_D: NDArray[np.float64], level: float = LEVEL) -> Interval | None:
         """The interval of a correlation; None where it is not defined."""
-        if not math.isfinite(drawn_D[0]):
+        if not math.isfinite(correlation_D[0]):
             return None
-        return interval_from_draws(drawn_D, len(set(self.prompts)), level)
+        return interval_from_draws(correlation_D, len(set(self.prompts)), level)
 
     @property
     def ceiling(self) -> float:
@@ -129,14 +129,15 @@ def correlate_arms(records: Records, tokens: ComparedTokens) -> list[ArmCorrelat
     """The correlations of every measured arm, in the order of the records."""
     costs = {record["arm"]: record for record in records if record["panel"] == "cost"}
     baseline_cost = costs[BASELINE]
-    iteration = baseline_cost["seconds"] + baseline_cost["sampling"]
-    num_others = len(costs) - 1
-    explicit = sum(
+    baseline_seconds = baseline_cost["seconds"] + baseline_cost["sampling"]
+    other_arm_count = len(costs) - 1
+    explicit_arm_count = sum(
         record["kind"] in EXPLICIT_KINDS and not record["ones"] for record in costs.values()
     )
     # Gains exist for arms with explicit credit only, lifts for all arms but the baseline.
     level_gain, level_lift = (
-        bonferroni_level(LEVEL, max(1, comparisons)) for comparisons in (explicit, num_others)
+        bonferroni_level(LEVEL, max(1, comparisons))
+        for comparisons in (explicit_arm_count, other_arm_count)
     )
     baseline_credit_D, baseline_movement_D = (
         tokens.draw_correlations(subset, _column(records, BASELINE, column))
@@ -151,7 +152,14 @@ def correlate_arms(records: Records, tokens: ComparedTokens) -> list[ArmCorrelat
         credit_D = (
             tokens.draw_correlations("all", credit_N) if cost["kind"] in EXPLICIT_KINDS else None
         )
-        has_weights = cost["kind"] in WEIGHTED_KINDS and not cost["ones"]
+        right = wrong = gain = lift = None
+        if cost["kind"] in WEIGHTED_KINDS and not cost["ones"]:
+            right = tokens.interval(tokens.draw_correlations("right", w_N))
+            wrong = tokens.interval(tokens.draw_correlations("wrong", -w_N))
+        if credit_D is not None and not cost["ones"]:
+            gain = tokens.interval(credit_D - baseline_credit_D, level_gain)
+        if arm != BASELINE:
+            lift = tokens.interval(movement_D - baseline_movement_D, level_lift)
         residual, group, cancellation = _pull_ratios(_records_of(records, arm, "prompt"))
         results.append(
             ArmCorrelations(
@@ -159,24 +167,16 @@ def correlate_arms(records: Records, tokens: ComparedTokens) -> list[ArmCorrelat
                 kind=cost["kind"],
                 all_ones=cost["ones"],
                 credit=None if credit_D is None else tokens.interval(credit_D),
-                right=tokens.interval(tokens.draw_correlations("right", w_N))
-                if has_weights
-                else None,
-                wrong=tokens.interval(tokens.draw_correlations("wrong", -w_N))
-                if has_weights
-                else None,
-                gain=None
-                if credit_D is None or cost["ones"]
-                else tokens.interval(credit_D - baseline_credit_D, level_gain),
+                right=right,
+                wrong=wrong,
+                gain=gain,
                 moved=tokens.interval(movement_D),
-                lift=tokens.interval(movement_D - baseline_movement_D, level_lift)
-                if arm != BASELINE
-                else None,
+                lift=lift,
                 hidden=tokens.interval(movement_D - tokens.draw_correlations("moving", credit_N)),
                 residual=residual,
                 group=group,
                 cancellation=cancellation,
-                overhead=(cost["seconds"] - baseline_cost["seconds"]) / iteration,
+                overhead=(cost["seconds"] - baseline_cost["seconds"]) / baseline_seconds,
             )
         )
     return results
@@ -186,11 +186,11 @@ def _pull_ratios(
     prompts: Sequence[Record],
 ) -> tuple[Interval | None, Interval | None, Interval | None]:
     """(exchangeability residual, residual of whole groups, cancellation index), over prompts."""
-    names = [record["prompt"] for record in prompts]
+    prompt_names = [record["prompt"] for record in prompts]
 
-    def share(parts: Sequence[float], whole: str) -> Interval | None:
-        wholes = [r[whole] for r in prompts]
-        return ratio_interval(names, parts, wholes) if sum(wholes) else None
+    def share(numerators: Sequence[float], denominator_column: str) -> Interval | None:
+        denominators = [record[denominator_column] for record in prompts]
+        return ratio_interval(prompt_names, numerators, denominators) if sum(denominators) else None
 
     return (
         share([record["left"] for record in prompts], "gross"),

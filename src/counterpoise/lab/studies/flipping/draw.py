@@ -33,9 +33,12 @@ def _classes(runs: Records, arm: str, sign: str, title: str) -> Figure | None:
     if not arm_records:
         return None
     layers = []
-    for name, colour in CLASSES.items():
+    for class_name, colour in CLASSES.items():
         layers += _line(
-            [{"iteration": record["iteration"], "value": record[name]} for record in arm_records],
+            [
+                {"iteration": record["iteration"], "value": record[class_name]}
+                for record in arm_records
+            ],
             colour,
             "%",
         )
@@ -57,19 +60,22 @@ def _sizes(runs: Records) -> Figure | None:
             sign,
         )
     title = "How far tokens move"
-    keys = tuple((sign, f"{sign} rollouts") for sign in SIGNS)
+    legend_entries = tuple((sign, f"{sign} rollouts") for sign in SIGNS)
     note = "By iteration: mean change of log-probability, either way, joint training."
-    return Figure(_layered(layers, title), title, note, keys)
+    return Figure(_layered(layers, title), title, note, legend_entries)
 
 
-def _line(points: list[Record], colour: str, form: str = "") -> list[alt.Chart]:
-    x = x_axis(max((point["iteration"] for point in points), default=1))
-    y = y_axis("value", form, [0.0, 1.0] if form == "%" else None)
-    tip = [alt.Tooltip("iteration:Q"), alt.Tooltip("value:Q", format=".1%" if form else ".4f")]
+def _line(points: list[Record], colour: str, axis_format: str = "") -> list[alt.Chart]:
+    x_scale = x_axis(max((point["iteration"] for point in points), default=1))
+    y_scale = y_axis("value", axis_format, [0.0, 1.0] if axis_format == "%" else None)
+    tooltip = [
+        alt.Tooltip("iteration:Q"),
+        alt.Tooltip("value:Q", format=".1%" if axis_format else ".4f"),
+    ]
     points_chart = base_chart(points)
     return [
-        points_chart.mark_line(style=colour).encode(x=x, y=y),
-        points_chart.mark_point(style=colour).encode(x=x, y=y, tooltip=tip),
+        points_chart.mark_line(style=colour).encode(x=x_scale, y=y_scale),
+        points_chart.mark_point(style=colour).encode(x=x_scale, y=y_scale, tooltip=tooltip),
     ]
 
 
@@ -84,12 +90,12 @@ def _steps(records: Records) -> Figure:
             counts = MovementCounts(records, optimizer, arm)
             for sign in SIGNS:
                 row_label = f"{optimizer}, {arm.replace('_', '-')}, {sign} rollouts"
-                for name in ("boosted", "suppressed"):
-                    share_interval = counts.interval(partial(counts.share, name, sign))
-                    points.append(forest_point(row_label, name, share_interval))
+                for class_name in ("boosted", "suppressed"):
+                    share_interval = counts.interval(partial(counts.share, class_name, sign))
+                    points.append(forest_point(row_label, class_name, share_interval))
     layered_chart = forest_chart(
         points,
-        {name: CLASSES[name] for name in ("boosted", "suppressed")},
+        {class_name: CLASSES[class_name] for class_name in ("boosted", "suppressed")},
         "share of tokens",
         "Boosted and suppressed tokens after one update, by optimizer, update and sign",
         axis="%",

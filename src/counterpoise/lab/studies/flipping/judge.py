@@ -37,11 +37,11 @@ class MovementCounts:
             and (record["optimizer"], record["arm"]) == (optimizer, arm)
         ]
         self.prompts = [record["prompt"] for record in step_records]
-        sign = np.array([SIGNS[record["sign"]] for record in step_records])
-        self.sign_masks = {name: sign == direction for name, direction in SIGNS.items()}
+        direction_N = np.array([SIGNS[record["sign"]] for record in step_records])
+        self.sign_masks = {sign: direction_N == direction for sign, direction in SIGNS.items()}
         self.counts = {
-            name: np.array([record[name] for record in step_records], dtype=np.float64)
-            for name in ("tokens", "boosted", "suppressed", "moved")
+            column: np.array([record[column] for record in step_records], dtype=np.float64)
+            for column in ("tokens", "boosted", "suppressed", "moved")
         }
 
     def total(self, name: str, sign: str, weights: Weights) -> float:
@@ -55,7 +55,9 @@ class MovementCounts:
     ) -> float:
         num_flipped = sum(self.total(FLIPPED_CLASS[sign], sign, weights) for sign in signs)
         num_moved = sum(
-            self.total(name, sign, weights) for name in ("boosted", "suppressed") for sign in signs
+            self.total(class_name, sign, weights)
+            for class_name in ("boosted", "suppressed")
+            for sign in signs
         )
         return _ratio(num_flipped, num_moved)
 
@@ -90,11 +92,13 @@ def step_numbers(records: Records) -> dict[str, Interval]:
     return {
         "difference": joint.interval(joint.difference),
         "flipped": joint.interval(joint.flip_share),
-        "negative": joint.interval(lambda w: joint.flip_share(w, of_negative)),
-        "positive": joint.interval(lambda w: joint.flip_share(w, of_positive)),
-        "positive-only": control.interval(lambda w: control.flip_share(w, of_positive)),
+        "negative": joint.interval(lambda weights: joint.flip_share(weights, of_negative)),
+        "positive": joint.interval(lambda weights: joint.flip_share(weights, of_positive)),
+        "positive-only": control.interval(lambda weights: control.flip_share(weights, of_positive)),
         "lowered": joint.interval(lowered),
-        "removed": joint.interval(lambda w: _ratio(lowered(w), joint.flip_share(w, of_positive))),
+        "removed": joint.interval(
+            lambda weights: _ratio(lowered(weights), joint.flip_share(weights, of_positive))
+        ),
         "size": joint.interval(joint.size_ratio),
     }
 
@@ -139,8 +143,8 @@ def class_shares(records: Records) -> tuple[Number, ...]:
         for arm in ARMS:
             counts = MovementCounts(records, optimizer, arm)
             for sign in SIGNS:
-                for name in ("boosted", "suppressed"):
-                    share_interval = counts.interval(partial(counts.share, name, sign))
-                    label = f"{name}, {sign} rollouts, {arm}, one {optimizer} step"
+                for class_name in ("boosted", "suppressed"):
+                    share_interval = counts.interval(partial(counts.share, class_name, sign))
+                    label = f"{class_name}, {sign} rollouts, {arm}, one {optimizer} step"
                     numbers.append(Number(label, *share_interval, unit="share"))
     return tuple(numbers)

@@ -15,9 +15,8 @@ To use runs of your own, put their metrics.jsonl into OUT/runs/joint/ or OUT/run
 nothing else of a run is read.
 
     flip share, positive rollouts     suppressed / (boosted + suppressed)
-    flip share, all                   tokens moved against their advantage / tokens moved
-
     flip share, negative rollouts     boosted / (boosted + suppressed)
+    flip share, all                   tokens moved against their advantage / tokens moved
 
 The paper makes two claims, and each has a verdict, by the step under AdamW:
 
@@ -35,6 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -101,12 +101,12 @@ def _measure_batch(lab: Lab, batch: int) -> list[Record]:
                 lab.update(trained, optimizer=optimizer, lr=lr)
                 snapshot_after = take_snapshot(lab.policy, rows)
             delta_N = (snapshot_after.logprobs - snapshot_before.logprobs).cpu().numpy()
-            about = {"panel": "step", "optimizer": optimizer, "arm": arm}
+            arm_columns = {"panel": "step", "optimizer": optimizer, "arm": arm}
             for group in np.unique(group_N).tolist():
                 for sign, direction in SIGNS.items():
                     member_N = (group_N == group) & (np.sign(A_N) == direction)
-                    prompt = {"prompt": f"{batch}:{group}", "sign": sign}
-                    records.append({**about, **prompt, **_counts(delta_N[member_N])})
+                    prompt_columns = {"prompt": f"{batch}:{group}", "sign": sign}
+                    records.append({**arm_columns, **prompt_columns, **_counts(delta_N[member_N])})
     return records
 
 
@@ -122,16 +122,16 @@ def _counts(delta_N: np.ndarray) -> Record:
 
 def _runs(lab: Lab) -> list[Record]:
     """Shares and mean |delta| for each sign and iteration of the two training runs."""
-    model = (f"model.name={lab.model}", f"model.dtype={lab.config.model.dtype}")
+    model_options = (f"model.name={lab.model}", f"model.dtype={lab.config.model.dtype}")
     update = lab.config.update
-    rate = (f"update.lr={update.lr}", f"update.micro_tokens={update.micro_tokens}")
-    common = (*model, *rate, f"loop.seed={lab.seed}", *COMMON, *lab.options)
-    length = f"loop.iterations={lab.sizes['iterations']}"
+    update_options = (f"update.lr={update.lr}", f"update.micro_tokens={update.micro_tokens}")
+    common = (*model_options, *update_options, f"loop.seed={lab.seed}", *COMMON, *lab.options)
+    length_option = f"loop.iterations={lab.sizes['iterations']}"
     # Runs of the user's own replace the trained ones, where their metrics are in the folder.
     user_folders = {arm: lab.out / "runs" / arm for arm in ARMS}
     missing = [arm for arm in ARMS if not (user_folders[arm] / "metrics.jsonl").is_file()]
     trained = train_runs(
-        {f"flipping-{arm}": (*common, length, *ARM_OPTIONS[arm]) for arm in missing},
+        {f"flipping-{arm}": (*common, length_option, *ARM_OPTIONS[arm]) for arm in missing},
         lab.out / "runs" / lab.budget,
         lambda doing, share: lab.progress(doing, 0.3 + 0.7 * share),
     )
@@ -149,15 +149,15 @@ def read_monitor_records(folder: Path) -> list[Record]:
     return [
         {
             "sign": sign,
-            "iteration": line["iteration"],
+            "iteration": metrics_line["iteration"],
             **{
-                name: line[f"{name}_{sign}"]
-                for name in ("boosted", "suppressed", "stable", "moved")
+                column: metrics_line[f"{column}_{sign}"]
+                for column in ("boosted", "suppressed", "stable", "moved")
             },
         }
-        for line in RunFolder(folder).read("metrics")
+        for metrics_line in RunFolder(folder).read("metrics")
         for sign in SIGNS
-        if line.get(f"boosted_{sign}") is not None
+        if metrics_line.get(f"boosted_{sign}") is not None
     ]
 
 
@@ -165,25 +165,30 @@ def read_monitor_records(folder: Path) -> list[Record]:
 
 
 def judge(records: Records) -> Finding:
-    step, run = step_numbers(records), run_means(records)
-    claims = judge_claims(step, run)
+    step_intervals, means_over_runs = step_numbers(records), run_means(records)
+    claims = judge_claims(step_intervals, means_over_runs)
     return Finding(
         join_verdicts(claims),
         f"After one AdamW step the boosted shares of positive and negative rollouts differ by "
-        f"{_percent(step['difference'])} points, and {_percent(step['flipped'])} % of moved tokens "
-        f"go against their advantage: {_percent(step['negative'])} % in negative rollouts and "
-        f"{_percent(step['positive'])} % in positive ones. With "
-        f"positive rollouts alone it is {_percent(step['positive-only'])} %, which takes away "
-        f"{_percent(step['removed'])} % of the latter. Over the training runs the first "
-        f"five are {', '.join(f'{100 * value:.1f}' for value in run.values())}.",
+        f"{_percent(step_intervals['difference'])} points, and "
+        f"{_percent(step_intervals['flipped'])} % of moved tokens go against their advantage: "
+        f"{_percent(step_intervals['negative'])} % in negative rollouts and "
+        f"{_percent(step_intervals['positive'])} % in positive ones. With positive rollouts alone "
+        f"it is {_percent(step_intervals['positive-only'])} %, which takes away "
+        f"{_percent(step_intervals['removed'])} % of the latter. Over the training runs the first "
+        f"five are {', '.join(f'{100 * value:.1f}' for value in means_over_runs.values())}.",
         (
             *(
-                Number(NUMBER_LABELS[key], *step_interval, unit="" if key == "size" else "share")
-                for key, step_interval in step.items()
+                Number(
+                    NUMBER_LABELS[number_key],
+                    *step_interval,
+                    unit="" if number_key == "size" else "share",
+                )
+                for number_key, step_interval in step_intervals.items()
             ),
             *(
-                Number(f"{NUMBER_LABELS[key]}, over the runs", value, unit="share")
-                for key, value in run.items()
+                Number(f"{NUMBER_LABELS[number_key]}, over the runs", value, unit="share")
+                for number_key, value in means_over_runs.items()
             ),
             *class_shares(records),
         ),
@@ -191,9 +196,10 @@ def judge(records: Records) -> Finding:
             "The paper draws its shares and prints none; it says 'nearly half' of flipped tokens.",
             "The rule asks that positive-only lowers the flip share, not by how much; the paper "
             "speaks of a great decrease.",
-            f"Tokens of negative rollouts move {step['size'][0]:.1f} times as far as those of "
-            f"positive ones [{step['size'][1]:.1f}, {step['size'][2]:.1f}]; the paper finds the "
-            "sizes similar (Fig. 1 c). This is not part of the rule.",
+            f"Tokens of negative rollouts move {step_intervals['size'][0]:.1f} times as far as "
+            f"those of positive ones [{step_intervals['size'][1]:.1f}, "
+            f"{step_intervals['size'][2]:.1f}]; the paper finds the sizes similar "
+            "(Fig. 1 c). This is not part of the rule.",
             "Shares of a run are means over iterations, which are not independent of each other: "
             "they have no interval.",
             "The two training runs differ in reward balance too; the single updates differ in "
@@ -208,39 +214,49 @@ def judge_claims(
 ) -> tuple[ClaimVerdict, ClaimVerdict]:
     """The verdicts on both claims, by single updates; the runs can only contradict them."""
     _, difference_low, difference_high = step["difference"]
-    alike = (
-        difference_low > -MAX_DIFFERENCE and difference_high < MAX_DIFFERENCE,
-        difference_low > MAX_DIFFERENCE or difference_high < -MAX_DIFFERENCE,
-        abs(run["difference"]) < MAX_DIFFERENCE,
+    alike = _Condition(
+        holds=difference_low > -MAX_DIFFERENCE and difference_high < MAX_DIFFERENCE,
+        fails=difference_low > MAX_DIFFERENCE or difference_high < -MAX_DIFFERENCE,
+        runs_agree=abs(run["difference"]) < MAX_DIFFERENCE,
     )
-    lowered = (
-        step["lowered"][1] > 0,
-        step["lowered"][2] < 0,
-        run["positive"] > run["positive-only"],
+    lowered = _Condition(
+        holds=step["lowered"][1] > 0,
+        fails=step["lowered"][2] < 0,
+        runs_agree=run["positive"] > run["positive-only"],
     )
+    boosted_verdict = _verdict(_flip_condition("negative", step, run), alike)
+    suppressed_verdict = _verdict(_flip_condition("positive", step, run), lowered)
     return (
-        ClaimVerdict(BOOSTED_CLAIM, _verdict(_flip_condition("negative", step, run), alike)),
-        ClaimVerdict(SUPPRESSED_CLAIM, _verdict(_flip_condition("positive", step, run), lowered)),
+        ClaimVerdict(BOOSTED_CLAIM, boosted_verdict),
+        ClaimVerdict(SUPPRESSED_CLAIM, suppressed_verdict),
     )
+
+
+class _Condition(NamedTuple):
+    """One condition of a claim, judged by single updates and by the training runs."""
+
+    holds: bool  # with its whole interval
+    fails: bool  # with its whole interval
+    runs_agree: bool
 
 
 def _flip_condition(
     sign: str, step: Mapping[str, Interval], run: Mapping[str, float]
-) -> tuple[bool, bool, bool]:
-    return (
-        step[sign][1] >= MIN_FLIPPED,
-        step[sign][2] < MIN_FLIPPED,
-        run[sign] >= MIN_FLIPPED,
+) -> _Condition:
+    """At least MIN_FLIPPED of the moved tokens in rollouts of this sign are flipped."""
+    return _Condition(
+        holds=step[sign][1] >= MIN_FLIPPED,
+        fails=step[sign][2] < MIN_FLIPPED,
+        runs_agree=run[sign] >= MIN_FLIPPED,
     )
 
 
-def _verdict(*conditions: tuple[bool, bool, bool]) -> Verdict:
-    """From (holds with its whole interval, fails with it, the runs agree) of every condition."""
-    if any(fails for _, fails, _ in conditions):
+def _verdict(*conditions: _Condition) -> Verdict:
+    if any(condition.fails for condition in conditions):
         return "not replicated"
-    return (
-        "replicated" if all(holds and agrees for holds, _, agrees in conditions) else "inconclusive"
-    )
+    if all(condition.holds and condition.runs_agree for condition in conditions):
+        return "replicated"
+    return "inconclusive"
 
 
 def _percent(interval: Interval) -> str:

@@ -73,10 +73,12 @@ def _table_figure(records: Records, layer: str) -> Figure:
 
 
 def _candidate_figure(records: Records) -> Figure:
-    both = matching(records, panel="table", layer="head", how="update", condition="both")
+    both_records = matching(records, panel="table", layer="head", how="update", condition="both")
     points = [
         forest_point(
-            f"{sign} candidate", source, boost_rate(matching(both, sign=sign, source=source))
+            f"{sign} candidate",
+            source,
+            boost_rate(matching(both_records, sign=sign, source=source)),
         )
         for sign in ("positive", "negative")
         for source in STYLES
@@ -92,7 +94,7 @@ def _candidate_figure(records: Records) -> Figure:
 
 def _forest(points: Sequence[ForestPoint]) -> alt.LayerChart:
     return forest_chart(
-        [entry for entry in points if not np.isnan(entry["value"])],
+        [point for point in points if not np.isnan(point["value"])],
         STYLES,
         "Boost Rate",
         "Boost Rate by kind of masked token and sign of its rollout",
@@ -117,28 +119,40 @@ def _effects_figure(records: Records) -> Figure:
         "negative": ("negative", matching(table, condition="both", source="negative")),
     }
     # The scale ends at the 98th percentile: a few huge effects would hide all others.
-    widest = float(
+    scale_limit = float(
         np.quantile(
-            [abs(record["effect"]) for _, members in curves.values() for record in members], 0.98
+            [
+                abs(record["effect"])
+                for _, curve_records in curves.values()
+                for record in curve_records
+            ],
+            0.98,
         )
     )
-    x = alt.X(
+    x_axis = alt.X(
         "effect:Q",
-        scale=alt.Scale(type="symlog", constant=widest / 300, domain=[-widest, widest], clamp=True),
+        scale=alt.Scale(
+            type="symlog",
+            constant=scale_limit / 300,
+            domain=[-scale_limit, scale_limit],
+            clamp=True,
+        ),
         axis=alt.Axis(
-            title="masking effect, nats", format="~g", values=_decades(widest), tickMinStep=0
+            title="masking effect, nats", format="~g", values=_decades(scale_limit), tickMinStep=0
         ),
     )
-    y = alt.Y("share:Q", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1]))
-    layers = [base_chart([{"effect": 0}]).mark_rule(style="line").encode(x=x)]
-    for style, members in curves.values():
-        values = np.sort([record["effect"] for record in members])
+    y_axis = alt.Y("share:Q", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1]))
+    layers = [base_chart([{"effect": 0}]).mark_rule(style="line").encode(x=x_axis)]
+    for style, curve_records in curves.values():
+        values = np.sort([record["effect"] for record in curve_records])
         steps = np.unique(np.linspace(0, len(values) - 1, min(len(values), 200)).astype(int))
-        line = [
+        curve_points = [
             {"effect": float(values[index]), "share": (index + 1) / len(values)} for index in steps
         ]
         layers.append(
-            base_chart(line).mark_line(style=style, interpolate="step-after").encode(x=x, y=y)
+            base_chart(curve_points)
+            .mark_line(style=style, interpolate="step-after")
+            .encode(x=x_axis, y=y_axis)
         )
     return Figure(
         alt.LayerChart(
@@ -170,9 +184,11 @@ def _strength_figure(records: Records) -> Figure:
         ]
         for low, label in zip(COSINE_EDGES[:-1], labels, strict=True)
     ]
-    x = alt.X("at:N", sort=labels, axis=alt.Axis(labelAngle=-35, title="cosine with the candidate"))
+    x_axis = alt.X(
+        "at:N", sort=labels, axis=alt.Axis(labelAngle=-35, title="cosine with the candidate")
+    )
     return Figure(
-        _line_chart(points, x, "Boost Rate by coupling"),
+        _line_chart(points, x_axis, "Boost Rate by coupling"),
         "Boost Rate by coupling strength",
         "Up to 16 tokens from each band of the cosine of output-layer gradients. Solid: output "
         "layer; dashed: all parameters, first order. Taken as they come, tokens of both signs "
@@ -181,32 +197,34 @@ def _strength_figure(records: Records) -> Figure:
     )
 
 
-def _top_figure(records: Records, what: str) -> Figure:
+def _top_figure(records: Records, statistic: str) -> Figure:
     points = [
         _rate_point(
             matching(source_records, condition=top_count),
             at=int(top_count),
             source=source,
             layer=layer,
-            mean=what == "mean",
+            mean=statistic == "mean",
         )
         for layer, how in (("head", "update"), ("full", "first order"))
         for source in STYLES
         for source_records in [matching(records, panel="top", layer=layer, how=how, source=source)]
         for top_count in sorted({record["condition"] for record in source_records}, key=int)
     ]
-    x = alt.X(
+    x_axis = alt.X(
         "at:Q",
         scale=alt.Scale(type="log", base=2),
         axis=alt.Axis(
             title="masked tokens, strongest first", values=sorted({point["at"] for point in points})
         ),
     )
-    title = "Mean Boost" if what == "mean" else "Boost Rate"
+    title = "Mean Boost" if statistic == "mean" else "Boost Rate"
     return Figure(
-        _line_chart(points, x, f"{title} by number of masked tokens", share=what == "rate"),
+        _line_chart(
+            points, x_axis, f"{title} by number of masked tokens", share=statistic == "rate"
+        ),
         f"{title} by number masked",
-        ("In nats. " if what == "mean" else "")
+        ("In nats. " if statistic == "mean" else "")
         + "The tokens with the largest cosine, of all rollouts or of one sign. Solid: output "
         "layer; dashed: all parameters, first order.",
         SOURCE_KEYS,
@@ -225,15 +243,15 @@ def _mixture_figure(records: Records) -> Figure:
         for layer_records in [matching(records, panel="mixture", layer=layer, how=how)]
         for positive_share in sorted({record["condition"] for record in layer_records}, key=float)
     ]
-    x = alt.X(
+    x_axis = alt.X(
         "at:Q",
         axis=alt.Axis(
             format="%", title="masked tokens from positive rollouts", tickCount=5, tickMinStep=0
         ),
     )
-    paper = {"value": PAPER_TABLE["both", "full"][0]}
+    paper_guide = {"value": PAPER_TABLE["both", "full"][0]}
     return Figure(
-        _line_chart(points, x, "Boost Rate by share of positive tokens", guides=[paper]),
+        _line_chart(points, x_axis, "Boost Rate by share of positive tokens", guides=[paper_guide]),
         "Which mixture gives 75 %",
         "Boost Rate of four equal tokens of low confidence, by how many of them come from positive "
         "rollouts. Dotted: the paper's 75 %.",
@@ -247,12 +265,12 @@ def _line_chart(
     """One line per source, solid for the output layer, dashed for all parameters."""
     axis = alt.Axis(format="%") if share else alt.Axis(format="~g")
     scale = alt.Scale(domain=[0, 1]) if share else alt.Scale(nice=True)
-    y = alt.Y("value:Q", scale=scale, axis=axis)
-    middle = base_chart([{"value": 0.5 if share else 0.0}])
+    y_axis = alt.Y("value:Q", scale=scale, axis=axis)
+    chance_rule = base_chart([{"value": 0.5 if share else 0.0}])
     # The guide of a rate is 50 %, chance; that of a mean is 0.
-    layers = [middle.mark_rule(style="line").encode(y=y)]
+    layers = [chance_rule.mark_rule(style="line").encode(y=y_axis)]
     layers += [
-        base_chart([guide]).mark_rule(style="muted", strokeDash=[2, 3]).encode(y=y)
+        base_chart([guide]).mark_rule(style="muted", strokeDash=[2, 3]).encode(y=y_axis)
         for guide in guides
     ]
     for source, style in STYLES.items():
@@ -263,8 +281,12 @@ def _line_chart(
                     x=x, y="low:Q", y2="high:Q"
                 )
                 layers.append(band)
-            layers.append(source_chart.mark_line(style=style, strokeDash=dash).encode(x=x, y=y))
-            layers.append(source_chart.mark_point(style=style).encode(x=x, y=y, tooltip=TOOLTIPS))
+            layers.append(
+                source_chart.mark_line(style=style, strokeDash=dash).encode(x=x, y=y_axis)
+            )
+            layers.append(
+                source_chart.mark_point(style=style).encode(x=x, y=y_axis, tooltip=TOOLTIPS)
+            )
     return alt.LayerChart(layer=layers, width="container", height=200, description=description)
 
 

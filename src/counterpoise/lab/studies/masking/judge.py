@@ -18,7 +18,8 @@ ETA, SMALL_ETA = 0.1, 0.001
 COSINE_EDGES = (-1.0, -0.1, -0.01, 0.01, 0.1, 0.3, 0.6, 1.0)
 LAYERS = {"head": "output layer", "full": "all parameters"}
 HALF_PAPER_GAP = 0.12  # the paper prints 74.1 against 50.6, and 75.0 against 50.2
-PAPER_TABLE = {  # (Boost Rate, Mean Boost) as printed; the order of the middle rows is our reading
+# (Boost Rate, Mean Boost) as printed; which middle row is "same" and which "low" is our reading.
+PAPER_TABLE = {
     ("random", "head"): (0.5060, -0.0039),
     ("random", "full"): (0.5021, 0.0048),
     ("same", "head"): (0.6620, 0.0224),
@@ -30,9 +31,11 @@ PAPER_TABLE = {  # (Boost Rate, Mean Boost) as printed; the order of the middle 
 }
 
 
-def matching(records: Records, **wanted: Any) -> list[Record]:
+def matching(records: Records, **required_values: Any) -> list[Record]:
     return [
-        record for record in records if all(record[name] == value for name, value in wanted.items())
+        record
+        for record in records
+        if all(record[column] == column_value for column, column_value in required_values.items())
     ]
 
 
@@ -57,53 +60,57 @@ def judge(records: Records) -> Finding:
     gaps: dict[str, Interval] = {}
     ordered = True
     for layer in LAYERS:
-        mixed = matching(records, panel="table", layer=layer, how="update", rate=ETA)
+        layer_records = matching(records, panel="table", layer=layer, how="update", rate=ETA)
         for condition in CONDITIONS:
-            condition_records = matching(mixed, condition=condition, source="mixed")
-            boosts, mean = PAPER_TABLE[condition, layer]
-            name = f"{condition}, {layer}"
+            condition_records = matching(layer_records, condition=condition, source="mixed")
+            paper_rate, paper_mean = PAPER_TABLE[condition, layer]
+            number_name = f"{condition}, {layer}"
             numbers += [
                 Number(
-                    f"Boost Rate, {name}",
+                    f"Boost Rate, {number_name}",
                     *boost_rate(condition_records),
-                    paper=boosts,
+                    paper=paper_rate,
                     unit="share",
                 ),
-                Number(f"Mean Boost, {name}", *mean_boost(condition_records), paper=mean),
+                Number(
+                    f"Mean Boost, {number_name}", *mean_boost(condition_records), paper=paper_mean
+                ),
             ]
         rates = [
-            boost_rate(matching(mixed, condition=condition, source="mixed"))[0]
+            boost_rate(matching(layer_records, condition=condition, source="mixed"))[0]
             for condition in CONDITIONS
         ]
         # The paper's order of random, same and both; "low" is not part of the claim.
         ordered &= rates[0] <= rates[1] <= rates[3]
-        gaps[layer] = _gap_over_random(matching(mixed, source="mixed"))
+        gaps[layer] = _gap_over_random(matching(layer_records, source="mixed"))
         numbers.append(Number(f"both minus random, {layer}", *gaps[layer], unit="share"))
         for sign in ("positive", "negative"):
             for source in ("positive", "negative"):
-                condition_records = matching(mixed, condition="both", source=source, sign=sign)
-                name = f"both, {layer}: {source} tokens on a {sign} candidate"
-                numbers.append(Number(name, *boost_rate(condition_records), unit="share"))
+                condition_records = matching(
+                    layer_records, condition="both", source=source, sign=sign
+                )
+                number_name = f"both, {layer}: {source} tokens on a {sign} candidate"
+                numbers.append(Number(number_name, *boost_rate(condition_records), unit="share"))
     agreements = _sign_agreements(records)
-    needed = _mixture_numbers(records)
-    numbers += [*agreements, *needed]
+    mixture_numbers = _mixture_numbers(records)
+    numbers += [*agreements, *mixture_numbers]
     verdict: Verdict = "inconclusive"
     if ordered and all(low > 0 for _, low, _ in gaps.values()):
         verdict = "replicated"
     elif all(high < HALF_PAPER_GAP for _, _, high in gaps.values()):
         verdict = "not replicated"
-    head = matching(records, panel="table", layer="head", how="update", condition="both")
-    by_sign = {source: boost_rate(matching(head, source=source))[0] for source in SOURCES}
-    values = [condition for name in LAYERS for condition in (100 * bound for bound in gaps[name])]
+    head_records = matching(records, panel="table", layer="head", how="update", condition="both")
+    by_sign = {source: boost_rate(matching(head_records, source=source))[0] for source in SOURCES}
+    gap_percents = [100 * bound for layer in LAYERS for bound in gaps[layer]]
     return Finding(
         verdict,
         "Masking equal tokens of low confidence, taken as they come, changes the Boost Rate by "
         "{:+.0f} points [{:+.0f}, {:+.0f}] against random ones with the output layer and by "
-        "{:+.0f} [{:+.0f}, {:+.0f}] with all parameters. ".format(*values)
+        "{:+.0f} [{:+.0f}, {:+.0f}] with all parameters. ".format(*gap_percents)
         + f"Taken from positive rollouts it is {100 * by_sign['positive']:.0f} %, from negative "
         f"ones {100 * by_sign['negative']:.0f} %, mixed {100 * by_sign['mixed']:.0f} %.",
         tuple(numbers),
-        _notes(records, needed),
+        _notes(records, mixture_numbers),
     )
 
 
@@ -134,8 +141,8 @@ def _sign_agreements(records: Records) -> list[Number]:
             np.sign(predicted_effects[_prediction_key(record)]) == np.sign(record["effect"])
             for record in update_records
         ]
-        name = f"first order has the sign of the update, {layer}, lr {eta:g}"
-        numbers.append(Number(name, *_mean_or_nan(update_records, same_sign), unit="share"))
+        number_name = f"first order has the sign of the update, {layer}, lr {eta:g}"
+        numbers.append(Number(number_name, *_mean_or_nan(update_records, same_sign), unit="share"))
     return numbers
 
 
@@ -153,16 +160,16 @@ def _mixture_numbers(records: Records) -> list[Number]:
             boost_rate(matching(layer_records, condition=f"{positive_share}"))[0]
             for positive_share in shares
         ]
-        printed = PAPER_TABLE["both", layer][0]
+        paper_rate = PAPER_TABLE["both", layer][0]
         # Only a rate that rises with the share of positive tokens can be inverted.
-        if shares and rates == sorted(rates) and rates[0] <= printed <= rates[-1]:
-            share = float(np.interp(printed, rates, shares))
-            name = f"share of positive tokens at which the paper's rate is met, {layer}"
-            numbers.append(Number(name, share, unit="share"))
+        if shares and rates == sorted(rates) and rates[0] <= paper_rate <= rates[-1]:
+            share = float(np.interp(paper_rate, rates, shares))
+            number_name = f"share of positive tokens at which the paper's rate is met, {layer}"
+            numbers.append(Number(number_name, share, unit="share"))
     table = matching(records, panel="table", condition="both", source="mixed", layer="head")
-    updates = matching(table, how="update")
-    share = sum(record["positive_tokens"] for record in updates) / max(
-        1, sum(record["tokens"] for record in updates)
+    update_records = matching(table, how="update")
+    share = sum(record["positive_tokens"] for record in update_records) / max(
+        1, sum(record["tokens"] for record in update_records)
     )
     return [*numbers, Number("share of positive tokens as drawn, both", share, unit="share")]
 
@@ -183,7 +190,9 @@ def _notes(records: Records, needed: list[Number]) -> tuple[str, ...]:
     )
     return (
         "Masked tokens a set, on average: "
-        + ", ".join(f"{name} {size:.1f}" for name, size in sizes.items())
+        + ", ".join(
+            f"{condition_name} {mean_size:.1f}" for condition_name, mean_size in sizes.items()
+        )
         + f". Of those in the sets `both`, {100 * drawn_share.value:.0f} % come from positive "
         f"rollouts; the printed 75 % {f'would need {met_at}' if met_at else 'is met at no share'}.",
         "The sign of a masking effect is that of the masked tokens' advantage: a Boost Rate "

@@ -80,13 +80,15 @@ class _Batch:
 
 def measure(lab: Lab) -> Records:
     batch = _prepare(lab)
-    head = output_gradient(batch.snapshot, batch.W)
-    normal = objective_gradient(lab.policy, batch.rows)
+    # Gradients of the whole batch do not depend on the candidate, so they are computed once.
+    output_gradient_VD = output_gradient(batch.snapshot, batch.W)
+    full_gradient = objective_gradient(lab.policy, batch.rows)
     records: list[Record] = []
     num_candidates = len(batch.candidates)
     for index in range(num_candidates):
         records += lab.measure_part(
-            f"candidate {index}", partial(_measure_candidate, batch, index, head, normal)
+            f"candidate {index}",
+            partial(_measure_candidate, batch, index, output_gradient_VD, full_gradient),
         )
         lab.progress(f"candidate {index + 1} of {num_candidates}", (index + 1) / num_candidates)
     return records
@@ -96,8 +98,8 @@ def _measure_candidate(
     batch: _Batch, index: int, head: Tensor, normal: WeightDirection
 ) -> list[Record]:
     lab, candidate = batch.lab, batch.candidates[index]
-    sets = {key: indices for key, indices in _masked_sets(batch, index) if len(indices)}
-    table = {key: indices for key, indices in sets.items() if key[0] == "table"}
+    sets = {set_key: indices for set_key, indices in _masked_sets(batch, index) if len(indices)}
+    table = {set_key: indices for set_key, indices in sets.items() if set_key[0] == "table"}
     effects = output_layer_effects(
         batch.snapshot, batch.W, head, candidate, list(sets.values()), ETA
     )
@@ -106,10 +108,10 @@ def _measure_candidate(
     records += _predictions(batch, candidate, table, batch.kernel_CN[index], "head")
     # Kernel rows and real updates cost passes of the whole model: only the first candidates.
     if index < lab.sizes["rows"]:
-        row_N = parameter_kernel_row(
+        kernel_row_N = parameter_kernel_row(
             lab.policy, batch.rows, _row_and_position(batch.snapshot, candidate)
         )
-        records += _predictions(batch, candidate, sets, row_N, "full")
+        records += _predictions(batch, candidate, sets, kernel_row_N, "full")
     if index < lab.sizes["real"]:
         rates = (ETA, SMALL_ETA) if index < lab.sizes["rows"] else (ETA,)
         records += _real_updates(batch, candidate, table, normal, rates)
@@ -140,20 +142,23 @@ def _prepare(lab: Lab) -> _Batch:
 def _choose_candidates(snapshot: Snapshot, limit: int, rng: np.random.Generator) -> list[int]:
     """Tokens of low confidence in random order, from positive and negative rollouts in turn."""
     is_low = is_low_confidence(snapshot)
-    sides = [
+    candidates_by_sign = [
         rng.permutation(
             (is_low & tokens_by_source(snapshot)[sign]).nonzero().squeeze(1).cpu().numpy()
         ).tolist()
         for sign in ("positive", "negative")
     ]
     # Alternate the signs, so that any number of candidates is balanced.
-    pairs = min(map(len, sides))
-    turns = [
+    pair_count = min(map(len, candidates_by_sign))
+    alternating = [
         candidate
-        for pair in zip(*(side[:pairs] for side in sides), strict=True)
+        for pair in zip(
+            *(sign_candidates[:pair_count] for sign_candidates in candidates_by_sign), strict=True
+        )
         for candidate in pair
     ]
-    return (turns + sides[0][pairs:] + sides[1][pairs:])[:limit]
+    unpaired = candidates_by_sign[0][pair_count:] + candidates_by_sign[1][pair_count:]
+    return (alternating + unpaired)[:limit]
 
 
 def _masked_sets(batch: _Batch, index: int) -> Iterator[tuple[SetKey, Tensor]]:
@@ -173,18 +178,18 @@ def _masked_sets(batch: _Batch, index: int) -> Iterator[tuple[SetKey, Tensor]]:
             pool = is_other & members & (cosine_N > low) & (cosine_N <= high)
             yield ("strength", f"{low}", source), draw_indices(pool, SET_SIZE, rng)
         ranked = torch.where(is_other & members, cosine_N, -torch.inf).argsort(descending=True)
-        enough = int((is_other & members).sum())
-        for count in TOP_COUNTS:
-            yield ("top", f"{count}", source), ranked[: min(count, enough)]
+        member_count = int((is_other & members).sum())
+        for set_size in TOP_COUNTS:
+            yield ("top", f"{set_size}", source), ranked[: min(set_size, member_count)]
 
     pool = is_other & is_low_confidence(snapshot) & (snapshot.tokens == snapshot.tokens[candidate])
-    by_sign = [pool & sources["positive"], pool & sources["negative"]]
-    if all(int(side.sum()) >= MIXTURE_SIZE for side in by_sign):
+    sign_pools = [pool & sources["positive"], pool & sources["negative"]]
+    if all(int(sign_pool.sum()) >= MIXTURE_SIZE for sign_pool in sign_pools):
         for num_positive in range(MIXTURE_SIZE + 1):
             chosen_indices = [
-                draw_indices(side, count, rng)
-                for side, count in zip(
-                    by_sign, (num_positive, MIXTURE_SIZE - num_positive), strict=True
+                draw_indices(sign_pool, set_size, rng)
+                for sign_pool, set_size in zip(
+                    sign_pools, (num_positive, MIXTURE_SIZE - num_positive), strict=True
                 )
             ]
             yield ("mixture", f"{num_positive / MIXTURE_SIZE}", "mixed"), torch.cat(chosen_indices)
@@ -202,25 +207,29 @@ def _real_updates(
     candidate_place = _row_and_position(batch.snapshot, candidate)
     records: list[Record] = []
     for condition in CONDITIONS:
-        sets = {key: indices for key, indices in table.items() if key[1] == condition}
-        masked: dict[str, WeightDirection] = {}
+        sets = {set_key: indices for set_key, indices in table.items() if set_key[1] == condition}
+        masked_gradients: dict[str, WeightDirection] = {}
         one_sided_sets = {
             source: indices for (_, _, source), indices in sets.items() if source != "mixed"
         }
         for source, indices in one_sided_sets.items():
-            masked[source] = objective_gradient(policy, rows, indices)
+            masked_gradients[source] = objective_gradient(policy, rows, indices)
         if (mixed_set := sets.get(("table", condition, "mixed"))) is not None:
-            together = {index for indices in one_sided_sets.values() for index in indices.tolist()}
+            one_sided_indices = {
+                index for indices in one_sided_sets.values() for index in indices.tolist()
+            }
             # In a small pool the one-sided sets make up the mixed one, and gradients just add.
-            if together == set(mixed_set.tolist()):
-                masked["mixed"] = weighted_sum((1.0, masked[source]) for source in one_sided_sets)
+            if one_sided_indices == set(mixed_set.tolist()):
+                masked_gradients["mixed"] = weighted_sum(
+                    (1.0, masked_gradients[source]) for source in one_sided_sets
+                )
             else:
-                masked["mixed"] = objective_gradient(policy, rows, mixed_set)
+                masked_gradients["mixed"] = objective_gradient(policy, rows, mixed_set)
         for eta in rates:
             effects_by_source = full_update_effects(
-                policy, rows, candidate_place, normal, masked, eta
+                policy, rows, candidate_place, normal, masked_gradients, eta
             )
-            effects = {key: effects_by_source[key[2]] for key in sets}
+            effects = {set_key: effects_by_source[set_key[2]] for set_key in sets}
             records += _records(batch, candidate, sets, effects, "full", "update", eta)
     return records
 
@@ -230,7 +239,7 @@ def _predictions(
 ) -> list[Record]:
     A_N = batch.snapshot.advantages
     predicted_effects = {
-        key: first_order_effect(row_N, A_N, indices, ETA) for key, indices in sets.items()
+        set_key: first_order_effect(row_N, A_N, indices, ETA) for set_key, indices in sets.items()
     }
     return _records(batch, candidate, sets, predicted_effects, layer, "first order")
 
@@ -256,12 +265,12 @@ def _records(
             "candidate": candidate,
             "sign": "positive" if snapshot.advantages[candidate] > 0 else "negative",
             "prompt": batch.rows[int(snapshot.rows[candidate])].group,
-            "tokens": len(sets[key]),
-            "positive_tokens": int((snapshot.advantages[sets[key]] > 0).sum()),
-            "effect": effects[key],
+            "tokens": len(sets[set_key]),
+            "positive_tokens": int((snapshot.advantages[sets[set_key]] > 0).sum()),
+            "effect": effects[set_key],
         }
-        for key in sets
-        for panel, condition, source in (key,)
+        for set_key in sets
+        for panel, condition, source in (set_key,)
     ]
 
 

@@ -40,12 +40,13 @@ def judge(records: Records) -> Finding:
     cells, everything = _of_panel(records, "cells"), _of_panel(records, "all")
     gaps = {sign: value_gap(_of_sign(cells, sign)) for sign in SIGNS}
     matched, control, excess = _controls(everything)
-    peak, top = peak_share(everything, "value"), peak_share(everything, "plain")
-    counted = _of_panel(records, "tokens")
-    share = ratio_interval(
-        [record["prompt"] for record in counted],
-        [record["open"] for record in counted],
-        [record["tokens"] for record in counted],
+    peak_interval = peak_share(everything, "value")
+    plain_peak_interval = peak_share(everything, "plain")
+    token_counts = _of_panel(records, "tokens")
+    open_share = ratio_interval(
+        [record["prompt"] for record in token_counts],
+        [record["open"] for record in token_counts],
+        [record["tokens"] for record in token_counts],
     )
     numbers = [
         Number(
@@ -56,8 +57,8 @@ def judge(records: Records) -> Finding:
         for movement in ("boosted", "suppressed")
     ]
     numbers += [
-        Number(f"gap, {sign} rollouts, {name}", *value_gap(_of_sign(cells, sign), field))
-        for field, name in ESTIMATORS.items()
+        Number(f"gap, {sign} rollouts, {estimator}", *value_gap(_of_sign(cells, sign), field))
+        for field, estimator in ESTIMATORS.items()
         for sign in SIGNS
     ]
     numbers += [
@@ -66,26 +67,30 @@ def judge(records: Records) -> Finding:
         Number("gap beyond that of shuffled advantages", *excess),
         Number("gap over all tokens", *value_gap(everything)),
         Number(
-            "share of tokens by entropy where the gap peaks", *peak, paper=PAPER_PEAK, unit="share"
+            "share of tokens by entropy where the gap peaks",
+            *peak_interval,
+            paper=PAPER_PEAK,
+            unit="share",
         ),
-        Number("the same for Q - V", *top, paper=PAPER_PEAK, unit="share"),
-        Number("tokens with p <= 0.95", *share, unit="share"),
+        Number("the same for Q - V", *plain_peak_interval, paper=PAPER_PEAK, unit="share"),
+        Number("tokens with p <= 0.95", *open_share, unit="share"),
     ]
-    smallest = max(detectable_gap(sign_gap) for sign_gap in gaps.values())
+    smallest_visible_gap = max(detectable_gap(sign_gap) for sign_gap in gaps.values())
     return Finding(
         verdict_from_intervals(list(gaps.values())),
         f"Boosted tokens are worth {format_interval(gaps['positive'])} more than suppressed ones "
         f"in positive rollouts and {format_interval(gaps['negative'])} in negative ones "
         f"({len(cells) // 4} tokens each). "
-        f"Over entropy the gap peaks at the top {100 * peak[0]:.0f} % "
-        f"[{100 * peak[1]:.0f}, {100 * peak[2]:.0f}]; the paper's at about 40 %.",
+        f"Over entropy the gap peaks at the top {100 * peak_interval[0]:.0f} % "
+        f"[{100 * peak_interval[1]:.0f}, {100 * peak_interval[2]:.0f}]; the paper's at about 40 %.",
         tuple(numbers),
         (
-            f"A gap of {smallest:.3f} in rollouts of one sign would usually have been seen.",
+            f"A gap of {smallest_visible_gap:.3f} in rollouts of one sign would usually have been "
+            "seen.",
             "A step with advantages shuffled within groups leaves a gap of "
             f"{format_interval(control)}; tokens of like probability have one of "
             f"{format_interval(matched)}.",
-            f"{100 - 100 * share[0]:.0f} % of tokens have p > 0.95 and are left out of the "
+            f"{100 - 100 * open_share[0]:.0f} % of tokens have p > 0.95 and are left out of the "
             "comparison by sign; they are in the curve over entropy.",
             "The paper's main text defines value without the division by 1 - p, its appendix with "
             "it; both are given.",
@@ -111,16 +116,18 @@ def peak_share(everything: Records, field: str) -> Interval:
     return bootstrap_interval([record["prompt"] for record in everything], statistic)
 
 
-def _of_panel(records: Records, name: str) -> list[Record]:
-    return [record for record in records if record["panel"] == name]
+def _of_panel(records: Records, panel: str) -> list[Record]:
+    return [record for record in records if record["panel"] == panel]
 
 
 def _of_sign(records: Records, sign: str) -> list[Record]:
     return [record for record in records if record["sign"] == sign]
 
 
-def _mean_value(records: Records, way: str) -> Interval:
-    class_records = [record for record in records if (record["delta"] > 0) == (way == "boosted")]
+def _mean_value(records: Records, movement: str) -> Interval:
+    class_records = [
+        record for record in records if (record["delta"] > 0) == (movement == "boosted")
+    ]
     return mean_interval(
         [record["prompt"] for record in class_records],
         [record["value"] for record in class_records],
@@ -161,11 +168,11 @@ def _over_entropy(everything: Records) -> Figure:
     gaps = [
         gap_point(
             f"{100 * share:.0f}",
-            name,
+            series,
             value_gap([record for record in everything if record["top"] <= share], field),
         )
         for share in ENTROPY_SHARES
-        for field, name in (("value", "value"), ("plain", "Q - V"))
+        for field, series in (("value", "value"), ("plain", "Q - V"))
     ]
     gap_plot = gap_chart(
         gaps,
@@ -185,8 +192,8 @@ def _over_entropy(everything: Records) -> Figure:
 def _checks(cells: Records, everything: Records) -> Figure:
     matched, control, _ = _controls(everything)
     checks = [
-        forest_point(f"{sign}, {name}", "gap", value_gap(_of_sign(cells, sign), field))
-        for field, name in ESTIMATORS.items()
+        forest_point(f"{sign}, {estimator}", "gap", value_gap(_of_sign(cells, sign), field))
+        for field, estimator in ESTIMATORS.items()
         for sign in SIGNS
     ]
     checks += [

@@ -43,16 +43,18 @@ def measure(lab: Lab) -> Records:
     value_store = TokenValueStore(lab, batch)
     pool, all_candidates = batch.open_tokens(), batch.candidates(closed=True)
     # One update serves both panels: (a) uses the open pool, (b) the weighted candidates.
-    (delta,) = batch.measure_displacements(
+    (displacements,) = batch.measure_displacements(
         [*pool, *all_candidates], partial(lab.update, batch.rows)
     )
     shuffled_rows = shuffle_row_advantages(batch.rows, lab.seed)
-    (control,) = batch.measure_displacements(all_candidates, partial(lab.update, shuffled_rows))
+    (control_displacements,) = batch.measure_displacements(
+        all_candidates, partial(lab.update, shuffled_rows)
+    )
 
-    cells = draw_equal_cells(batch.rows, pool, delta[: len(pool)], lab.sizes["cell"])
+    cells = draw_equal_cells(batch.rows, pool, displacements[: len(pool)], lab.sizes["cell"])
     records = [
-        {"panel": "cells", **value, "delta": delta[index]}
-        for index, value in zip(
+        {"panel": "cells", **value_record, "delta": displacements[index]}
+        for index, value_record in zip(
             cells,
             value_store.value_records([pool[index] for index in cells], mixed=True),
             strict=True,
@@ -60,22 +62,22 @@ def measure(lab: Lab) -> Records:
     ]
     population = [index for index, row in enumerate(batch.rows) if row.index == 0]
     entropy_N = np.sort([candidate.entropy for candidate in batch.tokens_of_rows(population)])
-    for candidate, value, displacement, control_displacement in zip(
+    for candidate, value_record, displacement, control_displacement in zip(
         all_candidates,
         value_store.value_records(all_candidates),
-        delta[len(pool) :],
-        control,
+        displacements[len(pool) :],
+        control_displacements,
         strict=True,
     ):
         # The token's own rank from above counts itself, so the largest share is 1.
-        above = len(entropy_N) - int(np.searchsorted(entropy_N, candidate.entropy))
+        rank_from_above = len(entropy_N) - int(np.searchsorted(entropy_N, candidate.entropy))
         records.append(
             {
                 "panel": "all",
-                **value,
+                **value_record,
                 "delta": displacement,
                 "shuffled": control_displacement,
-                "top": above / len(entropy_N),
+                "top": rank_from_above / len(entropy_N),
             }
         )
     lab.progress("values are known", VALUES_PROGRESS)
@@ -99,6 +101,7 @@ def draw_equal_cells(
         ]
         for sign, direction in product((1, -1), (1, -1))
     ]
+    # The pool is in random order, so the first tokens of a cell are a random sample of it.
     count = min(size, *map(len, cells))
     return sorted(index for cell in cells for index in cell[:count])
 

@@ -29,10 +29,8 @@ def _noise_figure(records: Records) -> Figure:
             statistics = CutStatistics(records, direction, cut)
             all_once = np.ones(len(statistics.prompts))
             row_label = f"{cut}, C = {statistics.cross_term(all_once):+.2f}"
-            noise_interval, expected = (
-                statistics.interval(statistics.factor),
-                statistics.predicted(all_once),
-            )
+            noise_interval = statistics.interval(statistics.factor)
+            expected = statistics.predicted(all_once)
             points.append(forest_point(row_label, direction, noise_interval, expected))
     layered_chart = forest_chart(
         points,
@@ -43,14 +41,16 @@ def _noise_figure(records: Records) -> Figure:
         guide=1.0,
         labels=170,
     )
-    keys = tuple((style, f"{name} direction") for name, style in COLOURS.items())
+    legend_entries = tuple(
+        (style, f"{direction_name} direction") for direction_name, style in COLOURS.items()
+    )
     return Figure(
         layered_chart,
         "Noise of an update by how groups are cut",
         "Advantages shuffled within groups. C: the term of eq. 14 over the sum of squares; "
         "ticks: the closed form, 1 + rho C. First parts of single groups, then composers with four "
         "steps. Bars: 95 % over prompts.",
-        (*keys, ("muted", "independent rollouts")),
+        (*legend_entries, ("muted", "independent rollouts")),
         wide=True,
     )
 

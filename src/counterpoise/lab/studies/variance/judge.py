@@ -33,8 +33,8 @@ class CutStatistics:
         self.prompts = [record["prompt"] for record in cut_records]
         self.G = cut_records[0]["rollouts"]
         self.measured, self.squares, self.sums, self.mean, self.within = (
-            np.array([record[name] for record in cut_records])
-            for name in ("measured", "squares", "sums", "mean", "within")
+            np.array([record[column] for record in cut_records])
+            for column in ("measured", "squares", "sums", "mean", "within")
         )
 
     def per_square(self, weights: Weights) -> float:
@@ -92,12 +92,12 @@ def signal_numbers(records: Records) -> tuple[Number, ...]:
             for record in records
             if record["panel"] == "filter" and record["direction"] == direction
         ]
-        for name, label in (("joint", "joint"), ("right", "right only")):
-            updates = np.array([record[name] for record in filter_records])
+        for column, label in (("joint", "joint"), ("right", "right only")):
+            updates = np.array([record[column] for record in filter_records])
             # Scaled by the root mean square, so that directions can share one axis.
-            size = float(np.sqrt(np.mean(np.square(updates)))) or 1.0
+            root_mean_square = float(np.sqrt(np.mean(np.square(updates)))) or 1.0
             signal_interval = mean_interval(
-                [record["prompt"] for record in filter_records], updates / size
+                [record["prompt"] for record in filter_records], updates / root_mean_square
             )
             numbers.append(Number(f"signal over noise, {direction}, {label}", *signal_interval))
     return tuple(numbers)

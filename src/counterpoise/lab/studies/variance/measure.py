@@ -82,17 +82,23 @@ def measure(lab: Lab) -> Records:
     direction_rows = lab.rows(lab.sizes["direction_prompts"], batch=DIRECTIONS_BATCH)
     A_PG = np.array([row.advantage for row in rows]).reshape(-1, G)
     lab.progress("directions", 0.1)
-    X: dict[str, FloatArray] = {}
-    for name, direction in reference_directions(lab.policy, direction_rows).items():
-        lab.progress(f"scores along {name}", 0.1 + 0.1 * (1 + len(X)))
-        X[name] = rollout_scores(lab.policy, rows, direction).reshape(-1, G)
+    scores_by_direction: dict[str, FloatArray] = {}
+    for direction_name, direction_vector in reference_directions(
+        lab.policy, direction_rows
+    ).items():
+        lab.progress(f"scores along {direction_name}", 0.1 + 0.1 * (1 + len(scores_by_direction)))
+        scores_by_direction[direction_name] = rollout_scores(
+            lab.policy, rows, direction_vector
+        ).reshape(-1, G)
     records = _plan_records(rows) + [
-        record for name in X for record in _filter_records(name, X[name], A_PG)
+        record
+        for direction_name in scores_by_direction
+        for record in _filter_records(direction_name, scores_by_direction[direction_name], A_PG)
     ]
     cuts = _cuts(rows)
     for cuts_done, (cut, cut_function) in enumerate(cuts.items()):
         lab.progress(f"groups cut: {cut}", 0.4 + 0.6 * cuts_done / len(cuts))
-        records += _cut_records(cut, cut_function, X, A_PG, lab.sizes["draws"])
+        records += _cut_records(cut, cut_function, scores_by_direction, A_PG, lab.sizes["draws"])
     return records
 
 
@@ -115,19 +121,21 @@ def _cuts(rows: Sequence[Row]) -> dict[str, CutFunction]:
 
     def of_plan(rule: str) -> CutFunction:
         # Composers read advantages, so a plan has to be composed anew for every deal.
-        def parts(A_PG: FloatArray, draw: int) -> NDArray[np.int64]:
-            dealt = [
+        def parts(A_PG: FloatArray, seed: int) -> NDArray[np.int64]:
+            dealt_rows = [
                 replace(row, advantage=advantage)
                 for row, advantage in zip(rows, A_PG.ravel().tolist(), strict=True)
             ]
             step_R = np.empty(len(rows), dtype=np.int64)
-            for step_index, step in enumerate(compose(rule, dealt, STEPS, draw).steps):
+            for step_index, step in enumerate(compose(rule, dealt_rows, STEPS, seed).steps):
                 step_R[list(step)] = step_index
             return step_R.reshape(A_PG.shape)
 
         return parts
 
-    return {name: of_group(name) for name in CUTS} | {rule: of_plan(rule) for rule in COMPOSERS}
+    return {cut_name: of_group(cut_name) for cut_name in CUTS} | {
+        rule: of_plan(rule) for rule in COMPOSERS
+    }
 
 
 def _cut_records(
@@ -155,7 +163,7 @@ def _cut_records(
             shared_columns = {"panel": "cut", "cut": cut, "dealt": dealt, "direction": direction}
             records += [
                 {**shared_columns, "prompt": prompt, "rollouts": X_PG.shape[1]}
-                | {name: float(values[prompt]) for name, values in columns.items()}
+                | {column: float(column_P[prompt]) for column, column_P in columns.items()}
                 for prompt in range(len(X_PG))
             ]
     return records
@@ -180,7 +188,7 @@ def _plan_records(rows: Sequence[Row]) -> list[Record]:
     for rule in COMPOSERS:
         plan = compose(rule, rows, STEPS, 0)
         for step_index, cross in enumerate(describe_plan(rows, plan)["cross_advantage_sum"]):
-            squares = sum(rows[i].advantage ** 2 for i in plan.steps[step_index])
+            squares = sum(rows[row_index].advantage ** 2 for row_index in plan.steps[step_index])
             records.append(
                 {
                     "panel": "plan",
@@ -202,29 +210,29 @@ def judge(records: Records) -> Finding:
     ratio = whole_groups_noise.interval(
         lambda weights: whole_groups_noise.per_square(weights) / by_sign.per_square(weights)
     )
-    fits = {
+    fit_by_cut = {
         cut: statistics.interval(statistics.over_closed_form) for cut, statistics in shared.items()
     }
     # A narrow interval may exclude 1 by a negligible amount, hence the tolerance.
-    holds = all(
-        low <= 1 <= high or abs(value - 1) <= TOLERANCE for value, low, high in fits.values()
+    closed_form_holds = all(
+        low <= 1 <= high or abs(value - 1) <= TOLERANCE for value, low, high in fit_by_cut.values()
     )
-    rho = {name: rho_interval(records, name) for name in DIRECTIONS}
+    rho = {direction: rho_interval(records, direction) for direction in DIRECTIONS}
     every_prompt = np.ones(len(by_sign.prompts))
-    needed = needed_rho(by_sign.cross_term(every_prompt))
+    rho_needed = needed_rho(by_sign.cross_term(every_prompt))
     because = (
         f"Along the shared direction whole groups have {ratio[0]:.2f} [{ratio[1]:.2f}, "
         f"{ratio[2]:.2f}] of the noise of groups cut by sign. The rollouts of a prompt share it by "
         f"rho = {rho['shared'][0]:+.3f} [{rho['shared'][1]:+.3f}, {rho['shared'][2]:+.3f}], and "
-        f"the closed form {'holds for every cut' if holds else 'fails for some cut'}. By that form "
-        f"a noise of {MAX_NOISE_RATIO:g} needs rho = {needed:.2f}."
+        f"the closed form {'holds for every cut' if closed_form_holds else 'fails for some cut'}. "
+        f"By that form a noise of {MAX_NOISE_RATIO:g} needs rho = {rho_needed:.2f}."
     )
     return Finding(
-        verdict_from_noise(ratio, rho["shared"], needed, closed_form_holds=holds),
+        verdict_from_noise(ratio, rho["shared"], rho_needed, closed_form_holds=closed_form_holds),
         because,
         (
             Number("noise, whole groups over cut by sign", *ratio),
-            *(Number(f"rho, {name} direction", *rho[name]) for name in DIRECTIONS),
+            *(Number(f"rho, {direction} direction", *rho[direction]) for direction in DIRECTIONS),
             *(
                 Number(
                     f"noise over independent rollouts, {cut}",
@@ -232,7 +240,10 @@ def judge(records: Records) -> Finding:
                 )
                 for cut, statistics in shared.items()
             ),
-            *(Number(f"measured over closed form, {cut}", *fit) for cut, fit in fits.items()),
+            *(
+                Number(f"measured over closed form, {cut}", *fit_interval)
+                for cut, fit_interval in fit_by_cut.items()
+            ),
             *(
                 Number(f"C of eq. 14, {rule}", *cross_term_interval(records, rule))
                 for rule in COMPOSERS
