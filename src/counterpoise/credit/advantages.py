@@ -33,8 +33,8 @@ def dr_grpo(rewards_G: NDArray[np.float64]) -> NDArray[np.float64]:
         [0.5, -0.5, -0.5, 0.5]
     """
     centred = rewards_G - rewards_G.mean()
-    rounding = len(rewards_G) * np.finfo(np.float64).eps * np.abs(rewards_G).max()
-    return np.where(np.abs(centred) <= rounding, 0.0, centred)
+    rounding_error = len(rewards_G) * np.finfo(np.float64).eps * np.abs(rewards_G).max()
+    return np.where(np.abs(centred) <= rounding_error, 0.0, centred)
 
 
 EPSILON = 1e-6
@@ -68,10 +68,10 @@ def rloo(rewards_G: NDArray[np.float64]) -> NDArray[np.float64]:
         >>> rloo(np.array([1.0, 0.0, 0.0])).round(3).tolist()
         [1.0, -0.5, -0.5]
     """
-    size = len(rewards_G)
-    if size < 2:
+    group_size = len(rewards_G)
+    if group_size < 2:
         return np.zeros_like(rewards_G)
-    return dr_grpo(rewards_G) * (size / (size - 1))
+    return dr_grpo(rewards_G) * (group_size / (group_size - 1))
 
 
 def positive_only(rewards_G: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -31,8 +31,8 @@ def to_numpy(name: str, values: ArrayLike) -> NDArray[Any]:
     try:
         if is_tensor(values):
             # numpy has no bfloat16, so floating-point tensors are widened first.
-            wide = values.detach().double() if values.is_floating_point() else values
-            return wide.cpu().numpy()
+            widened = values.detach().double() if values.is_floating_point() else values
+            return widened.cpu().numpy()
         array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as fault:
         raise PoiseError(f"{name} is not an array of numbers: {first_line(fault)}") from fault
@@ -68,9 +68,11 @@ def to_group_numbers(groups: ArrayLike | int, num_rows: int) -> NDArray[np.int64
         return np.arange(num_rows, dtype=np.int64) // groups
     # Elements of a tensor are equal only to themselves as keys of a dictionary: take their values.
     labels = groups.tolist() if is_tensor(groups) or isinstance(groups, np.ndarray) else groups
-    numbers: dict[Any, int] = {}
+    group_numbers: dict[Any, int] = {}
     try:
-        group_R = np.array([numbers.setdefault(label, len(numbers)) for label in labels], np.int64)
+        group_R = np.array(
+            [group_numbers.setdefault(label, len(group_numbers)) for label in labels], np.int64
+        )
     except TypeError as fault:
         raise PoiseError(f"groups needs one number or name for each row, [R]: {fault}") from fault
     if len(group_R) != num_rows:

@@ -40,14 +40,14 @@ def reshape_importance(
     return np.asarray(weights_T * T / weights_T.sum(), dtype=np.float32)
 
 
-def _quantile(x_T: NDArray[np.float64], share: float) -> float:
+def _quantile(values_T: NDArray[np.float64], share: float) -> float:
     """np.quantile(x, share), five times as fast for the few values that a response has."""
     # The two branches of the interpolation are numpy's: they make both ends exact.
-    x_T = np.sort(x_T)
-    position = share * (len(x_T) - 1)
+    values_T = np.sort(values_T)
+    position = share * (len(values_T) - 1)
     below = int(position)
     fraction = position - below
-    low, high = x_T[below], x_T[min(below + 1, len(x_T) - 1)]
+    low, high = values_T[below], values_T[min(below + 1, len(values_T) - 1)]
     return float(
         low + (high - low) * fraction if fraction < 0.5 else high - (high - low) * (1 - fraction)
     )

@@ -52,12 +52,12 @@ def cancellation(view: CreditView, *, strength: float = 0.5, scope: str = "group
         pushes.by_batch if scope == "batch" else pushes.by_group
     ) - pushes.by_row  # [N, 2]
     pushes_by_others[np.abs(pushes_by_others) <= pushes.rounding * np.abs(pushes.by_row)] = 0
-    hidden_credit = pushes_by_others.sum(axis=1) / np.maximum(
+    hidden_credit_N = pushes_by_others.sum(axis=1) / np.maximum(
         np.abs(pushes_by_others).sum(axis=1), TINY
     )
     # Where a group has no other rollout the difference is rounding alone, zeroed above: s = 0.
-    sign = np.repeat([row.sign for row in view.rows], [row.num_tokens for row in view.rows])
-    return split_tokens(1 + strength * sign * hidden_credit, view.rows)
+    sign_N = np.repeat([row.sign for row in view.rows], [row.num_tokens for row in view.rows])
+    return split_tokens(1 + strength * sign_N * hidden_credit_N, view.rows)
 
 
 def nthr(
@@ -84,11 +84,11 @@ def nthr(
     pushes = sum_pushes(view, [float(row.sign > 0) for row in view.rows])
     influence = split_tokens(pushes.by_group[:, 0], view.rows)
     for group in view.groups:
-        correct = [i for i in group if view.rows[i].sign > 0]
-        if not correct:
+        correct_rows = [i for i in group if view.rows[i].sign > 0]
+        if not correct_rows:
             continue
-        threshold = beta * min(float(np.mean(influence[i], dtype=np.float64)) for i in correct)
-        reduced_weight = abs(1 - 2 * len(correct) / len(group)) if by_rate else eta
+        threshold = beta * min(float(np.mean(influence[i], dtype=np.float64)) for i in correct_rows)
+        reduced_weight = abs(1 - 2 * len(correct_rows) / len(group)) if by_rate else eta
         for i in group:
             if view.rows[i].sign < 0:
                 weights[i][influence[i] > threshold] = reduced_weight

@@ -60,9 +60,9 @@ def _chunks(before: Tensor, after: Tensor, W: Tensor) -> Iterator[tuple[slice, T
 def mean_states(hidden_M: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
     """The mean of hidden[start:end] for every span: [R, D], in float32 at least."""
     lengths = np.array([end - start for start, end in spans])
-    span_n = np.repeat(np.arange(len(spans)), lengths)
+    span_of_state_n = np.repeat(np.arange(len(spans)), lengths)
     states = hidden_M[span_indices(spans, hidden_M.device)]
     wide_states = states if states.dtype == torch.float64 else states.float()
     sums = wide_states.new_zeros(len(spans), wide_states.shape[1])
-    sums = sums.index_add(0, to_device(span_n, hidden_M.device, np.int64), wide_states)
+    sums = sums.index_add(0, to_device(span_of_state_n, hidden_M.device, np.int64), wide_states)
     return sums / to_device(lengths, hidden_M.device, np.float32)[:, None]

@@ -98,15 +98,15 @@ def serl(
             )
             for row in rows
         ]
-        encoded = {prompt: policy.encode(prompt) for prompt in dict.fromkeys(prompts)}
-        teacher = CreditView(rows, reader).logprobs_with_prompts(
-            [encoded[prompt] for prompt in prompts]
+        encoded_prompts = {prompt: policy.encode(prompt) for prompt in dict.fromkeys(prompts)}
+        teacher_logprobs = CreditView(rows, reader).logprobs_with_prompts(
+            [encoded_prompts[prompt] for prompt in prompts]
         )
-        for i, teacher_T in zip(indices, teacher, strict=True):
+        for i, teacher_T in zip(indices, teacher_logprobs, strict=True):
             row = view.rows[i]
-            span = slice(*row.content.turns[turn].action)
-            row_weights[i][span] = trust_weights(
-                teacher_T[span], view.logprobs[i][span], row.sign, lam, clip
+            action_span = slice(*row.content.turns[turn].action)
+            row_weights[i][action_span] = trust_weights(
+                teacher_T[action_span], view.logprobs[i][action_span], row.sign, lam, clip
             )
     return row_weights
 

@@ -84,11 +84,11 @@ class FusedCopyAttention:
         assert (query_C2[:, 1] == lengths_C).all()
         own_spans, shared_spans = _side_by_side(lengths_C), cache.shared_spans(copies)
         query_runs = own_spans, _side_by_side(query_C2[:, 1] - query_C2[:, 0])
-        group, device = decoder.heads // decoder.kv_heads, decoder.device
+        queries_per_key, device = decoder.heads // decoder.kv_heads, decoder.device
         self.cache = cache
         self.all_queries, self.last_layer_queries = (
             make_copy_blocks(
-                np.concatenate((queries, own_spans, *shared_spans), axis=1), group, device
+                np.concatenate((queries, own_spans, *shared_spans), axis=1), queries_per_key, device
             )
             for queries in query_runs
         )
@@ -121,8 +121,8 @@ class PaddedCopyAttention:
         device, S = decoder.device, int(shared_C.max())
         shared_index = np.zeros((len(copies), S), dtype=np.int64)
         for copy_number, copy_spans in enumerate(zip(*shared_spans, strict=True)):
-            ranges = [np.arange(start, start + length) for start, length in copy_spans]
-            shared_index[copy_number, : shared_C[copy_number]] = np.concatenate(ranges)
+            index_ranges = [np.arange(start, start + length) for start, length in copy_spans]
+            shared_index[copy_number, : shared_C[copy_number]] = np.concatenate(index_ranges)
         own_index, _ = _padded_positions(np.zeros_like(lengths_C), lengths_C)
         self.cache = cache
         self.shared_index, self.own_index = (
@@ -150,13 +150,13 @@ class PaddedCopyAttention:
         folded = gather_rows(q, queries.token_index).view(
             C, Q, K, -1, q.shape[2]
         )  # queries by key head
-        out = F.scaled_dot_product_attention(
+        attended = F.scaled_dot_product_attention(
             folded.permute(0, 2, 3, 1, 4).flatten(2, 3),
             join_shared_and_own(self.cache.keys[layer], k),
             join_shared_and_own(self.cache.values[layer], v),
             attn_mask=queries.mask,
         )
-        unfolded = out.view(C, K, -1, Q, q.shape[2]).permute(0, 3, 1, 2, 4)
+        unfolded = attended.view(C, K, -1, Q, q.shape[2]).permute(0, 3, 1, 2, 4)
         return unfolded.reshape(C * Q, q.shape[1], -1).index_select(0, queries.unpadded_n)
 
 
@@ -230,24 +230,29 @@ class OriginalRows:
         if self.pads_attention:
             order.sort(key=lambda i: run_lengths[i])
         batch: list[int] = []
-        tokens = longest = 0
+        batch_tokens = longest_total = 0
         for i in order:
             run_length, total_length = run_lengths[i], total_lengths[i]
-            is_full = tokens + run_length > (
+            is_full = batch_tokens + run_length > (
                 micro_tokens if self.pads_attention else COPY_PASS_FACTOR * micro_tokens
             )
             # With padding, also bound the padded keys and the waste by copies of unequal length.
             if self.pads_attention:
                 is_full |= (len(batch) + 1) * max(
-                    longest, total_length
+                    longest_total, total_length
                 ) > MAX_KEYS_FACTOR * micro_tokens
-                enough_tokens = tokens > micro_tokens / 8
-                is_full |= enough_tokens and run_length > MAX_LENGTH_RATIO * tokens / len(batch)
+                enough_tokens = batch_tokens > micro_tokens / 8
+                is_full |= enough_tokens and run_length > MAX_LENGTH_RATIO * batch_tokens / len(
+                    batch
+                )
             if batch and is_full:
                 yield batch
-                batch, tokens, longest = [], 0, 0
+                batch, batch_tokens, longest_total = [], 0, 0
             batch.append(i)
-            tokens, longest = tokens + run_length, max(longest, total_length)
+            batch_tokens, longest_total = (
+                batch_tokens + run_length,
+                max(longest_total, total_length),
+            )
         if batch:
             yield batch
 
@@ -266,7 +271,7 @@ class OriginalRows:
         lengths = np.array([len(copy.tokens) for copy in copies])
         first_positions = self._shared_lengths(copies)
         starts = np.cumsum(lengths) - lengths
-        offset = np.arange(lengths.sum()) - np.repeat(starts, lengths)
+        offsets_n = np.arange(lengths.sum()) - np.repeat(starts, lengths)
         flat_spans = np.array(query_spans) + starts[:, None]
         decoder, device = self.policy.decoder, self.policy.device
         decoder.reserve(int((first_positions + lengths).max()))
@@ -278,7 +283,7 @@ class OriginalRows:
         with torch.set_grad_enabled(embedded_n is not None):
             return decoder(
                 to_device(np.concatenate([copy.tokens for copy in copies]), device, np.int64),
-                to_device(np.repeat(first_positions, lengths) + offset, device, np.int64),
+                to_device(np.repeat(first_positions, lengths) + offsets_n, device, np.int64),
                 attend,
                 embedded_N=embedded_n,
                 output_indices_n=span_indices(flat_spans, device),

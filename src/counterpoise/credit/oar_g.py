@@ -69,9 +69,10 @@ def gradient_importance(
         W = policy.decoder.unembedding
         if is_joint:
             return -sum_of_mean_logprobs(inputs, W)
-        clean = [hidden[i][slice(*objective_spans[i])] for i in inputs.rows]
+        clean_hidden = [hidden[i][slice(*objective_spans[i])] for i in inputs.rows]
         clean_states, noisy_states = (
-            mean_states(h, inputs.spans) for h in (torch.cat(clean), inputs.hidden_n)
+            mean_states(states, inputs.spans)
+            for states in (torch.cat(clean_hidden), inputs.hidden_n)
         )
         return (
             kl_gradient(clean_states, noisy_states.detach(), W) * noisy_states
@@ -86,19 +87,19 @@ def draw_noise(view: CreditView, boxes: dict[int, AnswerSpan], size: float) -> E
     """Noise for the reasoning tokens of all rows, drawn at once: passes do not affect it."""
     policy, reader = view.policy, view.reader
     assert reader is not None
-    ends = np.cumsum([0, *(box.box_start for box in boxes.values())]).tolist()
+    span_bounds = np.cumsum([0, *(box.box_start for box in boxes.values())]).tolist()
     # A seed of its own for each iteration: a resumed run draws the same noise.
     generator = torch.Generator(policy.device)
     generator.manual_seed(seed_for(reader.seed, "oar_g", reader.iteration))
     embedding = policy.decoder.embedding.weight
     values_nD = torch.randn(
-        ends[-1],
+        span_bounds[-1],
         embedding.shape[1],
         generator=generator,
         device=embedding.device,
         dtype=embedding.dtype,
     )
-    return EmbeddingNoise(size * values_nD, dict(zip(boxes, pairwise(ends), strict=True)))
+    return EmbeddingNoise(size * values_nD, dict(zip(boxes, pairwise(span_bounds), strict=True)))
 
 
 def sum_of_mean_logprobs(inputs: ObjectiveInputs, W: Tensor) -> Tensor:

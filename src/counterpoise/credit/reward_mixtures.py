@@ -28,16 +28,16 @@ class RewardMixture:
 
     def advantages(self, group: Group, credit: str) -> NDArray[np.float64]:
         """Advantages of the group's rollouts by the named advantage function."""
-        advantages_of = ADVANTAGES.load(credit)
+        compute_advantages = ADVANTAGES.load(credit)
         advantages_G: NDArray[np.float64]
         if not self.shares:
-            advantages_G = advantages_of(group.rewards_G)
+            advantages_G = compute_advantages(group.rewards_G)
             return advantages_G
         rewards_KG = np.stack(
             [group.rewards_G, *(extra_rewards(group, name) for name in self.shares)]
         )
         shares_K = np.array([1.0, *self.shares.values()])
-        advantages_G = MIXTURES.load(self.name)(advantages_of, rewards_KG, shares_K)
+        advantages_G = MIXTURES.load(self.name)(compute_advantages, rewards_KG, shares_K)
         return advantages_G
 
 
@@ -60,7 +60,9 @@ Array = NDArray[np.float64]
 EPSILON = np.finfo(np.float64).eps
 
 
-def mix_by_sum(credit: Callable[[Array], Array], rewards_KG: Array, shares_K: Array) -> Array:
+def mix_by_sum(
+    compute_advantages: Callable[[Array], Array], rewards_KG: Array, shares_K: Array
+) -> Array:
     """A = credit(sum_k share_k r_k): the rewards of a rollout are added, then normalised together.
 
     This is ordinary reward shaping (DAPO's overlong punishment, arXiv:2503.14476). Within a group
@@ -69,7 +71,7 @@ def mix_by_sum(credit: Callable[[Array], Array], rewards_KG: Array, shares_K: Ar
     """
     total_G = shares_K @ rewards_KG
     rounding_G = len(shares_K) * EPSILON * (np.abs(shares_K) @ np.abs(rewards_KG))
-    return credit(np.where(np.abs(total_G) <= rounding_G, 0.0, total_G))
+    return compute_advantages(np.where(np.abs(total_G) <= rounding_G, 0.0, total_G))
 
 
 CANCELLED_SHARE = (
@@ -77,11 +79,13 @@ CANCELLED_SHARE = (
 )
 
 
-def mix_decoupled(credit: Callable[[Array], Array], rewards_KG: Array, shares_K: Array) -> Array:
+def mix_decoupled(
+    compute_advantages: Callable[[Array], Array], rewards_KG: Array, shares_K: Array
+) -> Array:
     """A = sum_k share_k credit(r_k) / sum_k share_k: normalise each reward, then mix.
 
     CRPO's decoupled group normalisation, arXiv:2605.25511: A = 0.5 GN(task) + 0.5 GN(style), with
-    GN the z-score of `credit.name=grpo`; that is one extra reward with share 1. A reward's scale
+    GN the z-score of `compute_advantages.name=grpo`; that is one extra reward with share 1. A reward's scale
     and offset drop out, so no reward drowns another, and one that is equal in the whole group
     leaves the others unchanged. If the advantages of each reward sum to zero in a group, so does
     the mixture. A rollout whose components cancel has no signal: exactly 0 rather than a rounding
@@ -91,7 +95,7 @@ def mix_decoupled(credit: Callable[[Array], Array], rewards_KG: Array, shares_K:
     which the z-score of a group, all of one role, undoes; and the factor (1 - 0.02 H_b) of a
     rollout.
     """
-    advantages_KG = np.stack([credit(rewards_G) for rewards_G in rewards_KG])
+    advantages_KG = np.stack([compute_advantages(rewards_G) for rewards_G in rewards_KG])
     mixture_G: Array = shares_K @ advantages_KG / shares_K.sum()
     size_G = shares_K @ np.abs(advantages_KG) / shares_K.sum()
     return np.where(np.abs(mixture_G) < CANCELLED_SHARE * size_G, 0.0, mixture_G)

@@ -47,16 +47,18 @@ class TokenLayout:
             values_RT = to_numpy(name, values)
             self._check_padded(name, values_RT.shape, 2)
             pairs = zip(values_RT, self._mask_RT, strict=True)
-            rows = [values_T[mask_T] for values_T, mask_T in pairs]
+            row_values = [values_T[mask_T] for values_T, mask_T in pairs]
         else:
-            rows = [to_numpy(name, values_T) for values_T in _to_list(name, values)]
-            self._check_rows(name, [row.shape for row in rows], 1)
-        for i, row in enumerate(rows):
-            if name == "tokens" and row.dtype.kind not in "iu" and row.size:
-                raise PoiseError(f"tokens must be whole numbers, not {row.dtype}")
-            if not np.isfinite(row).all():
+            row_values = [to_numpy(name, values_T) for values_T in _to_list(name, values)]
+            self._check_rows(name, [values_T.shape for values_T in row_values], 1)
+        for i, values_T in enumerate(row_values):
+            if name == "tokens" and values_T.dtype.kind not in "iu" and values_T.size:
+                raise PoiseError(f"tokens must be whole numbers, not {values_T.dtype}")
+            if not np.isfinite(values_T).all():
                 raise PoiseError(f"{name} must be finite, but row {i} has a nan or an infinity")
-        return [row.astype(np.int32 if name == "tokens" else np.float32) for row in rows]
+        return [
+            values_T.astype(np.int32 if name == "tokens" else np.float32) for values_T in row_values
+        ]
 
     def split_states(self, hidden: ArrayLike) -> list[Tensor]:
         """Hidden states [T, D] for each row, on the device they are on."""
@@ -64,15 +66,17 @@ class TokenLayout:
             hidden_RT = to_state_tensor("hidden", hidden)
             self._check_padded("hidden", hidden_RT.shape, 3)
             flat_N = hidden_RT[torch.from_numpy(self._mask_RT).to(hidden_RT.device)]
-            rows = list(flat_N.split(self.lengths_R))
+            row_states = list(flat_N.split(self.lengths_R))
         else:
-            rows = [to_state_tensor("hidden", states_T) for states_T in _to_list("hidden", hidden)]
-            self._check_rows("hidden", [tuple(row.shape) for row in rows], 2)
-        if len({row.shape[1] for row in rows}) > 1:
+            row_states = [
+                to_state_tensor("hidden", states_T) for states_T in _to_list("hidden", hidden)
+            ]
+            self._check_rows("hidden", [tuple(states_T.shape) for states_T in row_states], 2)
+        if len({states_T.shape[1] for states_T in row_states}) > 1:
             raise PoiseError("hidden: the rows have states of different sizes")
-        if not all(bool(torch.isfinite(row).all()) for row in rows):
+        if not all(bool(torch.isfinite(states_T).all()) for states_T in row_states):
             raise PoiseError("hidden must be finite, but has a nan or an infinity")
-        return rows
+        return row_states
 
     def join(self, weights_by_row: Sequence[Floats]) -> list[Floats] | Floats | Tensor:
         """The weights in the caller's layout."""

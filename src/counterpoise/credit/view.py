@@ -57,10 +57,10 @@ class CreditView:
     @cached_property
     def groups(self) -> list[list[int]]:
         """Row indices of each group."""
-        members: dict[str, list[int]] = {}
+        rows_by_group: dict[str, list[int]] = {}
         for i, row in enumerate(self.rows):
-            members.setdefault(row.group, []).append(i)
-        return list(members.values())
+            rows_by_group.setdefault(row.group, []).append(i)
+        return list(rows_by_group.values())
 
     @property
     def policy(self) -> Policy:
@@ -128,9 +128,12 @@ class CreditView:
         ]
         # A pass assumes that the rows of a group share a prompt, so rows whose new prompts differ
         # must not stay in one group.
-        numbers: dict[bytes, int] = {}
+        prompt_numbers: dict[bytes, int] = {}
         regrouped = [
-            replace(row, group=f"{row.group}/{numbers.setdefault(prompt.tobytes(), len(numbers))}")
+            replace(
+                row,
+                group=f"{row.group}/{prompt_numbers.setdefault(prompt.tobytes(), len(prompt_numbers))}",
+            )
             for row, prompt in zip(rows, prompts, strict=True)
         ]
         return score_logprobs(

@@ -51,15 +51,18 @@ class PaddedAttention:
 
     def __init__(self, packing: Packing) -> None:
         device = packing.tokens_N.device
-        pairs = zip(packing.responses, packing.parents, strict=True)
+        span_parents = zip(packing.responses, packing.parents, strict=True)
         # A response of one token has none to read: its only token is predicted by the prompt.
-        nonempty = [(span, parent) for span, parent in pairs if span[1]]
+        nonempty_responses = [(span, parent) for span, parent in span_parents if span[1]]
         # Queries, keys and values are gathered by *_slots, and `back_N` brings the outputs back.
         self.prompt_slots = _slots(packing.prompts, device)  # [P, S]
         self.back_N = _back(packing.prompts, device)
-        self.has_responses = bool(nonempty)
+        self.has_responses = bool(nonempty_responses)
         if self.has_responses:
-            responses, parents = [span for span, _ in nonempty], [parent for _, parent in nonempty]
+            responses, parents = (
+                [span for span, _ in nonempty_responses],
+                [parent for _, parent in nonempty_responses],
+            )
             self.response_slots = _slots(responses, device)  # [R, T]
             response_back = _back(responses, device) + self.prompt_slots.numel()
             self.back_N = torch.cat((self.back_N, response_back))
@@ -89,29 +92,29 @@ class PaddedAttention:
             v.repeat_interleave(queries_per_key, dim=1),
         )
         q_P, k_P, v_P = (gather_rows(x, self.prompt_slots) for x in (q, k, v))  # [P, S, H, d]
-        mixed = _sdpa(q_P, k_P, v_P, None).flatten(0, 1)
+        attended = _sdpa(q_P, k_P, v_P, None).flatten(0, 1)
         if self.has_responses:
             q_R = gather_rows(q, self.response_slots)
             k_R, v_R = (gather_rows(x, self.context_slots) for x in (k, v))  # [R, S + T, H, d]
-            mixed = torch.cat((mixed, _sdpa(q_R, k_R, v_R, self.mask).flatten(0, 1)))
-        return mixed.index_select(0, self.back_N)
+            attended = torch.cat((attended, _sdpa(q_R, k_R, v_R, self.mask).flatten(0, 1)))
+        return attended.index_select(0, self.back_N)
 
 
-def gather_rows(x: Tensor, slots: Tensor) -> Tensor:
+def gather_rows(values: Tensor, slots: Tensor) -> Tensor:
     """x[slots], by index_select because its backward pass is faster."""
-    return x.index_select(0, slots.flatten()).view(*slots.shape, *x.shape[1:])
+    return values.index_select(0, slots.flatten()).view(*slots.shape, *values.shape[1:])
 
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     """[B, T, H, d] in and out; causal when there is no mask."""
-    out = F.scaled_dot_product_attention(
+    attended = F.scaled_dot_product_attention(
         q.transpose(1, 2),
         k.transpose(1, 2),
         v.transpose(1, 2),
         attn_mask=mask,
         is_causal=mask is None,
     )
-    return out.transpose(1, 2)
+    return attended.transpose(1, 2)
 
 
 def _slots(spans: Sequence[tuple[int, int]], device: torch.device) -> Tensor:

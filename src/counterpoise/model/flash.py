@@ -73,20 +73,22 @@ def find_segments(packing: Packing) -> PackedSegments | None:
         for parent, next_parent in zip(packing.parents, packing.parents[1:], strict=False)
     ):
         return None
-    prompts = [length for _, length in packing.prompts]
-    responses = [length for _, length in packing.responses]
+    prompt_lengths = [length for _, length in packing.prompts]
+    response_lengths = [length for _, length in packing.responses]
     # The responses of one prompt form a single long query (its "reader").
-    reader_lengths = np.bincount(packing.parents, weights=responses, minlength=len(prompts)).astype(
-        int
-    )
+    reader_lengths = np.bincount(
+        packing.parents, weights=response_lengths, minlength=len(prompt_lengths)
+    ).astype(int)
     device = packing.tokens_N.device
     return PackedSegments(
-        prompt_tokens=sum(prompts),
-        all_bounds=_bounds([*prompts, *(length for length in responses if length)], device),
-        longest_segment=max((*prompts, *responses)),
-        prompt_bounds=_bounds(prompts, device),
-        longest_prompt=max(prompts),
-        reader_bounds=_bounds(reader_lengths.tolist(), device) if sum(responses) else None,
+        prompt_tokens=sum(prompt_lengths),
+        all_bounds=_bounds(
+            [*prompt_lengths, *(length for length in response_lengths if length)], device
+        ),
+        longest_segment=max((*prompt_lengths, *response_lengths)),
+        prompt_bounds=_bounds(prompt_lengths, device),
+        longest_prompt=max(prompt_lengths),
+        reader_bounds=_bounds(reader_lengths.tolist(), device) if sum(response_lengths) else None,
         longest_reader=int(reader_lengths.max()),
     )
 
@@ -99,14 +101,22 @@ def flash_forward(q: Tensor, k: Tensor, v: Tensor, segments: PackedSegments) -> 
     """q [N, H, d], k and v [N, K, d] -> outputs of all packed tokens."""
     from counterpoise.model.kernels.merge import merge
 
-    P = segments.prompt_tokens
+    prompt_end = segments.prompt_tokens
     out, lse, state = _forward(q, k, v, _call_within_segments(segments))
     if segments.reader_bounds is None:
         return FlashOutputs(out, lse, state)
-    of_prompt = _forward(q[P:], k[:P], v[:P], _call_to_prompts(segments))
+    to_prompts = _forward(
+        q[prompt_end:], k[:prompt_end], v[:prompt_end], _call_to_prompts(segments)
+    )
     # The merge kernel must not write where it still reads, so the joint lse has its own memory.
     joint_lse = lse.clone()
-    merge(out[P:], lse[:, P:], of_prompt.out, of_prompt.lse, into=joint_lse[:, P:])
+    merge(
+        out[prompt_end:],
+        lse[:, prompt_end:],
+        to_prompts.out,
+        to_prompts.lse,
+        into=joint_lse[:, prompt_end:],
+    )
     return FlashOutputs(out, joint_lse, state)
 
 
@@ -114,16 +124,23 @@ def flash_backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, outputs: FlashOutputs, segments: PackedSegments
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of q, k and v."""
-    P = segments.prompt_tokens
+    prompt_end = segments.prompt_tokens
     dq, dk, dv = _backward(grad, q, k, v, outputs, _call_within_segments(segments))
     if segments.reader_bounds is not None:
-        of_responses = FlashOutputs(outputs.out[P:], outputs.lse[:, P:].contiguous(), outputs.state)
-        prompt_dq, prompt_dk, prompt_dv = _backward(
-            grad[P:], q[P:], k[:P], v[:P], of_responses, _call_to_prompts(segments)
+        response_outputs = FlashOutputs(
+            outputs.out[prompt_end:], outputs.lse[:, prompt_end:].contiguous(), outputs.state
         )
-        dq[P:] += prompt_dq
-        dk[:P] += prompt_dk
-        dv[:P] += prompt_dv
+        prompt_dq, prompt_dk, prompt_dv = _backward(
+            grad[prompt_end:],
+            q[prompt_end:],
+            k[:prompt_end],
+            v[:prompt_end],
+            response_outputs,
+            _call_to_prompts(segments),
+        )
+        dq[prompt_end:] += prompt_dq
+        dk[:prompt_end] += prompt_dk
+        dv[:prompt_end] += prompt_dv
     return dq, dk, dv
 
 

@@ -79,8 +79,8 @@ class FusedLayer(torch.autograd.Function):
         H, K, d, epsilon = shape.heads, shape.kv_heads, shape.head_dim, shape.epsilon
         norms = None if nq is None else (nq, nk)
         qkv_bias = None if bq is None else torch.cat((bq, bk, bv))
-        joint = F.linear(rms_norm(x, norm_x, epsilon), joint_weight((wq, wk, wv)), qkv_bias)
-        qkv = joint.view(-1, H + 2 * K, d)
+        joint_qkv = F.linear(rms_norm(x, norm_x, epsilon), joint_weight((wq, wk, wv)), qkv_bias)
+        qkv = joint_qkv.view(-1, H + 2 * K, d)
         q, k, v = split_heads(qkv, norms, cos, sin, H, K, epsilon)
         o, lse, state = flash_forward(q, k, v, segments)
         y = torch.addmm(x if bo is None else x + bo, o.view(len(x), -1), wo.T)
@@ -113,19 +113,21 @@ class FusedLayer(torch.autograd.Function):
         # Attention: y = x + W_o o. The residual gradient dy joins dh's.
         do = (dy @ wo).view_as(o)
         dwo = dy.T @ o.view(N, -1) if weight_grads else None
-        outputs = FlashOutputs(o, lse, (seed, unused))
-        dq, dk, dv = flash_backward(do, q, k, v, outputs, ctx.segments)
+        attention_outputs = FlashOutputs(o, lse, (seed, unused))
+        dq, dk, dv = flash_backward(do, q, k, v, attention_outputs, ctx.segments)
         dqkv, dnorms = split_heads_backward((dq, dk, dv), unnormed, norms, cos, sin, epsilon)
-        joint = dqkv.view(N, -1)
-        dh = joint @ joint_weight((wq, wk, wv))
+        joint_grad = dqkv.view(N, -1)
+        dh = joint_grad @ joint_weight((wq, wk, wv))
         dx, h, dnorm_x = rms_norm_backward(dh, x, norm_x, epsilon, dy, weight_grads=weight_grads)
-        sizes = [len(wq), len(wk), len(wv)]
-        dwq, dwk, dwv = (None, None, None) if h is None else (joint.T @ h).split(sizes)
-        biases = (None, None, None) if bq is None else joint.sum(dim=0).split(sizes)
+        qkv_sizes = [len(wq), len(wk), len(wv)]
+        dwq, dwk, dwv = (None, None, None) if h is None else (joint_grad.T @ h).split(qkv_sizes)
+        qkv_bias_grads = (
+            (None, None, None) if bq is None else joint_grad.sum(dim=0).split(qkv_sizes)
+        )
         return (
             dx, None, None, None, None,
             dnorm_x, dnorm_y, dwq, dwk, dwv, dwo, dwg, dwu, dwd, *(dnorms or (None, None)),
-            *biases, None if bo is None else dy.sum(dim=0),
+            *qkv_bias_grads, None if bo is None else dy.sum(dim=0),
             *((None, None) if bg is None else du.sum(dim=0).chunk(2)),
             None if bd is None else dz.sum(dim=0),
         )  # fmt: skip

@@ -42,8 +42,10 @@ class EagerReading:
     def states(self, policy: Policy, rows: Sequence[Row], embedded_nD: Tensor) -> Tensor:
         packing = pack_rows(policy, rows)
         tokens_N, attend = packing.tokens_N, PackedAttention(packing)
-        x_ND, given = given_for_responses(policy, packing, tokens_N, embedded_nD)
-        return policy.decoder(tokens_N, packing.positions_N, attend, embedded_N=x_ND)[given]
+        all_embedded_ND, replaced = given_for_responses(policy, packing, tokens_N, embedded_nD)
+        return policy.decoder(tokens_N, packing.positions_N, attend, embedded_N=all_embedded_ND)[
+            replaced
+        ]
 
 
 def given_for_responses(
@@ -53,11 +55,13 @@ def given_for_responses(
 
     The n tokens are the first of the responses, which follow all prompts in the order of the rows.
     """
-    start = sum(length for _, length in packing.prompts)
-    given = slice(start, start + len(embedded_nD))
+    prompt_tokens = sum(length for _, length in packing.prompts)
+    replaced = slice(prompt_tokens, prompt_tokens + len(embedded_nD))
     with torch.no_grad():
-        table_ND = F.embedding(tokens_N, policy.decoder.embedding.weight)
-    return torch.cat((table_ND[: given.start], embedded_nD, table_ND[given.stop :])), given
+        original_ND = F.embedding(tokens_N, policy.decoder.embedding.weight)
+    return torch.cat(
+        (original_ND[: replaced.start], embedded_nD, original_ND[replaced.stop :])
+    ), replaced
 
 
 EAGER_READING = EagerReading()

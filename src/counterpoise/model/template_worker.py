@@ -58,9 +58,9 @@ def render_conversations(request: dict[str, Any]) -> None:
 
 def main() -> int:
     request = json.load(sys.stdin)
-    seconds, size = request["seconds"], request["bytes"]
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-    resource.setrlimit(resource.RLIMIT_AS, (size, size))
+    cpu_seconds, memory_bytes = request["seconds"], request["bytes"]
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds))
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     try:
         render_conversations(request)
     except MemoryError:

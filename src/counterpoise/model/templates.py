@@ -67,11 +67,11 @@ def resolve_template(name: str, tokenizer: Any, model: str, remedy: str = TRAINI
         raise PoiseError(f"model '{model}' has no chat template: {remedy}boxed")
     if template.chat:
         check_template_ends(tokenizer, model, remedy)
-    if missing := [
+    if missing_tokens := [
         token for token in template.required_tokens if token_id(tokenizer, token) is None
     ]:
         raise PoiseError(
-            f"template '{name}' needs the token {missing[0]}, which '{model}' does not have: "
+            f"template '{name}' needs the token {missing_tokens[0]}, which '{model}' does not have: "
             f"{remedy}{'chat' if has_chat else 'boxed'}"
         )
     return name
@@ -84,38 +84,38 @@ def fill_template(name: str, problem: str) -> str:
 
 def encode_prompt(name: str, tokenizer: Any, problem: str) -> list[int]:
     """The tokens of a prompt, for a name from `resolve_template`."""
-    template, text = TEMPLATES[name], fill_template(name, problem)
+    template, prompt_text = TEMPLATES[name], fill_template(name, problem)
     if template.chat:
-        text = _render_chat(tokenizer, [("user", text)])
+        prompt_text = _render_chat(tokenizer, [("user", prompt_text)])
     # Chat templates and templates with required tokens already contain their special tokens.
-    plain = not template.chat and not template.required_tokens
-    ids: list[int] = tokenizer.encode(text, add_special_tokens=plain)
-    return ids
+    is_plain = not template.chat and not template.required_tokens
+    prompt_ids: list[int] = tokenizer.encode(prompt_text, add_special_tokens=is_plain)
+    return prompt_ids
 
 
-def encode_reply(name: str, tokenizer: Any, said: str, ends: Sequence[int]) -> list[int]:
-    """The tokens of a reply to a response that ended in one of `ends`, up to the next response."""
-    text = TEMPLATES[name].reply.replace("{problem}", said)
+def encode_reply(name: str, tokenizer: Any, reply: str, response_ends: Sequence[int]) -> list[int]:
+    """The tokens of a reply to a response that ended in one of `response_ends`, up to the next response."""
+    reply_text = TEMPLATES[name].reply.replace("{problem}", reply)
     if TEMPLATES[name].chat:
-        turns = [("user", "?"), ("assistant", RESPONSE_MARKER), ("user", said)]
+        turns = [("user", "?"), ("assistant", RESPONSE_MARKER), ("user", reply)]
         conversation = _render_chat(tokenizer, turns)
-        _, marker, text = conversation.partition(RESPONSE_MARKER)
+        _, marker, reply_text = conversation.partition(RESPONSE_MARKER)
         if not marker:
             raise PoiseError(
                 "the model's chat template drops earlier responses, so there is no second turn: "
                 f"{TRAINING_REMEDY}boxed"
             )
-        for end in tokenizer.convert_ids_to_tokens(list(ends)):
-            text = text.removeprefix(end)  # the response already contains it
-    ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
-    return ids
+        for end_token in tokenizer.convert_ids_to_tokens(list(response_ends)):
+            reply_text = reply_text.removeprefix(end_token)  # the response already contains it
+    reply_ids: list[int] = tokenizer.encode(reply_text, add_special_tokens=False)
+    return reply_ids
 
 
 def _render_chat(tokenizer: Any, turns: Sequence[tuple[str, str]]) -> str:
     """The text of (role, content) messages as the tokenizer's chat template renders them."""
     messages = [{"role": role, "content": content} for role, content in turns]
     try:
-        text: str = tokenizer.apply_chat_template(
+        chat_text: str = tokenizer.apply_chat_template(
             messages, tokenize=False, add_generation_prompt=True
         )
     except Exception as fault:  # a template is a program, and may raise anything
@@ -123,13 +123,13 @@ def _render_chat(tokenizer: Any, turns: Sequence[tuple[str, str]]) -> str:
             f"the model's chat template cannot be rendered: {first_line(fault)}; "
             f"{TRAINING_REMEDY}boxed"
         ) from fault
-    return text
+    return chat_text
 
 
-def end_tokens(name: str, tokenizer: Any, own: Sequence[int]) -> tuple[int, ...]:
+def end_tokens(name: str, tokenizer: Any, model_ends: Sequence[int]) -> tuple[int, ...]:
     """The model's own end tokens together with those of the template."""
-    added = (token_id(tokenizer, token) for token in TEMPLATES[name].end_tokens)
-    return tuple(sorted({*own, *(token for token in added if token is not None)}))
+    template_ends = (token_id(tokenizer, token) for token in TEMPLATES[name].end_tokens)
+    return tuple(sorted({*model_ends, *(token for token in template_ends if token is not None)}))
 
 
 def token_id(tokenizer: Any, token: str) -> int | None:

@@ -39,9 +39,9 @@ NO_SCORES: Scores = {}
 
 def first_updating_step(batch: Sequence[Row], plan: BatchPlan) -> int:
     """The first step that changes the weights: earlier ones have no signal."""
-    for s, step in enumerate(plan.steps):
+    for step_index, step in enumerate(plan.steps):
         if any(batch[i].sign for i in step):
-            return s
+            return step_index
     return 0
 
 
@@ -57,10 +57,12 @@ def score_before_update(
     decoder = reader.policy.decoder
     # On a CPU, half precision rounds a row differently beside other rows: no reuse there.
     is_half = decoder.dtype in (torch.bfloat16, torch.float16)
-    known = NO_SCORES if is_half and not is_half_on_gpu(decoder.unembedding) else reader.scores
+    known_scores = (
+        NO_SCORES if is_half and not is_half_on_gpu(decoder.unembedding) else reader.scores
+    )
 
-    def scored(rows: Sequence[Row]) -> list[Row]:
-        rows = [with_known_scores(row, known) for row in rows]
+    def score_rows(rows: Sequence[Row]) -> list[Row]:
+        rows = [with_known_scores(row, known_scores) for row in rows]
         return score_missing(
             reader.policy, rows, reader.temperature, reader.micro_batch, reader.passes
         )
@@ -68,14 +70,14 @@ def score_before_update(
     # The rows of the first updating step are scored by the step's own pass.
     scored_batch = list(batch)
     for step in plan.steps[first_updating_step(batch, plan) + 1 :]:
-        for i, row in zip(step, scored([batch[i] for i in step]), strict=True):
+        for i, row in zip(step, score_rows([batch[i] for i in step]), strict=True):
             scored_batch[i] = row
-    return scored_batch, scored(waiting)
+    return scored_batch, score_rows(waiting)
 
 
-def with_known_scores(row: Row, known: Scores) -> Row:
+def with_known_scores(row: Row, known_scores: Scores) -> Row:
     """The row with its known scores; a row keeps scores that it has."""
-    scores_T = known.get(row.name)
+    scores_T = known_scores.get(row.name)
     return (
         row
         if scores_T is None or row.trainer_logprobs_T is not None
@@ -87,13 +89,17 @@ def score_missing(
     policy: Policy,
     rows: Sequence[Row],
     temperature: float,
-    micro: int | MicroBatch,
+    micro_batch: int | MicroBatch,
     passes: ReadingPasses = EAGER_READING,
 ) -> list[Row]:
     """The rows; those with signal and without scores are scored by the current policy."""
-    unscored = [i for i, row in enumerate(rows) if row.sign and row.trainer_logprobs_T is None]
+    unscored_indices = [
+        i for i, row in enumerate(rows) if row.sign and row.trainer_logprobs_T is None
+    ]
     scored_rows = list(rows)
-    logprobs = score_logprobs(policy, [rows[i] for i in unscored], temperature, micro, passes.read)
-    for i, logprobs_T in zip(unscored, logprobs, strict=True):
+    logprobs = score_logprobs(
+        policy, [rows[i] for i in unscored_indices], temperature, micro_batch, passes.read
+    )
+    for i, logprobs_T in zip(unscored_indices, logprobs, strict=True):
         scored_rows[i] = replace(rows[i], trainer_logprobs_T=logprobs_T)
     return scored_rows

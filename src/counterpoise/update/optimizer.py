@@ -61,20 +61,26 @@ class Optimizer:
         """
         # The first gradient of a master is copied, later ones are added: no buffer of zeros.
         first_gradients = [
-            (w, m) for w, m in self._half_precision if w.grad is not None and m.grad is None
+            (weight, master)
+            for weight, master in self._half_precision
+            if weight.grad is not None and master.grad is None
         ]
         further_gradients = [
-            (w, m) for w, m in self._half_precision if w.grad is not None and m.grad is not None
+            (weight, master)
+            for weight, master in self._half_precision
+            if weight.grad is not None and master.grad is not None
         ]
         for _, master in first_gradients:
             master.grad = torch.empty_like(master)
         if first_gradients:
             torch._foreach_copy_(
-                _grads(m for _, m in first_gradients), _grads(w for w, _ in first_gradients)
+                _grads(master for _, master in first_gradients),
+                _grads(weight for weight, _ in first_gradients),
             )
         if further_gradients:
             torch._foreach_add_(
-                _grads(m for _, m in further_gradients), _grads(w for w, _ in further_gradients)
+                _grads(master for _, master in further_gradients),
+                _grads(weight for weight, _ in further_gradients),
             )
         for weight, _ in self._half_precision:
             weight.grad = None
@@ -90,12 +96,12 @@ class Optimizer:
     def step(self, grad_norm: float, lr_scale: float = 1.0) -> None:
         """Clip to `max_grad_norm`, then update at `lr_scale` times the learning rate."""
         self.collect_gradients()
-        limit = self.config.max_grad_norm
-        scale = min(1.0, limit / (grad_norm + 1e-6)) if limit > 0 else 1.0
+        max_grad_norm = self.config.max_grad_norm
+        scale = min(1.0, max_grad_norm / (grad_norm + 1e-6)) if max_grad_norm > 0 else 1.0
         # Scale in place: gradients are dropped after the step anyway.
-        grads = _grads(self.masters)
-        if scale != 1.0 and grads:
-            torch._foreach_mul_(grads, scale)
+        gradients = _grads(self.masters)
+        if scale != 1.0 and gradients:
+            torch._foreach_mul_(gradients, scale)
         warmup_steps = self.config.warmup_steps
         for group in self.inner.param_groups:
             group["lr"] = (
@@ -107,7 +113,8 @@ class Optimizer:
         self.steps += 1
         if self._half_precision:
             torch._foreach_copy_(
-                [w for w, _ in self._half_precision], [m for _, m in self._half_precision]
+                [weight for weight, _ in self._half_precision],
+                [master for _, master in self._half_precision],
             )
 
     # -- checkpoints ---------------------------------------------------------------------------
@@ -127,7 +134,9 @@ class Optimizer:
         self.steps = int(tensors["steps"])
         for index, master in enumerate(self.masters):
             parameter_state = {
-                k.partition("/")[2]: v for k, v in tensors.items() if k.startswith(f"{index}/")
+                tensor_name.partition("/")[2]: tensor
+                for tensor_name, tensor in tensors.items()
+                if tensor_name.startswith(f"{index}/")
             }
             if "master" in parameter_state:
                 with torch.no_grad():

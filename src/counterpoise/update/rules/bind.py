@@ -162,7 +162,7 @@ def copy_initial_weights(policy: Policy, options: CreditConfig) -> dict[str, Ten
     """A copy of the current weights if the rule needs those at the start of the run, else None."""
     if not reads_initial_weights(options):
         return None
-    return {name: p.detach().clone() for name, p in policy.model.named_parameters()}
+    return {name: parameter.detach().clone() for name, parameter in policy.model.named_parameters()}
 
 
 def off(step: OptimizerStepView) -> RuleEffect:

@@ -55,6 +55,6 @@ class DriftPenalty:
     strengths: Mapping[tuple[str, int], Floats]  # per row [T]
 
     def __call__(self, rows: Sequence[Row], forward: ForwardOutputs, old_M: Tensor) -> Tensor:
-        strengths = np.concatenate([self.strengths[row.name] for row in rows])
-        weights_M = to_device(strengths, old_M.device, np.float32)
-        return weights_M * (forward.logprobs_M - old_M).abs()
+        row_strengths = np.concatenate([self.strengths[row.name] for row in rows])
+        strengths_M = to_device(row_strengths, old_M.device, np.float32)
+        return strengths_M * (forward.logprobs_M - old_M).abs()
