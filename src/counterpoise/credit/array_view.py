@@ -154,7 +154,7 @@ def weights(
     arrays = rows.arrays_of_signal_rows()
     if unembedding is not None:
         arrays["unembedding"] = check_unembedding(unembedding, arrays)
-    signal_rows = [rows.rows[i] for i in rows.signal]
+    signal_rows = [rows.rows[i] for i in rows.signal_indices]
     view = ArrayView(signal_rows, None, method, arrays, temperature, iteration)
     return rows.join(weights_of(view, **parsed_settings))
 
@@ -187,12 +187,13 @@ class ArrayRows:
         ]
         # As in training, a weighting sees only rows with signal. A row whose tokens are all masked
         # out, as TRL masks truncated completions, has none.
-        self.signal = [i for i, row in enumerate(self.rows) if row.sign and row.num_tokens]
+        self.signal_indices = [i for i, row in enumerate(self.rows) if row.sign and row.num_tokens]
 
     def arrays_of_signal_rows(self) -> dict[str, Any]:
         """What the caller passed, by argument: per-token arrays of the rows with signal only."""
         arrays: dict[str, Any] = {
-            name: [values[i] for i in self.signal] for name, values in self.per_token.items()
+            name: [values[i] for i in self.signal_indices]
+            for name, values in self.per_token.items()
         }
         if self.group_R is not None:
             arrays["groups"] = self.group_R
@@ -202,7 +203,7 @@ class ArrayRows:
         """Weights of all rows in the caller's layout; 1 where a weighting decided nothing."""
         weights_by_row = unit_weights(self.rows)
         if signal_weights is not None:
-            for i, weights_T in zip(self.signal, signal_weights, strict=True):
+            for i, weights_T in zip(self.signal_indices, signal_weights, strict=True):
                 weights_by_row[i] = weights_T
         return self.layout.join(weights_by_row)
 

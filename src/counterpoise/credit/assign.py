@@ -40,7 +40,7 @@ def assign(
     ADVANTAGES.load(advantage)  # an unknown name fails even without groups
     weigh_tokens = TOKEN_WEIGHTS.load(weights)
     weighting_settings = parse_settings(weights, weigh_tokens, settings)
-    rows_by_group = [_rows(group, mixture.advantages(group, advantage)) for group in groups]
+    rows_by_group = [_group_rows(group, mixture.advantages(group, advantage)) for group in groups]
     return (
         rows_by_group
         if weights == UNIFORM
@@ -76,7 +76,7 @@ def with_token_weights(
 
 
 BOOLEANS = {"true": True, "false": False}
-KIND_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
+TYPE_PHRASES = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
 
 
 def parse_settings(
@@ -106,7 +106,7 @@ def parse_settings(
             )
         except (KeyError, ValueError):
             raise PoiseError(
-                f"{option}: {setting_name} is {KIND_NAMES[value_type]}, not '{setting_value}'"
+                f"{option}: {setting_name} is {TYPE_PHRASES[value_type]}, not '{setting_value}'"
             ) from None
     return parsed
 
@@ -117,7 +117,7 @@ def check_settings(config: RunConfig) -> None:
     parse_settings(weighting_name, TOKEN_WEIGHTS.load(weighting_name), config.credit.settings)
 
 
-def _rows(group: Group, advantages_G: NDArray[np.float64]) -> list[Row]:
+def _group_rows(group: Group, advantages_G: NDArray[np.float64]) -> list[Row]:
     return [
         Row(
             group=group.key,

@@ -82,8 +82,8 @@ class FusedCopyAttention:
 
         lengths_C, query_C2 = np.array([len(copy.tokens) for copy in copies]), np.array(query_spans)
         assert (query_C2[:, 1] == lengths_C).all()
-        own_spans, shared_spans = _side_by_side(lengths_C), cache.shared_spans(copies)
-        query_runs = own_spans, _side_by_side(query_C2[:, 1] - query_C2[:, 0])
+        own_spans, shared_spans = _consecutive_spans(lengths_C), cache.shared_spans(copies)
+        query_runs = own_spans, _consecutive_spans(query_C2[:, 1] - query_C2[:, 0])
         queries_per_key, device = decoder.heads // decoder.kv_heads, decoder.device
         self.cache = cache
         self.all_queries, self.last_layer_queries = (
@@ -101,7 +101,7 @@ class FusedCopyAttention:
         return attend_copies(q, k, v, self.cache.keys[layer], self.cache.values[layer], blocks)
 
 
-def _side_by_side(lengths_C: LengthArray) -> SpanArray:
+def _consecutive_spans(lengths_C: LengthArray) -> SpanArray:
     return np.stack((np.cumsum(lengths_C) - lengths_C, lengths_C), axis=1)
 
 

@@ -26,9 +26,9 @@ class RewardMixture:
     name: str = "sum"
     shares: Mapping[str, float] = field(default_factory=dict)
 
-    def advantages(self, group: Group, credit: str) -> NDArray[np.float64]:
+    def advantages(self, group: Group, advantage_name: str) -> NDArray[np.float64]:
         """Advantages of the group's rollouts by the named advantage function."""
-        compute_advantages = ADVANTAGES.load(credit)
+        compute_advantages = ADVANTAGES.load(advantage_name)
         advantages_G: NDArray[np.float64]
         if not self.shares:
             advantages_G = compute_advantages(group.rewards_G)

@@ -24,7 +24,7 @@ class TokenLayout:
 
     def __init__(self, num_rows: int, mask: ArrayLike | None) -> None:
         self.num_rows, self.mask = num_rows, mask
-        self._first_argument = "mask"  # the one that decided the lengths
+        self._length_argument = "mask"  # the one that decided the lengths
         self._lengths_R: list[int] | None = None
         self._mask_RT: NDArray[np.bool_] | None = None
         if mask is not None:
@@ -104,12 +104,12 @@ class TokenLayout:
             raise PoiseError(f"{name} needs an array {expected} for each row, or a mask beside it")
         lengths_R = [shape[0] for shape in shapes]
         if self._lengths_R is None:
-            self._first_argument, self._lengths_R = name, lengths_R
+            self._length_argument, self._lengths_R = name, lengths_R
         for i, (length, expected_length) in enumerate(zip(lengths_R, self._lengths_R, strict=True)):
             if length != expected_length:
                 raise PoiseError(
                     f"row {i} has {length} tokens in {name}, but {expected_length} in "
-                    f"{self._first_argument}"
+                    f"{self._length_argument}"
                 )
 
 

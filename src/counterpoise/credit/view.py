@@ -89,26 +89,26 @@ class CreditView:
     @property
     def entropies(self) -> list[Floats]:
         """Per row [T]: entropy of the whole next-token distribution, in nats."""
-        return self._read.entropies
+        return self._token_scores.entropies
 
     @property
     def logprobs(self) -> list[Floats]:
         """Per row [T]: log-probabilities by the trainer."""
-        return self._read.logprobs
+        return self._token_scores.logprobs
 
     @property
     def hidden(self) -> list[Tensor]:
         """Per row [T, D]: the input of the unembedding, on the policy's device."""
-        return self._read.hidden
+        return self._token_scores.hidden
 
     def start_reading(self) -> None:
         """Start the pass over the rows; a GPU runs it while the host continues."""
-        _ = self._read
+        _ = self._token_scores
 
     @property
     def logprobs_if_read(self) -> list[Floats] | None:
         """`logprobs` if a pass has been made for any property; None if there was none."""
-        return self._read.logprobs if "_read" in vars(self) else None
+        return self._token_scores.logprobs if "_read" in vars(self) else None
 
     @cached_property
     def hinted_logprobs(self) -> list[Floats | None]:
@@ -149,7 +149,7 @@ class CreditView:
         return self.reader
 
     @cached_property
-    def _read(self) -> TokenScores:
+    def _token_scores(self) -> TokenScores:
         reader = self._reader
         return score_tokens(
             reader.policy, self.rows, reader.temperature, reader.micro_batch, reader.passes.read

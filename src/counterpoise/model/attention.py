@@ -56,7 +56,7 @@ class PaddedAttention:
         nonempty_responses = [(span, parent) for span, parent in span_parents if span[1]]
         # Queries, keys and values are gathered by *_slots, and `back_N` brings the outputs back.
         self.prompt_slots = _slots(packing.prompts, device)  # [P, S]
-        self.back_N = _back(packing.prompts, device)
+        self.slot_of_token_N = _slots_of_tokens(packing.prompts, device)
         self.has_responses = bool(nonempty_responses)
         if self.has_responses:
             responses, parents = (
@@ -64,8 +64,8 @@ class PaddedAttention:
                 [parent for _, parent in nonempty_responses],
             )
             self.response_slots = _slots(responses, device)  # [R, T]
-            response_back = _back(responses, device) + self.prompt_slots.numel()
-            self.back_N = torch.cat((self.back_N, response_back))
+            response_back = _slots_of_tokens(responses, device) + self.prompt_slots.numel()
+            self.slot_of_token_N = torch.cat((self.slot_of_token_N, response_back))
             prompt_of_R = self.prompt_slots[torch.tensor(parents, device=device)]
             self.context_slots = torch.cat((prompt_of_R, self.response_slots), dim=1)  # [R, S + T]
             self.mask = self._response_mask(packing, parents, device)
@@ -97,7 +97,7 @@ class PaddedAttention:
             q_R = gather_rows(q, self.response_slots)
             k_R, v_R = (gather_rows(x, self.context_slots) for x in (k, v))  # [R, S + T, H, d]
             attended = torch.cat((attended, _sdpa(q_R, k_R, v_R, self.mask).flatten(0, 1)))
-        return attended.index_select(0, self.back_N)
+        return attended.index_select(0, self.slot_of_token_N)
 
 
 def gather_rows(values: Tensor, slots: Tensor) -> Tensor:
@@ -126,7 +126,7 @@ def _slots(spans: Sequence[tuple[int, int]], device: torch.device) -> Tensor:
     return starts[:, None] + torch.minimum(offsets, lengths[:, None] - 1)
 
 
-def _back(spans: Sequence[tuple[int, int]], device: torch.device) -> Tensor:
+def _slots_of_tokens(spans: Sequence[tuple[int, int]], device: torch.device) -> Tensor:
     """The index in the padded [B * L] of every token of the segments, in packed order."""
     longest = max(length for _, length in spans)
     segment_indices = [

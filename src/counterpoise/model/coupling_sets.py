@@ -44,7 +44,7 @@ def lay_out_sets(key_N: NDArray[np.int64], *, row_width: int, max_size: int) -> 
     sizes = ends - starts
     is_placed = sizes <= row_width
     blocks = [
-        _side_by_side(
+        _shared_rows(
             sorted_tokens[np.repeat(is_placed, sizes)], sizes[is_placed], row_width, len(key_N)
         )
     ]
@@ -55,7 +55,9 @@ def lay_out_sets(key_N: NDArray[np.int64], *, row_width: int, max_size: int) -> 
         width = min(2 * width, max_size)
         gets_own_row = (sizes <= width) & ~is_placed
         is_placed |= gets_own_row
-        blocks.append(_rows(sorted_tokens, starts[gets_own_row], ends[gets_own_row], len(key_N)))
+        blocks.append(
+            _ranges_as_rows(sorted_tokens, starts[gets_own_row], ends[gets_own_row], len(key_N))
+        )
     large_sets = [
         sorted_tokens[start:end]
         for start, end in zip(starts[~is_placed], ends[~is_placed], strict=True)
@@ -63,7 +65,7 @@ def lay_out_sets(key_N: NDArray[np.int64], *, row_width: int, max_size: int) -> 
     return CouplingSets(tuple(block for block in blocks if block.size), tuple(large_sets))
 
 
-def _side_by_side(
+def _shared_rows(
     sorted_tokens: TokenIndices, sizes: TokenIndices, width: int, padding: int
 ) -> TokenIndices:
     """Fill each row with as many consecutive whole sets as fit."""
@@ -73,10 +75,12 @@ def _side_by_side(
         row_bounds.append(
             int(ends[np.searchsorted(ends, row_bounds[-1] + width, side="right") - 1])
         )
-    return _rows(sorted_tokens, np.array(row_bounds[:-1]), np.array(row_bounds[1:]), padding)
+    return _ranges_as_rows(
+        sorted_tokens, np.array(row_bounds[:-1]), np.array(row_bounds[1:]), padding
+    )
 
 
-def _rows(
+def _ranges_as_rows(
     sorted_tokens: TokenIndices, starts: TokenIndices, ends: TokenIndices, padding: int
 ) -> TokenIndices:
     """[B, w]: one row for each range [start, end) of `sorted_tokens`, as wide as the longest range."""

@@ -18,7 +18,7 @@ import torch
 from counterpoise.errors import PoiseError
 from counterpoise.types import Row
 
-T = TypeVar("T")
+Result = TypeVar("T")
 
 # Messages of allocators without an exception type of their own: torch's on the CPU, cuBLAS, the
 # driver.
@@ -61,8 +61,13 @@ class MicroBatch:
         self.notify = notify
 
     def run_fitting(
-        self, attempt: Callable[[int], T], *, smallest: int, total: int, remedy: str = UPDATE_REMEDY
-    ) -> T:
+        self,
+        attempt: Callable[[int], Result],
+        *,
+        smallest: int,
+        total: int,
+        remedy: str = UPDATE_REMEDY,
+    ) -> Result:
         """Return attempt(size), halving the size for as long as memory runs out.
 
         `smallest` is the smallest piece that the work can be split into, `total` all of the work: a
@@ -79,7 +84,7 @@ class MicroBatch:
             # to the tensors of the failed pass: only here can their memory be freed.
             self._shrink(smallest, total, remedy)
 
-    def run_rows(self, attempt: Callable[[int], T], rows: Sequence[Row]) -> T:
+    def run_rows(self, attempt: Callable[[int], Result], rows: Sequence[Row]) -> Result:
         """`run_fitting` for rows; rows are never split, so the longest is the smallest piece."""
         tokens_R = [len(row.content.prompt_tokens) + row.num_tokens_read for row in rows]
         return self.run_fitting(attempt, smallest=max(tokens_R, default=0), total=sum(tokens_R))

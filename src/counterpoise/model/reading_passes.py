@@ -42,13 +42,15 @@ class EagerReading:
     def states(self, policy: Policy, rows: Sequence[Row], embedded_nD: Tensor) -> Tensor:
         packing = pack_rows(policy, rows)
         tokens_N, attend = packing.tokens_N, PackedAttention(packing)
-        all_embedded_ND, replaced = given_for_responses(policy, packing, tokens_N, embedded_nD)
+        all_embedded_ND, replaced = place_response_embeddings(
+            policy, packing, tokens_N, embedded_nD
+        )
         return policy.decoder(tokens_N, packing.positions_N, attend, embedded_N=all_embedded_ND)[
             replaced
         ]
 
 
-def given_for_responses(
+def place_response_embeddings(
     policy: Policy, packing: Packing, tokens_N: Tensor, embedded_nD: Tensor
 ) -> tuple[Tensor, slice]:
     """(embeddings [N, D] of all tokens, slice of the n response tokens that `embedded_nD` replaces)

@@ -103,7 +103,7 @@ def convert_gguf(source: Path, out: Path) -> None:
     """Convert a GGUF file into config.json, model.safetensors and tokenizer files in `out`."""
     from safetensors.torch import save_file
 
-    reader = _open(source)
+    reader = _open_gguf(source)
     tensors = {
         name: torch.tensor(weight).to(torch.bfloat16)
         for name, weight in read_weights(reader).items()
@@ -118,8 +118,8 @@ def read_weights(reader: Any) -> dict[str, NDArray[np.float32]]:
     from gguf import dequantize
 
     heads_by_tensor = {
-        "attn_q": _field(reader, "llama.attention.head_count"),
-        "attn_k": _field(reader, "llama.attention.head_count_kv"),
+        "attn_q": _read_field(reader, "llama.attention.head_count"),
+        "attn_k": _read_field(reader, "llama.attention.head_count_kv"),
     }
     weights = {}
     for tensor in reader.tensors:
@@ -150,7 +150,7 @@ def read_config(reader: Any, *, tied: bool) -> Any:
     from transformers import LlamaConfig
 
     def field(field_name: str) -> Any:
-        return _field(reader, f"llama.{field_name}")
+        return _read_field(reader, f"llama.{field_name}")
 
     return LlamaConfig(
         architectures=["LlamaForCausalLM"],
@@ -166,9 +166,9 @@ def read_config(reader: Any, *, tied: bool) -> Any:
         rms_norm_eps=round(field("attention.layer_norm_rms_epsilon"), 9),  # stored as a float32
         rope_parameters={"rope_type": "default", "rope_theta": field("rope.freq_base")},
         tie_word_embeddings=tied,
-        bos_token_id=_field(reader, "tokenizer.ggml.bos_token_id"),
-        eos_token_id=_field(reader, "tokenizer.ggml.eos_token_id"),
-        pad_token_id=_field(reader, "tokenizer.ggml.padding_token_id"),
+        bos_token_id=_read_field(reader, "tokenizer.ggml.bos_token_id"),
+        eos_token_id=_read_field(reader, "tokenizer.ggml.eos_token_id"),
+        pad_token_id=_read_field(reader, "tokenizer.ggml.padding_token_id"),
     )
 
 
@@ -178,7 +178,7 @@ def read_tokenizer(reader: Any) -> Any:
     from transformers import PreTrainedTokenizerFast
 
     def field(field_name: str) -> Any:
-        return _field(reader, f"tokenizer.ggml.{field_name}")
+        return _read_field(reader, f"tokenizer.ggml.{field_name}")
 
     tokens, token_types = field("tokens"), field("token_type")
     merges = [tuple(merge.split(" ")) for merge in field("merges")]
@@ -200,13 +200,13 @@ def read_tokenizer(reader: Any) -> Any:
         eos_token=tokens[field("eos_token_id")],
         pad_token=tokens[field("padding_token_id")],
         unk_token=tokens[field("unknown_token_id")],
-        model_max_length=_field(reader, "llama.context_length"),
-        chat_template=_field(reader, "tokenizer.chat_template"),
+        model_max_length=_read_field(reader, "llama.context_length"),
+        chat_template=_read_field(reader, "tokenizer.chat_template"),
         clean_up_tokenization_spaces=False,
     )
 
 
-def _open(source: Path) -> Any:
+def _open_gguf(source: Path) -> Any:
     try:
         from gguf import GGUFReader
     except ImportError as fault:
@@ -217,12 +217,12 @@ def _open(source: Path) -> Any:
         reader = GGUFReader(source)
     except (ValueError, OSError, IndexError) as fault:
         raise PoiseError(f"{source}: not a complete GGUF file: {fault}") from fault
-    if _field(reader, "tokenizer.ggml.pre") != "smollm":
+    if _read_field(reader, "tokenizer.ggml.pre") != "smollm":
         raise PoiseError(f"{source}: not a SmolLM2 model; name other models by folder or hub id")
     return reader
 
 
-def _field(reader: Any, field_name: str) -> Any:
+def _read_field(reader: Any, field_name: str) -> Any:
     if field_name not in reader.fields:
         raise PoiseError(f"the GGUF file is not a SmolLM2 model: it has no field '{field_name}'")
     return reader.fields[field_name].contents()

@@ -19,9 +19,9 @@ from typing import Any
 
 from counterpoise.errors import PoiseError
 
-SECONDS = 5  # of CPU time
-PATIENCE = 60.0  # seconds of wall-clock time, generous because the machine may be busy
-BYTES = 2**30
+CPU_SECONDS = 5  # of CPU time
+WALL_CLOCK_SECONDS = 60.0  # seconds of wall-clock time, generous because the machine may be busy
+MEMORY_BYTES = 2**30
 PROBLEM = "How many pens does Ana have? " * 40
 CONVERSATIONS = [
     [{"role": "user", "content": PROBLEM}],
@@ -54,8 +54,8 @@ def _exceeded_limit(template: str, variables: str) -> str:
         "template": template,
         "conversations": CONVERSATIONS,
         "variables": json.loads(variables),
-        "seconds": SECONDS,
-        "bytes": BYTES,
+        "seconds": CPU_SECONDS,
+        "bytes": MEMORY_BYTES,
     }
     worker_file = Path(__file__).with_name("template_worker.py")
     try:
@@ -64,13 +64,13 @@ def _exceeded_limit(template: str, variables: str) -> str:
             input=json.dumps(request).encode(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            timeout=PATIENCE,
+            timeout=WALL_CLOCK_SECONDS,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"takes more than {PATIENCE:.0f} s for a short conversation"
+        return f"takes more than {WALL_CLOCK_SECONDS:.0f} s for a short conversation"
     if completed.returncode == 0:
         return ""
     if completed.returncode < 0:  # by a signal: SIGXCPU or SIGKILL
-        return f"takes more than {SECONDS} s of computing for a short conversation"
-    return f"takes more than {BYTES / 2**30:.0f} GiB of memory for a short conversation"
+        return f"takes more than {CPU_SECONDS} s of computing for a short conversation"
+    return f"takes more than {MEMORY_BYTES / 2**30:.0f} GiB of memory for a short conversation"

@@ -26,7 +26,7 @@ from counterpoise.model.flash import PackedSegments, supports_head_dim
 from counterpoise.model.kernels import is_half_on_gpu
 from counterpoise.model.load import Policy
 from counterpoise.model.packing import Packing
-from counterpoise.model.reading_passes import given_for_responses
+from counterpoise.model.reading_passes import place_response_embeddings
 from counterpoise.model.scoring import ForwardOutputs, forward_packed
 from counterpoise.model.transfer import to_device
 from counterpoise.types import Row
@@ -123,7 +123,7 @@ class CapturedPasses:
         if padded:
             work = partial(_to_states, policy, padded.size)
             tokens_N = to_device(padded.packing.tokens_N.numpy(), policy.device)
-            all_embedded_ND, response_slice = given_for_responses(
+            all_embedded_ND, response_slice = place_response_embeddings(
                 policy, padded.packing, tokens_N, embedded_nD
             )
 
@@ -188,7 +188,7 @@ class CapturedPasses:
         inputs: NamedTensors,
     ) -> PassOutputs:
         """Work to capture: loss and gradients, written to fixed tensors."""
-        packing, attend = _packed(size, inputs)
+        packing, attend = _packed_tensors(size, inputs)
         vectors = {name: inputs[name] for name in TOKEN_VECTORS}
         tensors = PassTensors(packing, attend, num_rows=size.rows, **vectors)
         outputs, loss, logprobs = compute_loss(policy, tensors, config, temperature)
@@ -207,17 +207,17 @@ def _without_gradients(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Work to capture: log-probabilities, entropies and hidden states."""
     with torch.no_grad():
-        outputs = forward_packed(policy, *_packed(size, inputs), temperature)
+        outputs = forward_packed(policy, *_packed_tensors(size, inputs), temperature)
     return outputs.logprobs_M, outputs.entropies_M, outputs.hidden_M
 
 
 def _to_states(policy: Policy, size: PassSize, inputs: NamedTensors, x_ND: Tensor) -> Tensor:
     """Work to capture: hidden states from given embeddings."""
-    packing, attend = _packed(size, inputs)
+    packing, attend = _packed_tensors(size, inputs)
     return policy.decoder(packing.tokens_N, packing.positions_N, attend, embedded_N=x_ND)
 
 
-def _packed(size: PassSize, inputs: NamedTensors) -> tuple[Packing, PackedAttention]:
+def _packed_tensors(size: PassSize, inputs: NamedTensors) -> tuple[Packing, PackedAttention]:
     """The packing and attention over the tensors that a captured pass reads."""
     packing = Packing(
         prompts=(),
