@@ -131,11 +131,11 @@ def advantages(
     rewards_R = to_row_values("rewards", rewards)
     group_R = to_group_numbers(groups, len(rewards_R))
     advantages_R = np.zeros_like(rewards_R)
-    for number in range(group_R.max(initial=-1) + 1):
-        members = np.flatnonzero(group_R == number)
+    for group_number in range(group_R.max(initial=-1) + 1):
+        members = np.flatnonzero(group_R == group_number)
         advantages_R[members] = compute_advantages(rewards_R[members])
     if not is_tensor(rewards):
         return advantages_R
     # Advantages of integer or boolean rewards are fractions: they are returned as float32.
-    like = rewards if rewards.is_floating_point() else rewards.float()
-    return like.new_tensor(advantages_R.tolist())
+    float_rewards = rewards if rewards.is_floating_point() else rewards.float()
+    return float_rewards.new_tensor(advantages_R.tolist())

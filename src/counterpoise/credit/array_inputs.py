@@ -1,6 +1,6 @@
-"""Read the arrays of another trainer's loop: lists, numpy arrays or torch tensors, without torch.
+"""Read the arrays of another trainer's loop: lists, numpy arrays or torch tensors.
 
-Nothing here imports torch: whoever passes a tensor has imported it already.
+Nothing here imports torch: a caller that passes a tensor has imported it already.
 """
 
 from __future__ import annotations

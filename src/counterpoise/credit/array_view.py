@@ -39,7 +39,8 @@ class ArrayView(CreditView):
     """Rows with signal, and the arrays that the caller has of them."""
 
     method: str = ""
-    arrays: Mapping[str, Any] = field(default_factory=dict)  # by argument; per token: rows in order
+    # What the caller passed, by argument name; per-token arguments as lists in the order of `rows`.
+    arrays: Mapping[str, Any] = field(default_factory=dict)
     sampling_temperature: float = 1.0
     run_iteration: int = 1
 
@@ -125,7 +126,7 @@ def weights(
         mask             [R, T], true at the trained tokens
         tokens           [R, T], ids of the response tokens
         logprobs         [R, T], of those tokens
-        hinted_logprobs  [R, T], the same if the prompt told the answer
+        hinted_logprobs  [R, T], the same if the prompt contained the answer
         entropies        [R, T], of the distributions that the tokens were sampled from, in nats
         hidden           [R, T, D], the unembedding's inputs that predicted the tokens
         unembedding      [V, D]
@@ -209,7 +210,7 @@ class ArrayRows:
 
 
 def check_unembedding(values: NDArray[Any] | Tensor, arrays: Mapping[str, Any]) -> Tensor:
-    """The unembedding [V, D] beside the hidden states, which it must fit, as must the tokens."""
+    """The unembedding [V, D] on the device of the hidden states; raises if it does not fit them."""
     W = to_state_tensor("unembedding", values)
     if W.ndim != 2:
         raise PoiseError(f"unembedding has the shape {list(W.shape)}, not [V, D]")

@@ -41,11 +41,9 @@ def assign(
     weigh_tokens = TOKEN_WEIGHTS.load(weights)
     weighting_settings = parse_settings(weights, weigh_tokens, settings)
     rows_by_group = [_group_rows(group, mixture.advantages(group, advantage)) for group in groups]
-    return (
-        rows_by_group
-        if weights == UNIFORM
-        else with_token_weights(rows_by_group, weigh_tokens, weighting_settings, reader)
-    )
+    if weights == UNIFORM:
+        return rows_by_group
+    return with_token_weights(rows_by_group, weigh_tokens, weighting_settings, reader)
 
 
 def with_token_weights(

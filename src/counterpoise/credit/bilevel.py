@@ -7,7 +7,8 @@
 
 over the T tokens of one response that have an importance. All equal, or a single token: 1.
 arXiv:2601.07408. q = 0.25 and beta = 1 are those of its authors' README; another implementation
-(GRAIL's) has 0.4 and 2; which ones the paper used was not found. The floor is the code's.
+(GRAIL's) has 0.4 and 2; which ones the paper used was not found. The floor of 0.1 is that of the
+authors' code.
 """
 
 from __future__ import annotations

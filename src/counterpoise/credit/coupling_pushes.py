@@ -71,7 +71,7 @@ def sum_pushes(
     )
     by_token, by_batch = coupling.zeros(), coupling.zeros()
 
-    def spread(indices: Tensor, R: Tensor, H: Tensor, squares: Tensor) -> None:
+    def record_pushes(indices: Tensor, R: Tensor, H: Tensor, squares: Tensor) -> None:
         by_token[indices] = coupling.A_N2[indices] * squares[..., None]
         if batch_matrix is not None:
             by_batch[indices] = coupling.apply_matrix(batch_matrix, R, H)
@@ -80,7 +80,7 @@ def sum_pushes(
     group_sets = coupling.lay_out_sets(
         group_N, 4 * coupling.break_even_size // 3 + coupling.row_width
     )
-    by_group, by_row = coupling.sums_within(group_sets, (group_N, row_N), spread)
+    by_group, by_row = coupling.sums_within(group_sets, (group_N, row_N), record_pushes)
     if group_sets.large_sets:  # these had no kernel, so their row sums are missing
         row_sets = coupling.lay_out_sets(
             row_N, coupling.break_even_size, np.concatenate(group_sets.large_sets)

@@ -14,7 +14,7 @@ TINY = 1e-30
 
 
 def cancellation(view: CreditView, *, strength: float = 0.5, scope: str = "group") -> list[Floats]:
-    """Make hidden credit explicit that cancels between rollouts. Ours, after arXiv:2605.08666.
+    """Turn cancellation between rollouts into explicit credit. Ours, after arXiv:2605.08666.
 
         s_j = (u_j + d_j) / (|u_j| + |d_j|)            w_j = 1 + strength * sign(A_j) * s_j
         u_j = sum_{k: A_k > 0} A_k K_jk                d_j = sum_{k: A_k < 0} A_k K_jk
@@ -48,14 +48,12 @@ def cancellation(view: CreditView, *, strength: float = 0.5, scope: str = "group
     if not view.rows:
         return []
     pushes = sum_pushes(view, [row.advantage for row in view.rows], include_batch=scope == "batch")
-    pushes_by_others = (
-        pushes.by_batch if scope == "batch" else pushes.by_group
-    ) - pushes.by_row  # [N, 2]
-    pushes_by_others[np.abs(pushes_by_others) <= pushes.rounding * np.abs(pushes.by_row)] = 0
-    hidden_credit_N = pushes_by_others.sum(axis=1) / np.maximum(
-        np.abs(pushes_by_others).sum(axis=1), TINY
-    )
-    # Where a group has no other rollout the difference is rounding alone, zeroed above: s = 0.
+    pushes_of_scope = pushes.by_batch if scope == "batch" else pushes.by_group
+    others_N2 = pushes_of_scope - pushes.by_row
+    # Where a group has no other rollout the difference is rounding alone: s must be exactly 0.
+    others_N2[np.abs(others_N2) <= pushes.rounding * np.abs(pushes.by_row)] = 0
+    total_push_N = np.abs(others_N2).sum(axis=1)
+    hidden_credit_N = others_N2.sum(axis=1) / np.maximum(total_push_N, TINY)
     sign_N = np.repeat([row.sign for row in view.rows], [row.num_tokens for row in view.rows])
     return split_tokens(1 + strength * sign_N * hidden_credit_N, view.rows)
 

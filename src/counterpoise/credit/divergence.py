@@ -47,9 +47,8 @@ def kl_gradient(before_RD: Tensor, after_RD: Tensor, unembedding_V: Tensor) -> T
 
 def _chunks(before: Tensor, after: Tensor, W: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """Yield (rows of the chunk, log P0 [n, V], z [n, V])."""
-    chunk_size = max(
-        1, chunk_bytes(before.device) // (4 * 8 * len(W))
-    )  # a few float64 arrays [n, V] at once
+    # Four float64 arrays [n, V] exist at once.
+    chunk_size = max(1, chunk_bytes(before.device) // (4 * 8 * len(W)))
     for start in range(0, len(before), chunk_size):
         chunk = slice(start, start + chunk_size)
         h0, state_change = before[chunk], after[chunk] - before[chunk]

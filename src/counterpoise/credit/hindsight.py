@@ -25,9 +25,9 @@ def rlsd(
 
     Teacher and student are the policy that sampled, with and without the hint in its prompt; the
     trainer makes both passes, so an uninformative hint gives 1. lam = 0, or a problem without a
-    reference answer: 1. arXiv:2604.03128. mix = 0.5, fade = 50 and clip = 0.2 are the paper's (by a
-    reading note); it syncs its teacher every 10 steps, here it is always the current policy, as in
-    SDPG's code. The wording of the hint is chosen here.
+    reference answer: 1. arXiv:2604.03128. mix = 0.5, fade = 50 and clip = 0.2 are the paper's (by
+    notes on it, not its text). There the teacher is synced every 10 steps; here it is always the
+    current policy, as in SDPG's code. The wording of the hint is chosen here.
     """
     lam = faded_mix(mix, fade, view.iteration)
     if lam == 0:

@@ -102,6 +102,7 @@ class FusedCopyAttention:
 
 
 def _consecutive_spans(lengths_C: LengthArray) -> SpanArray:
+    """(start, length) of copies that lie one after the other on a token axis."""
     return np.stack((np.cumsum(lengths_C) - lengths_C, lengths_C), axis=1)
 
 
@@ -125,10 +126,8 @@ class PaddedCopyAttention:
             shared_index[copy_number, : shared_C[copy_number]] = np.concatenate(index_ranges)
         own_index, _ = _padded_positions(np.zeros_like(lengths_C), lengths_C)
         self.cache = cache
-        self.shared_index, self.own_index = (
-            to_device(shared_index, device),
-            to_device(own_index, device, np.int64),
-        )
+        self.shared_index = to_device(shared_index, device)
+        self.own_index = to_device(own_index, device, np.int64)
         all_spans = [(0, length) for length in lengths_C.tolist()]
         self.all_queries, self.last_layer_queries = (
             _PaddedQueries(decoder, spans, shared_C, (S, own_index.shape[1]))
@@ -147,9 +146,8 @@ class PaddedCopyAttention:
             return joined.transpose(1, 2)
 
         (C, Q), K = queries.token_index.shape, k.shape[1]
-        folded = gather_rows(q, queries.token_index).view(
-            C, Q, K, -1, q.shape[2]
-        )  # queries by key head
+        # Query heads that share a key head become further queries of that key head.
+        folded = gather_rows(q, queries.token_index).view(C, Q, K, -1, q.shape[2])
         attended = F.scaled_dot_product_attention(
             folded.permute(0, 2, 3, 1, 4).flatten(2, 3),
             join_shared_and_own(self.cache.keys[layer], k),
@@ -202,10 +200,11 @@ def _padded_positions(start_C: np.ndarray, counts_C: np.ndarray) -> tuple[np.nda
     return (np.cumsum(counts_C) - counts_C)[:, None] + offset, start_C[:, None] + offset
 
 
-# Tokens of a pass without padding over those of a training pass: it keeps no activations.
+# A pass without padding takes this many times the tokens of a training pass, because it keeps no
+# activations.
 COPY_PASS_FACTOR = 8
-MAX_LENGTH_RATIO = 1.15  # of a copy to the mean of those it would be padded with
-MAX_KEYS_FACTOR = 8  # padded keys of a pass, for each of its tokens
+MAX_LENGTH_RATIO = 1.15  # of a copy's length to the mean length of its batch so far
+MAX_KEYS_FACTOR = 8  # padded keys that a pass may have for each of `micro_tokens`
 
 
 class OriginalRows:
@@ -231,28 +230,23 @@ class OriginalRows:
             order.sort(key=lambda i: run_lengths[i])
         batch: list[int] = []
         batch_tokens = longest_total = 0
+        max_tokens = micro_tokens if self.pads_attention else COPY_PASS_FACTOR * micro_tokens
         for i in order:
             run_length, total_length = run_lengths[i], total_lengths[i]
-            is_full = batch_tokens + run_length > (
-                micro_tokens if self.pads_attention else COPY_PASS_FACTOR * micro_tokens
-            )
+            is_full = batch_tokens + run_length > max_tokens
             # With padding, also bound the padded keys and the waste by copies of unequal length.
             if self.pads_attention:
-                is_full |= (len(batch) + 1) * max(
-                    longest_total, total_length
-                ) > MAX_KEYS_FACTOR * micro_tokens
+                padded_keys = (len(batch) + 1) * max(longest_total, total_length)
+                is_full |= padded_keys > MAX_KEYS_FACTOR * micro_tokens
+                mean_run_length = batch_tokens / max(1, len(batch))
                 enough_tokens = batch_tokens > micro_tokens / 8
-                is_full |= enough_tokens and run_length > MAX_LENGTH_RATIO * batch_tokens / len(
-                    batch
-                )
+                is_full |= enough_tokens and run_length > MAX_LENGTH_RATIO * mean_run_length
             if batch and is_full:
                 yield batch
                 batch, batch_tokens, longest_total = [], 0, 0
             batch.append(i)
-            batch_tokens, longest_total = (
-                batch_tokens + run_length,
-                max(longest_total, total_length),
-            )
+            batch_tokens += run_length
+            longest_total = max(longest_total, total_length)
         if batch:
             yield batch
 

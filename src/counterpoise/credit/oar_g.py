@@ -1,4 +1,4 @@
-"""OAR-G: how much a little noise on a token's embedding would change the answer, by one backward.
+"""OAR-G: weight tokens by how much noise on their embeddings would change the answer.
 
     n ~ N(0, noise^2) on the reasoning tokens     P0 clean, P with noise     J = KL(P0 || P)
     I_t = | <dJ/de_t, e_t> |                      w = bi-level reshaping of I (credit/bilevel.py)
@@ -74,9 +74,8 @@ def gradient_importance(
             mean_states(states, inputs.spans)
             for states in (torch.cat(clean_hidden), inputs.hidden_n)
         )
-        return (
-            kl_gradient(clean_states, noisy_states.detach(), W) * noisy_states
-        ).sum()  # a scalar with the KL's gradient
+        # Not the KL itself, but a scalar that has its gradient.
+        return (kl_gradient(clean_states, noisy_states.detach(), W) * noisy_states).sum()
 
     return token_saliency(
         view, objective_spans, objective, gradient_times_input, draw_noise(view, boxes, noise)

@@ -12,8 +12,9 @@ half of the budget masks single tokens, from the answer backwards: a copy is che
 that is where answers were found to depend on single tokens. The other half masks spans of the
 remaining tokens, which share the importance of their span. `passes = 0` masks every token alone.
 
-arXiv:2601.07408; compare = last is that of the authors' README, the paper's own was not found. 7
-passes, and spans, are chosen here. A model without a padding token uses its end token.
+arXiv:2601.07408. compare = last is that of the authors' README; the paper's own choice was not
+found. The 7 passes and the spans are chosen here. A model without a padding token uses its end
+token.
 """
 
 from __future__ import annotations
@@ -192,16 +193,9 @@ def _mean_outcome_states(
     policy: Policy, hidden_n: Tensor, masked_rows: Sequence[MaskedRow]
 ) -> Tensor:
     """The mean hidden state at the outcome tokens of each row: [R, D]."""
-    ends = np.cumsum(
-        [
-            0,
-            *(
-                end - start
-                for start, end in (masked_row.outcome_span for masked_row in masked_rows)
-            ),
-        ]
-    )
-    return mean_states(hidden_n, list(pairwise(ends.tolist())))
+    spans = [masked_row.outcome_span for masked_row in masked_rows]
+    bounds = np.cumsum([0, *(end - start for start, end in spans)])
+    return mean_states(hidden_n, list(pairwise(bounds.tolist())))
 
 
 def _outcome_logprobs(policy: Policy, hidden_n: Tensor, masked_rows: Sequence[MaskedRow]) -> Tensor:

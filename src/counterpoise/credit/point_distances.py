@@ -88,7 +88,7 @@ def chamfer_sides(
 ) -> tuple[Tensor, Tensor]:
     """Mean nearest distance from x and from y, each [B, K, L].
 
-    x [B, T, K] and y [B, U, L] are the token shares of the spans.
+    shares_x [B, T, K] and shares_y [B, U, L] are the token shares of the spans.
     """
     # Minima over spans are max-pools of -C, which torch computes for all spans at once.
     negated_C = -C
@@ -98,7 +98,7 @@ def chamfer_sides(
 
 
 def mean_distances(C: Tensor, shares_x: Tensor, shares_y: Tensor) -> Tensor:
-    """Mean distance between every pair of spans [B, K, L]; x and y as in `chamfer_sides`."""
+    """Mean distance between every pair of spans [B, K, L]; shares as in `chamfer_sides`."""
     return shares_x.mT @ (C @ shares_y)
 
 

@@ -1,4 +1,4 @@
-"""Combining several rewards of a rollout into one advantage: which rewards, weighted how."""
+"""Combine several rewards of a rollout into one advantage: which rewards, and their shares."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ def mix_by_sum(
     return compute_advantages(np.where(np.abs(total_G) <= rounding_G, 0.0, total_G))
 
 
-CANCELLED_SHARE = (
-    1e-4  # of the components' size: what is left of +1 and -1 by the epsilons next to the stds
-)
+# A mixture below this share of its components' size counts as cancelled: +1 and -1 do not cancel
+# exactly, because every std has an epsilon added to it.
+CANCELLED_SHARE = 1e-4
 
 
 def mix_decoupled(
@@ -85,11 +85,11 @@ def mix_decoupled(
     """A = sum_k share_k credit(r_k) / sum_k share_k: normalise each reward, then mix.
 
     CRPO's decoupled group normalisation, arXiv:2605.25511: A = 0.5 GN(task) + 0.5 GN(style), with
-    GN the z-score of `compute_advantages.name=grpo`; that is one extra reward with share 1. A reward's scale
-    and offset drop out, so no reward drowns another, and one that is equal in the whole group
-    leaves the others unchanged. If the advantages of each reward sum to zero in a group, so does
-    the mixture. A rollout whose components cancel has no signal: exactly 0 rather than a rounding
-    error (chosen here).
+    GN the z-score of `credit.name=grpo`; that is one extra reward with share 1. A reward's scale
+    and offset drop out, so no reward drowns another, and one that is equal in the whole group leaves
+    the others unchanged. If the advantages of each reward sum to zero in a group, so does the mixture.
+    A rollout whose components cancel has no signal: exactly 0 rather than a rounding error (chosen
+    here).
 
     Not taken from CRPO: it first standardises style rewards by running statistics of their role,
     which the z-score of a group, all of one role, undoes; and the factor (1 - 0.02 H_b) of a

@@ -168,7 +168,7 @@ def opposed_span_distances(
 def span_pair_distances(
     spans: HiddenSpans, rows: IndexArray, distance: str, width: int, stride: int
 ) -> tuple[Tensor, Tensor]:
-    """The same for any pairs of rows [B, 2]; for mmd the mean distances it is computed from."""
+    """Pairs of spans and their distances, for pairs of rows [B, 2]; for mmd the mean distances."""
     span_pairs, pair_distances = [], []
     for batch in row_pair_batches(spans, rows):
         left_rows, right_rows = batch.T

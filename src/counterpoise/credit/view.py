@@ -47,8 +47,8 @@ class CreditView:
 
     Example:
         def weights(view: CreditView, *, share: float = 0.2) -> list[Floats]:
-            edge = np.quantile(np.concatenate(view.entropies), 1 - share)
-            return [(entropies_T >= edge).astype(np.float32) for entropies_T in view.entropies]
+            threshold = np.quantile(np.concatenate(view.entropies), 1 - share)
+            return [(H_T >= threshold).astype(np.float32) for H_T in view.entropies]
     """
 
     rows: Sequence[Row]
@@ -107,12 +107,13 @@ class CreditView:
 
     @property
     def logprobs_if_read(self) -> list[Floats] | None:
-        """`logprobs` if a pass has been made for any property; None if there was none."""
-        return self._token_scores.logprobs if "_read" in vars(self) else None
+        """`logprobs` if any property has already made the pass over the rows, else None."""
+        # `cached_property` stores its value in the instance, so this looks without computing.
+        return self._token_scores.logprobs if "_token_scores" in vars(self) else None
 
     @cached_property
     def hinted_logprobs(self) -> list[Floats | None]:
-        """Per row [T]: `logprobs` if the prompt told the answer; None without a known answer."""
+        """Per row [T]: `logprobs` if the prompt contained the answer; None if that is unknown."""
         logprobs = self.logprobs_with_prompts(hinted_prompts(self.policy, self.rows))
         return [
             logprobs_T if row.content.answer else None
@@ -128,13 +129,13 @@ class CreditView:
         ]
         # A pass assumes that the rows of a group share a prompt, so rows whose new prompts differ
         # must not stay in one group.
-        prompt_numbers: dict[bytes, int] = {}
+        number_of: dict[bytes, int] = {}
+        prompt_numbers = [
+            number_of.setdefault(prompt.tobytes(), len(number_of)) for prompt in prompts
+        ]
         regrouped = [
-            replace(
-                row,
-                group=f"{row.group}/{prompt_numbers.setdefault(prompt.tobytes(), len(prompt_numbers))}",
-            )
-            for row, prompt in zip(rows, prompts, strict=True)
+            replace(row, group=f"{row.group}/{prompt_number}")
+            for row, prompt_number in zip(rows, prompt_numbers, strict=True)
         ]
         return score_logprobs(
             reader.policy, regrouped, reader.temperature, reader.micro_batch, reader.passes.read

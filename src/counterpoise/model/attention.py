@@ -54,18 +54,17 @@ class PaddedAttention:
         span_parents = zip(packing.responses, packing.parents, strict=True)
         # A response of one token has none to read: its only token is predicted by the prompt.
         nonempty_responses = [(span, parent) for span, parent in span_parents if span[1]]
-        # Queries, keys and values are gathered by *_slots, and `back_N` brings the outputs back.
+        # Queries, keys and values are gathered by *_slots; outputs return by `slot_of_token_N`.
         self.prompt_slots = _slots(packing.prompts, device)  # [P, S]
         self.slot_of_token_N = _slots_of_tokens(packing.prompts, device)
         self.has_responses = bool(nonempty_responses)
         if self.has_responses:
-            responses, parents = (
-                [span for span, _ in nonempty_responses],
-                [parent for _, parent in nonempty_responses],
-            )
+            responses = [span for span, _ in nonempty_responses]
+            parents = [parent for _, parent in nonempty_responses]
             self.response_slots = _slots(responses, device)  # [R, T]
-            response_back = _slots_of_tokens(responses, device) + self.prompt_slots.numel()
-            self.slot_of_token_N = torch.cat((self.slot_of_token_N, response_back))
+            # The padded responses follow the padded prompts.
+            response_slot_of_token = _slots_of_tokens(responses, device) + self.prompt_slots.numel()
+            self.slot_of_token_N = torch.cat((self.slot_of_token_N, response_slot_of_token))
             prompt_of_R = self.prompt_slots[torch.tensor(parents, device=device)]
             self.context_slots = torch.cat((prompt_of_R, self.response_slots), dim=1)  # [R, S + T]
             self.mask = self._response_mask(packing, parents, device)
@@ -75,22 +74,18 @@ class PaddedAttention:
     ) -> Tensor:
         """Mask [R, 1, T, S + T]: a response token sees its whole prompt and its own past."""
         S, T = self.prompt_slots.shape[1], self.response_slots.shape[1]
-        prompt_lengths = torch.tensor([packing.prompts[p][1] for p in parents], device=device)
-        sees_prompt = (
-            torch.arange(S, device=device)[None, None] < prompt_lengths[:, None, None]
-        )  # [R, 1, S]
-        sees_response = torch.ones(T, T, dtype=torch.bool, device=device).tril()[None]  # [1, T, T]
+        prompt_lengths = [packing.prompts[parent][1] for parent in parents]
+        length_R11 = torch.tensor(prompt_lengths, device=device)[:, None, None]
+        sees_prompt_R1S = torch.arange(S, device=device)[None, None] < length_R11
+        sees_response_1TT = torch.ones(T, T, dtype=torch.bool, device=device).tril()[None]
         R = len(parents)
-        return torch.cat((sees_prompt.expand(R, T, S), sees_response.expand(R, T, T)), dim=2)[
-            :, None
-        ]
+        visible = torch.cat((sees_prompt_R1S.expand(R, T, S), sees_response_1TT.expand(R, T, T)), 2)
+        return visible[:, None]
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         queries_per_key = q.shape[1] // k.shape[1]
-        k, v = (
-            k.repeat_interleave(queries_per_key, dim=1),
-            v.repeat_interleave(queries_per_key, dim=1),
-        )
+        k = k.repeat_interleave(queries_per_key, dim=1)
+        v = v.repeat_interleave(queries_per_key, dim=1)
         q_P, k_P, v_P = (gather_rows(x, self.prompt_slots) for x in (q, k, v))  # [P, S, H, d]
         attended = _sdpa(q_P, k_P, v_P, None).flatten(0, 1)
         if self.has_responses:
@@ -101,7 +96,7 @@ class PaddedAttention:
 
 
 def gather_rows(values: Tensor, slots: Tensor) -> Tensor:
-    """x[slots], by index_select because its backward pass is faster."""
+    """values[slots], by index_select because its backward pass is faster."""
     return values.index_select(0, slots.flatten()).view(*slots.shape, *values.shape[1:])
 
 

@@ -35,12 +35,11 @@ class CouplingSets:
 def lay_out_sets(key_N: NDArray[np.int64], *, row_width: int, max_size: int) -> CouplingSets:
     """Group tokens of equal key; sets up to `row_width` share rows, larger ones get their own."""
     sorted_tokens = np.argsort(key_N, kind="stable")
-    starts = (
-        np.flatnonzero(np.r_[True, np.diff(key_N[sorted_tokens]) != 0])
-        if len(sorted_tokens)
-        else sorted_tokens
-    )
-    ends = np.r_[starts[1:], len(sorted_tokens)] if len(sorted_tokens) else sorted_tokens
+    if not len(sorted_tokens):
+        return CouplingSets((), ())
+    # After sorting, a set is a run of equal keys: it starts where the key changes.
+    starts = np.flatnonzero(np.r_[True, np.diff(key_N[sorted_tokens]) != 0])
+    ends = np.r_[starts[1:], len(sorted_tokens)]
     sizes = ends - starts
     is_placed = sizes <= row_width
     blocks = [
@@ -83,7 +82,7 @@ def _shared_rows(
 def _ranges_as_rows(
     sorted_tokens: TokenIndices, starts: TokenIndices, ends: TokenIndices, padding: int
 ) -> TokenIndices:
-    """[B, w]: one row for each range [start, end) of `sorted_tokens`, as wide as the longest range."""
+    """[B, w]: one row for each range [start, end) of `sorted_tokens`, padded to the longest."""
     if not len(starts):
         return np.empty((0, 0), np.int64)
     positions = starts[:, None] + np.arange((ends - starts).max())

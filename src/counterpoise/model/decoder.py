@@ -33,7 +33,7 @@ from counterpoise.model.layer_parts import (
     split_heads,
 )
 
-# (layer, q, k, v) -> the mixed values; see above
+# (layer, q, k, v) -> attention outputs; shapes are in the module's docstring
 AttendFunction = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 # Their angles change with a sequence's length, so one table cannot serve all sequences.
@@ -198,8 +198,8 @@ def check_architecture(config: Any) -> None:
     rope_type = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     if rope_type in LENGTH_DEPENDENT_ROPE:
         raise PoiseError(
-            f"models with {rope_type} rotary embedding are not supported: their angles depend on the "
-            "sequence length"
+            f"models with {rope_type} rotary embedding are not supported: their angles depend on "
+            "the sequence length"
         )
     if config.hidden_act != "silu":
         raise PoiseError(
@@ -208,7 +208,7 @@ def check_architecture(config: Any) -> None:
 
 
 def _add_linear(residual: Tensor, linear: nn.Linear, inputs: Tensor) -> Tensor:
-    """x + layer(y) as one fused operation; without gradients it overwrites x to save memory."""
+    """residual + linear(inputs), fused; without gradients it overwrites `residual`."""
     if linear.bias is not None:
         residual = residual + linear.bias
     if torch.is_grad_enabled():

@@ -18,7 +18,7 @@ import torch
 from counterpoise.errors import PoiseError
 from counterpoise.types import Row
 
-Result = TypeVar("T")
+Result = TypeVar("Result")
 
 # Messages of allocators without an exception type of their own: torch's on the CPU, cuBLAS, the
 # driver.
@@ -28,7 +28,8 @@ OUT_OF_MEMORY_MESSAGES = (
     "CUDA error: out of memory",
 )
 TOKENS_CAPTION = "micro-batches of {:,} tokens"
-GENERAL_REMEDY = (  # for work other than the passes of the update, which shrink by themselves
+# For work other than the passes of the update, which shrink by themselves.
+GENERAL_REMEDY = (
     "continue with --resume and --set monitor.every=0, or start again with fewer sample.prompts, "
     "a lower sample.max_new_tokens or a smaller model"
 )
@@ -43,8 +44,8 @@ class MicroBatch:
     """How much work one pass takes: it shrinks when memory runs out and never grows again.
 
     Example:
-        micro = MicroBatch(16384, notify=watch.notify)
-        micro.run_fitting(
+        micro_batch = MicroBatch(16384, notify=watch.notify)
+        micro_batch.run_fitting(
             lambda tokens: score_logprobs(policy, rows, 1.0, tokens), smallest=900, total=40_000
         )
     """

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +28,8 @@ from torch import Tensor
 from counterpoise.model.packing import Packing
 from counterpoise.model.transfer import to_device
 
-FlashState = tuple[Tensor, Tensor]  # random state of the forward call, which its backward expects
+# The random state of the forward call, which its backward call expects.
+FlashState = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,11 +69,8 @@ def supports_head_dim(head_dim: int) -> bool:
 
 
 def find_segments(packing: Packing) -> PackedSegments | None:
-    """None if the responses of a prompt are not adjacent, in the order of the prompts."""
-    if any(
-        parent > next_parent
-        for parent, next_parent in zip(packing.parents, packing.parents[1:], strict=False)
-    ):
+    """The segments of a packing; None unless responses follow in the order of their prompts."""
+    if any(parent > next_parent for parent, next_parent in pairwise(packing.parents)):
         return None
     prompt_lengths = [length for _, length in packing.prompts]
     response_lengths = [length for _, length in packing.responses]
@@ -94,6 +93,7 @@ def find_segments(packing: Packing) -> PackedSegments | None:
 
 
 def _bounds(lengths: Sequence[int], device: torch.device) -> Tensor:
+    """Where sequences of these lengths begin, and the end of the last."""
     return to_device(np.cumsum([0, *lengths]), device, np.int32)
 
 

@@ -33,7 +33,7 @@ def token_logprobs(
 
 
 def token_chunks(hidden: Tensor, unembedding: Tensor, tensors: int = 1) -> list[slice]:
-    """Slices of tokens whose logits fit in memory at once, held `tensors` times."""
+    """Slices of tokens, small enough for `tensors` tensors of their logits to fit in memory."""
     max_elements = (CHUNK_ELEMENTS_CUDA if hidden.is_cuda else CHUNK_ELEMENTS) // tensors
     num_tokens, chunk_size = len(hidden), max(1, max_elements // len(unembedding))
     return [

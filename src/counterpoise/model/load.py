@@ -46,7 +46,7 @@ class Policy:
         return self.decoder.num_parameters
 
     def encode(self, problem: str) -> Ints:
-        """The tokens of the prompt that asks for a problem's solution."""
+        """The tokens of the prompt for a problem."""
         prompt_ids = templates.encode_prompt(self.template, self.tokenizer, problem)
         return np.array(prompt_ids, dtype=np.int32)
 
@@ -97,8 +97,8 @@ def load_policy(config: ModelConfig) -> Policy:
         raise PoiseError(f"model '{config.name}' cannot be loaded: {first_line(fault)}") from fault
     if missing_weights := sorted(loading_info["missing_keys"]):
         raise PoiseError(
-            f"model '{config.name}' cannot be loaded: its file lacks {len(missing_weights)} weights, "
-            f"for example {missing_weights[0]}"
+            f"model '{config.name}' cannot be loaded: its file lacks {len(missing_weights)} "
+            f"weights, for example {missing_weights[0]}"
         )
     if not tokenizer.encode("1", add_special_tokens=False):
         raise PoiseError(f"model '{config.name}' cannot be loaded: it has no tokenizer")
@@ -164,12 +164,12 @@ def save_policy(policy: Policy, out: Path, dtype: torch.dtype | None = None) -> 
 
 def silence_libraries() -> None:
     """Turn off the progress bars and reports of transformers and the hub client."""
-    from huggingface_hub.utils import logging as hub
-    from transformers.utils import logging
+    from huggingface_hub.utils import logging as hub_logging
+    from transformers.utils import logging as transformers_logging
 
-    logging.disable_progress_bar()  # a second bar would garble the live display
-    logging.set_verbosity(logging.CRITICAL)
-    hub.set_verbosity_error()
+    transformers_logging.disable_progress_bar()  # a second bar would garble the live display
+    transformers_logging.set_verbosity(transformers_logging.CRITICAL)
+    hub_logging.set_verbosity_error()
 
 
 def wrap_model(

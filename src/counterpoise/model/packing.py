@@ -25,9 +25,8 @@ from torch import Tensor
 from counterpoise.model.transfer import to_device
 from counterpoise.types import Ints
 
-Observations = Sequence[
-    tuple[int, Ints]
-]  # (index of the response token they precede, tokens), in order
+# (index of the response token they precede, tokens), in order
+Observations = Sequence[tuple[int, Ints]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,9 +36,8 @@ class Packing:
     tokens_N: Tensor
     positions_N: Tensor
     prompts: tuple[tuple[int, int], ...]  # (start, length) of each distinct prompt
-    responses: tuple[
-        tuple[int, int], ...
-    ]  # (start, length) of each response, observations included
+    # (start, length) of each response, observations included
+    responses: tuple[tuple[int, int], ...]
     parents: tuple[int, ...]  # index of each response's prompt
     predictors_M: Tensor  # index of the token whose state predicts each response token
     targets_M: Tensor  # the response tokens themselves
@@ -63,7 +61,7 @@ def pack(
     position_arrays: list[np.ndarray] = []
     prompt_indices: dict[bytes, int] = {}
     prompt_spans: list[tuple[int, int]] = []
-    next_index = 0
+    next_index = 0  # among the N packed tokens
     for prompt in prompts:
         if (key := prompt_key(prompt)) not in prompt_indices:
             prompt_indices[key] = len(prompt_spans)
@@ -138,12 +136,16 @@ def insert_observations(
 def pack_prompts(prompts: Sequence[Ints], device: torch.device) -> Packing:
     """Pack prompts alone, in their order, for a prefill. Equal prompts are not merged."""
     _check_nonempty("prompt", prompts)
-    starts = np.cumsum([0, *(len(prompt) for prompt in prompts)])
+    starts = np.cumsum([0, *(len(prompt) for prompt in prompts)]).tolist()
     no_tokens = torch.empty(0, dtype=torch.long, device=device)
     return Packing(
         tokens_N=to_device(np.concatenate(prompts), device, np.int64),
-        positions_N=to_device(np.concatenate([np.arange(len(p)) for p in prompts]), device),
-        prompts=tuple((int(s), len(p)) for s, p in zip(starts[:-1], prompts, strict=True)),
+        positions_N=to_device(
+            np.concatenate([np.arange(len(prompt)) for prompt in prompts]), device
+        ),
+        prompts=tuple(
+            (start, len(prompt)) for start, prompt in zip(starts[:-1], prompts, strict=True)
+        ),
         responses=(),
         parents=(),
         predictors_M=no_tokens,

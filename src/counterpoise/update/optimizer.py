@@ -2,8 +2,8 @@
 
 A step of 1e-6 times a weight is below bfloat16's resolution and would be rounded away, so
 half-precision weights are trained through float32 masters; wider weights are their own masters. The
-gradients of several passes are also summed in the masters: a sum in bfloat16 loses anything below
-1/256 of it.
+gradients of several passes are also summed in the masters: a sum in bfloat16 loses any
+addend below 1/256 of it.
 
 All parameters are handled by one multi-tensor call of torch each: a model has hundreds, and on a
 GPU a loop over them would queue kernels too small to fill it.
@@ -57,7 +57,7 @@ class Optimizer:
     def collect_gradients(self) -> None:
         """Move the gradients of half-precision weights to their masters, adding to what is there.
 
-        Call it after every pass of several; `grad_norm` and `step` collect what is left.
+        Call it after every pass of a step; `grad_norm` and `step` collect what is left.
         """
         # The first gradient of a master is copied, later ones are added: no buffer of zeros.
         first_gradients = [
@@ -103,12 +103,9 @@ class Optimizer:
         if scale != 1.0 and gradients:
             torch._foreach_mul_(gradients, scale)
         warmup_steps = self.config.warmup_steps
+        warmup_factor = min(1.0, (self.steps + 1) / warmup_steps) if warmup_steps else 1.0
         for group in self.inner.param_groups:
-            group["lr"] = (
-                lr_scale
-                * self.config.lr
-                * (min(1.0, (self.steps + 1) / warmup_steps) if warmup_steps else 1.0)
-            )
+            group["lr"] = lr_scale * self.config.lr * warmup_factor
         self.inner.step()
         self.steps += 1
         if self._half_precision:

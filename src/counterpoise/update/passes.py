@@ -91,12 +91,11 @@ def flatten_inputs(inputs: PassInputs) -> dict[str, np.ndarray]:
         np.zeros(length) if logprobs_T is None else logprobs_T
         for logprobs_T, length in zip(inputs.old_logprobs, lengths, strict=True)
     ]
+    is_unscored_R = [logprobs_T is None for logprobs_T in inputs.old_logprobs]
     return {
         "row_M": np.repeat(np.arange(len(lengths)), lengths),
         "old_M": np.concatenate(old_logprobs),
-        "unscored_M": np.repeat(
-            [logprobs_T is None for logprobs_T in inputs.old_logprobs], lengths
-        ),
+        "unscored_M": np.repeat(is_unscored_R, lengths),
         "sampled_M": np.concatenate([row.content.sampled_logprobs for row in inputs.rows]),
         "advantages_M": np.concatenate(inputs.advantages),
         "coefficients_M": np.repeat(inputs.coefficients_R, lengths),

@@ -239,7 +239,7 @@ class _StepTotals:
         self.hidden: dict[int, Tensor] = {}
         self._order: list[int] = []  # rows in the order of the passes
         self._tokens: list[Tensor] = []  # per pass [3, M]: log-probabilities, entropies, pulls
-        self._totals: list[Tensor] = []  # per pass [4]: as `Found.totals_4`
+        self._totals: list[Tensor] = []  # per pass [4]: as `PassOutputs.totals_4`
 
     def add(self, batch: list[int], outputs: PassOutputs) -> None:
         self._order += batch

@@ -47,7 +47,7 @@ class PaddedRows:
 
 
 def rounding_step(num_tokens: int) -> int:
-    """What n tokens are rounded up by: a sixteenth of the power of two below, at least the minimum.
+    """The step to round up by: a sixteenth of the power of two below, at least the minimum.
 
     Example:
         >>> [rounding_step(n) for n in (100, 8192, 16_384, 16_385)]
@@ -192,5 +192,5 @@ def segment_bounds(padded: PaddedRows) -> dict[str, np.ndarray]:
 
 
 def _pad_array(length: int, array: np.ndarray, filler: int) -> np.ndarray:
-    """Extend x to length n with a constant."""
+    """Extend the array to `length` with a constant."""
     return np.concatenate((array, np.full(length - len(array), filler, dtype=array.dtype)))

@@ -155,13 +155,13 @@ class _ReplayedFunction(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, entry: CapturedForwardBackward, graphs: GraphCache) -> Tensor:
         entry.x.copy_(x)
         graphs.replay(entry.forward)
-        ctx.entry, ctx.graphs, ctx.turn = entry, graphs, graphs.num_replays
+        ctx.entry, ctx.graphs, ctx.replay_number = entry, graphs, graphs.num_replays
         return entry.y.clone()
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:
         # Another replay would have overwritten the activations in the shared pool.
-        assert ctx.turn == ctx.graphs.num_replays, (
+        assert ctx.replay_number == ctx.graphs.num_replays, (
             "another graph was replayed between forward and backward"
         )
         ctx.entry.dy.copy_(dy)

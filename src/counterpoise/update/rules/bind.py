@@ -40,8 +40,9 @@ class OptimizerStepView(CreditView):
 
     Example:
         def rule(step: OptimizerStepView, *, share: float = 0.1) -> RuleEffect:
-            edge = np.quantile(np.concatenate(step.entropies), 1 - share)
-            return RuleEffect(factors=[(H_T < edge).astype(np.float32) for H_T in step.entropies])
+            threshold = np.quantile(np.concatenate(step.entropies), 1 - share)
+            kept = [(H_T < threshold).astype(np.float32) for H_T in step.entropies]
+            return RuleEffect(factors=kept)
     """
 
     update: UpdateConfig = field(default_factory=UpdateConfig)

@@ -38,11 +38,11 @@ from counterpoise.update.rules.bind import OptimizerStepView
 from counterpoise.update.rules.rule import RuleEffect
 
 RowKey = tuple[str, int]
-REGULARISERS: dict[str, Callable[[Tensor], Tensor]] = {  # of log w
-    "urkl": lambda x: x.square() / 2,
-    "ufkl": lambda x: (-x).exp() + x,
-    "rkl": lambda x: (x + 1).square() / 2,
-    "fkl": lambda x: (-x).exp(),
+REGULARISERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "urkl": lambda log_w: log_w.square() / 2,
+    "ufkl": lambda log_w: (-log_w).exp() + log_w,
+    "rkl": lambda log_w: (log_w + 1).square() / 2,
+    "fkl": lambda log_w: (-log_w).exp(),
 }
 
 
@@ -91,7 +91,8 @@ def rule(
 def scheduled_beta(beta: float, k: int, K: int, warm: int, decay: int) -> float:
     """beta(k): the strength of the KL term in iteration k of K."""
     rise = min(1.0, k / warm) if warm else 1.0
-    return beta * rise * (min(1.0, (K - k) / decay) if decay else 1.0)
+    fall = min(1.0, (K - k) / decay) if decay else 1.0
+    return beta * rise * fall
 
 
 @dataclass(frozen=True, eq=False)
