@@ -76,9 +76,9 @@ def nthr(
     training. It is the default here, because this is training; the text that was read does not
     state it. Right and wrong are the signs of A. A group without right rollouts: 1.
     """
-    weights = unit_weights(view.rows)
+    row_weights = unit_weights(view.rows)
     if not any(row.sign > 0 for row in view.rows):
-        return weights
+        return row_weights
     pushes = sum_pushes(view, [float(row.sign > 0) for row in view.rows])
     influence = split_tokens(pushes.by_group[:, 0], view.rows)
     for group in view.groups:
@@ -89,8 +89,8 @@ def nthr(
         reduced_weight = abs(1 - 2 * len(correct_rows) / len(group)) if by_rate else eta
         for i in group:
             if view.rows[i].sign < 0:
-                weights[i][influence[i] > threshold] = reduced_weight
-    return weights
+                row_weights[i][influence[i] > threshold] = reduced_weight
+    return row_weights
 
 
 def thr(view: CreditView, *, p: float = 0.1, tau: float = 0.01) -> list[Floats]:
@@ -108,9 +108,9 @@ def thr(view: CreditView, *, p: float = 0.1, tau: float = 0.01) -> list[Floats]:
     """
     if abs(p) > 1:
         raise PoiseError(f"thr: p {p:g} would flip signs: choose -1 to 1")
-    weights = unit_weights(view.rows)
+    row_weights = unit_weights(view.rows)
     if not any(row.sign > 0 for row in view.rows):
-        return weights
+        return row_weights
     pushes = sum_pushes(view, [float(row.sign > 0) for row in view.rows])
     influence = split_tokens(pushes.by_group[:, 0], view.rows)
     for group in view.groups:
@@ -122,5 +122,5 @@ def thr(view: CreditView, *, p: float = 0.1, tau: float = 0.01) -> list[Floats]:
             continue
         for i, thr_T in hidden_rewards.items():
             is_dominant = np.abs(thr_T) > tau * mean_size
-            weights[i] = (is_dominant * (1 + p * np.sign(thr_T))).astype(np.float32)
-    return weights
+            row_weights[i] = (is_dominant * (1 + p * np.sign(thr_T))).astype(np.float32)
+    return row_weights

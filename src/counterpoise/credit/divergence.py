@@ -62,6 +62,8 @@ def mean_states(hidden_M: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
     span_of_state_n = np.repeat(np.arange(len(spans)), lengths)
     states = hidden_M[span_indices(spans, hidden_M.device)]
     wide_states = states if states.dtype == torch.float64 else states.float()
-    sums = wide_states.new_zeros(len(spans), wide_states.shape[1])
-    sums = sums.index_add(0, to_device(span_of_state_n, hidden_M.device, np.int64), wide_states)
-    return sums / to_device(lengths, hidden_M.device, np.float32)[:, None]
+    state_sums = wide_states.new_zeros(len(spans), wide_states.shape[1])
+    state_sums = state_sums.index_add(
+        0, to_device(span_of_state_n, hidden_M.device, np.int64), wide_states
+    )
+    return state_sums / to_device(lengths, hidden_M.device, np.float32)[:, None]

@@ -225,13 +225,13 @@ class OriginalRows:
         """
         run_lengths = [len(copy.tokens) for copy in copies]
         total_lengths = (self._shared_lengths(copies) + run_lengths).tolist()
-        order = list(range(len(copies)))
+        copy_order = list(range(len(copies)))
         if self.pads_attention:
-            order.sort(key=lambda i: run_lengths[i])
+            copy_order.sort(key=lambda i: run_lengths[i])
         batch: list[int] = []
         batch_tokens = longest_total = 0
         max_tokens = micro_tokens if self.pads_attention else COPY_PASS_FACTOR * micro_tokens
-        for i in order:
+        for i in copy_order:
             run_length, total_length = run_lengths[i], total_lengths[i]
             is_full = batch_tokens + run_length > max_tokens
             # With padding, also bound the padded keys and the waste by copies of unequal length.
@@ -264,9 +264,9 @@ class OriginalRows:
         # Copies lie side by side on one token axis; positions continue after prompt and prefix.
         lengths = np.array([len(copy.tokens) for copy in copies])
         first_positions = self._shared_lengths(copies)
-        starts = np.cumsum(lengths) - lengths
-        offsets_n = np.arange(lengths.sum()) - np.repeat(starts, lengths)
-        flat_spans = np.array(query_spans) + starts[:, None]
+        copy_starts = np.cumsum(lengths) - lengths
+        offsets_n = np.arange(lengths.sum()) - np.repeat(copy_starts, lengths)
+        flat_spans = np.array(query_spans) + copy_starts[:, None]
         decoder, device = self.policy.decoder, self.policy.device
         decoder.reserve(int((first_positions + lengths).max()))
         is_fused = embedded_n is None and not self.pads_attention

@@ -118,11 +118,13 @@ def choose_mask_spans(reasoning: int, inputs: int, budget: float) -> list[Span]:
     A masked copy runs from its span to the last of the `inputs`. Half of the budget masks single
     tokens, from the last one backwards; the rest masks spans of the remaining tokens.
     """
-    costs = inputs - np.arange(reasoning)[::-1]  # of masking single tokens, the last one first
-    if costs.sum() <= budget:
+    single_costs = (
+        inputs - np.arange(reasoning)[::-1]
+    )  # of masking single tokens, the last one first
+    if single_costs.sum() <= budget:
         return list(pairwise(range(reasoning + 1)))
-    num_singles = int(np.searchsorted(np.cumsum(costs), budget / 2, side="right"))
-    budget -= costs[:num_singles].sum()
+    num_singles = int(np.searchsorted(np.cumsum(single_costs), budget / 2, side="right"))
+    budget -= single_costs[:num_singles].sum()
     remaining = reasoning - num_singles
     # A span costs about inputs - remaining / 2 tokens: start from an upper bound of their number.
     max_spans = int((budget - remaining / 2) / (inputs - remaining / 2)) + 1
@@ -130,7 +132,7 @@ def choose_mask_spans(reasoning: int, inputs: int, budget: float) -> list[Span]:
     while num_spans > 1 and (inputs - _even_bounds(remaining, num_spans)[:-1]).sum() > budget:
         num_spans -= 1
     bounds = _even_bounds(remaining, num_spans).tolist()
-    return [*pairwise(bounds), *((t, t + 1) for t in range(remaining, reasoning))]
+    return [*pairwise(bounds), *((token, token + 1) for token in range(remaining, reasoning))]
 
 
 def _even_bounds(tokens: int, parts: int) -> NDArray[np.int64]:
@@ -161,7 +163,7 @@ def _span_importance(
         policy, originals.hidden_N[span_indices(predictors, policy.device)], masked_rows
     )
     # Batches reorder the copies by length: remember the order to undo it at the end.
-    order: list[int] = []
+    copy_order: list[int] = []
     importances: list[Tensor] = []
     for batch in originals.copy_batches(copies, micro_tokens):
         batch_copies = [copies[i] for i in batch]
@@ -175,8 +177,8 @@ def _span_importance(
             importances.append((clean - masked).clamp(min=0).double())
         else:
             importances.append(kl_divergence(clean, masked, policy.decoder.unembedding))
-        order += batch
-    return torch.cat(importances)[to_device(np.argsort(order), policy.device)]
+        copy_order += batch
+    return torch.cat(importances)[to_device(np.argsort(copy_order), policy.device)]
 
 
 def _masked_copies(policy: Policy, row_number: int, masked_row: MaskedRow) -> Iterator[RowCopy]:
@@ -209,5 +211,5 @@ def _outcome_logprobs(policy: Policy, hidden_n: Tensor, masked_rows: Sequence[Ma
     row_n = np.repeat(
         np.arange(len(masked_rows)), [len(row_tokens) for row_tokens in outcome_tokens]
     )
-    sums = logprobs_n.new_zeros(len(masked_rows))
-    return sums.index_add(0, to_device(row_n, policy.device), logprobs_n)
+    logprob_sums = logprobs_n.new_zeros(len(masked_rows))
+    return logprob_sums.index_add(0, to_device(row_n, policy.device), logprobs_n)

@@ -34,7 +34,7 @@ class RewardMixture:
             advantages_G = compute_advantages(group.rewards_G)
             return advantages_G
         rewards_KG = np.stack(
-            [group.rewards_G, *(extra_rewards(group, name) for name in self.shares)]
+            [group.rewards_G, *(extra_rewards(group, reward_name) for reward_name in self.shares)]
         )
         shares_K = np.array([1.0, *self.shares.values()])
         advantages_G = MIXTURES.load(self.name)(compute_advantages, rewards_KG, shares_K)
@@ -46,14 +46,16 @@ def configured_mixture(config: RunConfig) -> RewardMixture:
     return RewardMixture(config.credit.mixture, extra_reward_shares(config.verify.also))
 
 
-def extra_rewards(group: Group, name: str) -> NDArray[np.float64]:
-    """Values of the extra reward `name` [G], in the order of the rollouts."""
-    if any(name not in rollout.extra_rewards for rollout in group.rollouts):
+def extra_rewards(group: Group, reward_name: str) -> NDArray[np.float64]:
+    """Values of the extra reward `reward_name` [G], in the order of the rollouts."""
+    if any(reward_name not in rollout.extra_rewards for rollout in group.rollouts):
         raise PoiseError(
-            f"group '{group.key}' has no reward '{name}': sample it again, or remove the reward "
-            "from verify.also"
+            f"group '{group.key}' has no reward '{reward_name}': sample it again, or remove the "
+            "reward from verify.also"
         )
-    return np.array([rollout.extra_rewards[name] for rollout in group.rollouts], dtype=np.float64)
+    return np.array(
+        [rollout.extra_rewards[reward_name] for rollout in group.rollouts], dtype=np.float64
+    )
 
 
 Array = NDArray[np.float64]
@@ -86,10 +88,10 @@ def mix_decoupled(
 
     CRPO's decoupled group normalisation, arXiv:2605.25511: A = 0.5 GN(task) + 0.5 GN(style), with
     GN the z-score of `credit.name=grpo`; that is one extra reward with share 1. A reward's scale
-    and offset drop out, so no reward drowns another, and one that is equal in the whole group leaves
-    the others unchanged. If the advantages of each reward sum to zero in a group, so does the mixture.
-    A rollout whose components cancel has no signal: exactly 0 rather than a rounding error (chosen
-    here).
+    and offset drop out, so no reward drowns another, and one that is equal in the whole group
+    leaves the others unchanged. If the advantages of each reward sum to zero in a group, so does
+    the mixture. A rollout whose components cancel has no signal: exactly 0 rather than a rounding
+    error (chosen here).
 
     Not taken from CRPO: it first standardises style rewards by running statistics of their role,
     which the z-score of a group, all of one role, undoes; and the factor (1 - 0.02 H_b) of a

@@ -172,16 +172,20 @@ def span_pair_distances(
     span_pairs, pair_distances = [], []
     for batch in row_pair_batches(spans, rows):
         left_rows, right_rows = batch.T
-        (x, shares_x), (y, shares_y) = (
+        (left_points, left_shares), (right_points, right_shares) = (
             padded_row_points(spans, side, width, stride) for side in (left_rows, right_rows)
         )
-        C = torch.cdist(x, y)
+        C = torch.cdist(left_points, right_points)
         if distance == "mmd":
-            distance_BKL = point_distances.mean_distances(C, shares_x, shares_y)
+            distance_BKL = point_distances.mean_distances(C, left_shares, right_shares)
         else:
-            from_x, from_y = point_distances.chamfer_sides(C, shares_x, shares_y, width, stride)
+            from_left, from_right = point_distances.chamfer_sides(
+                C, left_shares, right_shares, width, stride
+            )
             distance_BKL = (
-                (from_x + from_y) / 2 if distance == "chamfer" else from_x.maximum(from_y)
+                (from_left + from_right) / 2
+                if distance == "chamfer"
+                else from_left.maximum(from_right)
             )
         span_K, span_L = (np.arange(size) for size in distance_BKL.shape[1:])
         exists_K = span_K < spans.num_spans_R[left_rows, None]
@@ -209,8 +213,8 @@ def span_pair_distances(
 def row_pair_batches(spans: HiddenSpans, rows: IndexArray) -> Iterator[IndexArray]:
     """Pairs of rows in batches of similar length, as many as fit in memory."""
     longest_B = spans.length_R[rows].max(axis=1)
-    order = np.argsort(-longest_B, kind="stable")
-    rows, longest_B = rows[order], longest_B[order]
+    by_length = np.argsort(-longest_B, kind="stable")
+    rows, longest_B = rows[by_length], longest_B[by_length]
     D, start = spans.flat_N.shape[1], 0
     while start < len(rows):
         T = int(longest_B[start])
@@ -262,13 +266,17 @@ def transport_costs(spans: HiddenSpans, pairs: Tensor, blur: float, iterations: 
     for plan_pairs in pairs.split(max(1, budget // (4 * width * width))):
         distances = []
         for point_pairs in plan_pairs.split(max(1, budget // (2 * width * D))):
-            x, y = (
+            left_points, right_points = (
                 spans.points(spans.row_S[span_side], spans.token_index[span_side])
                 for span_side in point_pairs.unbind(dim=1)
             )
-            distances.append(torch.cdist(x, y))
-        a, b = spans.mass[plan_pairs].unbind(dim=1)
-        costs.append(point_distances.transport_cost(torch.cat(distances), a, b, blur, iterations))
+            distances.append(torch.cdist(left_points, right_points))
+        left_mass, right_mass = spans.mass[plan_pairs].unbind(dim=1)
+        costs.append(
+            point_distances.transport_cost(
+                torch.cat(distances), left_mass, right_mass, blur, iterations
+            )
+        )
     return torch.cat(costs)
 
 

@@ -147,8 +147,11 @@ class CouplingSums:
 
     def chunks(self, members: TokenIndices) -> Iterator[TokenChunk]:
         """The members in chunks, positive tokens first, so that those of one sign are a slice."""
-        signs = self.sign_N[members]
-        members, signs = members[np.argsort(-signs, kind="stable")], np.sort(signs)[::-1]
+        member_signs = self.sign_N[members]
+        members, member_signs = (
+            members[np.argsort(-member_signs, kind="stable")],
+            np.sort(member_signs)[::-1],
+        )
         padding_index = len(self.residuals)
         for start in range(0, len(members), self.residuals.chunk_size):
             chunk = slice(start, start + self.residuals.chunk_size)
@@ -156,8 +159,8 @@ class CouplingSums:
                 members[chunk], np.full(-len(members[chunk]) % ALIGN, padding_index)
             )
             indices = self.residuals.to_device(padded_members)
-            positive_end = int((signs[chunk] > 0).sum())
-            negative_start = int((signs[chunk] >= 0).sum())
+            positive_end = int((member_signs[chunk] > 0).sum())
+            negative_start = int((member_signs[chunk] >= 0).sum())
             sign_slices = (
                 slice(-(-positive_end // ALIGN) * ALIGN),
                 slice(negative_start // ALIGN * ALIGN, None),

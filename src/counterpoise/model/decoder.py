@@ -130,10 +130,10 @@ class Decoder:
         attention, mlp = layer.self_attn, layer.mlp
         h = rms_norm(x, layer.input_layernorm.weight, epsilon)
         qkv = joint_linear(h, (attention.q_proj, attention.k_proj, attention.v_proj))
-        norms = None
+        head_norms = None
         if self.config.model_type == "qwen3":  # normalises queries and keys head by head
-            norms = attention.q_norm.weight, attention.k_norm.weight
-        q, k, v = split_heads(qkv.view(-1, H + 2 * K, d), norms, cos, sin, H, K, epsilon)
+            head_norms = attention.q_norm.weight, attention.k_norm.weight
+        q, k, v = split_heads(qkv.view(-1, H + 2 * K, d), head_norms, cos, sin, H, K, epsilon)
         if output_indices_n is not None:  # keys and values are needed of all tokens
             x, q = x.index_select(0, output_indices_n), q.index_select(0, output_indices_n)
         mixed = attend(index, q, k, v).reshape(-1, H * d)

@@ -55,8 +55,10 @@ class _Divergence(torch.autograd.Function):
             p, d = _compare_distributions(
                 hidden[chunk], teacher[chunk], unembedding, ctx.temperature
             )
-            scale = grad[chunk, None] / ctx.temperature
-            grad_logits = p.mul_(d.sub_(divergences[chunk, None])).mul_(scale).to(hidden.dtype)
+            logit_scale = grad[chunk, None] / ctx.temperature
+            grad_logits = (
+                p.mul_(d.sub_(divergences[chunk, None])).mul_(logit_scale).to(hidden.dtype)
+            )
             if grad_hidden is not None:
                 grad_hidden[chunk] = grad_logits @ unembedding
             if grad_weight is not None:

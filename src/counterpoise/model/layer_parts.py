@@ -180,8 +180,8 @@ def joint_weight(weights: Sequence[Tensor]) -> Tensor:
     With gradients enabled they are always copied, so that autograd reaches every parameter.
     """
     if not torch.is_grad_enabled() and _adjacent(weights):
-        rows, width = sum(len(w) for w in weights), weights[0].shape[1]
-        return weights[0].as_strided((rows, width), (width, 1))
+        total_rows, width = sum(len(weight) for weight in weights), weights[0].shape[1]
+        return weights[0].as_strided((total_rows, width), (width, 1))
     return torch.cat(list(weights))
 
 

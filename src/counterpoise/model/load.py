@@ -58,7 +58,9 @@ class Policy:
     def vocabulary_texts(self) -> list[str]:
         """The text of every single token of the vocabulary; an incomplete character is U+FFFD."""
         vocabulary_size = len(self.decoder.unembedding)
-        token_texts: list[str] = self.tokenizer.batch_decode([[i] for i in range(vocabulary_size)])
+        token_texts: list[str] = self.tokenizer.batch_decode(
+            [[token] for token in range(vocabulary_size)]
+        )
         return token_texts
 
     def decode(self, tokens: Sequence[int] | Ints) -> str:
@@ -66,11 +68,11 @@ class Policy:
 
     def decode_rows(self, rows: Sequence[Sequence[int] | Ints]) -> list[str]:
         """The texts of many rows of tokens, without special tokens."""
-        token_lists = [np.asarray(row).tolist() for row in rows]
+        token_lists = [np.asarray(tokens).tolist() for tokens in rows]
         # The backend decodes all rows in one call, three times as fast as one by one.
         backend = self.tokenizer.backend_tokenizer
-        texts: list[str] = backend.decode_batch(token_lists, skip_special_tokens=True)
-        return texts
+        decoded_texts: list[str] = backend.decode_batch(token_lists, skip_special_tokens=True)
+        return decoded_texts
 
 
 def load_policy(config: ModelConfig) -> Policy:
@@ -112,18 +114,18 @@ def check_model_source(model_name: str, *, check_parent: bool = False) -> None:
     """
     if model_name in ("embedded", "smollm2") or model_name.startswith(SHAPE_PREFIX):
         return
-    path = Path(model_name)
-    if not path.exists() and not HUB_ID.fullmatch(model_name):
+    model_path = Path(model_name)
+    if not model_path.exists() and not HUB_ID.fullmatch(model_name):
         raise PoiseError(
             f"no model '{model_name}': no such folder; use 'embedded', 'smollm2', a folder, or a "
             "hub id like Qwen/Qwen3-0.6B"
         )
     # `out/warm` looks like a hub id, but a folder `out` on this machine shows that it is a path.
-    if check_parent and not path.exists() and path.parent.is_dir():
+    if check_parent and not model_path.exists() and model_path.parent.is_dir():
         raise PoiseError(
-            f"no model '{model_name}': {path.parent} has no such folder; check model.name"
+            f"no model '{model_name}': {model_path.parent} has no such folder; check model.name"
         )
-    if path.is_dir() and not (path / "config.json").is_file():
+    if model_path.is_dir() and not (model_path / "config.json").is_file():
         raise PoiseError(f"{model_name} holds no model: config.json is missing")
 
 

@@ -73,7 +73,7 @@ def pack(
 
     response_spans: list[tuple[int, int]] = []
     predictor_arrays: list[np.ndarray] = []
-    longest = 0
+    longest_row = 0
     observations = [()] * len(prompts) if observations is None else observations
     for parent, response, row_observations in zip(parents, responses, observations, strict=True):
         prompt_start, prompt_length = prompt_spans[parent]
@@ -89,7 +89,7 @@ def pack(
         )
         predictor_arrays.append(predictor_of_token[response_positions])
         next_index += num_read
-        longest = max(longest, prompt_length + len(sequence))
+        longest_row = max(longest_row, prompt_length + len(sequence))
 
     def flat(arrays: Sequence[np.ndarray]) -> Tensor:
         return to_device(np.concatenate(arrays), device, np.int64)
@@ -103,7 +103,7 @@ def pack(
         predictors_M=flat(predictor_arrays),
         targets_M=flat(responses),
         lengths=tuple(len(response) for response in responses),
-        longest=longest,
+        longest=longest_row,
     )
 
 

@@ -58,11 +58,14 @@ def place_response_embeddings(
     follow all prompts, in the order of the rows; what comes after the n tokens is filler.
     """
     prompt_tokens = sum(length for _, length in packing.prompts)
-    replaced = slice(prompt_tokens, prompt_tokens + len(embedded_nD))
+    responses = slice(prompt_tokens, prompt_tokens + len(embedded_nD))
     with torch.no_grad():
         original_ND = F.embedding(tokens_N, policy.decoder.embedding.weight)
-    before, after = original_ND[: replaced.start], original_ND[replaced.stop :]
-    return torch.cat((before, embedded_nD, after)), replaced
+    prompt_embeddings, filler_embeddings = (
+        original_ND[: responses.start],
+        original_ND[responses.stop :],
+    )
+    return torch.cat((prompt_embeddings, embedded_nD, filler_embeddings)), responses
 
 
 EAGER_READING = EagerReading()

@@ -126,7 +126,7 @@ def micro_batches(rows: Sequence[Row], micro_tokens: int) -> Iterator[list[int]]
     for row_key, row in zip(prompt_keys, rows, strict=True):
         longest_read[row_key] = max(longest_read[row_key], row.num_tokens_read)
         first_group[row_key] = min(first_group.get(row_key, row.group), row.group)
-    order = sorted(
+    row_order = sorted(
         range(len(rows)),
         key=lambda i: (
             longest_read[prompt_keys[i]],
@@ -142,15 +142,15 @@ def micro_batches(rows: Sequence[Row], micro_tokens: int) -> Iterator[list[int]]
     batch: list[int] = []
     batch_tokens = 0
     previous_key = b""
-    for i in order:
+    for i in row_order:
         row, row_key = rows[i], prompt_keys[i]
-        cost_alone = row.num_tokens_read + prompt_lengths[row_key]
-        cost = row.num_tokens_read if batch and row_key == previous_key else cost_alone
-        if batch and (batch_tokens >= target_tokens or batch_tokens + cost > micro_tokens):
+        row_cost_alone = row.num_tokens_read + prompt_lengths[row_key]
+        row_cost = row.num_tokens_read if batch and row_key == previous_key else row_cost_alone
+        if batch and (batch_tokens >= target_tokens or batch_tokens + row_cost > micro_tokens):
             yield batch
-            batch, batch_tokens, cost = [], 0, cost_alone
+            batch, batch_tokens, row_cost = [], 0, row_cost_alone
         batch.append(i)
-        batch_tokens += cost
+        batch_tokens += row_cost
         previous_key = row_key
     if batch:
         yield batch
@@ -183,16 +183,16 @@ def score_tokens(
         )
     if not rows:
         return TokenScores([], [], torch.empty(2, 0), [])
-    order: list[int] = []
+    row_order: list[int] = []
     pass_scores: list[Tensor] = []
     hidden: dict[int, Tensor] = {}
     for batch in split_rows(rows, micro_tokens):
         outputs = forward_pass(policy, [rows[i] for i in batch], temperature)
-        order += batch
+        row_order += batch
         pass_scores.append(torch.stack((outputs.logprobs_M, outputs.entropies_M)))
         hidden |= dict(zip(batch, outputs.hidden_M.split(outputs.lengths), strict=True))
     return TokenScores(
-        rows, order, torch.cat(pass_scores, dim=1), [hidden[i] for i in range(len(rows))]
+        rows, row_order, torch.cat(pass_scores, dim=1), [hidden[i] for i in range(len(rows))]
     )
 
 
@@ -213,21 +213,21 @@ def score_logprobs(
         )
     if not rows:
         return []
-    order: list[int] = []
+    row_order: list[int] = []
     # Hidden states are dropped: those of a large batch would not fit in memory.
     pass_logprobs: list[Tensor] = []
     for batch in micro_batches(rows, micro_tokens):
         pass_logprobs.append(forward_pass(policy, [rows[i] for i in batch], temperature).logprobs_M)
-        order += batch
-    return split_by_row(torch.cat(pass_logprobs), order, rows)
+        row_order += batch
+    return split_by_row(torch.cat(pass_logprobs), row_order, rows)
 
 
 def split_by_row(values_N: Tensor, order: Sequence[int], rows: Sequence[Row]) -> list[Floats]:
     """Split the values of rows in `order` into rows [T], with a single copy to the host."""
     host_values_N = values_N.detach().float().cpu().numpy()
     values_R: list[Floats] = [host_values_N] * len(rows)
-    end = 0
+    row_end = 0
     for i in order:
-        start, end = end, end + rows[i].num_tokens
-        values_R[i] = host_values_N[start:end]
+        row_start, row_end = row_end, row_end + rows[i].num_tokens
+        values_R[i] = host_values_N[row_start:row_end]
     return values_R

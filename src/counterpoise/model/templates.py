@@ -59,14 +59,16 @@ TEMPLATES = {
 }
 
 
-def resolve_template(name: str, tokenizer: Any, model: str, remedy: str = TRAINING_REMEDY) -> str:
+def resolve_template(
+    template_name: str, tokenizer: Any, model: str, remedy: str = TRAINING_REMEDY
+) -> str:
     """The template's name with "auto" resolved; PoiseError if the tokenizer cannot apply it."""
     has_chat = bool(tokenizer.chat_template)
-    if name == AUTO:
-        name = "chat" if has_chat else "boxed"
-    if name not in TEMPLATES:
-        raise unknown_name("template", name, [AUTO, *TEMPLATES])
-    template = TEMPLATES[name]
+    if template_name == AUTO:
+        template_name = "chat" if has_chat else "boxed"
+    if template_name not in TEMPLATES:
+        raise unknown_name("template", template_name, [AUTO, *TEMPLATES])
+    template = TEMPLATES[template_name]
     if template.chat and not has_chat:
         raise PoiseError(f"model '{model}' has no chat template: {remedy}boxed")
     if template.chat:
@@ -75,20 +77,20 @@ def resolve_template(name: str, tokenizer: Any, model: str, remedy: str = TRAINI
         token for token in template.required_tokens if token_id(tokenizer, token) is None
     ]:
         raise PoiseError(
-            f"template '{name}' needs the token {missing_tokens[0]}, which '{model}' does not "
-            f"have: {remedy}{'chat' if has_chat else 'boxed'}"
+            f"template '{template_name}' needs the token {missing_tokens[0]}, which '{model}' does "
+            f"not have: {remedy}{'chat' if has_chat else 'boxed'}"
         )
-    return name
+    return template_name
 
 
-def fill_template(name: str, problem: str) -> str:
+def fill_template(template_name: str, problem: str) -> str:
     """The user's message of a chat, or the whole prompt, for a problem."""
-    return TEMPLATES[name].text.replace("{problem}", problem)
+    return TEMPLATES[template_name].text.replace("{problem}", problem)
 
 
-def encode_prompt(name: str, tokenizer: Any, problem: str) -> list[int]:
+def encode_prompt(template_name: str, tokenizer: Any, problem: str) -> list[int]:
     """The tokens of a prompt, for a name from `resolve_template`."""
-    template, prompt_text = TEMPLATES[name], fill_template(name, problem)
+    template, prompt_text = TEMPLATES[template_name], fill_template(template_name, problem)
     if template.chat:
         prompt_text = _render_chat(tokenizer, [("user", prompt_text)])
     # Chat templates and templates with required tokens already contain their special tokens.
@@ -97,13 +99,15 @@ def encode_prompt(name: str, tokenizer: Any, problem: str) -> list[int]:
     return prompt_ids
 
 
-def encode_reply(name: str, tokenizer: Any, reply: str, response_ends: Sequence[int]) -> list[int]:
+def encode_reply(
+    template_name: str, tokenizer: Any, reply: str, response_ends: Sequence[int]
+) -> list[int]:
     """The tokens of a reply to a response, up to where the next response begins.
 
     The response ended in one of the tokens `response_ends`.
     """
-    reply_text = TEMPLATES[name].reply.replace("{problem}", reply)
-    if TEMPLATES[name].chat:
+    reply_text = TEMPLATES[template_name].reply.replace("{problem}", reply)
+    if TEMPLATES[template_name].chat:
         turns = [("user", "?"), ("assistant", RESPONSE_MARKER), ("user", reply)]
         conversation = _render_chat(tokenizer, turns)
         _, marker, reply_text = conversation.partition(RESPONSE_MARKER)
@@ -133,14 +137,14 @@ def _render_chat(tokenizer: Any, turns: Sequence[tuple[str, str]]) -> str:
     return chat_text
 
 
-def end_tokens(name: str, tokenizer: Any, model_ends: Sequence[int]) -> tuple[int, ...]:
+def end_tokens(template_name: str, tokenizer: Any, model_ends: Sequence[int]) -> tuple[int, ...]:
     """The model's own end tokens together with those of the template."""
-    template_ends = (token_id(tokenizer, token) for token in TEMPLATES[name].end_tokens)
+    template_ends = (token_id(tokenizer, token) for token in TEMPLATES[template_name].end_tokens)
     return tuple(sorted({*model_ends, *(token for token in template_ends if token is not None)}))
 
 
 def token_id(tokenizer: Any, token: str) -> int | None:
     """The id of a special token; None if the tokenizer does not know it as one token."""
-    ids = tokenizer.encode(token, add_special_tokens=False)
-    is_single = len(ids) == 1 and ids[0] != tokenizer.unk_token_id
-    return int(ids[0]) if is_single else None
+    token_ids = tokenizer.encode(token, add_special_tokens=False)
+    is_single = len(token_ids) == 1 and token_ids[0] != tokenizer.unk_token_id
+    return int(token_ids[0]) if is_single else None

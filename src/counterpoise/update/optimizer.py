@@ -31,9 +31,9 @@ class Optimizer:
             else parameter.detach().float().requires_grad_()
             for parameter in self.weights
         ]
-        pairs = zip(self.weights, self.masters, strict=True)
+        weights_and_masters = zip(self.weights, self.masters, strict=True)
         self._half_precision = [
-            (weight, master) for weight, master in pairs if weight is not master
+            (weight, master) for weight, master in weights_and_masters if weight is not master
         ]
         self.fused = bool(self.masters) and all(master.is_cuda for master in self.masters)
         self.inner: torch.optim.Optimizer
@@ -89,23 +89,23 @@ class Optimizer:
     def grad_norm(self) -> float:
         """Euclidean norm of the whole gradient; not finite if any part of it is not."""
         self.collect_gradients()
-        grads = _grads(self.masters)
-        return float(torch.stack(torch._foreach_norm(grads)).norm()) if grads else 0.0
+        gradients = _grads(self.masters)
+        return float(torch.stack(torch._foreach_norm(gradients)).norm()) if gradients else 0.0
 
     @torch.no_grad()
     def step(self, grad_norm: float, lr_scale: float = 1.0) -> None:
         """Clip to `max_grad_norm`, then update at `lr_scale` times the learning rate."""
         self.collect_gradients()
         max_grad_norm = self.config.max_grad_norm
-        scale = min(1.0, max_grad_norm / (grad_norm + 1e-6)) if max_grad_norm > 0 else 1.0
+        clip_factor = min(1.0, max_grad_norm / (grad_norm + 1e-6)) if max_grad_norm > 0 else 1.0
         # Scale in place: gradients are dropped after the step anyway.
         gradients = _grads(self.masters)
-        if scale != 1.0 and gradients:
-            torch._foreach_mul_(gradients, scale)
+        if clip_factor != 1.0 and gradients:
+            torch._foreach_mul_(gradients, clip_factor)
         warmup_steps = self.config.warmup_steps
         warmup_factor = min(1.0, (self.steps + 1) / warmup_steps) if warmup_steps else 1.0
-        for group in self.inner.param_groups:
-            group["lr"] = lr_scale * self.config.lr * warmup_factor
+        for parameter_group in self.inner.param_groups:
+            parameter_group["lr"] = lr_scale * self.config.lr * warmup_factor
         self.inner.step()
         self.steps += 1
         if self._half_precision:
@@ -119,34 +119,36 @@ class Optimizer:
     def state(self) -> dict[str, Tensor]:
         """Flat tensors by name, as a safetensors file holds them."""
         tensors = {"steps": torch.tensor(self.steps)}
-        for index, (weight, master) in enumerate(zip(self.weights, self.masters, strict=True)):
+        for parameter_index, (weight, master) in enumerate(
+            zip(self.weights, self.masters, strict=True)
+        ):
             if weight is not master:
-                tensors[f"{index}/master"] = master.detach().contiguous()
-            for name, value in self.inner.state.get(master, {}).items():
-                tensors[f"{index}/{name}"] = value.detach().contiguous()
+                tensors[f"{parameter_index}/master"] = master.detach().contiguous()
+            for state_name, state_tensor in self.inner.state.get(master, {}).items():
+                tensors[f"{parameter_index}/{state_name}"] = state_tensor.detach().contiguous()
         return tensors
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Continue from what `state` returned."""
         self.steps = int(tensors["steps"])
-        for index, master in enumerate(self.masters):
+        for parameter_index, master in enumerate(self.masters):
             parameter_state = {
                 tensor_name.partition("/")[2]: tensor
                 for tensor_name, tensor in tensors.items()
-                if tensor_name.startswith(f"{index}/")
+                if tensor_name.startswith(f"{parameter_index}/")
             }
             if "master" in parameter_state:
                 with torch.no_grad():
                     master.copy_(parameter_state.pop("master"))
             if parameter_state:
                 self.inner.state[master] = {
-                    name: value.to(self._device_of(name, master)).clone()
-                    for name, value in parameter_state.items()
+                    state_name: state_tensor.to(self._device_of(state_name, master)).clone()
+                    for state_name, state_tensor in parameter_state.items()
                 }
 
-    def _device_of(self, name: str, master: Tensor) -> torch.device:
+    def _device_of(self, state_name: str, master: Tensor) -> torch.device:
         """torch keeps step counters on the host, except where its kernel is fused."""
-        return torch.device("cpu") if name == "step" and not self.fused else master.device
+        return torch.device("cpu") if state_name == "step" and not self.fused else master.device
 
 
 def _grads(tensors: Iterable[Tensor]) -> list[Tensor]:

@@ -147,10 +147,10 @@ def compute_loss(
             clip_high=config.clip_high,
         )
     )
-    ratio = IMPORTANCE_WEIGHTS.load(config.importance)(
+    importance_ratio = IMPORTANCE_WEIGHTS.load(config.importance)(
         old_logprobs - tensors.sampled_M, tensors.row_M, tensors.num_rows
     )
-    importance_weights = ratio.clamp(max=config.importance_cap)
+    importance_weights = importance_ratio.clamp(max=config.importance_cap)
     loss = (surrogate.loss * importance_weights * tensors.coefficients_M).sum()
     added_loss = torch.zeros_like(loss)
     if added_term:
@@ -162,7 +162,7 @@ def compute_loss(
     has_loss = tensors.coefficients_M != 0
     num_clipped, num_capped = (
         (surrogate.clipped & has_loss).sum(),
-        ((ratio > importance_weights) & has_loss).sum(),
+        ((importance_ratio > importance_weights) & has_loss).sum(),
     )
     pass_outputs = PassOutputs(
         tokens_3M=torch.stack((logprobs.detach(), entropies, torch.zeros_like(entropies))),

@@ -105,8 +105,8 @@ def accumulate_gradient(
         rows=tuple(used_indices),
         logprobs=logprobs,
         old_logprobs=[
-            logprobs_T if old_T is None else old_T
-            for old_T, logprobs_T in zip(old_logprobs, logprobs, strict=True)
+            logprobs_T if old_logprobs_T is None else old_logprobs_T
+            for old_logprobs_T, logprobs_T in zip(old_logprobs, logprobs, strict=True)
         ],
         advantages=advantages,
         entropies=entropies,

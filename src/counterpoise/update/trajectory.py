@@ -53,14 +53,14 @@ def orthogonal(ratios_G: Doubles, advantages_G: Doubles) -> Doubles:
 
 
 def with_trajectory_weights(
-    rows: Sequence[Row], logprobs: Sequence[Floats | None], name: str
+    rows: Sequence[Row], logprobs: Sequence[Floats | None], weighting_name: str
 ) -> list[Row]:
     """The rows of a step with signal, their token weights multiplied by w~.
 
     `logprobs` [T] of each row are those of the current weights; None: they sampled the row, so its
     ratio is 1.
     """
-    weigh_rollouts = TRAJECTORY_WEIGHTS.load(name)
+    weigh_rollouts = TRAJECTORY_WEIGHTS.load(weighting_name)
     # One ratio per rollout: the mean over tokens keeps it comparable between lengths.
     ratios_R = np.ones(len(rows))
     for i, (row, current_T) in enumerate(zip(rows, logprobs, strict=True)):

@@ -140,7 +140,8 @@ class GraphCache:
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         return {
-            name: torch.from_numpy(array).to(self.device) for name, array in input_arrays.items()
+            input_name: torch.from_numpy(array).to(self.device)
+            for input_name, array in input_arrays.items()
         }
 
     def _capturing(self, graph: Any) -> Any:
@@ -171,5 +172,5 @@ class _ReplayedFunction(torch.autograd.Function):
 
 def _copy_inputs(inputs: NamedTensors, input_arrays: Mapping[str, np.ndarray]) -> None:
     """Copy new values to where the captured work reads them."""
-    for name, array in input_arrays.items():
-        inputs[name].copy_(torch.from_numpy(array).pin_memory(), non_blocking=True)
+    for input_name, array in input_arrays.items():
+        inputs[input_name].copy_(torch.from_numpy(array).pin_memory(), non_blocking=True)
