@@ -141,11 +141,11 @@ def weights(
         >>> weights("high_entropy", advantages=[1.0, -1.0], entropies=entropies, share=0.4)
         [array([0., 1.], dtype=float32), array([1., 0., 0.], dtype=float32)]
     """
-    weights_of = TOKEN_WEIGHTS.load(method)
+    weigh_tokens = TOKEN_WEIGHTS.load(method)
     settings_text = [
         f"{setting_name}={setting_value}" for setting_name, setting_value in settings.items()
     ]
-    parsed_settings = parse_settings(method, weights_of, settings_text, option="weights")
+    parsed_settings = parse_settings(method, weigh_tokens, settings_text, option="weights")
     if not temperature > 0:
         raise PoiseError(f"temperature must be above 0, not {temperature}")
     per_token = {
@@ -161,7 +161,7 @@ def weights(
         arrays["unembedding"] = check_unembedding(unembedding, arrays)
     signal_rows = [array_rows.rows[i] for i in array_rows.signal_indices]
     view = ArrayView(signal_rows, None, method, arrays, temperature, iteration)
-    return array_rows.join(weights_of(view, **parsed_settings))
+    return array_rows.join(weigh_tokens(view, **parsed_settings))
 
 
 class ArrayRows:

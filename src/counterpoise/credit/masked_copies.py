@@ -238,9 +238,9 @@ class OriginalRows:
             if self.pads_attention:
                 padded_keys = (len(batch) + 1) * max(longest_total, total_length)
                 is_full |= padded_keys > MAX_KEYS_FACTOR * micro_tokens
-                mean_run_length = batch_tokens / max(1, len(batch))
                 enough_tokens = batch_tokens > micro_tokens / 8
-                is_full |= enough_tokens and run_length > MAX_LENGTH_RATIO * mean_run_length
+                length_limit = MAX_LENGTH_RATIO * batch_tokens / max(1, len(batch))
+                is_full |= enough_tokens and run_length > length_limit
             if batch and is_full:
                 yield batch
                 batch, batch_tokens, longest_total = [], 0, 0

@@ -118,9 +118,8 @@ def choose_mask_spans(reasoning: int, inputs: int, budget: float) -> list[Span]:
     A masked copy runs from its span to the last of the `inputs`. Half of the budget masks single
     tokens, from the last one backwards; the rest masks spans of the remaining tokens.
     """
-    single_costs = (
-        inputs - np.arange(reasoning)[::-1]
-    )  # of masking single tokens, the last one first
+    # Costs of masking single tokens, the last one first.
+    single_costs = inputs - np.arange(reasoning)[::-1]
     if single_costs.sum() <= budget:
         return list(pairwise(range(reasoning + 1)))
     num_singles = int(np.searchsorted(np.cumsum(single_costs), budget / 2, side="right"))

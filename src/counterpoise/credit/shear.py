@@ -182,10 +182,10 @@ def span_pair_distances(
             from_left, from_right = point_distances.chamfer_sides(
                 C, left_shares, right_shares, width, stride
             )
+            # Both sides bound the transport cost from below, so its bound is the larger one.
+            is_chamfer = distance == "chamfer"
             distance_BKL = (
-                (from_left + from_right) / 2
-                if distance == "chamfer"
-                else from_left.maximum(from_right)
+                (from_left + from_right) / 2 if is_chamfer else from_left.maximum(from_right)
             )
         span_K, span_L = (np.arange(size) for size in distance_BKL.shape[1:])
         exists_K = span_K < spans.num_spans_R[left_rows, None]
@@ -205,9 +205,8 @@ def span_pair_distances(
         pair_distances.append(
             distance_BKL.flatten()[torch.from_numpy(np.flatnonzero(exists)).to(distance_BKL.device)]
         )
-    return torch.from_numpy(np.concatenate(span_pairs)).to(spans.flat_N.device), torch.cat(
-        pair_distances
-    )
+    all_pairs = torch.from_numpy(np.concatenate(span_pairs)).to(spans.flat_N.device)
+    return all_pairs, torch.cat(pair_distances)
 
 
 def row_pair_batches(spans: HiddenSpans, rows: IndexArray) -> Iterator[IndexArray]:

@@ -167,7 +167,8 @@ class FusedLayer(torch.autograd.Function):
         )
         return (
             dx, None, None, None, None,
-            dnorm_x, dnorm_y, dw_q, dw_k, dw_v, dw_o, dw_gate, dw_up, dw_down, *(dnorms or (None, None)),
+            dnorm_x, dnorm_y, dw_q, dw_k, dw_v, dw_o, dw_gate, dw_up, dw_down,
+            *(dnorms or (None, None)),
             *qkv_bias_grads, None if layer.o_bias is None else dy.sum(dim=0),
             *((None, None) if layer.gate_bias is None else du.sum(dim=0).chunk(2)),
             None if layer.down_bias is None else dz.sum(dim=0),
