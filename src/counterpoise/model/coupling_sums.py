@@ -85,7 +85,7 @@ class CouplingSums:
         except for large sets, which count for the first key only.
         """
         sums_by_key = [self.zeros() for _ in keys]
-        keys_N = [self.residuals.to_device(np.append(block_keys, -1)) for block_keys in keys]
+        keys_N = [self.residuals.to_device(np.append(token_keys, -1)) for token_keys in keys]
         for indices, R, H in self._blocks(sets):
             # K[j, k] = (r_j . r_k)(h_j . h_k): how strongly token k pushes token j per advantage.
             K = accurate_product(R, R.mT) * accurate_product(H, H.mT)
@@ -148,10 +148,8 @@ class CouplingSums:
     def chunks(self, members: TokenIndices) -> Iterator[TokenChunk]:
         """The members in chunks, positive tokens first, so that those of one sign are a slice."""
         member_signs = self.sign_N[members]
-        members, member_signs = (
-            members[np.argsort(-member_signs, kind="stable")],
-            np.sort(member_signs)[::-1],
-        )
+        members = members[np.argsort(-member_signs, kind="stable")]
+        member_signs = np.sort(member_signs)[::-1]
         padding_index = len(self.residuals)
         for start in range(0, len(members), self.residuals.chunk_size):
             chunk = slice(start, start + self.residuals.chunk_size)

@@ -101,21 +101,19 @@ def flash_forward(q: Tensor, k: Tensor, v: Tensor, segments: PackedSegments) -> 
     """q [N, H, d], k and v [N, K, d] -> outputs of all packed tokens."""
     from counterpoise.model.kernels.merge import merge
 
-    prompt_end = segments.prompt_tokens
+    prompts, responses = _token_slices(segments)
     out, lse, state = _forward(q, k, v, _call_within_segments(segments))
     if segments.reader_bounds is None:
         return FlashOutputs(out, lse, state)
-    to_prompts = _forward(
-        q[prompt_end:], k[:prompt_end], v[:prompt_end], _call_to_prompts(segments)
-    )
+    to_prompts = _forward(q[responses], k[prompts], v[prompts], _call_to_prompts(segments))
     # The merge kernel must not write where it still reads, so the joint lse has its own memory.
     joint_lse = lse.clone()
     merge(
-        out[prompt_end:],
-        lse[:, prompt_end:],
+        out[responses],
+        lse[:, responses],
         to_prompts.out,
         to_prompts.lse,
-        into=joint_lse[:, prompt_end:],
+        into=joint_lse[:, responses],
     )
     return FlashOutputs(out, joint_lse, state)
 
@@ -124,24 +122,29 @@ def flash_backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, outputs: FlashOutputs, segments: PackedSegments
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of q, k and v."""
-    prompt_end = segments.prompt_tokens
+    prompts, responses = _token_slices(segments)
     dq, dk, dv = _backward(grad, q, k, v, outputs, _call_within_segments(segments))
     if segments.reader_bounds is not None:
         response_outputs = FlashOutputs(
-            outputs.out[prompt_end:], outputs.lse[:, prompt_end:].contiguous(), outputs.state
+            outputs.out[responses], outputs.lse[:, responses].contiguous(), outputs.state
         )
         prompt_dq, prompt_dk, prompt_dv = _backward(
-            grad[prompt_end:],
-            q[prompt_end:],
-            k[:prompt_end],
-            v[:prompt_end],
+            grad[responses],
+            q[responses],
+            k[prompts],
+            v[prompts],
             response_outputs,
             _call_to_prompts(segments),
         )
-        dq[prompt_end:] += prompt_dq
-        dk[:prompt_end] += prompt_dk
-        dv[:prompt_end] += prompt_dv
+        dq[responses] += prompt_dq
+        dk[prompts] += prompt_dk
+        dv[prompts] += prompt_dv
     return dq, dk, dv
+
+
+def _token_slices(segments: PackedSegments) -> tuple[slice, slice]:
+    """The prompt tokens and the response tokens among all packed tokens."""
+    return slice(segments.prompt_tokens), slice(segments.prompt_tokens, None)
 
 
 def _call_within_segments(segments: PackedSegments) -> AttentionCall:

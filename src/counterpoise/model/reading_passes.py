@@ -61,10 +61,8 @@ def place_response_embeddings(
     responses = slice(prompt_tokens, prompt_tokens + len(embedded_nD))
     with torch.no_grad():
         original_ND = F.embedding(tokens_N, policy.decoder.embedding.weight)
-    prompt_embeddings, filler_embeddings = (
-        original_ND[: responses.start],
-        original_ND[responses.stop :],
-    )
+    prompt_embeddings = original_ND[: responses.start]
+    filler_embeddings = original_ND[responses.stop :]
     return torch.cat((prompt_embeddings, embedded_nD, filler_embeddings)), responses
 
 

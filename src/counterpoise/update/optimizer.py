@@ -2,8 +2,8 @@
 
 A step of 1e-6 times a weight is below bfloat16's resolution and would be rounded away, so
 half-precision weights are trained through float32 masters; wider weights are their own masters. The
-gradients of several passes are also summed in the masters: a sum in bfloat16 loses any
-addend below 1/256 of it.
+gradients of several passes are also summed in the masters: a sum in bfloat16 loses any addend below
+1/256 of it.
 
 All parameters are handled by one multi-tensor call of torch each: a model has hundreds, and on a
 GPU a loop over them would queue kernels too small to fill it.

@@ -160,10 +160,8 @@ def compute_loss(
         loss = loss + added_loss
     # Filler tokens of a padded pass have a coefficient of 0 and must not be counted.
     has_loss = tensors.coefficients_M != 0
-    num_clipped, num_capped = (
-        (surrogate.clipped & has_loss).sum(),
-        ((importance_ratio > importance_weights) & has_loss).sum(),
-    )
+    num_clipped = (surrogate.clipped & has_loss).sum()
+    num_capped = ((importance_ratio > importance_weights) & has_loss).sum()
     pass_outputs = PassOutputs(
         tokens_3M=torch.stack((logprobs.detach(), entropies, torch.zeros_like(entropies))),
         totals_4=torch.stack(

@@ -67,9 +67,8 @@ class CapturedPasses:
     def gradients(
         self, policy: Policy, inputs: PassInputs, config: UpdateConfig, temperature: float
     ) -> PassOutputs:
-        must_run_eagerly = (
-            config.checkpointing or inputs.term
-        )  # a term reads more than the captured inputs
+        # A rule's term reads more than the inputs of a captured pass.
+        must_run_eagerly = config.checkpointing or inputs.term
         padded = None if must_run_eagerly else self._pad_if_worthwhile(policy, inputs.rows)
         if padded:
             work = partial(self._with_gradients, policy, padded.size, config, temperature)
@@ -77,11 +76,8 @@ class CapturedPasses:
 
             def replay_graph(graphs: GraphCache, key: Hashable) -> PassOutputs:
                 if not self._trained:
-                    self._trained = [
-                        parameter
-                        for parameter in policy.model.parameters()
-                        if parameter.requires_grad
-                    ]
+                    parameters = policy.model.parameters()
+                    self._trained = [weight for weight in parameters if weight.requires_grad]
                     self._gradients = [torch.empty_like(weight) for weight in self._trained]
                 outputs: PassOutputs = graphs(key, values, work)
                 return outputs

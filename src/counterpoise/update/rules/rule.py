@@ -56,11 +56,8 @@ def apply_rule(
 ) -> tuple[list[Row], RuleEffect]:
     """All rows of a step, weighted by the rule's factors, and the rule's effect."""
     signal_indices = [i for i, row in enumerate(rows) if row.sign]
-    effect = (
-        rule([rows[i] for i in signal_indices], on_policy=on_policy)
-        if signal_indices
-        else RuleEffect()
-    )
+    signal_rows = [rows[i] for i in signal_indices]
+    effect = rule(signal_rows, on_policy=on_policy) if signal_rows else RuleEffect()
     updated_rows = list(rows)
     if effect.factors is None:
         return updated_rows, effect
