@@ -26,7 +26,7 @@ def tokenizer() -> Any:
 def test_a_template_that_never_ends_is_refused(
     tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(template_limits, "SECONDS", 1)
+    monkeypatch.setattr(template_limits, "CPU_SECONDS", 1)
     for template in (
         LOOPS,
         GENERATION + LOOPS,

@@ -33,8 +33,8 @@ def dr_grpo(rewards_G: NDArray[np.float64]) -> NDArray[np.float64]:
         [0.5, -0.5, -0.5, 0.5]
     """
     centred = rewards_G - rewards_G.mean()
-    rounding = len(rewards_G) * np.finfo(np.float64).eps * np.abs(rewards_G).max()
-    return np.where(np.abs(centred) <= rounding, 0.0, centred)
+    rounding_error = len(rewards_G) * np.finfo(np.float64).eps * np.abs(rewards_G).max()
+    return np.where(np.abs(centred) <= rounding_error, 0.0, centred)
 
 
 EPSILON = 1e-6
@@ -68,10 +68,10 @@ def rloo(rewards_G: NDArray[np.float64]) -> NDArray[np.float64]:
         >>> rloo(np.array([1.0, 0.0, 0.0])).round(3).tolist()
         [1.0, -0.5, -0.5]
     """
-    size = len(rewards_G)
-    if size < 2:
+    group_size = len(rewards_G)
+    if group_size < 2:
         return np.zeros_like(rewards_G)
-    return dr_grpo(rewards_G) * (size / (size - 1))
+    return dr_grpo(rewards_G) * (group_size / (group_size - 1))
 
 
 def positive_only(rewards_G: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -131,11 +131,11 @@ def advantages(
     rewards_R = to_row_values("rewards", rewards)
     group_R = to_group_numbers(groups, len(rewards_R))
     advantages_R = np.zeros_like(rewards_R)
-    for number in range(group_R.max(initial=-1) + 1):
-        members = np.flatnonzero(group_R == number)
+    for group_number in range(group_R.max(initial=-1) + 1):
+        members = np.flatnonzero(group_R == group_number)
         advantages_R[members] = compute_advantages(rewards_R[members])
     if not is_tensor(rewards):
         return advantages_R
     # Advantages of integer or boolean rewards are fractions: they are returned as float32.
-    like = rewards if rewards.is_floating_point() else rewards.float()
-    return like.new_tensor(advantages_R.tolist())
+    float_rewards = rewards if rewards.is_floating_point() else rewards.float()
+    return float_rewards.new_tensor(advantages_R.tolist())

@@ -71,15 +71,15 @@ def span_indices(
 
 def locate_answer(pieces: Sequence[str], *, first_box: bool = False) -> AnswerSpan | None:
     """The answer of a response that is given as the texts of its tokens."""
-    text = "".join(pieces)
-    candidates = find_boxes(text)
+    response_text = "".join(pieces)
+    candidates = find_boxes(response_text)
     if not candidates:
         return None
     box = min(candidates) if first_box else max(candidates)
-    content = text[box.start : box.end]
-    start = box.start + len(content) - len(content.lstrip())
-    end = box.start + len(content.rstrip())
-    if start >= end:
+    content = response_text[box.start : box.end]
+    content_start = box.start + len(content) - len(content.lstrip())
+    content_end = box.start + len(content.rstrip())
+    if content_start >= content_end:
         return None
     # Characters -> tokens: the token of a character is the first whose text ends after it.
     ends_T = list(accumulate(map(len, pieces)))
@@ -88,5 +88,8 @@ def locate_answer(pieces: Sequence[str], *, first_box: bool = False) -> AnswerSp
         return bisect_right(ends_T, character)
 
     return AnswerSpan(
-        token_at(box.mark), token_at(start), token_at(end - 1) + 1, token_at(box.end) + 1
+        token_at(box.mark),
+        token_at(content_start),
+        token_at(content_end - 1) + 1,
+        token_at(box.end) + 1,
     )

@@ -1,6 +1,6 @@
-"""Read the arrays of another trainer's loop: lists, numpy arrays or torch tensors, without torch.
+"""Read the arrays of another trainer's loop: lists, numpy arrays or torch tensors.
 
-Nothing here imports torch: whoever passes a tensor has imported it already.
+Nothing here imports torch: a caller that passes a tensor has imported it already.
 """
 
 from __future__ import annotations
@@ -26,29 +26,31 @@ def is_tensor(values: object) -> TypeGuard[Tensor]:
     return torch is not None and isinstance(values, torch.Tensor)
 
 
-def to_numpy(name: str, values: ArrayLike) -> NDArray[Any]:
-    """The values as numbers in a numpy array; `name` is the argument that an error names."""
+def to_numpy(argument: str, values: ArrayLike) -> NDArray[Any]:
+    """The values as numbers in a numpy array; `argument` is its name, for errors."""
     try:
         if is_tensor(values):
             # numpy has no bfloat16, so floating-point tensors are widened first.
-            wide = values.detach().double() if values.is_floating_point() else values
-            return wide.cpu().numpy()
+            widened = values.detach().double() if values.is_floating_point() else values
+            return widened.cpu().numpy()
         array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as fault:
-        raise PoiseError(f"{name} is not an array of numbers: {first_line(fault)}") from fault
+        raise PoiseError(f"{argument} is not an array of numbers: {first_line(fault)}") from fault
     if array.dtype.kind not in "biuf" and array.size:
-        raise PoiseError(f"{name} is not an array of numbers: its type is {array.dtype}")
+        raise PoiseError(f"{argument} is not an array of numbers: its type is {array.dtype}")
     return array
 
 
-def to_row_values(name: str, values: ArrayLike) -> NDArray[np.float64]:
+def to_row_values(argument: str, values: ArrayLike) -> NDArray[np.float64]:
     """One finite number for each row: [R]."""
-    values_R = to_numpy(name, values).astype(np.float64)
+    values_R = to_numpy(argument, values).astype(np.float64)
     if values_R.ndim != 1:
-        raise PoiseError(f"{name} needs one number for each row, [R], not {list(values_R.shape)}")
+        raise PoiseError(
+            f"{argument} needs one number for each row, [R], not {list(values_R.shape)}"
+        )
     if not np.isfinite(values_R).all():
         row = int(np.flatnonzero(~np.isfinite(values_R))[0])
-        raise PoiseError(f"{name} must be finite, but row {row} has {values_R[row]}")
+        raise PoiseError(f"{argument} must be finite, but row {row} has {values_R[row]}")
     return values_R
 
 
@@ -68,9 +70,11 @@ def to_group_numbers(groups: ArrayLike | int, num_rows: int) -> NDArray[np.int64
         return np.arange(num_rows, dtype=np.int64) // groups
     # Elements of a tensor are equal only to themselves as keys of a dictionary: take their values.
     labels = groups.tolist() if is_tensor(groups) or isinstance(groups, np.ndarray) else groups
-    numbers: dict[Any, int] = {}
+    group_numbers: dict[Any, int] = {}
     try:
-        group_R = np.array([numbers.setdefault(label, len(numbers)) for label in labels], np.int64)
+        group_R = np.array(
+            [group_numbers.setdefault(label, len(group_numbers)) for label in labels], np.int64
+        )
     except TypeError as fault:
         raise PoiseError(f"groups needs one number or name for each row, [R]: {fault}") from fault
     if len(group_R) != num_rows:

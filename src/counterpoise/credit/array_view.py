@@ -39,7 +39,8 @@ class ArrayView(CreditView):
     """Rows with signal, and the arrays that the caller has of them."""
 
     method: str = ""
-    arrays: Mapping[str, Any] = field(default_factory=dict)  # by argument; per token: rows in order
+    # What the caller passed, by argument name; per-token arguments as lists in the order of `rows`.
+    arrays: Mapping[str, Any] = field(default_factory=dict)
     sampling_temperature: float = 1.0
     run_iteration: int = 1
 
@@ -80,10 +81,12 @@ class ArrayView(CreditView):
     def iteration(self) -> int:
         return self.run_iteration
 
-    def _argument(self, name: str) -> Any:
-        if name not in self.arrays:
-            raise PoiseError(f"weights: {self.method} needs {name}: pass {name}, {SHAPES[name]}")
-        return self.arrays[name]
+    def _argument(self, argument: str) -> Any:
+        if argument not in self.arrays:
+            raise PoiseError(
+                f"weights: {self.method} needs {argument}: pass {argument}, {SHAPES[argument]}"
+            )
+        return self.arrays[argument]
 
     @property
     def _reader(self) -> PolicyReader:
@@ -125,7 +128,7 @@ def weights(
         mask             [R, T], true at the trained tokens
         tokens           [R, T], ids of the response tokens
         logprobs         [R, T], of those tokens
-        hinted_logprobs  [R, T], the same if the prompt told the answer
+        hinted_logprobs  [R, T], the same if the prompt contained the answer
         entropies        [R, T], of the distributions that the tokens were sampled from, in nats
         hidden           [R, T, D], the unembedding's inputs that predicted the tokens
         unembedding      [V, D]
@@ -138,9 +141,11 @@ def weights(
         >>> weights("high_entropy", advantages=[1.0, -1.0], entropies=entropies, share=0.4)
         [array([0., 1.], dtype=float32), array([1., 0., 0.], dtype=float32)]
     """
-    weights_of = TOKEN_WEIGHTS.load(method)
-    settings_text = [f"{name}={value}" for name, value in settings.items()]
-    parsed_settings = parse_settings(method, weights_of, settings_text, option="weights")
+    weigh_tokens = TOKEN_WEIGHTS.load(method)
+    settings_text = [
+        f"{setting_name}={setting_value}" for setting_name, setting_value in settings.items()
+    ]
+    parsed_settings = parse_settings(method, weigh_tokens, settings_text, option="weights")
     if not temperature > 0:
         raise PoiseError(f"temperature must be above 0, not {temperature}")
     per_token = {
@@ -150,13 +155,13 @@ def weights(
         "entropies": entropies,
         "hidden": hidden,
     }
-    rows = ArrayRows(advantages, groups, mask, per_token)
-    arrays = rows.arrays_of_signal_rows()
+    array_rows = ArrayRows(advantages, groups, mask, per_token)
+    arrays = array_rows.arrays_of_signal_rows()
     if unembedding is not None:
         arrays["unembedding"] = check_unembedding(unembedding, arrays)
-    signal_rows = [rows.rows[i] for i in rows.signal]
+    signal_rows = [array_rows.rows[i] for i in array_rows.signal_indices]
     view = ArrayView(signal_rows, None, method, arrays, temperature, iteration)
-    return rows.join(weights_of(view, **parsed_settings))
+    return array_rows.join(weigh_tokens(view, **parsed_settings))
 
 
 class ArrayRows:
@@ -172,27 +177,28 @@ class ArrayRows:
         A_R = to_row_values("advantages", advantages)
         self.layout = TokenLayout(len(A_R), mask)
         self.per_token: dict[str, Sequence[Any]] = {
-            name: self.layout.split_states(values)
-            if name == "hidden"
-            else self.layout.split_numbers(name, values)
-            for name, values in per_token.items()
+            argument: self.layout.split_states(values)
+            if argument == "hidden"
+            else self.layout.split_numbers(argument, values)
+            for argument, values in per_token.items()
             if values is not None
         }
         self.group_R = None if groups is None else to_group_numbers(groups, len(A_R))
         keys_R = [0] * len(A_R) if self.group_R is None else self.group_R.tolist()
         columns = zip(keys_R, A_R.tolist(), self.layout.lengths_R, strict=True)
         self.rows = [
-            Row(group=str(key), advantage=advantage, num_tokens=length, index=i)
-            for i, (key, advantage, length) in enumerate(columns)
+            Row(group=str(group_number), advantage=advantage, num_tokens=length, index=i)
+            for i, (group_number, advantage, length) in enumerate(columns)
         ]
         # As in training, a weighting sees only rows with signal. A row whose tokens are all masked
         # out, as TRL masks truncated completions, has none.
-        self.signal = [i for i, row in enumerate(self.rows) if row.sign and row.num_tokens]
+        self.signal_indices = [i for i, row in enumerate(self.rows) if row.sign and row.num_tokens]
 
     def arrays_of_signal_rows(self) -> dict[str, Any]:
         """What the caller passed, by argument: per-token arrays of the rows with signal only."""
         arrays: dict[str, Any] = {
-            name: [values[i] for i in self.signal] for name, values in self.per_token.items()
+            argument: [values[i] for i in self.signal_indices]
+            for argument, values in self.per_token.items()
         }
         if self.group_R is not None:
             arrays["groups"] = self.group_R
@@ -202,13 +208,13 @@ class ArrayRows:
         """Weights of all rows in the caller's layout; 1 where a weighting decided nothing."""
         weights_by_row = unit_weights(self.rows)
         if signal_weights is not None:
-            for i, weights_T in zip(self.signal, signal_weights, strict=True):
+            for i, weights_T in zip(self.signal_indices, signal_weights, strict=True):
                 weights_by_row[i] = weights_T
         return self.layout.join(weights_by_row)
 
 
 def check_unembedding(values: NDArray[Any] | Tensor, arrays: Mapping[str, Any]) -> Tensor:
-    """The unembedding [V, D] beside the hidden states, which it must fit, as must the tokens."""
+    """The unembedding [V, D] on the device of the hidden states; raises if it does not fit them."""
     W = to_state_tensor("unembedding", values)
     if W.ndim != 2:
         raise PoiseError(f"unembedding has the shape {list(W.shape)}, not [V, D]")

@@ -38,41 +38,43 @@ def assign(
     log-probabilities for it; `mixture` says which rewards count.
     """
     ADVANTAGES.load(advantage)  # an unknown name fails even without groups
-    weights_of = TOKEN_WEIGHTS.load(weights)
-    weighting_settings = parse_settings(weights, weights_of, settings)
-    rows = [_rows(group, mixture.advantages(group, advantage)) for group in groups]
-    return (
-        rows
-        if weights == UNIFORM
-        else with_token_weights(rows, weights_of, weighting_settings, reader)
-    )
+    weigh_tokens = TOKEN_WEIGHTS.load(weights)
+    weighting_settings = parse_settings(weights, weigh_tokens, settings)
+    rows_by_group = [_group_rows(group, mixture.advantages(group, advantage)) for group in groups]
+    if weights == UNIFORM:
+        return rows_by_group
+    return with_token_weights(rows_by_group, weigh_tokens, weighting_settings, reader)
 
 
 def with_token_weights(
-    rows: Sequence[Sequence[Row]],
-    weights_of: Callable[..., Sequence[Floats] | None],
+    rows_by_group: Sequence[Sequence[Row]],
+    weigh_tokens: Callable[..., Sequence[Floats] | None],
     settings: Mapping[str, Any],
     reader: PolicyReader | None,
 ) -> list[list[Row]]:
     """The rows of every group, with token weights on those that have an advantage."""
-    signal_rows = [row for group in rows for row in group if row.sign]
+    signal_rows = [row for group in rows_by_group for row in group if row.sign]
     view = CreditView(signal_rows, reader)
-    weights = weights_of(view, **settings)
+    weights = weigh_tokens(view, **settings)
     # The update needs the same log-probabilities: if the weighting made the pass, keep them.
     if reader and view.logprobs_if_read is not None:
         reader.scores.update(
-            (r.name, x_T) for r, x_T in zip(signal_rows, view.logprobs_if_read, strict=True)
+            (row.name, logprobs_T)
+            for row, logprobs_T in zip(signal_rows, view.logprobs_if_read, strict=True)
         )
     if weights is None:
-        return [list(group) for group in rows]
-    weights_by_name = {row.name: w_T for row, w_T in zip(signal_rows, weights, strict=True)}
+        return [list(group) for group in rows_by_group]
+    weights_by_name = {
+        row.name: weights_T for row, weights_T in zip(signal_rows, weights, strict=True)
+    }
     return [
-        [replace(row, weights_T=weights_by_name.get(row.name)) for row in group] for group in rows
+        [replace(row, weights_T=weights_by_name.get(row.name)) for row in group]
+        for group in rows_by_group
     ]
 
 
 BOOLEANS = {"true": True, "false": False}
-KIND_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
+TYPE_PHRASES = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
 
 
 def parse_settings(
@@ -85,31 +87,35 @@ def parse_settings(
         if parameter.kind is parameter.KEYWORD_ONLY
     }
     parsed: dict[str, Any] = {}
-    for text in settings:
-        key, equals, value = (piece.strip() for piece in text.partition("="))
+    for setting in settings:
+        setting_name, equals, setting_value = (piece.strip() for piece in setting.partition("="))
         if not equals:
-            raise PoiseError(f"{option}: '{text}' is not name=value")
-        if key not in defaults:
+            raise PoiseError(f"{option}: '{setting}' is not name=value")
+        if setting_name not in defaults:
             if not defaults:
                 raise PoiseError(f"{option}: '{name}' has no settings")
-            raise PoiseError(f"{option}: {unknown_name(f'setting of {name}', key, defaults)}")
-        value_type = type(defaults[key])
+            raise PoiseError(
+                f"{option}: {unknown_name(f'setting of {name}', setting_name, defaults)}"
+            )
+        value_type = type(defaults[setting_name])
         try:
-            parsed[key] = BOOLEANS[value.lower()] if value_type is bool else value_type(value)
+            parsed[setting_name] = (
+                BOOLEANS[setting_value.lower()] if value_type is bool else value_type(setting_value)
+            )
         except (KeyError, ValueError):
             raise PoiseError(
-                f"{option}: {key} is {KIND_NAMES[value_type]}, not '{value}'"
+                f"{option}: {setting_name} is {TYPE_PHRASES[value_type]}, not '{setting_value}'"
             ) from None
     return parsed
 
 
 def check_settings(config: RunConfig) -> None:
     """Raise where credit.settings are not settings of credit.weights."""
-    name = config.credit.weights
-    parse_settings(name, TOKEN_WEIGHTS.load(name), config.credit.settings)
+    weighting_name = config.credit.weights
+    parse_settings(weighting_name, TOKEN_WEIGHTS.load(weighting_name), config.credit.settings)
 
 
-def _rows(group: Group, advantages_G: NDArray[np.float64]) -> list[Row]:
+def _group_rows(group: Group, advantages_G: NDArray[np.float64]) -> list[Row]:
     return [
         Row(
             group=group.key,

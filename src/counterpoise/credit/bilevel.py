@@ -7,7 +7,8 @@
 
 over the T tokens of one response that have an importance. All equal, or a single token: 1.
 arXiv:2601.07408. q = 0.25 and beta = 1 are those of its authors' README; another implementation
-(GRAIL's) has 0.4 and 2; which ones the paper used was not found. The floor is the code's.
+(GRAIL's) has 0.4 and 2; which ones the paper used was not found. The floor of 0.1 is that of the
+authors' code.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ def reshape_importance(
     return np.asarray(weights_T * T / weights_T.sum(), dtype=np.float32)
 
 
-def _quantile(x_T: NDArray[np.float64], share: float) -> float:
+def _quantile(values_T: NDArray[np.float64], share: float) -> float:
     """np.quantile(x, share), five times as fast for the few values that a response has."""
     # The two branches of the interpolation are numpy's: they make both ends exact.
-    x_T = np.sort(x_T)
-    position = share * (len(x_T) - 1)
+    values_T = np.sort(values_T)
+    position = share * (len(values_T) - 1)
     below = int(position)
     fraction = position - below
-    low, high = x_T[below], x_T[min(below + 1, len(x_T) - 1)]
+    low, high = values_T[below], values_T[min(below + 1, len(values_T) - 1)]
     return float(
         low + (high - low) * fraction if fraction < 0.5 else high - (high - low) * (1 - fraction)
     )

@@ -60,34 +60,38 @@ def sum_pushes(
     lengths_R = [row.num_tokens for row in view.rows]
     row_N = np.repeat(np.arange(len(view.rows)), lengths_R).astype(np.int64)
     group_R = np.empty(len(view.rows), dtype=np.int64)
-    for number, group in enumerate(view.groups):
-        group_R[group] = number
+    for group_number, group in enumerate(view.groups):
+        group_R[group] = group_number
     group_N = group_R[row_N]
     # One flat token axis over all rows; row and group numbers are the keys of the sets.
     c_N = torch.from_numpy(np.asarray(coefficients_R, np.float32)[row_N])
-    sums = CouplingSums(view_residuals(view), c_N)
-    batch_matrix = sums.signed_matrix(sums.chunks(np.arange(len(row_N)))) if include_batch else None
-    by_token, by_batch = sums.zeros(), sums.zeros()
+    coupling = CouplingSums(view_residuals(view), c_N)
+    batch_matrix = (
+        coupling.signed_matrix(coupling.chunks(np.arange(len(row_N)))) if include_batch else None
+    )
+    by_token, by_batch = coupling.zeros(), coupling.zeros()
 
-    def spread(indices: Tensor, R: Tensor, H: Tensor, squares: Tensor) -> None:
-        by_token[indices] = sums.A_N2[indices] * squares[..., None]
+    def record_pushes(indices: Tensor, R: Tensor, H: Tensor, squares: Tensor) -> None:
+        by_token[indices] = coupling.A_N2[indices] * squares[..., None]
         if batch_matrix is not None:
-            by_batch[indices] = sums.apply_matrix(batch_matrix, R, H)
+            by_batch[indices] = coupling.apply_matrix(batch_matrix, R, H)
 
     # One kernel gives the sums of both group and row, so it pays off for somewhat larger sets.
-    group_sets = sums.lay_out_sets(group_N, 4 * sums.break_even_size // 3 + sums.row_width)
-    by_group, by_row = sums.sums_within(group_sets, (group_N, row_N), spread)
+    group_sets = coupling.lay_out_sets(
+        group_N, 4 * coupling.break_even_size // 3 + coupling.row_width
+    )
+    by_group, by_row = coupling.sums_within(group_sets, (group_N, row_N), record_pushes)
     if group_sets.large_sets:  # these had no kernel, so their row sums are missing
-        row_sets = sums.lay_out_sets(
-            row_N, sums.break_even_size, np.concatenate(group_sets.large_sets)
+        row_sets = coupling.lay_out_sets(
+            row_N, coupling.break_even_size, np.concatenate(group_sets.large_sets)
         )
-        by_row += sums.sums_within(row_sets, (row_N,))[0]
+        by_row += coupling.sums_within(row_sets, (row_N,))[0]
     pushes = (
         torch.stack((by_token, by_row + by_token, by_group + by_token, by_batch))[:, :-1]
-        * sums.advantage_scale
+        * coupling.advantage_scale
     )
     # Sums over nested sets differ by rounding alone where nothing lies between them.
-    rounding = 2e-3 if sums.residuals.precision in HALF_DTYPES else 1e-6
+    rounding = 2e-3 if coupling.residuals.precision in HALF_DTYPES else 1e-6
     pushes_by_token, pushes_by_row, pushes_by_group, pushes_by_batch = pushes.float().cpu().numpy()
     return TokenPushes(pushes_by_token, pushes_by_row, pushes_by_group, pushes_by_batch, rounding)
 
@@ -99,12 +103,12 @@ def view_residuals(view: CreditView) -> Residuals:
         W = wide(W) / view.temperature
     tokens = np.concatenate(view.tokens)
     # float16 has three more bits of mantissa than bfloat16, and residuals fit its range.
-    half = hidden.is_cuda and hidden.dtype in HALF_DTYPES
-    precision = torch.float16 if half else None
+    is_half = hidden.is_cuda and hidden.dtype in HALF_DTYPES
+    precision = torch.float16 if is_half else None
     return Residuals(hidden, W, torch.from_numpy(tokens.astype(np.int64)), precision=precision)
 
 
 def split_tokens(values_N: NDArray[np.floating], rows: Sequence[Row]) -> list[Floats]:
     """Split a flat array over all tokens into one array [T] per row."""
-    ends = np.cumsum([row.num_tokens for row in rows])[:-1]
-    return np.split(values_N.astype(np.float32), ends)
+    row_ends = np.cumsum([row.num_tokens for row in rows])[:-1]
+    return np.split(values_N.astype(np.float32), row_ends)

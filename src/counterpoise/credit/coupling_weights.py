@@ -14,7 +14,7 @@ TINY = 1e-30
 
 
 def cancellation(view: CreditView, *, strength: float = 0.5, scope: str = "group") -> list[Floats]:
-    """Make hidden credit explicit that cancels between rollouts. Ours, after arXiv:2605.08666.
+    """Turn cancellation between rollouts into explicit credit. Ours, after arXiv:2605.08666.
 
         s_j = (u_j + d_j) / (|u_j| + |d_j|)            w_j = 1 + strength * sign(A_j) * s_j
         u_j = sum_{k: A_k > 0} A_k K_jk                d_j = sum_{k: A_k < 0} A_k K_jk
@@ -48,16 +48,14 @@ def cancellation(view: CreditView, *, strength: float = 0.5, scope: str = "group
     if not view.rows:
         return []
     pushes = sum_pushes(view, [row.advantage for row in view.rows], include_batch=scope == "batch")
-    pushes_by_others = (
-        pushes.by_batch if scope == "batch" else pushes.by_group
-    ) - pushes.by_row  # [N, 2]
-    pushes_by_others[np.abs(pushes_by_others) <= pushes.rounding * np.abs(pushes.by_row)] = 0
-    hidden_credit = pushes_by_others.sum(axis=1) / np.maximum(
-        np.abs(pushes_by_others).sum(axis=1), TINY
-    )
-    # Where a group has no other rollout the difference is rounding alone, zeroed above: s = 0.
-    sign = np.repeat([row.sign for row in view.rows], [row.num_tokens for row in view.rows])
-    return split_tokens(1 + strength * sign * hidden_credit, view.rows)
+    pushes_of_scope = pushes.by_batch if scope == "batch" else pushes.by_group
+    others_N2 = pushes_of_scope - pushes.by_row
+    # Where a group has no other rollout the difference is rounding alone: s must be exactly 0.
+    others_N2[np.abs(others_N2) <= pushes.rounding * np.abs(pushes.by_row)] = 0
+    total_push_N = np.abs(others_N2).sum(axis=1)
+    hidden_credit_N = others_N2.sum(axis=1) / np.maximum(total_push_N, TINY)
+    sign_N = np.repeat([row.sign for row in view.rows], [row.num_tokens for row in view.rows])
+    return split_tokens(1 + strength * sign_N * hidden_credit_N, view.rows)
 
 
 def nthr(
@@ -78,21 +76,21 @@ def nthr(
     training. It is the default here, because this is training; the text that was read does not
     state it. Right and wrong are the signs of A. A group without right rollouts: 1.
     """
-    weights = unit_weights(view.rows)
+    row_weights = unit_weights(view.rows)
     if not any(row.sign > 0 for row in view.rows):
-        return weights
+        return row_weights
     pushes = sum_pushes(view, [float(row.sign > 0) for row in view.rows])
     influence = split_tokens(pushes.by_group[:, 0], view.rows)
     for group in view.groups:
-        correct = [i for i in group if view.rows[i].sign > 0]
-        if not correct:
+        correct_rows = [i for i in group if view.rows[i].sign > 0]
+        if not correct_rows:
             continue
-        threshold = beta * min(float(np.mean(influence[i], dtype=np.float64)) for i in correct)
-        reduced_weight = abs(1 - 2 * len(correct) / len(group)) if by_rate else eta
+        threshold = beta * min(float(np.mean(influence[i], dtype=np.float64)) for i in correct_rows)
+        reduced_weight = abs(1 - 2 * len(correct_rows) / len(group)) if by_rate else eta
         for i in group:
             if view.rows[i].sign < 0:
-                weights[i][influence[i] > threshold] = reduced_weight
-    return weights
+                row_weights[i][influence[i] > threshold] = reduced_weight
+    return row_weights
 
 
 def thr(view: CreditView, *, p: float = 0.1, tau: float = 0.01) -> list[Floats]:
@@ -110,9 +108,9 @@ def thr(view: CreditView, *, p: float = 0.1, tau: float = 0.01) -> list[Floats]:
     """
     if abs(p) > 1:
         raise PoiseError(f"thr: p {p:g} would flip signs: choose -1 to 1")
-    weights = unit_weights(view.rows)
+    row_weights = unit_weights(view.rows)
     if not any(row.sign > 0 for row in view.rows):
-        return weights
+        return row_weights
     pushes = sum_pushes(view, [float(row.sign > 0) for row in view.rows])
     influence = split_tokens(pushes.by_group[:, 0], view.rows)
     for group in view.groups:
@@ -124,5 +122,5 @@ def thr(view: CreditView, *, p: float = 0.1, tau: float = 0.01) -> list[Floats]:
             continue
         for i, thr_T in hidden_rewards.items():
             is_dominant = np.abs(thr_T) > tau * mean_size
-            weights[i] = (is_dominant * (1 + p * np.sign(thr_T))).astype(np.float32)
-    return weights
+            row_weights[i] = (is_dominant * (1 + p * np.sign(thr_T))).astype(np.float32)
+    return row_weights

@@ -47,9 +47,8 @@ def kl_gradient(before_RD: Tensor, after_RD: Tensor, unembedding_V: Tensor) -> T
 
 def _chunks(before: Tensor, after: Tensor, W: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """Yield (rows of the chunk, log P0 [n, V], z [n, V])."""
-    chunk_size = max(
-        1, chunk_bytes(before.device) // (4 * 8 * len(W))
-    )  # a few float64 arrays [n, V] at once
+    # Four float64 arrays [n, V] exist at once.
+    chunk_size = max(1, chunk_bytes(before.device) // (4 * 8 * len(W)))
     for start in range(0, len(before), chunk_size):
         chunk = slice(start, start + chunk_size)
         h0, state_change = before[chunk], after[chunk] - before[chunk]
@@ -60,9 +59,11 @@ def _chunks(before: Tensor, after: Tensor, W: Tensor) -> Iterator[tuple[slice, T
 def mean_states(hidden_M: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
     """The mean of hidden[start:end] for every span: [R, D], in float32 at least."""
     lengths = np.array([end - start for start, end in spans])
-    span_n = np.repeat(np.arange(len(spans)), lengths)
+    span_of_state_n = np.repeat(np.arange(len(spans)), lengths)
     states = hidden_M[span_indices(spans, hidden_M.device)]
     wide_states = states if states.dtype == torch.float64 else states.float()
-    sums = wide_states.new_zeros(len(spans), wide_states.shape[1])
-    sums = sums.index_add(0, to_device(span_n, hidden_M.device, np.int64), wide_states)
-    return sums / to_device(lengths, hidden_M.device, np.float32)[:, None]
+    state_sums = wide_states.new_zeros(len(spans), wide_states.shape[1])
+    state_sums = state_sums.index_add(
+        0, to_device(span_of_state_n, hidden_M.device, np.int64), wide_states
+    )
+    return state_sums / to_device(lengths, hidden_M.device, np.float32)[:, None]

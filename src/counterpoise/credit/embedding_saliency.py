@@ -100,7 +100,7 @@ def token_saliency(
     ]
     rows = [truncated.row for truncated in truncated_rows]
 
-    def runs(
+    def forward_runs(
         batch_rows: Sequence[TruncatedRow], micro_tokens: int
     ) -> Iterator[tuple[list[TruncatedRow], RunForward]]:
         if is_half_on_gpu(policy.decoder.unembedding):
@@ -110,7 +110,7 @@ def token_saliency(
     def attempt(micro_tokens: int) -> list[tuple[list[TruncatedRow], Callable[[], Floats]]]:
         pending = []
         for batch in micro_batches(rows, micro_tokens):
-            for pass_rows, run in runs([truncated_rows[i] for i in batch], micro_tokens):
+            for pass_rows, run in forward_runs([truncated_rows[i] for i in batch], micro_tokens):
                 values_N = _measure_rows(policy, pass_rows, run, objective, measure, noise)
                 pending.append((pass_rows, to_host(values_N)))
         return pending
@@ -118,9 +118,11 @@ def token_saliency(
     # Without gradients of weights the backward pass is a third of the matrix products.
     with frozen_weights(policy.model):
         pending = reader.micro_batch.run_rows(attempt, rows) if rows else []
-    for pass_rows, values_of in pending:
-        ends = np.cumsum([truncated.num_inputs for truncated in pass_rows])
-        for truncated, values_t in zip(pass_rows, np.split(values_of(), ends[:-1]), strict=True):
+    for pass_rows, fetch_values in pending:
+        row_ends = np.cumsum([truncated.num_inputs for truncated in pass_rows])
+        for truncated, values_t in zip(
+            pass_rows, np.split(fetch_values(), row_ends[:-1]), strict=True
+        ):
             T = view.rows[truncated.view_index].num_tokens
             yield truncated.view_index, np.pad(values_t, (0, T - len(values_t)))
     for i in set(objective_spans) - {truncated.view_index for truncated in truncated_rows}:
@@ -157,13 +159,13 @@ def _measure_rows(
         embedded_N = F.embedding(flat_N, policy.decoder.embedding.weight)
         leaf_N = embedded_N.clone()
         if noise is not None:
-            spans = [noise.spans[truncated.view_index] for truncated in pass_rows]
+            noise_spans = [noise.spans[truncated.view_index] for truncated in pass_rows]
             starts = np.cumsum([0, *map(len, inputs[:-1])]).tolist()
             noisy_spans = [
-                (row_start, row_start + e - s)
-                for row_start, (s, e) in zip(starts, spans, strict=True)
+                (row_start, row_start + end - start)
+                for row_start, (start, end) in zip(starts, noise_spans, strict=True)
             ]
-            noise_nD = noise.values_nD[span_indices(spans, policy.device)].to(leaf_N.dtype)
+            noise_nD = noise.values_nD[span_indices(noise_spans, policy.device)].to(leaf_N.dtype)
             leaf_N.index_add_(0, span_indices(noisy_spans, policy.device), noise_nD)
     targets = [
         truncated.row.content.response_tokens[truncated.objective_start :]
@@ -192,10 +194,13 @@ def _runs_after_prompts(
     contents = [truncated.row.content for truncated in truncated_rows]
     prompts = [content.prompt_tokens for content in contents]
     # One token per response is enough to cache the prompts: each copy then starts at token 0.
-    packing = pack(prompts, [c.response_tokens[:1] for c in contents], policy.device)
+    packing = pack(prompts, [content.response_tokens[:1] for content in contents], policy.device)
     policy.decoder.reserve(packing.longest)
     originals = OriginalRows(policy, packing)
-    copies = [RowCopy(r, 0, content.response_tokens[:-1]) for r, content in enumerate(contents)]
+    copies = [
+        RowCopy(row_number, 0, content.response_tokens[:-1])
+        for row_number, content in enumerate(contents)
+    ]
     if policy.device.type == "cpu":
         micro_tokens = min(micro_tokens, MAX_CPU_TOKENS)
     for batch in originals.copy_batches(copies, micro_tokens):
@@ -235,11 +240,11 @@ def _packed_run(
 @contextmanager
 def frozen_weights(model: nn.Module) -> Iterator[None]:
     """Within this context no gradient of a weight is computed."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    for parameter in trained:
+    trained_parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter in trained_parameters:
         parameter.requires_grad_(False)
     try:
         yield
     finally:
-        for parameter in trained:
+        for parameter in trained_parameters:
             parameter.requires_grad_(True)

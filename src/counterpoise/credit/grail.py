@@ -28,7 +28,7 @@ from counterpoise.model.head import token_logprobs
 from counterpoise.types import Floats
 
 EPSILON = 1e-8
-ADVANTAGE_SIGNS = {"wrong": (-1,), "correct": (1,), "both": (-1, 1)}  # signs of the advantage
+ADVANTAGE_SIGNS = {"wrong": (-1,), "correct": (1,), "both": (-1, 1)}  # by the setting `which`
 
 
 def weights(

@@ -38,8 +38,8 @@ def weights(
         for direction in (1, -1):  # from the start, from the end
             lengths_G = conflict_lengths(signs_G, tokens_G, direction)
             for i, conflict_length in zip(group, lengths_G, strict=True):
-                from_here = row_weights[i][::direction]  # a numpy view: changed in place
-                from_here[:conflict_length] *= boost if view.rows[i].sign > 0 else 0
+                directed_weights = row_weights[i][::direction]  # a numpy view: changed in place
+                directed_weights[:conflict_length] *= boost if view.rows[i].sign > 0 else 0
     # Entropies cost a pass of the policy: skip it where they cannot change anything.
     if penalty or ceiling < np.inf:
         for row, weights_T, entropies_T in zip(view.rows, row_weights, view.entropies, strict=True):

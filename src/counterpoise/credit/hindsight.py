@@ -25,9 +25,9 @@ def rlsd(
 
     Teacher and student are the policy that sampled, with and without the hint in its prompt; the
     trainer makes both passes, so an uninformative hint gives 1. lam = 0, or a problem without a
-    reference answer: 1. arXiv:2604.03128. mix = 0.5, fade = 50 and clip = 0.2 are the paper's (by a
-    reading note); it syncs its teacher every 10 steps, here it is always the current policy, as in
-    SDPG's code. The wording of the hint is chosen here.
+    reference answer: 1. arXiv:2604.03128. mix = 0.5, fade = 50 and clip = 0.2 are the paper's (by
+    notes on it, not its text). There the teacher is synced every 10 steps; here it is always the
+    current policy, as in SDPG's code. The wording of the hint is chosen here.
     """
     lam = faded_mix(mix, fade, view.iteration)
     if lam == 0:
@@ -98,15 +98,15 @@ def serl(
             )
             for row in rows
         ]
-        encoded = {prompt: policy.encode(prompt) for prompt in dict.fromkeys(prompts)}
-        teacher = CreditView(rows, reader).logprobs_with_prompts(
-            [encoded[prompt] for prompt in prompts]
+        encoded_prompts = {prompt: policy.encode(prompt) for prompt in dict.fromkeys(prompts)}
+        teacher_logprobs = CreditView(rows, reader).logprobs_with_prompts(
+            [encoded_prompts[prompt] for prompt in prompts]
         )
-        for i, teacher_T in zip(indices, teacher, strict=True):
+        for i, teacher_T in zip(indices, teacher_logprobs, strict=True):
             row = view.rows[i]
-            span = slice(*row.content.turns[turn].action)
-            row_weights[i][span] = trust_weights(
-                teacher_T[span], view.logprobs[i][span], row.sign, lam, clip
+            action_span = slice(*row.content.turns[turn].action)
+            row_weights[i][action_span] = trust_weights(
+                teacher_T[action_span], view.logprobs[i][action_span], row.sign, lam, clip
             )
     return row_weights
 

@@ -18,8 +18,8 @@ HINT_TEMPLATE = "{problem}\nThe answer is {answer}."
 def hinted_prompts(policy: Policy, rows: Sequence[Row]) -> list[Ints]:
     """The prompt of every row with the reference answer added, encoded."""
     questions = [(row.content.prompt, row.content.answer) for row in rows]
-    encoded = {
+    encoded_prompts = {
         (problem, answer): policy.encode(HINT_TEMPLATE.format(problem=problem, answer=answer))
         for problem, answer in dict.fromkeys(questions)
     }
-    return [encoded[problem_and_answer] for problem_and_answer in questions]
+    return [encoded_prompts[problem_and_answer] for problem_and_answer in questions]

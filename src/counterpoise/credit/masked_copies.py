@@ -82,13 +82,13 @@ class FusedCopyAttention:
 
         lengths_C, query_C2 = np.array([len(copy.tokens) for copy in copies]), np.array(query_spans)
         assert (query_C2[:, 1] == lengths_C).all()
-        own_spans, shared_spans = _side_by_side(lengths_C), cache.shared_spans(copies)
-        query_runs = own_spans, _side_by_side(query_C2[:, 1] - query_C2[:, 0])
-        group, device = decoder.heads // decoder.kv_heads, decoder.device
+        own_spans, shared_spans = _consecutive_spans(lengths_C), cache.shared_spans(copies)
+        query_runs = own_spans, _consecutive_spans(query_C2[:, 1] - query_C2[:, 0])
+        queries_per_key, device = decoder.heads // decoder.kv_heads, decoder.device
         self.cache = cache
         self.all_queries, self.last_layer_queries = (
             make_copy_blocks(
-                np.concatenate((queries, own_spans, *shared_spans), axis=1), group, device
+                np.concatenate((queries, own_spans, *shared_spans), axis=1), queries_per_key, device
             )
             for queries in query_runs
         )
@@ -101,7 +101,8 @@ class FusedCopyAttention:
         return attend_copies(q, k, v, self.cache.keys[layer], self.cache.values[layer], blocks)
 
 
-def _side_by_side(lengths_C: LengthArray) -> SpanArray:
+def _consecutive_spans(lengths_C: LengthArray) -> SpanArray:
+    """(start, length) of copies that lie one after the other on a token axis."""
     return np.stack((np.cumsum(lengths_C) - lengths_C, lengths_C), axis=1)
 
 
@@ -121,14 +122,12 @@ class PaddedCopyAttention:
         device, S = decoder.device, int(shared_C.max())
         shared_index = np.zeros((len(copies), S), dtype=np.int64)
         for copy_number, copy_spans in enumerate(zip(*shared_spans, strict=True)):
-            ranges = [np.arange(start, start + length) for start, length in copy_spans]
-            shared_index[copy_number, : shared_C[copy_number]] = np.concatenate(ranges)
+            index_ranges = [np.arange(start, start + length) for start, length in copy_spans]
+            shared_index[copy_number, : shared_C[copy_number]] = np.concatenate(index_ranges)
         own_index, _ = _padded_positions(np.zeros_like(lengths_C), lengths_C)
         self.cache = cache
-        self.shared_index, self.own_index = (
-            to_device(shared_index, device),
-            to_device(own_index, device, np.int64),
-        )
+        self.shared_index = to_device(shared_index, device)
+        self.own_index = to_device(own_index, device, np.int64)
         all_spans = [(0, length) for length in lengths_C.tolist()]
         self.all_queries, self.last_layer_queries = (
             _PaddedQueries(decoder, spans, shared_C, (S, own_index.shape[1]))
@@ -147,16 +146,15 @@ class PaddedCopyAttention:
             return joined.transpose(1, 2)
 
         (C, Q), K = queries.token_index.shape, k.shape[1]
-        folded = gather_rows(q, queries.token_index).view(
-            C, Q, K, -1, q.shape[2]
-        )  # queries by key head
-        out = F.scaled_dot_product_attention(
+        # Query heads that share a key head become further queries of that key head.
+        folded = gather_rows(q, queries.token_index).view(C, Q, K, -1, q.shape[2])
+        attended = F.scaled_dot_product_attention(
             folded.permute(0, 2, 3, 1, 4).flatten(2, 3),
             join_shared_and_own(self.cache.keys[layer], k),
             join_shared_and_own(self.cache.values[layer], v),
             attn_mask=queries.mask,
         )
-        unfolded = out.view(C, K, -1, Q, q.shape[2]).permute(0, 3, 1, 2, 4)
+        unfolded = attended.view(C, K, -1, Q, q.shape[2]).permute(0, 3, 1, 2, 4)
         return unfolded.reshape(C * Q, q.shape[1], -1).index_select(0, queries.unpadded_n)
 
 
@@ -202,10 +200,11 @@ def _padded_positions(start_C: np.ndarray, counts_C: np.ndarray) -> tuple[np.nda
     return (np.cumsum(counts_C) - counts_C)[:, None] + offset, start_C[:, None] + offset
 
 
-# Tokens of a pass without padding over those of a training pass: it keeps no activations.
+# A pass without padding takes this many times the tokens of a training pass, because it keeps no
+# activations.
 COPY_PASS_FACTOR = 8
-MAX_LENGTH_RATIO = 1.15  # of a copy to the mean of those it would be padded with
-MAX_KEYS_FACTOR = 8  # padded keys of a pass, for each of its tokens
+MAX_LENGTH_RATIO = 1.15  # of a copy's length to the mean length of its batch so far
+MAX_KEYS_FACTOR = 8  # padded keys that a pass may have for each of `micro_tokens`
 
 
 class OriginalRows:
@@ -226,28 +225,28 @@ class OriginalRows:
         """
         run_lengths = [len(copy.tokens) for copy in copies]
         total_lengths = (self._shared_lengths(copies) + run_lengths).tolist()
-        order = list(range(len(copies)))
+        copy_order = list(range(len(copies)))
         if self.pads_attention:
-            order.sort(key=lambda i: run_lengths[i])
+            copy_order.sort(key=lambda i: run_lengths[i])
         batch: list[int] = []
-        tokens = longest = 0
-        for i in order:
+        batch_tokens = longest_total = 0
+        max_tokens = micro_tokens if self.pads_attention else COPY_PASS_FACTOR * micro_tokens
+        for i in copy_order:
             run_length, total_length = run_lengths[i], total_lengths[i]
-            is_full = tokens + run_length > (
-                micro_tokens if self.pads_attention else COPY_PASS_FACTOR * micro_tokens
-            )
+            is_full = batch_tokens + run_length > max_tokens
             # With padding, also bound the padded keys and the waste by copies of unequal length.
             if self.pads_attention:
-                is_full |= (len(batch) + 1) * max(
-                    longest, total_length
-                ) > MAX_KEYS_FACTOR * micro_tokens
-                enough_tokens = tokens > micro_tokens / 8
-                is_full |= enough_tokens and run_length > MAX_LENGTH_RATIO * tokens / len(batch)
+                padded_keys = (len(batch) + 1) * max(longest_total, total_length)
+                is_full |= padded_keys > MAX_KEYS_FACTOR * micro_tokens
+                enough_tokens = batch_tokens > micro_tokens / 8
+                length_limit = MAX_LENGTH_RATIO * batch_tokens / max(1, len(batch))
+                is_full |= enough_tokens and run_length > length_limit
             if batch and is_full:
                 yield batch
-                batch, tokens, longest = [], 0, 0
+                batch, batch_tokens, longest_total = [], 0, 0
             batch.append(i)
-            tokens, longest = tokens + run_length, max(longest, total_length)
+            batch_tokens += run_length
+            longest_total = max(longest_total, total_length)
         if batch:
             yield batch
 
@@ -265,9 +264,9 @@ class OriginalRows:
         # Copies lie side by side on one token axis; positions continue after prompt and prefix.
         lengths = np.array([len(copy.tokens) for copy in copies])
         first_positions = self._shared_lengths(copies)
-        starts = np.cumsum(lengths) - lengths
-        offset = np.arange(lengths.sum()) - np.repeat(starts, lengths)
-        flat_spans = np.array(query_spans) + starts[:, None]
+        copy_starts = np.cumsum(lengths) - lengths
+        offsets_n = np.arange(lengths.sum()) - np.repeat(copy_starts, lengths)
+        flat_spans = np.array(query_spans) + copy_starts[:, None]
         decoder, device = self.policy.decoder, self.policy.device
         decoder.reserve(int((first_positions + lengths).max()))
         is_fused = embedded_n is None and not self.pads_attention
@@ -278,7 +277,7 @@ class OriginalRows:
         with torch.set_grad_enabled(embedded_n is not None):
             return decoder(
                 to_device(np.concatenate([copy.tokens for copy in copies]), device, np.int64),
-                to_device(np.repeat(first_positions, lengths) + offset, device, np.int64),
+                to_device(np.repeat(first_positions, lengths) + offsets_n, device, np.int64),
                 attend,
                 embedded_N=embedded_n,
                 output_indices_n=span_indices(flat_spans, device),

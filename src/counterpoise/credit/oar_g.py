@@ -1,4 +1,4 @@
-"""OAR-G: how much a little noise on a token's embedding would change the answer, by one backward.
+"""OAR-G: weight tokens by how much noise on their embeddings would change the answer.
 
     n ~ N(0, noise^2) on the reasoning tokens     P0 clean, P with noise     J = KL(P0 || P)
     I_t = | <dJ/de_t, e_t> |                      w = bi-level reshaping of I (credit/bilevel.py)
@@ -69,13 +69,13 @@ def gradient_importance(
         W = policy.decoder.unembedding
         if is_joint:
             return -sum_of_mean_logprobs(inputs, W)
-        clean = [hidden[i][slice(*objective_spans[i])] for i in inputs.rows]
+        clean_hidden = [hidden[i][slice(*objective_spans[i])] for i in inputs.rows]
         clean_states, noisy_states = (
-            mean_states(h, inputs.spans) for h in (torch.cat(clean), inputs.hidden_n)
+            mean_states(states, inputs.spans)
+            for states in (torch.cat(clean_hidden), inputs.hidden_n)
         )
-        return (
-            kl_gradient(clean_states, noisy_states.detach(), W) * noisy_states
-        ).sum()  # a scalar with the KL's gradient
+        # Not the KL itself, but a scalar that has its gradient.
+        return (kl_gradient(clean_states, noisy_states.detach(), W) * noisy_states).sum()
 
     return token_saliency(
         view, objective_spans, objective, gradient_times_input, draw_noise(view, boxes, noise)
@@ -86,19 +86,19 @@ def draw_noise(view: CreditView, boxes: dict[int, AnswerSpan], size: float) -> E
     """Noise for the reasoning tokens of all rows, drawn at once: passes do not affect it."""
     policy, reader = view.policy, view.reader
     assert reader is not None
-    ends = np.cumsum([0, *(box.box_start for box in boxes.values())]).tolist()
+    span_bounds = np.cumsum([0, *(box.box_start for box in boxes.values())]).tolist()
     # A seed of its own for each iteration: a resumed run draws the same noise.
     generator = torch.Generator(policy.device)
     generator.manual_seed(seed_for(reader.seed, "oar_g", reader.iteration))
     embedding = policy.decoder.embedding.weight
     values_nD = torch.randn(
-        ends[-1],
+        span_bounds[-1],
         embedding.shape[1],
         generator=generator,
         device=embedding.device,
         dtype=embedding.dtype,
     )
-    return EmbeddingNoise(size * values_nD, dict(zip(boxes, pairwise(ends), strict=True)))
+    return EmbeddingNoise(size * values_nD, dict(zip(boxes, pairwise(span_bounds), strict=True)))
 
 
 def sum_of_mean_logprobs(inputs: ObjectiveInputs, W: Tensor) -> Tensor:

@@ -12,8 +12,9 @@ half of the budget masks single tokens, from the answer backwards: a copy is che
 that is where answers were found to depend on single tokens. The other half masks spans of the
 remaining tokens, which share the importance of their span. `passes = 0` masks every token alone.
 
-arXiv:2601.07408; compare = last is that of the authors' README, the paper's own was not found. 7
-passes, and spans, are chosen here. A model without a padding token uses its end token.
+arXiv:2601.07408. compare = last is that of the authors' README; the paper's own choice was not
+found. The 7 passes and the spans are chosen here. A model without a padding token uses its end
+token.
 """
 
 from __future__ import annotations
@@ -87,9 +88,9 @@ def masking_importance(
     for i, box in boxes.items():
         row, (start, end) = view.rows[i], outcome_span(box, compare)
         # Tokens of a row in a forward pass of the batch: a prompt is run once for all its rows.
-        tokens = row.num_tokens + len(row.content.prompt_tokens) / group_size[i]
+        tokens_per_pass = row.num_tokens + len(row.content.prompt_tokens) / group_size[i]
         mask_spans = choose_mask_spans(
-            box.box_start, end - 1, (passes - 1) * tokens if passes else np.inf
+            box.box_start, end - 1, (passes - 1) * tokens_per_pass if passes else np.inf
         )
         masked_rows.append(MaskedRow(truncate_row(row, end), (start, end), mask_spans))
     rows = [masked_row.row for masked_row in masked_rows]
@@ -104,9 +105,9 @@ def masking_importance(
         return pending
 
     view_indices = list(boxes)
-    for batch, values_of in reader.micro_batch.run_rows(attempt, rows) if rows else []:
-        ends = np.cumsum([len(masked_rows[i].mask_spans) for i in batch])
-        for i, values_K in zip(batch, np.split(values_of(), ends[:-1]), strict=True):
+    for batch, fetch_importance in reader.micro_batch.run_rows(attempt, rows) if rows else []:
+        span_ends = np.cumsum([len(masked_rows[i].mask_spans) for i in batch])
+        for i, values_K in zip(batch, np.split(fetch_importance(), span_ends[:-1]), strict=True):
             lengths_K = np.array([end - start for start, end in masked_rows[i].mask_spans])
             yield view_indices[i], np.repeat(values_K / lengths_K.astype(np.float32), lengths_K)
 
@@ -117,19 +118,20 @@ def choose_mask_spans(reasoning: int, inputs: int, budget: float) -> list[Span]:
     A masked copy runs from its span to the last of the `inputs`. Half of the budget masks single
     tokens, from the last one backwards; the rest masks spans of the remaining tokens.
     """
-    costs = inputs - np.arange(reasoning)[::-1]  # of masking single tokens, the last one first
-    if costs.sum() <= budget:
+    # Costs of masking single tokens, the last one first.
+    single_costs = inputs - np.arange(reasoning)[::-1]
+    if single_costs.sum() <= budget:
         return list(pairwise(range(reasoning + 1)))
-    num_singles = int(np.searchsorted(np.cumsum(costs), budget / 2, side="right"))
-    budget -= costs[:num_singles].sum()
+    num_singles = int(np.searchsorted(np.cumsum(single_costs), budget / 2, side="right"))
+    budget -= single_costs[:num_singles].sum()
     remaining = reasoning - num_singles
     # A span costs about inputs - remaining / 2 tokens: start from an upper bound of their number.
-    bound = int((budget - remaining / 2) / (inputs - remaining / 2)) + 1
-    num_spans = min(remaining, max(1, bound))
+    max_spans = int((budget - remaining / 2) / (inputs - remaining / 2)) + 1
+    num_spans = min(remaining, max(1, max_spans))
     while num_spans > 1 and (inputs - _even_bounds(remaining, num_spans)[:-1]).sum() > budget:
         num_spans -= 1
     bounds = _even_bounds(remaining, num_spans).tolist()
-    return [*pairwise(bounds), *((t, t + 1) for t in range(remaining, reasoning))]
+    return [*pairwise(bounds), *((token, token + 1) for token in range(remaining, reasoning))]
 
 
 def _even_bounds(tokens: int, parts: int) -> NDArray[np.int64]:
@@ -160,21 +162,22 @@ def _span_importance(
         policy, originals.hidden_N[span_indices(predictors, policy.device)], masked_rows
     )
     # Batches reorder the copies by length: remember the order to undo it at the end.
-    order: list[int] = []
-    values: list[Tensor] = []
+    copy_order: list[int] = []
+    importances: list[Tensor] = []
     for batch in originals.copy_batches(copies, micro_tokens):
         batch_copies = [copies[i] for i in batch]
         hidden_n = originals.run_copies(
-            batch_copies, [masked_rows[c.row].predictors(-c.prefix_length) for c in batch_copies]
+            batch_copies,
+            [masked_rows[copy.row].predictors(-copy.prefix_length) for copy in batch_copies],
         )
         masked = summarise(policy, hidden_n, [masked_rows[copy.row] for copy in batch_copies])
         clean = clean_R[to_device(np.array([copy.row for copy in batch_copies]), policy.device)]
         if compare == "answer_joint":
-            values.append((clean - masked).clamp(min=0).double())
+            importances.append((clean - masked).clamp(min=0).double())
         else:
-            values.append(kl_divergence(clean, masked, policy.decoder.unembedding))
-        order += batch
-    return torch.cat(values)[to_device(np.argsort(order), policy.device)]
+            importances.append(kl_divergence(clean, masked, policy.decoder.unembedding))
+        copy_order += batch
+    return torch.cat(importances)[to_device(np.argsort(copy_order), policy.device)]
 
 
 def _masked_copies(policy: Policy, row_number: int, masked_row: MaskedRow) -> Iterator[RowCopy]:
@@ -191,26 +194,21 @@ def _mean_outcome_states(
     policy: Policy, hidden_n: Tensor, masked_rows: Sequence[MaskedRow]
 ) -> Tensor:
     """The mean hidden state at the outcome tokens of each row: [R, D]."""
-    ends = np.cumsum(
-        [
-            0,
-            *(
-                end - start
-                for start, end in (masked_row.outcome_span for masked_row in masked_rows)
-            ),
-        ]
-    )
-    return mean_states(hidden_n, list(pairwise(ends.tolist())))
+    spans = [masked_row.outcome_span for masked_row in masked_rows]
+    bounds = np.cumsum([0, *(end - start for start, end in spans)])
+    return mean_states(hidden_n, list(pairwise(bounds.tolist())))
 
 
 def _outcome_logprobs(policy: Policy, hidden_n: Tensor, masked_rows: Sequence[MaskedRow]) -> Tensor:
     """The joint log-probability of the outcome tokens of each row: [R]."""
-    tokens = [
+    outcome_tokens = [
         masked_row.row.content.response_tokens[slice(*masked_row.outcome_span)]
         for masked_row in masked_rows
     ]
-    targets_n = to_device(np.concatenate(tokens), policy.device, np.int64)
+    targets_n = to_device(np.concatenate(outcome_tokens), policy.device, np.int64)
     logprobs_n, _ = token_logprobs(hidden_n, policy.decoder.unembedding, targets_n)
-    row_n = np.repeat(np.arange(len(masked_rows)), [len(row_tokens) for row_tokens in tokens])
-    sums = logprobs_n.new_zeros(len(masked_rows))
-    return sums.index_add(0, to_device(row_n, policy.device), logprobs_n)
+    row_n = np.repeat(
+        np.arange(len(masked_rows)), [len(row_tokens) for row_tokens in outcome_tokens]
+    )
+    logprob_sums = logprobs_n.new_zeros(len(masked_rows))
+    return logprob_sums.index_add(0, to_device(row_n, policy.device), logprobs_n)

@@ -50,7 +50,7 @@ def weights_from_importance(
     quantile: float,
     boost: float,
 ) -> list[Floats]:
-    """Token weights of every row from pairs (row, I of its tokens from the first one on)."""
+    """Token weights of every row; `importances` yields (row, I of its tokens from the start)."""
     # Answer tokens and rollouts without an importance keep a weight of 1.
     row_weights = unit_weights(view.rows)
     for i, importance_T in importances:

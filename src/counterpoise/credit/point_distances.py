@@ -84,24 +84,24 @@ def span_token_shares(lengths_B: Tensor, longest: int, width: int, stride: int) 
 
 
 def chamfer_sides(
-    C: Tensor, x: Tensor, y: Tensor, width: int, stride: int
+    C: Tensor, shares_x: Tensor, shares_y: Tensor, width: int, stride: int
 ) -> tuple[Tensor, Tensor]:
     """Mean nearest distance from x and from y, each [B, K, L].
 
-    x [B, T, K] and y [B, U, L] are the token shares of the spans.
+    shares_x [B, T, K] and shares_y [B, U, L] are the token shares of the spans.
     """
     # Minima over spans are max-pools of -C, which torch computes for all spans at once.
-    near = -C
-    from_x = x.mT @ span_maxima(near, width, stride)
-    from_y = span_maxima(near.mT, width, stride).mT @ y
+    negated_C = -C
+    from_x = shares_x.mT @ span_maxima(negated_C, width, stride)
+    from_y = span_maxima(negated_C.mT, width, stride).mT @ shares_y
     return from_x.neg_(), from_y.neg_()
 
 
-def mean_distances(C: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Mean distance between every pair of spans [B, K, L]; x and y as in `chamfer_sides`."""
-    return x.mT @ (C @ y)
+def mean_distances(C: Tensor, shares_x: Tensor, shares_y: Tensor) -> Tensor:
+    """Mean distance between every pair of spans [B, K, L]; shares as in `chamfer_sides`."""
+    return shares_x.mT @ (C @ shares_y)
 
 
-def span_maxima(x: Tensor, width: int, stride: int) -> Tensor:
+def span_maxima(values: Tensor, width: int, stride: int) -> Tensor:
     """[B, R, T] -> [B, R, K]: the largest value in every span."""
-    return F.max_pool1d(x, min(width, x.shape[2]), stride, ceil_mode=True)
+    return F.max_pool1d(values, min(width, values.shape[2]), stride, ceil_mode=True)

@@ -1,4 +1,4 @@
-"""Combining several rewards of a rollout into one advantage: which rewards, weighted how."""
+"""Combine several rewards of a rollout into one advantage: which rewards, and their shares."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ class RewardMixture:
     name: str = "sum"
     shares: Mapping[str, float] = field(default_factory=dict)
 
-    def advantages(self, group: Group, credit: str) -> NDArray[np.float64]:
+    def advantages(self, group: Group, advantage_name: str) -> NDArray[np.float64]:
         """Advantages of the group's rollouts by the named advantage function."""
-        advantages_of = ADVANTAGES.load(credit)
+        compute_advantages = ADVANTAGES.load(advantage_name)
         advantages_G: NDArray[np.float64]
         if not self.shares:
-            advantages_G = advantages_of(group.rewards_G)
+            advantages_G = compute_advantages(group.rewards_G)
             return advantages_G
         rewards_KG = np.stack(
-            [group.rewards_G, *(extra_rewards(group, name) for name in self.shares)]
+            [group.rewards_G, *(extra_rewards(group, reward_name) for reward_name in self.shares)]
         )
         shares_K = np.array([1.0, *self.shares.values()])
-        advantages_G = MIXTURES.load(self.name)(advantages_of, rewards_KG, shares_K)
+        advantages_G = MIXTURES.load(self.name)(compute_advantages, rewards_KG, shares_K)
         return advantages_G
 
 
@@ -46,21 +46,25 @@ def configured_mixture(config: RunConfig) -> RewardMixture:
     return RewardMixture(config.credit.mixture, extra_reward_shares(config.verify.also))
 
 
-def extra_rewards(group: Group, name: str) -> NDArray[np.float64]:
-    """Values of the extra reward `name` [G], in the order of the rollouts."""
-    if any(name not in rollout.extra_rewards for rollout in group.rollouts):
+def extra_rewards(group: Group, reward_name: str) -> NDArray[np.float64]:
+    """Values of the extra reward `reward_name` [G], in the order of the rollouts."""
+    if any(reward_name not in rollout.extra_rewards for rollout in group.rollouts):
         raise PoiseError(
-            f"group '{group.key}' has no reward '{name}': sample it again, or remove the reward "
-            "from verify.also"
+            f"group '{group.key}' has no reward '{reward_name}': sample it again, or remove the "
+            "reward from verify.also"
         )
-    return np.array([rollout.extra_rewards[name] for rollout in group.rollouts], dtype=np.float64)
+    return np.array(
+        [rollout.extra_rewards[reward_name] for rollout in group.rollouts], dtype=np.float64
+    )
 
 
 Array = NDArray[np.float64]
 EPSILON = np.finfo(np.float64).eps
 
 
-def mix_by_sum(credit: Callable[[Array], Array], rewards_KG: Array, shares_K: Array) -> Array:
+def mix_by_sum(
+    compute_advantages: Callable[[Array], Array], rewards_KG: Array, shares_K: Array
+) -> Array:
     """A = credit(sum_k share_k r_k): the rewards of a rollout are added, then normalised together.
 
     This is ordinary reward shaping (DAPO's overlong punishment, arXiv:2503.14476). Within a group
@@ -69,15 +73,17 @@ def mix_by_sum(credit: Callable[[Array], Array], rewards_KG: Array, shares_K: Ar
     """
     total_G = shares_K @ rewards_KG
     rounding_G = len(shares_K) * EPSILON * (np.abs(shares_K) @ np.abs(rewards_KG))
-    return credit(np.where(np.abs(total_G) <= rounding_G, 0.0, total_G))
+    return compute_advantages(np.where(np.abs(total_G) <= rounding_G, 0.0, total_G))
 
 
-CANCELLED_SHARE = (
-    1e-4  # of the components' size: what is left of +1 and -1 by the epsilons next to the stds
-)
+# A mixture below this share of its components' size counts as cancelled: +1 and -1 do not cancel
+# exactly, because every std has an epsilon added to it.
+CANCELLED_SHARE = 1e-4
 
 
-def mix_decoupled(credit: Callable[[Array], Array], rewards_KG: Array, shares_K: Array) -> Array:
+def mix_decoupled(
+    compute_advantages: Callable[[Array], Array], rewards_KG: Array, shares_K: Array
+) -> Array:
     """A = sum_k share_k credit(r_k) / sum_k share_k: normalise each reward, then mix.
 
     CRPO's decoupled group normalisation, arXiv:2605.25511: A = 0.5 GN(task) + 0.5 GN(style), with
@@ -91,7 +97,7 @@ def mix_decoupled(credit: Callable[[Array], Array], rewards_KG: Array, shares_K:
     which the z-score of a group, all of one role, undoes; and the factor (1 - 0.02 H_b) of a
     rollout.
     """
-    advantages_KG = np.stack([credit(rewards_G) for rewards_G in rewards_KG])
+    advantages_KG = np.stack([compute_advantages(rewards_G) for rewards_G in rewards_KG])
     mixture_G: Array = shares_K @ advantages_KG / shares_K.sum()
     size_G = shares_K @ np.abs(advantages_KG) / shares_K.sum()
     return np.where(np.abs(mixture_G) < CANCELLED_SHARE * size_G, 0.0, mixture_G)

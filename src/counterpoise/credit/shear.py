@@ -140,11 +140,11 @@ def group_scales(view: CreditView, hidden_N: Tensor, length_R: IndexArray) -> Fl
     dtype = torch.promote_types(hidden_N.dtype, torch.float32)  # float64 must not be narrowed
     norm_N = torch.linalg.vector_norm(hidden_N, dim=1, dtype=dtype).double().cpu().numpy()
     group_R = np.empty(len(length_R), dtype=np.int64)
-    for number, group in enumerate(view.groups):
-        group_R[group] = number
+    for group_number, group in enumerate(view.groups):
+        group_R[group] = group_number
     group_N = np.repeat(group_R, length_R)
-    means = np.bincount(group_N, weights=norm_N) / np.bincount(group_N)
-    return np.maximum(means, 1e-30).astype(np.float32)[group_R]
+    mean_norms = np.bincount(group_N, weights=norm_N) / np.bincount(group_N)
+    return np.maximum(mean_norms, 1e-30).astype(np.float32)[group_R]
 
 
 def opposed_span_distances(
@@ -168,47 +168,52 @@ def opposed_span_distances(
 def span_pair_distances(
     spans: HiddenSpans, rows: IndexArray, distance: str, width: int, stride: int
 ) -> tuple[Tensor, Tensor]:
-    """The same for any pairs of rows [B, 2]; for mmd the mean distances it is computed from."""
-    pairs, values = [], []
+    """Pairs of spans and their distances, for pairs of rows [B, 2]; for mmd the mean distances."""
+    span_pairs, pair_distances = [], []
     for batch in row_pair_batches(spans, rows):
         left_rows, right_rows = batch.T
-        (x, shares_x), (y, shares_y) = (
+        (left_points, left_shares), (right_points, right_shares) = (
             padded_row_points(spans, side, width, stride) for side in (left_rows, right_rows)
         )
-        C = torch.cdist(x, y)
+        C = torch.cdist(left_points, right_points)
         if distance == "mmd":
-            distance_BKL = point_distances.mean_distances(C, shares_x, shares_y)
+            distance_BKL = point_distances.mean_distances(C, left_shares, right_shares)
         else:
-            from_x, from_y = point_distances.chamfer_sides(C, shares_x, shares_y, width, stride)
+            from_left, from_right = point_distances.chamfer_sides(
+                C, left_shares, right_shares, width, stride
+            )
+            # Both sides bound the transport cost from below, so its bound is the larger one.
+            is_chamfer = distance == "chamfer"
             distance_BKL = (
-                (from_x + from_y) / 2 if distance == "chamfer" else from_x.maximum(from_y)
+                (from_left + from_right) / 2 if is_chamfer else from_left.maximum(from_right)
             )
         span_K, span_L = (np.arange(size) for size in distance_BKL.shape[1:])
         exists_K = span_K < spans.num_spans_R[left_rows, None]
         exists_L = span_L < spans.num_spans_R[right_rows, None]
         # Rows are padded to the longest of the batch: spans beyond a row's own are dropped.
         exists = exists_K[:, :, None] & exists_L[:, None, :]
-        pair, left_span, right_span = exists.nonzero()
-        pairs.append(
+        pair_index, left_span, right_span = exists.nonzero()
+        span_pairs.append(
             np.stack(
                 (
-                    spans.first_span_R[left_rows[pair]] + left_span,
-                    spans.first_span_R[right_rows[pair]] + right_span,
+                    spans.first_span_R[left_rows[pair_index]] + left_span,
+                    spans.first_span_R[right_rows[pair_index]] + right_span,
                 ),
                 axis=1,
             )
         )
-        values.append(
+        pair_distances.append(
             distance_BKL.flatten()[torch.from_numpy(np.flatnonzero(exists)).to(distance_BKL.device)]
         )
-    return torch.from_numpy(np.concatenate(pairs)).to(spans.flat_N.device), torch.cat(values)
+    all_pairs = torch.from_numpy(np.concatenate(span_pairs)).to(spans.flat_N.device)
+    return all_pairs, torch.cat(pair_distances)
 
 
 def row_pair_batches(spans: HiddenSpans, rows: IndexArray) -> Iterator[IndexArray]:
     """Pairs of rows in batches of similar length, as many as fit in memory."""
     longest_B = spans.length_R[rows].max(axis=1)
-    order = np.argsort(-longest_B, kind="stable")
-    rows, longest_B = rows[order], longest_B[order]
+    by_length = np.argsort(-longest_B, kind="stable")
+    rows, longest_B = rows[by_length], longest_B[by_length]
     D, start = spans.flat_N.shape[1], 0
     while start < len(rows):
         T = int(longest_B[start])
@@ -241,38 +246,42 @@ def nearest_transport_costs(
 ) -> Tensor:
     """<P, C> [P] of the pairs that can be nearest, inf for the others."""
     costs = torch.full_like(bound, torch.inf)
-    best = nearest_distances(len(spans.mass), pairs, bound)
+    best_S = nearest_distances(len(spans.mass), pairs, bound)
     # Pairs with a span's smallest bound give good costs early; the others are computed only where
     # their bound does not rule them out already.
-    likely = (bound[:, None] == best[pairs]).any(dim=1)
+    likely = (bound[:, None] == best_S[pairs]).any(dim=1)
     costs[likely] = transport_costs(spans, pairs[likely], blur, iterations)
-    best = nearest_distances(len(spans.mass), pairs, costs)
-    undecided = (bound[:, None] < best[pairs]).any(dim=1) & ~likely
+    best_S = nearest_distances(len(spans.mass), pairs, costs)
+    undecided = (bound[:, None] < best_S[pairs]).any(dim=1) & ~likely
     costs[undecided] = transport_costs(spans, pairs[undecided], blur, iterations)
     return costs
 
 
 def transport_costs(spans: HiddenSpans, pairs: Tensor, blur: float, iterations: int) -> Tensor:
     """<P, C> of every pair [P], a few pairs at a time."""
-    w, D = spans.mass.shape[1], spans.flat_N.shape[1]
+    width, D = spans.mass.shape[1], spans.flat_N.shape[1]
     budget = PAIR_MEMORY[pairs.device.type] // 8  # float32 numbers for points, as many for plans
     costs = []
-    for plan_pairs in pairs.split(max(1, budget // (4 * w * w))):
+    for plan_pairs in pairs.split(max(1, budget // (4 * width * width))):
         distances = []
-        for point_pairs in plan_pairs.split(max(1, budget // (2 * w * D))):
-            x, y = (
+        for point_pairs in plan_pairs.split(max(1, budget // (2 * width * D))):
+            left_points, right_points = (
                 spans.points(spans.row_S[span_side], spans.token_index[span_side])
                 for span_side in point_pairs.unbind(dim=1)
             )
-            distances.append(torch.cdist(x, y))
-        a, b = spans.mass[plan_pairs].unbind(dim=1)
-        costs.append(point_distances.transport_cost(torch.cat(distances), a, b, blur, iterations))
+            distances.append(torch.cdist(left_points, right_points))
+        left_mass, right_mass = spans.mass[plan_pairs].unbind(dim=1)
+        costs.append(
+            point_distances.transport_cost(
+                torch.cat(distances), left_mass, right_mass, blur, iterations
+            )
+        )
     return torch.cat(costs)
 
 
 def nearest_distances(num_spans: int, pairs: Tensor, values: Tensor) -> Tensor:
     """Smallest distance of every span [S], on either side of a pair; inf without any pair."""
-    best = values.new_full((num_spans,), torch.inf)
+    best_S = values.new_full((num_spans,), torch.inf)
     for side in pairs.unbind(dim=1):
-        best.scatter_reduce_(0, side, values, "amin")
-    return best
+        best_S.scatter_reduce_(0, side, values, "amin")
+    return best_S

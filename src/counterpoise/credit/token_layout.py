@@ -24,7 +24,7 @@ class TokenLayout:
 
     def __init__(self, num_rows: int, mask: ArrayLike | None) -> None:
         self.num_rows, self.mask = num_rows, mask
-        self._first_argument = "mask"  # the one that decided the lengths
+        self._length_argument = "mask"  # the one that decided the lengths
         self._lengths_R: list[int] | None = None
         self._mask_RT: NDArray[np.bool_] | None = None
         if mask is not None:
@@ -41,22 +41,25 @@ class TokenLayout:
             raise PoiseError("weights: pass mask, or tokens, for the lengths of the rows")
         return self._lengths_R
 
-    def split_numbers(self, name: str, values: ArrayLike) -> list[NDArray[Any]]:
+    def split_numbers(self, argument: str, values: ArrayLike) -> list[NDArray[Any]]:
         """One array [T] for each row: int32 for tokens, else float32."""
         if self._mask_RT is not None:
-            values_RT = to_numpy(name, values)
-            self._check_padded(name, values_RT.shape, 2)
-            pairs = zip(values_RT, self._mask_RT, strict=True)
-            rows = [values_T[mask_T] for values_T, mask_T in pairs]
+            values_RT = to_numpy(argument, values)
+            self._check_padded(argument, values_RT.shape, 2)
+            values_and_mask = zip(values_RT, self._mask_RT, strict=True)
+            row_values = [values_T[mask_T] for values_T, mask_T in values_and_mask]
         else:
-            rows = [to_numpy(name, values_T) for values_T in _to_list(name, values)]
-            self._check_rows(name, [row.shape for row in rows], 1)
-        for i, row in enumerate(rows):
-            if name == "tokens" and row.dtype.kind not in "iu" and row.size:
-                raise PoiseError(f"tokens must be whole numbers, not {row.dtype}")
-            if not np.isfinite(row).all():
-                raise PoiseError(f"{name} must be finite, but row {i} has a nan or an infinity")
-        return [row.astype(np.int32 if name == "tokens" else np.float32) for row in rows]
+            row_values = [to_numpy(argument, values_T) for values_T in _to_list(argument, values)]
+            self._check_rows(argument, [values_T.shape for values_T in row_values], 1)
+        for i, values_T in enumerate(row_values):
+            if argument == "tokens" and values_T.dtype.kind not in "iu" and values_T.size:
+                raise PoiseError(f"tokens must be whole numbers, not {values_T.dtype}")
+            if not np.isfinite(values_T).all():
+                raise PoiseError(f"{argument} must be finite, but row {i} has a nan or an infinity")
+        return [
+            values_T.astype(np.int32 if argument == "tokens" else np.float32)
+            for values_T in row_values
+        ]
 
     def split_states(self, hidden: ArrayLike) -> list[Tensor]:
         """Hidden states [T, D] for each row, on the device they are on."""
@@ -64,15 +67,17 @@ class TokenLayout:
             hidden_RT = to_state_tensor("hidden", hidden)
             self._check_padded("hidden", hidden_RT.shape, 3)
             flat_N = hidden_RT[torch.from_numpy(self._mask_RT).to(hidden_RT.device)]
-            rows = list(flat_N.split(self.lengths_R))
+            row_states = list(flat_N.split(self.lengths_R))
         else:
-            rows = [to_state_tensor("hidden", states_T) for states_T in _to_list("hidden", hidden)]
-            self._check_rows("hidden", [tuple(row.shape) for row in rows], 2)
-        if len({row.shape[1] for row in rows}) > 1:
+            row_states = [
+                to_state_tensor("hidden", states_T) for states_T in _to_list("hidden", hidden)
+            ]
+            self._check_rows("hidden", [tuple(states_T.shape) for states_T in row_states], 2)
+        if len({states_T.shape[1] for states_T in row_states}) > 1:
             raise PoiseError("hidden: the rows have states of different sizes")
-        if not all(bool(torch.isfinite(row).all()) for row in rows):
+        if not all(bool(torch.isfinite(states_T).all()) for states_T in row_states):
             raise PoiseError("hidden must be finite, but has a nan or an infinity")
-        return rows
+        return row_states
 
     def join(self, weights_by_row: Sequence[Floats]) -> list[Floats] | Floats | Tensor:
         """The weights in the caller's layout."""
@@ -84,43 +89,47 @@ class TokenLayout:
         mask = self.mask
         return torch.from_numpy(weights_RT).to(mask.device) if is_tensor(mask) else weights_RT
 
-    def _check_padded(self, name: str, shape: Sequence[int], num_axes: int) -> None:
+    def _check_padded(self, argument: str, shape: Sequence[int], num_axes: int) -> None:
         assert self._mask_RT is not None
         if len(shape) != num_axes or tuple(shape[:2]) != self._mask_RT.shape:
             raise PoiseError(
-                f"{name} has the shape {list(shape)}, which does not fit a mask of "
+                f"{argument} has the shape {list(shape)}, which does not fit a mask of "
                 f"{list(self._mask_RT.shape)}"
             )
 
-    def _check_rows(self, name: str, shapes: Sequence[Sequence[int]], num_axes: int) -> None:
+    def _check_rows(self, argument: str, shapes: Sequence[Sequence[int]], num_axes: int) -> None:
         if len(shapes) != self.num_rows:
-            raise PoiseError(f"{name} has {len(shapes)} rows, but advantages has {self.num_rows}")
+            raise PoiseError(
+                f"{argument} has {len(shapes)} rows, but advantages has {self.num_rows}"
+            )
         if any(len(shape) != num_axes for shape in shapes):
             expected = "[T, D]" if num_axes == 2 else "[T]"
-            raise PoiseError(f"{name} needs an array {expected} for each row, or a mask beside it")
+            raise PoiseError(
+                f"{argument} needs an array {expected} for each row, or a mask beside it"
+            )
         lengths_R = [shape[0] for shape in shapes]
         if self._lengths_R is None:
-            self._first_argument, self._lengths_R = name, lengths_R
+            self._length_argument, self._lengths_R = argument, lengths_R
         for i, (length, expected_length) in enumerate(zip(lengths_R, self._lengths_R, strict=True)):
             if length != expected_length:
                 raise PoiseError(
-                    f"row {i} has {length} tokens in {name}, but {expected_length} in "
-                    f"{self._first_argument}"
+                    f"row {i} has {length} tokens in {argument}, but {expected_length} in "
+                    f"{self._length_argument}"
                 )
 
 
-def to_state_tensor(name: str, values: ArrayLike) -> Tensor:
+def to_state_tensor(argument: str, values: ArrayLike) -> Tensor:
     """Hidden states or an unembedding as a tensor of floating-point numbers without gradients."""
     tensor = (
         values.detach()
         if is_tensor(values)
-        else torch.from_numpy(np.ascontiguousarray(to_numpy(name, values)))
+        else torch.from_numpy(np.ascontiguousarray(to_numpy(argument, values)))
     )
     return tensor if tensor.is_floating_point() else tensor.float()
 
 
-def _to_list(name: str, values: ArrayLike) -> list[Any]:
+def _to_list(argument: str, values: ArrayLike) -> list[Any]:
     try:
         return list(values)
     except TypeError as fault:
-        raise PoiseError(f"{name} needs one array for each row: {fault}") from fault
+        raise PoiseError(f"{argument} needs one array for each row: {fault}") from fault

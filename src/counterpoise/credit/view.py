@@ -47,8 +47,8 @@ class CreditView:
 
     Example:
         def weights(view: CreditView, *, share: float = 0.2) -> list[Floats]:
-            edge = np.quantile(np.concatenate(view.entropies), 1 - share)
-            return [(entropies_T >= edge).astype(np.float32) for entropies_T in view.entropies]
+            threshold = np.quantile(np.concatenate(view.entropies), 1 - share)
+            return [(H_T >= threshold).astype(np.float32) for H_T in view.entropies]
     """
 
     rows: Sequence[Row]
@@ -57,10 +57,10 @@ class CreditView:
     @cached_property
     def groups(self) -> list[list[int]]:
         """Row indices of each group."""
-        members: dict[str, list[int]] = {}
+        rows_by_group: dict[str, list[int]] = {}
         for i, row in enumerate(self.rows):
-            members.setdefault(row.group, []).append(i)
-        return list(members.values())
+            rows_by_group.setdefault(row.group, []).append(i)
+        return list(rows_by_group.values())
 
     @property
     def policy(self) -> Policy:
@@ -89,30 +89,31 @@ class CreditView:
     @property
     def entropies(self) -> list[Floats]:
         """Per row [T]: entropy of the whole next-token distribution, in nats."""
-        return self._read.entropies
+        return self._token_scores.entropies
 
     @property
     def logprobs(self) -> list[Floats]:
         """Per row [T]: log-probabilities by the trainer."""
-        return self._read.logprobs
+        return self._token_scores.logprobs
 
     @property
     def hidden(self) -> list[Tensor]:
         """Per row [T, D]: the input of the unembedding, on the policy's device."""
-        return self._read.hidden
+        return self._token_scores.hidden
 
     def start_reading(self) -> None:
         """Start the pass over the rows; a GPU runs it while the host continues."""
-        _ = self._read
+        _ = self._token_scores
 
     @property
     def logprobs_if_read(self) -> list[Floats] | None:
-        """`logprobs` if a pass has been made for any property; None if there was none."""
-        return self._read.logprobs if "_read" in vars(self) else None
+        """`logprobs` if any property has already made the pass over the rows, else None."""
+        # `cached_property` stores its value in the instance, so this looks without computing.
+        return self._token_scores.logprobs if "_token_scores" in vars(self) else None
 
     @cached_property
     def hinted_logprobs(self) -> list[Floats | None]:
-        """Per row [T]: `logprobs` if the prompt told the answer; None without a known answer."""
+        """Per row [T]: `logprobs` if the prompt contained the answer; None if that is unknown."""
         logprobs = self.logprobs_with_prompts(hinted_prompts(self.policy, self.rows))
         return [
             logprobs_T if row.content.answer else None
@@ -128,10 +129,13 @@ class CreditView:
         ]
         # A pass assumes that the rows of a group share a prompt, so rows whose new prompts differ
         # must not stay in one group.
-        numbers: dict[bytes, int] = {}
+        number_of: dict[bytes, int] = {}
+        prompt_numbers = [
+            number_of.setdefault(prompt.tobytes(), len(number_of)) for prompt in prompts
+        ]
         regrouped = [
-            replace(row, group=f"{row.group}/{numbers.setdefault(prompt.tobytes(), len(numbers))}")
-            for row, prompt in zip(rows, prompts, strict=True)
+            replace(row, group=f"{row.group}/{prompt_number}")
+            for row, prompt_number in zip(rows, prompt_numbers, strict=True)
         ]
         return score_logprobs(
             reader.policy, regrouped, reader.temperature, reader.micro_batch, reader.passes.read
@@ -146,7 +150,7 @@ class CreditView:
         return self.reader
 
     @cached_property
-    def _read(self) -> TokenScores:
+    def _token_scores(self) -> TokenScores:
         reader = self._reader
         return score_tokens(
             reader.policy, self.rows, reader.temperature, reader.micro_batch, reader.passes.read

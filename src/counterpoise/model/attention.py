@@ -51,18 +51,20 @@ class PaddedAttention:
 
     def __init__(self, packing: Packing) -> None:
         device = packing.tokens_N.device
-        pairs = zip(packing.responses, packing.parents, strict=True)
+        span_parents = zip(packing.responses, packing.parents, strict=True)
         # A response of one token has none to read: its only token is predicted by the prompt.
-        nonempty = [(span, parent) for span, parent in pairs if span[1]]
-        # Queries, keys and values are gathered by *_slots, and `back_N` brings the outputs back.
+        nonempty_responses = [(span, parent) for span, parent in span_parents if span[1]]
+        # Queries, keys and values are gathered by *_slots; outputs return by `slot_of_token_N`.
         self.prompt_slots = _slots(packing.prompts, device)  # [P, S]
-        self.back_N = _back(packing.prompts, device)
-        self.has_responses = bool(nonempty)
+        self.slot_of_token_N = _slots_of_tokens(packing.prompts, device)
+        self.has_responses = bool(nonempty_responses)
         if self.has_responses:
-            responses, parents = [span for span, _ in nonempty], [parent for _, parent in nonempty]
+            responses = [span for span, _ in nonempty_responses]
+            parents = [parent for _, parent in nonempty_responses]
             self.response_slots = _slots(responses, device)  # [R, T]
-            response_back = _back(responses, device) + self.prompt_slots.numel()
-            self.back_N = torch.cat((self.back_N, response_back))
+            # The padded responses follow the padded prompts.
+            response_slot_of_token = _slots_of_tokens(responses, device) + self.prompt_slots.numel()
+            self.slot_of_token_N = torch.cat((self.slot_of_token_N, response_slot_of_token))
             prompt_of_R = self.prompt_slots[torch.tensor(parents, device=device)]
             self.context_slots = torch.cat((prompt_of_R, self.response_slots), dim=1)  # [R, S + T]
             self.mask = self._response_mask(packing, parents, device)
@@ -72,46 +74,42 @@ class PaddedAttention:
     ) -> Tensor:
         """Mask [R, 1, T, S + T]: a response token sees its whole prompt and its own past."""
         S, T = self.prompt_slots.shape[1], self.response_slots.shape[1]
-        prompt_lengths = torch.tensor([packing.prompts[p][1] for p in parents], device=device)
-        sees_prompt = (
-            torch.arange(S, device=device)[None, None] < prompt_lengths[:, None, None]
-        )  # [R, 1, S]
-        sees_response = torch.ones(T, T, dtype=torch.bool, device=device).tril()[None]  # [1, T, T]
+        prompt_lengths = [packing.prompts[parent][1] for parent in parents]
+        length_R11 = torch.tensor(prompt_lengths, device=device)[:, None, None]
+        sees_prompt_R1S = torch.arange(S, device=device)[None, None] < length_R11
+        sees_response_1TT = torch.ones(T, T, dtype=torch.bool, device=device).tril()[None]
         R = len(parents)
-        return torch.cat((sees_prompt.expand(R, T, S), sees_response.expand(R, T, T)), dim=2)[
-            :, None
-        ]
+        visible = torch.cat((sees_prompt_R1S.expand(R, T, S), sees_response_1TT.expand(R, T, T)), 2)
+        return visible[:, None]
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         queries_per_key = q.shape[1] // k.shape[1]
-        k, v = (
-            k.repeat_interleave(queries_per_key, dim=1),
-            v.repeat_interleave(queries_per_key, dim=1),
-        )
+        k = k.repeat_interleave(queries_per_key, dim=1)
+        v = v.repeat_interleave(queries_per_key, dim=1)
         q_P, k_P, v_P = (gather_rows(x, self.prompt_slots) for x in (q, k, v))  # [P, S, H, d]
-        mixed = _sdpa(q_P, k_P, v_P, None).flatten(0, 1)
+        attended = _sdpa(q_P, k_P, v_P, None).flatten(0, 1)
         if self.has_responses:
             q_R = gather_rows(q, self.response_slots)
             k_R, v_R = (gather_rows(x, self.context_slots) for x in (k, v))  # [R, S + T, H, d]
-            mixed = torch.cat((mixed, _sdpa(q_R, k_R, v_R, self.mask).flatten(0, 1)))
-        return mixed.index_select(0, self.back_N)
+            attended = torch.cat((attended, _sdpa(q_R, k_R, v_R, self.mask).flatten(0, 1)))
+        return attended.index_select(0, self.slot_of_token_N)
 
 
-def gather_rows(x: Tensor, slots: Tensor) -> Tensor:
-    """x[slots], by index_select because its backward pass is faster."""
-    return x.index_select(0, slots.flatten()).view(*slots.shape, *x.shape[1:])
+def gather_rows(values: Tensor, slots: Tensor) -> Tensor:
+    """values[slots], by index_select because its backward pass is faster."""
+    return values.index_select(0, slots.flatten()).view(*slots.shape, *values.shape[1:])
 
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     """[B, T, H, d] in and out; causal when there is no mask."""
-    out = F.scaled_dot_product_attention(
+    attended = F.scaled_dot_product_attention(
         q.transpose(1, 2),
         k.transpose(1, 2),
         v.transpose(1, 2),
         attn_mask=mask,
         is_causal=mask is None,
     )
-    return out.transpose(1, 2)
+    return attended.transpose(1, 2)
 
 
 def _slots(spans: Sequence[tuple[int, int]], device: torch.device) -> Tensor:
@@ -123,7 +121,7 @@ def _slots(spans: Sequence[tuple[int, int]], device: torch.device) -> Tensor:
     return starts[:, None] + torch.minimum(offsets, lengths[:, None] - 1)
 
 
-def _back(spans: Sequence[tuple[int, int]], device: torch.device) -> Tensor:
+def _slots_of_tokens(spans: Sequence[tuple[int, int]], device: torch.device) -> Tensor:
     """The index in the padded [B * L] of every token of the segments, in packed order."""
     longest = max(length for _, length in spans)
     segment_indices = [

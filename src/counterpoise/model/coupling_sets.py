@@ -34,41 +34,57 @@ class CouplingSets:
 
 def lay_out_sets(key_N: NDArray[np.int64], *, row_width: int, max_size: int) -> CouplingSets:
     """Group tokens of equal key; sets up to `row_width` share rows, larger ones get their own."""
-    order = np.argsort(key_N, kind="stable")
-    starts = np.flatnonzero(np.r_[True, np.diff(key_N[order]) != 0]) if len(order) else order
-    ends = np.r_[starts[1:], len(order)] if len(order) else order
+    sorted_tokens = np.argsort(key_N, kind="stable")
+    if not len(sorted_tokens):
+        return CouplingSets((), ())
+    # After sorting, a set is a run of equal keys: it starts where the key changes.
+    starts = np.flatnonzero(np.r_[True, np.diff(key_N[sorted_tokens]) != 0])
+    ends = np.r_[starts[1:], len(sorted_tokens)]
     sizes = ends - starts
-    placed = sizes <= row_width
-    blocks = [_side_by_side(order[np.repeat(placed, sizes)], sizes[placed], row_width, len(key_N))]
+    is_placed = sizes <= row_width
+    blocks = [
+        _shared_rows(
+            sorted_tokens[np.repeat(is_placed, sizes)], sizes[is_placed], row_width, len(key_N)
+        )
+    ]
     # Sets that do not share a row get one each, in blocks of doubling width: less than half of a
     # row is padding.
     width = row_width
     while width < max_size:
         width = min(2 * width, max_size)
-        row_each = (sizes <= width) & ~placed
-        placed |= row_each
-        blocks.append(_rows(order, starts[row_each], ends[row_each], len(key_N)))
-    large = [order[start:end] for start, end in zip(starts[~placed], ends[~placed], strict=True)]
-    return CouplingSets(tuple(block for block in blocks if block.size), tuple(large))
+        gets_own_row = (sizes <= width) & ~is_placed
+        is_placed |= gets_own_row
+        blocks.append(
+            _ranges_as_rows(sorted_tokens, starts[gets_own_row], ends[gets_own_row], len(key_N))
+        )
+    large_sets = [
+        sorted_tokens[start:end]
+        for start, end in zip(starts[~is_placed], ends[~is_placed], strict=True)
+    ]
+    return CouplingSets(tuple(block for block in blocks if block.size), tuple(large_sets))
 
 
-def _side_by_side(
-    order: TokenIndices, sizes: TokenIndices, width: int, padding: int
+def _shared_rows(
+    sorted_tokens: TokenIndices, sizes: TokenIndices, width: int, padding: int
 ) -> TokenIndices:
     """Fill each row with as many consecutive whole sets as fit."""
     ends = np.cumsum(sizes)
-    cuts = [0]
-    while cuts[-1] < len(order):
-        cuts.append(int(ends[np.searchsorted(ends, cuts[-1] + width, side="right") - 1]))
-    return _rows(order, np.array(cuts[:-1]), np.array(cuts[1:]), padding)
+    row_bounds = [0]
+    while row_bounds[-1] < len(sorted_tokens):
+        row_bounds.append(
+            int(ends[np.searchsorted(ends, row_bounds[-1] + width, side="right") - 1])
+        )
+    return _ranges_as_rows(
+        sorted_tokens, np.array(row_bounds[:-1]), np.array(row_bounds[1:]), padding
+    )
 
 
-def _rows(
-    order: TokenIndices, starts: TokenIndices, ends: TokenIndices, padding: int
+def _ranges_as_rows(
+    sorted_tokens: TokenIndices, starts: TokenIndices, ends: TokenIndices, padding: int
 ) -> TokenIndices:
-    """[B, w]: one row for each range [start, end) of `order`, as wide as the longest range."""
+    """[B, w]: one row for each range [start, end) of `sorted_tokens`, padded to the longest."""
     if not len(starts):
         return np.empty((0, 0), np.int64)
     positions = starts[:, None] + np.arange((ends - starts).max())
     inside = positions < ends[:, None]
-    return np.where(inside, order[np.minimum(positions, len(order) - 1)], padding)
+    return np.where(inside, sorted_tokens[np.minimum(positions, len(sorted_tokens) - 1)], padding)

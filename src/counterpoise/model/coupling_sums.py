@@ -84,32 +84,32 @@ class CouplingSums:
         The first key must be the one that formed the sets. Further keys divide them more finely,
         except for large sets, which count for the first key only.
         """
-        sums = [self.zeros() for _ in keys]
-        keys_N = [self.residuals.to_device(np.append(key, -1)) for key in keys]
+        sums_by_key = [self.zeros() for _ in keys]
+        keys_N = [self.residuals.to_device(np.append(token_keys, -1)) for token_keys in keys]
         for indices, R, H in self._blocks(sets):
             # K[j, k] = (r_j . r_k)(h_j . h_k): how strongly token k pushes token j per advantage.
             K = accurate_product(R, R.mT) * accurate_product(H, H.mT)
-            squares = K.diagonal(dim1=1, dim2=2)
+            self_kernel = K.diagonal(dim1=1, dim2=2)
             if visit:
-                visit(indices, R, H, squares)
-            squares.zero_()  # a view of the diagonal of K: no token pushes itself
-            for key_N, key_sums in zip(keys_N, sums, strict=True):
+                visit(indices, R, H, self_kernel)
+            self_kernel.zero_()  # a view of the diagonal of K: no token pushes itself
+            for key_N, key_sums in zip(keys_N, sums_by_key, strict=True):
                 # Keys are ordered from coarse to fine, so K loses entries from one to the next.
-                key = key_N[indices]
-                K *= key[:, :, None] == key[:, None]
+                block_keys = key_N[indices]
+                K *= block_keys[:, :, None] == block_keys[:, None]
                 key_sums[indices] = K @ self.A_N2[indices]
         for members in sets.large_sets:
-            fits = len(members) <= self.residuals.chunk_size
+            fits_one_chunk = len(members) <= self.residuals.chunk_size
             # Large sets go through M. A set of one chunk computes its residuals only once.
-            stored_chunks = list(self.chunks(members)) if fits else None
+            stored_chunks = list(self.chunks(members)) if fits_one_chunk else None
             M = self.signed_matrix(stored_chunks or self.chunks(members))
             for indices, R, H, _ in stored_chunks or self.chunks(members):
-                squares = self._square(R) * self._square(H)
+                self_kernel = self._square(R) * self._square(H)
                 if visit:
-                    visit(indices, R, H, squares)
-                self_push = self.A_N2[indices] * squares[:, None]
-                sums[0][indices] = self.apply_matrix(M, R, H) - self_push
-        return sums
+                    visit(indices, R, H, self_kernel)
+                self_push = self.A_N2[indices] * self_kernel[:, None]
+                sums_by_key[0][indices] = self.apply_matrix(M, R, H) - self_push
+        return sums_by_key
 
     def signed_matrix(self, chunks: Iterable[TokenChunk]) -> SignedMatrix:
         """M = sum_k A_k r_k h_k^T, by sign."""
@@ -122,8 +122,8 @@ class CouplingSums:
             for M_sign, same_sign, A_n in zip(
                 M.chunk(2, dim=1), chunk.sign_slices, A_n2.unbind(1), strict=True
             ):
-                weighted = (A_n[same_sign, None] * chunk.H[same_sign]).to(W.dtype)
-                M_sign += accurate_product(chunk.R[same_sign].mT, weighted)
+                weighted_states = (A_n[same_sign, None] * chunk.H[same_sign]).to(W.dtype)
+                M_sign += accurate_product(chunk.R[same_sign].mT, weighted_states)
         if self.residuals.precision not in HALF_DTYPES:
             return SignedMatrix(M, 1.0)
         # Scaled so that the largest entry is far from overflow in float16.
@@ -140,30 +140,33 @@ class CouplingSums:
         """(indices [B, w], R, H), at most a chunk of tokens at a time."""
         last_token = len(self.residuals) - 1
         for block in sets.blocks:
-            rows = max(1, self.residuals.chunk_size // block.shape[1])
-            for start in range(0, len(block), rows):
-                indices = self.residuals.to_device(block[start : start + rows])
+            rows_per_chunk = max(1, self.residuals.chunk_size // block.shape[1])
+            for start in range(0, len(block), rows_per_chunk):
+                indices = self.residuals.to_device(block[start : start + rows_per_chunk])
                 yield indices, *self.residuals.gather(indices.clamp(max=last_token))
 
     def chunks(self, members: TokenIndices) -> Iterator[TokenChunk]:
         """The members in chunks, positive tokens first, so that those of one sign are a slice."""
-        signs = self.sign_N[members]
-        members, signs = members[np.argsort(-signs, kind="stable")], np.sort(signs)[::-1]
-        padding = len(self.residuals)
+        member_signs = self.sign_N[members]
+        members = members[np.argsort(-member_signs, kind="stable")]
+        member_signs = np.sort(member_signs)[::-1]
+        padding_index = len(self.residuals)
         for start in range(0, len(members), self.residuals.chunk_size):
             chunk = slice(start, start + self.residuals.chunk_size)
-            padded = np.append(members[chunk], np.full(-len(members[chunk]) % ALIGN, padding))
-            indices = self.residuals.to_device(padded)
-            positive_end = int((signs[chunk] > 0).sum())
-            negative_start = int((signs[chunk] >= 0).sum())
+            padded_members = np.append(
+                members[chunk], np.full(-len(members[chunk]) % ALIGN, padding_index)
+            )
+            indices = self.residuals.to_device(padded_members)
+            positive_end = int((member_signs[chunk] > 0).sum())
+            negative_start = int((member_signs[chunk] >= 0).sum())
             sign_slices = (
                 slice(-(-positive_end // ALIGN) * ALIGN),
                 slice(negative_start // ALIGN * ALIGN, None),
             )
             yield TokenChunk(
-                indices, *self.residuals.gather(indices.clamp(max=padding - 1)), sign_slices
+                indices, *self.residuals.gather(indices.clamp(max=padding_index - 1)), sign_slices
             )
 
-    def _square(self, x: Tensor) -> Tensor:
+    def _square(self, vectors: Tensor) -> Tensor:
         """|x|^2 over the last axis."""
-        return torch.linalg.vector_norm(x, dim=-1, dtype=self.residuals.sum_dtype).square()
+        return torch.linalg.vector_norm(vectors, dim=-1, dtype=self.residuals.sum_dtype).square()

@@ -33,7 +33,7 @@ from counterpoise.model.layer_parts import (
     split_heads,
 )
 
-# (layer, q, k, v) -> the mixed values; see above
+# (layer, q, k, v) -> attention outputs; shapes are in the module's docstring
 AttendFunction = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 # Their angles change with a sequence's length, so one table cannot serve all sequences.
@@ -130,10 +130,10 @@ class Decoder:
         attention, mlp = layer.self_attn, layer.mlp
         h = rms_norm(x, layer.input_layernorm.weight, epsilon)
         qkv = joint_linear(h, (attention.q_proj, attention.k_proj, attention.v_proj))
-        norms = None
+        head_norms = None
         if self.config.model_type == "qwen3":  # normalises queries and keys head by head
-            norms = attention.q_norm.weight, attention.k_norm.weight
-        q, k, v = split_heads(qkv.view(-1, H + 2 * K, d), norms, cos, sin, H, K, epsilon)
+            head_norms = attention.q_norm.weight, attention.k_norm.weight
+        q, k, v = split_heads(qkv.view(-1, H + 2 * K, d), head_norms, cos, sin, H, K, epsilon)
         if output_indices_n is not None:  # keys and values are needed of all tokens
             x, q = x.index_select(0, output_indices_n), q.index_select(0, output_indices_n)
         mixed = attend(index, q, k, v).reshape(-1, H * d)
@@ -144,18 +144,18 @@ class Decoder:
 
     def _segments(self, x: Tensor, attend: AttendFunction) -> PackedSegments | None:
         """The packed segments if `FusedLayer` can run: with gradients and flash attention."""
-        supported = (
+        can_fuse = (
             torch.is_grad_enabled() and is_half_on_gpu(x) and supports_head_dim(self.head_dim)
         )
-        return attend.segments if supported and isinstance(attend, PackedAttention) else None
+        return attend.segments if can_fuse and isinstance(attend, PackedAttention) else None
 
     def reserve(self, length: int) -> None:
         """Extend the rotary table to positions below `length`; call it before a pass."""
         if self._rotary_table is not None and len(self._rotary_table[0]) >= length:
             return
         # Growing moves the table in memory and invalidates CUDA graphs, so it starts long.
-        longest = max(length, min(self.config.max_position_embeddings, 32768))
-        positions = torch.arange(longest, device=self.device)[None]
+        table_length = max(length, min(self.config.max_position_embeddings, 32768))
+        positions = torch.arange(table_length, device=self.device)[None]
         with torch.no_grad():
             cos, sin = self._rotary(torch.empty(0, dtype=self.dtype, device=self.device), positions)
         if cos.shape[-1] != self.head_dim:
@@ -195,11 +195,11 @@ def check_architecture(config: Any) -> None:
         raise PoiseError(
             "models with sliding-window attention are not supported: choose one with full attention"
         )
-    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
-    if rope in LENGTH_DEPENDENT_ROPE:
+    rope_type = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+    if rope_type in LENGTH_DEPENDENT_ROPE:
         raise PoiseError(
-            f"models with {rope} rotary embedding are not supported: their angles depend on the "
-            "sequence length"
+            f"models with {rope_type} rotary embedding are not supported: their angles depend on "
+            "the sequence length"
         )
     if config.hidden_act != "silu":
         raise PoiseError(
@@ -207,10 +207,10 @@ def check_architecture(config: Any) -> None:
         )
 
 
-def _add_linear(x: Tensor, layer: nn.Linear, y: Tensor) -> Tensor:
-    """x + layer(y) as one fused operation; without gradients it overwrites x to save memory."""
-    if layer.bias is not None:
-        x = x + layer.bias
+def _add_linear(residual: Tensor, linear: nn.Linear, inputs: Tensor) -> Tensor:
+    """residual + linear(inputs), fused; without gradients it overwrites `residual`."""
+    if linear.bias is not None:
+        residual = residual + linear.bias
     if torch.is_grad_enabled():
-        return torch.addmm(x, y, layer.weight.T)
-    return x.addmm_(y, layer.weight.T)
+        return torch.addmm(residual, inputs, linear.weight.T)
+    return residual.addmm_(inputs, linear.weight.T)

@@ -18,7 +18,7 @@ import torch
 from counterpoise.errors import PoiseError
 from counterpoise.types import Row
 
-T = TypeVar("T")
+Result = TypeVar("Result")
 
 # Messages of allocators without an exception type of their own: torch's on the CPU, cuBLAS, the
 # driver.
@@ -28,7 +28,8 @@ OUT_OF_MEMORY_MESSAGES = (
     "CUDA error: out of memory",
 )
 TOKENS_CAPTION = "micro-batches of {:,} tokens"
-GENERAL_REMEDY = (  # for work other than the passes of the update, which shrink by themselves
+# For work other than the passes of the update, which shrink by themselves.
+GENERAL_REMEDY = (
     "continue with --resume and --set monitor.every=0, or start again with fewer sample.prompts, "
     "a lower sample.max_new_tokens or a smaller model"
 )
@@ -43,8 +44,8 @@ class MicroBatch:
     """How much work one pass takes: it shrinks when memory runs out and never grows again.
 
     Example:
-        micro = MicroBatch(16384, notify=watch.notify)
-        micro.run_fitting(
+        micro_batch = MicroBatch(16384, notify=watch.notify)
+        micro_batch.run_fitting(
             lambda tokens: score_logprobs(policy, rows, 1.0, tokens), smallest=900, total=40_000
         )
     """
@@ -61,8 +62,13 @@ class MicroBatch:
         self.notify = notify
 
     def run_fitting(
-        self, attempt: Callable[[int], T], *, smallest: int, total: int, remedy: str = UPDATE_REMEDY
-    ) -> T:
+        self,
+        attempt: Callable[[int], Result],
+        *,
+        smallest: int,
+        total: int,
+        remedy: str = UPDATE_REMEDY,
+    ) -> Result:
         """Return attempt(size), halving the size for as long as memory runs out.
 
         `smallest` is the smallest piece that the work can be split into, `total` all of the work: a
@@ -79,7 +85,7 @@ class MicroBatch:
             # to the tensors of the failed pass: only here can their memory be freed.
             self._shrink(smallest, total, remedy)
 
-    def run_rows(self, attempt: Callable[[int], T], rows: Sequence[Row]) -> T:
+    def run_rows(self, attempt: Callable[[int], Result], rows: Sequence[Row]) -> Result:
         """`run_fitting` for rows; rows are never split, so the longest is the smallest piece."""
         tokens_R = [len(row.content.prompt_tokens) + row.num_tokens_read for row in rows]
         return self.run_fitting(attempt, smallest=max(tokens_R, default=0), total=sum(tokens_R))

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +28,8 @@ from torch import Tensor
 from counterpoise.model.packing import Packing
 from counterpoise.model.transfer import to_device
 
-FlashState = tuple[Tensor, Tensor]  # random state of the forward call, which its backward expects
+# The random state of the forward call, which its backward call expects.
+FlashState = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,31 +69,31 @@ def supports_head_dim(head_dim: int) -> bool:
 
 
 def find_segments(packing: Packing) -> PackedSegments | None:
-    """None if the responses of a prompt are not adjacent, in the order of the prompts."""
-    if any(
-        parent > next_parent
-        for parent, next_parent in zip(packing.parents, packing.parents[1:], strict=False)
-    ):
+    """The segments of a packing; None unless responses follow in the order of their prompts."""
+    if any(parent > next_parent for parent, next_parent in pairwise(packing.parents)):
         return None
-    prompts = [length for _, length in packing.prompts]
-    responses = [length for _, length in packing.responses]
+    prompt_lengths = [length for _, length in packing.prompts]
+    response_lengths = [length for _, length in packing.responses]
     # The responses of one prompt form a single long query (its "reader").
-    reader_lengths = np.bincount(packing.parents, weights=responses, minlength=len(prompts)).astype(
-        int
-    )
+    reader_lengths = np.bincount(
+        packing.parents, weights=response_lengths, minlength=len(prompt_lengths)
+    ).astype(int)
     device = packing.tokens_N.device
     return PackedSegments(
-        prompt_tokens=sum(prompts),
-        all_bounds=_bounds([*prompts, *(length for length in responses if length)], device),
-        longest_segment=max((*prompts, *responses)),
-        prompt_bounds=_bounds(prompts, device),
-        longest_prompt=max(prompts),
-        reader_bounds=_bounds(reader_lengths.tolist(), device) if sum(responses) else None,
+        prompt_tokens=sum(prompt_lengths),
+        all_bounds=_bounds(
+            [*prompt_lengths, *(length for length in response_lengths if length)], device
+        ),
+        longest_segment=max((*prompt_lengths, *response_lengths)),
+        prompt_bounds=_bounds(prompt_lengths, device),
+        longest_prompt=max(prompt_lengths),
+        reader_bounds=_bounds(reader_lengths.tolist(), device) if sum(response_lengths) else None,
         longest_reader=int(reader_lengths.max()),
     )
 
 
 def _bounds(lengths: Sequence[int], device: torch.device) -> Tensor:
+    """Where sequences of these lengths begin, and the end of the last."""
     return to_device(np.cumsum([0, *lengths]), device, np.int32)
 
 
@@ -99,14 +101,20 @@ def flash_forward(q: Tensor, k: Tensor, v: Tensor, segments: PackedSegments) -> 
     """q [N, H, d], k and v [N, K, d] -> outputs of all packed tokens."""
     from counterpoise.model.kernels.merge import merge
 
-    P = segments.prompt_tokens
+    prompts, responses = _token_slices(segments)
     out, lse, state = _forward(q, k, v, _call_within_segments(segments))
     if segments.reader_bounds is None:
         return FlashOutputs(out, lse, state)
-    of_prompt = _forward(q[P:], k[:P], v[:P], _call_to_prompts(segments))
+    to_prompts = _forward(q[responses], k[prompts], v[prompts], _call_to_prompts(segments))
     # The merge kernel must not write where it still reads, so the joint lse has its own memory.
     joint_lse = lse.clone()
-    merge(out[P:], lse[:, P:], of_prompt.out, of_prompt.lse, into=joint_lse[:, P:])
+    merge(
+        out[responses],
+        lse[:, responses],
+        to_prompts.out,
+        to_prompts.lse,
+        into=joint_lse[:, responses],
+    )
     return FlashOutputs(out, joint_lse, state)
 
 
@@ -114,17 +122,29 @@ def flash_backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, outputs: FlashOutputs, segments: PackedSegments
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of q, k and v."""
-    P = segments.prompt_tokens
+    prompts, responses = _token_slices(segments)
     dq, dk, dv = _backward(grad, q, k, v, outputs, _call_within_segments(segments))
     if segments.reader_bounds is not None:
-        of_responses = FlashOutputs(outputs.out[P:], outputs.lse[:, P:].contiguous(), outputs.state)
-        prompt_dq, prompt_dk, prompt_dv = _backward(
-            grad[P:], q[P:], k[:P], v[:P], of_responses, _call_to_prompts(segments)
+        response_outputs = FlashOutputs(
+            outputs.out[responses], outputs.lse[:, responses].contiguous(), outputs.state
         )
-        dq[P:] += prompt_dq
-        dk[:P] += prompt_dk
-        dv[:P] += prompt_dv
+        prompt_dq, prompt_dk, prompt_dv = _backward(
+            grad[responses],
+            q[responses],
+            k[prompts],
+            v[prompts],
+            response_outputs,
+            _call_to_prompts(segments),
+        )
+        dq[responses] += prompt_dq
+        dk[prompts] += prompt_dk
+        dv[prompts] += prompt_dv
     return dq, dk, dv
+
+
+def _token_slices(segments: PackedSegments) -> tuple[slice, slice]:
+    """The prompt tokens and the response tokens among all packed tokens."""
+    return slice(segments.prompt_tokens), slice(segments.prompt_tokens, None)
 
 
 def _call_within_segments(segments: PackedSegments) -> AttentionCall:

@@ -33,10 +33,13 @@ def token_logprobs(
 
 
 def token_chunks(hidden: Tensor, unembedding: Tensor, tensors: int = 1) -> list[slice]:
-    """Slices of tokens whose logits fit in memory at once, held `tensors` times."""
-    elements = (CHUNK_ELEMENTS_CUDA if hidden.is_cuda else CHUNK_ELEMENTS) // tensors
-    n, size = len(hidden), max(1, elements // len(unembedding))
-    return [slice(i, min(i + size, n)) for i in range(0, n, size)]
+    """Slices of tokens, small enough for `tensors` tensors of their logits to fit in memory."""
+    max_elements = (CHUNK_ELEMENTS_CUDA if hidden.is_cuda else CHUNK_ELEMENTS) // tensors
+    num_tokens, chunk_size = len(hidden), max(1, max_elements // len(unembedding))
+    return [
+        slice(start, min(start + chunk_size, num_tokens))
+        for start in range(0, num_tokens, chunk_size)
+    ]
 
 
 def scale_logits(logits: Tensor, temperature: float) -> Tensor:
@@ -55,11 +58,11 @@ def _summarise(
 
         return summarise(logits, targets, temperature, out)
     z = scale_logits(logits, temperature)
-    logprobs_all = torch.log_softmax(z, dim=-1)
+    all_logprobs = torch.log_softmax(z, dim=-1)
     logprobs, entropies, lse = out
-    torch.gather(logprobs_all, 1, targets[:, None], out=logprobs[:, None])
+    torch.gather(all_logprobs, 1, targets[:, None], out=logprobs[:, None])
     torch.sub(z.gather(1, targets[:, None]).squeeze(1), logprobs, out=lse)
-    torch.neg((logprobs_all.exp() * logprobs_all).sum(dim=-1), out=entropies)
+    torch.neg((all_logprobs.exp() * all_logprobs).sum(dim=-1), out=entropies)
     return None
 
 
@@ -68,11 +71,13 @@ class _Head(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, unembedding: Tensor, targets: Tensor, temperature: float
     ) -> tuple[Tensor, Tensor]:
-        dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
-        logprobs, entropies, lse = (hidden.new_empty(len(hidden), dtype=dtype) for _ in range(3))
+        result_dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+        logprobs, entropies, lse = (
+            hidden.new_empty(len(hidden), dtype=result_dtype) for _ in range(3)
+        )
         for chunk in token_chunks(hidden, unembedding):
-            out = (logprobs[chunk], entropies[chunk], lse[chunk])
-            _summarise(hidden[chunk] @ unembedding.T, targets[chunk], temperature, out)
+            chunk_outputs = (logprobs[chunk], entropies[chunk], lse[chunk])
+            _summarise(hidden[chunk] @ unembedding.T, targets[chunk], temperature, chunk_outputs)
         ctx.save_for_backward(hidden, unembedding, targets, lse)
         ctx.save_for_forward(hidden, unembedding, targets)
         ctx.temperature = temperature
@@ -100,17 +105,17 @@ class _Head(torch.autograd.Function):
 
     @staticmethod
     def jvp(
-        ctx: Any, hidden_t: Tensor | None, weight_t: Tensor | None, *_: None
+        ctx: Any, hidden_tangent: Tensor | None, weight_tangent: Tensor | None, *_: None
     ) -> tuple[Tensor, None]:
         hidden, unembedding, targets = ctx.saved_tensors
         logprob_tangents = []
         for chunk in token_chunks(hidden, unembedding):
             residual = _residuals(hidden[chunk] @ unembedding.T, targets[chunk], ctx.temperature)
             logit_tangent = torch.zeros_like(residual)
-            if hidden_t is not None:
-                logit_tangent += hidden_t[chunk] @ unembedding.T
-            if weight_t is not None:
-                logit_tangent += hidden[chunk] @ weight_t.T
+            if hidden_tangent is not None:
+                logit_tangent += hidden_tangent[chunk] @ unembedding.T
+            if weight_tangent is not None:
+                logit_tangent += hidden[chunk] @ weight_tangent.T
             logprob_tangents.append((residual * logit_tangent).sum(dim=-1) / ctx.temperature)
         return torch.cat(logprob_tangents), None
 

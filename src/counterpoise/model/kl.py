@@ -36,8 +36,8 @@ class _Divergence(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, unembedding: Tensor, teacher: Tensor, temperature: float
     ) -> Tensor:
-        dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
-        divergences = hidden.new_empty(len(hidden), dtype=dtype)
+        result_dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+        divergences = hidden.new_empty(len(hidden), dtype=result_dtype)
         for chunk in token_chunks(hidden, unembedding, TENSORS_PER_CHUNK):
             p, d = _compare_distributions(hidden[chunk], teacher[chunk], unembedding, temperature)
             divergences[chunk] = (p * d).sum(dim=-1)
@@ -55,8 +55,10 @@ class _Divergence(torch.autograd.Function):
             p, d = _compare_distributions(
                 hidden[chunk], teacher[chunk], unembedding, ctx.temperature
             )
-            scale = grad[chunk, None] / ctx.temperature
-            grad_logits = p.mul_(d.sub_(divergences[chunk, None])).mul_(scale).to(hidden.dtype)
+            logit_scale = grad[chunk, None] / ctx.temperature
+            grad_logits = (
+                p.mul_(d.sub_(divergences[chunk, None])).mul_(logit_scale).to(hidden.dtype)
+            )
             if grad_hidden is not None:
                 grad_hidden[chunk] = grad_logits @ unembedding
             if grad_weight is not None:

@@ -49,10 +49,10 @@ def rms_norm_backward(
         return norm.backward(grad, x, w, epsilon, residual_grad, weight_grads=weight_grads)
     scale = torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + epsilon)
     unit, weighted_grad = x * scale, grad * w
-    dx = scale * (weighted_grad - unit * (weighted_grad * unit).mean(dim=-1, keepdim=True))
+    grad_x = scale * (weighted_grad - unit * (weighted_grad * unit).mean(dim=-1, keepdim=True))
     if not weight_grads:
-        return residual_grad + dx, None, None
-    return residual_grad + dx, unit * w, (grad * unit).sum(dim=0)
+        return residual_grad + grad_x, None, None
+    return residual_grad + grad_x, unit * w, (grad * unit).sum(dim=0)
 
 
 # The gated activation of the MLP: silu(a) * b, a and b side by side in one tensor.
@@ -131,11 +131,11 @@ def split_heads_backward(
         return torch.cat((dq, dk, dv), dim=1), None
     q, k, _ = qkv.split((dq.shape[1], dk.shape[1], dv.shape[1]), dim=1)
     zero = torch.zeros((), dtype=dq.dtype, device=dq.device)
-    dq, _, dnorm_q = rms_norm_backward(dq, q, norms[0], epsilon, zero)
-    dk, _, dnorm_k = rms_norm_backward(dk, k, norms[1], epsilon, zero)
-    assert dnorm_q is not None
-    assert dnorm_k is not None
-    return torch.cat((dq, dk, dv), dim=1), (dnorm_q.sum(dim=0), dnorm_k.sum(dim=0))
+    dq, _, grad_norm_q = rms_norm_backward(dq, q, norms[0], epsilon, zero)
+    dk, _, grad_norm_k = rms_norm_backward(dk, k, norms[1], epsilon, zero)
+    assert grad_norm_q is not None
+    assert grad_norm_k is not None
+    return torch.cat((dq, dk, dv), dim=1), (grad_norm_q.sum(dim=0), grad_norm_k.sum(dim=0))
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -161,10 +161,10 @@ def join_weights(layers: Any) -> None:
 
 
 def _join(linears: Sequence[nn.Linear]) -> None:
-    block = torch.cat([linear.weight.detach() for linear in linears])
-    views = block.split([len(linear.weight) for linear in linears])
-    for linear, view in zip(linears, views, strict=True):
-        linear.weight.data = view
+    joint_block = torch.cat([linear.weight.detach() for linear in linears])
+    weight_views = joint_block.split([len(linear.weight) for linear in linears])
+    for linear, weight_view in zip(linears, weight_views, strict=True):
+        linear.weight.data = weight_view
 
 
 def joint_linear(x: Tensor, linears: Sequence[nn.Linear]) -> Tensor:
@@ -180,17 +180,17 @@ def joint_weight(weights: Sequence[Tensor]) -> Tensor:
     With gradients enabled they are always copied, so that autograd reaches every parameter.
     """
     if not torch.is_grad_enabled() and _adjacent(weights):
-        rows, width = sum(len(w) for w in weights), weights[0].shape[1]
-        return weights[0].as_strided((rows, width), (width, 1))
+        total_rows, width = sum(len(weight) for weight in weights), weights[0].shape[1]
+        return weights[0].as_strided((total_rows, width), (width, 1))
     return torch.cat(list(weights))
 
 
 def _adjacent(weights: Sequence[Tensor]) -> bool:
     """Whether each weight begins where the one before it ends, in the same storage."""
-    end = weights[0].data_ptr()
+    expected_address = weights[0].data_ptr()
     storage = weights[0].untyped_storage().data_ptr()
     for weight in weights:
-        if weight.data_ptr() != end or weight.untyped_storage().data_ptr() != storage:
+        if weight.data_ptr() != expected_address or weight.untyped_storage().data_ptr() != storage:
             return False
-        end += weight.numel() * weight.element_size()
+        expected_address += weight.numel() * weight.element_size()
     return True

@@ -46,31 +46,33 @@ class Policy:
         return self.decoder.num_parameters
 
     def encode(self, problem: str) -> Ints:
-        """The tokens of the prompt that asks for a problem's solution."""
-        ids = templates.encode_prompt(self.template, self.tokenizer, problem)
-        return np.array(ids, dtype=np.int32)
+        """The tokens of the prompt for a problem."""
+        prompt_ids = templates.encode_prompt(self.template, self.tokenizer, problem)
+        return np.array(prompt_ids, dtype=np.int32)
 
-    def encode_reply(self, text: str) -> Ints:
+    def encode_reply(self, reply: str) -> Ints:
         """The tokens of a reply to a finished response, up to where the next response begins."""
-        ids = templates.encode_reply(self.template, self.tokenizer, text, self.end_tokens)
-        return np.array(ids, dtype=np.int32)
+        reply_ids = templates.encode_reply(self.template, self.tokenizer, reply, self.end_tokens)
+        return np.array(reply_ids, dtype=np.int32)
 
     def vocabulary_texts(self) -> list[str]:
         """The text of every single token of the vocabulary; an incomplete character is U+FFFD."""
-        size = len(self.decoder.unembedding)
-        texts: list[str] = self.tokenizer.batch_decode([[i] for i in range(size)])
-        return texts
+        vocabulary_size = len(self.decoder.unembedding)
+        token_texts: list[str] = self.tokenizer.batch_decode(
+            [[token] for token in range(vocabulary_size)]
+        )
+        return token_texts
 
     def decode(self, tokens: Sequence[int] | Ints) -> str:
         return self.decode_rows([tokens])[0]
 
     def decode_rows(self, rows: Sequence[Sequence[int] | Ints]) -> list[str]:
         """The texts of many rows of tokens, without special tokens."""
-        ids = [np.asarray(row).tolist() for row in rows]
+        token_lists = [np.asarray(tokens).tolist() for tokens in rows]
         # The backend decodes all rows in one call, three times as fast as one by one.
         backend = self.tokenizer.backend_tokenizer
-        texts: list[str] = backend.decode_batch(ids, skip_special_tokens=True)
-        return texts
+        decoded_texts: list[str] = backend.decode_batch(token_lists, skip_special_tokens=True)
+        return decoded_texts
 
 
 def load_policy(config: ModelConfig) -> Policy:
@@ -95,44 +97,46 @@ def load_policy(config: ModelConfig) -> Policy:
         raise
     except Exception as fault:  # transformers, tokenizers and safetensors raise errors of any type
         raise PoiseError(f"model '{config.name}' cannot be loaded: {first_line(fault)}") from fault
-    if missing := sorted(loading_info["missing_keys"]):
+    if missing_weights := sorted(loading_info["missing_keys"]):
         raise PoiseError(
-            f"model '{config.name}' cannot be loaded: its file lacks {len(missing)} weights, "
-            f"for example {missing[0]}"
+            f"model '{config.name}' cannot be loaded: its file lacks {len(missing_weights)} "
+            f"weights, for example {missing_weights[0]}"
         )
     if not tokenizer.encode("1", add_special_tokens=False):
         raise PoiseError(f"model '{config.name}' cannot be loaded: it has no tokenizer")
     return wrap_model(config.name, model.to(device), tokenizer, config.template)
 
 
-def check_model_source(name: str, *, check_parent: bool = False) -> None:
-    """Raise an error if `name` is a folder that is missing or holds no model; loads nothing.
+def check_model_source(model_name: str, *, check_parent: bool = False) -> None:
+    """Raise an error if `model_name` is a folder that is missing or holds no model; loads nothing.
 
     `check_parent` also refuses OWNER/NAME if there is a folder OWNER here without NAME.
     """
-    if name in ("embedded", "smollm2") or name.startswith(SHAPE_PREFIX):
+    if model_name in ("embedded", "smollm2") or model_name.startswith(SHAPE_PREFIX):
         return
-    path = Path(name)
-    if not path.exists() and not HUB_ID.fullmatch(name):
+    model_path = Path(model_name)
+    if not model_path.exists() and not HUB_ID.fullmatch(model_name):
         raise PoiseError(
-            f"no model '{name}': no such folder; use 'embedded', 'smollm2', a folder, or a "
+            f"no model '{model_name}': no such folder; use 'embedded', 'smollm2', a folder, or a "
             "hub id like Qwen/Qwen3-0.6B"
         )
     # `out/warm` looks like a hub id, but a folder `out` on this machine shows that it is a path.
-    if check_parent and not path.exists() and path.parent.is_dir():
-        raise PoiseError(f"no model '{name}': {path.parent} has no such folder; check model.name")
-    if path.is_dir() and not (path / "config.json").is_file():
-        raise PoiseError(f"{name} holds no model: config.json is missing")
+    if check_parent and not model_path.exists() and model_path.parent.is_dir():
+        raise PoiseError(
+            f"no model '{model_name}': {model_path.parent} has no such folder; check model.name"
+        )
+    if model_path.is_dir() and not (model_path / "config.json").is_file():
+        raise PoiseError(f"{model_name} holds no model: config.json is missing")
 
 
-def find_model_folder(name: str) -> str:
+def find_model_folder(model_name: str) -> str:
     """The folder of a built-in model; any other name (a path or a hub id) is returned as it is."""
-    if name == "embedded":
+    if model_name == "embedded":
         return str(EMBEDDED_FOLDER)
-    if name == "smollm2":
+    if model_name == "smollm2":
         silence_libraries()
         return str(smollm2_folder())
-    return name
+    return model_name
 
 
 def _random_policy(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Policy:
@@ -162,12 +166,12 @@ def save_policy(policy: Policy, out: Path, dtype: torch.dtype | None = None) -> 
 
 def silence_libraries() -> None:
     """Turn off the progress bars and reports of transformers and the hub client."""
-    from huggingface_hub.utils import logging as hub
-    from transformers.utils import logging
+    from huggingface_hub.utils import logging as hub_logging
+    from transformers.utils import logging as transformers_logging
 
-    logging.disable_progress_bar()  # a second bar would garble the live display
-    logging.set_verbosity(logging.CRITICAL)
-    hub.set_verbosity_error()
+    transformers_logging.disable_progress_bar()  # a second bar would garble the live display
+    transformers_logging.set_verbosity(transformers_logging.CRITICAL)
+    hub_logging.set_verbosity_error()
 
 
 def wrap_model(
@@ -180,26 +184,26 @@ def wrap_model(
     return Policy(name, model, tokenizer, Decoder(model), template_name, end_tokens)
 
 
-def choose_device(name: str) -> torch.device:
+def choose_device(device_name: str) -> torch.device:
     """The device for `model.device`; "auto" prefers CUDA."""
-    if name == "cuda" and not torch.cuda.is_available():
+    if device_name == "cuda" and not torch.cuda.is_available():
         raise PoiseError("model.device=cuda, but torch sees no CUDA device: use auto or cpu")
-    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+    return torch.device("cuda" if device_name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
-def choose_dtype(name: str, device: torch.device) -> torch.dtype:
+def choose_dtype(dtype_name: str, device: torch.device) -> torch.dtype:
     """The dtype for `model.dtype`; "auto" is bfloat16 on a GPU and float32 on a CPU."""
-    if name == "auto":
+    if dtype_name == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[dtype_name]
 
 
 def _end_tokens(model: nn.Module, tokenizer: Any) -> tuple[int, ...]:
     """The tokenizer's end token, and any others in the model's generation config."""
-    ends = {tokenizer.eos_token_id}
-    extra = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-    ends.update(extra if isinstance(extra, list) else [extra])
-    end_tokens = tuple(sorted(int(token) for token in ends if token is not None))
+    token_ids = {tokenizer.eos_token_id}
+    generation_ends = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    token_ids.update(generation_ends if isinstance(generation_ends, list) else [generation_ends])
+    end_tokens = tuple(sorted(int(token) for token in token_ids if token is not None))
     if not end_tokens:
         raise PoiseError(
             "the tokenizer has no end token, so responses could never finish: choose another model"

@@ -25,9 +25,8 @@ from torch import Tensor
 from counterpoise.model.transfer import to_device
 from counterpoise.types import Ints
 
-Observations = Sequence[
-    tuple[int, Ints]
-]  # (index of the response token they precede, tokens), in order
+# (index of the response token they precede, tokens), in order
+Observations = Sequence[tuple[int, Ints]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,9 +36,8 @@ class Packing:
     tokens_N: Tensor
     positions_N: Tensor
     prompts: tuple[tuple[int, int], ...]  # (start, length) of each distinct prompt
-    responses: tuple[
-        tuple[int, int], ...
-    ]  # (start, length) of each response, observations included
+    # (start, length) of each response, observations included
+    responses: tuple[tuple[int, int], ...]
     parents: tuple[int, ...]  # index of each response's prompt
     predictors_M: Tensor  # index of the token whose state predicts each response token
     targets_M: Tensor  # the response tokens themselves
@@ -59,53 +57,53 @@ def pack(
     """
     _check_nonempty("prompt", prompts)
     _check_nonempty("response", responses)
-    tokens: list[Ints] = []
-    positions: list[np.ndarray] = []
+    token_arrays: list[Ints] = []
+    position_arrays: list[np.ndarray] = []
     prompt_indices: dict[bytes, int] = {}
     prompt_spans: list[tuple[int, int]] = []
-    start = 0
+    next_index = 0  # among the N packed tokens
     for prompt in prompts:
         if (key := prompt_key(prompt)) not in prompt_indices:
             prompt_indices[key] = len(prompt_spans)
-            prompt_spans.append((start, len(prompt)))
-            tokens.append(prompt)
-            positions.append(np.arange(len(prompt)))
-            start += len(prompt)
+            prompt_spans.append((next_index, len(prompt)))
+            token_arrays.append(prompt)
+            position_arrays.append(np.arange(len(prompt)))
+            next_index += len(prompt)
     parents = tuple(prompt_indices[prompt_key(prompt)] for prompt in prompts)
 
     response_spans: list[tuple[int, int]] = []
-    predictors: list[np.ndarray] = []
-    longest = 0
+    predictor_arrays: list[np.ndarray] = []
+    longest_row = 0
     observations = [()] * len(prompts) if observations is None else observations
-    for parent, response, inserted in zip(parents, responses, observations, strict=True):
+    for parent, response, row_observations in zip(parents, responses, observations, strict=True):
         prompt_start, prompt_length = prompt_spans[parent]
-        sequence, response_positions = insert_observations(response, inserted)
+        sequence, response_positions = insert_observations(response, row_observations)
         num_read = len(sequence) - 1
-        response_spans.append((start, num_read))
-        tokens.append(sequence[:-1])
-        positions.append(np.arange(prompt_length, prompt_length + num_read))
+        response_spans.append((next_index, num_read))
+        token_arrays.append(sequence[:-1])
+        position_arrays.append(np.arange(prompt_length, prompt_length + num_read))
         # Token t of the sequence is predicted by the token before it; the first one by the last
         # token of the prompt.
         predictor_of_token = np.concatenate(
-            ([prompt_start + prompt_length - 1], np.arange(start, start + num_read))
+            ([prompt_start + prompt_length - 1], np.arange(next_index, next_index + num_read))
         )
-        predictors.append(predictor_of_token[response_positions])
-        start += num_read
-        longest = max(longest, prompt_length + len(sequence))
+        predictor_arrays.append(predictor_of_token[response_positions])
+        next_index += num_read
+        longest_row = max(longest_row, prompt_length + len(sequence))
 
     def flat(arrays: Sequence[np.ndarray]) -> Tensor:
         return to_device(np.concatenate(arrays), device, np.int64)
 
     return Packing(
-        tokens_N=flat(tokens),
-        positions_N=flat(positions),
+        tokens_N=flat(token_arrays),
+        positions_N=flat(position_arrays),
         prompts=tuple(prompt_spans),
         responses=tuple(response_spans),
         parents=parents,
-        predictors_M=flat(predictors),
+        predictors_M=flat(predictor_arrays),
         targets_M=flat(responses),
         lengths=tuple(len(response) for response in responses),
-        longest=longest,
+        longest=longest_row,
     )
 
 
@@ -138,12 +136,16 @@ def insert_observations(
 def pack_prompts(prompts: Sequence[Ints], device: torch.device) -> Packing:
     """Pack prompts alone, in their order, for a prefill. Equal prompts are not merged."""
     _check_nonempty("prompt", prompts)
-    starts = np.cumsum([0, *(len(prompt) for prompt in prompts)])
+    starts = np.cumsum([0, *(len(prompt) for prompt in prompts)]).tolist()
     no_tokens = torch.empty(0, dtype=torch.long, device=device)
     return Packing(
         tokens_N=to_device(np.concatenate(prompts), device, np.int64),
-        positions_N=to_device(np.concatenate([np.arange(len(p)) for p in prompts]), device),
-        prompts=tuple((int(s), len(p)) for s, p in zip(starts[:-1], prompts, strict=True)),
+        positions_N=to_device(
+            np.concatenate([np.arange(len(prompt)) for prompt in prompts]), device
+        ),
+        prompts=tuple(
+            (start, len(prompt)) for start, prompt in zip(starts[:-1], prompts, strict=True)
+        ),
         responses=(),
         parents=(),
         predictors_M=no_tokens,

@@ -15,10 +15,12 @@ def split_into_pieces(policy: Policy, responses: Sequence[Ints]) -> list[list[st
     if not responses:
         return []
     # Each distinct token is decoded only once.
-    distinct, inverse_N = np.unique(np.concatenate(responses), return_inverse=True)
-    texts = np.array(policy.decode_rows([[token] for token in distinct.tolist()]), dtype=object)
-    ends = np.cumsum([len(response) for response in responses])
-    return [pieces.tolist() for pieces in np.split(texts[inverse_N], ends[:-1])]
+    distinct_tokens, inverse_N = np.unique(np.concatenate(responses), return_inverse=True)
+    token_texts = np.array(
+        policy.decode_rows([[token] for token in distinct_tokens.tolist()]), dtype=object
+    )
+    response_ends = np.cumsum([len(response) for response in responses])
+    return [pieces.tolist() for pieces in np.split(token_texts[inverse_N], response_ends[:-1])]
 
 
 def token_span(pieces: Sequence[str], start: int, end: int) -> tuple[int, int]:

@@ -28,8 +28,10 @@ class ReadingPasses(Protocol):
         ...
 
     def states(self, policy: Policy, rows: Sequence[Row], embedded_nD: Tensor) -> Tensor:
-        """Hidden states [n, D] of the response tokens, row after row, computed from the given
-        embeddings; differentiable in these alone, and the gradient must be taken at once."""
+        """Hidden states [n, D] of the response tokens, row after row, from their embeddings.
+
+        They are differentiable in `embedded_nD` alone, and the gradient must be taken at once.
+        """
         ...
 
 
@@ -42,22 +44,26 @@ class EagerReading:
     def states(self, policy: Policy, rows: Sequence[Row], embedded_nD: Tensor) -> Tensor:
         packing = pack_rows(policy, rows)
         tokens_N, attend = packing.tokens_N, PackedAttention(packing)
-        x_ND, given = given_for_responses(policy, packing, tokens_N, embedded_nD)
-        return policy.decoder(tokens_N, packing.positions_N, attend, embedded_N=x_ND)[given]
+        embedded_ND, responses = place_response_embeddings(policy, packing, tokens_N, embedded_nD)
+        hidden_ND = policy.decoder(tokens_N, packing.positions_N, attend, embedded_N=embedded_ND)
+        return hidden_ND[responses]
 
 
-def given_for_responses(
+def place_response_embeddings(
     policy: Policy, packing: Packing, tokens_N: Tensor, embedded_nD: Tensor
 ) -> tuple[Tensor, slice]:
-    """(embeddings [N, D] of all tokens, slice of the n response tokens that `embedded_nD` replaces)
+    """Put the given embeddings in place of those of the first n response tokens.
 
-    The n tokens are the first of the responses, which follow all prompts in the order of the rows.
+    Returns the embeddings [N, D] of all tokens, and the slice of the n tokens among them. Responses
+    follow all prompts, in the order of the rows; what comes after the n tokens is filler.
     """
-    start = sum(length for _, length in packing.prompts)
-    given = slice(start, start + len(embedded_nD))
+    prompt_tokens = sum(length for _, length in packing.prompts)
+    responses = slice(prompt_tokens, prompt_tokens + len(embedded_nD))
     with torch.no_grad():
-        table_ND = F.embedding(tokens_N, policy.decoder.embedding.weight)
-    return torch.cat((table_ND[: given.start], embedded_nD, table_ND[given.stop :])), given
+        original_ND = F.embedding(tokens_N, policy.decoder.embedding.weight)
+    prompt_embeddings = original_ND[: responses.start]
+    filler_embeddings = original_ND[responses.stop :]
+    return torch.cat((prompt_embeddings, embedded_nD, filler_embeddings)), responses
 
 
 EAGER_READING = EagerReading()

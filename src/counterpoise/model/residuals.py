@@ -70,13 +70,13 @@ class Residuals:
 
     def gather(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """(R [..., V], H [..., D]) of the tokens [...], at most a chunk of them."""
-        flat = indices.flatten()
+        flat_indices = indices.flatten()
         R = (
-            self._compute(flat)
+            self._compute(flat_indices)
             if self.stored_residuals is None
-            else self.stored_residuals.index_select(0, flat)
+            else self.stored_residuals.index_select(0, flat_indices)
         )
-        H = self.hidden.index_select(0, flat).to(self.precision)
+        H = self.hidden.index_select(0, flat_indices).to(self.precision)
         return R.view(*indices.shape, -1), H.view(*indices.shape, -1)
 
     def iterate_chunks(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
@@ -128,6 +128,6 @@ def accurate_product(a: Tensor, b: Tensor) -> Tensor:
     return multiply(a, b, out_dtype=torch.float32)
 
 
-def wide(x: Tensor) -> Tensor:
+def wide(tensor: Tensor) -> Tensor:
     """Half precision as float32: products of small residuals need it."""
-    return x if x.dtype == torch.float64 else x.float()
+    return tensor if tensor.dtype == torch.float64 else tensor.float()

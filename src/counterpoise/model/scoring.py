@@ -36,7 +36,7 @@ class TokenScores:
     """The scores of all response tokens, on the policy's device until a property copies them."""
 
     rows: Sequence[Row]
-    order: Sequence[int]  # of the rows in `values_2N`
+    order: Sequence[int]  # row indices, in the order in which `values_2N` holds the rows
     values_2N: Tensor  # log-probabilities and entropies of all tokens
     hidden: list[Tensor]  # per row [T, D]
 
@@ -64,10 +64,10 @@ def pack_rows(policy: Policy, rows: Sequence[Row]) -> Packing:
     """Pack the rows on the policy's device and reserve their positions."""
     contents = [row.content for row in rows]
     packing = pack(
-        [c.prompt_tokens for c in contents],
-        [c.response_tokens for c in contents],
+        [content.prompt_tokens for content in contents],
+        [content.response_tokens for content in contents],
         policy.device,
-        [c.observations for c in contents],
+        [content.observations for content in contents],
     )
     policy.decoder.reserve(packing.longest)
     return packing
@@ -115,36 +115,43 @@ def micro_batches(rows: Sequence[Row], micro_tokens: int) -> Iterator[list[int]]
     There are no more passes than needed, all of about equal size: a short last one would leave a
     GPU idle. A row longer than `micro_tokens` gets a pass of its own.
     """
-    keys = [prompt_key(row.content.prompt_tokens) for row in rows]
+    prompt_keys = [prompt_key(row.content.prompt_tokens) for row in rows]
     prompt_lengths = {
-        key: len(row.content.prompt_tokens) for key, row in zip(keys, rows, strict=True)
+        row_key: len(row.content.prompt_tokens)
+        for row_key, row in zip(prompt_keys, rows, strict=True)
     }
     # Sorting by these keys keeps rows of a prompt together and makes the order independent of how
     # the rows were listed.
-    longest_read, first_group = dict.fromkeys(keys, 0), dict[bytes, str]()
-    for key, row in zip(keys, rows, strict=True):
-        longest_read[key] = max(longest_read[key], row.num_tokens_read)
-        first_group[key] = min(first_group.get(key, row.group), row.group)
-    order = sorted(
+    longest_read, first_group = dict.fromkeys(prompt_keys, 0), dict[bytes, str]()
+    for row_key, row in zip(prompt_keys, rows, strict=True):
+        longest_read[row_key] = max(longest_read[row_key], row.num_tokens_read)
+        first_group[row_key] = min(first_group.get(row_key, row.group), row.group)
+    row_order = sorted(
         range(len(rows)),
-        key=lambda i: (longest_read[keys[i]], first_group[keys[i]], keys[i], rows[i].group, i),
+        key=lambda i: (
+            longest_read[prompt_keys[i]],
+            first_group[prompt_keys[i]],
+            prompt_keys[i],
+            rows[i].group,
+            i,
+        ),
     )
     total_tokens = sum(prompt_lengths.values()) + sum(row.num_tokens_read for row in rows)
     # The number of passes is the smallest possible; each aims at an equal share of the tokens.
     target_tokens = total_tokens / -(-total_tokens // micro_tokens) if rows else 0
     batch: list[int] = []
-    tokens = 0
+    batch_tokens = 0
     previous_key = b""
-    for i in order:
-        row, key = rows[i], keys[i]
-        cost_alone = row.num_tokens_read + prompt_lengths[key]
-        cost = row.num_tokens_read if batch and key == previous_key else cost_alone
-        if batch and (tokens >= target_tokens or tokens + cost > micro_tokens):
+    for i in row_order:
+        row, row_key = rows[i], prompt_keys[i]
+        row_cost_alone = row.num_tokens_read + prompt_lengths[row_key]
+        row_cost = row.num_tokens_read if batch and row_key == previous_key else row_cost_alone
+        if batch and (batch_tokens >= target_tokens or batch_tokens + row_cost > micro_tokens):
             yield batch
-            batch, tokens, cost = [], 0, cost_alone
+            batch, batch_tokens, row_cost = [], 0, row_cost_alone
         batch.append(i)
-        tokens += cost
-        previous_key = key
+        batch_tokens += row_cost
+        previous_key = row_key
     if batch:
         yield batch
 
@@ -169,19 +176,24 @@ def score_tokens(
     """
     if isinstance(micro_tokens, MicroBatch):
         return micro_tokens.run_rows(
-            lambda n: score_tokens(policy, rows, temperature, n, forward_pass, split_rows), rows
+            lambda tokens_per_pass: score_tokens(
+                policy, rows, temperature, tokens_per_pass, forward_pass, split_rows
+            ),
+            rows,
         )
     if not rows:
         return TokenScores([], [], torch.empty(2, 0), [])
-    order: list[int] = []
-    values: list[Tensor] = []
+    row_order: list[int] = []
+    pass_scores: list[Tensor] = []
     hidden: dict[int, Tensor] = {}
     for batch in split_rows(rows, micro_tokens):
         outputs = forward_pass(policy, [rows[i] for i in batch], temperature)
-        order += batch
-        values.append(torch.stack((outputs.logprobs_M, outputs.entropies_M)))
+        row_order += batch
+        pass_scores.append(torch.stack((outputs.logprobs_M, outputs.entropies_M)))
         hidden |= dict(zip(batch, outputs.hidden_M.split(outputs.lengths), strict=True))
-    return TokenScores(rows, order, torch.cat(values, dim=1), [hidden[i] for i in range(len(rows))])
+    return TokenScores(
+        rows, row_order, torch.cat(pass_scores, dim=1), [hidden[i] for i in range(len(rows))]
+    )
 
 
 def score_logprobs(
@@ -194,25 +206,28 @@ def score_logprobs(
     """Log-probability of every response token under the current policy, per row [T]."""
     if isinstance(micro_tokens, MicroBatch):
         return micro_tokens.run_rows(
-            lambda n: score_logprobs(policy, rows, temperature, n, forward_pass), rows
+            lambda tokens_per_pass: score_logprobs(
+                policy, rows, temperature, tokens_per_pass, forward_pass
+            ),
+            rows,
         )
     if not rows:
         return []
-    order: list[int] = []
+    row_order: list[int] = []
     # Hidden states are dropped: those of a large batch would not fit in memory.
-    logprobs: list[Tensor] = []
+    pass_logprobs: list[Tensor] = []
     for batch in micro_batches(rows, micro_tokens):
-        logprobs.append(forward_pass(policy, [rows[i] for i in batch], temperature).logprobs_M)
-        order += batch
-    return split_by_row(torch.cat(logprobs), order, rows)
+        pass_logprobs.append(forward_pass(policy, [rows[i] for i in batch], temperature).logprobs_M)
+        row_order += batch
+    return split_by_row(torch.cat(pass_logprobs), row_order, rows)
 
 
 def split_by_row(values_N: Tensor, order: Sequence[int], rows: Sequence[Row]) -> list[Floats]:
     """Split the values of rows in `order` into rows [T], with a single copy to the host."""
-    host_N = values_N.detach().float().cpu().numpy()
-    values_R: list[Floats] = [host_N] * len(rows)
-    end = 0
+    host_values_N = values_N.detach().float().cpu().numpy()
+    values_R: list[Floats] = [host_values_N] * len(rows)
+    row_end = 0
     for i in order:
-        start, end = end, end + rows[i].num_tokens
-        values_R[i] = host_N[start:end]
+        row_start, row_end = row_end, row_end + rows[i].num_tokens
+        values_R[i] = host_values_N[row_start:row_end]
     return values_R

@@ -40,17 +40,19 @@ SHAPES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def shape_config(name: str) -> Any:
+def shape_config(model_name: str) -> Any:
     """The transformers config of `shape:NAME`."""
     from transformers import AutoConfig
 
-    key = name.removeprefix(SHAPE_PREFIX)
-    if key not in SHAPES:
-        raise unknown_name("shape", key, SHAPES)
-    sizes = dict(SHAPES[key])
-    rope = {"rope_type": "default", "rope_theta": sizes.pop("rope_theta")}
-    kind = sizes.pop("model_type")
-    return AutoConfig.for_model(kind, **sizes, rope_parameters=rope, bos_token_id=None)
+    shape_name = model_name.removeprefix(SHAPE_PREFIX)
+    if shape_name not in SHAPES:
+        raise unknown_name("shape", shape_name, SHAPES)
+    sizes = dict(SHAPES[shape_name])
+    rope_parameters = {"rope_type": "default", "rope_theta": sizes.pop("rope_theta")}
+    model_type = sizes.pop("model_type")
+    return AutoConfig.for_model(
+        model_type, **sizes, rope_parameters=rope_parameters, bos_token_id=None
+    )
 
 
 def random_model(config: Any, device: torch.device, dtype: torch.dtype, seed: int = 0) -> nn.Module:
@@ -66,10 +68,10 @@ def random_model(config: Any, device: torch.device, dtype: torch.dtype, seed: in
         model.model.rotary_emb = type(model.model.rotary_emb)(config)
     generator = torch.Generator(device).manual_seed(seed)
     with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if name.endswith("norm.weight"):
+        for parameter_name, weight in model.named_parameters():
+            if parameter_name.endswith("norm.weight"):
                 weight.fill_(1.0)
-            elif name.endswith("bias"):
+            elif parameter_name.endswith("bias"):
                 weight.zero_()
             else:
                 weight.normal_(0.0, WEIGHT_STD, generator=generator)

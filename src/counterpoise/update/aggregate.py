@@ -22,10 +22,10 @@ def token_mean(rows: Sequence[Row], max_new_tokens: int) -> NDArray[np.float64]:
 
 def group_token_mean(rows: Sequence[Row], max_new_tokens: int) -> NDArray[np.float64]:
     """c_i = 1 / (groups * tokens of i's group): eq. 15 as printed, a mean within prompts first."""
-    tokens: Counter[str] = Counter()
+    group_tokens: Counter[str] = Counter()
     for row in rows:
-        tokens[row.group] += row.num_tokens
-    return np.array([1.0 / (len(tokens) * tokens[row.group]) for row in rows])
+        group_tokens[row.group] += row.num_tokens
+    return np.array([1.0 / (len(group_tokens) * group_tokens[row.group]) for row in rows])
 
 
 def sequence_mean(rows: Sequence[Row], max_new_tokens: int) -> NDArray[np.float64]:

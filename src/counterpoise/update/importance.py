@@ -65,13 +65,13 @@ def sampler_mismatch(
         for i, logprobs_T in zip(result.rows, result.logprobs, strict=True):
             row = batch[i]
             is_fresh = result is first_result and row.born == iteration
-            by_trainer_T = (
+            trainer_logprobs_T = (
                 logprobs_T
                 if is_fresh and row.trainer_logprobs_T is None
                 else row.trainer_logprobs_T
             )
-            if by_trainer_T is not None:
-                differences.append(by_trainer_T - row.content.sampled_logprobs)
+            if trainer_logprobs_T is not None:
+                differences.append(trainer_logprobs_T - row.content.sampled_logprobs)
     difference_N = np.concatenate(differences).astype(np.float64) if differences else np.empty(0)
     difference_N = difference_N[np.isfinite(difference_N)]
     has_tokens = len(difference_N) > 0

@@ -12,10 +12,10 @@ the later steps and those that stay in the buffer. They are scored just before t
 holds at any time, also for rows that waited in the buffer while no step was taken.
 
 If a token weighting has read the rows in this iteration, it has made the same pass already, and its
-log-probabilities are reused. On a GPU in half precision too: there the result for a row does not
-depend on the other rows of the pass (measured on an H200, bit for bit, over steps of any composer
-and length, captured or not). On a CPU it does, so there half precision scores every step in its own
-layout.
+log-probabilities are reused. This includes half precision on a GPU, where the result for a row does
+not depend on the other rows of the pass (measured on an H200, bit for bit, over steps of any
+composer and length, captured or not). On a CPU it does, so there half precision scores every step
+in its own layout.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ NO_SCORES: Scores = {}
 
 
 def first_updating_step(batch: Sequence[Row], plan: BatchPlan) -> int:
-    """The first step that changes the weights: earlier ones have no signal."""
-    for s, step in enumerate(plan.steps):
+    """The index of the first step that changes the weights: earlier ones have no signal."""
+    for step_index, step in enumerate(plan.steps):
         if any(batch[i].sign for i in step):
-            return s
+            return step_index
     return 0
 
 
 def score_before_update(
     reader: PolicyReader, batch: Sequence[Row], plan: BatchPlan, waiting: Sequence[Row]
 ) -> tuple[list[Row], list[Row]]:
-    """The batch and the waiting rows, scored where the update would change the weights first.
+    """The batch and the waiting rows; those trained after the weights change get their scores now.
 
     Every step is scored separately, in the layout of its own pass, so that rounding affects both
     sides of a ratio in much the same way. `reader.scores` are log-probabilities that a token
@@ -57,10 +57,11 @@ def score_before_update(
     decoder = reader.policy.decoder
     # On a CPU, half precision rounds a row differently beside other rows: no reuse there.
     is_half = decoder.dtype in (torch.bfloat16, torch.float16)
-    known = NO_SCORES if is_half and not is_half_on_gpu(decoder.unembedding) else reader.scores
+    can_reuse = not is_half or is_half_on_gpu(decoder.unembedding)
+    known_scores = reader.scores if can_reuse else NO_SCORES
 
-    def scored(rows: Sequence[Row]) -> list[Row]:
-        rows = [with_known_scores(row, known) for row in rows]
+    def score_rows(rows: Sequence[Row]) -> list[Row]:
+        rows = [with_known_scores(row, known_scores) for row in rows]
         return score_missing(
             reader.policy, rows, reader.temperature, reader.micro_batch, reader.passes
         )
@@ -68,32 +69,34 @@ def score_before_update(
     # The rows of the first updating step are scored by the step's own pass.
     scored_batch = list(batch)
     for step in plan.steps[first_updating_step(batch, plan) + 1 :]:
-        for i, row in zip(step, scored([batch[i] for i in step]), strict=True):
+        for i, row in zip(step, score_rows([batch[i] for i in step]), strict=True):
             scored_batch[i] = row
-    return scored_batch, scored(waiting)
+    return scored_batch, score_rows(waiting)
 
 
-def with_known_scores(row: Row, known: Scores) -> Row:
-    """The row with its known scores; a row keeps scores that it has."""
-    scores_T = known.get(row.name)
-    return (
-        row
-        if scores_T is None or row.trainer_logprobs_T is not None
-        else replace(row, trainer_logprobs_T=scores_T)
-    )
+def with_known_scores(row: Row, known_scores: Scores) -> Row:
+    """The row with its known scores; a row that already has scores keeps its own."""
+    scores_T = known_scores.get(row.name)
+    if scores_T is None or row.trainer_logprobs_T is not None:
+        return row
+    return replace(row, trainer_logprobs_T=scores_T)
 
 
 def score_missing(
     policy: Policy,
     rows: Sequence[Row],
     temperature: float,
-    micro: int | MicroBatch,
+    micro_batch: int | MicroBatch,
     passes: ReadingPasses = EAGER_READING,
 ) -> list[Row]:
     """The rows; those with signal and without scores are scored by the current policy."""
-    unscored = [i for i, row in enumerate(rows) if row.sign and row.trainer_logprobs_T is None]
+    unscored_indices = [
+        i for i, row in enumerate(rows) if row.sign and row.trainer_logprobs_T is None
+    ]
     scored_rows = list(rows)
-    logprobs = score_logprobs(policy, [rows[i] for i in unscored], temperature, micro, passes.read)
-    for i, logprobs_T in zip(unscored, logprobs, strict=True):
+    logprobs = score_logprobs(
+        policy, [rows[i] for i in unscored_indices], temperature, micro_batch, passes.read
+    )
+    for i, logprobs_T in zip(unscored_indices, logprobs, strict=True):
         scored_rows[i] = replace(rows[i], trainer_logprobs_T=logprobs_T)
     return scored_rows

@@ -2,7 +2,7 @@
 
 A step of 1e-6 times a weight is below bfloat16's resolution and would be rounded away, so
 half-precision weights are trained through float32 masters; wider weights are their own masters. The
-gradients of several passes are also summed in the masters: a sum in bfloat16 loses anything below
+gradients of several passes are also summed in the masters: a sum in bfloat16 loses any addend below
 1/256 of it.
 
 All parameters are handled by one multi-tensor call of torch each: a model has hundreds, and on a
@@ -31,9 +31,9 @@ class Optimizer:
             else parameter.detach().float().requires_grad_()
             for parameter in self.weights
         ]
-        pairs = zip(self.weights, self.masters, strict=True)
+        weights_and_masters = zip(self.weights, self.masters, strict=True)
         self._half_precision = [
-            (weight, master) for weight, master in pairs if weight is not master
+            (weight, master) for weight, master in weights_and_masters if weight is not master
         ]
         self.fused = bool(self.masters) and all(master.is_cuda for master in self.masters)
         self.inner: torch.optim.Optimizer
@@ -57,24 +57,30 @@ class Optimizer:
     def collect_gradients(self) -> None:
         """Move the gradients of half-precision weights to their masters, adding to what is there.
 
-        Call it after every pass of several; `grad_norm` and `step` collect what is left.
+        Call it after every pass of a step; `grad_norm` and `step` collect what is left.
         """
         # The first gradient of a master is copied, later ones are added: no buffer of zeros.
         first_gradients = [
-            (w, m) for w, m in self._half_precision if w.grad is not None and m.grad is None
+            (weight, master)
+            for weight, master in self._half_precision
+            if weight.grad is not None and master.grad is None
         ]
         further_gradients = [
-            (w, m) for w, m in self._half_precision if w.grad is not None and m.grad is not None
+            (weight, master)
+            for weight, master in self._half_precision
+            if weight.grad is not None and master.grad is not None
         ]
         for _, master in first_gradients:
             master.grad = torch.empty_like(master)
         if first_gradients:
             torch._foreach_copy_(
-                _grads(m for _, m in first_gradients), _grads(w for w, _ in first_gradients)
+                _grads(master for _, master in first_gradients),
+                _grads(weight for weight, _ in first_gradients),
             )
         if further_gradients:
             torch._foreach_add_(
-                _grads(m for _, m in further_gradients), _grads(w for w, _ in further_gradients)
+                _grads(master for _, master in further_gradients),
+                _grads(weight for weight, _ in further_gradients),
             )
         for weight, _ in self._half_precision:
             weight.grad = None
@@ -83,31 +89,29 @@ class Optimizer:
     def grad_norm(self) -> float:
         """Euclidean norm of the whole gradient; not finite if any part of it is not."""
         self.collect_gradients()
-        grads = _grads(self.masters)
-        return float(torch.stack(torch._foreach_norm(grads)).norm()) if grads else 0.0
+        gradients = _grads(self.masters)
+        return float(torch.stack(torch._foreach_norm(gradients)).norm()) if gradients else 0.0
 
     @torch.no_grad()
     def step(self, grad_norm: float, lr_scale: float = 1.0) -> None:
         """Clip to `max_grad_norm`, then update at `lr_scale` times the learning rate."""
         self.collect_gradients()
-        limit = self.config.max_grad_norm
-        scale = min(1.0, limit / (grad_norm + 1e-6)) if limit > 0 else 1.0
+        max_grad_norm = self.config.max_grad_norm
+        clip_factor = min(1.0, max_grad_norm / (grad_norm + 1e-6)) if max_grad_norm > 0 else 1.0
         # Scale in place: gradients are dropped after the step anyway.
-        grads = _grads(self.masters)
-        if scale != 1.0 and grads:
-            torch._foreach_mul_(grads, scale)
+        gradients = _grads(self.masters)
+        if clip_factor != 1.0 and gradients:
+            torch._foreach_mul_(gradients, clip_factor)
         warmup_steps = self.config.warmup_steps
-        for group in self.inner.param_groups:
-            group["lr"] = (
-                lr_scale
-                * self.config.lr
-                * (min(1.0, (self.steps + 1) / warmup_steps) if warmup_steps else 1.0)
-            )
+        warmup_factor = min(1.0, (self.steps + 1) / warmup_steps) if warmup_steps else 1.0
+        for parameter_group in self.inner.param_groups:
+            parameter_group["lr"] = lr_scale * self.config.lr * warmup_factor
         self.inner.step()
         self.steps += 1
         if self._half_precision:
             torch._foreach_copy_(
-                [w for w, _ in self._half_precision], [m for _, m in self._half_precision]
+                [weight for weight, _ in self._half_precision],
+                [master for _, master in self._half_precision],
             )
 
     # -- checkpoints ---------------------------------------------------------------------------
@@ -115,32 +119,36 @@ class Optimizer:
     def state(self) -> dict[str, Tensor]:
         """Flat tensors by name, as a safetensors file holds them."""
         tensors = {"steps": torch.tensor(self.steps)}
-        for index, (weight, master) in enumerate(zip(self.weights, self.masters, strict=True)):
+        for parameter_index, (weight, master) in enumerate(
+            zip(self.weights, self.masters, strict=True)
+        ):
             if weight is not master:
-                tensors[f"{index}/master"] = master.detach().contiguous()
-            for name, value in self.inner.state.get(master, {}).items():
-                tensors[f"{index}/{name}"] = value.detach().contiguous()
+                tensors[f"{parameter_index}/master"] = master.detach().contiguous()
+            for state_name, state_tensor in self.inner.state.get(master, {}).items():
+                tensors[f"{parameter_index}/{state_name}"] = state_tensor.detach().contiguous()
         return tensors
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Continue from what `state` returned."""
         self.steps = int(tensors["steps"])
-        for index, master in enumerate(self.masters):
+        for parameter_index, master in enumerate(self.masters):
             parameter_state = {
-                k.partition("/")[2]: v for k, v in tensors.items() if k.startswith(f"{index}/")
+                tensor_name.partition("/")[2]: tensor
+                for tensor_name, tensor in tensors.items()
+                if tensor_name.startswith(f"{parameter_index}/")
             }
             if "master" in parameter_state:
                 with torch.no_grad():
                     master.copy_(parameter_state.pop("master"))
             if parameter_state:
                 self.inner.state[master] = {
-                    name: value.to(self._device_of(name, master)).clone()
-                    for name, value in parameter_state.items()
+                    state_name: state_tensor.to(self._device_of(state_name, master)).clone()
+                    for state_name, state_tensor in parameter_state.items()
                 }
 
-    def _device_of(self, name: str, master: Tensor) -> torch.device:
+    def _device_of(self, state_name: str, master: Tensor) -> torch.device:
         """torch keeps step counters on the host, except where its kernel is fused."""
-        return torch.device("cpu") if name == "step" and not self.fused else master.device
+        return torch.device("cpu") if state_name == "step" and not self.fused else master.device
 
 
 def _grads(tensors: Iterable[Tensor]) -> list[Tensor]:

@@ -88,12 +88,14 @@ def flatten_inputs(inputs: PassInputs) -> dict[str, np.ndarray]:
     """The token vectors of `PassTensors` by name, flat over the rows."""
     lengths = [len(advantages_T) for advantages_T in inputs.advantages]
     old_logprobs = [
-        np.zeros(n) if x is None else x for x, n in zip(inputs.old_logprobs, lengths, strict=True)
+        np.zeros(length) if logprobs_T is None else logprobs_T
+        for logprobs_T, length in zip(inputs.old_logprobs, lengths, strict=True)
     ]
+    is_unscored_R = [logprobs_T is None for logprobs_T in inputs.old_logprobs]
     return {
         "row_M": np.repeat(np.arange(len(lengths)), lengths),
         "old_M": np.concatenate(old_logprobs),
-        "unscored_M": np.repeat([x is None for x in inputs.old_logprobs], lengths),
+        "unscored_M": np.repeat(is_unscored_R, lengths),
         "sampled_M": np.concatenate([row.content.sampled_logprobs for row in inputs.rows]),
         "advantages_M": np.concatenate(inputs.advantages),
         "coefficients_M": np.repeat(inputs.coefficients_R, lengths),
@@ -110,8 +112,8 @@ def tensors_from_arrays(
     """Move the arrays to the device; row numbers stay integers, the rest follows the policy."""
     dtype = np.float64 if policy.decoder.dtype == torch.float64 else np.float32
     tensors = {
-        name: to_device(x, policy.device, None if name == "row_M" else dtype)
-        for name, x in vectors.items()
+        name: to_device(vector, policy.device, None if name == "row_M" else dtype)
+        for name, vector in vectors.items()
     }
     return PassTensors(packing=packing, attend=attend, num_rows=num_rows, **tensors)
 
@@ -134,7 +136,7 @@ def compute_loss(
     # On-policy rows have no scores yet: their old log-probabilities are those of this pass, without
     # a gradient, so that the ratio is exactly 1 and its gradient that of log pi.
     old_logprobs = torch.where(tensors.unscored_M > 0, logprobs.detach(), tensors.old_M)
-    outputs = SURROGATES.load(config.surrogate)(
+    surrogate = SURROGATES.load(config.surrogate)(
         SurrogateInputs(
             logprobs=logprobs,
             old_logprobs=old_logprobs,
@@ -145,22 +147,25 @@ def compute_loss(
             clip_high=config.clip_high,
         )
     )
-    ratio = IMPORTANCE_WEIGHTS.load(config.importance)(
+    importance_ratio = IMPORTANCE_WEIGHTS.load(config.importance)(
         old_logprobs - tensors.sampled_M, tensors.row_M, tensors.num_rows
     )
-    weights = ratio.clamp(max=config.importance_cap)
-    loss = (outputs.loss * weights * tensors.coefficients_M).sum()
+    importance_weights = importance_ratio.clamp(max=config.importance_cap)
+    loss = (surrogate.loss * importance_weights * tensors.coefficients_M).sum()
     added_loss = torch.zeros_like(loss)
     if added_term:
-        added_loss = (added_term(forward, old_logprobs) * weights * tensors.coefficients_M).sum()
+        added_loss = (
+            added_term(forward, old_logprobs) * importance_weights * tensors.coefficients_M
+        ).sum()
         loss = loss + added_loss
     # Filler tokens of a padded pass have a coefficient of 0 and must not be counted.
     has_loss = tensors.coefficients_M != 0
-    clipped, capped = (outputs.clipped & has_loss).sum(), ((ratio > weights) & has_loss).sum()
+    num_clipped = (surrogate.clipped & has_loss).sum()
+    num_capped = ((importance_ratio > importance_weights) & has_loss).sum()
     pass_outputs = PassOutputs(
         tokens_3M=torch.stack((logprobs.detach(), entropies, torch.zeros_like(entropies))),
         totals_4=torch.stack(
-            (loss, added_loss, clipped.to(loss.dtype), capped.to(loss.dtype))
+            (loss, added_loss, num_clipped.to(loss.dtype), num_capped.to(loss.dtype))
         ).detach(),
         hidden_MD=forward.hidden_M.detach(),
     )
@@ -173,9 +178,9 @@ class EagerPasses(EagerReading):
     def gradients(
         self, policy: Policy, inputs: PassInputs, config: UpdateConfig, temperature: float
     ) -> PassOutputs:
-        added = partial(inputs.term, inputs.rows) if inputs.term else None
+        added_term = partial(inputs.term, inputs.rows) if inputs.term else None
         outputs, loss, logprobs = compute_loss(
-            policy, build_tensors(policy, inputs), config, temperature, added
+            policy, build_tensors(policy, inputs), config, temperature, added_term
         )
         # The pull on a token is minus the loss's gradient by its log-probability.
         logprobs.retain_grad()

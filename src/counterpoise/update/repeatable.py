@@ -22,13 +22,13 @@ def repeatable(enabled: bool = True) -> Iterator[None]:
         yield
         return
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch requires it
-    settings: Any = torch.utils.deterministic
+    torch_settings: Any = torch.utils.deterministic
     was_deterministic = torch.are_deterministic_algorithms_enabled()
-    filled_memory = settings.fill_uninitialized_memory
+    filled_memory = torch_settings.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True)
-    settings.fill_uninitialized_memory = False  # a debugging aid that costs time
+    torch_settings.fill_uninitialized_memory = False  # a debugging aid that costs time
     try:
         yield
     finally:
         torch.use_deterministic_algorithms(was_deterministic)
-        settings.fill_uninitialized_memory = filled_memory
+        torch_settings.fill_uninitialized_memory = filled_memory

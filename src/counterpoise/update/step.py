@@ -99,14 +99,14 @@ def accumulate_gradient(
         totals.add(batch, outputs)
     # The first synchronisation with the device: one copy for all micro-batches.
     logprobs, entropies, pulls = totals.by_row()
-    loss, added, clipped, capped = totals.sums()
+    loss, added_loss, num_clipped, num_capped = totals.sums()
     tokens_used = max(1, sum(row.num_tokens for row in used_rows))
     return StepResult(
         rows=tuple(used_indices),
         logprobs=logprobs,
         old_logprobs=[
-            logprobs_T if old_T is None else old_T
-            for old_T, logprobs_T in zip(old_logprobs, logprobs, strict=True)
+            logprobs_T if old_logprobs_T is None else old_logprobs_T
+            for old_logprobs_T, logprobs_T in zip(old_logprobs, logprobs, strict=True)
         ],
         advantages=advantages,
         entropies=entropies,
@@ -114,11 +114,11 @@ def accumulate_gradient(
         coefficients=coefficients_R[used_indices].astype(np.float32),
         loss=loss,
         grad_norm=math.nan,
-        clipped_share=clipped / tokens_used,
+        clipped_share=num_clipped / tokens_used,
         tokens=sum(row.num_tokens for row in rows),
         skipped="" if used_rows else "no signal",
-        capped_share=capped / tokens_used,
-        added_loss=added,
+        capped_share=num_capped / tokens_used,
+        added_loss=added_loss,
         hidden=[totals.hidden[i] for i in range(len(totals.hidden))],
     )
 
@@ -148,7 +148,7 @@ def take_step(
     if rule:
         rows, effect = apply_rule(rows, rule, on_policy=on_policy)
 
-    def gradient(micro_tokens: int) -> StepResult:
+    def compute_gradient(micro_tokens: int) -> StepResult:
         optimizer.zero_grad()
         return accumulate_gradient(
             policy,
@@ -162,7 +162,7 @@ def take_step(
 
     try:
         with repeatable(config.repeatable):
-            result = micro_batch.run_rows(gradient, [row for row in rows if row.sign])
+            result = micro_batch.run_rows(compute_gradient, [row for row in rows if row.sign])
             result = replace(result, chosen_share=effect.num_chosen / max(1, result.tokens))
     except BaseException:
         optimizer.zero_grad()  # drop what the failed passes accumulated
@@ -180,18 +180,18 @@ def _update_weights(
     """Update the weights with the gradient that `result` reports, or skip the step."""
     if result.skipped:
         return replace(result, grad_norm=0.0)
-    norm = optimizer.grad_norm()
+    grad_norm = optimizer.grad_norm()
     # Moments that have seen a nan never recover, so the optimizer must not see this gradient.
-    if not (math.isfinite(result.loss) and math.isfinite(norm)):
+    if not (math.isfinite(result.loss) and math.isfinite(grad_norm)):
         optimizer.zero_grad()
-        return replace(result, grad_norm=norm, skipped="not finite", hidden=())
+        return replace(result, grad_norm=grad_norm, skipped="not finite", hidden=())
     if observer:
         observer.before_update(policy, rows, result)
-    optimizer.step(norm)
+    optimizer.step(grad_norm)
     optimizer.zero_grad()
     if observer:
         observer.after_update(policy)
-    return replace(result, grad_norm=norm, hidden=())
+    return replace(result, grad_norm=grad_norm, hidden=())
 
 
 def _with_trajectory_weights(
@@ -206,24 +206,26 @@ def _with_trajectory_weights(
     signal_indices = [i for i, row in enumerate(rows) if row.sign]
     signal_rows = [rows[i] for i in signal_indices]
     # Rows without scores in an on-policy step were sampled by the current weights: a ratio of 1.
-    changed = [
-        r
-        for r, row in enumerate(signal_rows)
+    changed_indices = [
+        index
+        for index, row in enumerate(signal_rows)
         if not on_policy or row.trainer_logprobs_T is not None
     ]
     changed_logprobs = score_logprobs(
         policy,
-        [signal_rows[r] for r in changed],
+        [signal_rows[index] for index in changed_indices],
         settings.temperature,
         micro_batch,
         settings.passes.read,
     )
     current_logprobs: list[Floats | None] = [None] * len(signal_rows)
-    for r, logprobs_T in zip(changed, changed_logprobs, strict=True):
-        current_logprobs[r] = logprobs_T
-    weighted = with_trajectory_weights(signal_rows, current_logprobs, settings.update.trajectory)
+    for index, logprobs_T in zip(changed_indices, changed_logprobs, strict=True):
+        current_logprobs[index] = logprobs_T
+    weighted_rows = with_trajectory_weights(
+        signal_rows, current_logprobs, settings.update.trajectory
+    )
     all_rows = list(rows)
-    for i, row in zip(signal_indices, weighted, strict=True):
+    for i, row in zip(signal_indices, weighted_rows, strict=True):
         all_rows[i] = row
     return all_rows
 
@@ -237,7 +239,7 @@ class _StepTotals:
         self.hidden: dict[int, Tensor] = {}
         self._order: list[int] = []  # rows in the order of the passes
         self._tokens: list[Tensor] = []  # per pass [3, M]: log-probabilities, entropies, pulls
-        self._totals: list[Tensor] = []  # per pass [4]: as `Found.totals_4`
+        self._totals: list[Tensor] = []  # per pass [4]: as `PassOutputs.totals_4`
 
     def add(self, batch: list[int], outputs: PassOutputs) -> None:
         self._order += batch
@@ -251,12 +253,16 @@ class _StepTotals:
         """Log-probabilities, entropies and pulls of every row [T], in one copy to the host."""
         if not self._tokens:
             return [], [], []
-        host = torch.cat(self._tokens, dim=1).cpu()
-        logprobs, entropies, pulls = (split_by_row(x_N, self._order, self.rows) for x_N in host)
+        host_values = torch.cat(self._tokens, dim=1).cpu()
+        logprobs, entropies, pulls = (
+            split_by_row(values_N, self._order, self.rows) for values_N in host_values
+        )
         return logprobs, entropies, pulls
 
     def sums(self) -> tuple[float, float, float, float]:
         """Loss, the rule term's part of it, clipped and capped tokens, summed over all passes."""
         totals = torch.stack(self._totals).tolist() if self._totals else [(0.0,) * 4]
-        loss, added, clipped, capped = (sum(column) for column in zip(*totals, strict=True))
-        return loss, added, clipped, capped
+        loss, added_loss, num_clipped, num_capped = (
+            sum(column) for column in zip(*totals, strict=True)
+        )
+        return loss, added_loss, num_clipped, num_capped

@@ -34,65 +34,67 @@ class SurrogateOutputs:
     clipped: Tensor  # [M] bool: the clip took this token's gradient away
 
 
-def grpo(x: SurrogateInputs) -> SurrogateOutputs:
+def grpo(inputs: SurrogateInputs) -> SurrogateOutputs:
     """L_t = -min(rho_t A_t, clip(rho_t, 1 - low, 1 + high) A_t),  rho_t = pi(o_t) / pi_old(o_t).
 
     PPO's pessimistic bound on every token; `high` above `low` (clip-higher, DAPO) lets unlikely
     tokens rise further before the gradient stops. arXiv:2402.03300, arXiv:2503.14476
     """
-    ratio = torch.exp(x.logprobs - x.old_logprobs)
-    bounded = ratio.clamp(1 - x.clip_low, 1 + x.clip_high)
-    gain, bounded_gain = ratio * x.advantages, bounded * x.advantages
-    return SurrogateOutputs(loss=-torch.minimum(gain, bounded_gain), clipped=bounded_gain < gain)
+    ratio = torch.exp(inputs.logprobs - inputs.old_logprobs)
+    clipped_ratio = ratio.clamp(1 - inputs.clip_low, 1 + inputs.clip_high)
+    gain, clipped_gain = ratio * inputs.advantages, clipped_ratio * inputs.advantages
+    return SurrogateOutputs(loss=-torch.minimum(gain, clipped_gain), clipped=clipped_gain < gain)
 
 
-def gspo(x: SurrogateInputs) -> SurrogateOutputs:
+def gspo(inputs: SurrogateInputs) -> SurrogateOutputs:
     """L_t = -min(s_t A_t, clip(s_t, 1 - low, 1 + high) A_t),  s_t = sg[s_i] pi(o_t) / sg[pi(o_t)].
 
     s_i = exp(mean_t log rho_t) is the length-normalised ratio of the whole response: one clip
     decision per response. Its clip range is far narrower than GRPO's: the paper takes 3e-4 and
     4e-4. arXiv:2507.18071
     """
-    log_ratio = (x.logprobs - x.old_logprobs).detach()
-    sums = torch.zeros(x.num_rows, dtype=log_ratio.dtype, device=log_ratio.device)
+    log_ratio = (inputs.logprobs - inputs.old_logprobs).detach()
+    sums = torch.zeros(inputs.num_rows, dtype=log_ratio.dtype, device=log_ratio.device)
     counts = torch.zeros_like(sums)
-    sums.index_add_(0, x.row, log_ratio)
-    counts.index_add_(0, x.row, torch.ones_like(log_ratio))
+    sums.index_add_(0, inputs.row, log_ratio)
+    counts.index_add_(0, inputs.row, torch.ones_like(log_ratio))
     # The value is the sequence's ratio, the gradient that of the token: pi / sg[pi] is 1.
-    sequence_ratio = torch.exp(sums / counts)[x.row]
-    ratio = sequence_ratio * torch.exp(x.logprobs - x.logprobs.detach())
-    bounded = ratio.clamp(1 - x.clip_low, 1 + x.clip_high)
-    gain, bounded_gain = ratio * x.advantages, bounded * x.advantages
-    return SurrogateOutputs(loss=-torch.minimum(gain, bounded_gain), clipped=bounded_gain < gain)
+    sequence_ratio = torch.exp(sums / counts)[inputs.row]
+    ratio = sequence_ratio * torch.exp(inputs.logprobs - inputs.logprobs.detach())
+    clipped_ratio = ratio.clamp(1 - inputs.clip_low, 1 + inputs.clip_high)
+    gain, clipped_gain = ratio * inputs.advantages, clipped_ratio * inputs.advantages
+    return SurrogateOutputs(loss=-torch.minimum(gain, clipped_gain), clipped=clipped_gain < gain)
 
 
-def cispo(x: SurrogateInputs) -> SurrogateOutputs:
+def cispo(inputs: SurrogateInputs) -> SurrogateOutputs:
     """L_t = -sg[clip(rho_t, 1 - low, 1 + high)] A_t log pi(o_t).
 
     The weight is clipped, the gradient never: every token keeps contributing, with a bounded
     weight. arXiv:2506.13585
     """
-    ratio = torch.exp(x.logprobs - x.old_logprobs).detach()
-    weight = ratio.clamp(1 - x.clip_low, 1 + x.clip_high)
-    nothing = torch.zeros_like(ratio, dtype=torch.bool)
-    return SurrogateOutputs(loss=-weight * x.advantages * x.logprobs, clipped=nothing)
+    ratio = torch.exp(inputs.logprobs - inputs.old_logprobs).detach()
+    weight = ratio.clamp(1 - inputs.clip_low, 1 + inputs.clip_high)
+    never_clipped = torch.zeros_like(ratio, dtype=torch.bool)
+    return SurrogateOutputs(
+        loss=-weight * inputs.advantages * inputs.logprobs, clipped=never_clipped
+    )
 
 
-def reinforce(x: SurrogateInputs) -> SurrogateOutputs:
+def reinforce(inputs: SurrogateInputs) -> SurrogateOutputs:
     """L_t = -A_t log pi(o_t): the surrogate of the paper's analysis (eq. 2), no ratio, no clip.
 
     Exact only while the policy is the one that sampled; later steps of a plan are off-policy.
     """
-    nothing = torch.zeros_like(x.logprobs, dtype=torch.bool)
-    return SurrogateOutputs(loss=-x.advantages * x.logprobs, clipped=nothing)
+    never_clipped = torch.zeros_like(inputs.logprobs, dtype=torch.bool)
+    return SurrogateOutputs(loss=-inputs.advantages * inputs.logprobs, clipped=never_clipped)
 
 
-def unclipped(x: SurrogateInputs) -> SurrogateOutputs:
+def unclipped(inputs: SurrogateInputs) -> SurrogateOutputs:
     """L_t = -rho_t A_t,  rho_t = pi(o_t) / pi_old(o_t): the ratio without a clip.
 
     Unbiased for rows of an older policy, but nothing bounds it: KL-Cov, for one, penalises a few
     tokens instead of clipping. arXiv:2505.22617
     """
-    ratio = torch.exp(x.logprobs - x.old_logprobs)
-    nothing = torch.zeros_like(ratio, dtype=torch.bool)
-    return SurrogateOutputs(loss=-ratio * x.advantages, clipped=nothing)
+    ratio = torch.exp(inputs.logprobs - inputs.old_logprobs)
+    never_clipped = torch.zeros_like(ratio, dtype=torch.bool)
+    return SurrogateOutputs(loss=-ratio * inputs.advantages, clipped=never_clipped)

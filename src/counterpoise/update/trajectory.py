@@ -53,27 +53,27 @@ def orthogonal(ratios_G: Doubles, advantages_G: Doubles) -> Doubles:
 
 
 def with_trajectory_weights(
-    rows: Sequence[Row], logprobs: Sequence[Floats | None], name: str
+    rows: Sequence[Row], logprobs: Sequence[Floats | None], weighting_name: str
 ) -> list[Row]:
     """The rows of a step with signal, their token weights multiplied by w~.
 
     `logprobs` [T] of each row are those of the current weights; None: they sampled the row, so its
     ratio is 1.
     """
-    weights_of = TRAJECTORY_WEIGHTS.load(name)
+    weigh_rollouts = TRAJECTORY_WEIGHTS.load(weighting_name)
     # One ratio per rollout: the mean over tokens keeps it comparable between lengths.
     ratios_R = np.ones(len(rows))
     for i, (row, current_T) in enumerate(zip(rows, logprobs, strict=True)):
         if current_T is not None:
             ratios_R[i] = np.exp(np.mean(current_T - row.old_logprobs, dtype=np.float64))
-    members: dict[str, list[int]] = {}
+    rows_by_group: dict[str, list[int]] = {}
     for i, row in enumerate(rows):
-        members.setdefault(row.group, []).append(i)
+        rows_by_group.setdefault(row.group, []).append(i)
     weighted_rows = list(rows)
-    for group in members.values():
+    for group in rows_by_group.values():
         advantages_G = np.array([rows[i].advantage for i in group])
-        for i, weight in zip(group, weights_of(ratios_R[group], advantages_G), strict=True):
-            ones = np.ones(rows[i].num_tokens, dtype=np.float32)
-            credit_T = ones if rows[i].weights_T is None else rows[i].weights_T
+        for i, weight in zip(group, weigh_rollouts(ratios_R[group], advantages_G), strict=True):
+            unit_weights_T = np.ones(rows[i].num_tokens, dtype=np.float32)
+            credit_T = unit_weights_T if rows[i].weights_T is None else rows[i].weights_T
             weighted_rows[i] = replace(rows[i], weights_T=(weight * credit_T).astype(np.float32))
     return weighted_rows

@@ -33,7 +33,11 @@ class CopyBlocks:
 
 
 def make_copy_blocks(spans_C8: NDArray[np.integer], group: int, device: torch.device) -> CopyBlocks:
-    """`group`: query heads per key head. The last query of a copy belongs to its last own key."""
+    """Split the query rows of every copy into blocks, one for each program.
+
+    `group` is the number of query heads per key head. The last query of a copy must belong to its
+    last own key.
+    """
     # A copy's rows are its queries times `group` heads; `nth_B` counts the blocks of one copy.
     counts_C = -(-group * spans_C8[:, 1] // BLOCK_ROWS)
     copy_B = np.repeat(np.arange(len(spans_C8)), counts_C)
@@ -73,6 +77,7 @@ def _attend(
     stride_kept_k, stride_kept_v, width, heads,
     group: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
 ):  # fmt: skip
+    """One block of query rows of one copy, for the query heads of one key head."""
     program, head = tl.program_id(0), tl.program_id(1)
     copy, first_row = tl.load(blocks + 2 * program), tl.load(blocks + 2 * program + 1)
     span = spans + 8 * copy

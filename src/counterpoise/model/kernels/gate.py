@@ -10,6 +10,7 @@ from torch import Tensor
 
 @triton.jit
 def _forward(joint, out, width, block: tl.constexpr):
+    """One block of columns of one row: out = silu(a) * b."""
     row, column = tl.program_id(0).to(tl.int64), tl.program_id(1) * block + tl.arange(0, block)
     inside = column < width
     a = tl.load(joint + row * 2 * width + column, mask=inside, other=0.0).to(tl.float32)
@@ -21,6 +22,7 @@ def _forward(joint, out, width, block: tl.constexpr):
 
 @triton.jit
 def _backward(grad, joint, out, gated, width, weight_grads: tl.constexpr, block: tl.constexpr):
+    """One block of columns of one row: da and db into `out`, the gate again into `gated`."""
     row, column = tl.program_id(0).to(tl.int64), tl.program_id(1) * block + tl.arange(0, block)
     inside = column < width
     a = tl.load(joint + row * 2 * width + column, mask=inside, other=0.0).to(tl.float32)
@@ -47,6 +49,7 @@ def forward(joint: Tensor) -> Tensor:
 
 
 def backward(grad: Tensor, joint: Tensor, *, weight_grads: bool) -> tuple[Tensor, Tensor | None]:
+    """(gradient of `joint` [N, 2 I], silu(a) * b [N, I] if `weight_grads`)"""
     N, width = grad.shape
     grad_joint, gated = (
         torch.empty_like(joint),

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-PROGRAMS = 1056  # of a backward pass that sums norm gradients
+PROGRAMS = 1056  # of a backward pass that also sums the gradients of the norm weights
 
 
 @triton.jit
@@ -109,8 +109,11 @@ def forward(
     qkv: Tensor, norms: tuple[Tensor, Tensor] | None, cos: Tensor, sin: Tensor,
     H: int, K: int, epsilon: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """(q, k, v). With norms v is a view of `qkv`, which the backward pass needs anyway; without
-    norms v is copied, so that `qkv` can be freed."""
+    """(q, k, v), queries and keys normalised and rotated.
+
+    With norms v is a view of `qkv`, which the backward pass needs anyway; without norms v is
+    copied, so that `qkv` can be freed.
+    """
     N, heads, d = qkv.shape
     out = qkv.new_empty(N, H + K if norms else heads, d)
     wq, wk = norms or (cos, cos)  # without norms the kernel never reads the weights
@@ -127,6 +130,7 @@ def backward(
     dq: Tensor, dk: Tensor, dv: Tensor, qkv: Tensor, norms: tuple[Tensor, Tensor] | None,
     cos: Tensor, sin: Tensor, epsilon: float,
 ) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:  # fmt: skip
+    """(gradient of qkv [N, H + 2K, d], gradients of the norm weights)"""
     N, H, d = dq.shape
     K = dk.shape[1]
     out = dq.new_empty(N, H + 2 * K, d)

@@ -12,6 +12,7 @@ def _merge(
     out, lse, prompt_out, prompt_lse, joint_lse_out, heads, width,
     stride, stride_prompt, stride_joint, block_h: tl.constexpr, block_d: tl.constexpr,
 ):  # fmt: skip
+    """All heads of one response token."""
     n = tl.program_id(0).to(tl.int64)
     h = tl.arange(0, block_h)
     d = tl.arange(0, block_d)[None]

@@ -7,11 +7,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-PROGRAMS = 528  # summing weight gradients: four for each multiprocessor of an H100 or H200
+PROGRAMS = 528  # of a backward pass: four for each multiprocessor of an H100 or H200
 
 
 @triton.jit
 def _forward(x, w, out, D, epsilon, block: tl.constexpr):
+    """The norm of one token."""
     token, d = tl.program_id(0).to(tl.int64), tl.arange(0, block)
     inside = d < D
     row = tl.load(x + token * D + d, mask=inside, other=0.0).to(tl.float32)
@@ -51,6 +52,7 @@ def _backward(
 
 
 def forward(x: Tensor, w: Tensor, epsilon: float) -> Tensor:
+    """x [N, D] -> h [N, D]"""
     N, D = x.shape
     out = torch.empty_like(x)
     if N:
@@ -61,6 +63,7 @@ def forward(x: Tensor, w: Tensor, epsilon: float) -> Tensor:
 def backward(
     grad: Tensor, x: Tensor, w: Tensor, epsilon: float, residual_grad: Tensor, *, weight_grads: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """(residual_grad + dx [N, D], h [N, D], dw [D]); without `weight_grads` only the first."""
     N, D = x.shape
     programs = min(PROGRAMS, N) if weight_grads else N
     grad_x, normed = torch.empty_like(x), torch.empty_like(x if weight_grads else x[:0])

@@ -46,35 +46,35 @@ class PaddedRows:
     num_real_tokens: int
 
 
-def rounding_step(n: int) -> int:
-    """What n tokens are rounded up by: a sixteenth of the power of two below, at least the minimum.
+def rounding_step(num_tokens: int) -> int:
+    """The step to round up by: a sixteenth of the power of two below, at least the minimum.
 
     Example:
         >>> [rounding_step(n) for n in (100, 8192, 16_384, 16_385)]
         [512, 512, 512, 1024]
     """
-    return max(MIN_ROUNDING_STEP, 1 << max(0, (n - 1).bit_length() - 5))
+    return max(MIN_ROUNDING_STEP, 1 << max(0, (num_tokens - 1).bit_length() - 5))
 
 
-def round_up_tokens(n: int) -> int:
+def round_up_tokens(num_tokens: int) -> int:
     """Round a number of tokens up to a multiple of its rounding step.
 
     Example:
         >>> [round_up_tokens(n) for n in (100, 513, 16_385)]
         [512, 1024, 17408]
     """
-    step = rounding_step(n)
-    return -(-n // step) * step
+    step = rounding_step(num_tokens)
+    return -(-num_tokens // step) * step
 
 
-def round_up_to_power_of_two(n: int, least: int) -> int:
+def round_up_to_power_of_two(size: int, least: int) -> int:
     """The next power of two: for sizes that cost next to nothing, so that few occur.
 
     Example:
         >>> [round_up_to_power_of_two(n, 128) for n in (5, 129, 1024)]
         [128, 256, 1024]
     """
-    return max(least, 1 << (n - 1).bit_length())
+    return max(least, 1 << (size - 1).bit_length())
 
 
 def pad_rows(rows: Sequence[Row]) -> PaddedRows:
@@ -89,8 +89,10 @@ def pad_rows(rows: Sequence[Row]) -> PaddedRows:
         _filler_lengths(round_up_tokens(prompt_tokens + 1) - prompt_tokens, longest), prompt_lengths
     )
     filler_responses = [
-        np.zeros(n + 1, dtype=np.int32)
-        for n in _filler_lengths(round_up_tokens(response_tokens + 1) - response_tokens, longest)
+        np.zeros(length + 1, dtype=np.int32)
+        for length in _filler_lengths(
+            round_up_tokens(response_tokens + 1) - response_tokens, longest
+        )
     ]
     # A response of a single token adds no input: the last token of a response is never read.
     empty_responses = [np.zeros(1, dtype=np.int32)] * (len(filler_prompts) - 1)
@@ -106,7 +108,7 @@ def pad_rows(rows: Sequence[Row]) -> PaddedRows:
         ],
     )
     # Flash attention also needs the total length of the responses to each prompt.
-    readers = np.bincount(packing.parents, weights=[n for _, n in packing.responses])
+    readers = np.bincount(packing.parents, weights=[length for _, length in packing.responses])
     size = PassSize(
         prompt_tokens=prompt_tokens + sum(map(len, filler_prompts)),
         response_tokens=response_tokens + sum(len(tokens) - 1 for tokens in filler_responses),
@@ -120,18 +122,20 @@ def pad_rows(rows: Sequence[Row]) -> PaddedRows:
     return PaddedRows(size, packing, find_segments(packing), sum(map(len, responses)))
 
 
-def _filler_prompts(lengths: Sequence[int], taken: Container[bytes]) -> list[Ints]:
+def _filler_prompts(lengths: Sequence[int], existing_keys: Container[bytes]) -> list[Ints]:
     """Prompts of these lengths, unlike each other and the rows': packing merges equal ones."""
-    tokens, fillers = count(), []
-    for n in lengths:
-        candidates = (np.full(n, token, dtype=np.int32) for token in tokens)
-        fillers.append(next(prompt for prompt in candidates if prompt_key(prompt) not in taken))
+    token_ids, fillers = count(), []
+    for length in lengths:
+        candidates = (np.full(length, token, dtype=np.int32) for token in token_ids)
+        fillers.append(
+            next(prompt for prompt in candidates if prompt_key(prompt) not in existing_keys)
+        )
     return fillers
 
 
-def _filler_lengths(n: int, longest: int) -> list[int]:
+def _filler_lengths(num_tokens: int, longest: int) -> list[int]:
     """Split n filler tokens into sequences of at most `longest`."""
-    return [min(longest, n - start) for start in range(0, n, longest)]
+    return [min(longest, num_tokens - start) for start in range(0, num_tokens, longest)]
 
 
 def packing_arrays(padded: PaddedRows) -> dict[str, np.ndarray]:
@@ -154,10 +158,13 @@ def loss_arrays(padded: PaddedRows, inputs: PassInputs) -> dict[str, np.ndarray]
     # Filler tokens belong to the last row, which is never real; every other filler value is 0.
     filler_values = {"row_M": size.rows - 1}
     padded_arrays = {
-        name: _pad_array(M, x, filler_values.get(name, 0))
-        for name, x in flatten_inputs(inputs).items()
+        name: _pad_array(M, array, filler_values.get(name, 0))
+        for name, array in flatten_inputs(inputs).items()
     }
-    return {n: x if n in filler_values else x.astype(np.float32) for n, x in padded_arrays.items()}
+    return {
+        name: array if name in filler_values else array.astype(np.float32)
+        for name, array in padded_arrays.items()
+    }
 
 
 def segment_bounds(padded: PaddedRows) -> dict[str, np.ndarray]:
@@ -184,6 +191,6 @@ def segment_bounds(padded: PaddedRows) -> dict[str, np.ndarray]:
     }
 
 
-def _pad_array(n: int, x: np.ndarray, filling: int) -> np.ndarray:
-    """Extend x to length n with a constant."""
-    return np.concatenate((x, np.full(n - len(x), filling, dtype=x.dtype)))
+def _pad_array(length: int, array: np.ndarray, filler: int) -> np.ndarray:
+    """Extend the array to `length` with a constant."""
+    return np.concatenate((array, np.full(length - len(array), filler, dtype=array.dtype)))

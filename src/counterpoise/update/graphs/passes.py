@@ -26,7 +26,7 @@ from counterpoise.model.flash import PackedSegments, supports_head_dim
 from counterpoise.model.kernels import is_half_on_gpu
 from counterpoise.model.load import Policy
 from counterpoise.model.packing import Packing
-from counterpoise.model.reading_passes import given_for_responses
+from counterpoise.model.reading_passes import place_response_embeddings
 from counterpoise.model.scoring import ForwardOutputs, forward_packed
 from counterpoise.model.transfer import to_device
 from counterpoise.types import Row
@@ -67,20 +67,22 @@ class CapturedPasses:
     def gradients(
         self, policy: Policy, inputs: PassInputs, config: UpdateConfig, temperature: float
     ) -> PassOutputs:
-        eager = config.checkpointing or inputs.term  # a term reads more than the captured inputs
-        padded = None if eager else self._pad_if_worthwhile(policy, inputs.rows)
+        # A rule's term reads more than the inputs of a captured pass.
+        must_run_eagerly = config.checkpointing or inputs.term
+        padded = None if must_run_eagerly else self._pad_if_worthwhile(policy, inputs.rows)
         if padded:
             work = partial(self._with_gradients, policy, padded.size, config, temperature)
             values = packing_arrays(padded) | loss_arrays(padded, inputs)
 
-            def use(graphs: GraphCache, key: Hashable) -> PassOutputs:
+            def replay_graph(graphs: GraphCache, key: Hashable) -> PassOutputs:
                 if not self._trained:
-                    self._trained = [p for p in policy.model.parameters() if p.requires_grad]
+                    parameters = policy.model.parameters()
+                    self._trained = [weight for weight in parameters if weight.requires_grad]
                     self._gradients = [torch.empty_like(weight) for weight in self._trained]
                 outputs: PassOutputs = graphs(key, values, work)
                 return outputs
 
-            outputs = self._replay(policy, padded, _capture_key(config, temperature), use)
+            outputs = self._replay(policy, padded, _capture_key(config, temperature), replay_graph)
             # The graph writes gradients to fixed tensors; the next replay overwrites them, so the
             # optimizer must have collected them by then.
             if outputs:
@@ -99,13 +101,15 @@ class CapturedPasses:
         if padded:
             work = partial(_without_gradients, policy, padded.size, temperature)
 
-            def use(graphs: GraphCache, key: Hashable) -> tuple[Tensor, Tensor, Tensor]:
+            def replay_graph(graphs: GraphCache, key: Hashable) -> tuple[Tensor, Tensor, Tensor]:
                 outputs: tuple[Tensor, Tensor, Tensor] = graphs(key, packing_arrays(padded), work)
                 return outputs
 
-            outputs = self._replay(policy, padded, ("read", temperature), use)
+            outputs = self._replay(policy, padded, ("read", temperature), replay_graph)
             if outputs:
-                logprobs, entropies, hidden = (x[: padded.num_real_tokens].clone() for x in outputs)
+                logprobs, entropies, hidden = (
+                    values[: padded.num_real_tokens].clone() for values in outputs
+                )
                 lengths = padded.packing.lengths[: len(rows)]
                 return ForwardOutputs(logprobs, entropies, hidden, lengths)
         return EAGER.read(policy, rows, temperature)
@@ -115,14 +119,14 @@ class CapturedPasses:
         if padded:
             work = partial(_to_states, policy, padded.size)
             tokens_N = to_device(padded.packing.tokens_N.numpy(), policy.device)
-            x_ND, response_slice = given_for_responses(
+            all_embedded_ND, response_slice = place_response_embeddings(
                 policy, padded.packing, tokens_N, embedded_nD
             )
 
-            def use(graphs: GraphCache, key: Hashable) -> Tensor:
-                return graphs.differentiable(key, packing_arrays(padded), x_ND, work)
+            def replay_graph(graphs: GraphCache, key: Hashable) -> Tensor:
+                return graphs.differentiable(key, packing_arrays(padded), all_embedded_ND, work)
 
-            hidden_ND = self._replay(policy, padded, "states", use)
+            hidden_ND = self._replay(policy, padded, "states", replay_graph)
             if hidden_ND is not None:
                 return hidden_ND[response_slice]
         return EAGER.states(policy, rows, embedded_nD)
@@ -146,7 +150,7 @@ class CapturedPasses:
         policy: Policy,
         padded: PaddedRows,
         kind: Hashable,
-        use: Callable[[GraphCache, Hashable], Result],
+        replay_graph: Callable[[GraphCache, Hashable], Result],
     ) -> Result | None:
         """Outputs of the replayed pass; None where it has to run eagerly."""
         # The first pass of a kind runs eagerly and compiles its kernels, so capturing need not.
@@ -159,7 +163,7 @@ class CapturedPasses:
         if self._graphs is None or addresses != self._weights:
             self._graphs, self._weights, self._trained = GraphCache(policy.device), addresses, []
         try:
-            return use(self._graphs, (padded.size, kind))
+            return replay_graph(self._graphs, (padded.size, kind))
         except torch.OutOfMemoryError:
             self._graphs.clear()
             raise
@@ -180,12 +184,12 @@ class CapturedPasses:
         inputs: NamedTensors,
     ) -> PassOutputs:
         """Work to capture: loss and gradients, written to fixed tensors."""
-        packing, attend = _packed(size, inputs)
+        packing, attend = _packed_tensors(size, inputs)
         vectors = {name: inputs[name] for name in TOKEN_VECTORS}
         tensors = PassTensors(packing, attend, num_rows=size.rows, **vectors)
         outputs, loss, logprobs = compute_loss(policy, tensors, config, temperature)
-        *gradients, pulled = torch.autograd.grad(loss, [*self._trained, logprobs])
-        outputs.tokens_3M[2] = -pulled
+        *gradients, logprob_gradient = torch.autograd.grad(loss, [*self._trained, logprobs])
+        outputs.tokens_3M[2] = -logprob_gradient
         torch._foreach_copy_(self._gradients, gradients)
         return outputs
 
@@ -199,17 +203,17 @@ def _without_gradients(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Work to capture: log-probabilities, entropies and hidden states."""
     with torch.no_grad():
-        outputs = forward_packed(policy, *_packed(size, inputs), temperature)
+        outputs = forward_packed(policy, *_packed_tensors(size, inputs), temperature)
     return outputs.logprobs_M, outputs.entropies_M, outputs.hidden_M
 
 
 def _to_states(policy: Policy, size: PassSize, inputs: NamedTensors, x_ND: Tensor) -> Tensor:
     """Work to capture: hidden states from given embeddings."""
-    packing, attend = _packed(size, inputs)
+    packing, attend = _packed_tensors(size, inputs)
     return policy.decoder(packing.tokens_N, packing.positions_N, attend, embedded_N=x_ND)
 
 
-def _packed(size: PassSize, inputs: NamedTensors) -> tuple[Packing, PackedAttention]:
+def _packed_tensors(size: PassSize, inputs: NamedTensors) -> tuple[Packing, PackedAttention]:
     """The packing and attention over the tensors that a captured pass reads."""
     packing = Packing(
         prompts=(),
@@ -237,8 +241,8 @@ def _packed(size: PassSize, inputs: NamedTensors) -> tuple[Packing, PackedAttent
 def _capture_key(config: UpdateConfig, temperature: float) -> Hashable:
     """Everything besides its rows that a captured pass depends on."""
     surrogate = config.surrogate, config.clip_low, config.clip_high
-    weighing = config.importance, config.importance_cap
-    return surrogate, weighing, temperature, torch.are_deterministic_algorithms_enabled()
+    importance = config.importance, config.importance_cap
+    return surrogate, importance, temperature, torch.are_deterministic_algorithms_enabled()
 
 
 def choose_passes(config: UpdateConfig) -> Passes:

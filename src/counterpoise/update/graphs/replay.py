@@ -64,33 +64,36 @@ class GraphCache:
         return len(self._entries) + len(self._differentiable)
 
     def __call__(
-        self, key: Hashable, values: Mapping[str, np.ndarray], work: Callable[[NamedTensors], Any]
+        self,
+        key: Hashable,
+        input_arrays: Mapping[str, np.ndarray],
+        work: Callable[[NamedTensors], Any],
     ) -> Any:
         """Outputs of `work`, which is called only the first time a key is used."""
-        entry = self._entries.get(key)
-        if entry is None:
-            entry = self._capture(values, work)
-            self._entries[key] = entry
+        captured = self._entries.get(key)
+        if captured is None:
+            captured = self._capture(input_arrays, work)
+            self._entries[key] = captured
         else:
-            _copy_inputs(entry.inputs, values)
-        self.replay(entry.graph)
-        return entry.outputs
+            _copy_inputs(captured.inputs, input_arrays)
+        self.replay(captured.graph)
+        return captured.outputs
 
     def differentiable(
         self,
         key: Hashable,
-        values: Mapping[str, np.ndarray],
+        input_arrays: Mapping[str, np.ndarray],
         x: Tensor,
         work: Callable[[NamedTensors, Tensor], Tensor],
     ) -> Tensor:
         """work(inputs, x), differentiable in x alone; call backward before the next replay."""
-        entry = self._differentiable.get(key)
-        if entry is None:
-            entry = self._capture_both(values, x.detach(), work)
-            self._differentiable[key] = entry
+        captured = self._differentiable.get(key)
+        if captured is None:
+            captured = self._capture_both(input_arrays, x.detach(), work)
+            self._differentiable[key] = captured
         else:
-            _copy_inputs(entry.inputs, values)
-        y: Tensor = _ReplayedFunction.apply(x, entry, self)
+            _copy_inputs(captured.inputs, input_arrays)
+        y: Tensor = _ReplayedFunction.apply(x, captured, self)
         return y
 
     def replay(self, graph: Any) -> None:
@@ -105,9 +108,9 @@ class GraphCache:
         self._pool = None
 
     def _capture(
-        self, values: Mapping[str, np.ndarray], work: Callable[[NamedTensors], Any]
+        self, input_arrays: Mapping[str, np.ndarray], work: Callable[[NamedTensors], Any]
     ) -> CapturedWork:
-        inputs = self._allocate_inputs(values)
+        inputs = self._allocate_inputs(input_arrays)
         graph = torch.cuda.CUDAGraph()
         with self._capturing(graph):
             outputs = work(inputs)
@@ -115,11 +118,11 @@ class GraphCache:
 
     def _capture_both(
         self,
-        values: Mapping[str, np.ndarray],
+        input_arrays: Mapping[str, np.ndarray],
         x: Tensor,
         work: Callable[[NamedTensors, Tensor], Tensor],
     ) -> CapturedForwardBackward:
-        inputs, leaf = self._allocate_inputs(values), x.clone().requires_grad_()
+        inputs, leaf = self._allocate_inputs(input_arrays), x.clone().requires_grad_()
         forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         with self._capturing(forward), torch.enable_grad():
             y = work(inputs, leaf)
@@ -129,14 +132,17 @@ class GraphCache:
             (dx,) = torch.autograd.grad(y, leaf, dy)
         return CapturedForwardBackward(inputs, leaf.detach(), y.detach(), dy, dx, forward, backward)
 
-    def _allocate_inputs(self, values: Mapping[str, np.ndarray]) -> NamedTensors:
+    def _allocate_inputs(self, input_arrays: Mapping[str, np.ndarray]) -> NamedTensors:
         """Input tensors on the device at addresses that every later replay reuses."""
         # Graphs share one pool, so they can only be freed together.
         if len(self) >= MAX_GRAPHS:
             self.clear()
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
-        return {name: torch.from_numpy(array).to(self.device) for name, array in values.items()}
+        return {
+            input_name: torch.from_numpy(array).to(self.device)
+            for input_name, array in input_arrays.items()
+        }
 
     def _capturing(self, graph: Any) -> Any:
         # relaxed: a new shape may need another variant of a kernel, which is loaded while capturing
@@ -150,13 +156,13 @@ class _ReplayedFunction(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, entry: CapturedForwardBackward, graphs: GraphCache) -> Tensor:
         entry.x.copy_(x)
         graphs.replay(entry.forward)
-        ctx.entry, ctx.graphs, ctx.turn = entry, graphs, graphs.num_replays
+        ctx.entry, ctx.graphs, ctx.replay_number = entry, graphs, graphs.num_replays
         return entry.y.clone()
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:
         # Another replay would have overwritten the activations in the shared pool.
-        assert ctx.turn == ctx.graphs.num_replays, (
+        assert ctx.replay_number == ctx.graphs.num_replays, (
             "another graph was replayed between forward and backward"
         )
         ctx.entry.dy.copy_(dy)
@@ -164,7 +170,7 @@ class _ReplayedFunction(torch.autograd.Function):
         return ctx.entry.dx.clone(), None, None
 
 
-def _copy_inputs(inputs: NamedTensors, values: Mapping[str, np.ndarray]) -> None:
+def _copy_inputs(inputs: NamedTensors, input_arrays: Mapping[str, np.ndarray]) -> None:
     """Copy new values to where the captured work reads them."""
-    for name, array in values.items():
-        inputs[name].copy_(torch.from_numpy(array).pin_memory(), non_blocking=True)
+    for input_name, array in input_arrays.items():
+        inputs[input_name].copy_(torch.from_numpy(array).pin_memory(), non_blocking=True)

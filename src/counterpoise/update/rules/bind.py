@@ -40,8 +40,9 @@ class OptimizerStepView(CreditView):
 
     Example:
         def rule(step: OptimizerStepView, *, share: float = 0.1) -> RuleEffect:
-            edge = np.quantile(np.concatenate(step.entropies), 1 - share)
-            return RuleEffect(factors=[(H_T < edge).astype(np.float32) for H_T in step.entropies])
+            threshold = np.quantile(np.concatenate(step.entropies), 1 - share)
+            kept = [(H_T < threshold).astype(np.float32) for H_T in step.entropies]
+            return RuleEffect(factors=kept)
     """
 
     update: UpdateConfig = field(default_factory=UpdateConfig)
@@ -162,7 +163,7 @@ def copy_initial_weights(policy: Policy, options: CreditConfig) -> dict[str, Ten
     """A copy of the current weights if the rule needs those at the start of the run, else None."""
     if not reads_initial_weights(options):
         return None
-    return {name: p.detach().clone() for name, p in policy.model.named_parameters()}
+    return {name: parameter.detach().clone() for name, parameter in policy.model.named_parameters()}
 
 
 def off(step: OptimizerStepView) -> RuleEffect:

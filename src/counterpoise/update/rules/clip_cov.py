@@ -40,5 +40,5 @@ def rule(
     dropped = step.rng("clip_cov").choice(candidates, size=num_dropped, replace=False)
     factors_N = np.ones(len(covariance_N), dtype=np.float32)
     factors_N[dropped] = 0
-    ends = np.cumsum([row.num_tokens for row in step.rows])[:-1]
-    return RuleEffect(factors=np.split(factors_N, ends), num_chosen=num_dropped)
+    row_ends = np.cumsum([row.num_tokens for row in step.rows])[:-1]
+    return RuleEffect(factors=np.split(factors_N, row_ends), num_chosen=num_dropped)

@@ -29,7 +29,7 @@ def num_selected(share: float, tokens: int) -> int:
     return max(1, int(share * tokens))
 
 
-def check_share(name: str, share: float) -> None:
+def check_share(rule_name: str, share: float) -> None:
     """Raise unless 0 < share <= 1."""
     if not 0 < share <= 1:
-        raise PoiseError(f"{name}: share must be above 0 and at most 1, not {share:g}")
+        raise PoiseError(f"{rule_name}: share must be above 0 and at most 1, not {share:g}")

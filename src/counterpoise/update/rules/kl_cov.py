@@ -40,8 +40,8 @@ def rule(step: OptimizerStepView, *, share: float = 2e-4, strength: float = 1.0)
     strengths_N = np.zeros(len(covariance_N), dtype=np.float32)
     # A stable sort breaks ties by position: the choice does not depend on the platform.
     strengths_N[np.argsort(-covariance_N, kind="stable")[:num_penalised]] = strength
-    ends = np.cumsum([row.num_tokens for row in step.rows])[:-1]
-    row_strengths = zip(step.rows, np.split(strengths_N, ends), strict=True)
+    row_ends = np.cumsum([row.num_tokens for row in step.rows])[:-1]
+    row_strengths = zip(step.rows, np.split(strengths_N, row_ends), strict=True)
     return RuleEffect(
         term=DriftPenalty({row.name: strengths_T for row, strengths_T in row_strengths}),
         num_chosen=num_penalised,
@@ -55,6 +55,6 @@ class DriftPenalty:
     strengths: Mapping[tuple[str, int], Floats]  # per row [T]
 
     def __call__(self, rows: Sequence[Row], forward: ForwardOutputs, old_M: Tensor) -> Tensor:
-        strengths = np.concatenate([self.strengths[row.name] for row in rows])
-        weights_M = to_device(strengths, old_M.device, np.float32)
-        return weights_M * (forward.logprobs_M - old_M).abs()
+        row_strengths = np.concatenate([self.strengths[row.name] for row in rows])
+        strengths_M = to_device(row_strengths, old_M.device, np.float32)
+        return strengths_M * (forward.logprobs_M - old_M).abs()

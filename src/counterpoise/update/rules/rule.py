@@ -55,12 +55,13 @@ def apply_rule(
     rows: Sequence[Row], rule: StepRule, *, on_policy: bool
 ) -> tuple[list[Row], RuleEffect]:
     """All rows of a step, weighted by the rule's factors, and the rule's effect."""
-    signal = [i for i, row in enumerate(rows) if row.sign]
-    effect = rule([rows[i] for i in signal], on_policy=on_policy) if signal else RuleEffect()
+    signal_indices = [i for i, row in enumerate(rows) if row.sign]
+    signal_rows = [rows[i] for i in signal_indices]
+    effect = rule(signal_rows, on_policy=on_policy) if signal_rows else RuleEffect()
     updated_rows = list(rows)
     if effect.factors is None:
         return updated_rows, effect
-    for i, factors_T in zip(signal, effect.factors, strict=True):
+    for i, factors_T in zip(signal_indices, effect.factors, strict=True):
         row = rows[i]
         weights_T = factors_T if row.weights_T is None else factors_T * row.weights_T
         updated_rows[i] = replace(row, weights_T=weights_T)

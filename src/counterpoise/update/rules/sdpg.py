@@ -38,11 +38,11 @@ from counterpoise.update.rules.bind import OptimizerStepView
 from counterpoise.update.rules.rule import RuleEffect
 
 RowKey = tuple[str, int]
-REGULARISERS: dict[str, Callable[[Tensor], Tensor]] = {  # of log w
-    "urkl": lambda x: x.square() / 2,
-    "ufkl": lambda x: (-x).exp() + x,
-    "rkl": lambda x: (x + 1).square() / 2,
-    "fkl": lambda x: (-x).exp(),
+REGULARISERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "urkl": lambda log_w: log_w.square() / 2,
+    "ufkl": lambda log_w: (-log_w).exp() + log_w,
+    "rkl": lambda log_w: (log_w + 1).square() / 2,
+    "fkl": lambda log_w: (-log_w).exp(),
 }
 
 
@@ -91,7 +91,8 @@ def rule(
 def scheduled_beta(beta: float, k: int, K: int, warm: int, decay: int) -> float:
     """beta(k): the strength of the KL term in iteration k of K."""
     rise = min(1.0, k / warm) if warm else 1.0
-    return beta * rise * (min(1.0, (K - k) / decay) if decay else 1.0)
+    fall = min(1.0, (K - k) / decay) if decay else 1.0
+    return beta * rise * fall
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,27 +108,27 @@ class TeacherTerm:
     initial_logprobs: Mapping[RowKey, Floats]  # by the initial weights; empty where alpha is 0
 
     def __call__(self, rows: Sequence[Row], forward: ForwardOutputs, old_M: Tensor) -> Tensor:
-        total_M = torch.zeros_like(forward.logprobs_M)
+        term_M = torch.zeros_like(forward.logprobs_M)
         if self.alpha:
             initial_logprobs = np.concatenate([self.initial_logprobs[row.name] for row in rows])
             initial_M = to_device(initial_logprobs, old_M.device, np.float32)
-            total_M = total_M + self.alpha * self.regulariser(forward.logprobs_M - initial_M)
+            term_M = term_M + self.alpha * self.regulariser(forward.logprobs_M - initial_M)
         hinted_rows = [row for row in rows if row.name in self.prompts]
         if not hinted_rows:
-            return total_M
+            return term_M
         # The teacher's pass is made with the current weights, so it changes from step to step.
-        teacher = hidden_states(self.policy, [self._after_hint(row) for row in hinted_rows])
+        teacher_states = hidden_states(self.policy, [self._after_hint(row) for row in hinted_rows])
         is_hinted = np.concatenate(
             [np.full(row.num_tokens, row.name in self.prompts) for row in rows]
         )
         hinted_tokens = to_device(np.flatnonzero(is_hinted), old_M.device, np.int64)
-        kl = token_divergences(
+        divergences = token_divergences(
             forward.hidden_M[hinted_tokens],
-            teacher,
+            teacher_states,
             self.policy.decoder.unembedding,
             self.temperature,
         )
-        return total_M.index_add(0, hinted_tokens, self.beta * kl)
+        return term_M.index_add(0, hinted_tokens, self.beta * divergences)
 
     def _after_hint(self, row: Row) -> Row:
         return replace(row, rollout=replace(row.content, prompt_tokens=self.prompts[row.name]))
