@@ -100,6 +100,8 @@ def train(
     if config.loop.threads:
         torch.set_num_threads(config.loop.threads)
     policy = load_policy(config.model)
+    if policy.notice:
+        observer.notify(policy.notice)
     task, benchmarks = load_problems(config), load_benchmarks(config.task.benchmarks)
     check_generic_texts(task.train, config.sample)
     prompts = encode_prompts(policy, task.train, config, observer)

@@ -143,13 +143,13 @@ def test_few_long_rows_after_many_short_ones_take_no_more_than_there_is(
     both = many.with_room_for(long)
     assert (many.total_tokens, long.total_tokens, both.total_tokens) == (8256, 8704, 37376)
     monkeypatch.setattr(
-        kv_budget, "CPU_CACHE_BYTES", both.total_tokens * kv_budget.kv_bytes_per_token(decoder) - 1
+        kv_budget, "CPU_CACHE_BYTES", both.total_tokens * decoder.kv_bytes_per_token - 1
     )
     graphs_for(decoder, many)
     assert graphs_for(decoder, long).slots.capacity == long
     assert graphs_for(decoder, many).slots.capacity == many
     monkeypatch.setattr(
-        kv_budget, "CPU_CACHE_BYTES", both.total_tokens * kv_budget.kv_bytes_per_token(decoder)
+        kv_budget, "CPU_CACHE_BYTES", both.total_tokens * decoder.kv_bytes_per_token
     )
     assert graphs_for(decoder, long).slots.capacity == both  # neither is made again from here on
     kept = (*decoder_slots(decoder).response_keys, *decoder_slots(decoder).prefix_values)

@@ -78,7 +78,7 @@ def test_cutting_the_batch_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_cache_decides_how_many_rows_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = tiny.policy()
     per_token = 2 * 2 * 2 * 16 * 4  # keys and values, layers, heads, head size, bytes
-    assert kv_budget.kv_bytes_per_token(policy.decoder) == per_token
+    assert policy.decoder.kv_bytes_per_token == per_token
     monkeypatch.setattr(kv_budget, "CPU_CACHE_BYTES", 10 * 31 * per_token + 1)
     assert native.max_rows_at_once(policy, longest=31) == 10
     assert native.max_rows_at_once(policy, longest=10**9) == 1

@@ -30,7 +30,7 @@ class ModelConfig:
     name: str = option(
         "embedded",
         "the model to train: 'embedded', 'smollm2' (an installed package), 'scratch' (warm-up "
-        "only), a folder, a hub id (Llama, Qwen2, Qwen3), or 'shape:NAME' (a published "
+        "only), a folder, a hub id of a causal language model, or 'shape:NAME' (a published "
         "architecture with random weights)",
     )
     device: str = option(
@@ -42,6 +42,13 @@ class ModelConfig:
         "auto",
         "data type of weights and activations; 'auto' is float32 on the CPU, bfloat16 on CUDA",
         choices=("auto", "float32", "bfloat16"),
+    )
+    path: str = option(
+        "auto",
+        "how the model is run: 'fast' (packed rows, fused layers; the families it knows), "
+        "'general' (transformers' own forward pass, any causal language model) or 'auto' (fast "
+        "where it can be)",
+        choices=("auto", "fast", "general"),
     )
     template: str = option(
         "auto",

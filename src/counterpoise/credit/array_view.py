@@ -69,6 +69,8 @@ class ArrayView(CreditView):
     def hidden(self) -> list[Tensor]:
         return self._argument("hidden")
 
+    softcap = 0.0  # callers pass states of models without one
+
     @property
     def unembedding(self) -> Tensor:
         return self._argument("unembedding")

@@ -98,14 +98,14 @@ def sum_pushes(
 
 def view_residuals(view: CreditView) -> Residuals:
     """Residuals r of every response token at the sampling temperature; half precision on a GPU."""
-    W, hidden = view.unembedding, torch.cat(view.hidden)
+    W, softcap, hidden = view.unembedding, view.softcap, torch.cat(view.hidden)
     if view.temperature != 1:
-        W = wide(W) / view.temperature
-    tokens = np.concatenate(view.tokens)
+        W, softcap = wide(W) / view.temperature, softcap / view.temperature
+    tokens = torch.from_numpy(np.concatenate(view.tokens).astype(np.int64))
     # float16 has three more bits of mantissa than bfloat16, and residuals fit its range.
     is_half = hidden.is_cuda and hidden.dtype in HALF_DTYPES
     precision = torch.float16 if is_half else None
-    return Residuals(hidden, W, torch.from_numpy(tokens.astype(np.int64)), precision=precision)
+    return Residuals(hidden, W, tokens, precision=precision, softcap=softcap)
 
 
 def split_tokens(values_N: NDArray[np.floating], rows: Sequence[Row]) -> list[Floats]:

@@ -21,12 +21,12 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from counterpoise.credit.answer_spans import span_indices
 from counterpoise.credit.masked_copies import OriginalRows, RowCopy, Span
 from counterpoise.credit.view import CreditView
+from counterpoise.model.general import GeneralDecoder
 from counterpoise.model.kernels import is_half_on_gpu
 from counterpoise.model.load import Policy
 from counterpoise.model.packing import pack
@@ -103,7 +103,9 @@ def token_saliency(
     def forward_runs(
         batch_rows: Sequence[TruncatedRow], micro_tokens: int
     ) -> Iterator[tuple[list[TruncatedRow], RunForward]]:
-        if is_half_on_gpu(policy.decoder.unembedding):
+        # Only the fast path can start a row after the cached keys and values of its prompt.
+        is_general = isinstance(policy.decoder, GeneralDecoder)
+        if is_general or is_half_on_gpu(policy.decoder.unembedding):
             return _packed_run(policy, batch_rows, reader.passes)
         return _runs_after_prompts(policy, batch_rows, micro_tokens)
 
@@ -156,7 +158,7 @@ def _measure_rows(
     inputs = [truncated.row.content.response_tokens[:-1] for truncated in pass_rows]
     with torch.no_grad():
         flat_N = to_device(np.concatenate(inputs), policy.device, np.int64)
-        embedded_N = F.embedding(flat_N, policy.decoder.embedding.weight)
+        embedded_N = policy.decoder.embed(flat_N)
         leaf_N = embedded_N.clone()
         if noise is not None:
             noise_spans = [noise.spans[truncated.view_index] for truncated in pass_rows]

@@ -49,8 +49,14 @@ def weights(
 
     def loss(inputs: ObjectiveInputs) -> Tensor:
         assert view.reader is not None
-        W, temperature = view.policy.decoder.unembedding, view.reader.temperature
-        logprobs, _ = token_logprobs(inputs.hidden_n, W, inputs.targets_n, temperature)
+        decoder, temperature = view.policy.decoder, view.reader.temperature
+        logprobs, _ = token_logprobs(
+            inputs.hidden_n,
+            decoder.unembedding,
+            inputs.targets_n,
+            temperature,
+            softcap=decoder.softcap,
+        )
         return -logprobs.sum()
 
     objective_spans = {i: (boxes[i].box_start, boxes[i].box_end) for i in weighted_rows}

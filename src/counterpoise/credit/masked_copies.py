@@ -24,7 +24,7 @@ from counterpoise.credit.answer_spans import span_indices
 from counterpoise.model.attention import PackedAttention, gather_rows
 from counterpoise.model.decoder import Decoder
 from counterpoise.model.kernels import is_half_on_gpu
-from counterpoise.model.load import Policy
+from counterpoise.model.load import Policy, require_fast_path
 from counterpoise.model.packing import Packing
 from counterpoise.model.transfer import to_device
 from counterpoise.sample.kv_cache import RecordingAttention
@@ -213,8 +213,9 @@ class OriginalRows:
     @torch.no_grad()
     def __init__(self, policy: Policy, packing: Packing) -> None:
         self.policy, self.packing = policy, packing
+        self.decoder = require_fast_path(policy, "masking of tokens (credit.weights=oar_p)")
         recorded = RecordingAttention(PackedAttention(packing))
-        self.hidden_N = policy.decoder(packing.tokens_N, packing.positions_N, recorded)
+        self.hidden_N = self.decoder(packing.tokens_N, packing.positions_N, recorded)
         self.cache = OriginalCache(packing, recorded.keys, recorded.values)
         self.pads_attention = not is_half_on_gpu(self.hidden_N)
 
@@ -267,7 +268,7 @@ class OriginalRows:
         copy_starts = np.cumsum(lengths) - lengths
         offsets_n = np.arange(lengths.sum()) - np.repeat(copy_starts, lengths)
         flat_spans = np.array(query_spans) + copy_starts[:, None]
-        decoder, device = self.policy.decoder, self.policy.device
+        decoder, device = self.decoder, self.policy.device
         decoder.reserve(int((first_positions + lengths).max()))
         is_fused = embedded_n is None and not self.pads_attention
         attention_type: type[FusedCopyAttention | PaddedCopyAttention] = (

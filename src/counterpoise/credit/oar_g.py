@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,6 +33,7 @@ from counterpoise.credit.outcome import (
 )
 from counterpoise.credit.view import CreditView
 from counterpoise.model.head import token_logprobs
+from counterpoise.model.load import check_uncapped
 from counterpoise.model.transfer import to_device
 from counterpoise.seeds import seed_for
 from counterpoise.types import Floats
@@ -60,15 +62,17 @@ def gradient_importance(
 ) -> Iterator[tuple[int, Floats]]:
     """Yield (row, I [T])."""
     policy = view.policy
+    if compare != "answer_joint":
+        check_uncapped(policy, f"oar_g's comparison by {compare}")
 
     objective_spans = {i: outcome_span(box, compare) for i, box in boxes.items()}
     is_joint = compare == "answer_joint"
     hidden = [] if is_joint else view.hidden  # read before the weights are frozen
 
     def objective(inputs: ObjectiveInputs) -> Tensor:
-        W = policy.decoder.unembedding
+        W, softcap = policy.decoder.unembedding, policy.decoder.softcap
         if is_joint:
-            return -sum_of_mean_logprobs(inputs, W)
+            return -sum_of_mean_logprobs(inputs, W, softcap)
         clean_hidden = [hidden[i][slice(*objective_spans[i])] for i in inputs.rows]
         clean_states, noisy_states = (
             mean_states(states, inputs.spans)
@@ -90,7 +94,8 @@ def draw_noise(view: CreditView, boxes: dict[int, AnswerSpan], size: float) -> E
     # A seed of its own for each iteration: a resumed run draws the same noise.
     generator = torch.Generator(policy.device)
     generator.manual_seed(seed_for(reader.seed, "oar_g", reader.iteration))
-    embedding = policy.decoder.embedding.weight
+    model: Any = policy.model
+    embedding = model.get_input_embeddings().weight
     values_nD = torch.randn(
         span_bounds[-1],
         embedding.shape[1],
@@ -101,11 +106,11 @@ def draw_noise(view: CreditView, boxes: dict[int, AnswerSpan], size: float) -> E
     return EmbeddingNoise(size * values_nD, dict(zip(boxes, pairwise(span_bounds), strict=True)))
 
 
-def sum_of_mean_logprobs(inputs: ObjectiveInputs, W: Tensor) -> Tensor:
+def sum_of_mean_logprobs(inputs: ObjectiveInputs, W: Tensor, softcap: float = 0.0) -> Tensor:
     """The sum over rows of phi, the mean log-probability of a row's answer tokens."""
     lengths = np.array([end - start for start, end in inputs.spans])
     share = to_device(np.repeat(1 / lengths, lengths), inputs.hidden_n.device)
-    logprobs, _ = token_logprobs(inputs.hidden_n, W, inputs.targets_n)
+    logprobs, _ = token_logprobs(inputs.hidden_n, W, inputs.targets_n, softcap=softcap)
     return (logprobs * share.to(logprobs.dtype)).sum()
 
 

@@ -206,7 +206,10 @@ def _outcome_logprobs(policy: Policy, hidden_n: Tensor, masked_rows: Sequence[Ma
         for masked_row in masked_rows
     ]
     targets_n = to_device(np.concatenate(outcome_tokens), policy.device, np.int64)
-    logprobs_n, _ = token_logprobs(hidden_n, policy.decoder.unembedding, targets_n)
+    decoder = policy.decoder
+    logprobs_n, _ = token_logprobs(
+        hidden_n, decoder.unembedding, targets_n, softcap=decoder.softcap
+    )
     row_n = np.repeat(
         np.arange(len(masked_rows)), [len(row_tokens) for row_tokens in outcome_tokens]
     )

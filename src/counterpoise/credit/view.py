@@ -72,6 +72,11 @@ class CreditView:
         return self.policy.decoder.unembedding.detach()
 
     @property
+    def softcap(self) -> float:
+        """c of models with logits c tanh(W h / c); 0: no cap."""
+        return self.policy.decoder.softcap
+
+    @property
     def temperature(self) -> float:
         """The sampling temperature, by which logits are divided."""
         return self._reader.temperature

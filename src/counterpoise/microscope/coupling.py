@@ -90,6 +90,7 @@ def decompose(
     *,
     eta: float = 1.0,
     precision: torch.dtype | None = None,
+    softcap: float = 0.0,
 ) -> Coupling:
     """Split what one step does to every token's log-probability by the tokens that cause it.
 
@@ -105,6 +106,7 @@ def decompose(
         eta           the learning rate of a plain gradient step on the mean token loss
         precision     of the large products: torch.float16 is faster on a GPU and changes `total`
                       by 6e-4 to 4e-3 of its size (bfloat16: ten times that)
+        softcap       c of models with logits c tanh(W h / c); 0: no cap
 
     Example:
         >>> hidden, W = torch.ones(2, 4), torch.zeros(2, 4)  # the same context twice
@@ -115,7 +117,7 @@ def decompose(
     """
     check_tokens(hidden, unembedding, tokens, advantages, groups)
     with torch.no_grad():
-        errors = Residuals(hidden, unembedding, tokens, precision=precision)
+        errors = Residuals(hidden, unembedding, tokens, precision=precision, softcap=softcap)
     return decompose_residuals(errors, tokens, advantages, groups, eta=eta)
 
 

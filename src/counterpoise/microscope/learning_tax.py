@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from counterpoise.model.head import cap_logits
 from counterpoise.types import Floats, Row
 
 MAX_TAX_TOKENS = 512  # of a step, spread evenly: [tokens, V] numbers are kept during the update
@@ -51,10 +52,11 @@ def tax_tokens(
     ]
 
 
-def log_distributions(hidden_UD: Tensor, W: Tensor) -> Tensor:
+def log_distributions(hidden_UD: Tensor, W: Tensor, softcap: float = 0.0) -> Tensor:
     """Log-distributions [U, V] at some tokens, in float32 or wider."""
     sum_dtype = torch.promote_types(hidden_UD.dtype, torch.float32)
-    return torch.log_softmax((hidden_UD.to(W.dtype) @ W.mT).to(sum_dtype), dim=-1)
+    logits = cap_logits(hidden_UD.to(W.dtype) @ W.mT, softcap)
+    return torch.log_softmax(logits.to(sum_dtype), dim=-1)
 
 
 def learning_tax(old_UV: Tensor, new_UV: Tensor) -> PooledMean:

@@ -187,13 +187,15 @@ class Monitor:
         tokens = _concatenate([row.content.response_tokens.astype(np.int64) for row in step_rows])
         pulls, logprobs = _concatenate(result.pulls), _concatenate(result.logprobs)
         hidden, W = torch.cat(list(result.hidden)), policy.decoder.unembedding.detach()
-        # The step's distributions are at its temperature: fold it into the unembedding once.
+        softcap = policy.decoder.softcap
+        # The step's distributions are at its temperature: fold it into the unembedding once, and
+        # into the cap, if there is one.
         if self.temperature != 1:
-            W = wide(W) / self.temperature
+            W, softcap = wide(W) / self.temperature, softcap / self.temperature
         # Half precision only where the model has it anyway: float16 keeps more digits of residuals.
         half_precision = policy.device.type == "cuda" and hidden.dtype in HALF_DTYPES
         precision = torch.float16 if half_precision else None
-        errors = Residuals(hidden, W, tokens, precision=precision)
+        errors = Residuals(hidden, W, tokens, precision=precision, softcap=softcap)
 
         lengths = [row.num_tokens for row in step_rows]
         groups_R = np.array(number_groups(step_rows)[0])
@@ -251,7 +253,11 @@ class Monitor:
         """Log-distributions [U, V] of the tokens `token_indices` under the current weights."""
         all_hidden, W = torch.cat(list(hidden)), policy.decoder.unembedding.detach()
         selected_hidden = all_hidden[torch.from_numpy(token_indices).to(all_hidden.device)]
-        return log_distributions(wide(selected_hidden) / self.temperature, wide(W))
+        return log_distributions(
+            wide(selected_hidden) / self.temperature,
+            wide(W),
+            policy.decoder.softcap / self.temperature,
+        )
 
 
 def _concatenate(arrays: Sequence[NDArray[np.generic]]) -> Tensor:

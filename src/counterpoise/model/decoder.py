@@ -43,6 +43,8 @@ LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
 class Decoder:
     """Runs a transformers causal language model with its own weights, some of them joined."""
 
+    softcap = 0.0  # no family of this path caps its logits
+
     def __init__(self, model: Any) -> None:  # transformers publishes no types
         config = model.config
         check_architecture(config)
@@ -79,6 +81,22 @@ class Decoder:
         """W [V, D]; the same tensor as the embedding if the model ties them."""
         return self.head.weight
 
+    @property
+    def max_positions(self) -> int:
+        """The longest sequence that the model was made for."""
+        positions: int = self.config.max_position_embeddings
+        return positions
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of one token's keys and values in all layers."""
+        numbers = 2 * len(self.layers) * self.kv_heads * self.head_dim
+        return numbers * self.unembedding.element_size()
+
+    def embed(self, tokens_N: Tensor) -> Tensor:
+        """The embeddings [N, D] that the first layer reads."""
+        return F.embedding(tokens_N, self.embedding.weight)
+
     def __call__(
         self,
         tokens_N: Tensor,
@@ -96,7 +114,7 @@ class Decoder:
         result to these tokens, [n, D]: for all others the last layer computes only keys and values,
         and its `attend` receives the queries of these n tokens alone.
         """
-        x = F.embedding(tokens_N, self.embedding.weight) if embedded_N is None else embedded_N
+        x = self.embed(tokens_N) if embedded_N is None else embedded_N
         if embedded_N is not None and not torch.is_grad_enabled():
             x = x.clone()  # without gradients the layers add to it in place
         cos, sin = self._rotation(positions_N)
@@ -184,26 +202,26 @@ class Decoder:
         return cos_L[positions_N], sin_L[positions_N]
 
 
-def check_architecture(config: Any) -> None:
-    """Raise PoiseError if the config describes a model that this decoder would compute wrongly."""
+def fast_path_refusal(config: Any) -> str | None:
+    """Why this decoder would compute the model wrongly, as a clause; None if it computes it."""
     if config.model_type not in ARCHITECTURES:
-        raise PoiseError(
-            f"{config.model_type} models are not supported: "
-            f"choose a {', '.join(ARCHITECTURES)} model"
-        )
+        return f"the fast path knows {', '.join(ARCHITECTURES)} models"
     if getattr(config, "use_sliding_window", False):
-        raise PoiseError(
-            "models with sliding-window attention are not supported: choose one with full attention"
-        )
+        return "it has sliding-window attention"
     rope_type = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     if rope_type in LENGTH_DEPENDENT_ROPE:
-        raise PoiseError(
-            f"models with {rope_type} rotary embedding are not supported: their angles depend on "
-            "the sequence length"
-        )
+        return f"the angles of its {rope_type} rotary embedding depend on the sequence length"
     if config.hidden_act != "silu":
+        return f"its activation is {config.hidden_act}"
+    return None
+
+
+def check_architecture(config: Any) -> None:
+    """Raise PoiseError if the config describes a model that this decoder would compute wrongly."""
+    if reason := fast_path_refusal(config):
         raise PoiseError(
-            f"models with {config.hidden_act} activations are not supported: choose one with silu"
+            f"this {config.model_type} model cannot take the fast path, because {reason}: set "
+            "model.path to auto or general"
         )
 
 

@@ -2,6 +2,9 @@
 
     z = W h / temperature        log pi(o) = z_o - logsumexp(z)        H = logsumexp(z) - <pi, z>
 
+Some models cap their logits softly: then z = c tanh(W h / c) / temperature, and every derivative by
+W h has the factor 1 - tanh(W h / c)^2.
+
 The forward pass works on chunks of tokens and stores three numbers for each: log pi(o), H and, for
 the backward pass, logsumexp(z). The backward pass recomputes a chunk's probabilities from h:
 d log pi(o) / dz = e_o - pi. The entropy is reported, not trained: no gradient flows through it.
@@ -25,10 +28,18 @@ CHUNK_ELEMENTS_CUDA = 1 << 27  # 256 MB in half precision: large matrix products
 
 
 def token_logprobs(
-    hidden_N: Tensor, unembedding_V: Tensor, targets_N: Tensor, temperature: float = 1.0
+    hidden_N: Tensor,
+    unembedding_V: Tensor,
+    targets_N: Tensor,
+    temperature: float = 1.0,
+    *,
+    softcap: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """(log-probabilities [N], entropies [N]) of `targets_N`, in float32 (float64 stays float64)."""
-    logprobs, entropies = _Head.apply(hidden_N, unembedding_V, targets_N, temperature)
+    """(log-probabilities [N], entropies [N]) of `targets_N`, in float32 (float64 stays float64).
+
+    `softcap` is c above; 0: the logits have no cap.
+    """
+    logprobs, entropies = _Head.apply(hidden_N, unembedding_V, targets_N, temperature, softcap)
     return logprobs, entropies
 
 
@@ -40,6 +51,16 @@ def token_chunks(hidden: Tensor, unembedding: Tensor, tensors: int = 1) -> list[
         slice(start, min(start + chunk_size, num_tokens))
         for start in range(0, num_tokens, chunk_size)
     ]
+
+
+def cap_logits(logits: Tensor, softcap: float) -> Tensor:
+    """c tanh(z / c) for a soft cap c; 0: no cap."""
+    return softcap * torch.tanh(logits / softcap) if softcap else logits
+
+
+def cap_slope(capped_logits: Tensor, softcap: float) -> Tensor:
+    """The derivative of `cap_logits`, from its result: 1 - (cap(z) / c)^2."""
+    return 1 - (capped_logits / softcap).square()
 
 
 def scale_logits(logits: Tensor, temperature: float) -> Tensor:
@@ -69,7 +90,12 @@ def _summarise(
 class _Head(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, unembedding: Tensor, targets: Tensor, temperature: float
+        ctx: Any,
+        hidden: Tensor,
+        unembedding: Tensor,
+        targets: Tensor,
+        temperature: float,
+        softcap: float,
     ) -> tuple[Tensor, Tensor]:
         result_dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
         logprobs, entropies, lse = (
@@ -77,10 +103,11 @@ class _Head(torch.autograd.Function):
         )
         for chunk in token_chunks(hidden, unembedding):
             chunk_outputs = (logprobs[chunk], entropies[chunk], lse[chunk])
-            _summarise(hidden[chunk] @ unembedding.T, targets[chunk], temperature, chunk_outputs)
+            logits = cap_logits(hidden[chunk] @ unembedding.T, softcap)
+            _summarise(logits, targets[chunk], temperature, chunk_outputs)
         ctx.save_for_backward(hidden, unembedding, targets, lse)
         ctx.save_for_forward(hidden, unembedding, targets)
-        ctx.temperature = temperature
+        ctx.temperature, ctx.softcap = temperature, softcap
         ctx.mark_non_differentiable(entropies)
         return logprobs, entropies
 
@@ -92,16 +119,19 @@ class _Head(torch.autograd.Function):
         grad_weight = torch.zeros_like(unembedding, dtype=grad.dtype) if weight_needs_grad else None
         # The weight's gradient is summed over chunks in float32; half precision would lose bits.
         for chunk in token_chunks(hidden, unembedding):
-            logits = hidden[chunk] @ unembedding.T
+            logits = cap_logits(hidden[chunk] @ unembedding.T, ctx.softcap)
+            slope = cap_slope(logits, ctx.softcap) if ctx.softcap else None
             grad_logits = _logit_gradient(
                 logits, targets[chunk], lse[chunk], grad[chunk], ctx.temperature
             )
+            if slope is not None:
+                grad_logits = grad_logits * slope
             if grad_hidden is not None:
                 grad_hidden[chunk] = grad_logits.to(hidden.dtype) @ unembedding
             if grad_weight is not None:
                 grad_weight += grad_logits.to(hidden.dtype).T @ hidden[chunk]
         grad_unembedding = None if grad_weight is None else grad_weight.to(unembedding.dtype)
-        return grad_hidden, grad_unembedding, None, None
+        return grad_hidden, grad_unembedding, None, None, None
 
     @staticmethod
     def jvp(
@@ -110,7 +140,10 @@ class _Head(torch.autograd.Function):
         hidden, unembedding, targets = ctx.saved_tensors
         logprob_tangents = []
         for chunk in token_chunks(hidden, unembedding):
-            residual = _residuals(hidden[chunk] @ unembedding.T, targets[chunk], ctx.temperature)
+            logits = cap_logits(hidden[chunk] @ unembedding.T, ctx.softcap)
+            residual = _residuals(logits, targets[chunk], ctx.temperature)
+            if ctx.softcap:
+                residual = residual * cap_slope(logits, ctx.softcap)
             logit_tangent = torch.zeros_like(residual)
             if hidden_tangent is not None:
                 logit_tangent += hidden_tangent[chunk] @ unembedding.T

@@ -17,13 +17,17 @@ from counterpoise.config import ModelConfig
 from counterpoise.errors import PoiseError, first_line
 from counterpoise.files import atomic_write
 from counterpoise.model import templates
-from counterpoise.model.decoder import Decoder, check_architecture
+from counterpoise.model.decoder import Decoder, check_architecture, fast_path_refusal
+from counterpoise.model.general import GeneralDecoder
 from counterpoise.model.shapes import SHAPE_PREFIX, random_model, shape_config
 from counterpoise.model.smollm2 import smollm2_folder
 from counterpoise.types import Ints
 
 EMBEDDED_FOLDER = Path(__file__).parents[1] / "assets" / "embedded"
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")  # as owner/name; anything else is a path
+
+AnyDecoder = Decoder | GeneralDecoder
+AUTO_PATH, FAST_PATH, GENERAL_PATH = "auto", "fast", "general"  # values of model.path
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,7 +37,7 @@ class Policy:
     name: str
     model: nn.Module
     tokenizer: Any
-    decoder: Decoder
+    decoder: AnyDecoder
     template: str  # a key of templates.TEMPLATES
     end_tokens: tuple[int, ...]  # any of them ends a response
 
@@ -44,6 +48,18 @@ class Policy:
     @property
     def num_parameters(self) -> int:
         return self.decoder.num_parameters
+
+    @property
+    def notice(self) -> str:
+        """What a user should know about how the model runs; "" on the fast path."""
+        if isinstance(self.decoder, Decoder):
+            return ""
+        reason = fast_path_refusal(self.decoder.config) or "model.path asks for it"
+        return (
+            f"{self.decoder.config.model_type}: transformers' own forward pass (the general path), "
+            f"because {reason}; results are the same, but prompts are read once for each response "
+            "and there are no CUDA graphs, so it is slower"
+        )
 
     def encode(self, problem: str) -> Ints:
         """The tokens of the prompt for a problem."""
@@ -88,7 +104,8 @@ def load_policy(config: ModelConfig) -> Policy:
     check_model_source(source)
     silence_libraries()
     try:
-        check_architecture(AutoConfig.from_pretrained(source, trust_remote_code=False))
+        if config.path == FAST_PATH:
+            check_architecture(AutoConfig.from_pretrained(source, trust_remote_code=False))
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
         model, loading_info = AutoModelForCausalLM.from_pretrained(
             source, dtype=dtype, output_loading_info=True, trust_remote_code=False
@@ -104,7 +121,7 @@ def load_policy(config: ModelConfig) -> Policy:
         )
     if not tokenizer.encode("1", add_special_tokens=False):
         raise PoiseError(f"model '{config.name}' cannot be loaded: it has no tokenizer")
-    return wrap_model(config.name, model.to(device), tokenizer, config.template)
+    return wrap_model(config.name, model.to(device), tokenizer, config.template, config.path)
 
 
 def check_model_source(model_name: str, *, check_parent: bool = False) -> None:
@@ -147,7 +164,8 @@ def _random_policy(config: ModelConfig, device: torch.device, dtype: torch.dtype
     shape = shape_config(config.name)
     tokenizer = AutoTokenizer.from_pretrained(EMBEDDED_FOLDER, trust_remote_code=False)
     shape.eos_token_id, shape.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
-    return wrap_model(config.name, random_model(shape, device, dtype), tokenizer, config.template)
+    model = random_model(shape, device, dtype)
+    return wrap_model(config.name, model, tokenizer, config.template, config.path)
 
 
 def save_policy(policy: Policy, out: Path, dtype: torch.dtype | None = None) -> None:
@@ -175,13 +193,44 @@ def silence_libraries() -> None:
 
 
 def wrap_model(
-    name: str, model: nn.Module, tokenizer: Any, template: str = templates.AUTO
+    name: str,
+    model: nn.Module,
+    tokenizer: Any,
+    template: str = templates.AUTO,
+    path: str = AUTO_PATH,
 ) -> Policy:
-    """Wrap a transformers model that is already in memory."""
+    """Wrap a transformers model that is already in memory; `path` as model.path."""
     template_name = templates.resolve_template(template, tokenizer, name)
     model.eval()  # no dropout: the policy that is trained is the policy that was sampled
     end_tokens = templates.end_tokens(template_name, tokenizer, _end_tokens(model, tokenizer))
-    return Policy(name, model, tokenizer, Decoder(model), template_name, end_tokens)
+    return Policy(name, model, tokenizer, make_decoder(model, path), template_name, end_tokens)
+
+
+def make_decoder(model: Any, path: str = AUTO_PATH) -> AnyDecoder:
+    """The decoder of the fast path if it knows the model, otherwise that of the general path."""
+    if path == GENERAL_PATH or (path == AUTO_PATH and fast_path_refusal(model.config)):
+        return GeneralDecoder(model)
+    return Decoder(model)
+
+
+def check_uncapped(policy: Policy, feature: str) -> None:
+    """Raise an error if the model caps its logits and `feature` compares distributions without."""
+    if policy.decoder.softcap:
+        raise PoiseError(
+            f"{feature} compares whole distributions, which is not derived for models that cap "
+            f"their logits, such as this {policy.decoder.config.model_type}: choose another setting"
+        )
+
+
+def require_fast_path(policy: Policy, feature: str) -> Decoder:
+    """The policy's decoder if it is on the fast path; otherwise an error that names `feature`."""
+    if isinstance(policy.decoder, GeneralDecoder):
+        model_type = policy.decoder.config.model_type
+        raise PoiseError(
+            f"{feature} needs a model on the fast path, and this {model_type} model takes the "
+            "general one: choose another setting, or a Llama or Qwen model"
+        )
+    return policy.decoder
 
 
 def choose_device(device_name: str) -> torch.device:

@@ -2,6 +2,9 @@
 
     r_j = e_{o_j} - pi_j        pi_j = softmax(W h_j)        every use is a product r_j^T ... r_k
 
+r_j is the derivative of log pi(o_j) by the product W h_j. Where a model caps its logits softly,
+pi_j = softmax(c tanh(W h_j / c)), every entry of r_j has the cap's slope as a factor.
+
 Because r always appears twice, -r = pi - e_o serves as well and saves a pass over [n, V]. Residuals
 are computed in chunks of `CHUNK_BYTES`. A batch of a few chunks (`STORED_CHUNKS`) stores them; for
 a larger one they are recomputed at each use.
@@ -20,6 +23,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from counterpoise.model.head import cap_logits, cap_slope
 
 CHUNK_BYTES = {"cpu": 1 << 26, "cuda": 1 << 31}  # bytes of [n, V] that one chunk may hold
 STORED_CHUNKS = {"cpu": 1, "cuda": 4}  # a batch of at most so many chunks stays in memory
@@ -43,10 +48,12 @@ class Residuals:
         tokens: Tensor,
         *,
         precision: torch.dtype | None = None,
+        softcap: float = 0.0,
     ) -> None:
         self.device = hidden.device
         self.sum_dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
         self.precision = precision or self.sum_dtype
+        self.softcap = softcap
         self.hidden, self.W = hidden, unembedding.to(self.precision)
         self.tokens = self.to_device(tokens).long()
         bytes_per_token = len(self.W) * self.W.element_size()
@@ -102,13 +109,17 @@ class Residuals:
         """-r = pi - e_o of the tokens [n]: [n, V]."""
         H, tokens = self.hidden[indices].to(self.precision), self.tokens[indices, None]
         if self.precision not in HALF_DTYPES:
-            R = torch.softmax(H @ self.W.mT, dim=-1)
-            return R.scatter_add_(1, tokens, R.new_full(tokens.shape, -1))
+            logits = cap_logits(H @ self.W.mT, self.softcap)
+            R = torch.softmax(logits, dim=-1)
+            R = R.scatter_add_(1, tokens, R.new_full(tokens.shape, -1))
+            return R.mul_(cap_slope(logits, self.softcap)) if self.softcap else R
         logits = H @ self.W.mT if H.is_cuda else accurate_product(H, self.W.mT).to(self.precision)
+        logits = cap_logits(logits, self.softcap)
         # 1 - pi(o) would be rounded away for confident tokens: sum the other entries instead.
         R = torch.softmax(logits, dim=-1).scatter_(1, tokens, 0)
         other_mass = R.sum(dim=-1, keepdim=True, dtype=self.sum_dtype)
-        return R.scatter_(1, tokens, -other_mass.to(self.precision))
+        R = R.scatter_(1, tokens, -other_mass.to(self.precision))
+        return R.mul_(cap_slope(logits, self.softcap)) if self.softcap else R
 
 
 def chunk_bytes(device: torch.device) -> int:

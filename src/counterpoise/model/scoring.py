@@ -85,7 +85,11 @@ def forward_packed(
     decoder = policy.decoder
     hidden_M = _predictor_states(policy, packing, attend, checkpointing)
     logprobs, entropies = token_logprobs(
-        hidden_M, decoder.unembedding, packing.targets_M, temperature
+        hidden_M,
+        decoder.unembedding,
+        packing.targets_M,
+        temperature,
+        softcap=decoder.softcap,
     )
     return ForwardOutputs(logprobs, entropies, hidden_M, packing.lengths)
 

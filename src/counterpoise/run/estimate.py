@@ -54,9 +54,12 @@ class DecoderShape:
     vocabulary: int
     tied: bool
     positions: int  # longest sequence that it was trained for
+    counted_parameters: int = 0  # where the layers are not those of the formula below
 
     @property
     def parameters(self) -> int:
+        if self.counted_parameters:
+            return self.counted_parameters
         attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
         layer = attention + 3 * self.hidden * self.intermediate + 2 * self.hidden
         embeddings = self.vocabulary * self.hidden * (1 if self.tied else 2)
@@ -71,10 +74,12 @@ KNOWN_SHAPES = {
 }
 
 
-def find_shape(model_name: str) -> DecoderShape | None:
+def find_shape(model_name: str, path: str = "auto") -> DecoderShape | None:
     """A model's shape: from the table above, by name, or from its config.json on this machine."""
     if model_name in KNOWN_SHAPES:
         return KNOWN_SHAPES[model_name]
+    from counterpoise.model.decoder import fast_path_refusal
+    from counterpoise.model.general import UNLIMITED_POSITIONS
     from counterpoise.model.shapes import SHAPE_PREFIX, shape_config
 
     if model_name == "smollm2":
@@ -82,30 +87,42 @@ def find_shape(model_name: str) -> DecoderShape | None:
     model_config = (
         shape_config(model_name)
         if model_name.startswith(SHAPE_PREFIX)
-        else _load_model_config(model_name)
+        else _load_model_config(model_name, path)
     )
     if model_config is None:
         return None
+    text_config = model_config.get_text_config()
+    hidden, heads = text_config.hidden_size, text_config.num_attention_heads
     return DecoderShape(
-        hidden=model_config.hidden_size,
-        layers=model_config.num_hidden_layers,
-        heads=model_config.num_attention_heads,
-        kv_heads=model_config.num_key_value_heads,
-        head_dim=getattr(model_config, "head_dim", None)
-        or model_config.hidden_size // model_config.num_attention_heads,
-        intermediate=model_config.intermediate_size,
-        vocabulary=model_config.vocab_size,
+        hidden=hidden,
+        layers=text_config.num_hidden_layers,
+        heads=heads,
+        kv_heads=getattr(text_config, "num_key_value_heads", None) or heads,
+        head_dim=getattr(text_config, "head_dim", None) or hidden // heads,
+        intermediate=getattr(text_config, "intermediate_size", None) or 4 * hidden,
+        vocabulary=text_config.vocab_size,
         tied=model_config.tie_word_embeddings,
-        positions=model_config.max_position_embeddings,
+        positions=getattr(text_config, "max_position_embeddings", None) or UNLIMITED_POSITIONS,
+        counted_parameters=count_parameters(model_config) if fast_path_refusal(model_config) else 0,
     )
 
 
-def _load_model_config(model_name: str) -> Any:
+def count_parameters(model_config: Any) -> int:
+    """The number of a model's parameters, from a copy without memory."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model: Any = AutoModelForCausalLM.from_config(model_config)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _load_model_config(model_name: str, path: str) -> Any:
     """The model's configuration; None if the model is not on this machine."""
     from transformers import AutoConfig
 
     from counterpoise.model.decoder import check_architecture
-    from counterpoise.model.load import EMBEDDED_FOLDER
+    from counterpoise.model.load import EMBEDDED_FOLDER, FAST_PATH
 
     model_folder = EMBEDDED_FOLDER if model_name == "embedded" else Path(model_name)
     if not (model_folder / "config.json").is_file():
@@ -114,7 +131,8 @@ def _load_model_config(model_name: str) -> Any:
         config = AutoConfig.from_pretrained(model_folder, trust_remote_code=False)
     except Exception as fault:  # transformers raises many types
         raise PoiseError(f"{model_folder / 'config.json'}: {first_line(fault)}") from fault
-    check_architecture(config)
+    if path == FAST_PATH:
+        check_architecture(config)
     return config
 
 
@@ -154,7 +172,7 @@ def _max_turns(config: RunConfig) -> int:
 
 def describe_memory(config: RunConfig, device: torch.device | None = None) -> list[str]:
     """Lines about the model's size and the memory that the run needs on the device."""
-    shape = find_shape(config.model.name)
+    shape = find_shape(config.model.name, config.model.path)
     if shape is None:
         return [f"memory         unknown: the shape of {config.model.name} is not here"]
     from counterpoise.model.load import choose_device, choose_dtype

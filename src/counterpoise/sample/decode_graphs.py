@@ -22,9 +22,9 @@ from torch import Tensor
 
 from counterpoise.config import SampleConfig
 from counterpoise.model.decoder import Decoder
-from counterpoise.model.load import Policy
+from counterpoise.model.load import AnyDecoder, Policy, require_fast_path
 from counterpoise.sample.choose_token import choose_tokens
-from counterpoise.sample.kv_budget import kv_bytes_allowed, kv_bytes_per_token
+from counterpoise.sample.kv_budget import kv_bytes_allowed
 from counterpoise.sample.kv_cache import Fork, Prefill
 from counterpoise.sample.kv_slots import DecodeSlots, SlotCapacity
 
@@ -121,7 +121,7 @@ class DecodeGraphs:
         running &= ~torch.isin(tokens, end_tokens) & (t + 1 < slots.limits[rows])
 
 
-_GRAPHS: WeakKeyDictionary[Decoder, DecodeGraphs] = WeakKeyDictionary()
+_GRAPHS: WeakKeyDictionary[AnyDecoder, DecodeGraphs] = WeakKeyDictionary()
 
 
 def graphs_for(decoder: Decoder, needed: SlotCapacity) -> DecodeGraphs:
@@ -139,7 +139,7 @@ def graphs_for(decoder: Decoder, needed: SlotCapacity) -> DecodeGraphs:
         # shapes do not rebuild the graphs each time. Few long rows and many short ones together
         # would mean many long rows, which may not fit: then only the new needs count.
         combined = needed.with_room_for(existing.slots.capacity)
-        bytes_needed = combined.total_tokens * kv_bytes_per_token(decoder)
+        bytes_needed = combined.total_tokens * decoder.kv_bytes_per_token
         if bytes_needed <= kv_bytes_allowed(decoder, kv_bytes_held(decoder)):
             needed = combined
         # The old slots must be freed before the new ones are allocated.
@@ -149,15 +149,15 @@ def graphs_for(decoder: Decoder, needed: SlotCapacity) -> DecodeGraphs:
     return graphs
 
 
-def release_graphs(decoder: Decoder) -> None:
+def release_graphs(decoder: AnyDecoder) -> None:
     """Free the memory of the decoder's slots and graphs."""
     _GRAPHS.pop(decoder, None)
 
 
-def kv_bytes_held(decoder: Decoder) -> int:
+def kv_bytes_held(decoder: AnyDecoder) -> int:
     """Bytes of keys and values that the decoder's slots hold now."""
     existing = _GRAPHS.get(decoder)
-    return existing.slots.capacity.total_tokens * kv_bytes_per_token(decoder) if existing else 0
+    return existing.slots.capacity.total_tokens * decoder.kv_bytes_per_token if existing else 0
 
 
 def round_up_capacity(capacity: SlotCapacity) -> SlotCapacity:
@@ -194,7 +194,8 @@ def decode_rows(
     """(tokens [R, T], log-probabilities [R, T]); entries after a row's end are undefined."""
     R, max_new_tokens = uniforms_RT.shape
     needed = SlotCapacity(R, max_new_tokens, len(prefilled.hidden_N))
-    graphs = graphs_for(policy.decoder, needed)
+    decoder = require_fast_path(policy, "decoding with CUDA graphs")
+    graphs = graphs_for(decoder, needed)
     slots = graphs.slots
     slots.fill(prefilled, forks, uniforms_RT)
     settings = DrawSettings(config.temperature, config.top_p, config.top_k, policy.end_tokens)
@@ -208,5 +209,5 @@ def decode_rows(
             if batch_size(num_running) < batch:
                 slots.drop_finished(batch)
                 batch = batch_size(num_running)
-        graphs.step(policy.decoder, batch, settings)
+        graphs.step(decoder, batch, settings)
     return slots.tokens[:R, :max_new_tokens], slots.logprobs[:R, :max_new_tokens]

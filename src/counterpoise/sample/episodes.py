@@ -144,7 +144,7 @@ class EpisodePlayer:
         if over or not (feedback := episode.turns[-1].feedback):
             return None
         tokens = policy.encode_reply(self.environment.ask(episode.prompt, feedback))
-        positions = policy.decoder.config.max_position_embeddings
+        positions = policy.decoder.max_positions
         positions_left = positions - len(episode.sequence) - len(tokens) - config.max_new_tokens
         return tokens if positions_left >= 0 else None
 

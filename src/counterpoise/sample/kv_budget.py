@@ -9,18 +9,12 @@ from __future__ import annotations
 
 import torch
 
-from counterpoise.model.decoder import Decoder
+from counterpoise.model.load import AnyDecoder
 
 CPU_CACHE_BYTES = 4 << 30
 
 
-def kv_bytes_per_token(decoder: Decoder) -> int:
-    """Bytes of one token's keys and values in all layers."""
-    numbers = 2 * len(decoder.layers) * decoder.kv_heads * decoder.head_dim
-    return numbers * decoder.unembedding.element_size()
-
-
-def kv_bytes_allowed(decoder: Decoder, bytes_held: int) -> int:
+def kv_bytes_allowed(decoder: AnyDecoder, bytes_held: int) -> int:
     """Bytes that the keys and values of all rows may take; the sampler holds `bytes_held` now."""
     device = decoder.device
     if device.type != "cuda":

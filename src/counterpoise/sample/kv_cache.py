@@ -21,7 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from counterpoise.model.attention import PackedAttention
-from counterpoise.model.decoder import Decoder
+from counterpoise.model.general import GeneralDecoder
+from counterpoise.model.load import AnyDecoder
 from counterpoise.model.packing import pack_prompts
 from counterpoise.types import Ints
 
@@ -65,8 +66,18 @@ class Prefill:
     values: list[Tensor]
 
 
-def prefill(decoder: Decoder, sequences: Sequence[Ints]) -> Prefill:
+@dataclass(frozen=True, slots=True, eq=False)
+class UnreadSequences:
+    """Sequences for the general path, which reads a prefix when its rows are decoded."""
+
+    decoder: GeneralDecoder
+    sequences: Sequence[Ints]
+
+
+def prefill(decoder: AnyDecoder, sequences: Sequence[Ints]) -> Prefill | UnreadSequences:
     """Run the decoder over the sequences once and keep what decoding needs."""
+    if isinstance(decoder, GeneralDecoder):
+        return UnreadSequences(decoder, sequences)
     packing = pack_prompts(sequences, decoder.device)
     recording = RecordingAttention(PackedAttention(packing))
     hidden_N = decoder(packing.tokens_N, packing.positions_N, recording)

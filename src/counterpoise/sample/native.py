@@ -9,11 +9,14 @@ import torch
 from torch import Tensor
 
 from counterpoise.config import RunConfig, SampleConfig
-from counterpoise.model.load import Policy
+from counterpoise.model.decoder import Decoder
+from counterpoise.model.head import cap_logits
+from counterpoise.model.load import AnyDecoder, Policy
+from counterpoise.model.row_cache import RowCache
 from counterpoise.sample.choose_token import choose_tokens
 from counterpoise.sample.decode_graphs import decode_rows, kv_bytes_held
-from counterpoise.sample.kv_budget import kv_bytes_allowed, kv_bytes_per_token
-from counterpoise.sample.kv_cache import Fork, KVCache, Prefill, prefill
+from counterpoise.sample.kv_budget import kv_bytes_allowed
+from counterpoise.sample.kv_cache import Fork, KVCache, Prefill, UnreadSequences, prefill
 from counterpoise.types import Ints, Response
 
 MAX_ROWS_CPU = 512  # a step's time grows with its rows: more rows gain nothing
@@ -70,16 +73,21 @@ def sample(
 
 
 def decode_forks(
-    policy: Policy, prefilled: Prefill, forks: Sequence[Fork], config: SampleConfig
+    policy: Policy,
+    prefilled: Prefill | UnreadSequences,
+    forks: Sequence[Fork],
+    config: SampleConfig,
 ) -> list[Response]:
     """One response per fork, all decoded together; the caller makes sure that the cache fits."""
+    if isinstance(prefilled, UnreadSequences):
+        return _decode_unread(policy, prefilled, forks, config)
     device, max_new_tokens = policy.device, max(fork.max_new_tokens for fork in forks)
     starts_R = torch.tensor([prefilled.starts[fork.sequence] for fork in forks], device=device)
     lengths_R = torch.tensor([fork.length for fork in forks], device=device)
     # The prefill has already computed the state that predicts each row's first new token.
-    logits = prefilled.hidden_N[starts_R + lengths_R - 1] @ policy.decoder.unembedding.T
+    logits = _logits(policy.decoder, prefilled.hidden_N[starts_R + lengths_R - 1])
     _exclude_tokens(logits, forks)
-    uniforms = torch.from_numpy(_uniforms([fork.seed for fork in forks], max_new_tokens)).to(device)
+    uniforms = _uniforms(forks, max_new_tokens, device)
     if device.type == "cuda":
         tokens, logprobs = decode_rows(policy, prefilled, forks, uniforms, logits, config)
     else:
@@ -88,9 +96,38 @@ def decode_forks(
     return _responses(policy, forks, tokens, logprobs)
 
 
+def _decode_unread(
+    policy: Policy, unread: UnreadSequences, forks: Sequence[Fork], config: SampleConfig
+) -> list[Response]:
+    """`decode_forks` on the general path, which reads every fork's prefix into a `RowCache`."""
+    decoder = unread.decoder
+    # Together if padding leaves the states alone; otherwise only forks of equal length.
+    batches: dict[int, list[int]] = {}
+    for index, fork in enumerate(forks):
+        batches.setdefault(0 if decoder.pads_exactly else fork.length, []).append(index)
+    responses: dict[int, Response] = {}
+    for indices in batches.values():
+        batch = [forks[index] for index in indices]
+        cache = RowCache(
+            decoder, [unread.sequences[fork.sequence][: fork.length] for fork in batch]
+        )
+        logits = _logits(decoder, cache.last_hidden_R)
+        _exclude_tokens(logits, batch)
+        uniforms = _uniforms(batch, max(fork.max_new_tokens for fork in batch), policy.device)
+        positions_R = torch.tensor([fork.length for fork in batch], device=policy.device)
+        tokens, logprobs = _decode(policy, cache, positions_R, uniforms, logits, config)
+        responses |= zip(indices, _responses(policy, batch, tokens, logprobs), strict=True)
+    return [responses[index] for index in range(len(forks))]
+
+
+def _logits(decoder: AnyDecoder, hidden_RD: Tensor) -> Tensor:
+    """The model's logits [R, V], with its soft cap if it has one."""
+    return cap_logits(hidden_RD @ decoder.unembedding.T, decoder.softcap)
+
+
 def _decode(
     policy: Policy,
-    cache: KVCache,
+    cache: KVCache | RowCache,
     positions_R: Tensor,
     uniforms: Tensor,
     logits: Tensor,
@@ -123,7 +160,12 @@ def _decode(
             batch_rows, positions_R = batch_rows[rows], positions_R[rows]
             new_tokens, running = new_tokens[rows], running[rows]
         cache.advance()
-        logits = decoder(new_tokens, positions_R, cache) @ decoder.unembedding.T
+        if isinstance(cache, RowCache):
+            hidden_R = cache.read_next(new_tokens, positions_R)
+        else:
+            assert isinstance(decoder, Decoder)
+            hidden_R = decoder(new_tokens, positions_R, cache)
+        logits = _logits(decoder, hidden_R)
         positions_R = positions_R + 1
     return tokens, logprobs
 
@@ -132,14 +174,15 @@ def max_rows_at_once(policy: Policy, longest: int) -> int:
     """How many rows of `longest` tokens to decode together: limited by memory and by usefulness."""
     decoder = policy.decoder
     max_rows = MAX_ROWS_CUDA if policy.device.type == "cuda" else MAX_ROWS_CPU
-    bytes_per_row = longest * kv_bytes_per_token(decoder)
+    bytes_per_row = longest * decoder.kv_bytes_per_token
     bytes_allowed = kv_bytes_allowed(decoder, kv_bytes_held(decoder))
     return max(1, min(max_rows, bytes_allowed // bytes_per_row))
 
 
-def _uniforms(seeds: Sequence[int], count: int) -> np.ndarray:
-    """[R, count]; row r is a function of seeds[r] alone."""
-    return np.stack([np.random.default_rng(seed).random(count, dtype=np.float32) for seed in seeds])
+def _uniforms(forks: Sequence[Fork], count: int, device: torch.device) -> Tensor:
+    """[R, count]; row r is a function of the fork's seed alone."""
+    draws = [np.random.default_rng(fork.seed).random(count, dtype=np.float32) for fork in forks]
+    return torch.from_numpy(np.stack(draws)).to(device)
 
 
 def _exclude_tokens(logits_RV: Tensor, forks: Sequence[Fork]) -> None:

@@ -53,7 +53,7 @@ def check_positions(
 ) -> None:
     """Warn (vLLM: raise) before sampling starts if the longest prompt leaves too few positions."""
     longest = max(len(tokens) for _, tokens in prompts)
-    positions = policy.decoder.config.max_position_embeddings
+    positions = policy.decoder.max_positions
     overflow = describe_overflow(longest, config.max_new_tokens, positions)
     if overflow and config.engine == "vllm":
         raise PoiseError(f"sample.engine=vllm: {overflow}")

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from counterpoise.config import RunConfig, SampleConfig
 from counterpoise.errors import PoiseError, first_line
-from counterpoise.model.load import Policy
+from counterpoise.model.load import Policy, require_fast_path
 from counterpoise.sample.kv_budget import CPU_CACHE_BYTES
 from counterpoise.sample.vllm_heads import supported_head_width, widen_config, widen_weight
 from counterpoise.sample.vllm_host import import_vllm, restored_thread_settings
@@ -40,14 +40,15 @@ class VLLMSampler:
     """A `Sampler` with one vLLM engine on the policy's device; a process can hold only one."""
 
     def __init__(self, policy: Policy, config: RunConfig) -> None:
+        decoder = self._decoder = require_fast_path(policy, "sample.engine=vllm")
         vllm = import_vllm()
         self._sampling_params = vllm.SamplingParams
         self._head_width = supported_head_width(
-            policy.decoder.head_dim, policy.device.type, _model_type(policy)
+            decoder.head_dim, policy.device.type, _model_type(policy)
         )
         self._max_length = min(
             config.sample.max_prompt_tokens + config.sample.max_new_tokens,
-            policy.decoder.config.max_position_embeddings,
+            decoder.max_positions,
         )
         self._raw_logprobs = config.sample.temperature == 1
         with tempfile.TemporaryDirectory() as folder, restored_thread_settings():
@@ -112,8 +113,8 @@ class VLLMSampler:
         config = deepcopy(policy.decoder.config)
         config.architectures = [type(policy.model).__name__]
         config.tie_word_embeddings = False
-        if self._head_width != policy.decoder.head_dim:
-            widen_config(config, policy.decoder.head_dim, self._head_width)
+        if self._head_width != self._decoder.head_dim:
+            widen_config(config, self._decoder.head_dim, self._head_width)
         config.save_pretrained(folder)
 
     def _engine_arguments(self, policy: Policy, config: SampleConfig) -> dict[str, Any]:
@@ -140,7 +141,7 @@ class VLLMSampler:
 
     def _cache_bytes(self, policy: Policy) -> int:
         """Room for CPU_CACHE_ROWS rows within the native sampler's limit, but at least for two."""
-        decoder = policy.decoder
+        decoder = self._decoder
         bytes_per_token = (
             2 * len(decoder.layers) * decoder.kv_heads * self._head_width * decoder.dtype.itemsize
         )
@@ -156,7 +157,7 @@ class VLLMSampler:
             raise RuntimeError("vLLM did not drop the keys and values of older weights")
 
     def _weights(self, policy: Policy) -> Iterator[tuple[str, Tensor]]:
-        d = policy.decoder.head_dim
+        d = self._decoder.head_dim
         for name, weight in policy.model.named_parameters():
             yield name, widen_weight(name, weight.detach(), d, self._head_width)
         if policy.decoder.config.tie_word_embeddings:

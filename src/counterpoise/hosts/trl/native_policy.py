@@ -1,9 +1,9 @@
 """Read TRL's model with the native forward, for token weights and for the microscope.
 
 Both need hidden states and whole distributions, which TRL's loss does not return. So process 0 runs
-the native forward over its rows, with the same weights in their precision. The model must be one
-that the native forward supports, and complete on the process: under FSDP, DeepSpeed or PEFT the
-module's own weights are not the trained ones.
+the native forward over its rows, with the same weights in their precision. Any causal language
+model will do (`model/general.py`), but it must be complete on the process: under FSDP, DeepSpeed or
+PEFT the module's own weights are not the trained ones.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from counterpoise.errors import PoiseError
-from counterpoise.model.decoder import check_architecture
 from counterpoise.model.load import Policy, wrap_model
 
 if TYPE_CHECKING:
@@ -33,10 +32,6 @@ def check_native_forward(trainer: PoiseGRPOTrainer, option: str, remedy: str) ->
         wrapper = "PEFT"
     if wrapper:
         raise PoiseError(f"{option} reads a whole model, not one under {wrapper}: {remedy}")
-    try:
-        check_architecture(trainer.model.config)
-    except PoiseError as fault:
-        raise PoiseError(f"{option}: {fault}, or {remedy}") from fault
 
 
 def as_native_policy(trainer: PoiseGRPOTrainer) -> Policy:

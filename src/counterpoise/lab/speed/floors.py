@@ -31,7 +31,7 @@ import torch
 from torch import nn
 
 from counterpoise.lab.speed.clock import device_seconds
-from counterpoise.model.load import Policy
+from counterpoise.model.load import Policy, require_fast_path
 
 # AdamW on half precision weights: gradient and weight 2 each, master, two moments read and written
 OPTIMIZER_BYTES = {2: 2 + 2 + 3 * 8, 4: 4 + 3 * 8}
@@ -87,7 +87,7 @@ class WorkCost:
 
 def sizes_of(policy: Policy) -> ModelSizes:
     """Read the sizes from a loaded model."""
-    decoder = policy.decoder
+    decoder = require_fast_path(policy, "a step's shortest possible time")
     # The unembedding is a Linear of its own, even if its weight is tied to the embedding.
     linear = sum(
         module.weight.numel() for module in policy.model.modules() if isinstance(module, nn.Linear)

@@ -23,8 +23,9 @@ from torch import Tensor
 from counterpoise.config import UpdateConfig
 from counterpoise.model.attention import PackedAttention
 from counterpoise.model.flash import PackedSegments, supports_head_dim
+from counterpoise.model.general import GeneralDecoder
 from counterpoise.model.kernels import is_half_on_gpu
-from counterpoise.model.load import Policy
+from counterpoise.model.load import Policy, require_fast_path
 from counterpoise.model.packing import Packing
 from counterpoise.model.reading_passes import place_response_embeddings
 from counterpoise.model.scoring import ForwardOutputs, forward_packed
@@ -133,13 +134,14 @@ class CapturedPasses:
 
     def _pad_if_worthwhile(self, policy: Policy, rows: Sequence[Row]) -> PaddedRows | None:
         """Padded rows; None if capturing gains nothing or the rows do not suit flash attention."""
-        if not is_half_on_gpu(policy.decoder.unembedding) or not supports_head_dim(
-            policy.decoder.head_dim
-        ):
+        decoder = policy.decoder
+        if isinstance(decoder, GeneralDecoder) or not supports_head_dim(decoder.head_dim):
+            return None
+        if not is_half_on_gpu(decoder.unembedding):
             return None
         # Launches cost the same time per layer whatever its size, so compare the work per layer.
         tokens = sum(row.num_tokens_read for row in rows)
-        flop = 6 * policy.num_parameters * tokens / len(policy.decoder.layers)
+        flop = 6 * policy.num_parameters * tokens / len(decoder.layers)
         if flop >= self.launch_bound:
             return None
         padded = pad_rows(rows)
@@ -157,8 +159,9 @@ class CapturedPasses:
         if kind not in self._compiled:
             self._compiled.add(kind)
             return None
-        policy.decoder.reserve(2 * padded.size.longest)
-        addresses = policy.decoder.tensor_addresses
+        decoder = require_fast_path(policy, "a captured pass")
+        decoder.reserve(2 * padded.size.longest)
+        addresses = decoder.tensor_addresses
         # Graphs hold addresses: when the weights have moved, every captured pass is invalid.
         if self._graphs is None or addresses != self._weights:
             self._graphs, self._weights, self._trained = GraphCache(policy.device), addresses, []

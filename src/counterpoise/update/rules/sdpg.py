@@ -30,7 +30,7 @@ from torch import Tensor
 from counterpoise.credit.hints import hinted_prompts
 from counterpoise.errors import PoiseError, unknown_name
 from counterpoise.model.kl import token_divergences
-from counterpoise.model.load import Policy
+from counterpoise.model.load import Policy, check_uncapped
 from counterpoise.model.scoring import ForwardOutputs, hidden_states
 from counterpoise.model.transfer import to_device
 from counterpoise.types import Floats, Ints, Row
@@ -116,6 +116,7 @@ class TeacherTerm:
         hinted_rows = [row for row in rows if row.name in self.prompts]
         if not hinted_rows:
             return term_M
+        check_uncapped(self.policy, "credit.rule=sdpg")
         # The teacher's pass is made with the current weights, so it changes from step to step.
         teacher_states = hidden_states(self.policy, [self._after_hint(row) for row in hinted_rows])
         is_hinted = np.concatenate(
