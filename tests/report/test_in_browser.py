@@ -177,9 +177,8 @@ def test_tokens_by_mouse(browser: Browser, run: Path):
 
         tokens.nth(2).click()
         where = page.locator(".tokens .card .where").inner_text()
-        assert where.startswith(
-            f"token 2 (first 0, last {size - 1}) "
-        )  # as `poise look --token` counts
+        # Counted from 0, as `poise look --token` does.
+        assert where.startswith(f"token 2 (first 0, last {size - 1}) ")
         gap = (
             "row => row.cells[1].getBoundingClientRect().left - (r => (r.selectNodeContents("
             "row.cells[0]), r.getBoundingClientRect().right))(document.createRange())"

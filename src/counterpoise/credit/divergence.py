@@ -35,7 +35,7 @@ def kl_divergence(before_RD: Tensor, after_RD: Tensor, unembedding_V: Tensor) ->
 
 @torch.no_grad()
 def kl_gradient(before_RD: Tensor, after_RD: Tensor, unembedding_V: Tensor) -> Tensor:
-    """dKL/dh at `after` [R, D]."""
+    """dKL/dh at `after_RD`: [R, D]."""
     gradient_RD = torch.empty_like(after_RD)
     for chunk, log_p0, logit_change in _chunks(before_RD, after_RD, unembedding_V):
         probability_change = torch.softmax(log_p0 + logit_change, dim=-1) - log_p0.exp()
