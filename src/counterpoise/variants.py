@@ -276,5 +276,6 @@ SPEED_MEASUREMENTS = Registry(
         "agreement": "counterpoise.lab.speed.agreement:measure",
         "monitor": "counterpoise.lab.speed.monitor:measure",
         "growth": "counterpoise.lab.speed.growth:measure",
+        "families": "counterpoise.lab.speed.families:measure",
     },
 )

@@ -11,7 +11,9 @@ import typer
 def bench(
     parts: Annotated[
         str,
-        typer.Option("--parts", help="Any of peer, sampler, update, agreement, monitor, growth."),
+        typer.Option(
+            "--parts", help="Any of peer, sampler, update, agreement, monitor, growth, families."
+        ),
     ] = "peer,sampler,update,agreement,monitor",
     model: Annotated[
         str,
@@ -52,6 +54,7 @@ def bench(
       float32
     - **monitor**: the time that the online monitor adds to an iteration
     - **growth**: time and memory against rollouts, response length and model size
+    - **families**: tiny models of many families against transformers, and resumed runs
 
     Sizes suit the machine. On a CPU it is the embedded model (a few minutes on two cores). On a
     GPU it is 64 x 8 rollouts of the shape of SmolLM2-135M and the update of Qwen3-1.7B (about four

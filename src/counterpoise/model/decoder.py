@@ -95,7 +95,8 @@ class Decoder:
 
     def embed(self, tokens_N: Tensor) -> Tensor:
         """The embeddings [N, D] that the first layer reads."""
-        return F.embedding(tokens_N, self.embedding.weight)
+        # As in transformers, the embedding of the padding token gets no gradient.
+        return F.embedding(tokens_N, self.embedding.weight, self.embedding.padding_idx)
 
     def __call__(
         self,

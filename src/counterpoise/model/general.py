@@ -25,7 +25,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -70,6 +69,7 @@ class GeneralDecoder:
             )
         forward_arguments = inspect.signature(model.forward).parameters
         self.takes_positions = "position_ids" in forward_arguments
+        self.pads_exactly: bool | None = None  # None: not yet tried, see row_cache.py
         self._check_output_layer()
 
     @property
@@ -201,28 +201,9 @@ class GeneralDecoder:
             if layers:
                 self.model.gradient_checkpointing_disable()
 
-    @cached_property
-    def pads_exactly(self) -> bool:
-        """Whether padding before a sequence leaves its states unchanged; tried on a few tokens.
-
-        Attention masks padding out; of recurrent layers some do not, and then the sampler decodes
-        sequences of equal length together.
-        """
-        tokens = _probe_tokens(self.device, self.unembedding)
-        padded = torch.stack((tokens, tokens.roll(2)))
-        mask = torch.ones_like(padded)
-        mask[1, :2] = 0
-        positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
-        arguments = {"position_ids": positions} if self.takes_positions else {}
-        with torch.no_grad():
-            together, _ = self.run(
-                input_ids=padded, attention_mask=mask, use_cache=False, **arguments
-            )
-            alone, _ = self.run(input_ids=padded[1:, 2:], use_cache=False)
-        return _relative_difference(together[1, -1], alone[0, -1]) < self._tolerance
-
     @property
-    def _tolerance(self) -> float:
+    def tolerance(self) -> float:
+        """How far two ways to compute the same states may differ, relative to the largest."""
         return PROBE_TOLERANCE.get(self.dtype, PROBE_TOLERANCE_HALF)
 
     @property
@@ -234,12 +215,12 @@ class GeneralDecoder:
         """Raise an error unless cap(W' h') are the model's own logits, on a few tokens."""
         was_training = self.model.training
         self.model.eval()
-        tokens = _probe_tokens(self.device, self.head.weight)[None]
+        tokens = probe_tokens(self.device, self.head.weight)[None]
         own_logits = self.model(input_ids=tokens, use_cache=False).logits
         hidden, _ = self.run(input_ids=tokens, use_cache=False)
         self.model.train(was_training)
         logits = cap_logits(hidden @ self.unembedding.T, self.softcap)
-        if not _relative_difference(logits, own_logits) < self._tolerance:
+        if not relative_difference(logits, own_logits) < self.tolerance:
             raise PoiseError(
                 f"the logits of {self.config.model_type} models are more than a scaled, biased or "
                 "soft-capped product of output layer and hidden state: they cannot be trained here"
@@ -281,11 +262,12 @@ def _logit_scale(config: Any) -> float:
     return float(factor or 1.0) / float(divisor or 1.0)
 
 
-def _probe_tokens(device: torch.device, weight: Tensor) -> Tensor:
+def probe_tokens(device: torch.device, weight: Tensor) -> Tensor:
     """A few different tokens of the vocabulary."""
     return (torch.arange(PROBE_TOKENS, device=device) * 7 + 3) % len(weight)
 
 
-def _relative_difference(values: Tensor, expected: Tensor) -> float:
+def relative_difference(values: Tensor, expected: Tensor) -> float:
+    """The largest difference, relative to the largest expected value."""
     scale = expected.abs().max().clamp(min=1e-30)
     return float((values.float() - expected.float()).abs().max() / scale)

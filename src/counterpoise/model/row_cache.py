@@ -6,6 +6,9 @@ Rows start from prefixes of different lengths, so shorter ones are padded at the
     row b       p  p  p  p | b  b
 
 Equal prefixes are read once; their rows then get copies of the cache.
+
+Attention masks padding out; recurrent layers must do so themselves. So before its first use every
+model is tried on a few tokens, with padding and without (`rows_may_be_padded`).
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import torch
 from torch import Tensor
 
 from counterpoise.errors import PoiseError
-from counterpoise.model.general import GeneralDecoder
+from counterpoise.model.general import GeneralDecoder, probe_tokens, relative_difference
 from counterpoise.model.packing import prompt_key
 from counterpoise.types import Ints
 
@@ -49,7 +52,9 @@ class RowCache:
             if decoder.takes_positions:
                 inputs["position_ids"] = (self.mask.cumsum(dim=1) - 1).clamp(min=0)
         hidden, outputs = decoder.run(use_cache=True, **inputs)
-        self.cache: Any = getattr(outputs, "past_key_values", None)
+        # Purely recurrent models have another name for what they remember.
+        self.cache_name = "cache_params" if "cache_params" in outputs else "past_key_values"
+        self.cache: Any = getattr(outputs, self.cache_name, None)
         if not hasattr(self.cache, "reorder_cache"):
             raise PoiseError(
                 f"{decoder.config.model_type} models have no cache that the sampler can use: "
@@ -77,7 +82,43 @@ class RowCache:
         if self.decoder.takes_positions:
             inputs["position_ids"] = positions_R[:, None]
         hidden, outputs = self.decoder.run(
-            input_ids=tokens_R[:, None], past_key_values=self.cache, use_cache=True, **inputs
+            input_ids=tokens_R[:, None], use_cache=True, **{self.cache_name: self.cache}, **inputs
         )
-        self.cache = outputs.past_key_values
+        self.cache = getattr(outputs, self.cache_name)
         return hidden[:, -1]
+
+
+def rows_may_be_padded(decoder: GeneralDecoder) -> bool:
+    """Whether prefixes of different lengths can be decoded together; tried once for each model.
+
+    Raises an error if not even rows of equal length reproduce the model's own forward pass.
+    """
+    if decoder.pads_exactly is None:
+        tokens = probe_tokens(decoder.device, decoder.head.weight).cpu().numpy()
+        if not _reproduces_forward(decoder, [tokens[:4], tokens[1:5]]):
+            raise PoiseError(
+                f"the cache of {decoder.config.model_type} models does not reproduce their forward "
+                "pass, so they cannot be sampled here: choose another model"
+            )
+        decoder.pads_exactly = _reproduces_forward(decoder, [tokens[:2], tokens[:5]])
+    return decoder.pads_exactly
+
+
+@torch.no_grad()
+def _reproduces_forward(decoder: GeneralDecoder, sequences: Sequence[Ints]) -> bool:
+    """Whether the last two tokens, read one by one, give the states of one pass over each row."""
+    new_tokens = 1 if min(map(len, sequences)) < 3 else 2
+    cache = RowCache(decoder, [sequence[:-new_tokens] for sequence in sequences])
+    device = decoder.device
+    hidden_R = cache.last_hidden_R
+    for offset in range(-new_tokens, 0):
+        next_tokens = torch.tensor([int(sequence[offset]) for sequence in sequences], device=device)
+        positions = torch.tensor([len(sequence) + offset for sequence in sequences], device=device)
+        cache.advance()
+        hidden_R = cache.read_next(next_tokens, positions)
+    whole_rows = [
+        decoder.run(input_ids=torch.from_numpy(sequence)[None].to(device), use_cache=False)[0]
+        for sequence in sequences
+    ]
+    expected_R = torch.stack([hidden[0, -1] for hidden in whole_rows])
+    return relative_difference(hidden_R, expected_R) < decoder.tolerance

@@ -12,7 +12,7 @@ from counterpoise.config import RunConfig, SampleConfig
 from counterpoise.model.decoder import Decoder
 from counterpoise.model.head import cap_logits
 from counterpoise.model.load import AnyDecoder, Policy
-from counterpoise.model.row_cache import RowCache
+from counterpoise.model.row_cache import RowCache, rows_may_be_padded
 from counterpoise.sample.choose_token import choose_tokens
 from counterpoise.sample.decode_graphs import decode_rows, kv_bytes_held
 from counterpoise.sample.kv_budget import kv_bytes_allowed
@@ -102,9 +102,10 @@ def _decode_unread(
     """`decode_forks` on the general path, which reads every fork's prefix into a `RowCache`."""
     decoder = unread.decoder
     # Together if padding leaves the states alone; otherwise only forks of equal length.
+    may_be_padded = rows_may_be_padded(decoder)
     batches: dict[int, list[int]] = {}
     for index, fork in enumerate(forks):
-        batches.setdefault(0 if decoder.pads_exactly else fork.length, []).append(index)
+        batches.setdefault(0 if may_be_padded else fork.length, []).append(index)
     responses: dict[int, Response] = {}
     for indices in batches.values():
         batch = [forks[index] for index in indices]

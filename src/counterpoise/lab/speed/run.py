@@ -38,6 +38,7 @@ EXPECTED_SECONDS = {
     "agreement": (2, 10),
     "monitor": (25, 60),
     "growth": (240, 60),
+    "families": (60, 120),
 }
 
 

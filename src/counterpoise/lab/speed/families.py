@@ -1,0 +1,229 @@
+"""Check every family of models against transformers, autograd and a run that is resumed.
+
+    forward     log-probabilities of response tokens against the model's own forward pass, row by
+                row: the largest difference, relative to the largest log-probability
+    gradient    of a weighted sum of them, by all parameters: relative to the largest entry
+    sampler     log-probabilities that the sampler stored against the forward pass: largest gap
+    coupling    what a step of the output layer does to every token, split by the tokens that cause
+                it, against the same sum by autograd through that layer: relative
+    resumed     three iterations trained, against two, a checkpoint and one more: weights equal bit
+                for bit
+
+All in float32, with tiny random weights (family_models.py).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from counterpoise.config import RunConfig, SampleConfig
+from counterpoise.config.load import config_from_tables
+from counterpoise.lab.speed.family_models import FAMILIES, tiny_model
+from counterpoise.lab.speed.machine_sizes import SpeedSetup
+from counterpoise.lab.speed.tables import Bar, MeasurementTable
+from counterpoise.loop import train
+from counterpoise.microscope.batch_tokens import take_snapshot
+from counterpoise.microscope.coupling import decompose
+from counterpoise.model.general import GeneralDecoder
+from counterpoise.model.head import cap_logits
+from counterpoise.model.load import (
+    EMBEDDED_FOLDER,
+    Policy,
+    save_policy,
+    silence_libraries,
+    wrap_model,
+)
+from counterpoise.model.scoring import forward
+from counterpoise.sample.native import sample
+from counterpoise.types import Ints, Rollout, Row
+
+FORWARD_BAR, SAMPLER_BAR = 1e-5, 1e-4
+MAX_NEW_TOKENS = 24  # longer than the sliding windows
+RUN_TABLES: dict[str, dict[str, Any]] = {
+    "loop": {"iterations": 3, "checkpoint_every": 1},
+    "task": {"levels": [1], "size": 24, "heldout": 4},
+    "sample": {"prompts": 3, "group_size": 4, "max_new_tokens": MAX_NEW_TOKENS},
+    "batch": {"steps": 2},
+    "balance": {"tau": 0.0},
+    "verify": {"name": "counterpoise.lab.speed.families:parity_reward"},
+    "evaluate": {"prompts": 0},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyCheck:
+    """What was measured of one family; errors are relative, see the module's docstring."""
+
+    family: str
+    path: str  # "fast" or "general"
+    forward: float
+    gradient: float
+    sampler: float
+    coupling: float
+    resumed: bool | None = None  # None: no run was made
+
+
+def measure(setup: SpeedSetup) -> MeasurementTable:
+    """Check all families, one after the other."""
+    checks = []
+    for family in FAMILIES:
+        with tempfile.TemporaryDirectory() as folder:
+            policy = make_policy(family)
+            check = check_family(policy)
+            check = replace(check, resumed=resumes_exactly(policy, Path(folder)))
+        setup.log(f"families: {family}, the {check.path} path")
+        checks.append(check)
+    return MeasurementTable(
+        title=f"families: {len(checks)} tiny random models in float32",
+        columns=("family", "path", "forward", "gradient", "sampler", "coupling", "resumed"),
+        rows=[
+            [
+                check.family,
+                check.path,
+                *(f"{error:.0e}" for error in (check.forward, check.gradient, check.sampler)),
+                f"{check.coupling:.0e}",
+                "bit for bit" if check.resumed else "differs",
+            ]
+            for check in checks
+        ],
+        bars=[
+            Bar("forward, largest error", max(c.forward for c in checks), FORWARD_BAR),
+            Bar("gradient, largest error", max(c.gradient for c in checks), FORWARD_BAR),
+            Bar("sampler, largest gap", max(c.sampler for c in checks), SAMPLER_BAR),
+            Bar("coupling, largest error", max(c.coupling for c in checks), FORWARD_BAR),
+            Bar("runs that differ when resumed", sum(not c.resumed for c in checks), 0),
+        ],
+        data={"families": [asdict(check) for check in checks]},
+    )
+
+
+def make_policy(family: str, path: str = "auto") -> Policy:
+    """A tiny random model of the family with the embedded model's tokenizer, on the CPU."""
+    from transformers import AutoTokenizer
+
+    silence_libraries()
+    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED_FOLDER, trust_remote_code=False)
+    model = tiny_model(
+        family,
+        vocabulary=len(tokenizer),
+        end_token=tokenizer.eos_token_id,
+        pad_token=tokenizer.pad_token_id,
+    )
+    return wrap_model(family, model, tokenizer, path=path)
+
+
+def check_family(policy: Policy) -> FamilyCheck:
+    """Forward pass, gradient, sampler and coupling of one model."""
+    prompts = [policy.encode(text) for text in ("2 + 3", "Ann has 4 apples and buys 12 more.")]
+    settings = SampleConfig(prompts=2, group_size=3, max_new_tokens=MAX_NEW_TOKENS)
+    responses = sample(policy, prompts, [[1, 2, 3], [4, 5, 6]], settings)
+    rows = [
+        _row(number, index, prompt, response.tokens, response.logprobs)
+        for number, (prompt, group) in enumerate(zip(prompts, responses, strict=True))
+        for index, response in enumerate(group)
+    ]
+    model: Any = policy.model
+    parameters = [weight for weight in model.parameters() if weight.requires_grad]
+    expected = torch.cat([_own_logprobs(model, row) for row in rows])
+    logprobs = forward(policy, rows, 1.0).logprobs_M
+    weights = torch.linspace(-1, 1, len(expected))
+    expected_gradient = torch.autograd.grad(expected @ weights, parameters, allow_unused=True)
+    gradient = torch.autograd.grad(logprobs @ weights, parameters, allow_unused=True)
+    sampled = torch.from_numpy(np.concatenate([row.content.sampled_logprobs for row in rows]))
+    return FamilyCheck(
+        family=policy.name,
+        path="general" if isinstance(policy.decoder, GeneralDecoder) else "fast",
+        forward=_relative_error([logprobs], [expected]),
+        gradient=_relative_error(gradient, expected_gradient),
+        sampler=float((sampled - expected.detach()).abs().max()),
+        coupling=_coupling_error(policy, rows),
+    )
+
+
+def resumes_exactly(policy: Policy, folder: Path) -> bool:
+    """Whether three iterations end in the same weights when the run stops after two of them."""
+    save_policy(policy, folder / "model")
+    tables = {section: dict(options) for section, options in RUN_TABLES.items()}
+    tables["model"] = {"name": str(folder / "model"), "device": "cpu"}
+    whole, stopped = (_config(tables, iterations) for iterations in (3, 2))
+    train(whole, folder / "whole")
+    train(stopped, folder / "stopped")
+    train(whole, folder / "stopped", resume=True)
+    from safetensors.torch import load_file
+
+    weights, resumed_weights = (
+        load_file(folder / run / "model" / "model.safetensors") for run in ("whole", "stopped")
+    )
+    first_weights = load_file(folder / "model" / "model.safetensors")
+    has_moved = any(
+        not torch.equal(weight, weights[name]) for name, weight in first_weights.items()
+    )
+    return has_moved and all(
+        torch.equal(weight, resumed_weights[name]) for name, weight in weights.items()
+    )
+
+
+def parity_reward(responses: Sequence[str], answers: Sequence[str]) -> list[float]:
+    """1 for texts of even length: random models solve nothing, but updates need signal."""
+    return [float(len(response) % 2 == 0) for response in responses]
+
+
+def _config(tables: dict[str, dict[str, Any]], iterations: int) -> RunConfig:
+    return config_from_tables(tables | {"loop": tables["loop"] | {"iterations": iterations}})
+
+
+def _row(number: int, index: int, prompt: Ints, tokens: Ints, logprobs: Any) -> Row:
+    rollout = Rollout(f"p{number}", f"p{number}", "", "", 0.0, prompt, tokens, logprobs)
+    return Row(f"p{number}", float(index - 1), len(tokens), index=index, rollout=rollout)
+
+
+def _own_logprobs(model: Any, row: Row) -> Tensor:
+    """Log-probabilities [T] of a response by the model's own forward pass over this row alone."""
+    prompt, response = row.content.prompt_tokens, row.content.response_tokens
+    tokens = torch.from_numpy(np.concatenate((prompt, response)).astype(np.int64))
+    logits = model(input_ids=tokens[None], use_cache=False).logits[0, len(prompt) - 1 : -1]
+    return torch.log_softmax(logits, dim=-1).gather(1, tokens[len(prompt) :, None])[:, 0]
+
+
+def _coupling_error(policy: Policy, rows: Sequence[Row]) -> float:
+    """The split of a step of the output layer against autograd through that layer."""
+    snapshot, decoder = take_snapshot(policy, rows), policy.decoder
+    hidden, tokens = snapshot.hidden.double(), snapshot.tokens
+    W = decoder.unembedding.detach().double()
+    coupling = decompose(
+        hidden, W, tokens, snapshot.advantages.double(), snapshot.groups, softcap=decoder.softcap
+    )
+
+    def logprob_sum(weight: Tensor, factors: Tensor) -> Tensor:
+        logits = cap_logits(hidden @ weight.T, decoder.softcap)
+        return (torch.log_softmax(logits, -1).gather(1, tokens[:, None])[:, 0] * factors).sum()
+
+    leaf = W.clone().requires_grad_()
+    (step,) = torch.autograd.grad(logprob_sum(leaf, snapshot.advantages.double()), leaf)
+    expected = []
+    for index in range(len(tokens)):
+        one_hot = torch.zeros(len(tokens), dtype=torch.float64)
+        one_hot[index] = 1
+        (token_gradient,) = torch.autograd.grad(logprob_sum(leaf, one_hot), leaf)
+        expected.append((token_gradient * step).sum() / len(tokens))
+    parts = coupling.self_push + sum(coupling.parts.values())
+    return _relative_error([parts], [torch.stack(expected)])
+
+
+def _relative_error(values: Sequence[Tensor | None], expected: Sequence[Tensor | None]) -> float:
+    """The largest difference, relative to the largest expected value over all tensors."""
+    pairs = [
+        (value.detach(), target.detach())
+        for value, target in zip(values, expected, strict=True)
+        if value is not None and target is not None
+    ]
+    largest = max(float(target.abs().max()) for _, target in pairs)
+    return max(float((value - target).abs().max()) for value, target in pairs) / largest

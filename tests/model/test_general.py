@@ -1,0 +1,168 @@
+"""The general path: every causal language model trains here as transformers runs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+from counterpoise.config import ModelConfig, SampleConfig, UpdateConfig
+from counterpoise.errors import PoiseError
+from counterpoise.lab.speed.families import (
+    FORWARD_BAR,
+    SAMPLER_BAR,
+    check_family,
+    make_policy,
+    resumes_exactly,
+)
+from counterpoise.microscope.monitor import Monitor
+from counterpoise.model.general import GeneralDecoder
+from counterpoise.model.load import Policy, load_policy, save_policy, wrap_model
+from counterpoise.model.row_cache import rows_may_be_padded
+from counterpoise.model.scoring import forward
+from counterpoise.sample import native
+from counterpoise.sample.native import sample
+from counterpoise.types import Row
+from counterpoise.update.optimizer import Optimizer
+from counterpoise.update.step import StepSettings, take_step
+
+# What each adds: experts; linear attention; soft caps; learned positions and a bias-free tied head;
+# a head with a bias; scaled logits, by a divisor and by a factor; convolutions; state spaces.
+GENERAL = [
+    "qwen3_moe", "qwen3_5_text", "gemma2", "gpt2", "phi", "granite", "cohere", "lfm2", "mamba",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("family", GENERAL)
+def test_a_family_runs_as_transformers_runs_it(family: str) -> None:
+    check = check_family(make_policy(family))
+    assert check.path == "general"
+    assert check.forward < FORWARD_BAR
+    assert check.gradient < FORWARD_BAR
+    assert check.sampler < SAMPLER_BAR
+    assert check.coupling < 1e-10
+
+
+def test_a_run_resumes_bit_for_bit(tmp_path: Path) -> None:
+    assert resumes_exactly(make_policy("gpt2"), tmp_path)
+
+
+def step(policy: Policy, rows: list[Row], **changes: object) -> tuple[Monitor, list[torch.Tensor]]:
+    config = UpdateConfig(**{"lr": 1e-2, "optimizer": "sgd", "micro_tokens": 50, **changes})
+    monitor = Monitor(0.8, 50, {"p0"})
+    take_step(
+        policy,
+        Optimizer(policy.model, config),
+        rows,
+        StepSettings(config, temperature=0.8, max_new_tokens=17),
+        observer=monitor,
+    )
+    return monitor, [weight.detach().clone() for weight in policy.model.parameters()]
+
+
+def on_path(path: str) -> Policy:
+    policy = tiny.policy("llama")
+    return wrap_model("llama", policy.model, policy.tokenizer, path=path)
+
+
+def test_both_paths_take_the_same_step_and_see_the_same_in_it() -> None:
+    rows = tiny.rows()
+    fast, weights = step(on_path("fast"), rows)
+    general, general_weights = step(on_path("general"), rows)
+    for weight, general_weight in zip(weights, general_weights, strict=True):
+        torch.testing.assert_close(weight, general_weight, rtol=1e-5, atol=1e-6)
+    (fast_view,), (general_view,) = fast.measurements, general.measurements
+    np.testing.assert_allclose(fast_view.displacement, general_view.displacement, atol=1e-5)
+    torch.testing.assert_close(
+        fast_view.coupling.total, general_view.coupling.total, rtol=1e-4, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("pads_exactly", [True, False])
+def test_both_samplers_draw_the_same_responses(
+    pads_exactly: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where rows of different lengths may not be padded together."""
+    monkeypatch.setattr(native, "rows_may_be_padded", lambda decoder: pads_exactly)
+    prompts = [np.arange(2, 2 + length, dtype=np.int32) for length in (3, 7, 3)]
+    seeds, config = [[1, 2], [3, 4], [5, 6]], SampleConfig(max_new_tokens=20)
+    fast, general = (sample(on_path(path), prompts, seeds, config) for path in ("fast", "general"))
+    for fast_group, general_group in zip(fast, general, strict=True):
+        for expected, response in zip(fast_group, general_group, strict=True):
+            assert response.tokens.tolist() == expected.tokens.tolist()
+            np.testing.assert_allclose(response.logprobs, expected.logprobs, atol=1e-5)
+
+
+def test_padding_is_tried_on_the_model_itself() -> None:
+    decoder = make_policy("gpt2").decoder
+    assert isinstance(decoder, GeneralDecoder)
+    assert rows_may_be_padded(decoder)
+    # A model that ignores the mask reads its padding.
+    run = decoder.run
+
+    def run_unmasked(**inputs: torch.Tensor) -> tuple[torch.Tensor, object]:
+        if "attention_mask" in inputs:
+            inputs["attention_mask"] = torch.ones_like(inputs["attention_mask"])
+        return run(**inputs)
+
+    decoder.run, decoder.pads_exactly = run_unmasked, None
+    assert not rows_may_be_padded(decoder)
+
+
+def test_a_cache_that_does_not_reproduce_the_forward_pass_is_refused() -> None:
+    decoder = make_policy("gpt2").decoder
+    run = decoder.run
+
+    def run_forgetful(**inputs: torch.Tensor) -> tuple[torch.Tensor, object]:
+        if "past_key_values" in inputs:
+            inputs["input_ids"] = torch.zeros_like(inputs["input_ids"])
+        return run(**inputs)
+
+    decoder.run = run_forgetful
+    with pytest.raises(PoiseError, match="cache of gpt2 models does not reproduce"):
+        rows_may_be_padded(decoder)
+
+
+def test_recomputing_layers_changes_nothing() -> None:
+    rows = tiny.rows(groups=1)
+    policy = tiny.policy("olmo2")
+    policy = wrap_model("olmo2", policy.model, policy.tokenizer, path="general")
+    gradients = []
+    for checkpointing in (False, True):
+        policy.model.zero_grad()
+        forward(policy, rows, 1.0, checkpointing=checkpointing).logprobs_M.sum().backward()
+        gradients.append([weight.grad.clone() for weight in policy.model.parameters()])
+    for kept, recomputed in zip(*gradients, strict=True):
+        torch.testing.assert_close(recomputed, kept, rtol=0, atol=0)
+    assert not any(module.training for module in policy.model.modules())
+
+
+def test_the_choice_is_explained(tmp_path: Path) -> None:
+    policy = make_policy("gpt2")
+    assert policy.notice.startswith("gpt2: transformers' own forward pass (the general path), ")
+    assert "\n" not in policy.notice
+    assert make_policy("llama").notice == ""
+    save_policy(policy, tmp_path / "model")
+    with pytest.raises(PoiseError, match=r"gpt2 model cannot take the fast path, because .*: set"):
+        load_policy(ModelConfig(name=str(tmp_path / "model"), path="fast"))
+
+
+def test_learned_positions_end() -> None:
+    with pytest.raises(PoiseError, match=r"512 learned positions, and .* needs 600"):
+        make_policy("gpt2").decoder.reserve(600)
+
+
+def test_logits_of_another_form_are_refused() -> None:
+    policy = make_policy("gpt2")
+    own_forward = policy.model.forward
+
+    def squared(**inputs: object) -> SimpleNamespace:
+        return SimpleNamespace(logits=own_forward(**inputs).logits ** 2)
+
+    policy.model.forward = squared
+    with pytest.raises(PoiseError, match="more than a scaled, biased or soft-capped product"):
+        GeneralDecoder(policy.model)
