@@ -50,6 +50,20 @@ class ModelConfig:
         "where it can be)",
         choices=("auto", "fast", "general"),
     )
+    lora_rank: int = option(
+        0,
+        "rank of a LoRA adapter (PEFT), which is trained while the model's own weights stay "
+        "frozen; 0 trains all weights",
+        at_least=0,
+    )
+    lora_alpha: float = option(
+        0.0, "LoRA: the adapter's output is scaled by alpha / rank; 0 means 2 * rank", at_least=0.0
+    )
+    lora_targets: list[str] = option(
+        ["all-linear"],
+        "LoRA: names of the layers that get an adapter, such as ['q_proj', 'v_proj']; "
+        "'all-linear' is every linear layer but the output layer",
+    )
     template: str = option(
         "auto",
         "how a problem becomes a prompt: 'chat' (the tokenizer's chat template), 'chat-boxed' (the "

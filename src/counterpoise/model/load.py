@@ -17,6 +17,14 @@ from counterpoise.config import ModelConfig
 from counterpoise.errors import PoiseError, first_line
 from counterpoise.files import atomic_write
 from counterpoise.model import templates
+from counterpoise.model.adapters import (
+    ADAPTER_CONFIG,
+    add_adapter,
+    base_model,
+    find_base,
+    is_adapted,
+    load_adapter,
+)
 from counterpoise.model.decoder import Decoder, check_architecture, fast_path_refusal
 from counterpoise.model.general import GeneralDecoder
 from counterpoise.model.shapes import SHAPE_PREFIX, random_model, shape_config
@@ -54,7 +62,8 @@ class Policy:
         """What a user should know about how the model runs; "" on the fast path."""
         if isinstance(self.decoder, Decoder):
             return ""
-        reason = fast_path_refusal(self.decoder.config) or "model.path asks for it"
+        asked = "it has a LoRA adapter" if is_adapted(self.model) else "model.path asks for it"
+        reason = fast_path_refusal(self.decoder.config) or asked
         return (
             f"{self.decoder.config.model_type}: transformers' own forward pass (the general path), "
             f"because {reason}; results are the same, but prompts are read once for each response "
@@ -100,7 +109,15 @@ def load_policy(config: ModelConfig) -> Policy:
     if config.name.startswith(SHAPE_PREFIX):
         return _random_policy(config, device, dtype)
     # Checks come before loading: their messages are clearer than those of the libraries.
-    source = find_model_folder(config.name)
+    folder = find_model_folder(config.name)
+    check_model_source(folder)
+    # The folder of an adapter names the model that it was trained for.
+    adapter_base = find_base(folder)
+    if adapter_base and config.lora_rank:
+        raise PoiseError(
+            f"{config.name} is an adapter already: set model.lora_rank to 0 to train it further"
+        )
+    source = find_model_folder(adapter_base) if adapter_base else folder
     check_model_source(source)
     silence_libraries()
     try:
@@ -121,7 +138,12 @@ def load_policy(config: ModelConfig) -> Policy:
         )
     if not tokenizer.encode("1", add_special_tokens=False):
         raise PoiseError(f"model '{config.name}' cannot be loaded: it has no tokenizer")
-    return wrap_model(config.name, model.to(device), tokenizer, config.template, config.path)
+    model = model.to(device)
+    if adapter_base:
+        model = load_adapter(model, folder)
+    elif config.lora_rank:
+        model = add_adapter(model, config, source)
+    return wrap_model(config.name, model, tokenizer, config.template, config.path)
 
 
 def check_model_source(model_name: str, *, check_parent: bool = False) -> None:
@@ -142,7 +164,9 @@ def check_model_source(model_name: str, *, check_parent: bool = False) -> None:
         raise PoiseError(
             f"no model '{model_name}': {model_path.parent} has no such folder; check model.name"
         )
-    if model_path.is_dir() and not (model_path / "config.json").is_file():
+    if model_path.is_dir() and not any(
+        (model_path / file_name).is_file() for file_name in ("config.json", ADAPTER_CONFIG)
+    ):
         raise PoiseError(f"{model_name} holds no model: config.json is missing")
 
 
@@ -164,7 +188,9 @@ def _random_policy(config: ModelConfig, device: torch.device, dtype: torch.dtype
     shape = shape_config(config.name)
     tokenizer = AutoTokenizer.from_pretrained(EMBEDDED_FOLDER, trust_remote_code=False)
     shape.eos_token_id, shape.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
-    model = random_model(shape, device, dtype)
+    model: Any = random_model(shape, device, dtype)
+    if config.lora_rank:
+        model = add_adapter(model, config, config.name)
     return wrap_model(config.name, model, tokenizer, config.template, config.path)
 
 
@@ -208,7 +234,10 @@ def wrap_model(
 
 def make_decoder(model: Any, path: str = AUTO_PATH) -> AnyDecoder:
     """The decoder of the fast path if it knows the model, otherwise that of the general path."""
-    if path == GENERAL_PATH or (path == AUTO_PATH and fast_path_refusal(model.config)):
+    model, is_lora = base_model(model), is_adapted(model)
+    if is_lora and path == FAST_PATH:
+        raise PoiseError("LoRA runs on the general path: set model.path to auto or general")
+    if path == GENERAL_PATH or (path == AUTO_PATH and (is_lora or fast_path_refusal(model.config))):
         return GeneralDecoder(model)
     return Decoder(model)
 
@@ -250,7 +279,8 @@ def choose_dtype(dtype_name: str, device: torch.device) -> torch.dtype:
 def _end_tokens(model: nn.Module, tokenizer: Any) -> tuple[int, ...]:
     """The tokenizer's end token, and any others in the model's generation config."""
     token_ids = {tokenizer.eos_token_id}
-    generation_ends = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    generation_config = getattr(base_model(model), "generation_config", None)
+    generation_ends = getattr(generation_config, "eos_token_id", None)
     token_ids.update(generation_ends if isinstance(generation_ends, list) else [generation_ends])
     end_tokens = tuple(sorted(int(token) for token in token_ids if token is not None))
     if not end_tokens:

@@ -48,8 +48,12 @@ class Checkpoint:
 
 
 def model_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters by name; a tied tensor appears once."""
-    return {name: parameter.detach().contiguous() for name, parameter in model.named_parameters()}
+    """Trained parameters by name; a tied tensor appears once."""
+    return {
+        name: parameter.detach().contiguous()
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
+    }
 
 
 def set_model_weights(model: nn.Module, saved: Mapping[str, Tensor]) -> None:

@@ -47,6 +47,10 @@ OPTIONS: dict[str, OptionSupport] = {
     "model.name": handle_here("the model is loaded by us"),
     "model.device": pass_as("use_cpu"),
     "model.dtype": pass_as("bf16"),
+    "model.path": no_effect("TRL runs the model itself"),
+    "model.lora_rank": accept_only(0, reason="LoRA trains with --engine native"),
+    "model.lora_alpha": no_effect("only with model.lora_rank"),
+    "model.lora_targets": no_effect("only with model.lora_rank"),
     "model.template": handle_here(
         "TRL ends no response at a template's own tokens",
         values=("auto", "chat", "chat-boxed", "boxed"),

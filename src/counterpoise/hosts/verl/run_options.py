@@ -47,6 +47,10 @@ OPTIONS: dict[str, OptionSupport] = {
     "model.name": pass_as("actor_rollout_ref.model.path"),
     "model.device": accept_only("auto", "cuda", reason="verl trains on GPUs"),
     "model.dtype": pass_as(f"{ROLLOUT}.dtype", f"+{FSDP}.mixed_precision.param_dtype"),
+    "model.path": no_effect("verl runs the model itself"),
+    "model.lora_rank": accept_only(0, reason="LoRA trains with --engine native"),
+    "model.lora_alpha": no_effect("only with model.lora_rank"),
+    "model.lora_targets": no_effect("only with model.lora_rank"),
     "model.template": pass_as(
         "actor_rollout_ref.model.custom_chat_template",
         values=("auto", "chat", "chat-boxed", "boxed"),

@@ -1,0 +1,109 @@
+"""LoRA: train a small addition to frozen weights, by PEFT.
+
+    y = W x + (alpha / rank) B A x        W frozen, A [rank, in] and B [out, rank] trained, B = 0 at
+                                          the start
+
+Sampler and trainer apply the same two products; B A is never added to W, so nothing is rounded
+away. The reference policy is the model with its adapter switched off. Checkpoints and the stored
+model hold the adapter alone; `model.name` accepts that folder, and so does PEFT.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from counterpoise.config import ModelConfig
+from counterpoise.errors import PoiseError, first_line
+
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_SEED = 0  # of A: every run of a model starts from the same adapter
+ALL_LINEAR = "all-linear"  # PEFT's name for every linear layer but the output layer
+
+
+def add_adapter(model: nn.Module, config: ModelConfig, base: str) -> Any:
+    """The model with a new adapter; all of its own weights are frozen. `base` is their source."""
+    peft = _import_peft()
+    targets = config.lora_targets
+    lora = peft.LoraConfig(
+        r=config.lora_rank,
+        lora_alpha=config.lora_alpha or 2 * config.lora_rank,
+        target_modules=ALL_LINEAR if targets == [ALL_LINEAR] else targets,
+        lora_dropout=0.0,  # the policy that is trained is the policy that was sampled
+        bias="none",
+        task_type="CAUSAL_LM",
+        base_model_name_or_path=base,
+    )
+    try:
+        with torch.random.fork_rng():
+            torch.manual_seed(ADAPTER_SEED)
+            adapted = peft.get_peft_model(model, lora)
+    except ValueError as fault:
+        raise PoiseError(f"model.lora_targets={targets}: {first_line(fault)}") from fault
+    _check_head_is_plain(adapted)
+    return adapted
+
+
+def load_adapter(model: nn.Module, folder: str) -> Any:
+    """The model with the adapter of a folder, ready to be trained further."""
+    peft = _import_peft()
+    try:
+        adapted = peft.PeftModel.from_pretrained(model, folder, is_trainable=True)
+    except Exception as fault:  # PEFT, safetensors and torch raise errors of any type
+        raise PoiseError(f"the adapter {folder} cannot be loaded: {first_line(fault)}") from fault
+    _check_head_is_plain(adapted)
+    return adapted
+
+
+def find_base(folder: str) -> str | None:
+    """The model that the adapter in a folder was trained for; None if it holds no adapter."""
+    path = Path(folder) / ADAPTER_CONFIG
+    if not path.is_file():
+        return None
+    try:
+        base = json.loads(path.read_text(encoding="utf-8"))["base_model_name_or_path"]
+    except (OSError, ValueError, KeyError, TypeError) as fault:
+        raise PoiseError(f"{path} cannot be read: {first_line(fault)}") from fault
+    if not isinstance(base, str) or not base:
+        raise PoiseError(f"{path} does not name its base model: set base_model_name_or_path in it")
+    return base
+
+
+def is_adapted(model: Any) -> bool:
+    """Whether the model carries an adapter of PEFT."""
+    return hasattr(model, "peft_config")
+
+
+def base_model(model: Any) -> Any:
+    """The transformers model, whose layers apply the adapter if there is one."""
+    return model.get_base_model() if is_adapted(model) else model
+
+
+@contextmanager
+def adapter_switched_off(model: Any) -> Iterator[None]:
+    """The model computes without its adapter while this is open."""
+    with model.disable_adapter():
+        yield
+
+
+def _check_head_is_plain(adapted: Any) -> None:
+    """Raise an error if the adapter changes the output layer, which is read by its weight alone."""
+    head = base_model(adapted).get_output_embeddings()
+    if hasattr(head, "lora_A") or hasattr(head, "modules_to_save"):
+        raise PoiseError(
+            "an adapter on the output layer is not supported: leave it out of model.lora_targets"
+        )
+
+
+def _import_peft() -> Any:
+    try:
+        import peft
+    except ImportError as fault:
+        raise PoiseError("LoRA needs PEFT: pip install 'counterpoise[lora]'") from fault
+    return peft

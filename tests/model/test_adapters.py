@@ -1,0 +1,122 @@
+"""LoRA: the adapter alone is trained, stored and resumed, and PEFT reads it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from counterpoise.config import ModelConfig, SampleConfig, UpdateConfig
+from counterpoise.config.load import load_config
+from counterpoise.errors import PoiseError
+from counterpoise.loop import train
+from counterpoise.model.adapters import adapter_switched_off
+from counterpoise.model.load import Policy, load_policy
+from counterpoise.model.scoring import forward, score_logprobs
+from counterpoise.sample.native import sample
+from counterpoise.types import Rollout, Row
+from counterpoise.update.optimizer import Optimizer
+from counterpoise.update.step import StepSettings, take_step
+
+LORA = ModelConfig(name="embedded", device="cpu", lora_rank=4)
+SETS = [
+    "loop.checkpoint_every=1", "model.device='cpu'", "model.lora_rank=4", "update.lr=1e-3",
+    "task.levels=[3]", "task.size=20", "task.heldout=2", "sample.prompts=2", "sample.group_size=4",
+    "sample.max_new_tokens=32", "balance.tau=0", "batch.steps=1", "evaluate.prompts=0",
+    "store.report=false",
+]  # fmt: skip
+
+
+def run(out: Path, iterations: int, *, resume: bool = False) -> Path:
+    train(load_config("demo", [f"loop.iterations={iterations}", *SETS]), out, resume=resume)
+    return out / "model"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run(tmp_path_factory.mktemp("lora") / "whole", 2)
+
+
+def sampled_rows(policy: Policy) -> list[Row]:
+    prompt = policy.encode("Ann has 3 apples and buys 4 more. How many has she?")
+    (responses,) = sample(policy, [prompt], [[1, 2]], SampleConfig(max_new_tokens=24))
+    return [
+        Row("p", 2.0 * index - 1, len(response.tokens), index=index, rollout=Rollout(
+            "p", "p", "", "", float(index), prompt, response.tokens, response.logprobs
+        ))
+        for index, response in enumerate(responses)
+    ]  # fmt: skip
+
+
+def test_a_step_moves_the_adapter_alone() -> None:
+    policy = load_policy(LORA)
+    before = {name: weight.detach().clone() for name, weight in policy.model.named_parameters()}
+    config = UpdateConfig(lr=1e-2)
+    rows = sampled_rows(policy)
+    take_step(
+        policy, Optimizer(policy.model, config), rows,
+        StepSettings(config, temperature=1.0, max_new_tokens=24),
+    )  # fmt: skip
+    moved = {
+        name for name, weight in policy.model.named_parameters()
+        if not torch.equal(weight, before[name])
+    }  # fmt: skip
+    assert moved
+    assert all(".lora_" in name for name in moved)
+
+
+def test_the_sampler_applies_the_adapter_as_the_trainer_does(trained: Path) -> None:
+    policy = load_policy(ModelConfig(name=str(trained), device="cpu"))
+    rows = sampled_rows(policy)
+    scored = score_logprobs(policy, rows, 1.0, 4096)
+    gaps = [
+        np.abs(row.content.sampled_logprobs - logprobs).max()
+        for row, logprobs in zip(rows, scored, strict=True)
+    ]
+    assert max(gaps) < 1e-5
+    with adapter_switched_off(policy.model):
+        without = forward(policy, rows, 1.0).logprobs_M
+    base = load_policy(ModelConfig(name="embedded", device="cpu"))
+    torch.testing.assert_close(without, forward(base, rows, 1.0).logprobs_M, rtol=1e-5, atol=1e-5)
+    assert float((without - torch.from_numpy(np.concatenate(scored))).abs().max()) > 1e-4
+
+
+def test_a_run_resumes_bit_for_bit_and_stores_the_adapter_alone(
+    trained: Path, tmp_path: Path
+) -> None:
+    run(tmp_path / "part", 1)
+    resumed = run(tmp_path / "part", 2, resume=True)
+    whole, continued = (
+        load_file(path / "adapter_model.safetensors") for path in (trained, resumed)
+    )
+    assert whole.keys() == continued.keys()
+    assert all(torch.equal(whole[name], continued[name]) for name in whole)
+    checkpoint = next((tmp_path / "part" / "checkpoints").glob("*/model.safetensors"))
+    assert all(".lora_" in name for name in load_file(checkpoint))
+    assert not (resumed / "model.safetensors").exists()
+
+
+def test_peft_loads_what_was_trained(trained: Path) -> None:
+    from peft import AutoPeftModelForCausalLM
+
+    theirs = AutoPeftModelForCausalLM.from_pretrained(trained, dtype=torch.float32)
+    ours = load_policy(ModelConfig(name=str(trained), device="cpu"))
+    tokens = torch.arange(3, 20)[None]
+    with torch.no_grad():
+        assert torch.equal(theirs(tokens).logits, ours.model(tokens).logits)
+
+
+def test_bad_adapters_are_refused_in_one_line(trained: Path, tmp_path: Path) -> None:
+    with pytest.raises(PoiseError, match=r"is an adapter already: set model.lora_rank to 0"):
+        load_policy(ModelConfig(name=str(trained), lora_rank=4))
+    with pytest.raises(PoiseError, match=r"model.lora_targets=\['nothing'\]: "):
+        load_policy(ModelConfig(name="embedded", lora_rank=4, lora_targets=["nothing"]))
+    with pytest.raises(PoiseError, match="adapter on the output layer is not supported"):
+        load_policy(ModelConfig(name="embedded", lora_rank=4, lora_targets=["lm_head"]))
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"r": 4}))
+    with pytest.raises(PoiseError, match=r"adapter_config.json cannot be read"):
+        load_policy(ModelConfig(name=str(tmp_path)))
