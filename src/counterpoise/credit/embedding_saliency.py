@@ -21,7 +21,6 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from counterpoise.credit.answer_spans import span_indices
@@ -156,7 +155,7 @@ def _measure_rows(
     inputs = [truncated.row.content.response_tokens[:-1] for truncated in pass_rows]
     with torch.no_grad():
         flat_N = to_device(np.concatenate(inputs), policy.device, np.int64)
-        embedded_N = F.embedding(flat_N, policy.decoder.embedding.weight)
+        embedded_N = policy.decoder.embed(flat_N)
         leaf_N = embedded_N.clone()
         if noise is not None:
             noise_spans = [noise.spans[truncated.view_index] for truncated in pass_rows]

@@ -17,7 +17,8 @@ from counterpoise.config import ModelConfig
 from counterpoise.errors import PoiseError, first_line
 from counterpoise.files import atomic_write
 from counterpoise.model import templates
-from counterpoise.model.decoder import Decoder, check_architecture
+from counterpoise.model.decoder import Decoder
+from counterpoise.model.families import check_architecture
 from counterpoise.model.shapes import SHAPE_PREFIX, random_model, shape_config
 from counterpoise.model.smollm2 import smollm2_folder
 from counterpoise.types import Ints
@@ -88,7 +89,8 @@ def load_policy(config: ModelConfig) -> Policy:
     check_model_source(source)
     silence_libraries()
     try:
-        check_architecture(AutoConfig.from_pretrained(source, trust_remote_code=False))
+        model_config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+        check_architecture(model_config, device.type)
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
         model, loading_info = AutoModelForCausalLM.from_pretrained(
             source, dtype=dtype, output_loading_info=True, trust_remote_code=False

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from counterpoise.model.attention import PackedAttention
@@ -60,7 +59,7 @@ def place_response_embeddings(
     prompt_tokens = sum(length for _, length in packing.prompts)
     responses = slice(prompt_tokens, prompt_tokens + len(embedded_nD))
     with torch.no_grad():
-        original_ND = F.embedding(tokens_N, policy.decoder.embedding.weight)
+        original_ND = policy.decoder.embed(tokens_N)
     prompt_embeddings = original_ND[: responses.start]
     filler_embeddings = original_ND[responses.stop :]
     return torch.cat((prompt_embeddings, embedded_nD, filler_embeddings)), responses

@@ -104,7 +104,7 @@ def _load_model_config(model_name: str) -> Any:
     """The model's configuration; None if the model is not on this machine."""
     from transformers import AutoConfig
 
-    from counterpoise.model.decoder import check_architecture
+    from counterpoise.model.families import check_architecture
     from counterpoise.model.load import EMBEDDED_FOLDER
 
     model_folder = EMBEDDED_FOLDER if model_name == "embedded" else Path(model_name)

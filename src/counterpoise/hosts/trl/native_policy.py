@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from counterpoise.errors import PoiseError
-from counterpoise.model.decoder import check_architecture
+from counterpoise.model.families import check_architecture
 from counterpoise.model.load import Policy, wrap_model
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def check_native_forward(trainer: PoiseGRPOTrainer, option: str, remedy: str) ->
     if wrapper:
         raise PoiseError(f"{option} reads a whole model, not one under {wrapper}: {remedy}")
     try:
-        check_architecture(trainer.model.config)
+        check_architecture(trainer.model.config, trainer.accelerator.device.type)
     except PoiseError as fault:
         raise PoiseError(f"{option}: {fault}, or {remedy}") from fault
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from counterpoise.config import UpdateConfig
 from counterpoise.model.attention import PackedAttention
-from counterpoise.model.flash import PackedSegments, supports_head_dim
+from counterpoise.model.flash import PackedSegments
 from counterpoise.model.kernels import is_half_on_gpu
 from counterpoise.model.load import Policy
 from counterpoise.model.packing import Packing
@@ -133,9 +133,8 @@ class CapturedPasses:
 
     def _pad_if_worthwhile(self, policy: Policy, rows: Sequence[Row]) -> PaddedRows | None:
         """Padded rows; None if capturing gains nothing or the rows do not suit flash attention."""
-        if not is_half_on_gpu(policy.decoder.unembedding) or not supports_head_dim(
-            policy.decoder.head_dim
-        ):
+        # Layers that are not fused pad their attention, which needs the rows' actual lengths.
+        if not is_half_on_gpu(policy.decoder.unembedding) or not policy.decoder.can_fuse_layers:
             return None
         # Launches cost the same time per layer whatever its size, so compare the work per layer.
         tokens = sum(row.num_tokens_read for row in rows)
