@@ -24,7 +24,7 @@ from counterpoise.model.families import (
     read_facts,
 )
 from counterpoise.model.head import token_logprobs
-from counterpoise.model.load import Policy
+from counterpoise.model.load import Policy, wrap_model
 from counterpoise.model.packing import pack
 from counterpoise.sample.native import sample
 from counterpoise.types import Ints
@@ -79,12 +79,13 @@ def draw_rows() -> tuple[list[Ints], list[Ints]]:
 
 def logits_by_transformers(policy: Policy, prompt: Ints, response: Ints) -> torch.Tensor:
     ids = torch.from_numpy(np.concatenate((prompt, response)).astype(np.int64))[None]
-    return policy.model(input_ids=ids).logits[0, len(prompt) - 1 : -1]
+    return policy.model(input_ids=ids.to(policy.device)).logits[0, len(prompt) - 1 : -1].float()
 
 
 def logprobs_by_transformers(policy: Policy, prompt: Ints, response: Ints) -> torch.Tensor:
     logprobs = logits_by_transformers(policy, prompt, response).log_softmax(-1)
-    return logprobs.gather(1, torch.from_numpy(response.astype(np.int64))[:, None])[:, 0]
+    chosen = torch.from_numpy(response.astype(np.int64))[:, None].to(policy.device)
+    return logprobs.gather(1, chosen)[:, 0]
 
 
 def logprobs_by_fast_path(policy: Policy) -> torch.Tensor:
@@ -97,7 +98,7 @@ def logprobs_by_fast_path(policy: Policy) -> torch.Tensor:
 
 def gradients(policy: Policy, logprobs: torch.Tensor) -> dict[str, torch.Tensor]:
     policy.model.zero_grad()
-    (logprobs * torch.linspace(-1, 1, len(logprobs))).sum().backward()
+    (logprobs * torch.linspace(-1, 1, len(logprobs), device=logprobs.device)).sum().backward()
     return {name: weight.grad.clone() for name, weight in policy.model.named_parameters()}
 
 
@@ -159,6 +160,51 @@ def test_half_precision_rounds_about_where_transformers_does() -> None:
     norm = policy.model.model.norm
     x = torch.randn(7, 60).to(torch.bfloat16)
     assert torch.equal(policy.decoder._normalise(x, norm), norm(x))
+
+
+# -- on a GPU in half precision, where windows are refused -----------------------------------------
+
+
+def gpu_gradients(policy: Policy, *, by_transformers: bool) -> dict[str, torch.Tensor]:
+    logprobs = logprobs_by_fast_path(policy)
+    if by_transformers:
+        rows = list(zip(*draw_rows(), strict=True))
+        logprobs = torch.cat([logprobs_by_transformers(policy, *row) for row in rows])
+    return {name: grad.float().cpu() for name, grad in gradients(policy, logprobs).items()}
+
+
+def compare_half_precision(model: tuple[str, dict[str, Any]], device: str) -> None:
+    """Gradients are about as exact as transformers' own, and the sampler agrees with the pass."""
+    exact = random_policy(model[0], **{"head_dim": 16, **model[1]})
+    expected = gpu_gradients(exact, by_transformers=True)
+    policy = wrap_model("half", exact.model.to(device, torch.bfloat16), exact.tokenizer)
+    yardstick = gpu_gradients(policy, by_transformers=True)
+    for name, gradient in gpu_gradients(policy, by_transformers=False).items():
+        error, their_error = (
+            float((other[name] - expected[name]).norm() / expected[name].norm())
+            for other in ({name: gradient}, yardstick)
+        )
+        assert error < 2 * their_error + 0.02, f"{name}: {error:.3f}, theirs {their_error:.3f}"
+    prompt = draw_rows()[0][0]
+    ((response,),) = sample(policy, [prompt], [[1]], SampleConfig(max_new_tokens=12))
+    with torch.no_grad():
+        scored = logprobs_by_transformers(policy, prompt, response.tokens).float().cpu()
+    np.testing.assert_allclose(response.logprobs, scored, atol=0.15)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", ["mistral", "olmo2", "smollm3", "phi3", "llama, gelu"])
+def test_half_precision_on_a_gpu(name: str) -> None:
+    compare_half_precision(MODELS[name], "cuda")
+
+
+@pytest.mark.parametrize("name", ["olmo2", "phi3", "gemma3_text"])
+def test_half_precision_on_a_cpu(name: str) -> None:
+    compare_half_precision(MODELS[name], "cpu")
+
+
+# -- what is refused -------------------------------------------------------------------------------
 
 
 def config_of(architecture: str, **changes: Any) -> Any:

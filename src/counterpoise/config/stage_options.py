@@ -30,8 +30,8 @@ class ModelConfig:
     name: str = option(
         "embedded",
         "the model to train: 'embedded', 'smollm2' (an installed package), 'scratch' (warm-up "
-        "only), a folder, a hub id (Llama, Qwen2, Qwen3), or 'shape:NAME' (a published "
-        "architecture with random weights)",
+        "only), a folder, a hub id (Llama, Mistral, Qwen2, Qwen3, Gemma 3, OLMo 2, SmolLM3, "
+        "Phi-3), or 'shape:NAME' (a published architecture with random weights)",
     )
     device: str = option(
         "auto",

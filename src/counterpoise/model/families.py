@@ -1,4 +1,4 @@
-"""What the fast path (`model/decoder.py`) has to know about each model family.
+"""What each model family needs from the forward pass of `model/decoder.py`, the fast path.
 
 With norms that some families have and others do not, every layer computes
 

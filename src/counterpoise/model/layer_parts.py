@@ -159,11 +159,14 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def rotate_leading(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """`rotate` for the first numbers of every head, as many as `cos` has; the others stay."""
+    """`rotate` for the first numbers of every head, as many as `cos` has; the others stay.
+
+    OLMo 2 has its table in float32: the product is then rounded at the end.
+    """
     width = cos.shape[-1]
     if width == x.shape[-1]:
-        return rotate(x, cos, sin)
-    return torch.cat((rotate(x[..., :width], cos, sin), x[..., width:]), dim=-1)
+        return rotate(x, cos, sin).to(x.dtype)
+    return torch.cat((rotate(x[..., :width], cos, sin).to(x.dtype), x[..., width:]), dim=-1)
 
 
 def join_weights(layers: Any) -> None:

@@ -9,9 +9,9 @@
     key/values  a row: longest sequence * layers * 2 * key/value heads * head size
     activations tokens of a pass (micro_tokens, or those of a step if fewer) * layers * what a
                 layer keeps for the backward pass: by autograd about 10 hidden + 3 intermediate; on
-                a GPU (`model/layer.py`) 2 hidden + 2 intermediate + (2 heads + 2 key/value heads)
-                * head size; with checkpointing only the input of every layer, and one layer
-                as above
+                a GPU, if the layer is like Llama's (`model/layer.py`), 2 hidden + 2 intermediate
+                + (2 heads + 2 key/value heads) * head size; with checkpointing only the input of
+                every layer, and one layer as above
 
 These are estimates: attention workspaces and allocator overhead come on top.
 
@@ -54,6 +54,7 @@ class DecoderShape:
     vocabulary: int
     tied: bool
     positions: int  # longest sequence that it was trained for
+    fused: bool = True  # whether a GPU runs its layers by `model/layer.py`
 
     @property
     def parameters(self) -> int:
@@ -71,10 +72,14 @@ KNOWN_SHAPES = {
 }
 
 
-def find_shape(model_name: str) -> DecoderShape | None:
-    """A model's shape: from the table above, by name, or from its config.json on this machine."""
+def find_shape(model_name: str, device_type: str = "cpu") -> DecoderShape | None:
+    """A model's shape: from the table above, by name, or from its config.json on this machine.
+
+    Raises PoiseError if the model cannot run on a device of this type.
+    """
     if model_name in KNOWN_SHAPES:
         return KNOWN_SHAPES[model_name]
+    from counterpoise.model.families import read_facts
     from counterpoise.model.shapes import SHAPE_PREFIX, shape_config
 
     if model_name == "smollm2":
@@ -82,7 +87,7 @@ def find_shape(model_name: str) -> DecoderShape | None:
     model_config = (
         shape_config(model_name)
         if model_name.startswith(SHAPE_PREFIX)
-        else _load_model_config(model_name)
+        else _load_model_config(model_name, device_type)
     )
     if model_config is None:
         return None
@@ -97,10 +102,11 @@ def find_shape(model_name: str) -> DecoderShape | None:
         vocabulary=model_config.vocab_size,
         tied=model_config.tie_word_embeddings,
         positions=model_config.max_position_embeddings,
+        fused=read_facts(model_config).has_llama_layer,
     )
 
 
-def _load_model_config(model_name: str) -> Any:
+def _load_model_config(model_name: str, device_type: str) -> Any:
     """The model's configuration; None if the model is not on this machine."""
     from transformers import AutoConfig
 
@@ -114,7 +120,7 @@ def _load_model_config(model_name: str) -> Any:
         config = AutoConfig.from_pretrained(model_folder, trust_remote_code=False)
     except Exception as fault:  # transformers raises many types
         raise PoiseError(f"{model_folder / 'config.json'}: {first_line(fault)}") from fault
-    check_architecture(config)
+    check_architecture(config, device_type)
     return config
 
 
@@ -154,12 +160,12 @@ def _max_turns(config: RunConfig) -> int:
 
 def describe_memory(config: RunConfig, device: torch.device | None = None) -> list[str]:
     """Lines about the model's size and the memory that the run needs on the device."""
-    shape = find_shape(config.model.name)
-    if shape is None:
-        return [f"memory         unknown: the shape of {config.model.name} is not here"]
     from counterpoise.model.load import choose_device, choose_dtype
 
     device = device or choose_device(config.model.device)
+    shape = find_shape(config.model.name, device.type)
+    if shape is None:
+        return [f"memory         unknown: the shape of {config.model.name} is not here"]
     is_float32 = choose_dtype(config.model.dtype, device).itemsize == 4
     bytes_per_number = 4 if is_float32 else 2
     # Mixed precision needs more than float32: it keeps float32 masters beside bfloat16 weights.
@@ -169,7 +175,9 @@ def describe_memory(config: RunConfig, device: torch.device | None = None) -> li
 
         training_bytes += bytes_per_number * shape.parameters * reads_initial_weights(config.credit)
     floats_per_token = _activations_per_token(
-        shape, fused=device.type == "cuda", checkpointing=config.update.checkpointing
+        shape,
+        fused=shape.fused and device.type == "cuda",
+        checkpointing=config.update.checkpointing,
     )
     sample = config.sample
     # An environment may repeat the problem in every turn.
