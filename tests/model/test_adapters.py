@@ -25,8 +25,8 @@ from counterpoise.update.step import StepSettings, take_step
 LORA = ModelConfig(name="embedded", device="cpu", lora_rank=4)
 SETS = [
     "loop.checkpoint_every=1", "model.device='cpu'", "model.lora_rank=4", "update.lr=1e-3",
-    "task.levels=[3]", "task.size=20", "task.heldout=2", "sample.prompts=2", "sample.group_size=4",
-    "sample.max_new_tokens=32", "balance.tau=0", "batch.steps=1", "evaluate.prompts=0",
+    "task.levels=[3]", "task.size=20", "task.heldout=2", "sample.prompts=4", "sample.group_size=4",
+    "sample.max_new_tokens=96", "balance.tau=0", "batch.steps=1", "evaluate.prompts=0",
     "store.report=false",
 ]  # fmt: skip
 

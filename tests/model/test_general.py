@@ -147,7 +147,9 @@ def test_the_choice_is_explained(tmp_path: Path) -> None:
     assert "\n" not in policy.notice
     assert make_policy("llama").notice == ""
     save_policy(policy, tmp_path / "model")
-    with pytest.raises(PoiseError, match=r"gpt2 model cannot take the fast path, because .*: set"):
+    with pytest.raises(
+        PoiseError, match=r"gpt2 models are not on the fast path: .*, or set model.path=auto"
+    ):
         load_policy(ModelConfig(name=str(tmp_path / "model"), path="fast"))
 
 

@@ -207,19 +207,17 @@ def test_stretched_positions(rope: dict) -> None:
     torch.testing.assert_close(hidden, theirs, rtol=2e-5, atol=2e-5)
 
 
-def test_other_models_are_refused() -> None:
+def test_the_fast_path_refuses_other_models() -> None:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.for_model("gpt2", n_embd=8, n_layer=1, n_head=2, vocab_size=11)
-    with pytest.raises(PoiseError, match="gpt2 models are not supported"):
+    with pytest.raises(PoiseError, match="gpt2 models are not on the fast path"):
         Decoder(AutoModelForCausalLM.from_config(config))
-    with pytest.raises(PoiseError, match="sliding-window"):
-        tiny.policy("qwen2", use_sliding_window=True, sliding_window=8)
 
 
 def test_another_activation_is_refused_not_ignored() -> None:
     with pytest.raises(PoiseError, match="relu"):
-        tiny.policy("llama", hidden_act="relu")
+        Decoder(tiny.policy("llama", hidden_act="relu").model)
 
 
 @pytest.mark.parametrize(
@@ -233,9 +231,14 @@ def test_another_activation_is_refused_not_ignored() -> None:
     ids=lambda rope: rope["rope_type"],
 )  # fmt: skip
 def test_angles_that_follow_the_length_are_refused(rope: dict) -> None:
-    """transformers turns a short sequence by other angles than a long one; here is one table."""
+    """transformers turns a short sequence by other angles than a long one."""
+    policy = tiny.policy("llama", rope_parameters=rope)
     with pytest.raises(PoiseError, match=rope["rope_type"]):
-        tiny.policy("llama", rope_parameters=rope)
+        Decoder(policy.model)
+    constant = 64 if rope["rope_type"] == "longrope" else 256
+    policy.decoder.reserve(constant)
+    with pytest.raises(PoiseError, match=f"change beyond {constant} tokens, .* needs"):
+        policy.decoder.reserve(constant + 1)
 
 
 def test_heads_that_turn_in_part_are_refused() -> None:

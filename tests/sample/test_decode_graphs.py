@@ -44,7 +44,7 @@ def both(policy, sequences, rows, config):
         starts = torch.tensor([prefilled.starts[row.sequence] for row in rows])
         lengths = torch.tensor([row.length for row in rows])
         logits = prefilled.hidden_N[starts + lengths - 1] @ policy.decoder.unembedding.T
-        uniforms = torch.from_numpy(native._uniforms([row.seed for row in rows], max_new_tokens))
+        uniforms = native._uniforms(rows, max_new_tokens, policy.device)
         cache = KVCache(prefilled, starts, lengths, max_new_tokens)
         cached = native._decode(policy, cache, lengths, uniforms, logits, config)
         slotted = decode_rows(policy, prefilled, rows, uniforms, logits, config)

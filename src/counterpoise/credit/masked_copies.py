@@ -93,7 +93,10 @@ class FusedCopyAttention:
             for queries in query_runs
         )
 
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def __call__(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, window: int | None = None
+    ) -> Tensor:
+        assert window is None, "model/families.py refuses sliding windows on a GPU"
         # Imported here because Triton exists only where there is a GPU.
         from counterpoise.model.kernels.copies import attend_copies
 
@@ -134,7 +137,9 @@ class PaddedCopyAttention:
             for spans in (all_spans, query_spans)
         )
 
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def __call__(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, window: int | None = None
+    ) -> Tensor:
         """Attend in one layer; in the last layer `q` holds the requested queries only."""
         queries = self.last_layer_queries if layer == len(self.cache.keys) - 1 else self.all_queries
 
@@ -152,10 +157,13 @@ class PaddedCopyAttention:
             folded.permute(0, 2, 3, 1, 4).flatten(2, 3),
             join_shared_and_own(self.cache.keys[layer], k),
             join_shared_and_own(self.cache.values[layer], v),
-            attn_mask=queries.mask,
+            attn_mask=queries.mask(window),
         )
         unfolded = attended.view(C, K, -1, Q, q.shape[2]).permute(0, 3, 1, 2, 4)
         return unfolded.reshape(C * Q, q.shape[1], -1).index_select(0, queries.unpadded_n)
+
+
+AFTER_EVERY_QUERY = np.iinfo(np.int32).max
 
 
 class _PaddedQueries:
@@ -172,22 +180,30 @@ class _PaddedQueries:
         S, W = key_lengths
         start_C, counts_C = np.array(spans)[:, 0], np.array([end - start for start, end in spans])
         token_index, position = _padded_positions(start_C, counts_C)
-        # A query sees all shared tokens of its copy, and the copy's own tokens up to itself.
-        visible_shared = np.arange(S) < shared_C[:, None, None]
-        visible = np.concatenate(
-            (
-                np.broadcast_to(visible_shared, (*position.shape, S)),
-                np.arange(W) <= position[..., None],
-            ),
-            axis=2,
-        )
         is_real = np.arange(position.shape[1]) < counts_C[:, None]
-        device = decoder.device
-        self.token_index = to_device(token_index, device, np.int64)
-        self.unpadded_n = to_device(np.flatnonzero(is_real), device, np.int64)
-        zero = torch.zeros((), dtype=decoder.dtype, device=device)
-        mask = torch.where(to_device(visible, device), zero, -torch.inf)[:, None]
-        self.mask = mask.repeat(1, 1, decoder.heads // decoder.kv_heads, 1)  # [C, 1, g Q, S + W]
+        self.token_index = to_device(token_index, decoder.device, np.int64)
+        self.unpadded_n = to_device(np.flatnonzero(is_real), decoder.device, np.int64)
+        # Positions of queries and keys, counted from a copy's first own token, so that the last
+        # shared token is at -1. Padding among the shared tokens comes after every query.
+        shared_keys = np.arange(S) - shared_C[:, None]
+        shared_keys = np.where(shared_keys < 0, shared_keys, AFTER_EVERY_QUERY)
+        own_keys = np.broadcast_to(np.arange(W), (len(shared_C), W))
+        self._key_position = np.concatenate((shared_keys, own_keys), axis=1)[:, None]
+        self._query_position = position[..., None]
+        self._decoder = decoder
+        self._masks: dict[int | None, Tensor] = {}
+
+    def mask(self, window: int | None) -> Tensor:
+        """The mask [C, 1, g Q, S + W] of layers with this window, computed once."""
+        if window not in self._masks:
+            visible = self._key_position <= self._query_position
+            if window is not None:
+                visible &= self._query_position - self._key_position < window
+            decoder, device = self._decoder, self._decoder.device
+            zero = torch.zeros((), dtype=decoder.dtype, device=device)
+            mask = torch.where(to_device(visible, device), zero, -torch.inf)[:, None]
+            self._masks[window] = mask.repeat(1, 1, decoder.heads // decoder.kv_heads, 1)
+        return self._masks[window]
 
 
 def _padded_positions(start_C: np.ndarray, counts_C: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

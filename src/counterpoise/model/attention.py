@@ -31,10 +31,13 @@ class PackedAttention:
         if known_segments is not None:
             self.segments = known_segments
 
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        if uses_kernels(q) and supports_head_dim(q.shape[-1]) and self.segments is not None:
+    def __call__(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, window: int | None = None
+    ) -> Tensor:
+        can_use_flash = uses_kernels(q) and supports_head_dim(q.shape[-1]) and window is None
+        if can_use_flash and self.segments is not None:
             return flash_forward(q, k, v, self.segments)[0]
-        return self._padded(layer, q, k, v)
+        return self._padded(layer, q, k, v, window)
 
     @cached_property
     def segments(self) -> PackedSegments | None:
@@ -51,6 +54,9 @@ class PaddedAttention:
 
     def __init__(self, packing: Packing) -> None:
         device = packing.tokens_N.device
+        self.longest_row = packing.longest
+        # Masks of prompts and responses for each window that is shorter than the longest row.
+        self._window_masks: dict[int, tuple[Tensor, Tensor | None]] = {}
         span_parents = zip(packing.responses, packing.parents, strict=True)
         # A response of one token has none to read: its only token is predicted by the prompt.
         nonempty_responses = [(span, parent) for span, parent in span_parents if span[1]]
@@ -67,31 +73,59 @@ class PaddedAttention:
             self.slot_of_token_N = torch.cat((self.slot_of_token_N, response_slot_of_token))
             prompt_of_R = self.prompt_slots[torch.tensor(parents, device=device)]
             self.context_slots = torch.cat((prompt_of_R, self.response_slots), dim=1)  # [R, S + T]
-            self.mask = self._response_mask(packing, parents, device)
+            prompt_lengths = [packing.prompts[parent][1] for parent in parents]
+            self.prompt_length_R11 = torch.tensor(prompt_lengths, device=device)[:, None, None]
+            self.mask = self._response_mask()
 
-    def _response_mask(
-        self, packing: Packing, parents: Sequence[int], device: torch.device
-    ) -> Tensor:
+    def _response_mask(self) -> Tensor:
         """Mask [R, 1, T, S + T]: a response token sees its whole prompt and its own past."""
-        S, T = self.prompt_slots.shape[1], self.response_slots.shape[1]
-        prompt_lengths = [packing.prompts[parent][1] for parent in parents]
-        length_R11 = torch.tensor(prompt_lengths, device=device)[:, None, None]
-        sees_prompt_R1S = torch.arange(S, device=device)[None, None] < length_R11
+        S, T, device = self.prompt_slots.shape[1], self.response_slots.shape[1], self._device
+        sees_prompt_R1S = torch.arange(S, device=device)[None, None] < self.prompt_length_R11
         sees_response_1TT = torch.ones(T, T, dtype=torch.bool, device=device).tril()[None]
-        R = len(parents)
+        R = len(sees_prompt_R1S)
         visible = torch.cat((sees_prompt_R1S.expand(R, T, S), sees_response_1TT.expand(R, T, T)), 2)
         return visible[:, None]
 
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def _masks(self, window: int | None) -> tuple[Tensor | None, Tensor | None]:
+        """Masks of prompts and of responses; None is causal. A window hides what lies before it."""
+        full_mask = self.mask if self.has_responses else None
+        if window is None or window >= self.longest_row:
+            return None, full_mask
+        if window not in self._window_masks:
+            S = self.prompt_slots.shape[1]
+            index_S = torch.arange(S, device=self._device)
+            distance_SS = index_S[:, None] - index_S
+            prompt_mask = (distance_SS >= 0) & (distance_SS < window)
+            response_mask = None
+            if full_mask is not None:
+                index_T = torch.arange(self.response_slots.shape[1], device=self._device)
+                position_RT1 = self.prompt_length_R11 + index_T[:, None]
+                own_position_R1T = self.prompt_length_R11 + index_T
+                key_position_R1L = torch.cat(
+                    (index_S.expand(len(own_position_R1T), 1, S), own_position_R1T), dim=2
+                )
+                in_window = position_RT1 - key_position_R1L < window
+                response_mask = full_mask & in_window[:, None]
+            self._window_masks[window] = prompt_mask, response_mask
+        return self._window_masks[window]
+
+    @property
+    def _device(self) -> torch.device:
+        return self.prompt_slots.device
+
+    def __call__(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, window: int | None = None
+    ) -> Tensor:
+        prompt_mask, response_mask = self._masks(window)
         queries_per_key = q.shape[1] // k.shape[1]
         k = k.repeat_interleave(queries_per_key, dim=1)
         v = v.repeat_interleave(queries_per_key, dim=1)
         q_P, k_P, v_P = (gather_rows(x, self.prompt_slots) for x in (q, k, v))  # [P, S, H, d]
-        attended = _sdpa(q_P, k_P, v_P, None).flatten(0, 1)
+        attended = _sdpa(q_P, k_P, v_P, prompt_mask).flatten(0, 1)
         if self.has_responses:
             q_R = gather_rows(q, self.response_slots)
             k_R, v_R = (gather_rows(x, self.context_slots) for x in (k, v))  # [R, S + T, H, d]
-            attended = torch.cat((attended, _sdpa(q_R, k_R, v_R, self.mask).flatten(0, 1)))
+            attended = torch.cat((attended, _sdpa(q_R, k_R, v_R, response_mask).flatten(0, 1)))
         return attended.index_select(0, self.slot_of_token_N)
 
 

@@ -1,9 +1,12 @@
-"""One forward pass over the weights of a transformers Llama, Qwen2 or Qwen3 model.
+"""One forward pass over the weights of a transformers model: the fast path.
 
 Sampler and trainer run this same code on the same parameter tensors, over a flat list of tokens
 [N, D] without padding. The `attend` function decides which tokens a token attends to:
 
-    attend(layer, q [N, H, d], k [N, K, d], v [N, K, d]) -> [N, H, d]      K key/value heads
+    attend(layer, q [N, H, d], k [N, K, d], v [N, K, d], window) -> [N, H, d]    K key/value heads
+
+The scale of the scores is 1 / sqrt(d). A token attends to the last `window` tokens up to itself, or
+to its whole past if `window` is None. `model/families.py` says what a model family needs.
 
 `model/attention.py` attends within packed prompts and responses (training, prefill);
 `sample/kv_cache.py` and, on a GPU, `sample/kv_slots.py` attend to stored keys and values
@@ -12,8 +15,7 @@ Sampler and trainer run this same code on the same parameter tensors, over a fla
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -22,22 +24,33 @@ from torch.utils.checkpoint import checkpoint as recompute
 
 from counterpoise.errors import PoiseError
 from counterpoise.model.attention import PackedAttention
+from counterpoise.model.families import (
+    NO_ROTATION,
+    SHARED_ROTATION,
+    check_architecture,
+    read_facts,
+)
 from counterpoise.model.flash import PackedSegments, supports_head_dim
 from counterpoise.model.kernels import is_half_on_gpu
 from counterpoise.model.layer import FusedLayer, LayerShape, layer_parameters
 from counterpoise.model.layer_parts import (
+    ACTIVATIONS,
     apply_gate,
     join_weights,
     joint_linear,
     rms_norm,
+    rotate_leading,
     split_heads,
+    wide_rms_norm,
 )
 
-# (layer, q, k, v) -> attention outputs; shapes are in the module's docstring
-AttendFunction = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-ARCHITECTURES = ("llama", "qwen2", "qwen3")
-# Their angles change with a sequence's length, so one table cannot serve all sequences.
-LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
+
+class AttendFunction(Protocol):
+    """Attention outputs from queries, keys and values; shapes are in the module's docstring."""
+
+    def __call__(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, window: int | None = None
+    ) -> Tensor: ...
 
 
 class Decoder:
@@ -47,11 +60,13 @@ class Decoder:
 
     def __init__(self, model: Any) -> None:  # transformers publishes no types
         config = model.config
-        check_architecture(config)
+        check_architecture(config, model.device.type)
         self.config = config
+        self.facts = read_facts(config)
         self.embedding: nn.Embedding = model.model.embed_tokens
         self.layers: Any = model.model.layers
-        join_weights(self.layers)
+        if not self.facts.family.joined_projections:
+            join_weights(self.layers)
         self.norm: Any = model.model.norm
         self.head: nn.Linear = model.lm_head
         self.heads: int = config.num_attention_heads
@@ -59,8 +74,16 @@ class Decoder:
         self.head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // self.heads
         self.epsilon: float = config.rms_norm_eps
         self.shape = LayerShape(self.heads, self.kv_heads, self.head_dim, self.epsilon)
+        # Decided once for all passes: fused layers and kernels, or torch operations.
+        self.has_llama_layer = self.facts.has_llama_layer
+        self.has_head_norms = self.facts.family.query_key_norm == "head"
+        self.can_fuse_layers = (
+            self.has_llama_layer
+            and supports_head_dim(self.head_dim)
+            and not any(self.facts.windows)
+        )
         self._rotary: nn.Module = model.model.rotary_emb
-        self._rotary_table: tuple[Tensor, Tensor] | None = None
+        self._rotary_tables: dict[str, tuple[Tensor, Tensor]] = {}
         modules = self.embedding, self.layers, self.norm, self.head
         # A dict drops the second mention of a tied weight and keeps the order.
         self._parameters = list(
@@ -93,11 +116,6 @@ class Decoder:
         numbers = 2 * len(self.layers) * self.kv_heads * self.head_dim
         return numbers * self.unembedding.element_size()
 
-    def embed(self, tokens_N: Tensor) -> Tensor:
-        """The embeddings [N, D] that the first layer reads."""
-        # As in transformers, the embedding of the padding token gets no gradient.
-        return F.embedding(tokens_N, self.embedding.weight, self.embedding.padding_idx)
-
     def __call__(
         self,
         tokens_N: Tensor,
@@ -118,8 +136,9 @@ class Decoder:
         x = self.embed(tokens_N) if embedded_N is None else embedded_N
         if embedded_N is not None and not torch.is_grad_enabled():
             x = x.clone()  # without gradients the layers add to it in place
-        cos, sin = self._rotation(positions_N)
-        for index in range(len(self.layers)):
+        rotations = {name: self._rotation(positions_N, name) for name in self.rotary_tables}
+        for index, rotation in enumerate(self.facts.rotations):
+            cos, sin = rotations[rotation]
             layer_outputs = output_indices_n if index == len(self.layers) - 1 else None
             if checkpoint:
                 x = recompute(
@@ -127,7 +146,15 @@ class Decoder:
                 )
             else:
                 x = self._layer(index, x, cos, sin, attend, layer_outputs)
-        return rms_norm(x, self.norm.weight, self.epsilon)
+        return self._normalise(x, self.norm)
+
+    def embed(self, tokens_N: Tensor) -> Tensor:
+        """The input of the first layer [N, D]: embeddings, scaled where the family does so."""
+        # As in transformers, the embedding of the padding token gets no gradient.
+        x = F.embedding(tokens_N, self.embedding.weight, self.embedding.padding_idx)
+        scale = self.facts.embedding_scale
+        # transformers rounds the scale to the dtype of the weights, so it is rounded here too.
+        return x if scale == 1 else x * torch.tensor(scale, dtype=x.dtype).item()
 
     def _layer(
         self,
@@ -138,6 +165,8 @@ class Decoder:
         attend: AttendFunction,
         output_indices_n: Tensor | None = None,
     ) -> Tensor:
+        if not self.has_llama_layer:
+            return self._torch_layer(index, x, cos, sin, attend, output_indices_n)
         layer = self.layers[index]
         segments = self._segments(x, attend) if output_indices_n is None else None
         if segments is not None:  # training on a GPU: one autograd node for the whole layer
@@ -150,80 +179,122 @@ class Decoder:
         h = rms_norm(x, layer.input_layernorm.weight, epsilon)
         qkv = joint_linear(h, (attention.q_proj, attention.k_proj, attention.v_proj))
         head_norms = None
-        if self.config.model_type == "qwen3":  # normalises queries and keys head by head
+        if self.has_head_norms:
             head_norms = attention.q_norm.weight, attention.k_norm.weight
         q, k, v = split_heads(qkv.view(-1, H + 2 * K, d), head_norms, cos, sin, H, K, epsilon)
         if output_indices_n is not None:  # keys and values are needed of all tokens
             x, q = x.index_select(0, output_indices_n), q.index_select(0, output_indices_n)
-        mixed = attend(index, q, k, v).reshape(-1, H * d)
+        mixed = attend(index, q, k, v, self.facts.windows[index]).reshape(-1, H * d)
         y = _add_linear(x, attention.o_proj, mixed)
         m = rms_norm(y, layer.post_attention_layernorm.weight, epsilon)
         gated = apply_gate(joint_linear(m, (mlp.gate_proj, mlp.up_proj)))
         return _add_linear(y, mlp.down_proj, gated)
 
+    def _torch_layer(
+        self,
+        index: int,
+        x: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        attend: AttendFunction,
+        output_indices_n: Tensor | None,
+    ) -> Tensor:
+        """A layer that is not Llama's, in torch operations: kernels would compute another one."""
+        layer, facts = self.layers[index], self.facts
+        attention, mlp, norms = layer.self_attn, layer.mlp, facts.family.norms
+
+        def norm(states: Tensor, name: str | None) -> Tensor:
+            return states if name is None else self._normalise(states, getattr(layer, name))
+
+        q, k, v = self._torch_heads(attention, norm(x, norms.before_attention), cos, sin)
+        if output_indices_n is not None:  # keys and values are needed of all tokens
+            x, q = x.index_select(0, output_indices_n), q.index_select(0, output_indices_n)
+        mixed = attend(index, q, k, v, facts.windows[index]).reshape(len(q), -1)
+        y = x + norm(attention.o_proj(mixed), norms.after_attention)
+        projections = (
+            (mlp.gate_up_proj,) if facts.family.joined_projections else (mlp.gate_proj, mlp.up_proj)
+        )
+        gate, up = joint_linear(norm(y, norms.before_mlp), projections).chunk(2, dim=-1)
+        gated = ACTIVATIONS[facts.activation](gate) * up
+        return y + norm(mlp.down_proj(gated), norms.after_mlp)
+
+    def _torch_heads(
+        self, attention: Any, h: Tensor, cos: Tensor, sin: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """q [N, H, d], k and v [N, K, d] of the layer's normalised input."""
+        facts, d = self.facts, self.head_dim
+        projections = (
+            (attention.qkv_proj,)
+            if facts.family.joined_projections
+            else (attention.q_proj, attention.k_proj, attention.v_proj)
+        )
+        widths = self.heads * d, self.kv_heads * d, self.kv_heads * d
+        q, k, v = joint_linear(h, projections).split(widths, dim=-1)
+        if facts.family.query_key_norm == "projection":
+            q, k = self._normalise(q, attention.q_norm), self._normalise(k, attention.k_norm)
+        q, k, v = (projected.unflatten(-1, (-1, d)) for projected in (q, k, v))
+        if self.has_head_norms:
+            q, k = self._normalise(q, attention.q_norm), self._normalise(k, attention.k_norm)
+        q, k = rotate_leading(q, cos, sin), rotate_leading(k, cos, sin)
+        # Every `attend` function divides scores by sqrt(d).
+        return (q if facts.query_scale == 1 else q * facts.query_scale), k, v
+
+    def _normalise(self, x: Tensor, norm: Any) -> Tensor:
+        """A norm of the model over the last axis; the kernel only where layers are Llama's."""
+        if self.has_llama_layer:
+            return rms_norm(x, norm.weight, self.epsilon)
+        return wide_rms_norm(x, norm.weight, self.facts.family.norm_offset, self.epsilon)
+
     def _segments(self, x: Tensor, attend: AttendFunction) -> PackedSegments | None:
         """The packed segments if `FusedLayer` can run: with gradients and flash attention."""
-        can_fuse = (
-            torch.is_grad_enabled() and is_half_on_gpu(x) and supports_head_dim(self.head_dim)
-        )
+        can_fuse = self.can_fuse_layers and torch.is_grad_enabled() and is_half_on_gpu(x)
         return attend.segments if can_fuse and isinstance(attend, PackedAttention) else None
 
     def reserve(self, length: int) -> None:
-        """Extend the rotary table to positions below `length`; call it before a pass."""
-        if self._rotary_table is not None and len(self._rotary_table[0]) >= length:
+        """Extend the rotary tables to positions below `length`; call it before a pass."""
+        if self._rotary_tables and len(next(iter(self._rotary_tables.values()))[0]) >= length:
             return
-        # Growing moves the table in memory and invalidates CUDA graphs, so it starts long.
+        # Growing moves the tables in memory and invalidates CUDA graphs, so they start long.
         table_length = max(length, min(self.config.max_position_embeddings, 32768))
+        self._rotary_tables = {
+            name: self._build_rotary_table(name, table_length)
+            for name in dict.fromkeys(self.facts.rotations)
+        }
+
+    @torch.no_grad()
+    def _build_rotary_table(self, name: str, table_length: int) -> tuple[Tensor, Tensor]:
+        """cos and sin [L, d] of the model's own rotary embedding, or of zero angles."""
+        like = torch.empty(0, dtype=self.dtype, device=self.device)
+        if name == NO_ROTATION:
+            sin = like.new_zeros(table_length, self.head_dim)
+            return torch.ones_like(sin), sin
         positions = torch.arange(table_length, device=self.device)[None]
-        with torch.no_grad():
-            cos, sin = self._rotary(torch.empty(0, dtype=self.dtype, device=self.device), positions)
-        if cos.shape[-1] != self.head_dim:
+        layer_type = () if name == SHARED_ROTATION else (name,)
+        cos, sin = self._rotary(like, positions, *layer_type)
+        if cos.shape[-1] != self.head_dim and not self.facts.family.partial_rotary:
             raise PoiseError(
                 f"models that rotate only {cos.shape[-1]} of a head's {self.head_dim} numbers are "
                 "not supported: choose one with full rotary embedding"
             )
-        self._rotary_table = (cos[0], sin[0])
+        return cos[0], sin[0]
 
     @property
-    def rotary_table(self) -> tuple[Tensor, Tensor]:
-        """cos and sin [L, d] of the model's own rotary embedding for all reserved positions."""
-        if self._rotary_table is None:
+    def rotary_tables(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """cos and sin [L, d] for all reserved positions, by the names in `facts.rotations`."""
+        if not self._rotary_tables:
             self.reserve(1)
-            assert self._rotary_table is not None
-        return self._rotary_table
+        return self._rotary_tables
 
     @property
     def tensor_addresses(self) -> tuple[int, ...]:
         """Addresses of all tensors that a pass reads; a CUDA graph is valid only for these."""
-        return tuple(tensor.data_ptr() for tensor in (*self.rotary_table, *self._parameters))
+        tables = [tensor for table in self.rotary_tables.values() for tensor in table]
+        return tuple(tensor.data_ptr() for tensor in (*tables, *self._parameters))
 
-    def _rotation(self, positions_N: Tensor) -> tuple[Tensor, Tensor]:
+    def _rotation(self, positions_N: Tensor, name: str = SHARED_ROTATION) -> tuple[Tensor, Tensor]:
         """cos and sin [N, d]"""
-        cos_L, sin_L = self.rotary_table
+        cos_L, sin_L = self.rotary_tables[name]
         return cos_L[positions_N], sin_L[positions_N]
-
-
-def fast_path_refusal(config: Any) -> str | None:
-    """Why this decoder would compute the model wrongly, as a clause; None if it computes it."""
-    if config.model_type not in ARCHITECTURES:
-        return f"the fast path knows {', '.join(ARCHITECTURES)} models"
-    if getattr(config, "use_sliding_window", False):
-        return "it has sliding-window attention"
-    rope_type = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
-    if rope_type in LENGTH_DEPENDENT_ROPE:
-        return f"the angles of its {rope_type} rotary embedding depend on the sequence length"
-    if config.hidden_act != "silu":
-        return f"its activation is {config.hidden_act}"
-    return None
-
-
-def check_architecture(config: Any) -> None:
-    """Raise PoiseError if the config describes a model that this decoder would compute wrongly."""
-    if reason := fast_path_refusal(config):
-        raise PoiseError(
-            f"this {config.model_type} model cannot take the fast path, because {reason}: set "
-            "model.path to auto or general"
-        )
 
 
 def _add_linear(residual: Tensor, linear: nn.Linear, inputs: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from torch import Tensor, nn
 
 from counterpoise.errors import PoiseError
 from counterpoise.model.attention import PackedAttention, gather_rows
+from counterpoise.model.families import LENGTH_DEPENDENT_ROPE
 from counterpoise.model.head import cap_logits
 from counterpoise.model.packing import Packing
 from counterpoise.model.transfer import to_device
@@ -106,7 +108,17 @@ class GeneralDecoder:
         return numbers * self.dtype.itemsize
 
     def reserve(self, length: int) -> None:
-        """Raise an error if the model cannot read `length` positions: learned ones end."""
+        """Raise an error if the model cannot read `length` positions: learned ones end.
+
+        Rotary angles that change with a sequence's length would make a row depend on the rows
+        beside it, so such models stay below the length from which on they change.
+        """
+        if length > self._constant_angles:
+            raise PoiseError(
+                f"the rotary angles of this model change beyond {self._constant_angles:,} tokens, "
+                f"and a prompt with its response needs {length:,}: set a lower "
+                "sample.max_new_tokens or sample.max_prompt_tokens"
+            )
         position_table = getattr(self._body, "wpe", None)
         if isinstance(position_table, nn.Embedding) and length > position_table.num_embeddings:
             raise PoiseError(
@@ -205,6 +217,14 @@ class GeneralDecoder:
     def tolerance(self) -> float:
         """How far two ways to compute the same states may differ, relative to the largest."""
         return PROBE_TOLERANCE.get(self.dtype, PROBE_TOLERANCE_HALF)
+
+    @cached_property
+    def _constant_angles(self) -> int:
+        """The length up to which rotary angles do not depend on it."""
+        rope = getattr(self.config, "rope_parameters", None) or {}
+        if rope.get("rope_type") not in LENGTH_DEPENDENT_ROPE:
+            return UNLIMITED_POSITIONS
+        return rope.get("original_max_position_embeddings") or self.max_positions
 
     @property
     def _body(self) -> Any:

@@ -5,7 +5,8 @@ Each runs as one Triton kernel where `uses_kernels` says so, and in plain torch 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,6 +34,13 @@ def rms_norm(x: Tensor, w: Tensor, epsilon: float) -> Tensor:
     return F.rms_norm(x, (x.shape[-1],), w, epsilon)
 
 
+def wide_rms_norm(x: Tensor, w: Tensor, offset: float, epsilon: float) -> Tensor:
+    """The norm with weights w + offset, in float32 throughout and rounded once, in plain torch."""
+    wide_dtype = torch.promote_types(x.dtype, torch.float32)
+    wide_w = w.to(wide_dtype) + offset if offset else w.to(wide_dtype)
+    return F.rms_norm(x.to(wide_dtype), (x.shape[-1],), wide_w, epsilon).to(x.dtype)
+
+
 def rms_norm_backward(
     grad: Tensor,
     x: Tensor,
@@ -54,6 +62,12 @@ def rms_norm_backward(
         return residual_grad + grad_x, None, None
     return residual_grad + grad_x, unit * w, (grad * unit).sum(dim=0)
 
+
+# The activations of gates, by their names in transformers. Kernels and `gate_backward` know silu.
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": F.silu,
+    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
+}
 
 # The gated activation of the MLP: silu(a) * b, a and b side by side in one tensor.
 #
@@ -88,9 +102,8 @@ def gate_backward(
 #
 #     (a, b) halves of a head:     a' = a cos - b sin        b' = b cos + a sin        v unchanged
 #
-# This is rotary embedding in the half-split layout of Llama, Qwen2 and Qwen3. Its transpose
-# rotates back, which is the backward pass. On a GPU one kernel does it all and rounds once, at the
-# end.
+# This is rotary embedding in the half-split layout of all families here. Its transpose rotates
+# back, which is the backward pass. On a GPU one kernel does it all and rounds once, at the end.
 
 HeadNorms = tuple[Tensor, Tensor] | None  # norm weights of queries and of keys; None: no norms
 
@@ -145,6 +158,17 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos[:, None] + quarter_turn * sin[:, None]
 
 
+def rotate_leading(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """`rotate` for the first numbers of every head, as many as `cos` has; the others stay.
+
+    OLMo 2 has its table in float32: the product is then rounded at the end.
+    """
+    width = cos.shape[-1]
+    if width == x.shape[-1]:
+        return rotate(x, cos, sin).to(x.dtype)
+    return torch.cat((rotate(x[..., :width], cos, sin).to(x.dtype), x[..., width:]), dim=-1)
+
+
 def join_weights(layers: Any) -> None:
     """Make linear layers with the same input one matrix product: q, k, v; gate, up.
 
@@ -177,8 +201,10 @@ def joint_linear(x: Tensor, linears: Sequence[nn.Linear]) -> Tensor:
 def joint_weight(weights: Sequence[Tensor]) -> Tensor:
     """The weights stacked as one matrix; a view without copying if they are adjacent in memory.
 
-    With gradients enabled they are always copied, so that autograd reaches every parameter.
+    With gradients enabled several are always copied, so that autograd reaches every parameter.
     """
+    if len(weights) == 1:
+        return weights[0]
     if not torch.is_grad_enabled() and _adjacent(weights):
         total_rows, width = sum(len(weight) for weight in weights), weights[0].shape[1]
         return weights[0].as_strided((total_rows, width), (width, 1))

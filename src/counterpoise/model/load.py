@@ -25,7 +25,8 @@ from counterpoise.model.adapters import (
     is_adapted,
     load_adapter,
 )
-from counterpoise.model.decoder import Decoder, check_architecture, fast_path_refusal
+from counterpoise.model.decoder import Decoder
+from counterpoise.model.families import check_architecture, fast_path_refusal
 from counterpoise.model.general import GeneralDecoder
 from counterpoise.model.shapes import SHAPE_PREFIX, random_model, shape_config
 from counterpoise.model.smollm2 import smollm2_folder
@@ -63,7 +64,7 @@ class Policy:
         if isinstance(self.decoder, Decoder):
             return ""
         asked = "it has a LoRA adapter" if is_adapted(self.model) else "model.path asks for it"
-        reason = fast_path_refusal(self.decoder.config) or asked
+        reason = fast_path_refusal(self.decoder.config, self.device.type) or asked
         return (
             f"{self.decoder.config.model_type}: transformers' own forward pass (the general path), "
             f"because {reason}; results are the same, but prompts are read once for each response "
@@ -122,7 +123,8 @@ def load_policy(config: ModelConfig) -> Policy:
     silence_libraries()
     try:
         if config.path == FAST_PATH:
-            check_architecture(AutoConfig.from_pretrained(source, trust_remote_code=False))
+            model_config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+            check_architecture(model_config, device.type)
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
         model, loading_info = AutoModelForCausalLM.from_pretrained(
             source, dtype=dtype, output_loading_info=True, trust_remote_code=False
@@ -237,7 +239,8 @@ def make_decoder(model: Any, path: str = AUTO_PATH) -> AnyDecoder:
     model, is_lora = base_model(model), is_adapted(model)
     if is_lora and path == FAST_PATH:
         raise PoiseError("LoRA runs on the general path: set model.path to auto or general")
-    if path == GENERAL_PATH or (path == AUTO_PATH and (is_lora or fast_path_refusal(model.config))):
+    is_refused = is_lora or fast_path_refusal(model.config, model.device.type) is not None
+    if path == GENERAL_PATH or (path == AUTO_PATH and is_refused):
         return GeneralDecoder(model)
     return Decoder(model)
 

@@ -9,9 +9,9 @@
     key/values  a row: longest sequence * layers * 2 * key/value heads * head size
     activations tokens of a pass (micro_tokens, or those of a step if fewer) * layers * what a
                 layer keeps for the backward pass: by autograd about 10 hidden + 3 intermediate; on
-                a GPU (`model/layer.py`) 2 hidden + 2 intermediate + (2 heads + 2 key/value heads)
-                * head size; with checkpointing only the input of every layer, and one layer
-                as above
+                a GPU, if the layer is like Llama's (`model/layer.py`), 2 hidden + 2 intermediate
+                + (2 heads + 2 key/value heads) * head size; with checkpointing only the input of
+                every layer, and one layer as above
 
 These are estimates: attention workspaces and allocator overhead come on top.
 
@@ -54,6 +54,7 @@ class DecoderShape:
     vocabulary: int
     tied: bool
     positions: int  # longest sequence that it was trained for
+    fused: bool = True  # whether a GPU runs its layers by `model/layer.py`
     counted_parameters: int = 0  # where the layers are not those of the formula below
 
     @property
@@ -74,11 +75,16 @@ KNOWN_SHAPES = {
 }
 
 
-def find_shape(model_name: str, path: str = "auto") -> DecoderShape | None:
-    """A model's shape: from the table above, by name, or from its config.json on this machine."""
+def find_shape(
+    model_name: str, path: str = "auto", device_type: str = "cpu"
+) -> DecoderShape | None:
+    """A model's shape: from the table above, by name, or from its config.json on this machine.
+
+    Raises PoiseError if `path` is fast and the model cannot take it on a device of this type.
+    """
     if model_name in KNOWN_SHAPES:
         return KNOWN_SHAPES[model_name]
-    from counterpoise.model.decoder import fast_path_refusal
+    from counterpoise.model.families import fast_path_refusal, read_facts
     from counterpoise.model.general import UNLIMITED_POSITIONS
     from counterpoise.model.shapes import SHAPE_PREFIX, shape_config
 
@@ -87,11 +93,13 @@ def find_shape(model_name: str, path: str = "auto") -> DecoderShape | None:
     model_config = (
         shape_config(model_name)
         if model_name.startswith(SHAPE_PREFIX)
-        else _load_model_config(model_name, path)
+        else _load_model_config(model_name, path, device_type)
     )
     if model_config is None:
         return None
     text_config = model_config.get_text_config()
+    is_fast = fast_path_refusal(model_config, device_type) is None
+    is_llama_like = is_fast and read_facts(model_config).has_llama_layer
     hidden, heads = text_config.hidden_size, text_config.num_attention_heads
     return DecoderShape(
         hidden=hidden,
@@ -103,7 +111,8 @@ def find_shape(model_name: str, path: str = "auto") -> DecoderShape | None:
         vocabulary=text_config.vocab_size,
         tied=model_config.tie_word_embeddings,
         positions=getattr(text_config, "max_position_embeddings", None) or UNLIMITED_POSITIONS,
-        counted_parameters=count_parameters(model_config) if fast_path_refusal(model_config) else 0,
+        fused=is_llama_like,
+        counted_parameters=0 if is_llama_like else count_parameters(model_config),
     )
 
 
@@ -117,11 +126,11 @@ def count_parameters(model_config: Any) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def _load_model_config(model_name: str, path: str) -> Any:
+def _load_model_config(model_name: str, path: str, device_type: str) -> Any:
     """The model's configuration; None if the model is not on this machine."""
     from transformers import AutoConfig
 
-    from counterpoise.model.decoder import check_architecture
+    from counterpoise.model.families import check_architecture
     from counterpoise.model.load import EMBEDDED_FOLDER, FAST_PATH
 
     model_folder = EMBEDDED_FOLDER if model_name == "embedded" else Path(model_name)
@@ -132,7 +141,7 @@ def _load_model_config(model_name: str, path: str) -> Any:
     except Exception as fault:  # transformers raises many types
         raise PoiseError(f"{model_folder / 'config.json'}: {first_line(fault)}") from fault
     if path == FAST_PATH:
-        check_architecture(config)
+        check_architecture(config, device_type)
     return config
 
 
@@ -172,12 +181,12 @@ def _max_turns(config: RunConfig) -> int:
 
 def describe_memory(config: RunConfig, device: torch.device | None = None) -> list[str]:
     """Lines about the model's size and the memory that the run needs on the device."""
-    shape = find_shape(config.model.name, config.model.path)
-    if shape is None:
-        return [f"memory         unknown: the shape of {config.model.name} is not here"]
     from counterpoise.model.load import choose_device, choose_dtype
 
     device = device or choose_device(config.model.device)
+    shape = find_shape(config.model.name, config.model.path, device.type)
+    if shape is None:
+        return [f"memory         unknown: the shape of {config.model.name} is not here"]
     is_float32 = choose_dtype(config.model.dtype, device).itemsize == 4
     bytes_per_number = 4 if is_float32 else 2
     # Mixed precision needs more than float32: it keeps float32 masters beside bfloat16 weights.
@@ -187,7 +196,9 @@ def describe_memory(config: RunConfig, device: torch.device | None = None) -> li
 
         training_bytes += bytes_per_number * shape.parameters * reads_initial_weights(config.credit)
     floats_per_token = _activations_per_token(
-        shape, fused=device.type == "cuda", checkpointing=config.update.checkpointing
+        shape,
+        fused=shape.fused and device.type == "cuda",
+        checkpointing=config.update.checkpointing,
     )
     sample = config.sample
     # An environment may repeat the problem in every turn.

@@ -50,10 +50,12 @@ class RecordingAttention:
         self.keys: list[Tensor] = []  # per layer [N, K, d]
         self.values: list[Tensor] = []
 
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def __call__(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, window: int | None = None
+    ) -> Tensor:
         self.keys.append(k)
         self.values.append(v)
-        return self.attend(layer, q, k, v)
+        return self.attend(layer, q, k, v, window)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,15 +127,19 @@ class KVCache:
         if self.is_token is not None:
             self.is_token = self.is_token.index_select(0, rows)
 
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def __call__(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, window: int | None = None
+    ) -> Tensor:
         keys, values, L = self.keys[layer], self.values[layer], self.length
+        # Slots of a row are consecutive positions, so a window is the last slots in use.
+        first = 0 if window is None else max(0, L - window)
         keys[:, :, L - 1] = k
         values[:, :, L - 1] = v
         R, H, d = q.shape
         # The query heads of one key head stand in for query positions, so that keys and values need
         # not be repeated for each query head.
         grouped_q = q.view(R, keys.shape[1], -1, d)
-        mask = None if self.is_token is None else self.is_token[..., :L]
+        mask = None if self.is_token is None else self.is_token[..., first:L]
         return F.scaled_dot_product_attention(
-            grouped_q, keys[:, :, :L], values[:, :, :L], attn_mask=mask
+            grouped_q, keys[:, :, first:L], values[:, :, first:L], attn_mask=mask
         ).reshape(R, H, d)

@@ -135,7 +135,10 @@ class DecodeSlots:
         """The position of the current token of the first `batch` places."""
         return self.prefix_lengths[self.rows[:batch]] + self.step
 
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def __call__(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, window: int | None = None
+    ) -> Tensor:
+        assert window is None, "model/families.py refuses sliding windows on a GPU"
         prefix = self.prefix_keys[layer], self.prefix_values[layer]
         response = self.response_keys[layer], self.response_values[layer]
         addresses = SlotAddresses(

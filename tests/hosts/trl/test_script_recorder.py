@@ -142,6 +142,7 @@ def seen(**changes: Any) -> SimpleNamespace:
     model = SimpleNamespace(config=SimpleNamespace(model_type=kind))
     return SimpleNamespace(
         args=options, is_fsdp_enabled=False, is_deepspeed_enabled=False, model=model,
+        accelerator=SimpleNamespace(device=SimpleNamespace(type="cpu")),
         importance_sampling_level="token", epsilon_low=0.2, epsilon_high=0.28,
     )  # fmt: skip
 

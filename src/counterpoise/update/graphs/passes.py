@@ -22,7 +22,7 @@ from torch import Tensor
 
 from counterpoise.config import UpdateConfig
 from counterpoise.model.attention import PackedAttention
-from counterpoise.model.flash import PackedSegments, supports_head_dim
+from counterpoise.model.flash import PackedSegments
 from counterpoise.model.general import GeneralDecoder
 from counterpoise.model.kernels import is_half_on_gpu
 from counterpoise.model.load import Policy, require_fast_path
@@ -135,7 +135,8 @@ class CapturedPasses:
     def _pad_if_worthwhile(self, policy: Policy, rows: Sequence[Row]) -> PaddedRows | None:
         """Padded rows; None if capturing gains nothing or the rows do not suit flash attention."""
         decoder = policy.decoder
-        if isinstance(decoder, GeneralDecoder) or not supports_head_dim(decoder.head_dim):
+        # Layers that are not fused pad their attention, which needs the rows' actual lengths.
+        if isinstance(decoder, GeneralDecoder) or not decoder.can_fuse_layers:
             return None
         if not is_half_on_gpu(decoder.unembedding):
             return None
