@@ -12,8 +12,10 @@ from page_numbers import DATA, ROOT, is_among, page_text, printed_intervals, sec
 
 from counterpoise.lab.experiments import pilot, verdicts
 from counterpoise.lab.experiments.curves import Runs
+from counterpoise.lab.experiments.dose import DoseResponse, dose_responses
 from counterpoise.lab.experiments.experiment_file import read_experiment
 from counterpoise.lab.experiments.pieces import read_piece
+from counterpoise.lab.experiments.tuned import compare_tuned
 from counterpoise.statistics.student import student_mean
 
 PAGE = page_text("experiments.md")
@@ -31,12 +33,16 @@ TEMPERATURE_1, TEMPERATURE_06 = "heldout", "heldout@0.6/0.95"
 Rows = dict[tuple[str, str], list[str]]  # (rate, arm) -> cells
 
 
-def tables(name: str) -> str:
+def stored_runs(name: str) -> Runs:
     experiment = read_experiment(name)
     runs: Runs = {}
     for piece in IN_TEXT_ONLY.get(name, (name,)):
         runs |= read_piece(DATA / f"{piece}.parquet", experiment).runs
-    return verdicts.results_markdown(runs, experiment)
+    return runs
+
+
+def tables(name: str) -> str:
+    return verdicts.results_markdown(stored_runs(name), read_experiment(name))
 
 
 def measured_rows(name: str) -> Rows:
@@ -108,20 +114,86 @@ def looked_at_afterwards() -> tuple[float, float, float]:
     return mean.value, mean.low, mean.high
 
 
+def dose_response(seeds: range) -> DoseResponse:
+    """The slope of success on eq. 14's cross term, over these seeds only."""
+    name = "smollm2-cancellation-dose"
+    runs = {key: curve for key, curve in stored_runs(name).items() if key.seed in seeds}
+    (response,) = dose_responses(runs, read_experiment(name))
+    return response
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/results/experiments.md"])
 def test_differences_in_the_text_are_those_of_the_runs(page: str) -> None:
     judged = "".join(map(tables, [*SECTIONS, *IN_TEXT_ONLY]))
     known = [tuple(map(float, one)) for one in printed_intervals(judged)]
     known.append(looked_at_afterwards())
+    first_reading = dose_response(range(2000, 2011)).rollouts
+    known.append(
+        tuple(100 * x for x in (first_reading.value, first_reading.low, first_reading.high))
+    )
     if page == "README.md":
         text = (ROOT / page).read_text(encoding="utf-8")
         about = "".join(re.findall(r"^\|[^\n]*results/experiments\.md#[^\n]*$", text, re.MULTILINE))
     else:
-        about = section(PAGE, "## Arms", "## Fixed")
+        about = section(PAGE, "## Arms", "## Not finished")
     printed = printed_intervals(about)
     assert len(printed) >= 4
     for one in printed:
         assert is_among(one, known, 0.05), one
+
+
+def test_the_dose_is_judged_by_its_rule_on_all_runs() -> None:
+    experiment = read_experiment("smollm2-cancellation-dose")
+    runs = stored_runs("smollm2-cancellation-dose")
+    assert runs.keys() == set(experiment.design.run_keys())
+    assert len(runs) == 64
+    response = dose_response(range(2000, 2016))
+    assert (response.rollouts.n, response.verdict) == (16, "inconclusive")
+    margin = -experiment.options.dose_margin
+    assert all(s.low < margin and s.high > 0 for s in (response.rollouts, response.updates))
+    text = " ".join(section(PAGE, "- **Dose**", "## Not finished").split())
+    assert f"64 runs: **{response.verdict}**" in text
+    for slope, cost in ((response.rollouts, "rollouts"), (response.updates, "updates")):
+        low, high = (f"{100 * bound:+.1f}" for bound in (slope.low, slope.high))
+        assert f"{100 * slope.value:+.1f} points per unit [{low}, {high}] at equal {cost}" in text
+    assert "| inconclusive |" in section(PAGE, "| `smollm2-cancellation-dose.toml`", "\n")
+
+
+def test_what_the_page_says_about_the_doses() -> None:
+    text = " ".join(section(PAGE, "- **Dose**", "## Not finished").split())
+    doses = dose_response(range(2000, 2016)).doses
+    printed = re.search(r"\(QB (\S+), half groups (\S+), shuffled (\S+), by_sign (\S+)\)", text)
+    assert printed
+    for dose, arm in zip(
+        printed.groups(), ("QB", "half_groups", "shuffled", "by_sign"), strict=True
+    ):
+        assert float(dose) == pytest.approx(doses[arm], abs=0.0051), arm
+    mean = np.mean(list(doses.values()))
+    squares = {arm: (dose - mean) ** 2 for arm, dose in doses.items()}
+    of_e1 = 100 * (squares["QB"] + squares["by_sign"]) / sum(squares.values())
+    assert f"{of_e1:.0f} % of the variance in dose" in text
+    collapsed = re.findall(r" (\d+) of 16 ", tables("smollm2-cancellation-dose"))
+    assert f"{sum(map(int, collapsed))} of 64 runs collapsed" in text
+
+
+def test_an_unfinished_experiment_has_no_verdict_and_no_effect_on_the_page() -> None:
+    experiment = read_experiment("smollm2-tuned")
+    runs = stored_runs("smollm2-tuned")
+    trained_here = {key for key in experiment.design.run_keys() if key.rate != 1e-5}
+    assert runs.keys() <= trained_here
+    assert all(curve[-1]["iteration"] == 100 for curve in runs.values())
+    count = f"{len(runs)} of the {len(trained_here)} new runs"
+    unfinished = section(PAGE, "## Not finished", "## The embedded model")
+    assert f"**{count} are stored**" in unfinished
+    assert f"{len(runs)} of {len(trained_here)} new runs |" in section(
+        PAGE, "| `smollm2-tuned", "\n"
+    )
+    assert not printed_intervals(unfinished)
+    # With the runs at 1e-5 that two other experiments share, the rule still gives no comparison.
+    for shared in experiment.options.shares:
+        runs |= read_piece(DATA / f"{shared}.parquet", experiment).runs
+    assert len(runs) == len(trained_here & runs.keys()) + 48
+    assert compare_tuned(runs, experiment) == []
 
 
 def test_the_pilot_chooses_the_rates_of_the_experiment() -> None:
