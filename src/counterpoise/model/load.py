@@ -20,7 +20,7 @@ from counterpoise.model import templates
 from counterpoise.model.decoder import Decoder, check_architecture
 from counterpoise.model.shapes import SHAPE_PREFIX, random_model, shape_config
 from counterpoise.model.smollm2 import smollm2_folder
-from counterpoise.types import Ints
+from counterpoise.types import Ints, Prompt
 
 EMBEDDED_FOLDER = Path(__file__).parents[1] / "assets" / "embedded"
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")  # as owner/name; anything else is a path
@@ -45,8 +45,9 @@ class Policy:
     def num_parameters(self) -> int:
         return self.decoder.num_parameters
 
-    def encode(self, problem: str) -> Ints:
-        """The tokens of the prompt for a problem."""
+    def encode(self, problem: Prompt | str) -> Ints:
+        """The tokens of the prompt for a problem; of chat data, with its system prompt and turns.
+        A text is a problem without a conversation."""
         prompt_ids = templates.encode_prompt(self.template, self.tokenizer, problem)
         return np.array(prompt_ids, dtype=np.int32)
 

@@ -18,7 +18,7 @@ from counterpoise.errors import PoiseError, unknown_name
 from counterpoise.plugins import display_name, is_plugin, parse_plugin_name
 from counterpoise.types import Prompt, Response
 from counterpoise.variants import EXTRA_REWARDS
-from counterpoise.verify.plugin_reward import reward_arguments
+from counterpoise.verify.plugin_reward import requires_answers, reward_arguments
 from counterpoise.verify.scores import score_responses
 
 
@@ -94,6 +94,14 @@ def reward_columns(config: VerifyConfig) -> tuple[str, ...]:
         column for name in plugin_rewards(config) for column in reward_arguments(name).columns
     ]
     return tuple(dict.fromkeys(columns))
+
+
+def needs_answers(config: VerifyConfig) -> bool:
+    """Whether the verifier, or a reward function that must get `answers`, needs reference answers.
+
+    The built-in verifiers do; the built-in extra rewards read only the response.
+    """
+    return not is_plugin(config.name) or any(map(requires_answers, plugin_rewards(config)))
 
 
 def score_extra_rewards(
