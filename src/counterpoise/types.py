@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,10 +28,12 @@ Floats = NDArray[np.float32]
 Columns = Mapping[str, Any]  # further columns of a problem's row, by name
 
 NO_COLUMNS: Columns = {}  # shared by all problems without columns
+ALL_COLUMNS = "*"  # among the names of columns to keep: every column that a row has
 
 
-class Message(NamedTuple):
-    """One message of a conversation.
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a conversation; `dict(message)` is its form in data files and in TRL.
 
     Example:
         Message("system", "Answer in one word.")
@@ -39,6 +41,12 @@ class Message(NamedTuple):
 
     role: str
     content: str
+
+    def keys(self) -> tuple[str, ...]:
+        return ("role", "content")
+
+    def __getitem__(self, name: str) -> str:
+        return {"role": self.role, "content": self.content}[name]
 
 
 Messages = tuple[Message, ...]

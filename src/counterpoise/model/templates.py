@@ -150,7 +150,7 @@ def prompt_messages(template_name: str, problem: Prompt | str) -> list[dict[str,
     prompt = Prompt("", problem, "") if isinstance(problem, str) else problem
     filled = prompt.rewrite(lambda text: fill_template(template_name, text))
     messages = filled.messages or (Message("user", filled.problem),)
-    return [message._asdict() for message in messages]
+    return [dict(message) for message in messages]
 
 
 def prompt_text(template_name: str, problem: Prompt | str) -> str:
@@ -164,8 +164,9 @@ def prompt_text(template_name: str, problem: Prompt | str) -> str:
     # What stands before the user's message in the template is its own system message.
     has_system = any(message.role == "system" for message in messages)
     rendered = [] if has_system else [template.text.removesuffix(last_message)]
-    for role, content in messages[:last_user]:
-        rendered.append(template.message.replace("{role}", role).replace("{content}", content))
+    for message in messages[:last_user]:
+        marked = template.message.replace("{role}", message.role)
+        rendered.append(marked.replace("{content}", message.content))
     rendered.append(last_message.replace("{problem}", messages[last_user].content))
     rendered += [message.content for message in messages[last_user + 1 :]]
     return "".join(rendered)
@@ -194,7 +195,7 @@ def encode_reply(
     reply_text = TEMPLATES[template_name].reply.replace("{problem}", reply)
     if TEMPLATES[template_name].chat:
         turns = [("user", "?"), ("assistant", RESPONSE_MARKER), ("user", reply)]
-        conversation = _render_chat(tokenizer, [Message(*turn)._asdict() for turn in turns])
+        conversation = _render_chat(tokenizer, [dict(Message(*turn)) for turn in turns])
         _, marker, reply_text = conversation.partition(RESPONSE_MARKER)
         if not marker:
             raise PoiseError(

@@ -15,6 +15,7 @@ from counterpoise.model.shapes import SHAPE_PREFIX
 from counterpoise.types import Prompt
 
 LONGEST_SHOWN = 1200  # characters of a prompt; a longer one is shortened in the middle
+TURN_TOKENS = 16  # a generous bound on the tokens with which a chat template frames a message
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
@@ -64,7 +65,15 @@ class PromptPreview:
 
     def count_too_long(self, limit: int) -> int:
         """How many prompts have more tokens than `limit`."""
-        return sum(len(self.encode(prompt)) > limit for prompt in self.prompts)
+        # A token is at least one byte, and a template adds no more to a prompt than the first one
+        # has tokens, and some for each message. Most prompts are short enough by this bound, and
+        # need not be encoded, which takes a second for a thousand.
+        added_tokens = len(self.encode(self.prompts[0]))
+        return sum(
+            _count_bytes(prompt) + added_tokens + TURN_TOKENS * len(prompt.messages) > limit
+            and len(self.encode(prompt)) > limit
+            for prompt in self.prompts
+        )
 
     def describe_first(self) -> list[str]:
         """The number of tokens of the first prompt, and its text with special tokens."""
@@ -73,6 +82,11 @@ class PromptPreview:
         head = f"first prompt   {len(token_ids):,} tokens, as the model reads it:"
         warnings = [self.warning] if self.warning else []
         return [head, *(f"  | {line}".rstrip() for line in shown.split("\n")), *warnings]
+
+
+def _count_bytes(prompt: Prompt) -> int:
+    texts = [message.content for message in prompt.messages] or [prompt.problem]
+    return sum(len(text.encode()) for text in texts)
 
 
 def shorten_middle(text: str, longest: int = LONGEST_SHOWN) -> str:

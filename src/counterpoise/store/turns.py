@@ -45,7 +45,7 @@ def turns_from_record(record: Mapping[str, Any]) -> tuple[Turn, ...]:
 
 
 def messages_to_records(messages: Messages) -> list[dict[str, str]]:
-    return [message._asdict() for message in messages]
+    return [dict(message) for message in messages]
 
 
 def messages_from_record(record: Mapping[str, Any]) -> Messages:

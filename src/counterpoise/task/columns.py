@@ -26,7 +26,7 @@ from typing import Any
 from counterpoise.errors import PoiseError, unknown_name
 from counterpoise.task.chat import conversation_text, parse_messages, split_final_turn
 from counterpoise.task.read_files import Record
-from counterpoise.types import NO_COLUMNS, Columns, Messages, Prompt
+from counterpoise.types import ALL_COLUMNS, NO_COLUMNS, Columns, Messages, Prompt
 from counterpoise.verify.math.boxed import extract_boxed
 
 PROMPT_COLUMNS = ("problem", "prompt", "messages", "conversations", "question", "query")
@@ -61,13 +61,16 @@ class FieldNames:
     answers_required: bool = True  # False: a reward function of the user's needs none
 
     def kept_columns(self, row: Mapping[str, Any]) -> Columns:
-        """The needed columns of a row; None for those that it lacks."""
-        return {name: row.get(name) for name in self.keep} if self.keep else NO_COLUMNS
+        """The columns of a generated problem that are needed; None for those that it lacks."""
+        if not self.keep:
+            return NO_COLUMNS
+        columns = dict(row) if ALL_COLUMNS in self.keep else {}
+        return columns | {name: row.get(name) for name in self.keep if name != ALL_COLUMNS}
 
     def check_columns_exist(self, present_fields: Collection[str], where: str) -> None:
         """Raise an error for a needed column that no record has."""
         for name in self.keep:
-            if name not in present_fields:
+            if name not in present_fields and name != ALL_COLUMNS:
                 raise PoiseError(
                     f"{where}: {unknown_name('column', name, present_fields)}, and a reward "
                     "function needs it: its parameters may be responses, answers, prompts and "

@@ -1,4 +1,4 @@
-r"""The `files` task (also called `jsonl`): problems from files on this machine.
+r"""The `files` task: problems from files on this machine (`jsonl` is its older name).
 
     {"id": "7", "problem": "What is 1 + 1?", "answer": "2"}
 

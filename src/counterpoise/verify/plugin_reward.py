@@ -97,15 +97,6 @@ def reward_arguments(name: str) -> RewardArguments:
     return RewardArguments(positional, keywords)
 
 
-def requires_answers(name: str) -> bool:
-    """Whether the function `name` cannot be called without reference answers."""
-    arguments, parameters = reward_arguments(name), plugins.load_plugin(name).signature.parameters
-    return bool(arguments.positional) or any(
-        source == ANSWERS and _is_required(parameters[parameter])
-        for parameter, source in arguments.keywords.items()
-    )
-
-
 def _positional_names(parameters: Sequence[Parameter]) -> tuple[str, ...]:
     """The names of the responses and answers parameters if both are positional; otherwise ()."""
     required = [parameter.name for parameter in parameters if _is_required(parameter)]

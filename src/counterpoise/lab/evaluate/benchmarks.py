@@ -18,7 +18,7 @@ from counterpoise.model.templates import AUTO
 from counterpoise.task import hub, jsonl
 from counterpoise.task.columns import ColumnRoles, FieldNames, final_answer, to_prompt
 from counterpoise.task.read_files import SUFFIXES, Record, to_json_value
-from counterpoise.types import Prompt
+from counterpoise.types import ALL_COLUMNS, Prompt
 
 ROLES = ("problem", "answer", "id")
 
@@ -160,7 +160,8 @@ def digest_problems(problems: Sequence[Prompt], keep: Sequence[str] = ()) -> str
     for prompt in problems:
         hasher.update("\x00".join((prompt.id, prompt.problem, prompt.answer, "")).encode())
         if keep:
-            columns = {name: prompt.columns.get(name) for name in keep}
+            names = prompt.columns if ALL_COLUMNS in keep else keep
+            columns = {name: prompt.columns.get(name) for name in names}
             hasher.update(repr(sorted(columns.items())).encode())
         if prompt.messages:
             hasher.update(repr(prompt.messages).encode())
