@@ -30,6 +30,7 @@ from counterpoise.microscope import monitor_sampling
 from counterpoise.microscope.monitor import Monitor
 from counterpoise.model.fit_memory import GENERAL_REMEDY, explain_out_of_memory
 from counterpoise.model.load import Policy, load_policy, save_policy
+from counterpoise.model.templates import check_chat_data, describe_omission
 from counterpoise.run import metrics
 from counterpoise.run.decline import describe_decline
 from counterpoise.run.heldout import evaluate_policy
@@ -103,6 +104,7 @@ def train(
     if policy.notice:
         observer.notify(policy.notice)
     task, benchmarks = load_problems(config), load_benchmarks(config.task.benchmarks)
+    task.announce(observer.notify)
     check_generic_texts(task.train, config.sample)
     prompts = encode_prompts(policy, task.train, config, observer)
     check_positions(policy, prompts, config.sample, observer.notify)
@@ -242,7 +244,10 @@ def encode_prompts(
     policy: Policy, prompts: Sequence[Prompt], config: RunConfig, observer: RunObserver
 ) -> list[EncodedPrompt]:
     """Training prompts with their tokens; prompts that are too long are left out with a notice."""
-    encoded = [(prompt, policy.encode(prompt.problem)) for prompt in prompts]
+    check_chat_data(config.model.template, policy.tokenizer, policy.name, prompts)
+    if warning := describe_omission(policy.template, policy.tokenizer, policy.name, prompts):
+        observer.notify(warning)
+    encoded = [(prompt, policy.encode(prompt)) for prompt in prompts]
     limit = config.sample.max_prompt_tokens
     short_enough = [(prompt, tokens) for prompt, tokens in encoded if len(tokens) <= limit]
     if dropped := len(encoded) - len(short_enough):

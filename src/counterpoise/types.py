@@ -13,8 +13,8 @@ by every forward pass but not trained: they have no log-probability, no advantag
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +28,28 @@ Floats = NDArray[np.float32]
 Columns = Mapping[str, Any]  # further columns of a problem's row, by name
 
 NO_COLUMNS: Columns = {}  # shared by all problems without columns
+ALL_COLUMNS = "*"  # among the names of columns to keep: every column that a row has
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a conversation; `dict(message)` is its form in data files and in TRL.
+
+    Example:
+        Message("system", "Answer in one word.")
+    """
+
+    role: str
+    content: str
+
+    def keys(self) -> tuple[str, ...]:
+        return ("role", "content")
+
+    def __getitem__(self, name: str) -> str:
+        return {"role": self.role, "content": self.content}[name]
+
+
+Messages = tuple[Message, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +62,25 @@ class Prompt:
 
     id: str
     problem: str
-    answer: str
+    answer: str  # "" where the data has none, which only a reward of the user's may accept
     solution: str = ""
     """A worked solution, where the task has one; only `poise warmup` reads it."""
     generic: str = ""
     """The problem without its particulars, where the task has such a text; anchors answer it."""
-    columns: Columns = field(default_factory=lambda: NO_COLUMNS, repr=False, hash=False)
-    """The columns of its data row that a plugin reward needs; None where a row lacks one."""
+    columns: Columns = field(default_factory=lambda: NO_COLUMNS, repr=False, compare=False)
+    """The columns of its data row, for reward functions of the user's: JSON values, and None where
+    a row lacks one. Two prompts with equal texts are equal, whatever their columns."""
+    messages: Messages = ()
+    """The conversation that the model continues, for chat data. `problem` is then its text without
+    the system prompt, for people, for comparing problems and for verifiers."""
+
+    def rewrite(self, rewrite_text: Callable[[str], str]) -> Prompt:
+        """The prompt with its problem, or the last user message of its conversation, rewritten."""
+        users = [i for i, message in enumerate(self.messages) if message.role == "user"]
+        messages = list(self.messages)
+        for last_user in users[-1:]:
+            messages[last_user] = Message("user", rewrite_text(messages[last_user].content))
+        return replace(self, problem=rewrite_text(self.problem), messages=tuple(messages))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,11 +137,18 @@ class Rollout:
     anchor: bool = False  # sampled from the prompt's generic text, trained with the full prompt
     turns: tuple[Turn, ...] = ()  # of an episode; see Response.turns
     columns: Columns = field(default_factory=lambda: NO_COLUMNS)  # Prompt.columns; not stored
+    messages: Messages = ()  # Prompt.messages
 
     @property
     def problem(self) -> Prompt:
         """The problem that it answers, for verifying it again."""
-        return Prompt(self.prompt_id, self.prompt, self.answer, columns=self.columns)
+        return Prompt(
+            self.prompt_id,
+            self.prompt,
+            self.answer,
+            columns=self.columns,
+            messages=self.messages,
+        )
 
     @property
     def observations(self) -> list[tuple[int, Ints]]:

@@ -16,7 +16,8 @@ TASKS = Registry(
     "task",
     {
         "word_problems": "counterpoise.task.word_problems:load",
-        "jsonl": "counterpoise.task.jsonl:load",
+        "files": "counterpoise.task.jsonl:load",
+        "jsonl": "counterpoise.task.jsonl:load",  # the same, by its name of version 0.2
         "hub": "counterpoise.task.hub:load",
         "reasoning_gym": "counterpoise.task.reasoning_gym:load",
     },

@@ -144,6 +144,13 @@ def test_every_turn_of_an_episode_is_counted() -> None:
 
 # -- problems -----------------------------------------------------------------------------------
 
+READ = "not checked    the model's weights"
+SHOWN = [
+    "columns        reading prompts from 'problem', answers from 'answer'",
+    "left out       no records",
+    "first prompt   9 tokens, as the model reads it:",
+    "  | <|user|>0 + 1 = ?<|assistant|>",
+]
 UNREAD = "not checked    the model's weights and tokenizer, and so the length of prompts"
 
 
@@ -161,8 +168,9 @@ def of_file(path: Path, *sets: str) -> RunConfig:
 
 def test_a_file_that_is_here_is_read(problems: Path) -> None:
     told = "task           mine: 40 problems to train on; 10 held out, 10 of them to judge by"
-    assert describe_problems(of_file(problems)) == [told, UNREAD]
-    assert describe_run(of_file(problems)).endswith(f"\n#   {told}\n#   {UNREAD}")
+    lines = describe_problems(of_file(problems))
+    assert lines == [told, *SHOWN, READ]
+    assert describe_run(of_file(problems)).endswith("\n#   " + "\n#   ".join(lines))
     with pytest.raises(PoiseError, match=r"mine\.jsonl:1: no field 'gold' .*task\.answer_field"):
         describe_problems(of_file(problems, "task.answer_field=gold"))
     with pytest.raises(PoiseError, match="40 training prompts cannot fill an iteration of 41"):
@@ -182,7 +190,7 @@ def test_files_that_are_not_here_are_named(problems: Path) -> None:
     )
     found = describe_problems(of_file(problems, f"task.benchmarks=['{gone}']"))
     assert found[0].startswith("task           mine: 40 problems")
-    assert found[1:] == [f"               {not_here}", UNREAD]
+    assert found[1:] == [f"               {not_here}", *SHOWN, READ]
 
 
 def test_a_benchmark_that_is_here_is_read(problems: Path) -> None:

@@ -59,7 +59,8 @@ def test_the_files_of_an_iteration_have_the_columns_of_the_schema(run: RunFolder
     episodes = run.read_config().task.environment != "none"
     absent = {"further", "anchor"} if episodes else {"turns"}
     lines = run.read_rollouts(1)
-    assert set().union(*lines) == {"schema", *schema.ROLLOUTS} - absent
+    # Only chat data has messages: tests/model/test_chat_data.py.
+    assert set().union(*lines) == {"schema", *schema.ROLLOUTS} - absent - {"messages"}
     expected = [*schema.TOKEN_COLUMNS, "displacement", "own", *expand_braces(COUPLING)]
     stored = [pq.read_schema(path).names for path in run.step_files("tokens").values()]
     assert stored

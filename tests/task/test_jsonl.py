@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from counterpoise.errors import PoiseError
-from counterpoise.task.jsonl import FieldNames, load
+from counterpoise.task.columns import FieldNames
+from counterpoise.task.jsonl import load
 from counterpoise.task.split_heldout import normalize_problem
 from counterpoise.types import NO_COLUMNS, Prompt
 from counterpoise.variants import TASKS
@@ -81,7 +82,10 @@ def test_solutions_end_in_a_box_that_the_verifier_reads(tmp_path, solution, kept
         (b"[1]", r":1: not an object"),
         (b'{"id": 1, "answer": 2}', r":1: no field 'problem' .*task\.problem_field"),
         (b'{"id": 1, "problem": "p"}', r":1: no field 'answer' \(fields: id, problem\)"),
-        (b'{"problem": "p", "answer": 2}', r":1: no field 'id' .*task\.id_field"),
+        (
+            b'{"problem": "p", "answer": 2, "id": 1}\n{"problem": "q", "answer": 2}',
+            r":2: no field 'id' .*task\.id_field",
+        ),
         (b'{"id": 1, "problem": " ", "answer": 2}', r":1: field 'problem' is empty"),
         (b'{"id": 1, "problem": "p", "answer": ""}', r":1: field 'answer' is empty"),
         (b'{"id": 1, "problem": "p", "answer": null}', r":1: field 'answer' is neither"),
@@ -101,7 +105,7 @@ def test_faults_name_file_and_line(tmp_path, content, message):
 def test_missing_files_and_folders(tmp_path):
     with pytest.raises(PoiseError, match="no such file"):
         load(str(tmp_path / "none.jsonl"))
-    with pytest.raises(PoiseError, match="a folder"):
+    with pytest.raises(PoiseError, match=r"a folder without \.jsonl, \.json or \.parquet files"):
         load(str(tmp_path))
     with pytest.raises(PoiseError, match=r"task\.path"):
         TASKS.load("jsonl")("")
@@ -161,16 +165,18 @@ def test_the_generic_text_of_a_problem_is_kept_for_anchors(tmp_path):
     assert [p.generic for p in renamed] == ["Hi?", ""]
 
 
-def test_columns_are_kept_where_they_are_asked_for(tmp_path):
+def test_all_columns_are_kept(tmp_path):
     rows = [{**row, "marks": [0.50, 1], "level": k} for k, row in enumerate(records(3))]
     del rows[1]["marks"]
     path = write(tmp_path / "a.jsonl", rows)
     kept = load(path, heldout=0, fields=FieldNames(keep=("marks", "level"))).train
     marks = [[0.5, 1], None, [0.5, 1]]
-    assert [p.columns for p in kept] == [{"marks": m, "level": k} for k, m in enumerate(marks)]
+    assert [p.columns for p in kept] == [
+        {**row, "marks": m} for row, m in zip(rows, marks, strict=True)
+    ]
     bare = load(path, heldout=0).train
-    assert all(p.columns is NO_COLUMNS for p in bare)  # one for all of them
-    assert [replace(p, columns=NO_COLUMNS) for p in kept] == bare
+    assert [p.columns for p in bare] == [p.columns for p in kept]
+    assert [replace(p, columns=NO_COLUMNS) for p in kept] == bare  # columns are not compared
     assert len({hash(p) for p in kept}) == 3
 
 

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 def contamination(
     train: Annotated[
         Path,
-        typer.Option("--train", "-t", help="The training file: JSON Lines with one problem each."),
+        typer.Option("--train", "-t", help="The training file: JSON lines, JSON or parquet."),
     ],
     bench: Annotated[
         list[str] | None,
         typer.Option(
             "--bench",
             "-b",
-            help="Benchmarks: JSON Lines files, or names of files in --data; one or more.",
+            help="Benchmarks: files like those, or names of files in --data; one or more.",
         ),
     ] = None,
     # An option takes one value, so the files that a shell expands after the first end up here.
@@ -95,7 +95,7 @@ def contamination(
 
 def benchmark_files(names: Sequence[str], data: Path | None) -> list[Path]:
     """The files that --bench names: files themselves, or benchmarks in the folder --data."""
-    from counterpoise.lab.evaluate.benchmarks import BENCHMARKS
+    from counterpoise.lab.evaluate.benchmarks import BENCHMARKS, find_file
 
     if not names:
         raise PoiseError(
@@ -106,8 +106,9 @@ def benchmark_files(names: Sequence[str], data: Path | None) -> list[Path]:
     files = []
     for name in (piece for text in names for piece in text.split(",") if piece):
         benchmark = BENCHMARKS.get(name)
-        path = data / (benchmark.file if benchmark else f"{name}.jsonl")
-        files.append(Path(name) if not path.exists() and Path(name).is_file() else path)
+        expected = data / (benchmark.file if benchmark else f"{name}.jsonl")
+        path = find_file(expected.stem, data)
+        files.append(path or (Path(name) if Path(name).is_file() else expected))
     return files
 
 

@@ -100,8 +100,9 @@ def evaluate(
 
     Problems of aime24, aime25, amc23 and amc83 get 32 responses each (avg@32), those of
     olympiadbench, minerva, math500, gsm8k and math one (pass@1), at temperature 0.6 and top-p 0.95.
-    Any other NAME is NAME.jsonl of --data. Results are written problem by problem: the same
-    command continues where it stopped, and further models or benchmarks are added to the folder.
+    Any other NAME is NAME.jsonl, .json or .parquet of --data. Results are written problem by
+    problem: the same command continues where it stopped, and further models or benchmarks are added
+    to the folder.
 
     - `poise eval out/before out/after --data data --out out/eval`
     - `poise eval embedded --bench gsm8k --data data --limit 100`

@@ -56,7 +56,8 @@ def verify_check(
     import json
 
     from counterpoise.lab.verifier_audit.measure import audit_verifier, tallies_to_data
-    from counterpoise.task.jsonl import FieldNames, read_problems
+    from counterpoise.task.columns import FieldNames
+    from counterpoise.task.jsonl import read_problems
 
     results: dict[str, dict[str, Any]] = {}
     fields = FieldNames(remedy="name it '{role}'")

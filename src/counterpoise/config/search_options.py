@@ -44,6 +44,9 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "train_files": ("task.path",),
     "val_files": ("task.heldout_path",),
     "prompt_key": ("task.problem_field",),
+    "messages": ("task.problem_field",),
+    "ground_truth": ("task.answer_field",),
+    "parquet": ("task.path", "task.name"),
     "multi_turn": ("task.environment", "task.turns"),
     # sampling
     "num_generations": ("sample.group_size",),

@@ -92,15 +92,19 @@ class TaskConfig:
     )
     heldout: int = option(
         256,
-        "number of held-out problems; for jsonl without heldout_path, they are split off the "
+        "number of held-out problems; for files without heldout_path, they are split off the "
         "training file",
         at_least=0,
     )
-    path: str = option("", "jsonl: path of the file; hub: dataset id or folder")
-    heldout_path: str = option("", "jsonl: file of held-out problems")
+    path: str = option(
+        "",
+        "files: a file of JSON lines, JSON or parquet, or a folder of them; hub: dataset id or "
+        "folder",
+    )
+    heldout_path: str = option("", "files: file of held-out problems")
     benchmarks: list[str] = option(
         [],
-        "JSONL files of benchmarks that the model will be evaluated on later: the run warns if "
+        "files of benchmarks that the model will be evaluated on later: the run warns if "
         "their problems are among its training prompts",
     )
     train_split: str = option("train", "hub: split to train on")
@@ -108,17 +112,28 @@ class TaskConfig:
         "",
         "hub: split to evaluate on; if empty, `heldout` records are split off the training split",
     )
-    problem_field: str = option("problem", "jsonl, hub: name of the field that holds the problem")
-    answer_field: str = option("answer", "jsonl, hub: name of the field that holds the answer")
-    id_field: str = option("id", "jsonl, hub: name of the field that holds the id")
+    problem_field: str = option(
+        "problem",
+        "files, hub: column that holds the problem, as text or as chat messages; at its default, "
+        "prompt, messages, conversations, question and query are recognised too",
+    )
+    answer_field: str = option(
+        "answer",
+        "files, hub: column that holds the answer, with a dot for a field in a column; at its "
+        "default, reward_model.ground_truth, ground_truth, final_answer, expected_answer, target, "
+        "solution and the last turn of messages are recognised too",
+    )
+    id_field: str = option(
+        "id", "files, hub: column that holds the id; row numbers if there is none"
+    )
     solution_field: str = option(
         "solution",
-        "jsonl, hub: name of the field that holds the worked solution, if there is one; used by "
+        "files, hub: column that holds the worked solution, if there is one; used by "
         "`poise warmup`",
     )
     generic_field: str = option(
         "generic",
-        "jsonl, hub: name of the field that holds the problem's generic text, if there is one; "
+        "files, hub: column that holds the problem's generic text, if there is one; "
         "used by sample.anchors",
     )
     dataset: str = option("", "reasoning_gym: name of the dataset")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -93,8 +94,8 @@ def serl(
             truncate_row(view.rows[i], view.rows[i].content.turns[turn].action[1]) for i in indices
         ]
         prompts = [
-            FEEDBACK_TEMPLATE.format(
-                problem=row.content.prompt, feedback=row.content.turns[turn].feedback
+            row.content.problem.rewrite(
+                partial(add_feedback, feedback=row.content.turns[turn].feedback)
             )
             for row in rows
         ]
@@ -109,6 +110,11 @@ def serl(
                 teacher_T[action_span], view.logprobs[i][action_span], row.sign, lam, clip
             )
     return row_weights
+
+
+def add_feedback(problem: str, feedback: str) -> str:
+    """The problem's text with the environment's feedback after it."""
+    return FEEDBACK_TEMPLATE.format(problem=problem, feedback=feedback)
 
 
 def rows_with_feedback(rows: Sequence[Row], turn: int) -> list[int]:

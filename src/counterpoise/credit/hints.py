@@ -8,6 +8,7 @@ SDPG's code says the same thing in two sentences.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from counterpoise.model.load import Policy
 from counterpoise.types import Ints, Row
@@ -17,9 +18,14 @@ HINT_TEMPLATE = "{problem}\nThe answer is {answer}."
 
 def hinted_prompts(policy: Policy, rows: Sequence[Row]) -> list[Ints]:
     """The prompt of every row with the reference answer added, encoded."""
-    questions = [(row.content.prompt, row.content.answer) for row in rows]
+    problems = [row.content.problem for row in rows]
     encoded_prompts = {
-        (problem, answer): policy.encode(HINT_TEMPLATE.format(problem=problem, answer=answer))
-        for problem, answer in dict.fromkeys(questions)
+        problem: policy.encode(problem.rewrite(partial(add_hint, answer=problem.answer)))
+        for problem in dict.fromkeys(problems)
     }
-    return [encoded_prompts[problem_and_answer] for problem_and_answer in questions]
+    return [encoded_prompts[problem] for problem in problems]
+
+
+def add_hint(problem: str, answer: str) -> str:
+    """The problem's text with the answer after it."""
+    return HINT_TEMPLATE.format(problem=problem, answer=answer)

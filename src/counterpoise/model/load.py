@@ -30,7 +30,7 @@ from counterpoise.model.families import check_architecture, fast_path_refusal
 from counterpoise.model.general import GeneralDecoder
 from counterpoise.model.shapes import SHAPE_PREFIX, random_model, shape_config
 from counterpoise.model.smollm2 import smollm2_folder
-from counterpoise.types import Ints
+from counterpoise.types import Ints, Prompt
 
 EMBEDDED_FOLDER = Path(__file__).parents[1] / "assets" / "embedded"
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")  # as owner/name; anything else is a path
@@ -71,8 +71,11 @@ class Policy:
             "and there are no CUDA graphs, so it is slower"
         )
 
-    def encode(self, problem: str) -> Ints:
-        """The tokens of the prompt for a problem."""
+    def encode(self, problem: Prompt | str) -> Ints:
+        """The tokens of the prompt for a problem; of chat data, with its system prompt and turns.
+
+        A text is a problem without a conversation.
+        """
         prompt_ids = templates.encode_prompt(self.template, self.tokenizer, problem)
         return np.array(prompt_ids, dtype=np.int32)
 

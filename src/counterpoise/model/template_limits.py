@@ -3,7 +3,7 @@
 A chat template is a program that came with the model. transformers renders it in jinja2's sandbox,
 which forbids what is unsafe and cuts a single `range` at 100,000, but not loops inside loops, nor
 texts multiplied to gigabytes: such a template would hang or kill the run. So every template first
-renders two short conversations in a process with CPU_SECONDS of computing time and MEMORY_BYTES of
+renders short conversations in a process with CPU_SECONDS of computing time and MEMORY_BYTES of
 memory (`template_worker.py`; about 0.2 s once for each template). Problems have about the length of
 these conversations, so a template that stays within the limits here also does so in the run.
 """
@@ -25,6 +25,7 @@ MEMORY_BYTES = 2**30
 PROBLEM = "How many pens does Ana have? " * 40
 CONVERSATIONS = [
     [{"role": "user", "content": PROBLEM}],
+    [{"role": "system", "content": PROBLEM}, {"role": "user", "content": PROBLEM}],
     [
         {"role": "user", "content": PROBLEM},
         {"role": "assistant", "content": PROBLEM},

@@ -8,19 +8,26 @@ r"""Prompt templates: how a problem becomes a prompt. Results compare only under
 
 Training (`model.template`) and `poise eval --template` accept these names. A new template is one
 entry of TEMPLATES.
+
+A problem that is a conversation keeps its system prompt and its turns: chat templates render all
+its messages, `qwen-math` puts its own system message only where there is none, and `boxed` writes
+the texts one below the other. What a template adds to a problem goes to the user's last message.
+A last turn of the assistant is the beginning of the response.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from counterpoise.errors import PoiseError, first_line, unknown_name
 from counterpoise.model.template_limits import check_template_ends
+from counterpoise.types import Message, Prompt
 
 AUTO = "auto"
 BOXED_REQUEST = "Please reason step by step, and put your final answer within \\boxed{}."
+CHATML_MESSAGE = "<|im_start|>{role}\n{content}<|im_end|>\n"
 CHATML_TURN = "<|im_start|>user\n{problem}<|im_end|>\n<|im_start|>assistant\n"
 TRAINING_REMEDY = "set model.template="  # how training sets a template; other commands differ
 RESPONSE_MARKER = "=RESPONSE="  # finds where a chat template puts a response
@@ -37,6 +44,8 @@ class Template:
     text: str = "{problem}"  # the user's message in a chat, else the whole prompt
     chat: bool = True  # whether the tokenizer's chat template is put around it
     reply: str = ""  # without a chat template: the text between two responses
+    message: str = "{content}\n"  # without one: a message of a conversation before the last
+    last_message: str = ""  # the end of `text` that replaces a user's last message; "": all of it
     required_tokens: tuple[str, ...] = ()  # special tokens that the tokenizer must know
     end_tokens: tuple[str, ...] = ()  # tokens that end a response, in addition to the model's own
 
@@ -53,6 +62,8 @@ TEMPLATES = {
         f"<|im_start|>system\n{BOXED_REQUEST}<|im_end|>\n{CHATML_TURN}",
         chat=False,
         reply=f"\n{CHATML_TURN}",
+        message=CHATML_MESSAGE,
+        last_message=CHATML_TURN,
         required_tokens=("<|im_start|>", "<|im_end|>"),
         end_tokens=("<|im_end|>", "<|endoftext|>"),
     ),
@@ -83,19 +94,94 @@ def resolve_template(
     return template_name
 
 
+def check_chat_data(
+    template_name: str,
+    tokenizer: Any,
+    model: str,
+    prompts: Iterable[Prompt],
+    remedy: str = TRAINING_REMEDY,
+) -> None:
+    """Refuse conversations if the tokenizer has no chat template, unless a template was named.
+
+    `template_name` is the option's value, before "auto" is resolved: plain text without roles is
+    not what chat data was made for, so it has to be asked for.
+    """
+    if template_name == AUTO and not tokenizer.chat_template:
+        for prompt in prompts:
+            if prompt.messages:
+                raise PoiseError(
+                    f"the prompts are chat messages, and model '{model}' has no chat template: "
+                    f"choose a chat model, or {remedy}boxed, which joins the messages to plain text"
+                )
+
+
+def describe_omission(
+    template_name: str, tokenizer: Any, model: str, prompts: Iterable[Prompt]
+) -> str:
+    """A warning if the tokenizer's chat template leaves out a message of the first conversation.
+
+    Some templates have no place for a system prompt and drop it without an error. Turns of the
+    assistant are not compared: templates that cut reasoning out of earlier turns mean to.
+    """
+    prompt = next((prompt for prompt in prompts if prompt.messages), None)
+    if prompt is None or not TEMPLATES[template_name].chat:
+        return ""
+    rendered = _render_chat(tokenizer, prompt_messages(template_name, prompt))
+    omitted_roles = [
+        message.role
+        for message in prompt.messages
+        if message.role in ("system", "user") and message.content.strip() not in rendered
+    ]
+    if not omitted_roles:
+        return ""
+    return (
+        f"WARNING: the chat template of model '{model}' leaves out the {omitted_roles[0]} message "
+        f"of prompt '{prompt.id}': put it into the user's message, or {TRAINING_REMEDY}boxed"
+    )
+
+
 def fill_template(template_name: str, problem: str) -> str:
     """The user's message of a chat, or the whole prompt, for a problem."""
     return TEMPLATES[template_name].text.replace("{problem}", problem)
 
 
-def encode_prompt(template_name: str, tokenizer: Any, problem: str) -> list[int]:
+def prompt_messages(template_name: str, problem: Prompt | str) -> list[dict[str, str]]:
+    """The messages that a chat template renders for a problem."""
+    prompt = Prompt("", problem, "") if isinstance(problem, str) else problem
+    filled = prompt.rewrite(lambda text: fill_template(template_name, text))
+    messages = filled.messages or (Message("user", filled.problem),)
+    return [dict(message) for message in messages]
+
+
+def prompt_text(template_name: str, problem: Prompt | str) -> str:
+    """The whole prompt for a problem, with a template that is no chat template."""
+    if isinstance(problem, str) or not problem.messages:
+        text = problem if isinstance(problem, str) else problem.problem
+        return fill_template(template_name, text)
+    template, messages = TEMPLATES[template_name], problem.messages
+    last_user = max(i for i, message in enumerate(messages) if message.role == "user")
+    last_message = template.last_message or template.text
+    # What stands before the user's message in the template is its own system message.
+    has_system = any(message.role == "system" for message in messages)
+    rendered = [] if has_system else [template.text.removesuffix(last_message)]
+    for message in messages[:last_user]:
+        marked = template.message.replace("{role}", message.role)
+        rendered.append(marked.replace("{content}", message.content))
+    rendered.append(last_message.replace("{problem}", messages[last_user].content))
+    rendered += [message.content for message in messages[last_user + 1 :]]
+    return "".join(rendered)
+
+
+def encode_prompt(template_name: str, tokenizer: Any, problem: Prompt | str) -> list[int]:
     """The tokens of a prompt, for a name from `resolve_template`."""
-    template, prompt_text = TEMPLATES[template_name], fill_template(template_name, problem)
+    template = TEMPLATES[template_name]
     if template.chat:
-        prompt_text = _render_chat(tokenizer, [("user", prompt_text)])
+        rendered = _render_chat(tokenizer, prompt_messages(template_name, problem))
+    else:
+        rendered = prompt_text(template_name, problem)
     # Chat templates and templates with required tokens already contain their special tokens.
     is_plain = not template.chat and not template.required_tokens
-    prompt_ids: list[int] = tokenizer.encode(prompt_text, add_special_tokens=is_plain)
+    prompt_ids: list[int] = tokenizer.encode(rendered, add_special_tokens=is_plain)
     return prompt_ids
 
 
@@ -109,7 +195,7 @@ def encode_reply(
     reply_text = TEMPLATES[template_name].reply.replace("{problem}", reply)
     if TEMPLATES[template_name].chat:
         turns = [("user", "?"), ("assistant", RESPONSE_MARKER), ("user", reply)]
-        conversation = _render_chat(tokenizer, turns)
+        conversation = _render_chat(tokenizer, [dict(Message(*turn)) for turn in turns])
         _, marker, reply_text = conversation.partition(RESPONSE_MARKER)
         if not marker:
             raise PoiseError(
@@ -122,12 +208,15 @@ def encode_reply(
     return reply_ids
 
 
-def _render_chat(tokenizer: Any, turns: Sequence[tuple[str, str]]) -> str:
-    """The text of (role, content) messages as the tokenizer's chat template renders them."""
-    messages = [{"role": role, "content": content} for role, content in turns]
+def _render_chat(tokenizer: Any, messages: Sequence[dict[str, str]]) -> str:
+    """The text of the messages as the tokenizer's chat template renders them."""
+    is_begun = messages[-1]["role"] == "assistant"  # then the response continues this message
     try:
         chat_text: str = tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True
+            messages,
+            tokenize=False,
+            add_generation_prompt=not is_begun,
+            continue_final_message=is_begun,
         )
     except Exception as fault:  # a template is a program, and may raise anything
         raise PoiseError(

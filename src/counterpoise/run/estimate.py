@@ -16,7 +16,8 @@
 These are estimates: attention workspaces and allocator overhead come on top.
 
 Problem files on this machine are read, so that errors in them are found now; missing files are
-named. Nothing is downloaded and no model is loaded; the output says what was not checked.
+named. The first prompt is shown if the tokenizer is on this machine. Nothing is downloaded and no
+weights are loaded; the output says what was not checked.
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ from counterpoise.config import RunConfig
 from counterpoise.config.load import to_toml
 from counterpoise.errors import PoiseError, first_line
 from counterpoise.plugins import display_name
+from counterpoise.run.first_prompt import PromptPreview, check_prompts_left, find_tokenizer
 from counterpoise.sample.positions import describe_overflow
 from counterpoise.task.contamination.training_overlap import load_benchmarks
-from counterpoise.task.load import check_enough_prompts, load_problems
+from counterpoise.task.load import FILE_TASKS, check_enough_prompts, load_problems
+from counterpoise.task.prompts import Task
 
 if TYPE_CHECKING:
     import torch
@@ -253,43 +256,55 @@ def describe_problems(config: RunConfig) -> list[str]:
     """Lines about the problems and what was not checked; errors in files that exist are raised."""
     task = config.task
     problem_files = [
-        file for file in (task.path, task.heldout_path) if file and task.name == "jsonl"
+        file for file in (task.path, task.heldout_path) if file and task.name in FILE_TASKS
     ]
     missing_files = [file for file in (*problem_files, *task.benchmarks) if not Path(file).exists()]
     # Loaded only for the errors that this raises.
     load_benchmarks([file for file in task.benchmarks if file not in missing_files])
     task_lines = [f"{file} does not exist: the run would fail" for file in missing_files]
     unchecked = ["the model's weights and tokenizer, and so the length of prompts"]
+    further_lines: list[str] = []
     if task.name == "hub" and task.path:
         task_lines.insert(0, f"{task.path}, by the package `datasets`")
         unchecked.insert(0, "the dataset and its fields")
     elif set(problem_files) & set(missing_files):
         unchecked.insert(0, "the problems")
     else:
-        task_lines.insert(0, _describe_problem_counts(config))
+        problems = _load_described_problems(config)
+        task_lines.insert(0, _describe_problem_counts(config, problems))
+        tokenizer = find_tokenizer(config.model.name)
+        further_lines = _describe_prompts(config, problems, tokenizer)
+        if tokenizer is not None:
+            unchecked = ["the model's weights"]
     labels = ["task", *[""] * (len(task_lines) - 1)]
     labelled_lines = [
         f"{label:<15}{task_line}" for label, task_line in zip(labels, task_lines, strict=True)
     ]
-    return [*labelled_lines, f"not checked    {'; '.join(unchecked)}"]
+    return [*labelled_lines, *further_lines, f"not checked    {'; '.join(unchecked)}"]
 
 
-def _describe_problem_counts(config: RunConfig) -> str:
-    """Count the problems.
+def _is_generated(config: RunConfig) -> bool:
+    return config.task.name in ("word_problems", "reasoning_gym")
 
-    Files are read completely. Of generated problems only one is made, which is enough to find a
-    wrong name or a missing package.
-    """
+
+def _load_described_problems(config: RunConfig) -> Task:
+    """The problems of files, read completely, or one of those that are generated, which is enough
+    to find a wrong name or a missing package."""
     task = config.task
-    is_generated = task.name in ("word_problems", "reasoning_gym")
-    config_to_load = (
-        replace(config, task=replace(task, size=1, heldout=0)) if is_generated else config
-    )
-    problems = load_problems(config_to_load)
+    if _is_generated(config):
+        config = replace(config, task=replace(task, size=1, heldout=0))
+    problems = load_problems(config)
     if config.sample.anchors:
         from counterpoise.sample.anchors import check_generic_texts
 
         check_generic_texts(problems.train, config.sample)
+    return problems
+
+
+def _describe_problem_counts(config: RunConfig, problems: Task) -> str:
+    """Count the problems."""
+    task = config.task
+    is_generated = _is_generated(config)
     num_train, num_heldout = len(problems.train), len(problems.heldout)
     if is_generated:
         num_train, num_heldout = task.size, task.heldout
@@ -300,3 +315,18 @@ def _describe_problem_counts(config: RunConfig) -> str:
         f"{problems.name}: {num_train:,} problems to train on{origin}; {num_heldout:,} held out, "
         f"{num_evaluated:,} of them to judge by"
     )
+
+
+def _describe_prompts(config: RunConfig, problems: Task, tokenizer: Any | None) -> list[str]:
+    """Lines about the columns that were read, the records left out and the first prompt."""
+    lines = [f"columns        {problems.columns_line}"] if problems.columns_line else []
+    preview = None if tokenizer is None else PromptPreview(config, tokenizer, problems.train)
+    if problems.columns_line:
+        limit = config.sample.max_prompt_tokens
+        left_out = [f"{problems.repeats:,} repeat a held-out problem"] if problems.repeats else []
+        too_long = preview.count_too_long(limit) if preview else 0
+        if too_long:
+            left_out.append(f"{too_long:,} longer than sample.max_prompt_tokens={limit}")
+        lines.append(f"left out       {'; '.join(left_out) or 'no records'}")
+        check_prompts_left(len(problems.train) - too_long, too_long, config)
+    return [*lines, *(preview.describe_first() if preview else ())]

@@ -69,7 +69,7 @@ def evaluate_policy(
     seeds_PG = [
         [seed_for(seed, "evaluate", p, g) for g in range(samples)] for p in range(len(prompts))
     ]
-    encoded_prompts = [(prompt, sampler.policy.encode(prompt.problem)) for prompt in prompts]
+    encoded_prompts = [(prompt, sampler.policy.encode(prompt)) for prompt in prompts]
     responses = sample_responses(
         sampler.policy, encoded_prompts, seeds_PG, config, sampler.sample, sampler.episodes
     )

@@ -16,7 +16,7 @@ import numpy as np
 from counterpoise.batch.compose import compose
 from counterpoise.config import RunConfig
 from counterpoise.plugins import display_name, is_plugin
-from counterpoise.task.load import load_problems
+from counterpoise.task.load import FILE_TASKS, load_problems
 from counterpoise.types import Prompt, Rollout, Row
 from counterpoise.variants import COMPOSERS, VERIFIERS
 from counterpoise.verify.extra_rewards import plugin_rewards
@@ -79,7 +79,7 @@ def _try_reward(reward_name: str, prompts: Sequence[Prompt], *, is_extra: bool) 
 def load_first_problems(config: RunConfig) -> Sequence[Prompt]:
     """A few training problems; none if they are not on this machine."""
     task = config.task
-    if task.name == "hub" or (task.name == "jsonl" and not Path(task.path).is_file()):
+    if task.name == "hub" or (task.name in FILE_TASKS and not Path(task.path).exists()):
         return ()
     small_task = replace(task, size=NUM_TRIAL_PROBLEMS, heldout=0, heldout_path="")
     return load_problems(replace(config, task=small_task)).train[:NUM_TRIAL_PROBLEMS]

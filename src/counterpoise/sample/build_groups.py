@@ -46,6 +46,7 @@ def build_groups(
                     anchor=anchor,
                     turns=response.turns,
                     columns=prompt.columns,
+                    messages=prompt.messages,
                 )
                 for response, extra_rewards, anchor in zip(
                     responses, extra_rewards_G, _anchor_flags(anchors, len(responses)), strict=True

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from counterpoise.errors import PoiseError
-from counterpoise.store.turns import turns_from_record
+from counterpoise.store.turns import messages_from_record, turns_from_record
 from counterpoise.types import Group, Rollout
 
 REQUIRED_FIELDS = ("group", "prompt_id", "reward", "prompt_tokens", "response_tokens")
@@ -97,4 +97,5 @@ def _make_rollout(record: dict[str, Any]) -> Rollout:
         },
         anchor=bool(record.get("anchor", False)),
         turns=turns_from_record(record),
+        messages=messages_from_record(record),
     )

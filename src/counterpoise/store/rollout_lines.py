@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from counterpoise.store.turns import turns_to_records
+from counterpoise.store.turns import messages_to_records, turns_to_records
 from counterpoise.types import Group, Rollout
 
 SCHEMA = 1
@@ -55,6 +55,8 @@ def _encode_fields(rollout: Rollout, group: str) -> str:
         record["anchor"] = True
     if rollout.turns:
         record["turns"] = turns_to_records(rollout.turns)
+    if rollout.messages:
+        record["messages"] = messages_to_records(rollout.messages)
     return _encode(record)[:-1]
 
 

@@ -8,7 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoise.store.turns import turns_from_record, turns_to_records
+from counterpoise.store.turns import (
+    messages_from_record,
+    messages_to_records,
+    turns_from_record,
+    turns_to_records,
+)
 from counterpoise.types import Rollout, Row
 
 # "scored" holds the trainer's log-probabilities, "weights" the token weights; a row may lack both.
@@ -52,6 +57,7 @@ def rows_to_tensors(rows: list[Row]) -> tuple[list[dict[str, Any]], dict[str, Te
                 "further": dict(rollout.extra_rewards),
                 "anchor": rollout.anchor,
                 "turns": turns_to_records(rollout.turns),
+                "messages": messages_to_records(rollout.messages),
                 "lengths": {
                     array_name: None if array is None else len(array)
                     for array_name, array in arrays.items()
@@ -90,10 +96,11 @@ def rows_from_tensors(records: list[dict[str, Any]], tensors: dict[str, Tensor])
                 field: arrays[field]
                 for field in ("prompt_tokens", "response_tokens", "sampled_logprobs")
             },
-            # Checkpoints of older versions lack these three.
+            # Checkpoints of older versions lack these four.
             extra_rewards=record.get("further", {}),
             anchor=record.get("anchor", False),
             turns=turns_from_record(record),
+            messages=messages_from_record(record),
         )
         rows.append(
             Row(

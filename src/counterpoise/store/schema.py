@@ -201,6 +201,7 @@ ROLLOUTS: Fields = {
     "further": "other rewards by name, if any",
     "anchor": "true for anchors only",
     "turns": "of an episode: start, told, action, feedback",
+    "messages": "of a chat prompt: role, content",
     "prompt_tokens": "",
     "response_tokens": "the policy's own",
     "sampled_logprobs": "six digits",

@@ -4,20 +4,22 @@ r"""The `hub` task: a dataset of the Hugging Face hub, or a local folder, read b
     path = "data/my_problems"                       a folder of .jsonl, .csv or .parquet files,
                                                     or one written by `save_to_disk`
 
-Rows need a problem and an answer column; without an id column the row number is the id. Further
-columns are kept if a reward function of the user needs them. Held-out problems come from a second
-split, or are taken out of the training split by `split_heldout.hold_out`.
+Columns are recognised as those of files are (columns.py); without an id column the row number is
+the id. All columns are kept for reward functions. Held-out problems come from a second split, or
+are taken out of the training split by `split_heldout.hold_out`.
 Offline (HF_HUB_OFFLINE=1) a hub dataset must be in the local cache. No code of a dataset is run.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from counterpoise.errors import PoiseError
-from counterpoise.task.jsonl import DEFAULT_FIELDS, FieldNames, to_prompt
+from counterpoise.task.columns import DEFAULT_FIELDS, FieldNames, look_up, read_prompts
 from counterpoise.task.prompts import Task
+from counterpoise.task.read_files import Record, to_json_value
 from counterpoise.task.split_heldout import drop_heldout_texts, hold_out
 from counterpoise.types import Prompt
 
@@ -35,35 +37,42 @@ def load(
         raise PoiseError("the hub task needs a dataset: set task.path to a hub id or a folder")
     if heldout_split == train_split:
         raise PoiseError(f"task.train_split and task.heldout_split are both '{train_split}'")
-    prompts = read_split(path, train_split, fields)
+    prompts, columns_line = read_split(path, train_split, fields)
     if heldout_split:
-        heldout_prompts = read_split(path, heldout_split, fields)
-        return Task(path, drop_heldout_texts(prompts, heldout_prompts, path), heldout_prompts)
-    train, heldout_prompts = hold_out(prompts, heldout, path)
-    return Task(path, train, heldout_prompts)
+        heldout_prompts, _ = read_split(path, heldout_split, fields)
+        train = drop_heldout_texts(prompts, heldout_prompts, path)
+        repeats = len(prompts) - len(train)
+    else:
+        train, heldout_prompts = hold_out(prompts, heldout, path)
+        repeats = len(prompts) - len(train) - len(heldout_prompts)
+    return Task(path, train, heldout_prompts, columns_line, repeats)
 
 
-def read_split(path: str, split: str, fields: FieldNames) -> list[Prompt]:
-    """The rows of one split as prompts."""
+def read_split(path: str, split: str, fields: FieldNames) -> tuple[list[Prompt], str]:
+    """(the rows of one split as prompts, a line that says which columns were read)."""
     rows = open_split(path, split)
     columns = rows.column_names
     for role, name in (("problem", fields.problem), ("answer", fields.answer)):
-        if name not in columns:
+        is_default = name == getattr(DEFAULT_FIELDS, role)
+        if not is_default and name.partition(".")[0] not in columns:
             raise PoiseError(
                 f"{path}: no column '{name}' (columns: {', '.join(columns)}); set task.{role}_field"
             )
-    fields.check_columns_exist(columns, path)
-    prompts = []
-    for index, row in enumerate(rows):
-        row_id = row[fields.id] if fields.id in columns else index
-        record = {**row, fields.id: f"{split}/{row_id}"}
-        where = f"{path} [{split}] row {index}"
-        prompts.append(to_prompt(record, where, fields, fields.kept_columns(row)))
-    if len({prompt.id for prompt in prompts}) < len(prompts):
+    records = [
+        Record(f"{path} [{split}] row {row}", str(row), to_json_value(values), row + 1)
+        for row, values in enumerate(rows)
+    ]
+    if not records:
+        raise PoiseError(f"{path}: no rows in its split '{split}'")
+    if fields.id not in columns:
+        fields = replace(fields, id="")  # row numbers
+    ids = [look_up(record.values, fields.id) for record in records]
+    if fields.id and len(set(map(str, ids))) < len(ids):
         raise PoiseError(
             f"{path}: column '{fields.id}' repeats values; set task.id_field to another"
         )
-    return prompts
+    prompts, columns_line = read_prompts(records, fields, path)
+    return [replace(prompt, id=f"{split}/{prompt.id}") for prompt in prompts], columns_line
 
 
 def open_split(path: str, split: str) -> Any:

@@ -8,22 +8,29 @@ from dataclasses import asdict
 
 from counterpoise.config import RunConfig, TaskConfig
 from counterpoise.errors import PoiseError
-from counterpoise.task.jsonl import FieldNames
+from counterpoise.task.columns import FieldNames
 from counterpoise.task.prompts import Task
 from counterpoise.variants import TASKS
-from counterpoise.verify.extra_rewards import reward_columns
+from counterpoise.verify.extra_rewards import needs_answers, reward_columns
+
+FILE_TASKS = ("files", "jsonl")  # read from files on this machine, without a download
 
 
 def load_problems(config: RunConfig) -> Task:
     """The task of a run, with the columns that its reward functions need."""
-    return load_task(config.task, reward_columns(config.verify))
+    # An environment compares answers too, whatever the reward does.
+    answers_required = needs_answers(config.verify) or config.task.environment != "none"
+    return load_task(config.task, reward_columns(config.verify), answers_required=answers_required)
 
 
-def load_task(config: TaskConfig, keep: Sequence[str] = ()) -> Task:
+def load_task(
+    config: TaskConfig, keep: Sequence[str] = (), *, answers_required: bool = True
+) -> Task:
     """Call the task's `load` function with the options that match its parameters.
 
-    A task that reads a table takes `fields`: which columns hold what, and which further ones a
-    reward function needs. A generator of problems takes only the latter, `keep`.
+    A task that reads a table takes `fields`: which columns hold what, which ones a reward function
+    needs, and whether an answer is required. A generator of problems takes only `keep`, the columns
+    that a reward function needs.
     """
     load = TASKS.load(config.name)
     parameters = inspect.signature(load).parameters
@@ -39,6 +46,7 @@ def load_task(config: TaskConfig, keep: Sequence[str] = ()) -> Task:
         config.solution_field,
         config.generic_field,
         keep=tuple(keep),
+        answers_required=answers_required,
     )
     options = {**asdict(config), "fields": fields, "keep": keep}
     task: Task = load(**{name: value for name, value in options.items() if name in parameters})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from counterpoise.types import Prompt
@@ -19,3 +19,12 @@ class Task:
     name: str
     train: Sequence[Prompt]
     heldout: Sequence[Prompt]
+    columns_line: str = ""  # which columns were read; "" for generated problems
+    repeats: int = 0  # training records left out because they repeat a held-out text
+
+    def announce(self, notify: Callable[[str], None]) -> None:
+        """Say which columns were read and how many records were left out."""
+        if self.columns_line:
+            notify(f"{self.name}: {self.columns_line}")
+        if self.repeats:
+            notify(f"{self.repeats} training records repeat a held-out problem: left out")

@@ -15,7 +15,7 @@ from typing import Any
 
 from counterpoise.errors import PoiseError
 from counterpoise.seeds import seed_for
-from counterpoise.task.jsonl import FieldNames
+from counterpoise.task.columns import FieldNames
 from counterpoise.task.prompts import Task
 from counterpoise.task.split_heldout import drop_heldout_texts, normalize_problem
 from counterpoise.types import Prompt

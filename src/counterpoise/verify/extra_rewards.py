@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from inspect import Parameter
 from typing import NamedTuple
 
 from counterpoise.config import RunConfig, VerifyConfig
 from counterpoise.errors import PoiseError, unknown_name
-from counterpoise.plugins import display_name, is_plugin, parse_plugin_name
+from counterpoise.plugins import display_name, is_plugin, load_plugin, parse_plugin_name
 from counterpoise.types import Prompt, Response
 from counterpoise.variants import EXTRA_REWARDS
 from counterpoise.verify.plugin_reward import reward_arguments
@@ -94,6 +95,28 @@ def reward_columns(config: VerifyConfig) -> tuple[str, ...]:
         column for name in plugin_rewards(config) for column in reward_arguments(name).columns
     ]
     return tuple(dict.fromkeys(columns))
+
+
+def needs_answers(config: VerifyConfig) -> bool:
+    """Whether the verifier, or a reward function that must get `answers`, needs reference answers.
+
+    The built-in verifiers do; the built-in extra rewards read only the response.
+    """
+    return not is_plugin(config.name) or any(map(requires_answers, plugin_rewards(config)))
+
+
+def requires_answers(reward_name: str) -> bool:
+    """Whether the user's reward function cannot be called without reference answers."""
+    arguments, parameters = (
+        reward_arguments(reward_name),
+        load_plugin(reward_name).signature.parameters,
+    )
+    required = {
+        parameter.name for parameter in parameters.values() if parameter.default is Parameter.empty
+    }
+    return bool(arguments.positional) or any(
+        source == "answers" and name in required for name, source in arguments.keywords.items()
+    )
 
 
 def score_extra_rewards(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from counterpoise.errors import PoiseError
@@ -12,11 +15,11 @@ from counterpoise.lab.evaluate import PAPER, benchmarks
 from counterpoise.lab.evaluate.benchmarks import (
     BENCHMARKS,
     digest_problems,
-    final_answer,
     find_benchmark,
     load_problems,
 )
 from counterpoise.model.templates import AUTO, TEMPLATES
+from counterpoise.task.columns import final_answer
 from counterpoise.types import Prompt
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
@@ -59,6 +62,23 @@ def test_other_names_of_fields(tmp_path: Path) -> None:
     ]
 
 
+def test_other_files_and_columns_are_read_as_training_data_is(tmp_path: Path) -> None:
+    rows = [{"question": "1 + 1?", "answer": "1 + 1 = <<1+1=2>>2\n#### 2"}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "gsm8k_test.parquet")
+    (prompt,) = load_problems(find_benchmark("gsm8k", tmp_path), tmp_path)
+    assert prompt == Prompt("0", "1 + 1?", "2", "1 + 1 = 2\nThe answer is \\boxed{2}.")
+    chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1 + 1?"}]
+    (tmp_path / "talk.json").write_text(json.dumps({"data": [{"messages": chat, "target": 2}]}))
+    (talk,) = load_problems(find_benchmark("talk", tmp_path), tmp_path)
+    assert (talk.problem, talk.answer, len(talk.messages)) == ("1 + 1?", "2", 2)
+    assert digest_problems([talk]) != digest_problems([replace(talk, messages=())])
+    (tmp_path / "open.json").write_text(json.dumps([{"prompt": "Say something."}]))
+    benchmark = find_benchmark("open", tmp_path)
+    with pytest.raises(PoiseError, match=r"row 0: no field 'answer' .*nor reward_model.ground_tr"):
+        load_problems(benchmark, tmp_path)
+    assert load_problems(benchmark, tmp_path, answers_required=False)[0].answer == ""
+
+
 def test_missing_wrong_and_empty(tmp_path: Path) -> None:
     with pytest.raises(PoiseError, match=r"unknown benchmark 'aime2': did you mean 'aime2[45]'"):
         find_benchmark("aime2", tmp_path)
@@ -67,7 +87,7 @@ def test_missing_wrong_and_empty(tmp_path: Path) -> None:
         find_benchmark("my_wrds", tmp_path)
     with pytest.raises(PoiseError, match=r"--data .*nowhere: no such folder"):
         find_benchmark("my_words", tmp_path / "nowhere")
-    write(tmp_path / "gsm8k_test.jsonl", {"id": 1, "question": "1 + 1?", "answer": "2"})
+    write(tmp_path / "gsm8k_test.jsonl", {"id": 1, "quest": "1 + 1?", "answer": "2"})
     with pytest.raises(PoiseError, match=r"aime24: no file aime24.jsonl in .*there: gsm8k_test"):
         load_problems(find_benchmark("aime24", tmp_path), tmp_path)
     with pytest.raises(PoiseError, match=r"jsonl:1: no field 'problem' .*--fields problem=NAME"):
@@ -94,7 +114,7 @@ def test_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
         Prompt("olympiadbench-0", "Find x.", "2")
     ]
     assert load_problems(find_benchmark("gsm8k", None), None) == [
-        Prompt("gsm8k-0", "How much?", "1018")
+        Prompt("gsm8k-0", "How much?", "1018")  # of a table's column only the answer is read
     ]
     with pytest.raises(PoiseError, match="no column 'problem'"):
         load_problems(find_benchmark("aime25", None), None)

@@ -4,6 +4,8 @@ import json
 import re
 import sys
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from task.contamination.test_copy_rules import BEEKEEPER, CHINESE, LATTICE, NOISE, REWORDED
 
@@ -81,12 +83,12 @@ def test_hostile_text_is_escaped(files, monkeypatch, capsys):
         ("", r"bad\.jsonl: no records"),
         ("\n \n", r"bad\.jsonl: no records"),
         ("{}\n", r"bad\.jsonl:1: no field 'problem' \(fields: none\)"),
-        ('{"question": "x"}', r"bad\.jsonl:1: no field 'problem' \(fields: question\); name it by"),
-        ('{"problem": 5}', r"bad\.jsonl:1: field 'problem' is not text"),
-        ('{"problem": " "}', r"bad\.jsonl:1: field 'problem' is not text, or empty"),
+        ('{"quest": "x"}', r"bad\.jsonl:1: no field 'problem' \(fields: quest\).*; name it by"),
+        ('{"problem": {}}', r"bad\.jsonl:1: field 'problem' is neither text nor a number"),
+        ('{"problem": " "}', r"bad\.jsonl:1: field 'problem' is empty"),
         ('{"problem": "x"}\nhello', r"bad\.jsonl:2: not JSON"),
         ("[1]", r"bad\.jsonl:1: not an object"),
-        (b"\xff\xfe", r"bad\.jsonl: not UTF-8"),
+        (b"\xff\xfe", r"bad\.jsonl:1: not UTF-8"),
     ],
 )
 @pytest.mark.parametrize("option", ["--train", "--bench"])
@@ -102,8 +104,11 @@ def test_bad_files_are_one_line(files, monkeypatch, capsys, option, content, mes
 
 
 def test_a_folder_and_a_file_named_twice(files, monkeypatch, capsys):
+    assert poise(monkeypatch, "-t", files, "-b", files / "one.jsonl") == 0
+    assert "2 of 44 training prompts are copies" in capsys.readouterr().out
+    (files / "test.jsonl").write_text(line(BEEKEEPER))
     assert poise(monkeypatch, "-t", files, "-b", files / "one.jsonl") == 2
-    assert "a folder; name the .jsonl files in it" in capsys.readouterr().err
+    assert "a folder with several splits (one.jsonl, test.jsonl" in capsys.readouterr().err
     one = files / "one.jsonl"
     assert poise(monkeypatch, "-t", one, "-b", one, one) == 2
     assert "is named twice" in capsys.readouterr().err
@@ -139,3 +144,25 @@ def test_benchmarks_by_name_as_in_eval(files, monkeypatch, capsys):
     assert "three.jsonl" in capsys.readouterr().err
     assert poise(monkeypatch, "-t", train) == 2
     assert "--bench is missing" in capsys.readouterr().err
+
+
+def test_parquet_and_chat_data_are_compared_and_cleaned(files, monkeypatch, capsys):
+    prompts = [BEEKEEPER.problem, *(item.problem for item in NOISE[:5])]
+    rows = [
+        {
+            "messages": [
+                {"role": "system", "content": "Be brief."},
+                {"role": "user", "content": text},
+            ]
+        }
+        for text in prompts
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), files / "chat.parquet")
+    (files / "bees.json").write_text(json.dumps([{"question": BEEKEEPER.problem, "answer": 8}]))
+    clean = files / "clean.jsonl"
+    arguments = ("-t", files / "chat.parquet", "-b", "bees", "--data", files, "--write-clean")
+    assert poise(monkeypatch, *arguments, clean) == 0
+    assert "1 of 6 training prompts are copies" in capsys.readouterr().out
+    assert [json.loads(raw) for raw in clean.read_text().splitlines()] == rows[1:]
+    assert poise(monkeypatch, *arguments, files / "clean.parquet") == 2
+    assert "choose a name that ends in .jsonl" in capsys.readouterr().err

@@ -54,7 +54,10 @@ def test_a_run_warns_stores_and_reports_it(files):
     )
     heard = Heard()
     folder = train(config, files / "run", observer=heard)
-    assert heard.lines[0] == "looking for 2 benchmark problems among 17 training prompts"
+    assert heard.lines[:2] == [
+        "train: reading prompts from 'problem', answers from 'answer'",
+        "looking for 2 benchmark problems among 17 training prompts",
+    ]
     assert "WARNING: 1 of 1 problems of bees are in the training set (1 reworded)" in heard.lines
     assert not any("lattice" in line for line in heard.lines)
     stored = json.loads((folder.path / "contamination.json").read_text())

@@ -64,6 +64,7 @@ def train(
         torch.set_num_threads(config.loop.threads)
     policy = _load_float32(config)
     task, benchmarks = load_problems(config), load_benchmarks(config.task.benchmarks)
+    task.announce(observer.notify)
     prompts = encode_prompts(policy, task.train, config, observer)
     folder = _open_folder(config, out, resume=resume, is_main=is_main)
     with folder_lock(out) if is_main else nullcontext():  # process 0 writes for all

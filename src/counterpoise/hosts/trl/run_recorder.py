@@ -304,4 +304,5 @@ class RunRecorder(StepMonitor):
             sampled_logprobs=logprobs_T,
             finished=int(tokens[-1]) in self.state.policy.end_tokens,
             columns=prompt.columns,
+            messages=prompt.messages,
         )

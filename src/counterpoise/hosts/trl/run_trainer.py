@@ -26,7 +26,7 @@ from counterpoise.hosts.trl.run_recorder import RunRecorder
 from counterpoise.hosts.trl.trainer import PoiseGRPOTrainer
 from counterpoise.loop import MAX_SKIPPED_STEPS
 from counterpoise.model.load import Policy
-from counterpoise.model.templates import TEMPLATES, fill_template
+from counterpoise.model.templates import TEMPLATES, prompt_messages, prompt_text
 from counterpoise.sample.collect import EncodedPrompt, pick_prompts
 from counterpoise.seeds import seed_for
 from counterpoise.types import Prompt
@@ -176,9 +176,8 @@ class RunTrainer(PoiseGRPOTrainer):
 def dataset_row(prompt: Prompt, policy: Policy) -> dict[str, Any]:
     """A row of TRL's dataset: a conversation or the plain text of `Policy.encode`, and the
     problem's id, by which the reward function finds the answer."""
-    text = fill_template(policy.template, prompt.problem)
-    chat = TEMPLATES[policy.template].chat
-    return {"prompt": [{"role": "user", "content": text}] if chat else text, "problem": prompt.id}
+    write_prompt = prompt_messages if TEMPLATES[policy.template].chat else prompt_text
+    return {"prompt": write_prompt(policy.template, prompt), "problem": prompt.id}
 
 
 class _StepCallbacks(TrainerCallback):

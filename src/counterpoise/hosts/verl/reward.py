@@ -11,6 +11,7 @@ import threading
 from functools import cache
 from typing import Any
 
+from counterpoise.store.turns import messages_from_record
 from counterpoise.types import Prompt
 from counterpoise.variants import VERIFIERS
 from counterpoise.verify.scores import Verifier, score_responses
@@ -31,7 +32,14 @@ def compute_score(
     """The reward of a response; the parameters are verl's, `extra_info` is ours (run.py)."""
     info = extra_info or {}
     columns = json.loads(info.get("columns") or "{}")
-    prompt = Prompt(str(info.get("id")), info.get("problem", ""), ground_truth, columns=columns)
+    messages = messages_from_record({"messages": json.loads(info.get("messages") or "[]")})
+    prompt = Prompt(
+        str(info.get("id")),
+        info.get("problem", ""),
+        ground_truth,
+        columns=columns,
+        messages=messages,
+    )
     with _verifier_lock:
         (reward,) = score_responses(
             _load_verifier(verifier, timeout_seconds), [solution_str], [prompt]

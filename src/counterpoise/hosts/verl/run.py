@@ -22,10 +22,11 @@ from counterpoise.errors import PoiseError
 from counterpoise.hosts.verl import host
 from counterpoise.hosts.verl.command import build_command, template_name
 from counterpoise.hosts.verl.run_options import check_options
-from counterpoise.model.templates import fill_template
+from counterpoise.model.templates import TEMPLATES, prompt_messages, prompt_text
 from counterpoise.plugins import is_plugin
 from counterpoise.run.trackers.tracker import check_installed
 from counterpoise.store.folder import RunFolder
+from counterpoise.store.turns import messages_to_records
 from counterpoise.task.contamination.training_overlap import load_benchmarks, warn_of_overlap
 from counterpoise.task.load import check_enough_prompts, load_problems
 from counterpoise.terminal import echo_message
@@ -36,6 +37,7 @@ def prepare_folder(config: RunConfig, out: Path) -> RunFolder:
     """Make the run folder with every file that the command names."""
     RunFolder.check_free(out)
     task, benchmarks = load_problems(config), load_benchmarks(config.task.benchmarks)
+    task.announce(echo_message)
     check_enough_prompts(len(task.train), config.sample.prompts)
     folder = RunFolder.create(out, config)
     warn_of_overlap(task.train, benchmarks, folder, echo_message)
@@ -58,15 +60,25 @@ def prompt_table(prompts: Sequence[Prompt], config: RunConfig) -> pa.Table:
     rows: list[dict[str, Any]] = [
         {
             "data_source": config.task.name,
-            "prompt": [
-                {"role": "user", "content": fill_template(template_name(config), prompt.problem)}
-            ],
+            "prompt": host_messages(prompt, template_name(config)),
             "reward_model": {"style": "rule", "ground_truth": prompt.answer},
             "extra_info": {"id": prompt.id, **_reward_inputs(prompt, config)},
         }
         for prompt in prompts
     ]
     return pa.Table.from_pylist(rows)
+
+
+def host_messages(prompt: Prompt, template: str) -> list[dict[str, str]]:
+    """The prompt as verl's messages: a conversation, or one message that holds the whole text."""
+    if prompt.messages and prompt.messages[-1].role == "assistant":
+        raise PoiseError(
+            f"problem '{prompt.id}' ends in the beginning of a response, which verl would take for "
+            "a whole one: leave that turn out, or train with --engine native"
+        )
+    if TEMPLATES[template].chat:
+        return prompt_messages(template, prompt)
+    return [{"role": "user", "content": prompt_text(template, prompt)}]
 
 
 def _reward_inputs(prompt: Prompt, config: RunConfig) -> dict[str, str]:
@@ -79,7 +91,8 @@ def _reward_inputs(prompt: Prompt, config: RunConfig) -> dict[str, str]:
             f"problem '{prompt.id}': --engine verl passes columns to the reward function as JSON, "
             f"and these cannot be written: {fault}"
         ) from fault
-    return {"problem": prompt.problem, "columns": columns}
+    messages = json.dumps(messages_to_records(prompt.messages), ensure_ascii=False)
+    return {"problem": prompt.problem, "columns": columns, "messages": messages}
 
 
 def logger_environment(config: RunConfig, out: Path) -> dict[str, str]:

@@ -1,9 +1,9 @@
-"""The benchmarks by name, read from a folder of JSON lines or from the Hugging Face hub.
+"""The benchmarks by name, read from a folder of files or from the Hugging Face hub.
 
 The small ones (AIME24, AIME25, AMC) use avg@32, the others pass@1, as in the paper's Appendix B. A
-file has one problem per line: {"id", "problem", "answer"}. A name that is not in the table is a
-file NAME.jsonl of the folder, sampled once per problem. A hub dataset may have other column names,
-several answers (the first counts) or a worked solution that ends in "#### 18" (GSM8K).
+file is read as training data is (task/columns.py). A name that is not in the table is a file of the
+folder, NAME.jsonl, .json or .parquet, sampled once per problem. A hub dataset may have other column
+names, several answers (the first counts) or a worked solution that ends in "#### 18" (GSM8K).
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
 from counterpoise.errors import PoiseError, unknown_name
 from counterpoise.model.templates import AUTO
 from counterpoise.task import hub, jsonl
-from counterpoise.types import Prompt
+from counterpoise.task.columns import ColumnRoles, FieldNames, final_answer, to_prompt
+from counterpoise.task.read_files import SUFFIXES, Record, to_json_value
+from counterpoise.types import ALL_COLUMNS, Prompt
 
 ROLES = ("problem", "answer", "id")
 
@@ -59,22 +60,18 @@ BENCHMARKS = {benchmark.name: benchmark for benchmark in _TABLE}
 
 
 def find_benchmark(name: str, data: Path | None) -> Benchmark:
-    """Find a benchmark in the table, or a file NAME.jsonl in `data`."""
+    """Find a benchmark in the table, or a file NAME.jsonl, NAME.json or NAME.parquet in `data`."""
     if name in BENCHMARKS:
         return BENCHMARKS[name]
-    if data is not None and "/" not in name and (data / f"{name}.jsonl").is_file():
-        return Benchmark(name, name, f"{name}.jsonl", template=AUTO)
+    if data is not None and "/" not in name and (file := find_file(name, data)):
+        return Benchmark(name, name, file.name, template=AUTO)
     if data is not None and not data.is_dir():
         raise PoiseError(f"--data {data}: no such folder")
     # Files of the table are offered by their benchmark's name, not by their file name.
-    files = {benchmark.file for benchmark in _TABLE}
-    local_names = (
-        [file.stem for file in sorted(data.glob("*.jsonl")) if file.name not in files]
-        if data
-        else []
-    )
+    stems = {Path(benchmark.file).stem for benchmark in _TABLE}
+    local_names = [file.stem for file in list_files(data) if file.stem not in stems]
     error = unknown_name("benchmark", name, [*BENCHMARKS, *local_names])
-    raise PoiseError(f"{error}; with --data, any NAME.jsonl of the folder")
+    raise PoiseError(f"{error}; with --data, any NAME.jsonl, .json or .parquet of the folder")
 
 
 def load_problems(
@@ -82,26 +79,42 @@ def load_problems(
     data: Path | None,
     fields: Mapping[str, str] | None = None,
     keep: tuple[str, ...] = (),
+    *,
+    answers_required: bool = True,
 ) -> list[Prompt]:
     """Load the problems in the order of the file.
 
-    `fields` maps a role to the file's name for it; `keep` lists further columns that the user's
-    reward function needs.
+    `fields` maps a role to the file's name for it; `keep` lists the columns that the user's reward
+    function needs.
     """
     if data is None:
         return load_from_hub(benchmark, keep)
-    path = data / benchmark.file
-    if not path.is_file():
-        file_names = sorted(file.name for file in data.glob("*.jsonl")) if data.is_dir() else []
+    path = find_file(Path(benchmark.file).stem, data)
+    if path is None:
+        file_names = [file.name for file in list_files(data)]
         raise PoiseError(
             f"{benchmark.name}: no file {benchmark.file} in {data}"
             + (f" (there: {', '.join(file_names[:12])})" if file_names else "")
-            + "; --data must be a folder of JSON lines; without it the hub is used"
+            + "; --data must be a folder of JSON lines, JSON or parquet; without it the hub is used"
         )
     remedy = "name it by --fields {role}=NAME"
-    return jsonl.read_problems(
-        str(path), jsonl.FieldNames(**(fields or {}), keep=keep, remedy=remedy)
+    names = FieldNames(
+        **(fields or {}), keep=keep, remedy=remedy, answers_required=answers_required
     )
+    return jsonl.read_problems(str(path), names)
+
+
+def list_files(data: Path | None) -> list[Path]:
+    """The data files of a folder, by name."""
+    if data is None or not data.is_dir():
+        return []
+    return sorted(file for file in data.iterdir() if file.suffix in SUFFIXES)
+
+
+def find_file(stem: str, data: Path) -> Path | None:
+    """The file STEM.jsonl, STEM.json or STEM.parquet of a folder; None if there is none."""
+    candidates = [data / f"{stem}{suffix}" for suffix in SUFFIXES]
+    return next((file for file in candidates if file.is_file()), None)
 
 
 def load_from_hub(benchmark: Benchmark, keep: tuple[str, ...] = ()) -> list[Prompt]:
@@ -117,7 +130,7 @@ def load_from_hub(benchmark: Benchmark, keep: tuple[str, ...] = ()) -> list[Prom
             f"{benchmark.name}: {reason}; or give --data, a folder that holds {benchmark.file}"
         ) from error
     prompts = []
-    fields = jsonl.FieldNames(keep=keep)
+    fields = FieldNames(keep=keep)
     for index, row in enumerate(rows):
         if missing := [
             column for column in (benchmark.problem, benchmark.answer) if column not in row
@@ -127,38 +140,29 @@ def load_from_hub(benchmark: Benchmark, keep: tuple[str, ...] = ()) -> list[Prom
                 "dataset has changed; give --data, a folder of JSON lines"
             )
         row_name = f"{benchmark.hub} [{benchmark.split}] row {index}"
-        record = {
-            "id": f"{benchmark.name}-{index}",
+        problem_id = f"{benchmark.name}-{index}"
+        values = {
+            "id": problem_id,
             "problem": row[benchmark.problem],
             "answer": final_answer(row[benchmark.answer]),
         }
         fields.check_columns_exist(row, benchmark.hub)
-        prompts.append(jsonl.to_prompt(record, row_name, fields, fields.kept_columns(row)))
+        record = Record(row_name, problem_id, values, index + 1)
+        prompts.append(to_prompt(record, ColumnRoles(), fields, to_json_value(row)))
     if not prompts:
         raise PoiseError(f"{benchmark.hub}: no rows in its split '{benchmark.split}'")
     return prompts
 
 
-def final_answer(value: Any) -> Any:
-    """The final answer in a column, without the solution before it.
-
-    Example:
-        >>> final_answer(["$2$", "3"]), final_answer("so 9 * 2 = 18.\\n#### 1,018")
-        ('2', '1018')
-    """
-    # OlympiadBench lists several answers, written as LaTeX between dollar signs.
-    if isinstance(value, list | tuple):
-        return str(value[0]).strip().strip("$") if value else ""
-    if isinstance(value, str) and "####" in value:
-        return value.rpartition("####")[2].strip().replace(",", "")
-    return value
-
-
-def digest_problems(problems: Sequence[Prompt]) -> str:
-    """Twelve hex digits that change with any id, text, answer or kept column."""
+def digest_problems(problems: Sequence[Prompt], keep: Sequence[str] = ()) -> str:
+    """Twelve hex digits that change with any id, text, answer, message or column of `keep`."""
     hasher = blake2b(digest_size=6)
     for prompt in problems:
         hasher.update("\x00".join((prompt.id, prompt.problem, prompt.answer, "")).encode())
-        if prompt.columns:
-            hasher.update(repr(sorted(prompt.columns.items())).encode())
+        if keep:
+            names = prompt.columns if ALL_COLUMNS in keep else keep
+            columns = {name: prompt.columns.get(name) for name in names}
+            hasher.update(repr(sorted(columns.items())).encode())
+        if prompt.messages:
+            hasher.update(repr(prompt.messages).encode())
     return hasher.hexdigest()

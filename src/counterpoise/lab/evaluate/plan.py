@@ -26,6 +26,7 @@ from counterpoise.model.load import choose_device, choose_dtype
 from counterpoise.plugins import is_plugin
 from counterpoise.types import Ints, Prompt
 from counterpoise.variants import SAMPLERS, VERIFIERS
+from counterpoise.verify.extra_rewards import requires_answers
 from counterpoise.verify.plugin_reward import reward_arguments
 
 ROWS_CPU, ROWS_CUDA = 256, 1024  # responses sampled together
@@ -161,13 +162,15 @@ def read_problems(options: EvaluationOptions) -> list[BenchmarkProblems]:
     if duplicates := {benchmark.name for benchmark in selected if selected.count(benchmark) > 1}:
         raise PoiseError(f"benchmark '{min(duplicates)}' is named twice")
     problem_sets = []
-    keep = reward_arguments(options.verifier).columns if is_plugin(options.verifier) else ()
+    is_own = is_plugin(options.verifier)
+    keep = reward_arguments(options.verifier).columns if is_own else ()
+    answers_required = not is_own or requires_answers(options.verifier)
     for benchmark in selected:
-        prompts = benchmarks.load_problems(benchmark, options.data, options.fields, keep)[
-            : options.limit
-        ]
+        prompts = benchmarks.load_problems(
+            benchmark, options.data, options.fields, keep, answers_required=answers_required
+        )[: options.limit]
         problem_sets.append(
-            BenchmarkProblems(benchmark, prompts, benchmarks.digest_problems(prompts))
+            BenchmarkProblems(benchmark, prompts, benchmarks.digest_problems(prompts, keep))
         )
     return problem_sets
 
@@ -179,10 +182,11 @@ def encode_prompts(
     name = options.template or problem_set.benchmark.template
     # `auto` means the template that the model's own run trained with, if there is one.
     name = source.template if name == templates.AUTO else name
-    template = templates.resolve_template(name, tokenizer, source.name, remedy="give --template ")
+    remedy = "give --template "
+    template = templates.resolve_template(name, tokenizer, source.name, remedy)
+    templates.check_chat_data(name, tokenizer, source.name, problem_set.problems, remedy)
     encoded = (
-        templates.encode_prompt(template, tokenizer, prompt.problem)
-        for prompt in problem_set.problems
+        templates.encode_prompt(template, tokenizer, prompt) for prompt in problem_set.problems
     )
     return EncodedPrompts(
         template,

@@ -136,7 +136,7 @@ def draw_rollouts(
     policy, (P, G) = state.policy, (config.sample.prompts, config.sample.group_size)
     prompts = [make_problem("train", turn_number * P + p, (3,)) for p in range(P)]
     seeds_PG = [[seed_for(0, "sample", turn_number, p * G + g) for g in range(G)] for p in range(P)]
-    tokens = [policy.encode(prompt.problem) for prompt in prompts]
+    tokens = [policy.encode(prompt) for prompt in prompts]
     return prompts, sample(policy, tokens, seeds_PG, config.sample)
 
 
@@ -159,7 +159,7 @@ def make_groups(
         answers = [prompt.answer for prompt in prompts for _ in range(G)]
         rewards = verifier.score([response.text for response in flat], answers).rewards
         verifier.close()
-    encoded = [(prompt, state.policy.encode(prompt.problem)) for prompt in prompts]
+    encoded = [(prompt, state.policy.encode(prompt)) for prompt in prompts]
     return build_groups(encoded, responses_PG, rewards, turn_number)
 
 

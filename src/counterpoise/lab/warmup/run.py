@@ -50,6 +50,7 @@ def run_warmup(config: RunConfig, out: Path, *, resume: bool = False) -> None:
     console = TerminalConsole()
     check_unfinished(out, partial(console.print, markup=False), resume=resume)
     task = load_problems(config)
+    task.announce(partial(console.print, markup=False))
     check_solutions(task.train)
     prompts = task.heldout[: config.evaluate.prompts]
     check_target(config, prompts)

@@ -31,7 +31,7 @@ def second_turns(
     if config.task.environment == "none":
         return []
     environment = ENVIRONMENTS.load(config.task.environment)(1)  # one turn, then feedback
-    encoded_prompts = [(prompt, policy.encode(prompt.problem)) for prompt in prompts]
+    encoded_prompts = [(prompt, policy.encode(prompt)) for prompt in prompts]
     seeds = [[seed_for(config.loop.seed, "second turns", i)] for i in range(len(encoded_prompts))]
     first_turns = EpisodePlayer(environment, verifier)
     responses = first_turns.play(policy, encoded_prompts, seeds, config.sample, sample)

@@ -1,19 +1,22 @@
-"""Read the problems of a JSONL file, each with the line it came from.
+"""Read the problems of a data file or folder, each with the line it came from.
 
-Only the problem text is required. An `id` names an item (otherwise its line number does), and an
-`answer` helps to recognise a rewording. Lines are kept unchanged, so that a cleaned file is the
-same file with fewer lines.
+Only the problem text is required. An id names an item (otherwise its line number does), and an
+answer helps to recognise a rewording; columns are recognised as those of training data are. JSON
+lines are kept unchanged, so that a cleaned file is the same file with fewer lines; records of other
+files become such lines.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from counterpoise.errors import PoiseError
+from counterpoise.task.columns import FieldNames, look_up, recognise_columns, to_prompt
+from counterpoise.task.read_files import read_records
 from counterpoise.types import Prompt
 
 
@@ -48,7 +51,7 @@ def from_prompts(prompts: Sequence[Prompt]) -> list[Item]:
 def read_benchmarks(paths: Sequence[Path], problem_field: str = "problem") -> list[EvalSet]:
     """Read benchmarks; each is named after its file, with its folder if names repeat."""
     if not paths:
-        raise PoiseError("no benchmark is given: name .jsonl files of problems with --eval")
+        raise PoiseError("no benchmark is given: name files of problems with --bench")
     stems = [path.stem for path in paths]
     names = [
         stem if stems.count(stem) == 1 else str(path)
@@ -65,47 +68,22 @@ def read_benchmarks(paths: Sequence[Path], problem_field: str = "problem") -> li
 def read_items(
     path: Path, problem_field: str = "problem", remedy: str = "--problem-field"
 ) -> list[Item]:
-    """All problems of a file; an error names the line."""
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split(
-            "\n"
-        )  # not splitlines: U+2028 may be in a text
-    except FileNotFoundError:
-        raise PoiseError(f"{path}: no such file; a .jsonl file of problems is expected") from None
-    except IsADirectoryError:
-        raise PoiseError(f"{path}: a folder; name the .jsonl files in it") from None
-    except UnicodeDecodeError as error:
-        raise PoiseError(f"{path}: not UTF-8 ({error.reason}); convert the file") from None
-    except OSError as error:
-        raise PoiseError(f"{path}: cannot be read: {error.strerror}") from None
-    items = [
-        _item(raw, f"{path}:{number}", number, problem_field, remedy)
-        for number, raw in enumerate(lines, 1)
-        if raw.strip()
-    ]
-    if not items:
-        raise PoiseError(f"{path}: no records; one JSON object per line is expected")
-    return items
-
-
-def _item(raw: str, where: str, line: int, problem_field: str, remedy: str) -> Item:
-    try:
-        record = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise PoiseError(f"{where}: not JSON ({error})") from None
-    if not isinstance(record, dict):
-        raise PoiseError(f'{where}: not an object; a line looks like {{"problem": "..."}}')
-    problem = record.get(problem_field)
-    if problem_field not in record:
-        present = ", ".join(sorted(record)) or "none"
-        raise PoiseError(
-            f"{where}: no field '{problem_field}' (fields: {present}); name it by {remedy}"
-        )
-    if not isinstance(problem, str) or not problem.strip():
-        raise PoiseError(f"{where}: field '{problem_field}' is not text, or empty")
-    return Item(
-        _text(record.get("id")) or f"line {line}", problem, _text(record.get("answer")), line, raw
+    """All problems of a file or folder; an error names the line or row."""
+    records = read_records(str(path))
+    fields = FieldNames(
+        problem=problem_field, remedy=f"name it by {remedy}", answers_required=False
     )
+    roles = recognise_columns(records, fields)
+    id_column, roles = roles.id, replace(roles, id="")
+    items = []
+    for record in records:
+        prompt = to_prompt(record, roles, fields)
+        # Ids may repeat and be missing here: they only name the items of a report.
+        row_label = f"line {record.line}" if record.raw else f"row {record.row_name}"
+        item_id = _text(look_up(record.values, id_column)) or row_label
+        raw = record.raw or json.dumps(record.values, ensure_ascii=False, default=str)
+        items.append(Item(item_id, prompt.problem, prompt.answer, record.line, raw))
+    return items
 
 
 def _text(value: Any) -> str:

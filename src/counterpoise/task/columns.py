@@ -1,0 +1,355 @@
+r"""Which columns of a record hold what: recognised by name, or named by options.
+
+    prompt   problem, prompt, messages, conversations, question, query; a text, or chat messages
+    answer   answer, reward_model.ground_truth, ground_truth, final_answer, expected_answer, target,
+             then a short or boxed `solution`, then the assistant's last turn of `messages`
+    id       id, uuid, unique_id, problem_id, extra_info.index; without one, the number of the row
+
+The first name of a list that has a value in any record wins. A dot reaches into an object, as in
+verl's `reward_model.ground_truth`. A name that an option changes is taken at its word.
+
+The assistant's last turn is left out of the prompt, except in a column called `prompt`, where it is
+the beginning of the response. An answer that ends in a line "#### 12" is GSM8K's: the final answer
+is taken, and the lines before it are the worked solution. A solution without a \boxed{} gets its
+answer in one, because the verifier reads the box: a model must see the form that is rewarded.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from counterpoise.errors import PoiseError, unknown_name
+from counterpoise.task.chat import conversation_text, parse_messages, split_final_turn
+from counterpoise.task.read_files import Record
+from counterpoise.types import ALL_COLUMNS, NO_COLUMNS, Columns, Messages, Prompt
+from counterpoise.verify.math.boxed import extract_boxed
+
+PROMPT_COLUMNS = ("problem", "prompt", "messages", "conversations", "question", "query")
+ANSWER_COLUMNS = (
+    "answer", "reward_model.ground_truth", "ground_truth", "final_answer", "expected_answer",
+    "target",
+)  # fmt: skip
+ID_COLUMNS = ("id", "uuid", "unique_id", "problem_id", "extra_info.index")
+PREFILLED_COLUMN = "prompt"  # a last turn of the assistant in it is the beginning of the response
+LONGEST_ANSWER = 200  # characters of a solution or a turn that can be an answer as a whole
+FINAL_LINE = re.compile(r"####[ \t]*(\S[^\n]*?)\s*\Z")  # GSM8K's "#### 1,018" at the end
+THOUSANDS_COMMA = re.compile(r"(?<=\d),(?=\d{3})")
+CALCULATION = re.compile(r"<<[^<>]*>>")  # GSM8K's notes for a calculator
+
+
+@dataclass(frozen=True, slots=True)
+class FieldNames:
+    """The names that a file or dataset uses for the fields of a problem.
+
+    The first three may be left at their defaults: then other common names are recognised too.
+
+    Example: FieldNames(problem="question", answer="gold", remedy="name it by --fields {role}=NAME")
+    """
+
+    problem: str = "problem"
+    answer: str = "answer"
+    id: str = "id"
+    solution: str = "solution"
+    generic: str = "generic"
+    keep: tuple[str, ...] = ()  # columns that a reward function needs
+    remedy: str = "set task.{role}_field"  # if a record lacks one of the first three
+    answers_required: bool = True  # False: a reward function of the user's needs none
+
+    def kept_columns(self, row: Mapping[str, Any]) -> Columns:
+        """The columns of a generated problem that are needed; None for those that it lacks."""
+        if not self.keep:
+            return NO_COLUMNS
+        columns = dict(row) if ALL_COLUMNS in self.keep else {}
+        return columns | {name: row.get(name) for name in self.keep if name != ALL_COLUMNS}
+
+    def check_columns_exist(self, present_fields: Collection[str], where: str) -> None:
+        """Raise an error for a needed column that no record has."""
+        for name in self.keep:
+            if name not in present_fields and name != ALL_COLUMNS:
+                raise PoiseError(
+                    f"{where}: {unknown_name('column', name, present_fields)}, and a reward "
+                    "function needs it: its parameters may be responses, answers, prompts and "
+                    "columns"
+                )
+
+
+DEFAULT_FIELDS = FieldNames()
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRoles:
+    """The columns of one file that are read.
+
+    Example:
+        ColumnRoles(problem="prompt", answer="reward_model.ground_truth", id="extra_info.index")
+    """
+
+    problem: str = "problem"
+    answer: str = "answer"  # "": the assistant's last turn, where there is one
+    id: str = "id"  # "": the number of the row
+    is_chat: bool = False
+    unread: str = ""  # another column that could hold the prompt
+
+    def describe(self, *, has_answers: bool) -> str:
+        """
+        Example:
+            reading prompts from 'messages' (chat), answers from 'reward_model.ground_truth'
+        """
+        answers = f"answers from '{self.answer}'" if self.answer else "no answers"
+        if not self.answer and has_answers:
+            answers = "answers from the assistant's last turn"
+        words = f"reading prompts from '{self.problem}'{' (chat)' if self.is_chat else ''}, "
+        words += answers if has_answers else "no answers"
+        if self.id != DEFAULT_FIELDS.id:
+            words += f", ids from '{self.id}'" if self.id else ", ids from row numbers"
+        if self.unread:
+            words += f"; '{self.unread}' is not read (task.problem_field={self.unread} would)"
+        return words
+
+
+# -- recognition ----------------------------------------------------------------------------------
+
+
+def recognise_columns(records: Sequence[Record], fields: FieldNames) -> ColumnRoles:
+    """Choose the columns that hold prompts, answers and ids."""
+    problem = _choose(records, fields.problem, PROMPT_COLUMNS) or fields.problem
+    answer = _choose(records, fields.answer, (*ANSWER_COLUMNS, fields.solution))
+    if answer and not _has_values(records, answer):  # named by an option, and in no record
+        _plain_text(records[0], answer, "answer", fields)
+    first_prompt = next(
+        (value for record in records if (value := look_up(record.values, problem)) is not None), ""
+    )
+    is_chat = isinstance(first_prompt, list)
+    # The assistant's last turn is the last resort, so that no column is mistaken for an answer.
+    may_use_turn = is_chat and problem != PREFILLED_COLUMN
+    if not answer and not may_use_turn and fields.answers_required:
+        answer = fields.answer
+    unread = ""
+    if problem == fields.problem == DEFAULT_FIELDS.problem:
+        others = [name for name in PROMPT_COLUMNS[1:4] if _has_values(records, name)]
+        unread = others[0] if others else ""
+    return ColumnRoles(problem, answer, _choose_id(records, fields), is_chat, unread)
+
+
+def _choose(records: Sequence[Record], name: str, recognised: Sequence[str]) -> str:
+    """The name itself if an option set it; else the first recognised one with values, or ""."""
+    if name != recognised[0]:
+        return name
+    return next((known for known in recognised if _has_values(records, known)), "")
+
+
+def _choose_id(records: Sequence[Record], fields: FieldNames) -> str:
+    name = _choose(records, fields.id, ID_COLUMNS)
+    if name in ("", fields.id):
+        return name
+    # Indices repeat where files of several sources were joined: then rows are numbered anew.
+    values = [look_up(record.values, name) for record in records]
+    texts = {str(value) for value in values if isinstance(value, str | int)}
+    return name if len(texts) == len(records) else ""
+
+
+def _has_values(records: Sequence[Record], name: str) -> bool:
+    return any(look_up(record.values, name) is not None for record in records)
+
+
+def look_up(values: Mapping[str, Any], name: str) -> Any:
+    """The value of a column, or of a field of an object by a name with dots; None if it is not
+    there, or not a number where one is expected.
+
+    Example:
+        >>> look_up({"reward_model": {"ground_truth": "12"}}, "reward_model.ground_truth")
+        '12'
+    """
+    if name in values:
+        value = values[name]
+        return None if isinstance(value, float) and math.isnan(value) else value
+    column, dot, field_name = name.partition(".")
+    inner = values.get(column) if dot else None
+    return look_up(inner, field_name) if isinstance(inner, Mapping) else None
+
+
+# -- conversion -----------------------------------------------------------------------------------
+
+
+def read_prompts(
+    records: Sequence[Record], fields: FieldNames, where: str
+) -> tuple[list[Prompt], str]:
+    """(all records as prompts, a line that says which columns were read); ids are unique."""
+    roles = recognise_columns(records, fields)
+    present_columns: dict[str, None] = {}
+    for record in records:
+        present_columns.update(dict.fromkeys(record.values))
+    # Every prompt has all columns, so that a reward function meets None and no missing key.
+    absent = dict.fromkeys(present_columns)
+    prompts: list[Prompt] = []
+    where_by_id: dict[str, Record] = {}
+    for record in records:
+        prompt = to_prompt(record, roles, fields, {**absent, **record.values})
+        if earlier := where_by_id.get(prompt.id):
+            place = f"on line {earlier.line}" if earlier.raw else f"at {earlier.where}"
+            raise PoiseError(f"{record.where}: id '{prompt.id}' is also {place}")
+        where_by_id[prompt.id] = record
+        prompts.append(prompt)
+    fields.check_columns_exist(present_columns, where)
+    return prompts, roles.describe(has_answers=any(prompt.answer for prompt in prompts))
+
+
+def to_prompt(
+    record: Record,
+    roles: ColumnRoles,
+    fields: FieldNames = DEFAULT_FIELDS,
+    columns: Columns = NO_COLUMNS,
+) -> Prompt:
+    """Check the fields of a record and return them as a prompt.
+
+    Example:
+        >>> record = Record("line 1", "0", {"id": 7, "q": "1 + 1 = ?", "a": 2})
+        >>> to_prompt(record, ColumnRoles("q", "a"), FieldNames("q", "a"))
+        Prompt(id='7', problem='1 + 1 = ?', answer='2', solution='', generic='', messages=())
+    """
+    problem, messages, final_turn = _read_problem(record, roles, fields)
+    answer = _read_answer(record, roles, fields, final_turn)
+    prompt_id = record.row_name
+    if roles.id:
+        prompt_id = _plain_text(record, roles.id, "id", fields)
+    solution, generic = (
+        text.strip() if isinstance(text := look_up(record.values, name), str) else ""
+        for name in (fields.solution, fields.generic)
+    )
+    if solution == answer:  # the column holds answers, not worked solutions
+        solution = ""
+    if not solution:
+        solution = final_turn.strip() or _solution_before_answer(
+            look_up(record.values, roles.answer)
+        )
+    texts = {
+        "problem": problem, "answer": answer, "id": prompt_id,
+        "solution": with_box(solution, answer), "generic": generic,
+    }  # fmt: skip
+    conversation = "".join(message.content + message.role for message in messages)
+    for role, text in (*texts.items(), ("problem", conversation)):
+        if not _is_encodable(text):
+            raise PoiseError(
+                f"{record.where}: the {role} holds half a surrogate pair, which is no character: "
+                "mend it"
+            )
+    return Prompt(**texts, columns=columns, messages=messages)
+
+
+def _read_problem(
+    record: Record, roles: ColumnRoles, fields: FieldNames
+) -> tuple[str, Messages, str]:
+    """(the problem's text, its conversation, the assistant's last turn that was left out)."""
+    value = look_up(record.values, roles.problem)
+    if not isinstance(value, list):
+        return _plain_text(record, roles.problem, "problem", fields), (), ""
+    messages, final_turn = parse_messages(value, record.where, roles.problem), ""
+    if roles.problem != PREFILLED_COLUMN:
+        messages, final_turn = split_final_turn(messages)
+    return conversation_text(messages), messages, final_turn
+
+
+def _read_answer(record: Record, roles: ColumnRoles, fields: FieldNames, final_turn: str) -> str:
+    """The answer's text; "" where there is none and none is required."""
+    if not roles.answer:
+        answer = _whole_answer(final_turn, fields)
+        if not answer and fields.answers_required:
+            raise PoiseError(
+                f"{record.where}: no answer: '{roles.problem}' does not end in a short or boxed "
+                f"answer of the assistant, and there is {_no_column(record, 'answer', fields)}"
+            )
+        return answer
+    value = look_up(record.values, roles.answer)
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if not fields.answers_required:
+        if value is None or isinstance(value, bool | list | dict):
+            return "" if value is None else json.dumps(value, ensure_ascii=False)
+        return str(final_answer(value)).strip()
+    if roles.answer == fields.solution and isinstance(value, str):
+        if answer := _whole_answer(value, fields):
+            return answer
+        raise PoiseError(
+            f"{record.where}: no answer: '{roles.answer}' has no \\boxed{{}} and is too long to be "
+            f"an answer, and there is {_no_column(record, 'answer', fields)}"
+        )
+    text = _plain_text(record, roles.answer, "answer", fields, value)
+    return str(final_answer(text))
+
+
+def _whole_answer(text: str, fields: FieldNames) -> str:
+    """The answer in a solution or a turn: its box, its line "#### 12", or a short text itself."""
+    boxed = extract_boxed(text)
+    answer = boxed if boxed is not None else str(final_answer(text)).strip()
+    is_short = len(answer) <= LONGEST_ANSWER and "\n" not in answer
+    return answer if is_short or not fields.answers_required else ""
+
+
+def _plain_text(record: Record, name: str, role: str, fields: FieldNames, value: Any = None) -> str:
+    """The text or number in a column; an error says what is wrong with it."""
+    value = look_up(record.values, name) if value is None else value
+    if value is None and name not in record.values:
+        raise PoiseError(f"{record.where}: {_no_column(record, role, fields, name)}")
+    # bool is a subclass of int in Python, but true is no answer.
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise PoiseError(f"{record.where}: field '{name}' is neither text nor a number")
+    text = str(value).strip()
+    if not text:
+        raise PoiseError(f"{record.where}: field '{name}' is empty")
+    return text
+
+
+def _no_column(record: Record, role: str, fields: FieldNames, name: str = "") -> str:
+    """The complaint that a record lacks a column, with those it has and the names recognised."""
+    recognised = {"problem": PROMPT_COLUMNS, "answer": ANSWER_COLUMNS, "id": ID_COLUMNS}[role]
+    name = name or recognised[0]
+    present = ", ".join(sorted(record.values)) or "none"
+    others = f", nor {', '.join(recognised[1:])}" if name == recognised[0] and role != "id" else ""
+    return f"no field '{name}' (fields: {present}){others}; {fields.remedy.format(role=role)}"
+
+
+def final_answer(value: Any) -> Any:
+    """The final answer in a column, without the solution before it.
+
+    Example:
+        >>> final_answer(["$2$", "3"]), final_answer("so 9 * 2 = 18.\\n#### 1,018")
+        ('2', '1018')
+    """
+    # OlympiadBench lists several answers, written as LaTeX between dollar signs.
+    if isinstance(value, list | tuple):
+        return str(value[0]).strip().strip("$") if value else ""
+    if isinstance(value, str) and (last_line := FINAL_LINE.search(value)):
+        return THOUSANDS_COMMA.sub("", last_line.group(1))
+    return value
+
+
+def _solution_before_answer(value: Any) -> str:
+    """The worked solution of GSM8K, which stands before the final answer in the same column."""
+    last_line = FINAL_LINE.search(value) if isinstance(value, str) else None
+    return CALCULATION.sub("", value[: last_line.start()]).strip() if last_line else ""
+
+
+def with_box(solution: str, answer: str) -> str:
+    r"""The solution, with a last line that boxes the answer if it has no box.
+
+    Example:
+        >>> with_box("4 * 3 = 12 pens.", "12")
+        '4 * 3 = 12 pens.\nThe answer is \\boxed{12}.'
+    """
+    if not solution or not answer or extract_boxed(solution) is not None:
+        return solution
+    return f"{solution}\nThe answer is \\boxed{{{answer}}}."
+
+
+def _is_encodable(text: str) -> bool:
+    """JSON can hold halves of surrogate pairs as escapes; no file and no tokenizer can."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,232 @@
+"""Read the records of data files: JSON lines, JSON, parquet, or a folder of such files.
+
+    mine.jsonl      one JSON object per line
+    mine.json       a list of objects, an object with one list of objects, or JSON lines
+    mine.parquet    one record per row
+    folder          its files of these kinds, in the order of their names
+
+A record knows where it stands, for messages: `mine.jsonl:4` is a line counted from 1, and
+`mine.parquet row 3` a row counted from 0, as in pandas. Rows without an id are named by their
+number counted from 0; in a folder of several files the file's name comes before it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, time
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from counterpoise.errors import PoiseError, first_line
+
+SUFFIXES = (".jsonl", ".json", ".parquet")
+PARQUET_MAGIC = b"PAR1"
+# A folder that holds two of these is a dataset with its splits, not one training set.
+SPLIT_WORDS = {
+    "train": "train", "test": "test", "val": "validation", "valid": "validation",
+    "validation": "validation", "dev": "validation", "heldout": "test", "eval": "test",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record of a data file.
+
+    Example:
+        Record("mine.jsonl:4", "3", {"question": "1 + 1 = ?", "answer": 2}, line=4)
+    """
+
+    where: str
+    row_name: str  # its id if it has none of its own
+    values: Mapping[str, Any]  # JSON values; of parquet, as near to them as there are
+    line: int = 0  # of its file, from 1
+    raw: str = ""  # the line as it stands in the file, without its end; JSON lines only
+
+
+class WrittenNumber(float):
+    """A number of a JSON file that remembers its spelling: 0.10 is 0.1, but is shown as 0.10."""
+
+    __slots__ = ("spelling",)
+    spelling: str
+
+    def __new__(cls, spelling: str) -> WrittenNumber:
+        number = super().__new__(cls, spelling)
+        number.spelling = spelling
+        return number
+
+    def __str__(self) -> str:
+        return self.spelling
+
+
+def read_records(path: str) -> list[Record]:
+    """All records of a file or folder, in order; an error names the file and the line or row."""
+    files = _list_files(path)
+    records: list[Record] = []
+    for file in files:
+        prefix = f"{file.stem}/" if len(files) > 1 else ""
+        records += _read_file(file, str(file) if len(files) > 1 else path, prefix)
+    if not records:
+        raise PoiseError(f"{path}: no records; one JSON object per line is expected")
+    return records
+
+
+def _list_files(path: str) -> list[Path]:
+    """The file itself, or the data files of the folder."""
+    folder = Path(path)
+    try:
+        if not folder.is_dir():
+            return [folder]
+        files = sorted(file for file in folder.iterdir() if file.suffix in SUFFIXES)
+    except OSError as error:
+        raise PoiseError(f"{path}: cannot be read: {error.strerror}") from None
+    if not files:
+        raise PoiseError(
+            f"{path}: a folder without .jsonl, .json or .parquet files; name one, or set "
+            "task.name=hub for a dataset of the package `datasets`"
+        )
+    splits = {SPLIT_WORDS[word] for file in files if (word := _first_word(file)) in SPLIT_WORDS}
+    if len(splits) > 1:
+        listed = ", ".join(file.name for file in files[:4])
+        raise PoiseError(
+            f"{path}: a folder with several splits ({listed}); name one file, as task.path, and "
+            "the held-out one as task.heldout_path"
+        )
+    return files
+
+
+def _first_word(file: Path) -> str:
+    """The name up to its first mark, in lower case: "train" for train-00000-of-00002.parquet."""
+    return "".join(c if c.isalpha() else " " for c in file.stem.lower()).partition(" ")[0]
+
+
+def _read_file(file: Path, shown: str, prefix: str) -> Iterator[Record]:
+    try:
+        with file.open("rb") as opened:
+            is_parquet = opened.read(len(PARQUET_MAGIC)) == PARQUET_MAGIC
+    except FileNotFoundError:
+        raise PoiseError(f"{shown}: no such file; name a .jsonl, .json or .parquet file") from None
+    except OSError as error:
+        raise PoiseError(f"{shown}: cannot be read: {error.strerror}") from None
+    if is_parquet or file.suffix == ".parquet":
+        return _numbered_records(_read_parquet(file, shown), shown, prefix)
+    if file.suffix == ".json" and (values := _read_json(file, shown)) is not None:
+        return _numbered_records(values, shown, prefix)
+    return _read_json_lines(file, shown, prefix)
+
+
+def _numbered_records(rows: Sequence[Any], shown: str, prefix: str) -> Iterator[Record]:
+    for row, values in enumerate(rows):
+        where = f"{shown} row {row}"
+        if not isinstance(values, dict):
+            raise PoiseError(f'{where}: not an object; a record looks like {{"problem": "..."}}')
+        yield Record(where, f"{prefix}{row}", values, row + 1)
+
+
+# -- parquet --------------------------------------------------------------------------------------
+
+
+def _read_parquet(file: Path, shown: str) -> list[Any]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        rows = pq.ParquetFile(file).read().to_pylist()
+    except (pa.ArrowException, OSError, ValueError) as fault:
+        raise PoiseError(
+            f"{shown}: not a parquet file that can be read ({first_line(fault)}); write or copy it "
+            "again"
+        ) from None
+    return [to_json_value(row) for row in rows]
+
+
+def to_json_value(value: Any) -> Any:
+    """A value of a table as JSON has it; types that JSON has no form for are left as they are.
+
+    Dates become ISO text, decimals text, bytes the UTF-8 text that they hold, and a float that is
+    not a number is a missing value.
+    """
+    if isinstance(value, float):
+        return None if math.isnan(value) else value
+    if isinstance(value, Mapping):
+        return {str(name): to_json_value(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_json_value(item) for item in value]
+    if isinstance(value, date | time):  # a datetime is a date
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return None
+    return value
+
+
+# -- JSON -----------------------------------------------------------------------------------------
+
+
+def _read_json(file: Path, shown: str) -> list[Any] | None:
+    """The records of a JSON file; None if it holds JSON lines instead."""
+    text = "".join(text for _, text in _lines(file, shown))
+    try:
+        content = _parse(text)
+    except (ValueError, RecursionError) as error:
+        first_text = text.partition("\n")[0]
+        # Many tools write JSON lines to a file whose name ends in .json.
+        if first_text.lstrip().startswith("{") and first_text.rstrip().endswith("}"):
+            return None
+        raise PoiseError(f"{shown}: not JSON ({error})") from None
+    if isinstance(content, list):
+        return content
+    named = content if isinstance(content, dict) else {}
+    lists = [name for name, value in named.items() if isinstance(value, list)]
+    if len(lists) == 1 and all(isinstance(row, dict) for row in content[lists[0]]):
+        return list(content[lists[0]])
+    if "\n" not in text.strip():
+        return None  # JSON lines with one record
+    raise PoiseError(
+        f"{shown}: neither a list of records nor an object with one list of them; JSON lines, one "
+        "object per line, are read too"
+    )
+
+
+def _read_json_lines(file: Path, shown: str, prefix: str) -> Iterator[Record]:
+    for row, (line, text) in enumerate(_lines(file, shown)):
+        where = f"{shown}:{line}"
+        try:
+            values = _parse(text)
+        except (ValueError, RecursionError) as error:
+            raise PoiseError(f"{where}: not JSON ({error})") from None
+        if not isinstance(values, dict):
+            raise PoiseError(f'{where}: not an object; a line looks like {{"id": "1", ...}}')
+        yield Record(where, f"{prefix}{row}", values, line, text.removesuffix("\n"))
+
+
+def _parse(text: str) -> Any:
+    return json.loads(text, parse_float=WrittenNumber, parse_constant=_refuse)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not a JSON number")
+
+
+def _lines(file: Path, shown: str) -> Iterator[tuple[int, str]]:
+    """Line numbers and text; blank lines are skipped, a byte order mark is dropped."""
+    number = 0
+    try:
+        with file.open("rb") as opened:
+            for number, raw in enumerate(opened, 1):
+                text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+                if text.strip():
+                    yield number, text
+    except UnicodeDecodeError as error:
+        raise PoiseError(
+            f"{shown}:{number}: not UTF-8 ({error.reason}); convert the file"
+        ) from None
+    except OSError as error:
+        raise PoiseError(f"{shown}: cannot be read: {error.strerror}") from None
