@@ -101,8 +101,8 @@ def train(
     if config.loop.threads:
         torch.set_num_threads(config.loop.threads)
     policy = load_policy(config.model)
-    if policy.notice:
-        observer.notify(policy.notice)
+    for notice in policy.notices:
+        observer.notify(notice)
     task, benchmarks = load_problems(config), load_benchmarks(config.task.benchmarks)
     task.announce(observer.notify)
     check_generic_texts(task.train, config.sample)

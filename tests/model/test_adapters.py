@@ -13,8 +13,11 @@ from safetensors.torch import load_file
 from counterpoise.config import ModelConfig, SampleConfig, UpdateConfig
 from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
+from counterpoise.lab.speed.families import own_logprobs
 from counterpoise.loop import train
 from counterpoise.model.adapters import adapter_switched_off
+from counterpoise.model.decoder import Decoder
+from counterpoise.model.general import GeneralDecoder
 from counterpoise.model.load import Policy, load_policy
 from counterpoise.model.scoring import forward, score_logprobs
 from counterpoise.sample.native import sample
@@ -69,10 +72,17 @@ def test_a_step_moves_the_adapter_alone() -> None:
     assert all(".lora_" in name for name in moved)
 
 
-def test_the_sampler_applies_the_adapter_as_the_trainer_does(trained: Path) -> None:
-    policy = load_policy(ModelConfig(name=str(trained), device="cpu"))
+@pytest.mark.parametrize("path", ["fast", "general"])
+def test_the_sampler_applies_the_adapter_as_the_trainer_does(trained: Path, path: str) -> None:
+    policy = load_policy(ModelConfig(name=str(trained), device="cpu", path=path))
+    assert isinstance(policy.decoder, Decoder if path == "fast" else GeneralDecoder)
+    assert [notice[:5] for notice in policy.notices][-1] == "LoRA:"
     rows = sampled_rows(policy)
     scored = score_logprobs(policy, rows, 1.0, 4096)
+    own = torch.cat([own_logprobs(policy.model, row) for row in rows])
+    torch.testing.assert_close(
+        torch.from_numpy(np.concatenate(scored)), own.detach(), rtol=1e-5, atol=1e-5
+    )
     gaps = [
         np.abs(row.content.sampled_logprobs - logprobs).max()
         for row, logprobs in zip(rows, scored, strict=True)
@@ -115,7 +125,7 @@ def test_bad_adapters_are_refused_in_one_line(trained: Path, tmp_path: Path) -> 
         load_policy(ModelConfig(name=str(trained), lora_rank=4))
     with pytest.raises(PoiseError, match=r"model.lora_targets=\['nothing'\]: "):
         load_policy(ModelConfig(name="embedded", lora_rank=4, lora_targets=["nothing"]))
-    with pytest.raises(PoiseError, match="adapter on the output layer is not supported"):
+    with pytest.raises(PoiseError, match="adapter on the output layer or the embedding"):
         load_policy(ModelConfig(name="embedded", lora_rank=4, lora_targets=["lm_head"]))
     (tmp_path / "adapter_config.json").write_text(json.dumps({"r": 4}))
     with pytest.raises(PoiseError, match=r"adapter_config.json cannot be read"):

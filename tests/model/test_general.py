@@ -143,9 +143,10 @@ def test_recomputing_layers_changes_nothing() -> None:
 
 def test_the_choice_is_explained(tmp_path: Path) -> None:
     policy = make_policy("gpt2")
-    assert policy.notice.startswith("gpt2: transformers' own forward pass (the general path), ")
-    assert "\n" not in policy.notice
-    assert make_policy("llama").notice == ""
+    (notice,) = policy.notices
+    assert notice.startswith("gpt2: transformers' own forward pass (the general path), because ")
+    assert "\n" not in notice
+    assert make_policy("llama").notices == []
     save_policy(policy, tmp_path / "model")
     with pytest.raises(
         PoiseError, match=r"gpt2 models are not on the fast path: .*, or set model.path=auto"

@@ -46,7 +46,7 @@ def add_adapter(model: nn.Module, config: ModelConfig, base: str) -> Any:
             adapted = peft.get_peft_model(model, lora)
     except ValueError as fault:
         raise PoiseError(f"model.lora_targets={targets}: {first_line(fault)}") from fault
-    _check_head_is_plain(adapted)
+    _check_adapted_layers(adapted)
     return adapted
 
 
@@ -57,7 +57,7 @@ def load_adapter(model: nn.Module, folder: str) -> Any:
         adapted = peft.PeftModel.from_pretrained(model, folder, is_trainable=True)
     except Exception as fault:  # PEFT, safetensors and torch raise errors of any type
         raise PoiseError(f"the adapter {folder} cannot be loaded: {first_line(fault)}") from fault
-    _check_head_is_plain(adapted)
+    _check_adapted_layers(adapted)
     return adapted
 
 
@@ -92,13 +92,15 @@ def adapter_switched_off(model: Any) -> Iterator[None]:
         yield
 
 
-def _check_head_is_plain(adapted: Any) -> None:
-    """Raise an error if the adapter changes the output layer, which is read by its weight alone."""
-    head = base_model(adapted).get_output_embeddings()
-    if hasattr(head, "lora_A") or hasattr(head, "modules_to_save"):
-        raise PoiseError(
-            "an adapter on the output layer is not supported: leave it out of model.lora_targets"
-        )
+def _check_adapted_layers(adapted: Any) -> None:
+    """Raise an error if the adapter changes a layer that is read by its weight alone."""
+    model = base_model(adapted)
+    for layer in (model.get_output_embeddings(), model.get_input_embeddings()):
+        if hasattr(layer, "lora_A") or hasattr(layer, "lora_embedding_A"):
+            raise PoiseError(
+                "an adapter on the output layer or the embedding is not supported: leave it out of "
+                "model.lora_targets"
+            )
 
 
 def _import_peft() -> Any:

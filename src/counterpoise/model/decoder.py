@@ -15,6 +15,7 @@ to its whole past if `window` is None. `model/families.py` says what a model fam
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
@@ -58,14 +59,19 @@ class Decoder:
 
     softcap = 0.0  # no family of this path caps its logits
 
-    def __init__(self, model: Any) -> None:  # transformers publishes no types
+    def __init__(self, model: Any, *, is_adapted: bool = False) -> None:
+        """`model` is a causal language model of transformers, which publishes no types.
+
+        `is_adapted`: some of its linear layers carry a LoRA adapter (`model/adapters.py`).
+        """
         config = model.config
         check_architecture(config, model.device.type)
         self.config = config
         self.facts = read_facts(config)
         self.embedding: nn.Embedding = model.model.embed_tokens
         self.layers: Any = model.model.layers
-        if not self.facts.family.joined_projections:
+        self.is_adapted = is_adapted
+        if not self.facts.family.joined_projections and not is_adapted:
             join_weights(self.layers)
         self.norm: Any = model.model.norm
         self.head: nn.Linear = model.lm_head
@@ -75,7 +81,7 @@ class Decoder:
         self.epsilon: float = config.rms_norm_eps
         self.shape = LayerShape(self.heads, self.kv_heads, self.head_dim, self.epsilon)
         # Decided once for all passes: fused layers and kernels, or torch operations.
-        self.has_llama_layer = self.facts.has_llama_layer
+        self.has_llama_layer = self.facts.has_llama_layer and not is_adapted
         self.has_head_norms = self.facts.family.query_key_norm == "head"
         self.can_fuse_layers = (
             self.has_llama_layer
@@ -199,7 +205,10 @@ class Decoder:
         attend: AttendFunction,
         output_indices_n: Tensor | None,
     ) -> Tensor:
-        """A layer that is not Llama's, in torch operations: kernels would compute another one."""
+        """A layer that is not Llama's, or has an adapter, in torch operations.
+
+        Kernels and fused layers would compute another one.
+        """
         layer, facts = self.layers[index], self.facts
         attention, mlp, norms = layer.self_attn, layer.mlp, facts.family.norms
 
@@ -214,7 +223,7 @@ class Decoder:
         projections = (
             (mlp.gate_up_proj,) if facts.family.joined_projections else (mlp.gate_proj, mlp.up_proj)
         )
-        gate, up = joint_linear(norm(y, norms.before_mlp), projections).chunk(2, dim=-1)
+        gate, up = self._project(norm(y, norms.before_mlp), projections).chunk(2, dim=-1)
         gated = ACTIVATIONS[facts.activation](gate) * up
         return y + norm(mlp.down_proj(gated), norms.after_mlp)
 
@@ -229,7 +238,7 @@ class Decoder:
             else (attention.q_proj, attention.k_proj, attention.v_proj)
         )
         widths = self.heads * d, self.kv_heads * d, self.kv_heads * d
-        q, k, v = joint_linear(h, projections).split(widths, dim=-1)
+        q, k, v = self._project(h, projections).split(widths, dim=-1)
         if facts.family.query_key_norm == "projection":
             q, k = self._normalise(q, attention.q_norm), self._normalise(k, attention.k_norm)
         q, k, v = (projected.unflatten(-1, (-1, d)) for projected in (q, k, v))
@@ -238,6 +247,12 @@ class Decoder:
         q, k = rotate_leading(q, cos, sin), rotate_leading(k, cos, sin)
         # Every `attend` function divides scores by sqrt(d).
         return (q if facts.query_scale == 1 else q * facts.query_scale), k, v
+
+    def _project(self, x: Tensor, linears: Sequence[nn.Linear]) -> Tensor:
+        """The outputs of linear layers side by side; adapted ones are called one by one."""
+        if self.is_adapted:
+            return torch.cat([linear(x) for linear in linears], dim=-1)
+        return joint_linear(x, linears)
 
     def _normalise(self, x: Tensor, norm: Any) -> Tensor:
         """A norm of the model over the last axis; the kernel only where layers are Llama's."""

@@ -59,17 +59,23 @@ class Policy:
         return self.decoder.num_parameters
 
     @property
-    def notice(self) -> str:
-        """What a user should know about how the model runs; "" on the fast path."""
-        if isinstance(self.decoder, Decoder):
-            return ""
-        asked = "it has a LoRA adapter" if is_adapted(self.model) else "model.path asks for it"
-        reason = fast_path_refusal(self.decoder.config, self.device.type) or asked
-        return (
-            f"{self.decoder.config.model_type}: transformers' own forward pass (the general path), "
-            f"because {reason}; results are the same, but prompts are read once for each response "
-            "and there are no CUDA graphs, so it is slower"
-        )
+    def notices(self) -> list[str]:
+        """What a user should know about how the model runs; nothing on the fast path."""
+        lines = []
+        if isinstance(self.decoder, GeneralDecoder):
+            refusal = fast_path_refusal(self.decoder.config, self.device.type)
+            lines.append(
+                f"{self.decoder.config.model_type}: transformers' own forward pass (the general "
+                f"path), because {refusal or 'model.path asks for it'}; results are the same, but "
+                "prompts are read once for each response and there are no CUDA graphs, so it is "
+                "slower"
+            )
+        if is_adapted(self.model):
+            lines.append(
+                "LoRA: the output layer is frozen, so who pushed a token is shown for the step "
+                "that this layer would have taken, a proxy; how the token moved is measured"
+            )
+        return lines
 
     def encode(self, problem: Prompt | str) -> Ints:
         """The tokens of the prompt for a problem; of chat data, with its system prompt and turns.
@@ -239,13 +245,12 @@ def wrap_model(
 
 def make_decoder(model: Any, path: str = AUTO_PATH) -> AnyDecoder:
     """The decoder of the fast path if it knows the model, otherwise that of the general path."""
-    model, is_lora = base_model(model), is_adapted(model)
-    if is_lora and path == FAST_PATH:
-        raise PoiseError("LoRA runs on the general path: set model.path to auto or general")
-    is_refused = is_lora or fast_path_refusal(model.config, model.device.type) is not None
-    if path == GENERAL_PATH or (path == AUTO_PATH and is_refused):
-        return GeneralDecoder(model)
-    return Decoder(model)
+    transformers_model = base_model(model)
+    device = next(transformers_model.parameters()).device
+    refusal = fast_path_refusal(transformers_model.config, device.type)
+    if path == GENERAL_PATH or (path == AUTO_PATH and refusal):
+        return GeneralDecoder(transformers_model)
+    return Decoder(transformers_model, is_adapted=is_adapted(model))
 
 
 def check_uncapped(policy: Policy, feature: str) -> None:

@@ -132,7 +132,7 @@ def check_family(policy: Policy) -> FamilyCheck:
     ]
     model: Any = policy.model
     parameters = [weight for weight in model.parameters() if weight.requires_grad]
-    expected = torch.cat([_own_logprobs(model, row) for row in rows])
+    expected = torch.cat([own_logprobs(model, row) for row in rows])
     logprobs = forward(policy, rows, 1.0).logprobs_M
     weights = torch.linspace(-1, 1, len(expected))
     expected_gradient = torch.autograd.grad(expected @ weights, parameters, allow_unused=True)
@@ -185,7 +185,7 @@ def _row(number: int, index: int, prompt: Ints, tokens: Ints, logprobs: Any) -> 
     return Row(f"p{number}", float(index - 1), len(tokens), index=index, rollout=rollout)
 
 
-def _own_logprobs(model: Any, row: Row) -> Tensor:
+def own_logprobs(model: Any, row: Row) -> Tensor:
     """Log-probabilities [T] of a response by the model's own forward pass over this row alone."""
     prompt, response = row.content.prompt_tokens, row.content.response_tokens
     tokens = torch.from_numpy(np.concatenate((prompt, response)).astype(np.int64))
