@@ -355,6 +355,7 @@ def test_seconds_of_a_run_are_its_median_iterations_without_the_monitor(tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_runs")
 def test_arms_of_credit_are_trained(tmp_path: Path) -> None:
     sizes = {"rates": [1e-4], "seeds": 1, "iterations": 1, "prompts": 4, "target": 16, "steps": 2,
              "evaluate_every": 0, "heldout": 4, "samples": 2, "monitor_every": 1,
