@@ -16,7 +16,7 @@ test: $(VENV)/.installed-dev check
 check: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy
+	MYPY_NUM_WORKERS=2 $(VENV)/bin/mypy
 
 docs: $(VENV)/.installed
 	$(VENV)/bin/python docs/generate.py

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import forked
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -40,7 +41,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_killed_run_is_resumed_bit_for_bit(tmp_path: Path, finished: Path) -> None:
     out = tmp_path / "run"
-    with subprocess.Popen(
+    with forked.Popen(
         [sys.executable, "-c", CHILD, str(out), *SETS], stdout=subprocess.PIPE, text=True
     ) as child:
         metrics = out / "metrics.jsonl"

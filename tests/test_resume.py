@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 import torch
 from power_cut import PowerCut
@@ -292,7 +293,7 @@ def test_sigkill_at_ten_random_moments(tmp_path: Path, undisturbed: dict[str, ob
     moments = random.Random(7)
     kills = 0
     while True:
-        child = subprocess.Popen(
+        child = forked.Popen(
             [sys.executable, "-c", CHILD, str(out), *SETS], stdout=subprocess.PIPE, text=True
         )
         assert child.stdout is not None

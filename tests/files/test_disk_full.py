@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 from safetensors import SafetensorError
 
@@ -104,9 +105,7 @@ def test_a_line_that_was_cut_short_is_taken_back(tmp_path: Path) -> None:
         "    append_line(Path(sys.argv[2]), str(k) * 300)\n"
     )
     path = tmp_path / "metrics.jsonl"
-    done = subprocess.run(
-        [sys.executable, "-c", script, "1000", str(path)], capture_output=True, text=True
-    )
+    done = forked.run([sys.executable, "-c", script, "1000", str(path)])
     assert "File too large" in done.stderr
     assert path.read_text() == "".join(str(k) * 300 + "\n" for k in range(3))
     append_line(path, "more")
@@ -137,9 +136,7 @@ def poise(*arguments: str, largest: int) -> subprocess.CompletedProcess[str]:
     script = LIMITED + (
         "from counterpoise import cli\nsys.argv = ['poise', *sys.argv[2:]]\ncli.main()\n"
     )
-    return subprocess.run(
-        [sys.executable, "-c", script, str(largest), *arguments], capture_output=True, text=True
-    )
+    return forked.run([sys.executable, "-c", script, str(largest), *arguments])
 
 
 @pytest.mark.slow

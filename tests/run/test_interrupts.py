@@ -11,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 
+import forked
 import pytest
 
 from counterpoise.run import interrupts
@@ -105,7 +106,7 @@ def test_what_is_ignored_stays_ignored_and_other_threads_are_left_alone() -> Non
 @pytest.mark.slow
 def test_a_run_that_is_deaf_to_ctrl_c_hears_sigterm(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "counterpoise.cli", "train", "--out", str(tmp_path / "run")]
-    run = subprocess.Popen(
+    run = forked.Popen(
         [*words, "demo", *(f"--set={option}" for option in SMALL)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -132,7 +133,7 @@ def test_a_run_that_is_deaf_to_ctrl_c_hears_sigterm(tmp_path: Path) -> None:
     kept = checkpoint.list_checkpoints(folder.checkpoints)
     assert [path.name for path in kept] == [checkpoint.folder_name(behind)]  # nothing is lost
     more = [*shlex.split(again), f"--set=loop.iterations={behind + 1}"]
-    resumed = subprocess.run(more, check=True, capture_output=True, text=True)
+    resumed = forked.run(more, check=True)
     assert f"resuming after iteration {behind}" in resumed.stdout
     lines = RunFolder.open(tmp_path / "run").read("metrics")
     assert [line["iteration"] for line in lines] == list(range(1, behind + 2))

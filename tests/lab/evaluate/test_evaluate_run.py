@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import forked
 import pytest
 
 from counterpoise import plugins
@@ -386,7 +387,7 @@ def test_killed_for_real(data: Path, tmp_path: Path) -> None:
         f"eval embedded --bench words3 --data {data} --max-tokens 80 --device cpu --samples 8 "
         f"--rows 8 --out {out} --json"
     )
-    running = subprocess.Popen(
+    running = forked.Popen(
         [sys.executable, "-m", "counterpoise.cli", *arguments.split()],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.DEVNULL,

@@ -33,6 +33,7 @@ def command(*words: object) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_runs")
 def test_in_two_pieces(tmp_path: Path) -> None:
     """Seed 0 in one folder, seed 1 in another; put together there without its runs."""
     file, one, two = write(tmp_path), tmp_path / "one", tmp_path / "two"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import forked
 import pytest
 from rich.console import Console
 
@@ -26,6 +29,7 @@ from counterpoise.store.folder import RunFolder
 SMALL = (
     "loop.iterations=2", "sample.prompts=4", "batch.steps=2", "balance.tau=0", "task.size=16",
     "evaluate.prompts=0", "store.rollouts=false", "store.tokens=false", "monitor.every=0",
+    "store.report=false", "sample.max_new_tokens=16", "verify.workers=1",
 )  # fmt: skip
 
 
@@ -34,9 +38,11 @@ def silent(doing: str, share: float) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_runs")
 def test_runs_are_trained_once(tmp_path: Path) -> None:
     told: list[tuple[str, float]] = []
-    runs = {"a": SMALL, "b": (*SMALL, "loop.seed=1")}
+    trained = (*SMALL, "sample.max_new_tokens=112")  # room for answers, and so for a gradient
+    runs = {"a": trained, "b": (*trained, "loop.seed=1")}
     first = train_runs(runs, tmp_path, lambda *what: told.append(what))
     assert list(first) == ["a", "b"]
     assert told[-1] == ("2 of 2 runs", 1.0)
@@ -51,10 +57,11 @@ def test_runs_are_trained_once(tmp_path: Path) -> None:
     assert again["a"].read("metrics") == metrics["a"]
 
     with pytest.raises(PoiseError, match=r"made with loop\.seed=0, not 5: remove it"):
-        train_runs({"a": (*SMALL, "loop.seed=5")}, tmp_path, silent)
+        train_runs({"a": (*trained, "loop.seed=5")}, tmp_path, silent)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_runs")
 def test_a_run_that_stopped_goes_on(tmp_path: Path) -> None:
     """Only config.toml was written before it was killed."""
     RunFolder.create(tmp_path / "a", load_config("demo", [*FIXED_OPTIONS, *SMALL]))
@@ -63,6 +70,7 @@ def test_a_run_that_stopped_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_runs")
 @pytest.mark.parametrize("option", ["batch.composer={}:f", "verify.also=['overlong', '{}:f=0.5']"])
 def test_an_edit_does_not_reach_runs_that_are_yet_to_start(option: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
@@ -116,8 +124,11 @@ def ctrl_c(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_runs")
 def test_an_interrupted_run_goes_on_from_its_checkpoint(tmp_path: Path, ctrl_c: str) -> None:
-    options = (*SMALL, "loop.iterations=9", "loop.checkpoint_every=1", "store.model=false")
+    # Iterations of about half a second: it is still running when it is told to stop.
+    length = ("loop.iterations=6", "sample.max_new_tokens=80")
+    options = (*SMALL, *length, "loop.checkpoint_every=1", "store.model=false")
 
     def stop(standing: FleetProgress) -> None:
         if standing.running.get("a", 0) >= 2:
@@ -130,12 +141,12 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(tmp_path: Path, ctrl_c: 
     assert not first.finished("a")
     assert not first.failures
     behind = RunFolder.open(tmp_path / "a").read("metrics")
-    assert 2 <= len(behind) < 9
+    assert 2 <= len(behind) < 6
 
     told: list[FleetProgress] = []
     Fleet({"a": options}, tmp_path).train(1, told.append)
     folder = RunFolder.open(tmp_path / "a")
-    assert [line["iteration"] for line in folder.read("metrics")] == list(range(1, 10))
+    assert [line["iteration"] for line in folder.read("metrics")] == list(range(1, 7))
     assert min(s.running["a"] for s in told if "a" in s.running) >= len(behind) - 1  # not from 0
     assert told[-1].finished == 1
     assert not (tmp_path / "a" / "checkpoints").exists()
@@ -144,26 +155,30 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(tmp_path: Path, ctrl_c: 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_runs")
 def test_a_run_without_memory_waits_for_a_neighbour(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One run ends as memory ends one; later it has the machine to itself."""
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "sitecustomize.py").write_text(
-        "import os, pathlib, sys\n"
-        f"died = pathlib.Path({str(tmp_path / 'died')!r})\n"
-        f"if {str(tmp_path / 'runs' / 'b')!r} in sys.orig_argv and not died.exists():\n"
-        "    died.touch()\n"
-        "    print('poise: out of memory: a smaller model', flush=True)\n"
-        "    os._exit(2)\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    starts_of_b = []
+
+    class FirstOutOfMemory(forked.Popen):
+        def __init__(self, command: list[str], **options: Any) -> None:
+            if str(tmp_path / "runs" / "b") in command:
+                starts_of_b.append(command)
+                if len(starts_of_b) == 1:
+                    fault = "print('poise: out of memory: a smaller model'); raise SystemExit(2)"
+                    command = [sys.executable, "-c", fault]
+            super().__init__(command, **options)
+
+    monkeypatch.setattr(forked.ForkingSubprocess, "Popen", FirstOutOfMemory)
     told: list[FleetProgress] = []
     runs = {name: (*SMALL, f"loop.seed={seed}") for seed, name in enumerate("abc")}
     fleet = Fleet(runs, tmp_path / "runs")
     fleet.train(2, told.append)
     assert not fleet.failures
     assert all(fleet.finished(name) for name in runs)
+    assert len(starts_of_b) == 2
     assert told[-1].postponed == 1
     after = [s for s in told if s.postponed]
     assert max(len(s.running) for s in after) == 1
@@ -186,7 +201,7 @@ def test_the_progress_says_when_memory_is_short(capsys: pytest.CaptureFixture[st
 def test_a_run_that_was_killed_says_by_what(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its last line was of something else."""
+    """Its last line was of something else. A fresh interpreter, as users' runs are."""
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(
         "import os, signal, sys\n"

@@ -34,6 +34,7 @@ def test_numbers_leave_out_what_was_not_measured() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_runs")
 def test_arms_are_trained(tmp_path: Path) -> None:
     sizes = {"rates": [1e-4], "seeds": 1, "iterations": 1, "prompts": 4, "target": 16, "steps": 2,
              "evaluate_every": 0, "heldout": 4, "samples": 2, "monitor_every": 1}  # fmt: skip

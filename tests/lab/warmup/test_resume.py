@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 import torch
 
@@ -106,7 +106,7 @@ def test_a_warm_up_that_was_killed_ends_in_the_same_weights(
 ) -> None:
     config, out = small(*more), tmp_path / "killed"
     words = [sys.executable, "-c", KILLED, str(out), *SETS, *more]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    done = forked.run(words, timeout=120)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert not out.exists()
     kept = checkpoint.list_checkpoints(unfinished_folder(out))

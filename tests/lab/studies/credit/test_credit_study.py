@@ -355,7 +355,7 @@ def test_seconds_of_a_run_are_its_median_iterations_without_the_monitor(tmp_path
 
 
 @pytest.mark.slow
-def test_arms_of_credit_are_trained(tmp_path: Path) -> None:
+def test_arms_of_credit_are_trained(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     sizes = {"rates": [1e-4], "seeds": 1, "iterations": 1, "prompts": 4, "target": 16, "steps": 2,
              "evaluate_every": 0, "heldout": 4, "samples": 2, "monitor_every": 1,
              "arms": [BASELINE, "gtpo", "serl"]}  # fmt: skip
@@ -367,6 +367,8 @@ def test_arms_of_credit_are_trained(tmp_path: Path) -> None:
         ("untrained", "gtpo", OUT_OF_TIME), ("untrained", BASELINE, OUT_OF_TIME),
     ]  # fmt: skip
     assert training_results(none) == []
+    # Only now: a forked run would be in its first iteration, and finish it, when time is up.
+    request.getfixturevalue("forked_runs")
     lab.sizes = {"training": sizes, "train_minutes": 0}
     base, gtpo = training_results(measure_training(lab, {"serl"}))
     assert (base.arm, gtpo.arm) == (BASELINE, "gtpo")
