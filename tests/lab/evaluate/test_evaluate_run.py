@@ -325,7 +325,7 @@ def test_the_command(
     [
         (["--bench", "word1"], "unknown benchmark 'word1'"),
         (["--bench", "aime24"], "aime24: no file aime24.jsonl in"),
-        (["--bench", "wrong"], "wrong.jsonl:1: no field 'problem' (fields: answer, id, question)"),
+        (["--bench", "wrong"], "wrong.jsonl:1: no field 'problem' (fields: answer, id, quest)"),
         (["--bench", "empty"], "empty.jsonl: no records"),
         (["--bench", "words1,words1"], "benchmark 'words1' is named twice"),
         (["--bench", "words1", "--template", "qwen-math"], "needs the token <|im_start|>"),
@@ -357,7 +357,7 @@ def test_a_fault_of_the_user_s_is_one_line(
     arguments: list[str],
     message: str,
 ) -> None:
-    wrong = {"id": 1, "question": "1 + 1?", "answer": "2"}
+    wrong = {"id": 1, "quest": "1 + 1?", "answer": "2"}
     (data / "wrong.jsonl").write_text(json.dumps(wrong), encoding="utf-8")
     (data / "empty.jsonl").write_text("\n", encoding="utf-8")
     out = tmp_path / "out"
