@@ -169,12 +169,12 @@ def test_a_file_is_run_once_for_both_functions_and_may_hold_dataclasses(tmp_path
     assert not (tmp_path / "__pycache__").exists()
 
 
-def test_an_async_function_is_refused_before_it_is_called(tmp_path: Path) -> None:
+def test_an_async_composer_is_refused_before_it_is_called(tmp_path: Path) -> None:
     path = tmp_path / "later.py"
-    path.write_text(f"async {SCORE.format(1)}")
+    path.write_text("async def rule(rows, num_steps, seed):\n    return []\n")
     with pytest.raises(PoiseError) as fault:
-        VERIFIERS.load(f"{path}:score")
-    assert str(fault.value) == f"{path}: score is an `async def`: write a plain `def`"
+        COMPOSERS.load(f"{path}:rule")
+    assert str(fault.value) == f"{path}: rule is an `async def`: write a plain `def`"
 
 
 def test_a_message_of_ours_is_passed_on(tmp_path: Path) -> None:
@@ -402,7 +402,8 @@ def test_a_dry_run_tries_all_of_them(asking: tuple[Path, Path]) -> None:
     assert try_plugins(config) == [
         "#   own reward     mine.py:score: -0.5 for the answer in a box, -0.5 for nothing: groups "
         "with equal rewards take no step",
-        f"#   own reward     mine.py:length: {ratio} for the answer in a box, 0 for nothing",
+        f"#   own reward     mine.py:length: {ratio} for the answer in a box, 0 for nothing "
+        "(TRL's signature, called once for each batch)",
     ]
 
 
@@ -425,7 +426,8 @@ def test_a_dry_run_says_which_parameter_holds_the_answers(tmp_path: Path) -> Non
 
 def test_rollouts_hold_their_problems_columns_and_no_copies(asking: tuple[Path, Path]) -> None:
     task = load_problems(load_config(asking[0] / "run.toml", ["task.heldout=4"]))
-    assert all(set(p.columns) == {"facts"} for p in (*task.train, *task.heldout))
+    # `length` has **kwargs, so every column is kept.
+    assert all({"facts", "problem"} <= set(p.columns) for p in (*task.train, *task.heldout))
     tokens = np.array([1], dtype=np.int32)
     answered = Response(tokens, np.zeros(1, np.float32), "", finished=True)
     prompt = task.train[0]

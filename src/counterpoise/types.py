@@ -28,6 +28,7 @@ Floats = NDArray[np.float32]
 Columns = Mapping[str, Any]  # further columns of a problem's row, by name
 
 NO_COLUMNS: Columns = {}  # shared by all problems without columns
+ALL_COLUMNS = "*"  # among the names of columns to keep: every column that a row has
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class Rollout:
     prompt: str
     answer: str
     response: str
-    reward: float
+    reward: float  # nan: the user's reward function says that it does not apply
     prompt_tokens: Ints  # [S]
     response_tokens: Ints  # [T]
     sampled_logprobs: Floats  # [T], by the sampler; see Response.logprobs. Unknown ones are nan
@@ -103,6 +104,7 @@ class Rollout:
     anchor: bool = False  # sampled from the prompt's generic text, trained with the full prompt
     turns: tuple[Turn, ...] = ()  # of an episode; see Response.turns
     columns: Columns = field(default_factory=lambda: NO_COLUMNS)  # Prompt.columns; not stored
+    logged: Mapping[str, Any] = field(default_factory=dict)  # by the user's reward function
 
     @property
     def problem(self) -> Prompt:

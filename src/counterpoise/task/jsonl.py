@@ -21,7 +21,7 @@ from typing import Any
 from counterpoise.errors import PoiseError, unknown_name
 from counterpoise.task.prompts import Task
 from counterpoise.task.split_heldout import drop_heldout_texts, hold_out
-from counterpoise.types import NO_COLUMNS, Columns, Prompt
+from counterpoise.types import ALL_COLUMNS, NO_COLUMNS, Columns, Prompt
 from counterpoise.verify.math.boxed import extract_boxed
 
 
@@ -42,12 +42,15 @@ class FieldNames:
 
     def kept_columns(self, record: Mapping[str, Any]) -> Columns:
         """The further fields of a record; None for those that it lacks."""
-        return {name: record.get(name) for name in self.keep} if self.keep else NO_COLUMNS
+        if not self.keep:
+            return NO_COLUMNS
+        columns = dict(record) if ALL_COLUMNS in self.keep else {}
+        return columns | {name: record.get(name) for name in self.keep if name != ALL_COLUMNS}
 
     def check_columns_exist(self, present_fields: Collection[str], where: str) -> None:
         """Raise an error for a further field that no record has."""
         for name in self.keep:
-            if name not in present_fields:
+            if name not in present_fields and name != ALL_COLUMNS:
                 raise PoiseError(
                     f"{where}: {unknown_name('column', name, present_fields)}, and a reward "
                     "function needs it: its parameters may be responses, answers, prompts and "

@@ -25,11 +25,13 @@ from counterpoise.hosts.verl.run_options import check_options
 from counterpoise.model.templates import fill_template
 from counterpoise.plugins import is_plugin
 from counterpoise.run.trackers.tracker import check_installed
+from counterpoise.run.try_plugins import check_plugins_load
 from counterpoise.store.folder import RunFolder
 from counterpoise.task.contamination.training_overlap import load_benchmarks, warn_of_overlap
 from counterpoise.task.load import check_enough_prompts, load_problems
 from counterpoise.terminal import echo_message
 from counterpoise.types import Prompt
+from counterpoise.verify.extra_rewards import reward_columns
 
 
 def prepare_folder(config: RunConfig, out: Path) -> RunFolder:
@@ -72,14 +74,31 @@ def prompt_table(prompts: Sequence[Prompt], config: RunConfig) -> pa.Table:
 def _reward_inputs(prompt: Prompt, config: RunConfig) -> dict[str, str]:
     if not is_plugin(config.verify.name):
         return {}
+    needed_columns = reward_columns(config.verify)
     try:
-        columns = json.dumps(dict(prompt.columns), ensure_ascii=False)
+        # Of the columns that a function may use, those that JSON cannot hold are left out.
+        columns = json.dumps(
+            {
+                name: value
+                for name, value in prompt.columns.items()
+                if name in needed_columns or _is_json(value)
+            },
+            ensure_ascii=False,
+        )
     except TypeError as fault:
         raise PoiseError(
             f"problem '{prompt.id}': --engine verl passes columns to the reward function as JSON, "
             f"and these cannot be written: {fault}"
         ) from fault
     return {"problem": prompt.problem, "columns": columns}
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
 
 
 def logger_environment(config: RunConfig, out: Path) -> dict[str, str]:
@@ -103,7 +122,7 @@ def launch_verl(config: RunConfig, out: Path, *, resume: bool = False) -> None:
     check_installed(config.track.to)
     if not resume:
         prepare_folder(config, out)
-    for remark in remarks:
+    for remark in (*check_plugins_load(config), *remarks):
         echo_message(f"poise: {remark}")
     words = [sys.executable, *build_command(config, out, resume=resume)[1:]]
     environment = {**os.environ, **logger_environment(config, out)}
