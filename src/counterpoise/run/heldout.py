@@ -78,9 +78,15 @@ class HeldoutSuccess:
         return IntervalEstimate(self.reward, self.reward_low, self.reward_high)
 
     def as_graded(self) -> HeldoutSuccess:
-        """The same with an interval of its mean reward."""
+        """The same with an interval of its mean reward.
+
+        Rewards that are all 0 or 1 have that of the success. Older versions stored no interval of
+        graded rewards: then it is just the mean.
+        """
         if self.is_graded:
             return self
+        if self.reward is not None and self.reward != self.mean:
+            return replace(self, reward_low=self.reward, reward_high=self.reward)
         return replace(self, reward=self.mean, reward_low=self.low, reward_high=self.high)
 
     def to_record(self) -> dict[str, Any]:
