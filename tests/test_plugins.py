@@ -234,7 +234,7 @@ def test_its_page_and_its_dry_run_say_no_folder_and_no_pin(run: tuple[Path, Path
     told, _, file = page.partition("config.toml, resolved")
     assert "The composer <b>mine.py:easy_first</b> divides a batch" in told
     assert "How the composer mine.py:easy_first divided each batch into optimizer steps." in told
-    assert "Rewards come from <b>mine.py:nearness</b>; a reward above 0 counts as success." in told
+    assert "Rewards come from <b>mine.py:nearness</b>; they are graded" in told
     assert "Share of prompts whose responses did not all get the same reward." in told
     assert "<code>&#34;mine.py:nearness&#34;</code>" in told
     assert str(path) not in told

@@ -54,7 +54,10 @@ class RunData:
         1 their mean is the success.
         """
         return any(
-            record.get("graded") or record["reward"] != record["success"] for record in self.metrics
+            record.get("graded")
+            # A damaged record that lacks one of them is reported by the panel that needs it.
+            or ({"reward", "success"} <= record.keys() and record["reward"] != record["success"])
+            for record in self.metrics
         ) or any(record.get("reward_low") is not None for record in self.evaluations)
 
     @property
