@@ -74,6 +74,7 @@ from counterpoise.update.old_logprobs import (
 from counterpoise.update.rules.bind import bind_rule
 from counterpoise.update.step import StepSettings, take_step
 from counterpoise.variants import SAMPLERS, VERIFIERS
+from counterpoise.verify.plugin_reward import training_context
 from counterpoise.verify.scores import Verifier
 
 FINISHING_NOTICE = "finishing the iteration and saving a checkpoint"
@@ -96,7 +97,8 @@ def train(
     else:
         RunFolder.check_free(out)
     # Everything that can be checked cheaply comes before the model is loaded.
-    check_plugins_load(config)
+    for reward_line in check_plugins_load(config):
+        observer.notify(reward_line)
     check_installed(config.track.to)
     if config.loop.threads:
         torch.set_num_threads(config.loop.threads)
@@ -400,7 +402,13 @@ def evaluate(
         observer.on_evaluation_start(len(prompts), options.samples)
         sample_config = setting.apply_to(config.sample)
         success = evaluate_policy(
-            bind_sampler(state), prompts, options.samples, sample_config, verifier, seed
+            bind_sampler(state),
+            prompts,
+            options.samples,
+            sample_config,
+            verifier,
+            seed,
+            training_context(config, iteration),
         )
         seconds = time.perf_counter() - start
         folder.append(
@@ -408,7 +416,7 @@ def evaluate(
             {
                 "iteration": iteration,
                 **asdict(setting),
-                **asdict(success),
+                **success.to_record(),
                 "evaluate_seconds": seconds,
             },
         )

@@ -126,7 +126,7 @@ class Rollout:
     prompt: str
     answer: str
     response: str
-    reward: float
+    reward: float  # nan: the user's reward function says that it does not apply
     prompt_tokens: Ints  # [S]
     response_tokens: Ints  # [T]
     sampled_logprobs: Floats  # [T], by the sampler; see Response.logprobs. Unknown ones are nan
@@ -138,6 +138,7 @@ class Rollout:
     turns: tuple[Turn, ...] = ()  # of an episode; see Response.turns
     columns: Columns = field(default_factory=lambda: NO_COLUMNS)  # Prompt.columns; not stored
     messages: Messages = ()  # Prompt.messages
+    logged: Mapping[str, Any] = field(default_factory=dict)  # by the user's reward function
 
     @property
     def problem(self) -> Prompt:

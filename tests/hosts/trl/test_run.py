@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -388,6 +389,30 @@ def test_a_reward_gets_the_problem_and_its_columns(tmp_path: Path) -> None:
         odd = len(r["response"]) % 2
         assert r["reward"] == (int(r["prompt_id"]) + 0.5) * odd - len(r["prompt"])
     assert len({r["reward"] for r in rollouts}) > 12
+
+
+@needs_trl
+@pytest.mark.slow
+def test_a_reward_of_trl_logs_and_may_not_apply(tmp_path: Path) -> None:
+    """The trainer's own state, tokens, None, log_metric and log_extra."""
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "def score(completions, completion_ids, trainer_state, log_metric, log_extra, **kwargs):\n"
+        "    log_metric('steps', trainer_state.max_steps)\n"
+        "    log_extra('first', [ids[0] for ids in completion_ids])\n"
+        "    lengths = map(len, completions)\n"
+        "    return [None if n % 3 == 0 else 0.5 * (n % 2) for n in lengths]\n"
+    )
+    folder = run(small(f"verify.name={path}:score", "monitor.every=0"), tmp_path / "out")
+    first, second = folder.read("metrics")
+    assert first["graded"]
+    assert first["logged_steps"] == second["logged_steps"] == 2 * folder.read_config().batch.steps
+    rollouts = folder.read_rollouts(1)
+    assert all(r["logged"]["first"] == r["response_tokens"][0] for r in rollouts)
+    unscored = [math.isnan(r["reward"]) for r in rollouts]
+    assert unscored == [len(r["response"]) % 3 == 0 for r in rollouts]
+    assert first["unscored"] == sum(unscored) > 0
+    assert "reward_low" in folder.read("evaluations")[0]
 
 
 @needs_trl

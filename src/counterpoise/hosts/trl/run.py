@@ -30,12 +30,14 @@ from counterpoise.run.observer import RunObserver
 from counterpoise.run.state import RunState, new_state, restore_state
 from counterpoise.run.trackers.feed import track_run
 from counterpoise.run.trackers.tracker import check_installed
+from counterpoise.run.try_plugins import check_plugins_load
 from counterpoise.store.finished import check_resumable
 from counterpoise.store.folder import RunFolder
 from counterpoise.store.resume import STRICT, ResumePermissions
 from counterpoise.task.contamination.training_overlap import load_benchmarks, warn_of_overlap
 from counterpoise.task.load import load_problems
 from counterpoise.variants import VERIFIERS
+from counterpoise.verify.plugin_reward import training_context
 from counterpoise.verify.scores import Verifier
 
 
@@ -54,6 +56,8 @@ def train(
     check_options(config, processes)
     check_installed(config.track.to)
     observer = observer if is_main and observer else RunObserver()
+    for reward_line in check_plugins_load(config):
+        observer.notify(reward_line)
     if resume:
         check_resumable(out, config)
         if is_main:
@@ -162,7 +166,9 @@ def _train_with_trl(recorder: Any, processes: int) -> None:
             run.train_set,
             recorder,
             model=policy.model,
-            reward_funcs=VerifierReward(policy, run.verifier, run.train_set),
+            reward_funcs=VerifierReward(
+                policy, run.verifier, run.train_set, training_context(config, 0).data_source
+            ),
             args=PoiseConfig(output_dir=folder, **arguments),
             train_dataset=Dataset.from_list(rows),
             processing_class=policy.tokenizer,

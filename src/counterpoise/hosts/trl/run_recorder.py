@@ -110,7 +110,10 @@ class RunRecorder(StepMonitor):
             return
         texts = self.state.policy.decode_rows([sample.completion_T.tolist() for sample in samples])
         rollouts = [
-            self._rollout(sample, prompts[i // G][0], text, reward)
+            replace(
+                self._rollout(sample, prompts[i // G][0], text, reward),
+                logged=scores.logged[i] if scores.logged else {},
+            )
             for i, (sample, text, reward) in enumerate(
                 zip(samples, texts, scores.rewards, strict=True)
             )
