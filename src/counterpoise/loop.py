@@ -21,7 +21,7 @@ from counterpoise.batch.describe import describe_plan
 from counterpoise.batch.dropped_rollouts import find_drops
 from counterpoise.config import RunConfig
 from counterpoise.config.evaluation_settings import parse_settings
-from counterpoise.credit.assign import assign
+from counterpoise.credit.assign import NO_PENALTIES, assign
 from counterpoise.credit.reward_mixtures import configured_mixture
 from counterpoise.credit.view import PolicyReader
 from counterpoise.errors import PoiseError
@@ -64,12 +64,18 @@ from counterpoise.store.resume import STRICT, ResumePermissions
 from counterpoise.task.contamination.training_overlap import load_benchmarks, warn_of_overlap
 from counterpoise.task.load import check_enough_prompts, load_problems
 from counterpoise.types import BatchPlan, Group, Prompt, Row, StepResult
+from counterpoise.update.kl_penalty import (
+    RewardPenalties,
+    penalize_rewards,
+    with_reference_logprobs,
+)
 from counterpoise.update.old_logprobs import (
     NO_SCORES,
     Scores,
     first_updating_step,
     score_before_update,
 )
+from counterpoise.update.reference import ReferenceWeights
 from counterpoise.update.rules.bind import bind_rule
 from counterpoise.update.step import StepSettings, take_step
 from counterpoise.variants import SAMPLERS, VERIFIERS
@@ -185,7 +191,8 @@ def iterate(
     sampled = sample_groups(collector, train_set, config, iteration)
 
     reader = make_policy_reader(state, config)
-    credited = assign_credit(sampled.groups, config, reader)
+    penalties = penalize_by_kl(state, sampled.groups, config, reader)
+    credited = assign_credit(sampled.groups, config, reader, penalties)
     clock.lap("score")  # some credit methods score the rows, and old log-probabilities reuse that
     # Drops are what was here before balancing and is neither in the batch nor in the buffer after.
     rows = [*state.buffer.state(), *(row for group in credited for row in group)]
@@ -205,6 +212,8 @@ def iterate(
 
     if plan:
         batch = with_old_logprobs(state, batch, plan, config, reader.scores)
+    if plan and config.update.kl_in_loss:
+        batch = with_reference_logprobs(reader, reference_of(state), batch, plan)
     clock.lap("score")
 
     monitor = make_monitor(state, batch, plan, config) if plan else None
@@ -226,6 +235,7 @@ def iterate(
         measurements=monitor.measurements if monitor else [],
         sampling_rounds=sampled.rounds,
         drops=drops,
+        reward_kl=penalties.kl if penalties else None,
     )
     record = metrics.metrics_record(result, state.buffer, clock)
     write_iteration(folder, result, record, config.store)
@@ -252,14 +262,39 @@ def encode_prompts(
     return short_enough
 
 
+def penalize_by_kl(
+    state: RunState, groups: Sequence[Group], config: RunConfig, reader: PolicyReader
+) -> RewardPenalties | None:
+    """What the KL from the initial policy takes away from the rewards; None if nothing."""
+    if not config.update.kl_in_reward:
+        return None
+    return penalize_rewards(groups, config.update, reader, reference_of(state))
+
+
 def assign_credit(
-    groups: Sequence[Group], config: RunConfig, reader: PolicyReader
+    groups: Sequence[Group],
+    config: RunConfig,
+    reader: PolicyReader,
+    penalties: RewardPenalties | None = None,
 ) -> list[list[Row]]:
     """Rows of every group. Token weights read the policy that sampled, before the update."""
     options = config.credit
     return assign(
-        groups, options.name, options.weights, options.settings, reader, configured_mixture(config)
+        groups,
+        options.name,
+        options.weights,
+        options.settings,
+        reader,
+        configured_mixture(config),
+        penalties=penalties.by_group if penalties else NO_PENALTIES,
+        mask_truncated=config.update.mask_truncated,
     )
+
+
+def reference_of(state: RunState) -> ReferenceWeights:
+    """The initial weights, which a run with a KL keeps."""
+    assert state.initial_weights is not None, "new_state keeps them where update.kl is above 0"
+    return state.initial_weights
 
 
 def bind_sampler(state: RunState) -> SamplerBinding:
@@ -299,7 +334,9 @@ def with_old_logprobs(
     if config.update.old_logprobs == "sampler":
         return batch
     reader = replace(make_policy_reader(state, config), scores=dict(known_scores))
-    scored_batch, waiting = score_before_update(reader, batch, plan, state.buffer.state())
+    scored_batch, waiting = score_before_update(
+        reader, batch, plan, state.buffer.state(), all_rows=config.update.trains_all_rows
+    )
     refill_buffer(state, waiting)
     return scored_batch
 
@@ -316,7 +353,12 @@ def make_monitor(
         return None
     seed = seed_for(config.loop.seed, "monitor", iteration)
     monitored_names = monitor_sampling.choose_monitored_rows(
-        batch, plan, state.micro_batch.size, options.tokens, seed
+        batch,
+        plan,
+        state.micro_batch.size,
+        options.tokens,
+        seed,
+        all_rows=config.update.trains_all_rows,
     )
     monitored_rows = [
         row for row in batch if monitored_names is None or row.name in monitored_names
@@ -337,7 +379,7 @@ def update(
     """One optimizer step for each step of the plan."""
     results = []
     uses_sampler_logprobs = config.update.old_logprobs == "sampler"
-    first_updating = first_updating_step(batch, plan)
+    first_updating = first_updating_step(batch, plan, all_rows=config.update.trains_all_rows)
     rule = bind_rule(config, make_policy_reader(state, config), state.initial_weights)
     for s, step in enumerate(plan.steps):
         rows = [batch[i] for i in step]

@@ -26,15 +26,21 @@ class RewardMixture:
     name: str = "sum"
     shares: Mapping[str, float] = field(default_factory=dict)
 
-    def advantages(self, group: Group, advantage_name: str) -> NDArray[np.float64]:
-        """Advantages of the group's rollouts by the named advantage function."""
+    def advantages(
+        self, group: Group, advantage_name: str, penalty_G: NDArray[np.float64] | None = None
+    ) -> NDArray[np.float64]:
+        """Advantages of the group's rollouts by the named advantage function.
+
+        `penalty_G` is subtracted from the verifier's reward.
+        """
         compute_advantages = ADVANTAGES.load(advantage_name)
         advantages_G: NDArray[np.float64]
+        rewards_G = group.rewards_G if penalty_G is None else group.rewards_G - penalty_G
         if not self.shares:
-            advantages_G = compute_advantages(group.rewards_G)
+            advantages_G = compute_advantages(rewards_G)
             return advantages_G
         rewards_KG = np.stack(
-            [group.rewards_G, *(extra_rewards(group, reward_name) for reward_name in self.shares)]
+            [rewards_G, *(extra_rewards(group, reward_name) for reward_name in self.shares)]
         )
         shares_K = np.array([1.0, *self.shares.values()])
         advantages_G = MIXTURES.load(self.name)(compute_advantages, rewards_KG, shares_K)

@@ -4,11 +4,16 @@
 
 The forward pass works on chunks of tokens and stores three numbers for each: log pi(o), H and, for
 the backward pass, logsumexp(z). The backward pass recomputes a chunk's probabilities from h:
-d log pi(o) / dz = e_o - pi. The entropy is reported, not trained: no gradient flows through it.
+
+    d log pi(o) / dz = e_o - pi        dH / dz = -pi (log pi + H)
+
+The entropy usually is only reported, and no gradient flows through it; `train_entropy` turns its
+gradient on, for an entropy bonus.
 Forward mode is exact too: along (dh, dW), d log pi(o) = (e_o - pi)^T (dW h + W dh) / temperature.
 
 On a GPU in half precision a chunk of logits is read once in the forward pass, and read and written
-once in the backward pass (`model/kernels/head.py`); torch's own operations take six passes.
+once in the backward pass (`model/kernels/head.py`); torch's own operations take six passes. The
+gradient of the entropy has no kernel: with it, the backward pass uses torch's operations.
 """
 
 from __future__ import annotations
@@ -22,13 +27,21 @@ from counterpoise.model.kernels import uses_kernels
 
 CHUNK_ELEMENTS = 1 << 22  # logits of one chunk on the CPU: 16 MB in float32
 CHUNK_ELEMENTS_CUDA = 1 << 27  # 256 MB in half precision: large matrix products run best
+TENSORS_WITH_ENTROPY = 4  # tensors of a chunk's size, in float32, that the entropy's gradient needs
 
 
 def token_logprobs(
-    hidden_N: Tensor, unembedding_V: Tensor, targets_N: Tensor, temperature: float = 1.0
+    hidden_N: Tensor,
+    unembedding_V: Tensor,
+    targets_N: Tensor,
+    temperature: float = 1.0,
+    *,
+    train_entropy: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """(log-probabilities [N], entropies [N]) of `targets_N`, in float32 (float64 stays float64)."""
-    logprobs, entropies = _Head.apply(hidden_N, unembedding_V, targets_N, temperature)
+    logprobs, entropies = _Head.apply(
+        hidden_N, unembedding_V, targets_N, temperature, train_entropy
+    )
     return logprobs, entropies
 
 
@@ -69,7 +82,12 @@ def _summarise(
 class _Head(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, unembedding: Tensor, targets: Tensor, temperature: float
+        ctx: Any,
+        hidden: Tensor,
+        unembedding: Tensor,
+        targets: Tensor,
+        temperature: float,
+        train_entropy: bool,
     ) -> tuple[Tensor, Tensor]:
         result_dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
         logprobs, entropies, lse = (
@@ -78,30 +96,42 @@ class _Head(torch.autograd.Function):
         for chunk in token_chunks(hidden, unembedding):
             chunk_outputs = (logprobs[chunk], entropies[chunk], lse[chunk])
             _summarise(hidden[chunk] @ unembedding.T, targets[chunk], temperature, chunk_outputs)
-        ctx.save_for_backward(hidden, unembedding, targets, lse)
+        kept_entropies = (entropies,) if train_entropy else ()
+        ctx.save_for_backward(hidden, unembedding, targets, lse, *kept_entropies)
         ctx.save_for_forward(hidden, unembedding, targets)
-        ctx.temperature = temperature
-        ctx.mark_non_differentiable(entropies)
+        ctx.temperature, ctx.train_entropy = temperature, train_entropy
+        if not train_entropy:
+            ctx.mark_non_differentiable(entropies)
         return logprobs, entropies
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, _entropy: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, unembedding, targets, lse = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor, entropy_grad: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, unembedding, targets, lse, *kept_entropies = ctx.saved_tensors
         hidden_needs_grad, weight_needs_grad = ctx.needs_input_grad[:2]
         grad_hidden = torch.empty_like(hidden) if hidden_needs_grad else None
         grad_weight = torch.zeros_like(unembedding, dtype=grad.dtype) if weight_needs_grad else None
         # The weight's gradient is summed over chunks in float32; half precision would lose bits.
-        for chunk in token_chunks(hidden, unembedding):
+        tensors_per_chunk = TENSORS_WITH_ENTROPY if ctx.train_entropy else 1
+        for chunk in token_chunks(hidden, unembedding, tensors_per_chunk):
             logits = hidden[chunk] @ unembedding.T
-            grad_logits = _logit_gradient(
-                logits, targets[chunk], lse[chunk], grad[chunk], ctx.temperature
-            )
+            if ctx.train_entropy:
+                grad_logits = _logit_gradient_with_entropy(
+                    scale_logits(logits, ctx.temperature) - lse[chunk, None],
+                    targets[chunk],
+                    kept_entropies[0][chunk, None],
+                    grad[chunk, None] / ctx.temperature,
+                    entropy_grad[chunk, None] / ctx.temperature,
+                )
+            else:
+                grad_logits = _logit_gradient(
+                    logits, targets[chunk], lse[chunk], grad[chunk], ctx.temperature
+                )
             if grad_hidden is not None:
                 grad_hidden[chunk] = grad_logits.to(hidden.dtype) @ unembedding
             if grad_weight is not None:
                 grad_weight += grad_logits.to(hidden.dtype).T @ hidden[chunk]
         grad_unembedding = None if grad_weight is None else grad_weight.to(unembedding.dtype)
-        return grad_hidden, grad_unembedding, None, None
+        return grad_hidden, grad_unembedding, None, None, None
 
     @staticmethod
     def jvp(
@@ -129,6 +159,15 @@ def _logit_gradient(
 
         return logit_gradient_(logits, targets, lse, grad.contiguous(), temperature)
     return _residuals(logits, targets, temperature).mul_(grad[:, None] / temperature)
+
+
+def _logit_gradient_with_entropy(
+    all_logprobs: Tensor, targets: Tensor, entropies: Tensor, grad: Tensor, entropy_grad: Tensor
+) -> Tensor:
+    """(e_o - pi) * grad - pi (log pi + H) * entropy_grad for every token of a chunk: [n, V]."""
+    logit_gradient = (all_logprobs + entropies).mul_(entropy_grad).add_(grad)
+    logit_gradient.mul_(all_logprobs.exp_()).neg_()
+    return logit_gradient.scatter_add_(1, targets[:, None], grad)
 
 
 def _residuals(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:

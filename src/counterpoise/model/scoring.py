@@ -80,12 +80,17 @@ def forward_packed(
     temperature: float,
     *,
     checkpointing: bool = False,
+    train_entropy: bool = False,
 ) -> ForwardOutputs:
     """The pass itself. It reads only tensors and weights, so a CUDA graph can capture it."""
     decoder = policy.decoder
     hidden_M = _predictor_states(policy, packing, attend, checkpointing)
     logprobs, entropies = token_logprobs(
-        hidden_M, decoder.unembedding, packing.targets_M, temperature
+        hidden_M,
+        decoder.unembedding,
+        packing.targets_M,
+        temperature,
+        train_entropy=train_entropy,
     )
     return ForwardOutputs(logprobs, entropies, hidden_M, packing.lengths)
 

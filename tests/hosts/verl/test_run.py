@@ -46,7 +46,7 @@ def test_the_papers_numbers_reach_the_command(preset: str) -> None:
         "actor_rollout_ref.actor.optim.lr": "1e-06",
         "actor_rollout_ref.actor.optim.weight_decay": "0.0",
         "actor_rollout_ref.actor.use_kl_loss": "False",
-        "actor_rollout_ref.actor.entropy_coeff": "0",
+        "actor_rollout_ref.actor.entropy_coeff": "0.0",
         "actor_rollout_ref.actor.loss_agg_mode": "token-mean",
         "algorithm.adv_estimator": "poise_grpo", "poise.composer": "grouped",
         "poise.tau": str(config.balance.tau),

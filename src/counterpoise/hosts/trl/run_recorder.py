@@ -279,7 +279,12 @@ class RunRecorder(StepMonitor):
         # TRL's own sampler returns no log-probabilities.
         unknown = np.full(len(rollout.response_tokens), np.nan, np.float32)
         rollout = replace(rollout, sampled_logprobs=unknown)
-        return replace(row, rollout=rollout, trainer_logprobs_T=sample.old_logprobs_T)
+        return replace(
+            row,
+            rollout=rollout,
+            trainer_logprobs_T=sample.old_logprobs_T,
+            reference_logprobs_T=sample.reference_logprobs_T,
+        )
 
     def _prompt_of_group(self, group: str) -> Prompt:
         """The prompt of a group, which the adapter names iteration:index."""
