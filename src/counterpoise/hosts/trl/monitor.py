@@ -39,7 +39,7 @@ AGGREGATION_OF_LOSS = {
 SURROGATE_OF_LEVEL = {"token": "grpo", "sequence": "gspo"}
 # TRL's options that add terms to the loss, with the value at which they add none.
 NEUTRAL_OPTIONS = {
-    "entropy_coef": 0.0, "use_adaptive_entropy": False, "use_bias_correction_kl": False,
+    "entropy_coef": 0.0, "use_adaptive_entropy": False,
     "top_entropy_quantile": 1.0, "off_policy_mask_threshold": None,
 }  # fmt: skip
 WATCHED_GROUPS = 2  # groups of a step whose pushes `poise look` can show, as in the native engine
@@ -63,6 +63,11 @@ class StepMonitor:
                     f"monitor_every sees the clipped surrogate alone, not what {name}={value} does "
                     f"to the loss: set {name}={neutral}, or monitor_every=0"
                 )
+        if options.beta and options.use_bias_correction_kl:
+            raise PoiseError(
+                f"monitor_every knows the KL of beta={options.beta} without its correction: set "
+                "use_bias_correction_kl=False, or monitor_every=0"
+            )
         if options.delta is not None and options.delta <= 1 + trainer.epsilon_high:
             raise PoiseError(
                 f"monitor_every knows delta={options.delta} only above 1 + epsilon_high="
@@ -145,7 +150,7 @@ class StepMonitor:
             aggregate(rows, self.trainer.max_completion_length) if rows else np.empty(0)
         )
         # A KL is in the loss of all rows, also of those without an advantage.
-        has_kl = self.trainer.beta != 0
+        has_kl = self.trainer.args.beta != 0
         used = [i for i, row in enumerate(rows) if row.has_loss(all_rows=has_kl)]
         tensors_by_row: dict[int, tuple[Any, ...]] = {}
         loss, clipped = 0.0, 0
@@ -221,11 +226,11 @@ class StepMonitor:
                 factors_T = [factor.expand(n) for factor, n in zip(factors, lengths, strict=True)]
                 weights_M = weights_M * torch.cat(factors_T).to(leaf_M)
             loss = (outputs.loss * weights_M).sum()
-            if self.trainer.beta:
+            if self.trainer.args.beta:
                 references = np.concatenate([row.reference_logprobs_T for row in rows])
                 log_ratio = leaf_M - torch.from_numpy(references).to(leaf_M)
                 kl_M = KL_ESTIMATORS.load(TRL_ESTIMATOR)(log_ratio)
-                loss = loss + self.trainer.beta * (kl_M * weights_R[index_M]).sum()
+                loss = loss + self.trainer.args.beta * (kl_M * weights_R[index_M]).sum()
             (gradient_M,) = torch.autograd.grad(loss, leaf_M)
         return -gradient_M, float(loss.detach()), int(outputs.clipped.sum())
 

@@ -162,11 +162,12 @@ OPTIONS: dict[str, OptionSupport] = {
 # What the native engine does without an option for it: set explicitly, whatever TRL's defaults are.
 FIXED_ARGUMENTS: dict[str, Any] = {
     "entropy_coef": 0.0, "num_iterations": 1, "scale_rewards": "group",
-    "mask_truncated_completions": False, "top_entropy_quantile": 1.0, "repetition_penalty": 1.0,
-    "min_p": None, "denominator": "step", "disable_dropout": True,
-    "lr_scheduler_type": "constant", "warmup_steps": 0, "monitor_every": 0,
-    "shuffle_dataset": False, "ignore_data_skip": True, "logging_strategy": "steps",
-    "logging_steps": 1, "save_strategy": "no", "report_to": "none", "disable_tqdm": True,
+    "use_bias_correction_kl": False, "mask_truncated_completions": False,
+    "top_entropy_quantile": 1.0, "repetition_penalty": 1.0, "min_p": None,
+    "denominator": "step", "disable_dropout": True, "lr_scheduler_type": "constant",
+    "warmup_steps": 0, "monitor_every": 0, "shuffle_dataset": False, "ignore_data_skip": True,
+    "logging_strategy": "steps", "logging_steps": 1, "save_strategy": "no",
+    "report_to": "none", "disable_tqdm": True,
 }  # fmt: skip
 
 

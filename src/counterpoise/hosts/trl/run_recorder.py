@@ -41,7 +41,7 @@ from counterpoise.verify.scores import Scores, Verifier
 SAVING = "saving a checkpoint"
 LOGGED_METRICS = {  # our name -> TRL's
     "loss": "loss", "grad_norm": "grad_norm", "entropy": "entropy",
-    "clipped_share": "clip_ratio/region_mean",
+    "clipped_share": "clip_ratio/region_mean", "kl": "kl",
 }  # fmt: skip
 
 
@@ -243,6 +243,7 @@ class RunRecorder(StepMonitor):
             means = {
                 name: float(np.mean([log[trl_name] for log in iteration.logs]))
                 for name, trl_name in LOGGED_METRICS.items()
+                if trl_name in iteration.logs[0]  # TRL logs no KL where it has none
             }
             line = {**line, "steps": len(iteration.logs), **means}
         write_iteration(self.run.folder, record, line, config.store)
