@@ -21,7 +21,7 @@ from counterpoise.batch.describe import describe_plan
 from counterpoise.batch.dropped_rollouts import find_drops
 from counterpoise.config import RunConfig
 from counterpoise.config.evaluation_settings import parse_settings
-from counterpoise.credit.assign import NO_PENALTIES, assign
+from counterpoise.credit.assign import assign
 from counterpoise.credit.reward_mixtures import configured_mixture
 from counterpoise.credit.view import PolicyReader
 from counterpoise.errors import PoiseError
@@ -65,6 +65,7 @@ from counterpoise.task.contamination.training_overlap import load_benchmarks, wa
 from counterpoise.task.load import check_enough_prompts, load_problems
 from counterpoise.types import BatchPlan, Group, Prompt, Row, StepResult
 from counterpoise.update.kl_penalty import (
+    NO_PENALTIES,
     RewardPenalties,
     penalize_rewards,
     with_reference_logprobs,
@@ -75,7 +76,6 @@ from counterpoise.update.old_logprobs import (
     first_updating_step,
     score_before_update,
 )
-from counterpoise.update.reference import ReferenceWeights
 from counterpoise.update.rules.bind import bind_rule
 from counterpoise.update.step import StepSettings, take_step
 from counterpoise.variants import SAMPLERS, VERIFIERS
@@ -191,7 +191,7 @@ def iterate(
     sampled = sample_groups(collector, train_set, config, iteration)
 
     reader = make_policy_reader(state, config)
-    penalties = penalize_by_kl(state, sampled.groups, config, reader)
+    penalties = penalize_rewards(sampled.groups, config.update, reader, state.initial_weights)
     credited = assign_credit(sampled.groups, config, reader, penalties)
     clock.lap("score")  # some credit methods score the rows, and old log-probabilities reuse that
     # Drops are what was here before balancing and is neither in the batch nor in the buffer after.
@@ -212,8 +212,7 @@ def iterate(
 
     if plan:
         batch = with_old_logprobs(state, batch, plan, config, reader.scores)
-    if plan and config.update.kl_in_loss:
-        batch = with_reference_logprobs(reader, reference_of(state), batch, plan)
+        batch = with_reference_logprobs(reader, config.update, state.initial_weights, batch, plan)
     clock.lap("score")
 
     monitor = make_monitor(state, batch, plan, config) if plan else None
@@ -235,7 +234,7 @@ def iterate(
         measurements=monitor.measurements if monitor else [],
         sampling_rounds=sampled.rounds,
         drops=drops,
-        reward_kl=penalties.kl if penalties else None,
+        reward_kl=penalties.kl,
     )
     record = metrics.metrics_record(result, state.buffer, clock)
     write_iteration(folder, result, record, config.store)
@@ -262,20 +261,11 @@ def encode_prompts(
     return short_enough
 
 
-def penalize_by_kl(
-    state: RunState, groups: Sequence[Group], config: RunConfig, reader: PolicyReader
-) -> RewardPenalties | None:
-    """What the KL from the initial policy takes away from the rewards; None if nothing."""
-    if not config.update.kl_in_reward:
-        return None
-    return penalize_rewards(groups, config.update, reader, reference_of(state))
-
-
 def assign_credit(
     groups: Sequence[Group],
     config: RunConfig,
     reader: PolicyReader,
-    penalties: RewardPenalties | None = None,
+    penalties: RewardPenalties = NO_PENALTIES,
 ) -> list[list[Row]]:
     """Rows of every group. Token weights read the policy that sampled, before the update."""
     options = config.credit
@@ -286,15 +276,9 @@ def assign_credit(
         options.settings,
         reader,
         configured_mixture(config),
-        penalties=penalties.by_group if penalties else NO_PENALTIES,
+        penalties=penalties.by_group,
         mask_truncated=config.update.mask_truncated,
     )
-
-
-def reference_of(state: RunState) -> ReferenceWeights:
-    """The initial weights, which a run with a KL keeps."""
-    assert state.initial_weights is not None, "new_state keeps them where update.kl is above 0"
-    return state.initial_weights
 
 
 def bind_sampler(state: RunState) -> SamplerBinding:

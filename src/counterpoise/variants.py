@@ -178,15 +178,6 @@ IMPORTANCE_WEIGHTS = Registry(
     },
 )
 
-# (ratio_M, cap) -> w_M: what becomes of importance ratios above the cap
-IMPORTANCE_MODES = Registry(
-    "importance mode",
-    {
-        "truncate": "counterpoise.update.importance:truncate",
-        "mask": "counterpoise.update.importance:mask",
-    },
-)
-
 # (log pi - log pi_ref) -> K: estimates of the KL from the initial policy
 KL_ESTIMATORS = Registry(
     "KL estimator",

@@ -68,7 +68,8 @@ def test_the_reference_is_the_policy_until_it_is_trained() -> None:
     reference, reader = copy_weights(policy), by.reader(policy)
     plan = BatchPlan("grouped", ((0, 1, 2, 3), (4, 5, 6, 7, 8, 9, 10, 11)))
     rows[3] = replace(rows[3], masked=True, advantage=0.0)
-    scored = with_reference_logprobs(reader, reference, rows, plan)
+    assert with_reference_logprobs(reader, UpdateConfig(), None, rows, plan) == rows
+    scored = with_reference_logprobs(reader, UpdateConfig(kl=0.1), reference, rows, plan)
     assert [row.reference_logprobs_T is None for row in scored] == [i == 3 for i in range(12)]
     config = replace(by.PLAIN, kl=0.1)
     result, _ = by.stepped(policy, [scored[i] for i in plan.steps[1]], None, config)

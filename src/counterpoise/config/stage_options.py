@@ -12,7 +12,6 @@ from counterpoise.variants import (
     COMPOSERS,
     ENVIRONMENTS,
     EXTRA_REWARDS,
-    IMPORTANCE_MODES,
     IMPORTANCE_WEIGHTS,
     KL_ESTIMATORS,
     MIXTURES,
@@ -286,7 +285,7 @@ class UpdateConfig:
     kl: float = option(0.0, "coefficient of the KL from the initial policy; 0 is off", at_least=0.0)
     kl_estimator: str = option(
         "k3",
-        "estimate of the KL; k1 has no effect on average in the loss",
+        "estimate of the KL; k1 has no average effect in the loss",
         choices=tuple(KL_ESTIMATORS),
     )
     kl_in: str = option(
@@ -320,7 +319,7 @@ class UpdateConfig:
     importance_mode: str = option(
         "truncate",
         "weight of ratios above the cap: the cap or 0",
-        choices=tuple(IMPORTANCE_MODES),
+        choices=("truncate", "mask"),
     )
     micro_tokens: int = option(
         20480,

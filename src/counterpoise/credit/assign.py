@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,6 @@ from counterpoise.variants import ADVANTAGES, TOKEN_WEIGHTS
 
 UNIFORM = "uniform"
 VERIFIER_ONLY = RewardMixture()  # no extra rewards
-NO_PENALTIES: Mapping[str, NDArray[np.float64]] = {}
 
 
 def assign(
@@ -33,7 +33,7 @@ def assign(
     reader: PolicyReader | None = None,
     mixture: RewardMixture = VERIFIER_ONLY,
     *,
-    penalties: Mapping[str, NDArray[np.float64]] = NO_PENALTIES,
+    penalties: Mapping[str, NDArray[np.float64]] = MappingProxyType({}),
     mask_truncated: bool = False,
 ) -> list[list[Row]]:
     """Rows of every group, in the order they were sampled.

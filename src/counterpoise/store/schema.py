@@ -78,7 +78,7 @@ UPDATE_METRICS: Fields = {
     "entropy": "mean, nats",
     "old_logprob": "mean",
     "mean_ratio": "pi / pi_old, before each step",
-    "kl": "from the initial policy, mean per token",
+    "kl": "from the initial policy, mean",
     "lr": "of the last step",
 }
 SAMPLER_METRICS: Fields = {

@@ -47,14 +47,11 @@ def sequence(log_ratio_M: Tensor, row_M: Tensor, num_rows: int) -> Tensor:
     return sums_R.index_add_(0, row_M, log_ratio_M).exp()[row_M]
 
 
-def truncate(ratio_M: Tensor, cap: float) -> Tensor:
-    """w = min(ratio, C)."""
+def bound_weights(ratio_M: Tensor, cap: float, mode: str) -> Tensor:
+    """The weights w by the ratios; `mode` says what becomes of ratios above the cap."""
+    if mode == "mask":
+        return torch.where(ratio_M <= cap, ratio_M, 0.0)
     return ratio_M.clamp(max=cap)
-
-
-def mask(ratio_M: Tensor, cap: float) -> Tensor:
-    """w = ratio, or 0 above C."""
-    return torch.where(ratio_M <= cap, ratio_M, 0.0)
 
 
 def sampler_mismatch(

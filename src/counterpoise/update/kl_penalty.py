@@ -73,13 +73,20 @@ def mean_kl(estimator: str, logprobs: Sequence[Floats], rows: Sequence[Row]) -> 
 
 
 def with_reference_logprobs(
-    reader: PolicyReader, reference: ReferenceWeights, batch: Sequence[Row], plan: BatchPlan
+    reader: PolicyReader,
+    options: UpdateConfig,
+    reference: ReferenceWeights | None,
+    batch: Sequence[Row],
+    plan: BatchPlan,
 ) -> list[Row]:
     """The batch with reference log-probabilities, each row scored once, before the update.
 
-    Every step is scored in the layout of its own passes: while the policy is the reference, both
-    round alike and the KL is exactly 0.
+    Without a KL in the loss it stays as it is. Every step is scored in the layout of its own
+    passes: while the policy is the reference, both round alike and the KL is exactly 0.
     """
+    if not options.kl_in_loss:
+        return list(batch)
+    assert reference is not None, "new_state keeps the initial weights where update.kl is above 0"
     scored_batch = list(batch)
     for step in plan.steps:
         indices = [i for i in step if not batch[i].masked]
@@ -97,19 +104,25 @@ class RewardPenalties:
     """What the KL takes away from the rewards of an iteration's rollouts."""
 
     by_group: Mapping[str, NDArray[np.float64]]  # group key -> kl sum_t K [G]
-    kl: float  # mean K over all tokens
+    kl: float | None  # mean K over all tokens
+
+
+NO_PENALTIES = RewardPenalties({}, None)
 
 
 def penalize_rewards(
     groups: Sequence[Group],
     options: UpdateConfig,
     reader: PolicyReader,
-    reference: ReferenceWeights,
+    reference: ReferenceWeights | None,
 ) -> RewardPenalties:
-    """The penalties of all rollouts, by the policy that sampled them.
+    """The penalties of all rollouts, by the policy that sampled them; none without kl_in=reward.
 
     Its log-probabilities are kept in `reader.scores`: the update needs them too.
     """
+    if not options.kl_in_reward or not groups:
+        return NO_PENALTIES
+    assert reference is not None, "new_state keeps the initial weights where update.kl is above 0"
     rows = [
         Row(group.key, 0.0, len(rollout.response_tokens), index=i, rollout=rollout)
         for group in groups
@@ -131,4 +144,4 @@ def penalize_rewards(
     by_group = {
         group.key: np.array([next(penalties_R) for _ in group.rollouts]) for group in groups
     }
-    return RewardPenalties(by_group, float(np.concatenate(estimates).mean()) if estimates else 0.0)
+    return RewardPenalties(by_group, float(np.concatenate(estimates).mean()))

@@ -28,9 +28,10 @@ from counterpoise.model.reading_passes import EagerReading, ReadingPasses
 from counterpoise.model.scoring import ForwardOutputs, forward_packed, pack_rows
 from counterpoise.model.transfer import to_device
 from counterpoise.types import Floats, Row
+from counterpoise.update.importance import bound_weights
 from counterpoise.update.rules.rule import LossTerm
 from counterpoise.update.surrogates import SurrogateInputs
-from counterpoise.variants import IMPORTANCE_MODES, IMPORTANCE_WEIGHTS, KL_ESTIMATORS, SURROGATES
+from counterpoise.variants import IMPORTANCE_WEIGHTS, KL_ESTIMATORS, SURROGATES
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -163,8 +164,8 @@ def compute_loss(
     importance_ratio = IMPORTANCE_WEIGHTS.load(config.importance)(
         old_logprobs - tensors.sampled_M, tensors.row_M, tensors.num_rows
     )
-    importance_weights = IMPORTANCE_MODES.load(config.importance_mode)(
-        importance_ratio, config.importance_cap
+    importance_weights = bound_weights(
+        importance_ratio, config.importance_cap, config.importance_mode
     )
     loss = (surrogate.loss * importance_weights * tensors.coefficients_M).sum()
     added_loss = torch.zeros_like(loss)

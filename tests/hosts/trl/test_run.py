@@ -29,7 +29,7 @@ from counterpoise.hosts.trl.run_options import (
     trainer_arguments,
 )
 from counterpoise.lab.choose_page import write_report
-from counterpoise.loop import assign_credit, make_policy_reader, reference_of, train, update
+from counterpoise.loop import assign_credit, make_policy_reader, train, update
 from counterpoise.model.load import load_policy
 from counterpoise.run.interrupts import sigterm_as_interrupt
 from counterpoise.run.observer import RunObserver
@@ -195,9 +195,13 @@ def by_hand(config: RunConfig, folder: RunFolder) -> tuple[torch.Tensor, torch.T
             for row in group
         ]
         native_plan = BatchPlan(plan["rule"], tuple(tuple(step) for step in plan["steps"]))
-        if native.update.kl:
-            reader = make_policy_reader(state, native)
-            rows = with_reference_logprobs(reader, reference_of(state), rows, native_plan)
+        rows = with_reference_logprobs(
+            make_policy_reader(state, native),
+            native.update,
+            state.initial_weights,
+            rows,
+            native_plan,
+        )
         update(state, rows, native_plan, native)
     return before, flat(policy.model)
 
