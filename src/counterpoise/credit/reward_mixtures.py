@@ -26,16 +26,20 @@ class RewardMixture:
     name: str = "sum"
     shares: Mapping[str, float] = field(default_factory=dict)
 
-    def advantages(self, group: Group, advantage_name: str) -> NDArray[np.float64]:
+    def advantages(
+        self, group: Group, advantage_name: str, penalty_G: NDArray[np.float64] | None = None
+    ) -> NDArray[np.float64]:
         """Advantages of the group's rollouts by the named advantage function.
 
+        `penalty_G` is subtracted from the verifier's reward.
         A rollout without any reward (nan) has advantage 0 and takes no part in the group's mean.
         """
+        rewards_G = group.rewards_G if penalty_G is None else group.rewards_G - penalty_G
         compute_advantages = _skip_unscored(ADVANTAGES.load(advantage_name))
         if not self.shares:
-            return compute_advantages(group.rewards_G)
+            return compute_advantages(rewards_G)
         rewards_KG = np.stack(
-            [group.rewards_G, *(extra_rewards(group, reward_name) for reward_name in self.shares)]
+            [rewards_G, *(extra_rewards(group, reward_name) for reward_name in self.shares)]
         )
         shares_K = np.array([1.0, *self.shares.values()])
         is_scored_G = ~np.isnan(rewards_KG).all(axis=0)

@@ -62,6 +62,7 @@ class IterationResult:
     measurements: Sequence[StepMeasurement]  # of the monitor, one for each monitored step
     sampling_rounds: int = 1  # 1 plus refills
     drops: Mapping[str, Sequence[tuple[str, int]]] = field(default_factory=dict)  # by reason
+    reward_kl: float | None = None  # mean per sampled token, where rewards have a KL penalty
 
 
 def metrics_record(
@@ -96,7 +97,7 @@ def metrics_record(
             not row.sign for rows in iteration.credited_groups for row in rows
         ),
         **_plan_metrics(iteration.description),
-        **_update_metrics(iteration.results),
+        **_update_metrics(iteration.results, iteration.reward_kl),
         **sampler_mismatch(iteration.batch, iteration.results, iteration.number),
         **monitor_metrics(iteration.measurements),
         **clock.laps,
@@ -208,11 +209,15 @@ def _plan_metrics(description: PlanDescription | None) -> dict[str, Any]:
     return {metric_name: numbers[metric_name] for metric_name in PLAN_METRICS}
 
 
-def _update_metrics(results: Sequence[StepResult]) -> dict[str, Any]:
+def _update_metrics(
+    results: Sequence[StepResult], reward_kl: float | None = None
+) -> dict[str, Any]:
     # A skipped step changed nothing: its numbers would only dilute the means.
     completed = [result for result in results if not result.skipped]
     if not completed:
-        return {"steps": 0, "skipped_steps": len(results), **dict.fromkeys(UPDATE_METRICS)}
+        empty_metrics = {**dict.fromkeys(UPDATE_METRICS), "kl": reward_kl}
+        return {"steps": 0, "skipped_steps": len(results), **empty_metrics}
+    step_kls = [result.kl for result in completed if result.kl is not None]
     entropies = np.concatenate(
         [entropies_T for result in completed for entropies_T in result.entropies]
     )
@@ -234,6 +239,8 @@ def _update_metrics(results: Sequence[StepResult]) -> dict[str, Any]:
         "entropy": float(entropies.mean()),
         "old_logprob": float(old_logprobs.mean()),
         "mean_ratio": float(np.exp(logprobs - old_logprobs).mean()),
+        "kl": float(np.mean(step_kls)) if step_kls else reward_kl,
+        "lr": completed[-1].learning_rate,
     }
 
 

@@ -81,6 +81,8 @@ UPDATE_METRICS: Fields = {
     "entropy": "mean, nats",
     "old_logprob": "mean",
     "mean_ratio": "pi / pi_old, before each step",
+    "kl": "from the initial policy, mean",
+    "lr": "of the last step",
 }
 SAMPLER_METRICS: Fields = {
     "sampler_mismatch": "mean |log pi_sampler - log pi_trainer|",

@@ -39,6 +39,7 @@ from counterpoise.store import checkpoint
 from counterpoise.store.folder import RunFolder
 from counterpoise.task.word_problems import load
 from counterpoise.types import BatchPlan, Group, Rollout
+from counterpoise.update.kl_penalty import with_reference_logprobs
 
 needs_trl = pytest.mark.skipif(
     host.installed_version() is None or not host.is_supported(host.installed_version() or ""),
@@ -194,8 +195,15 @@ def by_hand(config: RunConfig, folder: RunFolder) -> tuple[torch.Tensor, torch.T
             for group in assign_credit(groups, native, make_policy_reader(state, native))
             for row in group
         ]
-        steps = tuple(tuple(step) for step in plan["steps"])
-        update(state, rows, BatchPlan(plan["rule"], steps), native)
+        native_plan = BatchPlan(plan["rule"], tuple(tuple(step) for step in plan["steps"]))
+        rows = with_reference_logprobs(
+            make_policy_reader(state, native),
+            native.update,
+            state.initial_weights,
+            rows,
+            native_plan,
+        )
+        update(state, rows, native_plan, native)
     return before, flat(policy.model)
 
 
@@ -226,9 +234,11 @@ def flat(model: torch.nn.Module) -> torch.Tensor:
         ["update.optimizer=sgd", "update.lr=0.5", "credit.weights=cancellation"],
         ["update.optimizer=sgd", "update.lr=0.5", f"verify.name={OWN}:nearness",
          f"batch.composer={OWN}:easy_first"],
+        ["update.optimizer=sgd", "update.lr=0.5", "update.kl=0.5", "update.schedule=cosine",
+         "update.warmup_steps=1", "update.clip_dual=1.3"],
     ],
     ids=["rise", "sequence-clip", "constant-temperature", "gspo", "adamw", "entropy", "cancel",
-         "own"],
+         "own", "kl"],
 )  # fmt: skip
 def test_trl_takes_the_native_steps(tmp_path: Path, sets: list[str]) -> None:
     """Rate, rise, decay, clips, average, temperature: the weights that come out are the same."""
@@ -242,6 +252,11 @@ def test_trl_takes_the_native_steps(tmp_path: Path, sets: list[str]) -> None:
     loose = "update.weight_decay=0.1" in sets  # Adam divides by gradients that are rounding
     assert float((trl_values - ours).norm() / ours.norm()) < (0.02 if loose else 1e-3)
     assert float(ours.norm()) > 0
+    if config.update.kl:
+        assert [line["kl"] > 0 for line in folder.read("metrics")] == [True, True]
+        without = replace(config, update=replace(config.update, kl=0.0))
+        other = by_hand(without, folder)[1] - before
+        assert float((other - ours).norm() / ours.norm()) > 0.01  # the KL mattered
 
 
 @needs_trl
@@ -298,7 +313,10 @@ def test_the_folder_is_that_of_the_native_engine(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_run_can_be_taken_up(tmp_path: Path) -> None:
     """What waits for a balanced batch is in the checkpoint, and random numbers go by iteration."""
-    sets = ["balance.tau=0.4", "balance.target=24", "loop.checkpoint_every=2", "store.tokens=false"]
+    sets = [
+        "balance.tau=0.4", "balance.target=24", "loop.checkpoint_every=2", "store.tokens=false",
+        "update.kl=0.05",
+    ]  # fmt: skip
     whole_run = run(small(*sets, "loop.iterations=4", "monitor.every=0"), tmp_path / "whole")
     half = small(*sets, "loop.iterations=2", "monitor.every=0")
     run(half, tmp_path / "parts")

@@ -190,7 +190,7 @@ class RunTrainer(PoiseGRPOTrainer):
         steps_taken = self._step // self.args.gradient_accumulation_steps  # including this one
         step = (steps_taken - 1) % self.args.optimizer_steps
         rows = [self.decision.rows[i] for i in self.decision.plan.steps[step]]
-        if not any(row.sign for row in rows):
+        if not any(row.has_loss(all_rows=self.run.update.trains_all_rows) for row in rows):
             return "no signal"
         grads: list[Tensor] = [p.grad for p in self.model.parameters() if p.grad is not None]
         norm = torch.stack(torch._foreach_norm(grads)).norm()

@@ -54,6 +54,12 @@ SMALL_CHARTS = (
     ),
     MetricChart("Entropy", "entropy", "Mean over the trained tokens, in nats.", ValueAxis(".4f")),
     MetricChart(
+        "KL from the initial policy",
+        "kl",
+        "Estimated at the sampled tokens, mean per token, in nats.",
+        ValueAxis(".2e", "~e"),
+    ),
+    MetricChart(
         "Response length", "response_length", "Mean tokens of a response.", ValueAxis(".1f")
     ),
     MetricChart(
@@ -123,7 +129,7 @@ def is_uninformative(run: RunData, metric: str) -> bool:
     # Our own sampler differs from the trainer by rounding only, which is not worth a chart.
     if metric == "sampler_mismatch" and run.config.sample.engine == "native":
         return not any((record.get(metric) or 0) > ROUNDING for record in run.metrics)
-    if metric in ("truncated_share", "capped_share", "added_loss"):
+    if metric in ("truncated_share", "capped_share", "added_loss", "kl"):
         return not any(record.get(metric) for record in run.metrics)
     return False
 
