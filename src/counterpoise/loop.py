@@ -30,9 +30,9 @@ from counterpoise.microscope import monitor_sampling
 from counterpoise.microscope.monitor import Monitor
 from counterpoise.model.fit_memory import GENERAL_REMEDY, explain_out_of_memory
 from counterpoise.model.load import Policy, load_policy, save_policy
-from counterpoise.model.templates import check_chat_data, describe_omission
 from counterpoise.run import metrics
 from counterpoise.run.decline import describe_decline
+from counterpoise.run.encode_prompts import encode_prompts
 from counterpoise.run.heldout import evaluate_policy
 from counterpoise.run.interrupts import postpone_interrupts
 from counterpoise.run.observer import RunObserver
@@ -63,7 +63,7 @@ from counterpoise.store.finished import check_resumable, mark_finished
 from counterpoise.store.folder import MODEL, RunFolder
 from counterpoise.store.resume import STRICT, ResumePermissions
 from counterpoise.task.contamination.training_overlap import load_benchmarks, warn_of_overlap
-from counterpoise.task.load import check_enough_prompts, load_problems
+from counterpoise.task.load import load_problems
 from counterpoise.types import BatchPlan, Group, Prompt, Row, StepResult
 from counterpoise.update.kl_penalty import (
     NO_PENALTIES,
@@ -249,25 +249,6 @@ def iterate(
 
 
 # -- the stages, bound to a run -----------------------------------------------------------------
-
-
-def encode_prompts(
-    policy: Policy, prompts: Sequence[Prompt], config: RunConfig, observer: RunObserver
-) -> list[EncodedPrompt]:
-    """Training prompts with their tokens; prompts that are too long are left out with a notice."""
-    check_chat_data(config.model.template, policy.tokenizer, policy.name, prompts)
-    if warning := describe_omission(policy.template, policy.tokenizer, policy.name, prompts):
-        observer.notify(warning)
-    encoded = [(prompt, policy.encode(prompt)) for prompt in prompts]
-    limit = config.sample.max_prompt_tokens
-    short_enough = [(prompt, tokens) for prompt, tokens in encoded if len(tokens) <= limit]
-    if dropped := len(encoded) - len(short_enough):
-        observer.notify(
-            f"{dropped} of {len(encoded)} prompts are longer than "
-            f"sample.max_prompt_tokens={limit}: left out"
-        )
-    check_enough_prompts(len(short_enough), config.sample.prompts)
-    return short_enough
 
 
 def assign_credit(

@@ -14,6 +14,7 @@ from counterpoise.config import ModelConfig, SampleConfig, UpdateConfig
 from counterpoise.config.load import load_config
 from counterpoise.credit.view import PolicyReader
 from counterpoise.errors import PoiseError
+from counterpoise.lab.evaluate.models import load_model, resolve_models, tokenizer_and_context
 from counterpoise.lab.speed.families import own_logprobs
 from counterpoise.loop import train
 from counterpoise.model.adapters import adapter_switched_off
@@ -137,6 +138,18 @@ def test_the_reference_is_the_model_without_its_adapter(trained: Path) -> None:
         without = forward(policy, rows, 1.0).logprobs_M
     np.testing.assert_allclose(by_reference, without.detach().numpy(), atol=1e-6)
     assert np.abs(by_reference - forward(policy, rows, 1.0).logprobs_M.detach().numpy()).max() > 0.1
+
+
+def test_a_run_and_its_checkpoints_are_evaluated_with_their_adapter(trained: Path) -> None:
+    checkpoint = sorted((trained.parent / "checkpoints").iterdir())[-1]
+    whole_run, newest = resolve_models([str(trained.parent), str(checkpoint)])
+    assert tokenizer_and_context(whole_run)[1] == 1024
+    tokens = torch.arange(3, 20)[None]
+    by_run, by_checkpoint = (
+        load_model(source, "cpu", "float32").model(tokens).logits for source in (whole_run, newest)
+    )
+    assert torch.equal(by_run, by_checkpoint)
+    assert not torch.equal(by_run, load_policy(LORA).model(tokens).logits)
 
 
 def test_bad_adapters_are_refused_in_one_line(trained: Path, tmp_path: Path) -> None:

@@ -176,10 +176,13 @@ def check_model_source(model_name: str, *, check_parent: bool = False) -> None:
         raise PoiseError(
             f"no model '{model_name}': {model_path.parent} has no such folder; check model.name"
         )
-    if model_path.is_dir() and not any(
-        (model_path / file_name).is_file() for file_name in ("config.json", ADAPTER_CONFIG)
-    ):
+    if model_path.is_dir() and not holds_model(model_path):
         raise PoiseError(f"{model_name} holds no model: config.json is missing")
+
+
+def holds_model(folder: Path) -> bool:
+    """Whether a folder holds a model or an adapter."""
+    return any((folder / file_name).is_file() for file_name in ("config.json", ADAPTER_CONFIG))
 
 
 def find_model_folder(model_name: str) -> str:

@@ -8,18 +8,21 @@ shape by its name.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
 from counterpoise.config import ModelConfig
 from counterpoise.errors import PoiseError, first_line
+from counterpoise.model.adapters import find_base
+from counterpoise.model.general import UNLIMITED_POSITIONS
 from counterpoise.model.load import (
     EMBEDDED_FOLDER,
     HUB_ID,
     Policy,
     find_model_folder,
+    holds_model,
     load_policy,
     silence_libraries,
 )
@@ -58,7 +61,12 @@ def resolve_models(names: Sequence[str]) -> list[ModelSource]:
 
 
 def load_model(source: ModelSource, device: str, dtype: str) -> Policy:
-    policy = load_policy(ModelConfig(name=source.base, device=device, dtype=dtype))
+    config = ModelConfig(name=source.base, device=device, dtype=dtype)
+    if run := checkpoint.run_of_checkpoint(Path(source.name)):
+        # A checkpoint of a LoRA run holds an adapter: the model must have one to put it into.
+        trained = RunFolder.open(run).read_config().model
+        config = replace(trained, name=source.base, device=device, dtype=dtype, template=AUTO)
+    policy = load_policy(config)
     if source.base != source.name:
         checkpoint.load_checkpoint_weights(policy.model, policy.name, Path(source.name))
     return policy
@@ -74,21 +82,24 @@ def tokenizer_and_context(source: ModelSource) -> tuple[Any, int]:
             config, folder = shape_config(source.base), str(EMBEDDED_FOLDER)
         else:
             folder = find_model_folder(source.base)
-            config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+            adapter_base = find_base(folder)  # the model that an adapter was trained for
+            config_folder = find_model_folder(adapter_base) if adapter_base else folder
+            config = AutoConfig.from_pretrained(config_folder, trust_remote_code=False)
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except PoiseError:
         raise
     except Exception as error:  # transformers and tokenizers raise many types of exceptions
         reason = first_line(error)
         raise PoiseError(f"model '{source.name}' cannot be loaded: {reason}") from error
-    return tokenizer, int(config.max_position_embeddings)
+    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return tokenizer, int(positions or UNLIMITED_POSITIONS)
 
 
 def _place(name: str) -> str:
     """The model inside a run's folder; any other name unchanged, after checking that it exists."""
     path = Path(name)
     if is_run(path):
-        if not (path / "model" / "config.json").is_file():
+        if not holds_model(path / "model"):
             raise PoiseError(
                 f"{name} is a run without a model: it has not finished, or store.model was false; "
                 "name one of its checkpoints instead"
@@ -100,11 +111,7 @@ def _place(name: str) -> str:
             f"no model '{name}': no such folder; give 'embedded', 'smollm2', a folder, a run, or a "
             "hub id like Qwen/Qwen3-0.6B"
         )
-    if (
-        path.is_dir()
-        and not checkpoint.run_of_checkpoint(path)
-        and not (path / "config.json").is_file()
-    ):
+    if path.is_dir() and not checkpoint.run_of_checkpoint(path) and not holds_model(path):
         raise PoiseError(f"{name} holds no model: config.json is missing")
     return name
 

@@ -20,7 +20,8 @@ from counterpoise.config.evaluation_settings import EvaluationSetting
 from counterpoise.microscope.monitor_records import METRIC_NAMES
 
 PANEL_FIELDS = {
-    "reward": ("success", "reward", "reward_*", "anchor_success", "mixed_groups", "verifier_*"),
+    "reward": ("success", "reward", "reward_*", "anchor_success", "mixed_groups", "verifier_*",
+               "graded", "unscored", "logged_*"),
     "sample": (
         "rollouts", "groups", "rollout_tokens", "response_length", "truncated_share",
         "sampling_rounds", "turns", "turn_success", "told_tokens",
