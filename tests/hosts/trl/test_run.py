@@ -53,8 +53,8 @@ SMALL = [
 OWN = Path(__file__).parents[3] / "examples" / "own_reward_and_composer.py"
 
 LAUNCHED = [
-    sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2",
-    f"--master_port={29500 + os.getpid() % 1000}", "-m", "counterpoise.cli", "train",
+    sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2",
+    "-m", "counterpoise.cli", "train",
 ]  # fmt: skip
 ON_TWO = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
 
@@ -573,6 +573,7 @@ def test_all_processes_stop_after_the_same_iteration(tmp_path: Path, to: str) ->
         metrics.exists() and metrics.read_bytes().count(b"\n") > 1
     ):
         time.sleep(0.1)
+    assert launched.poll() is None, launched.stderr.read()[-3000:]
     children = Path(f"/proc/{launched.pid}/task/{launched.pid}/children").read_text().split()
     assert len(children) == 2
     os.kill(launched.pid if to == "launcher" else int(children[1]), signal.SIGTERM)

@@ -35,7 +35,7 @@ def launch(tmp_path: Path, processes: int = 1, **options: Any) -> list[dict[str,
     if processes == 1:
         return [trl_run.run(tmp_path, options)]
     start = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(processes)]
-    start += ["--master_port", str(29500 + os.getpid() % 1000)]
+    start.insert(3, "--standalone")  # a free port: the runs of other tests may still hold theirs
     path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {
         **os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "PYTHONPATH": path,
