@@ -100,6 +100,7 @@ TOKEN_WEIGHTS = Registry(
         "rlsd": "counterpoise.credit.hindsight:rlsd",
         "serl": "counterpoise.credit.hindsight:serl",
     },
+    plugin_loader="counterpoise.credit.plugin_weights:PluginWeights",
 )
 
 # -- batch ---------------------------------------------------------------------------------------
@@ -197,6 +198,7 @@ STEP_RULES = Registry(
         "kl_cov": "counterpoise.update.rules.kl_cov:rule",
         "sdpg": "counterpoise.update.rules.sdpg:rule",
     },
+    plugin_loader="counterpoise.update.rules.plugin_rule:PluginRule",
 )
 
 # Options whose values only their stage can judge: check(config) raises where they are wrong

@@ -232,7 +232,10 @@ class CreditConfig:
         choices=tuple(ADVANTAGES),
     )
     weights: str = option(
-        "uniform", "method that weights tokens within a response", choices=tuple(TOKEN_WEIGHTS)
+        "uniform",
+        "method that weights tokens within a response; your own function can be given as "
+        "FILE.py:FUNCTION or MODULE:FUNCTION (docs/guide/extending.md)",
+        choices=TOKEN_WEIGHTS.choices,
     )
     settings: list[str] = option(
         [],
@@ -246,8 +249,10 @@ class CreditConfig:
     )
     rule: str = option(
         "off",
-        "rule of an optimizer step that excludes some of its tokens or adds a term to its loss",
-        choices=tuple(STEP_RULES),
+        "rule of an optimizer step that excludes some of its tokens or adds a term to its loss; "
+        "your own function can be given as FILE.py:FUNCTION or MODULE:FUNCTION "
+        "(docs/guide/extending.md)",
+        choices=STEP_RULES.choices,
     )
     rule_settings: list[str] = option(
         [],

@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 from counterpoise.config import RunConfig
+from counterpoise.credit.plugin_weights import find_text_input
 from counterpoise.hosts.translate_options import (
     OptionSupport,
     accept_only,
@@ -26,6 +27,7 @@ from counterpoise.hosts.translate_options import (
     whole_section,
 )
 from counterpoise.hosts.trl.host import TEXT_READING_WEIGHTS
+from counterpoise.plugins import display_name, is_plugin
 from counterpoise.variants import COMPOSERS_THAT_READ_TOKENS, TOKEN_WEIGHTS
 
 TASK = handle_here("the task")
@@ -95,7 +97,7 @@ OPTIONS: dict[str, OptionSupport] = {
     "credit.name": pass_as("credit"),
     "credit.weights": pass_as(
         "credit_weights",
-        values=tuple(name for name in TOKEN_WEIGHTS if name not in TEXT_READING_WEIGHTS),
+        values=tuple(name for name in TOKEN_WEIGHTS.choices if name not in TEXT_READING_WEIGHTS),
         reason="it reads texts, and TRL hands over tokens",
     ),
     "credit.settings": pass_as("credit_settings"),
@@ -173,6 +175,12 @@ def check_options(config: RunConfig, processes: int = 1) -> None:
     if config.batch.composer in COMPOSERS_THAT_READ_TOKENS:
         faults.append(
             f"batch.composer={config.batch.composer} (it compares tokens, TRL's plans have none)"
+        )
+    weights = config.credit.weights
+    if is_plugin(weights) and (text_input := find_text_input(weights)):
+        faults.append(
+            f"credit.weights={display_name(weights)} (it reads {text_input}, and TRL hands over "
+            "tokens)"
         )
     check_support(config, OPTIONS, "trl", faults)
 
