@@ -24,7 +24,11 @@ TASKS = Registry(
 )
 
 # A class (turns) with `action`, `feedback` and `ask`: answers a response, for another turn
-ENVIRONMENTS = Registry("environment", {"tries": "counterpoise.task.environment:TriesEnvironment"})
+ENVIRONMENTS = Registry(
+    "environment",
+    {"tries": "counterpoise.task.environment:TriesEnvironment"},
+    plugin_loader="counterpoise.task.plugin_environment:load_environment",
+)
 
 # How a problem is put to a model; "auto": its chat template where it has one, else "boxed"
 PROMPT_TEMPLATES = ("auto", "chat", "chat-boxed", "boxed", "qwen-math")

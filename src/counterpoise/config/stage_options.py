@@ -145,8 +145,9 @@ class TaskConfig:
     environment: str = option(
         "none",
         "environment that replies to a response: 'tries' says whether a wrong answer was too high "
-        "or too low and asks again. The policy reads its replies but is not trained on them",
-        choices=("none", *ENVIRONMENTS),
+        "or too low and asks again. The policy reads its replies but is not trained on them. Your "
+        "own class can be given as FILE.py:CLASS or MODULE:CLASS (docs/guide/extending.md)",
+        choices=("none", *ENVIRONMENTS.choices),
     )
     turns: int = option(2, "with an environment: maximum number of turns in an episode", at_least=2)
 

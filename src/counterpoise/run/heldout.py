@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from counterpoise.config import SampleConfig
 from counterpoise.sample.collect import SamplerBinding
-from counterpoise.sample.episodes import sample_responses
+from counterpoise.sample.episodes import sample_responses, score_episodes
 from counterpoise.seeds import seed_for
 from counterpoise.statistics.prompt_intervals import IntervalEstimate, share_estimate
 from counterpoise.types import Prompt
-from counterpoise.verify.scores import Verifier, score_responses
+from counterpoise.verify.scores import Verifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +73,10 @@ def evaluate_policy(
     responses = sample_responses(
         sampler.policy, encoded_prompts, seeds_PG, config, sampler.sample, sampler.episodes
     )
-    response_texts = [response.text for group in responses for response in group]
-    rewards = score_responses(
-        verifier, response_texts, [prompt for prompt in prompts for _ in range(samples)]
+    rewards = score_episodes(
+        verifier,
+        [response for group in responses for response in group],
+        [prompt for prompt in prompts for _ in range(samples)],
     ).rewards
     return summarize_rewards(np.array(rewards).reshape(len(prompts), samples))
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from counterpoise.plugins import display_name, is_plugin
 from counterpoise.task.load import FILE_TASKS, load_problems
 from counterpoise.types import Floats, Prompt, Rollout, Row, number_groups
 from counterpoise.update.rules.bind import check_rule
-from counterpoise.variants import COMPOSERS, STEP_RULES, TOKEN_WEIGHTS, VERIFIERS
+from counterpoise.variants import COMPOSERS, ENVIRONMENTS, STEP_RULES, TOKEN_WEIGHTS, VERIFIERS
 from counterpoise.verify.extra_rewards import plugin_rewards
 from counterpoise.verify.plugin_reward import ROLES, reward_arguments
 from counterpoise.verify.scores import score_responses
@@ -42,6 +43,8 @@ def check_plugins_load(config: RunConfig) -> None:
         VERIFIERS.load(reward_name)
     if is_plugin(config.batch.composer):
         COMPOSERS.load(config.batch.composer)
+    if is_plugin(config.task.environment):
+        ENVIRONMENTS.load(config.task.environment)
     if is_plugin(config.credit.weights):
         check_settings(config)
     if is_plugin(config.credit.rule):
@@ -65,7 +68,26 @@ def try_plugins(config: RunConfig, engine: str = "native") -> list[str]:
         report_lines.append(
             f"#   own composer   {display_name(composer)}: steps of {step_sizes} rows"
         )
+    if is_plugin(environment := config.task.environment):
+        outcome = _try_environment(environment, config)
+        report_lines.append(f"#   own environment {display_name(environment)}: {outcome}")
     return [*report_lines, *_try_token_functions(config)]
+
+
+def _try_environment(name: str, config: RunConfig) -> str:
+    """Describe what the environment answers to a right response and to an empty one."""
+    prompts = load_first_problems(config)
+    if not prompts:
+        return "not tried: the problems are not on this machine"
+    descriptions = []
+    for caption, text in (("the answer", f"\\boxed{{{prompts[0].answer}}}"), ("nothing", "")):
+        session = ENVIRONMENTS.load(name)(config.task.turns).open_session()
+        session.reset(prompts[0], seed=0)
+        outcome = session.step(text, prompts[0])
+        reward = "the verifier's reward" if outcome.reward is None else f"{outcome.reward:g}"
+        following = "the end" if outcome.is_done else f"'{shorten(outcome.reply, 40)}'"
+        descriptions.append(f"{caption} gets {reward} and {following}")
+    return ", ".join(descriptions)
 
 
 def _try_token_functions(config: RunConfig) -> list[str]:
