@@ -270,6 +270,9 @@ def run_folder_page() -> str:
 # -- tree.md -------------------------------------------------------------------------------------
 
 
+FOLDERS_BY_NAME = ("adapters", "cli", "hosts", "lab", "report", "statistics", "store")
+
+
 def tree_page() -> str:
     lines = []
     lone_variants = find_lone_variants()
@@ -278,11 +281,15 @@ def tree_page() -> str:
         if modules:
             name = folder.relative_to(SOURCE).as_posix()
             lines += ["## The package" if folder == SOURCE else f"## {name}/", ""]
+            if name.split("/")[0] in FOLDERS_BY_NAME:
+                lines += [f"    {path.name}" for path in modules] + [""]
+                continue
             phrases = {path.name: lone_variants.get(path) or tree_phrase(path) for path in modules}
             lines += aligned(phrases)
     introduction = (
         "Paths are relative to `src/counterpoise/`. Commands are described in "
-        "[commands.md](commands.md), variants by their table in [variants.md](variants.md)."
+        "[commands.md](commands.md), variants by their table in [variants.md](variants.md). Where "
+        "only names are listed, the first line of a module says what it does."
     )
     return page_text("Every module", introduction, lines)
 

@@ -362,7 +362,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("warmup: config", "warmup {w}/none.toml --out {o}", "no such file, and unknown preset"),
     ("options: none", "options zzzzzz", "no option is like 'zzzzzz'"),
     ("flag: lr", "train demo --lr 1 --out {o}", r"--lr; did you mean --set update\.lr=\.\.\.\?"),
-    ("flag: beta", "train demo --beta=0 --out {o}", r"--set credit\.rule=\.\.\.\? There is no KL"),
+    ("flag: beta", "train demo --beta=0 --out {o}", r"--set update\.kl=\.\.\.\? The reference"),
     ("flag: seed", "demo --seed 1 --out {o}", r"did you mean --set loop\.seed=\.\.\.\?"),
     ("flag: misspelled", "train demo --rsume --out {o}", "Possible options: --resume"),
     ("flag: folder", "train demo --output_dir {o}", "did you mean --out?"),

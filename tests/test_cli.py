@@ -486,6 +486,5 @@ def test_options_are_listed(monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
     assert "balance.tau" in some
     assert "loop.seed" not in some
     kl = answer(monkeypatch, capfd, "options", "kl")
-    assert kl.splitlines()[1].startswith("credit.rule ")
-    assert "no KL penalty against a reference model" in kl
+    assert kl.splitlines()[1].startswith("update.kl ")
     assert "update.micro_tokens" in answer(monkeypatch, capfd, "options", "batch", "size")

@@ -169,12 +169,12 @@ def test_a_file_is_run_once_for_both_functions_and_may_hold_dataclasses(tmp_path
     assert not (tmp_path / "__pycache__").exists()
 
 
-def test_an_async_function_is_refused_before_it_is_called(tmp_path: Path) -> None:
+def test_an_async_composer_is_refused_before_it_is_called(tmp_path: Path) -> None:
     path = tmp_path / "later.py"
-    path.write_text(f"async {SCORE.format(1)}")
+    path.write_text("async def rule(rows, num_steps, seed):\n    return []\n")
     with pytest.raises(PoiseError) as fault:
-        VERIFIERS.load(f"{path}:score")
-    assert str(fault.value) == f"{path}: score is an `async def`: write a plain `def`"
+        COMPOSERS.load(f"{path}:rule")
+    assert str(fault.value) == f"{path}: rule is an `async def`: write a plain `def`"
 
 
 def test_a_message_of_ours_is_passed_on(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_its_page_and_its_dry_run_say_no_folder_and_no_pin(run: tuple[Path, Path
     told, _, file = page.partition("config.toml, resolved")
     assert "The composer <b>mine.py:easy_first</b> divides a batch" in told
     assert "How the composer mine.py:easy_first divided each batch into optimizer steps." in told
-    assert "Rewards come from <b>mine.py:nearness</b>; a reward above 0 counts as success." in told
+    assert "Rewards come from <b>mine.py:nearness</b>; they are graded" in told
     assert "Share of prompts whose responses did not all get the same reward." in told
     assert "<code>&#34;mine.py:nearness&#34;</code>" in told
     assert str(path) not in told
@@ -402,7 +402,8 @@ def test_a_dry_run_tries_all_of_them(asking: tuple[Path, Path]) -> None:
     assert try_plugins(config) == [
         "#   own reward     mine.py:score: -0.5 for the answer in a box, -0.5 for nothing: groups "
         "with equal rewards take no step",
-        f"#   own reward     mine.py:length: {ratio} for the answer in a box, 0 for nothing",
+        f"#   own reward     mine.py:length: {ratio} for the answer in a box, 0 for nothing "
+        "(TRL's signature, called once for each batch)",
     ]
 
 

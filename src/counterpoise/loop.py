@@ -65,6 +65,12 @@ from counterpoise.store.resume import STRICT, ResumePermissions
 from counterpoise.task.contamination.training_overlap import load_benchmarks, warn_of_overlap
 from counterpoise.task.load import check_enough_prompts, load_problems
 from counterpoise.types import BatchPlan, Group, Prompt, Row, StepResult
+from counterpoise.update.kl_penalty import (
+    NO_PENALTIES,
+    RewardPenalties,
+    penalize_rewards,
+    with_reference_logprobs,
+)
 from counterpoise.update.old_logprobs import (
     NO_SCORES,
     Scores,
@@ -74,6 +80,7 @@ from counterpoise.update.old_logprobs import (
 from counterpoise.update.rules.bind import bind_rule
 from counterpoise.update.step import StepSettings, take_step
 from counterpoise.variants import SAMPLERS, VERIFIERS
+from counterpoise.verify.plugin_reward import training_context
 from counterpoise.verify.scores import Verifier
 
 FINISHING_NOTICE = "finishing the iteration and saving a checkpoint"
@@ -96,7 +103,8 @@ def train(
     else:
         RunFolder.check_free(out)
     # Everything that can be checked cheaply comes before the model is loaded.
-    check_plugins_load(config)
+    for reward_line in check_plugins_load(config):
+        observer.notify(reward_line)
     check_installed(config.track.to)
     if config.loop.threads:
         torch.set_num_threads(config.loop.threads)
@@ -189,7 +197,8 @@ def iterate(
     sampled = sample_groups(collector, train_set, config, iteration)
 
     reader = make_policy_reader(state, config)
-    credited = assign_credit(sampled.groups, config, reader)
+    penalties = penalize_rewards(sampled.groups, config.update, reader, state.initial_weights)
+    credited = assign_credit(sampled.groups, config, reader, penalties)
     clock.lap("score")  # some credit methods score the rows, and old log-probabilities reuse that
     # Drops are what was here before balancing and is neither in the batch nor in the buffer after.
     rows = [*state.buffer.state(), *(row for group in credited for row in group)]
@@ -209,6 +218,7 @@ def iterate(
 
     if plan:
         batch = with_old_logprobs(state, batch, plan, config, reader.scores)
+        batch = with_reference_logprobs(reader, config.update, state.initial_weights, batch, plan)
     clock.lap("score")
 
     monitor = make_monitor(state, batch, plan, config) if plan else None
@@ -230,6 +240,7 @@ def iterate(
         measurements=monitor.measurements if monitor else [],
         sampling_rounds=sampled.rounds,
         drops=drops,
+        reward_kl=penalties.kl,
     )
     record = metrics.metrics_record(result, state.buffer, clock)
     write_iteration(folder, result, record, config.store)
@@ -260,12 +271,22 @@ def encode_prompts(
 
 
 def assign_credit(
-    groups: Sequence[Group], config: RunConfig, reader: PolicyReader
+    groups: Sequence[Group],
+    config: RunConfig,
+    reader: PolicyReader,
+    penalties: RewardPenalties = NO_PENALTIES,
 ) -> list[list[Row]]:
     """Rows of every group. Token weights read the policy that sampled, before the update."""
     options = config.credit
     return assign(
-        groups, options.name, options.weights, options.settings, reader, configured_mixture(config)
+        groups,
+        options.name,
+        options.weights,
+        options.settings,
+        reader,
+        configured_mixture(config),
+        penalties=penalties.by_group,
+        mask_truncated=config.update.mask_truncated,
     )
 
 
@@ -306,7 +327,9 @@ def with_old_logprobs(
     if config.update.old_logprobs == "sampler":
         return batch
     reader = replace(make_policy_reader(state, config), scores=dict(known_scores))
-    scored_batch, waiting = score_before_update(reader, batch, plan, state.buffer.state())
+    scored_batch, waiting = score_before_update(
+        reader, batch, plan, state.buffer.state(), all_rows=config.update.trains_all_rows
+    )
     refill_buffer(state, waiting)
     return scored_batch
 
@@ -323,7 +346,12 @@ def make_monitor(
         return None
     seed = seed_for(config.loop.seed, "monitor", iteration)
     monitored_names = monitor_sampling.choose_monitored_rows(
-        batch, plan, state.micro_batch.size, options.tokens, seed
+        batch,
+        plan,
+        state.micro_batch.size,
+        options.tokens,
+        seed,
+        all_rows=config.update.trains_all_rows,
     )
     monitored_rows = [
         row for row in batch if monitored_names is None or row.name in monitored_names
@@ -344,7 +372,7 @@ def update(
     """One optimizer step for each step of the plan."""
     results = []
     uses_sampler_logprobs = config.update.old_logprobs == "sampler"
-    first_updating = first_updating_step(batch, plan)
+    first_updating = first_updating_step(batch, plan, all_rows=config.update.trains_all_rows)
     rule = bind_rule(config, make_policy_reader(state, config), state.initial_weights)
     for s, step in enumerate(plan.steps):
         rows = [batch[i] for i in step]
@@ -400,7 +428,13 @@ def evaluate(
         observer.on_evaluation_start(len(prompts), options.samples)
         sample_config = setting.apply_to(config.sample)
         success = evaluate_policy(
-            bind_sampler(state), prompts, options.samples, sample_config, verifier, seed
+            bind_sampler(state),
+            prompts,
+            options.samples,
+            sample_config,
+            verifier,
+            seed,
+            training_context(config, iteration),
         )
         seconds = time.perf_counter() - start
         folder.append(
@@ -408,7 +442,7 @@ def evaluate(
             {
                 "iteration": iteration,
                 **asdict(setting),
-                **asdict(success),
+                **success.to_record(),
                 "evaluate_seconds": seconds,
             },
         )

@@ -13,10 +13,12 @@ MODULE is looked up as Python does; FILE need not belong to a package.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from hashlib import sha256
@@ -52,12 +54,16 @@ class PluginName(NamedTuple):
 
 
 class PluginFunction(NamedTuple):
-    """A loaded plugin. Exceptions of `call` become one line with the file and line number."""
+    """A loaded plugin. Its exceptions become one line with the file and line number."""
 
     path: Path
     name: str
     signature: Signature
-    call: Callable[..., Any]
+    call: Callable[..., Any]  # of an `async def`: runs it to its end
+    # One call for each mapping of keyword arguments, in order; those of an `async def` overlap.
+    call_each: Callable[[Sequence[Mapping[str, Any]]], list[Any]]
+    is_async: bool = False
+    graded: bool = False  # its attribute `graded`: rewards are not to be read as right or wrong
 
     def check_arguments(self, *takes: str, **named: str) -> None:
         """Check that it accepts these positional and keyword arguments."""
@@ -133,6 +139,8 @@ def pin_plugin(name: str, folder: Path) -> str:
 def load_plugin_function(name: str, *takes: str) -> Callable[..., Any]:
     """Load the function and check that it accepts as many arguments as `takes` names."""
     plugin = load_plugin(name)
+    if plugin.is_async:
+        raise PoiseError(f"{plugin.path}: {plugin.name} is an `async def`: write a plain `def`")
     plugin.check_arguments(*takes)
     return plugin.call
 
@@ -156,15 +164,17 @@ def load_object(name: str) -> Any:
 @cache
 def _load_plugin(plugin: PluginName) -> PluginFunction:
     path, module = _source_path(plugin.source), _load_module(plugin.source, plugin.digest)
-    function = vars(module).get(plugin.function)
+    with explain_plugin_errors(path):
+        # Not `vars`: packages such as trl.rewards import a name when it is first used.
+        function = getattr(module, plugin.function, None)
     if not callable(function):
         defined_here = [
             f for f in vars(module).values() if getattr(f, "__module__", "") == module.__name__
         ]
         known_functions = [f.__name__ for f in defined_here if isfunction(f)]
         raise PoiseError(f"{path}: {unknown_name('function', plugin.function, known_functions)}")
-    if iscoroutinefunction(function):
-        raise PoiseError(f"{path}: {plugin.function} is an `async def`: write a plain `def`")
+    # An object may be callable through an `async def __call__`.
+    is_async = iscoroutinefunction(function) or iscoroutinefunction(type(function).__call__)
     try:
         parameters = signature(function)
     except (TypeError, ValueError) as fault:
@@ -174,9 +184,30 @@ def _load_plugin(plugin: PluginName) -> PluginFunction:
 
     def call(*given: Any, **named: Any) -> Any:
         with explain_plugin_errors(path):
-            return function(*given, **named)
+            returned = function(*given, **named)
+            return _run_to_end(returned) if is_async else returned
 
-    return PluginFunction(path, plugin.function, parameters, call)
+    def call_each(calls: Sequence[Mapping[str, Any]]) -> list[Any]:
+        with explain_plugin_errors(path):
+            returned = [function(**named) for named in calls]
+            return _run_to_end(_gather(returned)) if is_async else returned
+
+    graded = bool(getattr(function, "graded", False))
+    return PluginFunction(path, plugin.function, parameters, call, call_each, is_async, graded)
+
+
+async def _gather(coroutines: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
+    return await asyncio.gather(*coroutines)
+
+
+def _run_to_end(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """The result of a coroutine, also where this thread has an event loop, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    with ThreadPoolExecutor(max_workers=1) as executor:
+        return executor.submit(asyncio.run, coroutine).result()
 
 
 @cache

@@ -128,7 +128,7 @@ class Rollout:
     prompt: str
     answer: str
     response: str
-    reward: float
+    reward: float  # nan: the user's reward function says that it does not apply
     prompt_tokens: Ints  # [S]
     response_tokens: Ints  # [T]
     sampled_logprobs: Floats  # [T], by the sampler; see Response.logprobs. Unknown ones are nan
@@ -140,6 +140,7 @@ class Rollout:
     turns: tuple[Turn, ...] = ()  # of an episode; see Response.turns
     columns: Columns = field(default_factory=lambda: NO_COLUMNS)  # Prompt.columns; not stored
     messages: Messages = ()  # Prompt.messages
+    logged: Mapping[str, Any] = field(default_factory=dict)  # by the user's reward function
 
     @property
     def problem(self) -> Prompt:
@@ -201,6 +202,8 @@ class Row:
     trainer_logprobs_T: Floats | None = (
         None  # the trainer's log-probabilities when the row was sampled
     )
+    reference_logprobs_T: Floats | None = None  # of the initial policy
+    masked: bool = False  # truncated: no loss
 
     @property
     def name(self) -> tuple[str, int]:
@@ -210,6 +213,10 @@ class Row:
     def sign(self) -> int:
         """+1, -1, or 0 for a row that carries no signal."""
         return (self.advantage > 0) - (self.advantage < 0)
+
+    def has_loss(self, *, all_rows: bool) -> bool:
+        """Whether it takes part in the loss; `all_rows`: rows without signal do too."""
+        return self.sign != 0 or (all_rows and not self.masked)
 
     @property
     def advantages_T(self) -> Floats:
@@ -227,6 +234,11 @@ class Row:
             if self.trainer_logprobs_T is None
             else self.trainer_logprobs_T
         )
+
+    @property
+    def loss_tokens(self) -> int:
+        """Tokens that the loss is averaged over: none where the row is masked."""
+        return 0 if self.masked else self.num_tokens
 
     @property
     def num_tokens_read(self) -> int:
@@ -275,7 +287,7 @@ class StepResult:
         StepResult(rows=(0, 1), logprobs=[...], ..., grad_norm=0.8, tokens=114, skipped="")
     """
 
-    rows: tuple[int, ...]  # rows that carried signal, as indices of the batch
+    rows: tuple[int, ...]  # rows that took part in the loss, as indices of the batch
     logprobs: Sequence[Floats]  # per row [T], by the trainer, before this step's update
     old_logprobs: Sequence[Floats]  # per row [T], of the policy that sampled the row
     advantages: Sequence[Floats]  # per row [T], A_i * w_{i,t}
@@ -287,9 +299,11 @@ class StepResult:
     clipped_share: float  # of tokens whose gradient the clip removed
     tokens: int  # trained tokens of the step, rows without signal included
     skipped: str = ""  # why no update was made: "" | "no signal" | "not finite"
-    capped_share: float = 0.0  # of tokens whose importance weight is the cap
+    capped_share: float = 0.0  # of tokens whose importance ratio is above the cap
     added_loss: float = 0.0  # the part of `loss` that the step's rule added
     chosen_share: float = 0.0  # of tokens that the rule selected
+    kl: float | None = None  # from the initial policy, mean per token of `rows`; None: unknown
+    learning_rate: float | None = None  # of this step; None: unknown, or no update was made
     hidden: Sequence[Tensor] = ()  # per row [T, D], the unembedding's input; kept on request
 
 

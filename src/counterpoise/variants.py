@@ -159,6 +159,7 @@ SURROGATES = Registry(
         "cispo": "counterpoise.update.surrogates:cispo",
         "reinforce": "counterpoise.update.surrogates:reinforce",
         "unclipped": "counterpoise.update.surrogates:unclipped",
+        "dppo": "counterpoise.update.surrogates:dppo",
     },
 )
 
@@ -180,6 +181,26 @@ IMPORTANCE_WEIGHTS = Registry(
         "off": "counterpoise.update.importance:off",
         "token": "counterpoise.update.importance:token",
         "sequence": "counterpoise.update.importance:sequence",
+    },
+)
+
+# (log pi - log pi_ref) -> K: estimates of the KL from the initial policy
+KL_ESTIMATORS = Registry(
+    "KL estimator",
+    {
+        "k1": "counterpoise.update.kl_penalty:k1",
+        "k2": "counterpoise.update.kl_penalty:k2",
+        "k3": "counterpoise.update.kl_penalty:k3",
+    },
+)
+
+# progress p from 0 to 1 -> f(p): decay of the learning rate
+SCHEDULES = Registry(
+    "schedule",
+    {
+        "constant": "counterpoise.update.schedules:constant",
+        "linear": "counterpoise.update.schedules:linear",
+        "cosine": "counterpoise.update.schedules:cosine",
     },
 )
 

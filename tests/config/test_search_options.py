@@ -26,7 +26,7 @@ def names_for(query: str) -> list[str]:
     [
         ("reward", ["verify.name", "verify.also", "credit.mixture"]),
         ("loss", ["update.surrogate", "update.aggregate"]),
-        ("kl", ["credit.rule", "credit.rule_settings"]),
+        ("kl", ["update.kl", "update.kl_estimator", "update.kl_in"]),
         ("lr", ["update.lr", "warmup.lr"]),
         ("learning_rate", ["update.lr", "warmup.lr"]),
         ("learning rate", ["update.lr", "warmup.lr"]),
@@ -35,7 +35,7 @@ def names_for(query: str) -> list[str]:
         ("max_completion_length", ["sample.max_new_tokens"]),
         ("epsilon", ["update.clip_low", "update.clip_high"]),
         ("Batch-Size", ["sample.prompts", "batch.steps", "update.micro_tokens"]),
-        ("beta", ["credit.rule", "credit.rule_settings", "update.beta2"]),
+        ("beta", ["update.kl", "update.kl_estimator", "update.kl_in", "update.beta2"]),
         ("seed", ["loop.seed", "task.seed"]),
         ("dataset", ["task.path", "task.name", "task.dataset"]),
     ],
@@ -88,10 +88,10 @@ def test_an_option_in_the_wrong_section_is_one_line_with_the_right_one() -> None
         config_from_tables({"optim": {"lr": 1e-5}}, where="run.toml")
     with pytest.raises(PoiseError, match=r"for example sample\.group_size=8$"):
         config_from_tables({}, ["num_generations=8"])
-    with pytest.raises(PoiseError, match=r"did you mean 'credit\.rule'\? There is no KL penalty"):
+    with pytest.raises(PoiseError, match=r"did you mean 'update\.kl'\? The reference of the KL is"):
         config_from_tables({}, ["update.beta=0.1"])
 
 
 def test_what_trl_means_otherwise_is_remarked() -> None:
-    assert "no KL penalty" in find_remark("beta")
+    assert "the initial policy" in find_remark("beta")
     assert find_remark("learning_rate") == ""

@@ -12,17 +12,20 @@ from safetensors.torch import load_file
 
 from counterpoise.config import ModelConfig, SampleConfig, UpdateConfig
 from counterpoise.config.load import load_config
+from counterpoise.credit.view import PolicyReader
 from counterpoise.errors import PoiseError
 from counterpoise.lab.speed.families import own_logprobs
 from counterpoise.loop import train
 from counterpoise.model.adapters import adapter_switched_off
 from counterpoise.model.decoder import Decoder
+from counterpoise.model.fit_memory import MicroBatch
 from counterpoise.model.general import GeneralDecoder
 from counterpoise.model.load import Policy, load_policy
 from counterpoise.model.scoring import forward, score_logprobs
 from counterpoise.sample.native import sample
 from counterpoise.types import Rollout, Row
 from counterpoise.update.optimizer import Optimizer
+from counterpoise.update.reference import copy_weights, score_reference
 from counterpoise.update.step import StepSettings, take_step
 
 LORA = ModelConfig(name="embedded", device="cpu", lora_rank=4)
@@ -118,6 +121,22 @@ def test_peft_loads_what_was_trained(trained: Path) -> None:
     tokens = torch.arange(3, 20)[None]
     with torch.no_grad():
         assert torch.equal(theirs(tokens).logits, ours.model(tokens).logits)
+
+
+def test_the_reference_is_the_model_without_its_adapter(trained: Path) -> None:
+    policy = load_policy(LORA)
+    reference = copy_weights(policy)
+    assert all(".lora_" in name for name in reference)
+    for name, weight in policy.model.named_parameters():
+        if "lora_B" in name:
+            weight.data.normal_(0, 0.1)
+    rows = sampled_rows(policy)
+    reader = PolicyReader(policy, 1.0, MicroBatch(4096), iteration=1, seed=0)
+    by_reference = np.concatenate(score_reference(reader, reference, rows))
+    with adapter_switched_off(policy.model):
+        without = forward(policy, rows, 1.0).logprobs_M
+    np.testing.assert_allclose(by_reference, without.detach().numpy(), atol=1e-6)
+    assert np.abs(by_reference - forward(policy, rows, 1.0).logprobs_M.detach().numpy()).max() > 0.1
 
 
 def test_bad_adapters_are_refused_in_one_line(trained: Path, tmp_path: Path) -> None:

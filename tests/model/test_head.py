@@ -47,6 +47,24 @@ def test_values_and_gradients_in_double_precision(
         torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.3])
+@pytest.mark.parametrize("tokens_at_once", [4, 1000])
+def test_the_gradient_of_the_entropy(
+    monkeypatch: pytest.MonkeyPatch, temperature: float, tokens_at_once: int
+) -> None:
+    """dH / dz = -pi (log pi + H), alone and together with that of the log-probabilities."""
+    monkeypatch.setattr(head, "CHUNK_ELEMENTS", tokens_at_once * V)
+    hidden, weight, targets = inputs()
+    for share in (0.0, 0.7):
+        ours = token_logprobs(hidden, weight, targets, temperature, train_entropy=True)
+        theirs = plain(hidden, weight, targets, temperature)
+        upstream = torch.linspace(-1, 2, N, dtype=torch.float64)
+        mixed = [(share * a + upstream * b).sum() for a, b in (ours, theirs)]
+        gradients = [torch.autograd.grad(loss, (hidden, weight)) for loss in mixed]
+        for a, b in zip(*gradients, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+
+
 def test_the_gradient_by_finite_differences() -> None:
     hidden, weight, targets = inputs(n=4)
 

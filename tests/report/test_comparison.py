@@ -181,7 +181,10 @@ def test_the_quantities_of_a_run_s_own_panels_are_laid_over_each_other(
 def test_a_long_run_is_drawn_as_its_moving_average_and_itself_faintly(tmp_path: Path):
     runs = [write_run(tmp_path / "a"), write_run(tmp_path / "b")]
     first = RunData.read(runs[0]).metrics[0]
-    lines = [{**first, "iteration": i, "success": float(i % 2)} for i in range(1, 41)]
+    lines = [
+        {**first, "iteration": i, "success": float(i % 2), "reward": float(i % 2)}
+        for i in range(1, 41)
+    ]
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (runs[0] / "metrics.jsonl").write_text(text)
     page = Page(write_comparison_page(runs))

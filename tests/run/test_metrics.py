@@ -118,6 +118,8 @@ def test_an_iteration_by_hand() -> None:
         "entropy": pytest.approx((2 * 0.5 + 4 * 2.0) / 6),
         "old_logprob": -1.0,
         "mean_ratio": pytest.approx((2 * 1 + 4 * 2) / 6),
+        "kl": None,
+        "lr": None,
         "sampler_mismatch": pytest.approx(4 * np.log(2) / 6),
         "sampler_mismatch_max": pytest.approx(np.log(2)),
         "sampler_ratio_std": pytest.approx(np.std([1, 1, 2, 2, 2, 2])),

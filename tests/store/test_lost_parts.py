@@ -12,7 +12,7 @@ import pytest
 
 from counterpoise.cli import main
 from counterpoise.config import RunConfig
-from counterpoise.config.load import load_config, to_toml
+from counterpoise.config.load import list_options, load_config, to_toml
 from counterpoise.loop import train
 from counterpoise.store import checkpoint
 from counterpoise.store.folder import RunFolder
@@ -28,6 +28,7 @@ SETS = [
     "store.report=false", "monitor.every=0",
 ]  # fmt: skip
 Damage = Callable[[Path], object]
+OPTIONS = len(list_options())
 
 
 @pytest.fixture(scope="module")
@@ -132,10 +133,17 @@ def without_line(start: str) -> Damage:
         (cut_before("au = 0.25"), "config.toml is torn, not a TOML file ("),
         (
             cut_before("[balance]"),
-            "of its 95 options and lacks [balance], [batch], [update], [evaluate] and 4 more: ",
+            f"of its {OPTIONS} options and lacks [balance], [batch], [update], [evaluate] and 4 "
+            "more: ",
         ),
-        (without_line("tau ="), "holds 94 of its 95 options and lacks balance.tau: "),
-        (cut_before("\n[track]"), "holds 94 of its 95 options and lacks [track]: "),
+        (
+            without_line("tau ="),
+            f"holds {OPTIONS - 1} of its {OPTIONS} options and lacks balance.tau: ",
+        ),
+        (
+            cut_before("\n[track]"),
+            f"holds {OPTIONS - 1} of its {OPTIONS} options and lacks [track]: ",
+        ),
     ],
     ids=["empty", "zeros", "missing", "torn", "sections", "option", "last section"],
 )

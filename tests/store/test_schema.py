@@ -25,6 +25,8 @@ VARIANTS = {
     "rewards": ["sample.anchors=1", "sample.refills=1", 'verify.also=["equations=0.5"]'],
     "turns": ['task.environment="tries"', "balance.tau=0.25", "balance.target=8"],
 }
+# Only a user's reward function brings these: tests/verify/test_reward_runs.py.
+OF_OWN_REWARDS = {"graded", "unscored", "logged_*", "logged", "reward_low", "reward_high"}
 COUPLING = "{same,other}_token_{same,other}_query_{positive,negative}"
 
 
@@ -44,13 +46,16 @@ def test_the_logs_have_the_fields_of_the_schema(run: RunFolder) -> None:
     absent = (
         {"reward_*", "anchor_success"} if episodes else {"turns", "turn_success", "told_tokens"}
     )
+    absent |= OF_OWN_REWARDS
     names = [name.replace("*", "equations") for name in schema.METRICS if name not in absent]
     for line in run.read("metrics"):
         assert set(line) - {"schema"} == set(names)
     plans, evaluations = run.read("plans"), run.read("evaluations")
     assert {frozenset(line) for line in plans} == {frozenset({"schema", *schema.PLANS})}
     assert {frozenset(line["describe"]) for line in plans} == {frozenset(schema.DESCRIPTION)}
-    assert {frozenset(line) for line in evaluations} == {frozenset({"schema", *schema.EVALUATIONS})}
+    assert {frozenset(line) for line in evaluations} == {
+        frozenset({"schema", *schema.EVALUATIONS} - OF_OWN_REWARDS)
+    }
     for line in run.read("drops"):
         assert set(line) <= {"schema", *schema.DROPS}
 
@@ -60,7 +65,9 @@ def test_the_files_of_an_iteration_have_the_columns_of_the_schema(run: RunFolder
     absent = {"further", "anchor"} if episodes else {"turns"}
     lines = run.read_rollouts(1)
     # Only chat data has messages: tests/model/test_chat_data.py.
-    assert set().union(*lines) == {"schema", *schema.ROLLOUTS} - absent - {"messages"}
+    assert set().union(*lines) == {"schema", *schema.ROLLOUTS} - absent - OF_OWN_REWARDS - {
+        "messages"
+    }
     expected = [*schema.TOKEN_COLUMNS, "displacement", "own", *expand_braces(COUPLING)]
     stored = [pq.read_schema(path).names for path in run.step_files("tokens").values()]
     assert stored

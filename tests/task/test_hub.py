@@ -126,3 +126,17 @@ def test_all_columns_are_kept(folder):
     assert load(folder, heldout=0, fields=FIELDS).train[0].columns == rows(0, 1)[0]
     with pytest.raises(PoiseError, match=r"'finals': did you mean 'final'\? \(choices: final, que"):
         load(folder, heldout=5, fields=replace(FIELDS, keep=("finals",)))
+
+
+def test_columns_are_recognised(tmp_path):
+    chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1 + 1?"}]
+    table = [{"messages": chat, "reward_model": {"ground_truth": "2"}, "uuid": "x"}] * 2
+    datasets.Dataset.from_list(table).save_to_disk(str(tmp_path / "saved"))
+    task = load(str(tmp_path / "saved"), heldout=0)
+    assert [p.id for p in task.train] == ["train/0", "train/1"]  # as they always were
+    assert [(p.problem, p.answer) for p in task.train] == [("1 + 1?", "2")] * 2
+    assert [m.role for m in task.train[0].messages] == ["system", "user"]
+    assert task.columns_line.startswith("reading prompts from 'messages' (chat), answers from 'rew")
+    datasets.Dataset.from_list([{"text": "?"}]).save_to_disk(str(tmp_path / "bare"))
+    with pytest.raises(PoiseError, match=r"row 0: no field 'problem' \(fields: text\), nor prompt"):
+        load(str(tmp_path / "bare"), heldout=0)

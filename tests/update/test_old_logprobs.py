@@ -42,7 +42,7 @@ WAITING = [replace(row, group=f"later {row.group}") for row in tiny.rows(groups=
 
 
 def by_step(
-    reader: PolicyReader, batch: Sequence[Row], plan: BatchPlan, waiting: Sequence[Row]
+    reader: PolicyReader, batch: Sequence[Row], plan: BatchPlan, waiting: Sequence[Row], **_: bool
 ) -> tuple[list[Row], list[Row]]:
     """Everything is scored, the first step too, each step in the layout of its pass."""
     policy, temperature, micro = reader.policy, reader.temperature, reader.micro_batch
@@ -56,7 +56,7 @@ def by_step(
 
 
 def in_one(
-    reader: PolicyReader, batch: Sequence[Row], plan: BatchPlan, waiting: Sequence[Row]
+    reader: PolicyReader, batch: Sequence[Row], plan: BatchPlan, waiting: Sequence[Row], **_: bool
 ) -> tuple[list[Row], list[Row]]:
     """Everything is scored at once, whatever the steps are."""
     policy, temperature, micro = reader.policy, reader.temperature, reader.micro_batch
@@ -241,7 +241,7 @@ def test_a_run_is_what_it_was_when_rows_were_read_twice(
             monkeypatch.setattr(
                 loop,
                 "score_before_update",
-                lambda reader, *given: real(replace(reader, scores={}), *given),
+                lambda reader, *given, **_: real(replace(reader, scores={}), *given),
             )
         config = load_config("demo", [*SETS, "credit.weights='cancellation'"])
         folder = loop.train(config, tmp_path / name)

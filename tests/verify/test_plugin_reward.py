@@ -14,7 +14,8 @@ import torch
 from counterpoise.errors import PoiseError
 from counterpoise.types import Prompt
 from counterpoise.variants import VERIFIERS
-from counterpoise.verify.plugin_reward import RewardArguments, check_rewards, reward_arguments
+from counterpoise.verify.plugin_reward import check_rewards
+from counterpoise.verify.reward_signatures import RewardArguments, reward_arguments
 from counterpoise.verify.scores import score_responses
 
 PAGE = Path(__file__).parents[2] / "docs" / "guide" / "your-data-and-reward.md"
@@ -41,7 +42,11 @@ def test_the_function_of_the_page_that_asks_for_a_column(tmp_path: Path):
     (tmp_path / "passes_tests.py").write_text(source("passes_tests.py"), encoding="utf-8")
     name = f"{tmp_path}/passes_tests.py:score"
     assert reward_arguments(name) == RewardArguments(
-        (), {"completions": "responses", "tests": "tests"}
+        (),
+        {"completions": "responses", "tests": "tests"},
+        "trl",
+        takes_everything=True,
+        as_messages=False,
     )
     tests = [{"expected": "4"}, {"expected": "5"}]
     prompt = Prompt("1", "?", "4", columns={"tests": tests})
@@ -58,8 +63,8 @@ FORMS: dict[str, dict[str, Any]] = {  # parameters -> what they hold
     "responses, *, tests": {"responses": R, "tests": T},
     "responses": {"responses": R},
     "completions, tests": {"completions": R, "tests": T},
-    "completions, answer, **others": {"completions": R, "answer": A, "others": {}},
-    "completions, tests=None": {"completions": R, "tests": None},
+    "completions, tests=None": {"completions": R, "tests": T},
+    "completions, marks=None": {"completions": R, "marks": None},
     "completions, answer=None": {"completions": R, "answer": A},
     "prompts, completions": {"prompts": P, "completions": R},
     "answers, responses": {"answers": A, "responses": R},
@@ -90,6 +95,11 @@ def test_a_function_gets_what_its_parameters_are_called(taken: str, tmp_path: Pa
         ("a: str, b, c=3, *, d", "score(a, b, c, d) has no parameter for the responses"),
         ("prompts, tests", "score(prompts, tests) has no parameter for the responses"),
         ("responses, prompts, /", "it cannot be called as score(responses, prompts): 'responses' "),
+        ("completion, /", "it cannot be called as score(completion): 'completion' "),
+        (
+            "data_source, ground_truth, *, extra_info",
+            "score(data_source, ground_truth, extra_info) has no",
+        ),
     ],
 )
 def test_one_that_asks_for_no_responses_is_refused(taken: str, said: str, tmp_path: Path):
@@ -98,6 +108,9 @@ def test_one_that_asks_for_no_responses_is_refused(taken: str, said: str, tmp_pa
     with pytest.raises(PoiseError) as fault:
         VERIFIERS.load(f"{path}:score")
     assert str(fault.value).startswith(f"{path}: {said}")
+    example = "def score(completion, answer): return float(answer in completion)"
+    assert str(fault.value).endswith(example)
+    assert "\n" not in str(fault.value)
 
 
 def test_problems_without_the_column_are_one_line(tmp_path: Path):

@@ -55,6 +55,7 @@ class LiveDisplay(RunObserver):
         )
         self.task = self.progress.add_task("train", total=None, numbers="")
         self.numbers = ""  # of the last iteration; shown again after an evaluation
+        self.is_graded = False  # whether any reward so far was neither 0 nor 1
 
     def notify(self, message: str) -> None:
         self.console.print(one_line(message), style="yellow", markup=False, soft_wrap=True)
@@ -75,7 +76,8 @@ class LiveDisplay(RunObserver):
         self.progress.start()
 
     def on_iteration(self, record: dict[str, Any]) -> None:
-        self.numbers = numbers = summarize_iteration(record)
+        self.is_graded = self.is_graded or bool(record.get("graded"))
+        self.numbers = numbers = summarize_iteration(record, graded=self.is_graded)
         self.progress.update(self.task, advance=1, numbers=numbers)
         if not self.console.is_terminal:
             line = f"{record['iteration']:>4}/{self.total}  {numbers}"
@@ -90,9 +92,10 @@ class LiveDisplay(RunObserver):
         self, iteration: int, success: HeldoutSuccess, setting: EvaluationSetting
     ) -> None:
         self.progress.update(self.task, numbers=self.numbers)
+        self.is_graded = self.is_graded or success.is_graded
         nucleus = f", top-p {setting.top_p:g}" if setting.top_p < 1 else ""
         message = Text.assemble(
-            f"held-out success after {iteration} iterations: ",
+            f"held-out {success.quantity} after {iteration} iterations: ",
             (str(success), "bold"),
             f" ({success.prompts} problems x {success.samples}, "
             f"temperature {setting.temperature:g}{nucleus})",
@@ -109,8 +112,11 @@ class LiveDisplay(RunObserver):
         self.progress.stop()
 
 
-def summarize_iteration(record: dict[str, Any]) -> str:
-    """One line of numbers: success, speed, composition of the batch, effect of the update."""
+def summarize_iteration(record: dict[str, Any], *, graded: bool = False) -> str:
+    """One line of numbers: success, speed, composition of the batch, effect of the update.
+
+    Of graded rewards it begins with their mean: a reward above 0 need not be a success.
+    """
     if record["batch_rows"]:
         balance = (
             f"batch {record['batch_rows']}, {100 * (record['positive_share'] or 0):.0f} % positive"
@@ -120,7 +126,10 @@ def summarize_iteration(record: dict[str, Any]) -> str:
         # Reward balancing keeps rows back until it has enough of both signs for a batch.
         balance = f"waiting, {waiting} in the buffer"
     speed = f"{record['tokens_per_second']:,.0f} tok/s"
-    return f"success {100 * record['success']:3.0f} %  {speed}  {balance}{_monitor_numbers(record)}"
+    headline = (
+        f"reward {record['reward']:.3f}" if graded else f"success {100 * record['success']:3.0f} %"
+    )
+    return f"{headline}  {speed}  {balance}{_monitor_numbers(record)}"
 
 
 def _monitor_numbers(record: dict[str, Any]) -> str:

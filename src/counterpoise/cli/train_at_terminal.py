@@ -116,15 +116,16 @@ def print_results(run: RunConfig, folder: RunFolder, console: Console) -> None:
 
     from counterpoise.config.evaluation_settings import group_by_setting
     from counterpoise.lab.choose_page import write_report
-    from counterpoise.run.heldout import HeldoutSuccess
+    from counterpoise.run.heldout import HeldoutSuccess, with_same_quantity
 
     for setting, evaluations in group_by_setting(folder.read("evaluations")).items():
-        success_before, success_after = (
-            HeldoutSuccess.from_record(record) for record in (evaluations[0], evaluations[-1])
+        success_before, success_after = with_same_quantity(
+            HeldoutSuccess.from_record(evaluations[0]), HeldoutSuccess.from_record(evaluations[-1])
         )
         setting_name = f" at {setting}" if len(run.evaluate.settings) > 1 else ""
         line = Text.assemble(
-            f"held-out success{setting_name} {success_before} -> ", (str(success_after), "bold")
+            f"held-out {success_after.quantity}{setting_name} {success_before} -> ",
+            (str(success_after), "bold"),
         )
         console.print(line, highlight=False, soft_wrap=True)
     console.print(f"run    {folder.path}", highlight=False, markup=False, soft_wrap=True)

@@ -24,6 +24,8 @@ def check_config(config: RunConfig) -> RunConfig:
         _check_rewards,
         _check_balance,
         _check_learning_rates,
+        _check_dual_clip,
+        _check_penalties,
         _check_importance,
         _check_trajectory,
         _check_rule,
@@ -151,6 +153,33 @@ def _check_learning_rates(config: RunConfig) -> str:
     return ""
 
 
+def _check_dual_clip(config: RunConfig) -> str:
+    """The dual clip bounds ratios that the ordinary clip lets pass, so it must lie above it."""
+    options = config.update
+    if not options.clip_dual:
+        return ""
+    if options.surrogate not in ("grpo", "gspo"):
+        return (
+            f"update.surrogate={options.surrogate} has no dual clip: set update.clip_dual=0, or "
+            "update.surrogate=grpo"
+        )
+    if options.clip_dual <= 1 + options.clip_high:
+        return (
+            f"update.clip_dual={options.clip_dual:g} must be above 1 + update.clip_high="
+            f"{1 + options.clip_high:g}: raise it, or set it to 0"
+        )
+    return ""
+
+
+def _check_penalties(config: RunConfig) -> str:
+    """Terms of a rule exist for rows with an advantage only; a KL and a bonus are for all rows."""
+    options, rule = config.update, config.credit.rule
+    if options.trains_all_rows and rule in ("kl_cov", "sdpg"):
+        name = "kl" if options.kl_in_loss else "entropy_bonus"
+        return f"credit.rule={rule} adds a term of its own to the loss: set update.{name}=0"
+    return ""
+
+
 def _check_importance(config: RunConfig) -> str:
     options = config.update
     if options.importance != "off" and options.old_logprobs == "sampler":
@@ -168,6 +197,11 @@ def _check_trajectory(config: RunConfig) -> str:
         return ""
     if options.surrogate != "reinforce":
         return f"update.trajectory={options.trajectory} needs update.surrogate=reinforce: no clip"
+    if options.mask_truncated:
+        return (
+            f"update.trajectory={options.trajectory} needs whole groups, and masked responses "
+            "leave them: set update.mask_truncated=false"
+        )
     if options.aggregate not in ("token_mean", "constant"):
         return (
             f"update.trajectory={options.trajectory} needs one denominator for all rollouts: "

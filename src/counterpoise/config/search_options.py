@@ -72,15 +72,16 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "reward_function": ("verify.name", "verify.also"),
     "custom_reward_function": ("verify.name", "verify.also"),
     "reward_weights": ("verify.also", "credit.mixture"),
-    "mask_truncated_completions": ("verify.also", "verify.overlong_tokens"),
+    "mask_truncated_completions": ("update.mask_truncated",),
+    "overlong_filtering": ("update.mask_truncated",),
     "overlong_buffer": ("verify.also", "verify.overlong_tokens"),
     "advantage": ("credit.name", "credit.weights"),
     "adv_estimator": ("credit.name",),
     "scale_rewards": ("credit.name",),
     "norm_adv_by_std_in_grpo": ("credit.name",),
-    "entropy": ("credit.weights", "credit.rule"),
-    "entropy_coef": ("credit.rule", "credit.weights"),
-    "entropy_coeff": ("credit.rule", "credit.weights"),
+    "entropy": ("update.entropy_bonus", "credit.weights", "credit.rule"),
+    "entropy_coef": ("update.entropy_bonus",),
+    "entropy_coeff": ("update.entropy_bonus",),
     # the batch: TRL and verl count rows, we count prompts, optimizer steps and tokens of a pass
     "batch_size": ("sample.prompts", "batch.steps", "update.micro_tokens"),
     "train_batch_size": ("sample.prompts", "batch.steps"),
@@ -99,7 +100,8 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "shuffle_dataset": ("batch.composer",),
     # loss and optimizer
     "learning_rate": ("update.lr", "warmup.lr"),
-    "lr_scheduler_type": ("update.warmup_steps",),
+    "lr_scheduler_type": ("update.schedule", "update.warmup_steps"),
+    "min_lr_ratio": ("update.final_lr_share",),
     "warmup_ratio": ("update.warmup_steps",),
     "lr_warmup_steps": ("update.warmup_steps",),
     "adam_beta2": ("update.beta2",),
@@ -121,18 +123,25 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "clip_ratio": ("update.clip_low", "update.clip_high"),
     "clip_ratio_low": ("update.clip_low",),
     "clip_ratio_high": ("update.clip_high",),
+    "clip_ratio_c": ("update.clip_dual",),
+    "delta": ("update.clip_dual",),
     "cliprange": ("update.clip_low", "update.clip_high"),
     "vllm_importance_sampling_correction": ("update.importance",),
     "vllm_importance_sampling_cap": ("update.importance_cap",),
     "tis": ("update.importance", "update.importance_cap"),
     "rollout_is": ("update.importance",),
-    "kl": ("credit.rule", "credit.rule_settings"),
-    "beta": ("credit.rule", "credit.rule_settings"),
-    "kl_coef": ("credit.rule", "credit.rule_settings"),
-    "kl_loss": ("credit.rule", "credit.rule_settings"),
-    "kl_loss_coef": ("credit.rule", "credit.rule_settings"),
-    "use_kl_loss": ("credit.rule",),
-    "ref_model": ("credit.rule",),
+    "rollout_rs": ("update.importance_mode",),
+    "vllm_importance_sampling_mode": ("update.importance", "update.importance_mode"),
+    "kl": ("update.kl", "update.kl_estimator", "update.kl_in"),
+    "beta": ("update.kl", "update.kl_estimator", "update.kl_in"),
+    "kl_coef": ("update.kl", "update.kl_estimator", "update.kl_in"),
+    "kl_loss": ("update.kl", "update.kl_estimator", "update.kl_in"),
+    "kl_loss_coef": ("update.kl", "update.kl_estimator", "update.kl_in"),
+    "use_kl_loss": ("update.kl_in", "update.kl"),
+    "use_kl_in_reward": ("update.kl_in", "update.kl"),
+    "kl_loss_type": ("update.kl_estimator",),
+    "kl_penalty": ("update.kl_estimator", "update.kl_in"),
+    "ref_model": ("update.kl",),
     # evaluation and logging
     "eval_steps": ("evaluate.every",),
     "eval_strategy": ("evaluate.every",),
@@ -143,9 +152,9 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
 }
 # Words whose options are not quite what TRL or verl mean by them.
 REMARKS = {
-    ("kl", "beta", "kl_coef", "kl_loss", "kl_loss_coef", "use_kl_loss", "ref_model"): (
-        "There is no KL penalty against a reference model (TRL's beta is 0 here); the step rules "
-        "kl_cov and sdpg have a KL term."
+    ("beta", "ref_model"): (
+        "The reference of the KL is the initial policy (TRL's beta is update.kl); the step rules "
+        "kl_cov and sdpg have a KL term of their own."
     ),
     ("num_iterations", "ppo_epochs"): (
         "Every rollout is used in one optimizer step; batch.steps is the number of steps."

@@ -13,9 +13,11 @@ from counterpoise.variants import (
     ENVIRONMENTS,
     EXTRA_REWARDS,
     IMPORTANCE_WEIGHTS,
+    KL_ESTIMATORS,
     MIXTURES,
     PROMPT_TEMPLATES,
     SAMPLERS,
+    SCHEDULES,
     STEP_RULES,
     SURROGATES,
     TASKS,
@@ -302,15 +304,38 @@ class UpdateConfig:
     warmup_steps: int = option(
         0, "optimizer steps over which the learning rate rises linearly from 0", at_least=0
     )
+    schedule: str = option("constant", "learning rate after the warm-up", choices=tuple(SCHEDULES))
+    final_lr_share: float = option(0.0, "final share of update.lr", at_least=0.0, at_most=1.0)
     max_grad_norm: float = option(
         1.0, "maximum gradient norm, above which gradients are scaled down; 0 is off", at_least=0.0
     )
     surrogate: str = option("grpo", "per-token objective", choices=tuple(SURROGATES))
     clip_low: float = option(0.2, "importance ratios are clipped at 1 - clip_low", at_least=0.0)
     clip_high: float = option(0.28, "importance ratios are clipped at 1 + clip_high", at_least=0.0)
+    clip_dual: float = option(
+        0.0,
+        "upper bound of ratios for A < 0 (dual clip; 3 is usual); 0 is off",
+        at_least=0.0,
+    )
     aggregate: str = option(
         "token_mean", "how token losses are averaged over a step", choices=tuple(AGGREGATIONS)
     )
+    mask_truncated: bool = option(
+        False,
+        "no loss for truncated responses (DAPO's overlong filtering)",
+    )
+    kl: float = option(0.0, "coefficient of the KL from the initial policy; 0 is off", at_least=0.0)
+    kl_estimator: str = option(
+        "k3",
+        "estimate of the KL; k1 has no average effect in the loss",
+        choices=tuple(KL_ESTIMATORS),
+    )
+    kl_in: str = option(
+        "loss",
+        "add the KL to token losses, or subtract its sum from rewards",
+        choices=("loss", "reward"),
+    )
+    entropy_bonus: float = option(0.0, "coefficient of the entropy; 0 is off", at_least=0.0)
     old_logprobs: str = option(
         "trainer",
         "source of the old log-probabilities: 'trainer' computes them with the weights that "
@@ -333,6 +358,11 @@ class UpdateConfig:
     importance_cap: float = option(
         2.0, "maximum importance weight; 1.5 to 5 is usual for tokens", at_least=1.0
     )
+    importance_mode: str = option(
+        "truncate",
+        "weight of ratios above the cap: the cap or 0",
+        choices=("truncate", "mask"),
+    )
     micro_tokens: int = option(
         20480,
         "tokens in one forward pass; affects memory, not the gradient. Halved if memory runs out",
@@ -352,3 +382,16 @@ class UpdateConfig:
         "and a third more time (twice the time for small models on a GPU, which then cannot use "
         "`capture`)",
     )
+
+    @property
+    def kl_in_loss(self) -> bool:
+        return self.kl > 0 and self.kl_in == "loss"
+
+    @property
+    def kl_in_reward(self) -> bool:
+        return self.kl > 0 and self.kl_in == "reward"
+
+    @property
+    def trains_all_rows(self) -> bool:
+        """Whether rows without an advantage have a loss too, by its KL or its entropy bonus."""
+        return self.kl_in_loss or self.entropy_bonus > 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -32,16 +33,26 @@ def assign(
     settings: Sequence[str] = (),
     reader: PolicyReader | None = None,
     mixture: RewardMixture = VERIFIER_ONLY,
+    *,
+    penalties: Mapping[str, NDArray[np.float64]] = MappingProxyType({}),
+    mask_truncated: bool = False,
 ) -> list[list[Row]]:
     """Rows of every group, in the order they were sampled.
 
     `settings` are those of the token weighting, as "name=value"; `reader` computes the policy's
-    log-probabilities for it; `mixture` says which rewards count.
+    log-probabilities for it; `mixture` says which rewards count; `penalties` [G] by the key of a
+    group are subtracted from its rewards. With `mask_truncated`, responses that were cut off count
+    in their group's baseline, but have no advantage of their own and are masked.
     """
     ADVANTAGES.load(advantage)  # an unknown name fails even without groups
     weigh_tokens = TOKEN_WEIGHTS.load(weights)
     weighting_settings = parse_settings(weights, weigh_tokens, settings)
-    rows_by_group = [_group_rows(group, mixture.advantages(group, advantage)) for group in groups]
+    rows_by_group = [
+        _group_rows(group, mixture.advantages(group, advantage, penalties.get(group.key)))
+        for group in groups
+    ]
+    if mask_truncated:
+        rows_by_group = [[mask_if_truncated(row) for row in rows] for rows in rows_by_group]
     if weights == UNIFORM:
         return rows_by_group
     return with_token_weights(rows_by_group, weigh_tokens, weighting_settings, reader)
@@ -113,6 +124,11 @@ def check_settings(config: RunConfig) -> None:
     """Raise where credit.settings are not settings of credit.weights."""
     weighting_name = config.credit.weights
     parse_settings(weighting_name, TOKEN_WEIGHTS.load(weighting_name), config.credit.settings)
+
+
+def mask_if_truncated(row: Row) -> Row:
+    """The row; without advantage and masked if its response was cut off at the length limit."""
+    return row if row.content.finished else replace(row, advantage=0.0, masked=True)
 
 
 def _group_rows(group: Group, advantages_G: NDArray[np.float64]) -> list[Row]:

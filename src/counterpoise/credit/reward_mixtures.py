@@ -26,19 +26,46 @@ class RewardMixture:
     name: str = "sum"
     shares: Mapping[str, float] = field(default_factory=dict)
 
-    def advantages(self, group: Group, advantage_name: str) -> NDArray[np.float64]:
-        """Advantages of the group's rollouts by the named advantage function."""
-        compute_advantages = ADVANTAGES.load(advantage_name)
-        advantages_G: NDArray[np.float64]
+    def advantages(
+        self, group: Group, advantage_name: str, penalty_G: NDArray[np.float64] | None = None
+    ) -> NDArray[np.float64]:
+        """Advantages of the group's rollouts by the named advantage function.
+
+        `penalty_G` is subtracted from the verifier's reward.
+        A rollout without any reward (nan) has advantage 0 and takes no part in the group's mean.
+        """
+        rewards_G = group.rewards_G if penalty_G is None else group.rewards_G - penalty_G
+        compute_advantages = _skip_unscored(ADVANTAGES.load(advantage_name))
         if not self.shares:
-            advantages_G = compute_advantages(group.rewards_G)
-            return advantages_G
+            return compute_advantages(rewards_G)
         rewards_KG = np.stack(
-            [group.rewards_G, *(extra_rewards(group, reward_name) for reward_name in self.shares)]
+            [rewards_G, *(extra_rewards(group, reward_name) for reward_name in self.shares)]
         )
         shares_K = np.array([1.0, *self.shares.values()])
-        advantages_G = MIXTURES.load(self.name)(compute_advantages, rewards_KG, shares_K)
+        is_scored_G = ~np.isnan(rewards_KG).all(axis=0)
+        advantages_G = np.zeros(rewards_KG.shape[1])
+        if is_scored_G.any():
+            advantages_G[is_scored_G] = MIXTURES.load(self.name)(
+                compute_advantages, rewards_KG[:, is_scored_G], shares_K
+            )
         return advantages_G
+
+
+def _skip_unscored(
+    compute_advantages: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
+    """The advantage function over the rewards that are not nan; 0 for the others."""
+
+    def advantages_of_scored(rewards_G: NDArray[np.float64]) -> NDArray[np.float64]:
+        is_scored_G = ~np.isnan(rewards_G)
+        if is_scored_G.all():
+            return compute_advantages(rewards_G)
+        advantages_G = np.zeros_like(rewards_G)
+        if is_scored_G.any():
+            advantages_G[is_scored_G] = compute_advantages(rewards_G[is_scored_G])
+        return advantages_G
+
+    return advantages_of_scored
 
 
 def configured_mixture(config: RunConfig) -> RewardMixture:
@@ -68,11 +95,13 @@ def mix_by_sum(
     """A = credit(sum_k share_k r_k): the rewards of a rollout are added, then normalised together.
 
     This is ordinary reward shaping (DAPO's overlong punishment, arXiv:2503.14476). Within a group
-    the reward that varies most dominates. Rewards that cancel sum to exactly 0 rather than to a
+    the reward that varies most dominates. A reward that does not apply to a rollout (nan) adds
+    nothing, as in TRL. Rewards that cancel sum to exactly 0 rather than to a
     rounding error: 0.3 - 3 * 0.1 is no signal.
     """
-    total_G = shares_K @ rewards_KG
-    rounding_G = len(shares_K) * EPSILON * (np.abs(shares_K) @ np.abs(rewards_KG))
+    applicable_KG = np.nan_to_num(rewards_KG)
+    total_G = shares_K @ applicable_KG
+    rounding_G = len(shares_K) * EPSILON * (np.abs(shares_K) @ np.abs(applicable_KG))
     return compute_advantages(np.where(np.abs(total_G) <= rounding_G, 0.0, total_G))
 
 

@@ -21,16 +21,28 @@ RowName = tuple[str, int]  # a row: its group, and its index in the group
 
 
 def choose_monitored_rows(
-    batch: Sequence[Row], plan: BatchPlan, micro_tokens: int, limit: int, seed: int
+    batch: Sequence[Row],
+    plan: BatchPlan,
+    micro_tokens: int,
+    limit: int,
+    seed: int,
+    *,
+    all_rows: bool = False,
 ) -> frozenset[RowName] | None:
-    """The rows to measure; None for all rows: they fit into `limit`, or `limit` is 0."""
-    signal_rows = [[batch[index] for index in step if batch[index].sign] for step in plan.steps]
-    if not limit or sum(row.num_tokens for rows in signal_rows for row in rows) <= limit:
+    """The rows to measure; None for all rows: they fit into `limit`, or `limit` is 0.
+
+    `all_rows`: rows without an advantage take part in the loss too (a KL, an entropy bonus).
+    """
+    trained_rows = [
+        [batch[index] for index in step if batch[index].has_loss(all_rows=all_rows)]
+        for step in plan.steps
+    ]
+    if not limit or sum(row.num_tokens for rows in trained_rows for row in rows) <= limit:
         return None
     # The passes must be those of the update itself: same rows, same order, same micro-batch size.
     forward_passes = [
         [rows[index] for index in micro_batch]
-        for rows in signal_rows
+        for rows in trained_rows
         for micro_batch in micro_batches(rows, micro_tokens)
     ]
     chosen_rows: set[RowName] = set()

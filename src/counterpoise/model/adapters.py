@@ -46,7 +46,6 @@ def add_adapter(model: nn.Module, config: ModelConfig, base: str) -> Any:
             adapted = peft.get_peft_model(model, lora)
     except ValueError as fault:
         raise PoiseError(f"model.lora_targets={targets}: {first_line(fault)}") from fault
-    _check_adapted_layers(adapted)
     return adapted
 
 
@@ -57,7 +56,6 @@ def load_adapter(model: nn.Module, folder: str) -> Any:
         adapted = peft.PeftModel.from_pretrained(model, folder, is_trainable=True)
     except Exception as fault:  # PEFT, safetensors and torch raise errors of any type
         raise PoiseError(f"the adapter {folder} cannot be loaded: {first_line(fault)}") from fault
-    _check_adapted_layers(adapted)
     return adapted
 
 
@@ -92,11 +90,15 @@ def adapter_switched_off(model: Any) -> Iterator[None]:
         yield
 
 
-def _check_adapted_layers(adapted: Any) -> None:
-    """Raise an error if the adapter changes a layer that is read by its weight alone."""
+def check_adapter(adapted: Any) -> None:
+    """Raise an error unless the adapter is LoRA on layers that are called, not read by weight."""
+    kinds = {str(config.peft_type.value) for config in adapted.peft_config.values()}
+    if kinds != {"LORA"}:
+        raise PoiseError(f"adapters of the kind {', '.join(sorted(kinds))} are not read: use LoRA")
     model = base_model(adapted)
     for layer in (model.get_output_embeddings(), model.get_input_embeddings()):
-        if hasattr(layer, "lora_A") or hasattr(layer, "lora_embedding_A"):
+        # PEFT wraps a layer that it adapts, or that it trains beside the adapter.
+        if type(layer).__module__.startswith("peft."):
             raise PoiseError(
                 "an adapter on the output layer or the embedding is not supported: leave it out of "
                 "model.lora_targets"

@@ -7,11 +7,16 @@ W h has the factor 1 - tanh(W h / c)^2.
 
 The forward pass works on chunks of tokens and stores three numbers for each: log pi(o), H and, for
 the backward pass, logsumexp(z). The backward pass recomputes a chunk's probabilities from h:
-d log pi(o) / dz = e_o - pi. The entropy is reported, not trained: no gradient flows through it.
+
+    d log pi(o) / dz = e_o - pi        dH / dz = -pi (log pi + H)
+
+The entropy usually is only reported, and no gradient flows through it; `train_entropy` turns its
+gradient on, for an entropy bonus.
 Forward mode is exact too: along (dh, dW), d log pi(o) = (e_o - pi)^T (dW h + W dh) / temperature.
 
 On a GPU in half precision a chunk of logits is read once in the forward pass, and read and written
-once in the backward pass (`model/kernels/head.py`); torch's own operations take six passes.
+once in the backward pass (`model/kernels/head.py`); torch's own operations take six passes. The
+gradient of the entropy has no kernel: with it, the backward pass uses torch's operations.
 """
 
 from __future__ import annotations
@@ -25,6 +30,7 @@ from counterpoise.model.kernels import uses_kernels
 
 CHUNK_ELEMENTS = 1 << 22  # logits of one chunk on the CPU: 16 MB in float32
 CHUNK_ELEMENTS_CUDA = 1 << 27  # 256 MB in half precision: large matrix products run best
+TENSORS_WITH_ENTROPY = 4  # tensors of a chunk's size, in float32, that the entropy's gradient needs
 
 
 def token_logprobs(
@@ -34,12 +40,15 @@ def token_logprobs(
     temperature: float = 1.0,
     *,
     softcap: float = 0.0,
+    train_entropy: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """(log-probabilities [N], entropies [N]) of `targets_N`, in float32 (float64 stays float64).
 
     `softcap` is c above; 0: the logits have no cap.
     """
-    logprobs, entropies = _Head.apply(hidden_N, unembedding_V, targets_N, temperature, softcap)
+    logprobs, entropies = _Head.apply(
+        hidden_N, unembedding_V, targets_N, temperature, softcap, train_entropy
+    )
     return logprobs, entropies
 
 
@@ -96,6 +105,7 @@ class _Head(torch.autograd.Function):
         targets: Tensor,
         temperature: float,
         softcap: float,
+        train_entropy: bool,
     ) -> tuple[Tensor, Tensor]:
         result_dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
         logprobs, entropies, lse = (
@@ -105,25 +115,38 @@ class _Head(torch.autograd.Function):
             chunk_outputs = (logprobs[chunk], entropies[chunk], lse[chunk])
             logits = cap_logits(hidden[chunk] @ unembedding.T, softcap)
             _summarise(logits, targets[chunk], temperature, chunk_outputs)
-        ctx.save_for_backward(hidden, unembedding, targets, lse)
+        kept_entropies = (entropies,) if train_entropy else ()
+        ctx.save_for_backward(hidden, unembedding, targets, lse, *kept_entropies)
         ctx.save_for_forward(hidden, unembedding, targets)
-        ctx.temperature, ctx.softcap = temperature, softcap
-        ctx.mark_non_differentiable(entropies)
+        ctx.temperature, ctx.softcap, ctx.train_entropy = temperature, softcap, train_entropy
+        if not train_entropy:
+            ctx.mark_non_differentiable(entropies)
         return logprobs, entropies
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, _entropy: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, unembedding, targets, lse = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor, entropy_grad: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, unembedding, targets, lse, *kept_entropies = ctx.saved_tensors
         hidden_needs_grad, weight_needs_grad = ctx.needs_input_grad[:2]
         grad_hidden = torch.empty_like(hidden) if hidden_needs_grad else None
         grad_weight = torch.zeros_like(unembedding, dtype=grad.dtype) if weight_needs_grad else None
         # The weight's gradient is summed over chunks in float32; half precision would lose bits.
-        for chunk in token_chunks(hidden, unembedding):
+        tensors_per_chunk = TENSORS_WITH_ENTROPY if ctx.train_entropy else 1
+        for chunk in token_chunks(hidden, unembedding, tensors_per_chunk):
             logits = cap_logits(hidden[chunk] @ unembedding.T, ctx.softcap)
+            # Taken now, because a kernel overwrites the logits with their gradient.
             slope = cap_slope(logits, ctx.softcap) if ctx.softcap else None
-            grad_logits = _logit_gradient(
-                logits, targets[chunk], lse[chunk], grad[chunk], ctx.temperature
-            )
+            if ctx.train_entropy:
+                grad_logits = _logit_gradient_with_entropy(
+                    scale_logits(logits, ctx.temperature) - lse[chunk, None],
+                    targets[chunk],
+                    kept_entropies[0][chunk, None],
+                    grad[chunk, None] / ctx.temperature,
+                    entropy_grad[chunk, None] / ctx.temperature,
+                )
+            else:
+                grad_logits = _logit_gradient(
+                    logits, targets[chunk], lse[chunk], grad[chunk], ctx.temperature
+                )
             if slope is not None:
                 grad_logits = grad_logits * slope
             if grad_hidden is not None:
@@ -131,7 +154,7 @@ class _Head(torch.autograd.Function):
             if grad_weight is not None:
                 grad_weight += grad_logits.to(hidden.dtype).T @ hidden[chunk]
         grad_unembedding = None if grad_weight is None else grad_weight.to(unembedding.dtype)
-        return grad_hidden, grad_unembedding, None, None, None
+        return grad_hidden, grad_unembedding, None, None, None, None
 
     @staticmethod
     def jvp(
@@ -162,6 +185,15 @@ def _logit_gradient(
 
         return logit_gradient_(logits, targets, lse, grad.contiguous(), temperature)
     return _residuals(logits, targets, temperature).mul_(grad[:, None] / temperature)
+
+
+def _logit_gradient_with_entropy(
+    all_logprobs: Tensor, targets: Tensor, entropies: Tensor, grad: Tensor, entropy_grad: Tensor
+) -> Tensor:
+    """(e_o - pi) * grad - pi (log pi + H) * entropy_grad for every token of a chunk: [n, V]."""
+    logit_gradient = (all_logprobs + entropies).mul_(entropy_grad).add_(grad)
+    logit_gradient.mul_(all_logprobs.exp_()).neg_()
+    return logit_gradient.scatter_add_(1, targets[:, None], grad)
 
 
 def _residuals(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:

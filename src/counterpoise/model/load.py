@@ -21,6 +21,7 @@ from counterpoise.model.adapters import (
     ADAPTER_CONFIG,
     add_adapter,
     base_model,
+    check_adapter,
     find_base,
     is_adapted,
     load_adapter,
@@ -245,6 +246,8 @@ def wrap_model(
 
 def make_decoder(model: Any, path: str = AUTO_PATH) -> AnyDecoder:
     """The decoder of the fast path if it knows the model, otherwise that of the general path."""
+    if is_adapted(model):
+        check_adapter(model)
     transformers_model = base_model(model)
     device = next(transformers_model.parameters()).device
     refusal = fast_path_refusal(transformers_model.config, device.type)

@@ -80,6 +80,7 @@ def forward_packed(
     temperature: float,
     *,
     checkpointing: bool = False,
+    train_entropy: bool = False,
 ) -> ForwardOutputs:
     """The pass itself. It reads only tensors and weights, so a CUDA graph can capture it."""
     decoder = policy.decoder
@@ -90,6 +91,7 @@ def forward_packed(
         packing.targets_M,
         temperature,
         softcap=decoder.softcap,
+        train_entropy=train_entropy,
     )
     return ForwardOutputs(logprobs, entropies, hidden_M, packing.lengths)
 

@@ -47,6 +47,20 @@ class RunData:
         return self.path.resolve().name
 
     @property
+    def is_graded(self) -> bool:
+        """Whether rewards other than 0 and 1 occurred: then the mean reward is the headline.
+
+        Logs of other trainers and of older versions do not say so, but where all rewards are 0 or
+        1 their mean is the success.
+        """
+        return any(
+            record.get("graded")
+            # A damaged record that lacks one of them is reported by the panel that needs it.
+            or ({"reward", "success"} <= record.keys() and record["reward"] != record["success"])
+            for record in self.metrics
+        ) or any(record.get("reward_low") is not None for record in self.evaluations)
+
+    @property
     def heldout(self) -> list[Mapping[str, Any]]:
         """Held-out evaluations at the first sampling setting, the one the summary shows."""
         return next(iter(group_by_setting(self.evaluations).values()), [])

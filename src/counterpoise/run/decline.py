@@ -5,7 +5,8 @@
 
 Success is measured on held-out problems, sampled by the first of `evaluate.settings`. Without any,
 the training prompts of the last quarter of the iterations are compared with those of the first;
-since these are different prompts, only a collapse is reported.
+since these are different prompts, only a collapse is reported. Of graded rewards, which have no
+natural 0, only a decline of the mean held-out reward is.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from counterpoise.config.evaluation_settings import group_by_setting
-from counterpoise.run.heldout import HeldoutSuccess
+from counterpoise.run.heldout import HeldoutSuccess, with_same_quantity
 
 COLLAPSE_RATIO = 0.5  # of the success at the beginning
 NUM_QUARTERS = 4
@@ -32,23 +33,28 @@ def describe_decline(evaluations: LogRecords, metrics: LogRecords, lr: float) ->
     """
     records_by_setting = group_by_setting(evaluations)
     if not records_by_setting:
-        return _describe_training_collapse(metrics, lr)
+        is_graded = any(record.get("graded") for record in metrics)
+        return "" if is_graded else _describe_training_collapse(metrics, lr)
     # Settings differ in their level of success: compare within the first one only.
     setting_records = next(iter(records_by_setting.values()))
-    first_success = HeldoutSuccess.from_record(setting_records[0])
-    last_success = HeldoutSuccess.from_record(setting_records[-1])
-    if last_success.mean >= first_success.mean:
+    first_success, last_success = with_same_quantity(
+        HeldoutSuccess.from_record(setting_records[0]),
+        HeldoutSuccess.from_record(setting_records[-1]),
+    )
+    first, last, quantity = first_success.headline, last_success.headline, last_success.quantity
+    if last.mean >= first.mean:
         return ""
     change = f"{first_success} -> {last_success}"
-    if last_success.mean < COLLAPSE_RATIO * first_success.mean:
+    # Graded rewards have no natural 0, so half of one means nothing.
+    if quantity == "success" and last.mean < COLLAPSE_RATIO * first.mean:
         return (
             f"the run collapsed: held-out success ended below half of its start, {change}; "
             + REMEDY.format(lr=lr)
         )
     advice = REMEDY.format(lr=lr)
-    if last_success.high >= first_success.low:
+    if last.high >= first.low:
         advice = "the intervals overlap, so it may be chance"
-    return f"held-out success ended below its start, {change}; {advice}"
+    return f"held-out {quantity} ended below its start, {change}; {advice}"
 
 
 def _describe_training_collapse(metrics: LogRecords, lr: float) -> str:

@@ -194,7 +194,9 @@ def describe_memory(config: RunConfig, device: torch.device | None = None) -> li
     bytes_per_number = 4 if is_float32 else 2
     # Mixed precision needs more than float32: it keeps float32 masters beside bfloat16 weights.
     training_bytes = (16 if is_float32 else 20) * shape.parameters
-    if config.credit.rule != "off":
+    if config.update.kl:
+        training_bytes += bytes_per_number * shape.parameters  # a frozen copy of the weights
+    elif config.credit.rule != "off":
         from counterpoise.update.rules.bind import reads_initial_weights
 
         training_bytes += bytes_per_number * shape.parameters * reads_initial_weights(config.credit)

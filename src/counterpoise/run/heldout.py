@@ -2,6 +2,10 @@
 
     s_p = share of the samples of problem p with reward above 0,    success = mean_p s_p
 
+Where rewards are graded (not all 0 or 1) the mean reward is what counts: the mean over problems of
+the mean reward of their samples, with Student's t interval over problems. Samples without a reward
+(nan) are left out, and so are problems that have no other.
+
 Samples of one problem are not independent, so the interval treats each problem as one observation:
 statistics/prompt_intervals.py.
 """
@@ -9,19 +13,25 @@ statistics/prompt_intervals.py.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from counterpoise.config import SampleConfig
+from counterpoise.errors import PoiseError
 from counterpoise.sample.collect import SamplerBinding
 from counterpoise.sample.episodes import sample_responses, score_episodes
 from counterpoise.seeds import seed_for
-from counterpoise.statistics.prompt_intervals import IntervalEstimate, share_estimate
+from counterpoise.statistics.prompt_intervals import (
+    IntervalEstimate,
+    format_reward,
+    mean_estimate,
+    share_estimate,
+)
 from counterpoise.types import Prompt
-from counterpoise.verify.scores import Verifier
+from counterpoise.verify.scores import NO_CONTEXT, ScoringContext, Verifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +51,9 @@ class HeldoutSuccess:
     prompts: int
     samples: int
     reward: float | None = None  # mean over all samples; older records lack it
+    # 95 % interval of graded rewards; None: rewards are 0 or 1, and success says it all
+    reward_low: float | None = None
+    reward_high: float | None = None
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> HeldoutSuccess:
@@ -48,8 +61,55 @@ class HeldoutSuccess:
         names = [field.name for field in fields(cls) if field.name in record]
         return cls(**{name: record[name] for name in names})
 
+    @property
+    def is_graded(self) -> bool:
+        return self.reward_low is not None
+
+    @property
+    def quantity(self) -> str:
+        """What `str` gives: the success, or the reward if rewards are graded."""
+        return "reward" if self.is_graded else "success"
+
+    @property
+    def headline(self) -> IntervalEstimate:
+        """The mean reward if rewards are graded, otherwise the success."""
+        if self.reward is None or self.reward_low is None or self.reward_high is None:
+            return IntervalEstimate(self.mean, self.low, self.high)
+        return IntervalEstimate(self.reward, self.reward_low, self.reward_high)
+
+    def as_graded(self) -> HeldoutSuccess:
+        """The same with an interval of its mean reward.
+
+        Rewards that are all 0 or 1 have that of the success. Older versions stored no interval of
+        graded rewards: then it is just the mean.
+        """
+        if self.is_graded:
+            return self
+        if self.reward is not None and self.reward != self.mean:
+            return replace(self, reward_low=self.reward, reward_high=self.reward)
+        return replace(self, reward=self.mean, reward_low=self.low, reward_high=self.high)
+
+    def to_record(self) -> dict[str, Any]:
+        """The fields of a line of evaluations.jsonl; no interval of rewards that are 0 or 1."""
+        record = asdict(self)
+        if not self.is_graded:
+            del record["reward_low"], record["reward_high"]
+        return record
+
     def __str__(self) -> str:
-        return str(IntervalEstimate(self.mean, self.low, self.high))
+        return format_reward(self.headline) if self.is_graded else str(self.headline)
+
+
+def with_same_quantity(
+    before: HeldoutSuccess, after: HeldoutSuccess
+) -> tuple[HeldoutSuccess, HeldoutSuccess]:
+    """Two evaluations of a run; if rewards are graded in one, they are in both.
+
+    All rewards of an evaluation may happen to be 0 or 1: then its mean reward is its success.
+    """
+    if before.is_graded == after.is_graded:
+        return before, after
+    return before.as_graded(), after.as_graded()
 
 
 def evaluate_policy(
@@ -59,6 +119,7 @@ def evaluate_policy(
     config: SampleConfig,
     verifier: Verifier,
     seed: int,
+    context: ScoringContext = NO_CONTEXT,
 ) -> HeldoutSuccess:
     """Sample every prompt `samples` times and verify the responses.
 
@@ -73,26 +134,39 @@ def evaluate_policy(
     responses = sample_responses(
         sampler.policy, encoded_prompts, seeds_PG, config, sampler.sample, sampler.episodes
     )
-    rewards = score_episodes(
+    scores = score_episodes(
         verifier,
         [response for group in responses for response in group],
         [prompt for prompt in prompts for _ in range(samples)],
-    ).rewards
-    return summarize_rewards(np.array(rewards).reshape(len(prompts), samples))
+        context,
+    )
+    rewards_PG = np.array(scores.rewards).reshape(len(prompts), samples)
+    return summarize_rewards(rewards_PG, graded=scores.graded)
 
 
-def summarize_rewards(rewards_PG: NDArray[np.float64]) -> HeldoutSuccess:
-    """Success and its interval from the reward of every sample."""
-    solved_P = (rewards_PG > 0).mean(axis=1)
+def summarize_rewards(rewards_PG: NDArray[np.float64], *, graded: bool = False) -> HeldoutSuccess:
+    """Success and its interval from the reward of every sample; of graded ones the reward's too."""
+    samples = rewards_PG.shape[1]
+    rewards_PG = rewards_PG[~np.isnan(rewards_PG).all(axis=1)]
+    if not len(rewards_PG):
+        raise PoiseError(
+            "the reward function returned None for every held-out response: check the columns it "
+            "reads, or set evaluate.prompts=0"
+        )
+    # Without nan these are the plain means over samples.
+    is_scored_PG = ~np.isnan(rewards_PG)
+    solved_P = (rewards_PG > 0).sum(axis=1) / is_scored_PG.sum(axis=1)
     estimate = share_estimate(solved_P)
-    P, G = rewards_PG.shape
+    reward = mean_estimate(np.nanmean(rewards_PG, axis=1)) if graded else None
     return HeldoutSuccess(
         mean=estimate.mean,
         low=estimate.low,
         high=estimate.high,
         pass_any=float((solved_P > 0).mean()),
         mixed=float(((solved_P > 0) & (solved_P < 1)).mean()),
-        prompts=P,
-        samples=G,
-        reward=float(rewards_PG.mean()),
+        prompts=len(rewards_PG),
+        samples=samples,
+        reward=reward.mean if reward else float(np.nanmean(rewards_PG)),
+        reward_low=reward.low if reward else None,
+        reward_high=reward.high if reward else None,
     )

@@ -6,6 +6,7 @@ repeated on the CPU.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -17,6 +18,7 @@ from counterpoise.batch.buffer import RewardBalancedBuffer
 from counterpoise.batch.describe import PlanDescription
 from counterpoise.microscope.monitor import StepMeasurement
 from counterpoise.microscope.monitor_records import monitor_metrics, push_table, token_columns
+from counterpoise.sample.dynamic_sampling import has_spread
 from counterpoise.store.schema import PLAN_METRICS, TOKEN_COLUMNS, UPDATE_METRICS
 from counterpoise.types import BatchPlan, Group, Rollout, Row, StepResult, TokenTrace, number_groups
 from counterpoise.update.importance import sampler_mismatch
@@ -60,6 +62,7 @@ class IterationResult:
     measurements: Sequence[StepMeasurement]  # of the monitor, one for each monitored step
     sampling_rounds: int = 1  # 1 plus refills
     drops: Mapping[str, Sequence[tuple[str, int]]] = field(default_factory=dict)  # by reason
+    reward_kl: float | None = None  # mean per sampled token, where rewards have a KL penalty
 
 
 def metrics_record(
@@ -70,14 +73,12 @@ def metrics_record(
     # Anchors are sampled from another text than the problem, so success leaves them out.
     policy_rollouts = [rollout for rollout in rollouts if not rollout.anchor]
     num_tokens = sum(len(rollout.response_tokens) for rollout in rollouts)
-    rewards_PG = [group.rewards_G for group in iteration.groups]
     counts = asdict(buffer.counts)
     return {
         "iteration": iteration.number,
-        "success": float(np.mean([rollout.reward > 0 for rollout in policy_rollouts])),
-        "reward": float(np.mean([rollout.reward for rollout in policy_rollouts])),
         **_reward_metrics(policy_rollouts, [rollout for rollout in rollouts if rollout.anchor]),
-        "mixed_groups": float(np.mean([np.ptp(rewards) > 0 for rewards in rewards_PG])),
+        **_logged_metrics(iteration.scores, policy_rollouts),
+        "mixed_groups": float(np.mean([has_spread(group) for group in iteration.groups])),
         "sampling_rounds": iteration.sampling_rounds,
         "rollouts": len(rollouts),
         "rollout_tokens": num_tokens,
@@ -96,7 +97,7 @@ def metrics_record(
             not row.sign for rows in iteration.credited_groups for row in rows
         ),
         **_plan_metrics(iteration.description),
-        **_update_metrics(iteration.results),
+        **_update_metrics(iteration.results, iteration.reward_kl),
         **sampler_mismatch(iteration.batch, iteration.results, iteration.number),
         **monitor_metrics(iteration.measurements),
         **clock.laps,
@@ -105,17 +106,39 @@ def metrics_record(
     }
 
 
-def _reward_metrics(answers: Sequence[Rollout], anchors: Sequence[Rollout]) -> dict[str, float]:
-    """Means of the extra rewards and the success of anchors, in runs that have them."""
-    means = {
-        f"reward_{reward_name}": float(
-            np.mean([rollout.extra_rewards[reward_name] for rollout in answers])
-        )
-        for reward_name in answers[0].extra_rewards
+def _reward_metrics(answers: Sequence[Rollout], anchors: Sequence[Rollout]) -> dict[str, Any]:
+    """Success and the mean reward; of extra rewards and of anchors too, in runs that have them.
+
+    Means are over the rollouts that have the reward; without any, success and reward are 0.
+    """
+    rewards = [rollout.reward for rollout in answers if not math.isnan(rollout.reward)]
+    means: dict[str, Any] = {
+        "success": float(np.mean([reward > 0 for reward in rewards])) if rewards else 0.0,
+        "reward": float(np.mean(rewards)) if rewards else 0.0,
     }
+    for reward_name in answers[0].extra_rewards:
+        values = [rollout.extra_rewards[reward_name] for rollout in answers]
+        applicable = [value for value in values if not math.isnan(value)]
+        means[f"reward_{reward_name}"] = float(np.mean(applicable)) if applicable else None
     if anchors:
         means["anchor_success"] = float(np.mean([rollout.reward > 0 for rollout in anchors]))
     return means
+
+
+def _logged_metrics(scores: Scores, rollouts: Sequence[Rollout]) -> dict[str, Any]:
+    """What a user's reward function adds: graded rewards, missing ones, and numbers it logged."""
+    record: dict[str, Any] = {"graded": True} if scores.graded else {}
+    if unscored := sum(math.isnan(rollout.reward) for rollout in rollouts):
+        record["unscored"] = unscored
+    values_by_name = {name: list(values) for name, values in scores.logged_metrics.items()}
+    for rollout in rollouts:
+        for name, value in rollout.logged.items():
+            # Texts and lists stay in rollouts/; True and False are 1 and 0.
+            if isinstance(value, bool | int | float | np.number) and math.isfinite(value):
+                values_by_name.setdefault(name, []).append(float(value))
+    return record | {
+        f"logged_{name}": float(np.mean(values)) for name, values in values_by_name.items()
+    }
 
 
 def _turn_metrics(rollouts: Sequence[Rollout]) -> dict[str, Any]:
@@ -155,6 +178,7 @@ def explain_no_step(records: Sequence[Mapping[str, Any]]) -> str:
     if any(record["steps"] for record in records):
         return ""
     success_rates = {record["success"] for record in records}
+    is_graded = any(record.get("graded") for record in records)
     # A positive share is recorded only with a plan: steps were attempted and all were skipped.
     if any(record["positive_share"] is not None for record in records):
         reason = "no loss or gradient was finite: lower update.lr"
@@ -163,11 +187,13 @@ def explain_no_step(records: Sequence[Mapping[str, Any]]) -> str:
         for record in records
     ):
         reason = "no batch was balanced: lower balance.target or balance.tau, or sample more"
+    elif all(0 < record.get("unscored", 0) == record["rollouts"] for record in records):
+        reason = "the reward function returned None for every response: check the columns it reads"
     elif success_rates == {0.0} and not any(record["reward"] for record in records):
         reason = (
             "every reward was 0: check the reward, take easier problems, or warm up (poise warmup)"
         )
-    elif success_rates == {1.0}:
+    elif success_rates == {1.0} and not is_graded:
         reason = "every response was correct: check the reward, or take harder problems"
     else:
         reason = (
@@ -183,11 +209,15 @@ def _plan_metrics(description: PlanDescription | None) -> dict[str, Any]:
     return {metric_name: numbers[metric_name] for metric_name in PLAN_METRICS}
 
 
-def _update_metrics(results: Sequence[StepResult]) -> dict[str, Any]:
+def _update_metrics(
+    results: Sequence[StepResult], reward_kl: float | None = None
+) -> dict[str, Any]:
     # A skipped step changed nothing: its numbers would only dilute the means.
     completed = [result for result in results if not result.skipped]
     if not completed:
-        return {"steps": 0, "skipped_steps": len(results), **dict.fromkeys(UPDATE_METRICS)}
+        empty_metrics = {**dict.fromkeys(UPDATE_METRICS), "kl": reward_kl}
+        return {"steps": 0, "skipped_steps": len(results), **empty_metrics}
+    step_kls = [result.kl for result in completed if result.kl is not None]
     entropies = np.concatenate(
         [entropies_T for result in completed for entropies_T in result.entropies]
     )
@@ -209,6 +239,8 @@ def _update_metrics(results: Sequence[StepResult]) -> dict[str, Any]:
         "entropy": float(entropies.mean()),
         "old_logprob": float(old_logprobs.mean()),
         "mean_ratio": float(np.exp(logprobs - old_logprobs).mean()),
+        "kl": float(np.mean(step_kls)) if step_kls else reward_kl,
+        "lr": completed[-1].learning_rate,
     }
 
 

@@ -35,6 +35,7 @@ from counterpoise.types import Prompt, Row
 from counterpoise.update.graphs.passes import choose_passes
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.passes import EAGER, Passes
+from counterpoise.update.reference import copy_weights
 from counterpoise.update.rules.bind import copy_initial_weights
 
 
@@ -53,7 +54,7 @@ class RunState:
     passes: Passes = EAGER  # how the forward and backward passes of the update run
     sample_function: SampleFunction = sample  # the sampler
     episode_player: EpisodePlayer | None = None  # None without an environment
-    initial_weights: dict[str, Tensor] | None = None  # only if a rule reads them
+    initial_weights: dict[str, Tensor] | None = None  # only if a KL or a rule reads them
     iteration: int = 0  # number of finished iterations
     skipped_in_a_row: int = 0  # optimizer steps that were not finite
 
@@ -63,12 +64,16 @@ def new_state(policy: Policy, config: RunConfig) -> RunState:
     update_options = config.update
     return RunState(
         policy,
-        Optimizer(policy.model, update_options),
+        Optimizer(policy.model, update_options, config.loop.iterations * config.batch.steps),
         _make_buffer(config),
         MicroBatch(update_options.micro_tokens),
         MicroBatch(config.sample.prompts, caption=PROMPTS_CAPTION),
         choose_passes(update_options),
-        initial_weights=copy_initial_weights(policy, config.credit),
+        initial_weights=(
+            copy_weights(policy)
+            if update_options.kl
+            else copy_initial_weights(policy, config.credit)
+        ),
     )
 
 

@@ -10,6 +10,7 @@ composer gets invented rows in the sizes of the run, with rollouts if the engine
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +30,14 @@ from counterpoise.types import Floats, Prompt, Rollout, Row, number_groups
 from counterpoise.update.rules.bind import check_rule
 from counterpoise.variants import COMPOSERS, ENVIRONMENTS, STEP_RULES, TOKEN_WEIGHTS, VERIFIERS
 from counterpoise.verify.extra_rewards import plugin_rewards
-from counterpoise.verify.plugin_reward import ROLES, reward_arguments
+from counterpoise.verify.plugin_reward import training_context
+from counterpoise.verify.reward_signatures import (
+    LISTS,
+    ROLES,
+    STYLE_PHRASES,
+    describe_reward,
+    reward_arguments,
+)
 from counterpoise.verify.scores import score_responses
 
 NUM_TRIAL_PROBLEMS = 2
@@ -37,9 +45,13 @@ NUM_TRIAL_PROBLEMS = 2
 TRIAL_VOCABULARY, TRIAL_STATE_SIZE = 300_000, 4
 
 
-def check_plugins_load(config: RunConfig) -> None:
-    """Raise an error if a plugin cannot be loaded or does not accept its arguments."""
-    for reward_name in plugin_rewards(config.verify):
+def check_plugins_load(config: RunConfig) -> list[str]:
+    """Raise an error if a plugin cannot be loaded or does not accept its arguments.
+
+    Returns a line about each reward function: by which convention it is called.
+    """
+    reward_names = plugin_rewards(config.verify)
+    for reward_name in reward_names:
         VERIFIERS.load(reward_name)
     if is_plugin(config.batch.composer):
         COMPOSERS.load(config.batch.composer)
@@ -50,6 +62,7 @@ def check_plugins_load(config: RunConfig) -> None:
     if is_plugin(config.credit.rule):
         check_rule(config)
     _try_token_functions(config)
+    return [describe_reward(reward_name) for reward_name in reward_names]
 
 
 def try_plugins(config: RunConfig, engine: str = "native") -> list[str]:
@@ -59,7 +72,7 @@ def try_plugins(config: RunConfig, engine: str = "native") -> list[str]:
     report_lines = []
     for reward_name in reward_names:
         is_extra = reward_name != config.verify.name
-        outcome = _try_reward(reward_name, prompts, is_extra=is_extra)
+        outcome = _try_reward(reward_name, prompts, config, is_extra=is_extra)
         report_lines.append(f"#   own reward     {display_name(reward_name)}: {outcome}")
     if is_plugin(composer := config.batch.composer):
         rows = make_trial_rows(config, rollouts=engine == "native")
@@ -153,7 +166,9 @@ def make_trial_inputs(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def _try_reward(reward_name: str, prompts: Sequence[Prompt], *, is_extra: bool) -> str:
+def _try_reward(
+    reward_name: str, prompts: Sequence[Prompt], config: RunConfig, *, is_extra: bool
+) -> str:
     """Describe the rewards of correct and of empty responses, with a warning if all are equal.
 
     An extra reward may give all of them the same value without a warning.
@@ -161,19 +176,31 @@ def _try_reward(reward_name: str, prompts: Sequence[Prompt], *, is_extra: bool) 
     if not prompts:
         return "not tried: the problems are not on this machine"
     responses = [*(f"\\boxed{{{prompt.answer}}}" for prompt in prompts), *("" for _ in prompts)]
+    # There is no tokenizer here, and most functions only count tokens: one for each character.
+    context = training_context(config, 0, [list(map(ord, response)) for response in responses])
     rewards = score_responses(
-        VERIFIERS.load(reward_name)(), responses, [*prompts, *prompts]
+        VERIFIERS.load(reward_name)(), responses, [*prompts, *prompts], context
     ).rewards
     reward_if_correct, reward_if_empty = rewards[0], rewards[len(prompts)]
-    outcome = f"{reward_if_correct:g} for the answer in a box, {reward_if_empty:g} for nothing"
+    outcome = (
+        f"{_format(reward_if_correct)} for the answer in a box, {_format(reward_if_empty)} for "
+        "nothing"
+    )
     if len(set(rewards)) == 1 and not is_extra:
         outcome += ": groups with equal rewards take no step"
     # The second positional argument receives the answers, even if its name does not say so.
-    if positional_arguments := reward_arguments(reward_name).positional:
+    arguments = reward_arguments(reward_name)
+    if arguments.style != LISTS:
+        outcome += f" ({STYLE_PHRASES[arguments.style]})"
+    if positional_arguments := arguments.positional:
         _, answers_argument = positional_arguments
         if answers_argument not in ROLES:
             outcome += f" ({answers_argument}: the answers)"
     return outcome
+
+
+def _format(reward: float) -> str:
+    return "no reward" if math.isnan(reward) else f"{reward:g}"
 
 
 def load_first_problems(config: RunConfig) -> Sequence[Prompt]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,13 +17,16 @@ def build_groups(
     iteration: int,
     extra_rewards_PG: Sequence[Sequence[Mapping[str, float]]] | None = None,
     anchors: int = 0,
+    logged: Sequence[Mapping[str, Any]] = (),
 ) -> list[Group]:
     """One group for each prompt.
 
-    `rewards` is flat: prompt by prompt, in the order of the responses. The last `anchors` responses
+    `rewards` is flat: prompt by prompt, in the order of the responses; so is `logged`, what a
+    reward function logged of each response, if it logged anything. The last `anchors` responses
     of every prompt were sampled after its generic text (`sample/anchors.py`).
     """
     rewards_left = iter(rewards)
+    logged_left = iter(logged or [{} for _ in rewards])
     if extra_rewards_PG is None:
         extra_rewards_PG = [[{}] * len(responses) for responses in responses_PG]
     return [
@@ -49,6 +53,7 @@ def build_groups(
                     turns=response.turns,
                     columns=prompt.columns,
                     messages=prompt.messages,
+                    logged=next(logged_left),
                 )
                 for response, extra_rewards, anchor in zip(
                     responses, extra_rewards_G, _anchor_flags(anchors, len(responses)), strict=True

@@ -21,6 +21,7 @@ from counterpoise.sample.sampler import SampleFunction
 from counterpoise.seeds import rng_for, seed_for
 from counterpoise.types import Group, Ints, Prompt, Response
 from counterpoise.verify.extra_rewards import score_extra_rewards
+from counterpoise.verify.plugin_reward import training_context
 from counterpoise.verify.scores import Scores, Verifier
 
 EncodedPrompt = tuple[Prompt, Ints]  # a prompt and its tokens
@@ -69,9 +70,11 @@ class RolloutCollector:
         self.end_stage("sample")
         responses = [response for responses_G in responses_PG for response in responses_G]
         prompt_of_response = [prompt for prompt, _ in prompts for _ in range(G)]
-        scores = score_episodes(self.verifier, responses, prompt_of_response)
+        token_ids = [response.tokens.tolist() for group in responses_PG for response in group]
+        context = training_context(config, iteration - 1, token_ids)
+        scores = score_episodes(self.verifier, responses, prompt_of_response, context)
         extra_rewards_PG = score_extra_rewards(
-            [prompt for prompt, _ in prompts], responses_PG, config
+            [prompt for prompt, _ in prompts], responses_PG, config, context
         )
         groups = build_groups(
             prompts,
@@ -80,6 +83,7 @@ class RolloutCollector:
             iteration,
             extra_rewards_PG,
             config.sample.anchors,
+            scores.logged,
         )
         self.end_stage("verify")
         self.collected_groups += groups

@@ -38,8 +38,9 @@ class RefilledBatch:
 
 
 def has_spread(group: Group) -> bool:
-    """Whether the rewards of the group differ at all."""
-    return bool(np.ptp(group.rewards_G) > 0)
+    """Whether the rewards of the group differ at all; rollouts without one do not count."""
+    rewards_G = group.rewards_G[~np.isnan(group.rewards_G)]
+    return bool(len(rewards_G) and np.ptp(rewards_G) > 0)
 
 
 def refill_groups(

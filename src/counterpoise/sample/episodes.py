@@ -28,7 +28,14 @@ from counterpoise.task.environment import Environment
 from counterpoise.task.plugin_environment import PluginEnvironment, PluginSession
 from counterpoise.types import Ints, Prompt, Response, Turn
 from counterpoise.variants import ENVIRONMENTS
-from counterpoise.verify.scores import Scores, Verifier, score_responses
+from counterpoise.verify.scores import (
+    NO_CONTEXT,
+    Scores,
+    ScoringContext,
+    Verifier,
+    is_graded,
+    score_responses,
+)
 
 END_FEEDBACK = "The episode is over."  # of a last turn without success and without a reply
 NO_TOKENS: Ints = np.empty(0, dtype=np.int32)
@@ -242,21 +249,39 @@ class PluginEpisodePlayer(EpisodePlayer):
 
 
 def score_episodes(
-    verifier: Verifier, responses: Sequence[Response], prompts: Sequence[Prompt]
+    verifier: Verifier,
+    responses: Sequence[Response],
+    prompts: Sequence[Prompt],
+    context: ScoringContext = NO_CONTEXT,
 ) -> Scores:
-    """The rewards of the environment where it gave any, and of the verifier elsewhere."""
+    """The rewards of the environment where it gave any, and of the verifier elsewhere.
+
+    `context` needs no tokens: they are those of the responses.
+    """
     unscored = [i for i, response in enumerate(responses) if response.reward is None]
     if not unscored:
-        return Scores([response.reward or 0.0 for response in responses])
+        rewards = [response.reward or 0.0 for response in responses]
+        return Scores(rewards, graded=is_graded(rewards))
     scores = score_responses(
-        verifier, [responses[i].text for i in unscored], [prompts[i] for i in unscored]
+        verifier,
+        [responses[i].text for i in unscored],
+        [prompts[i] for i in unscored],
+        replace(context, token_ids=[responses[i].tokens.tolist() for i in unscored]),
     )
+    if len(unscored) == len(responses):
+        return scores
     verified_rewards = dict(zip(unscored, scores.rewards, strict=True))
+    logged = dict(zip(unscored, scores.logged, strict=True)) if scores.logged else {}
     rewards = [
         verified_rewards[i] if response.reward is None else response.reward
         for i, response in enumerate(responses)
     ]
-    return replace(scores, rewards=rewards)
+    return replace(
+        scores,
+        rewards=rewards,
+        graded=scores.graded or is_graded(rewards),
+        logged=[logged.get(i, {}) for i in range(len(responses))] if logged else [],
+    )
 
 
 def make_episode_player(config: TaskConfig, verifier: Verifier) -> EpisodePlayer | None:

@@ -19,7 +19,8 @@ The interval of a mean over benchmarks follows from theirs (Zou and Donner, each
     low = m - sqrt(sum_b (m_b - low_b)^2) / B       high = m + sqrt(sum_b (high_b - m_b)^2) / B
 
 Two policies on the same problems are compared problem by problem: Student's t of the differences,
-with their variance raised by c / P for the same reason.
+with their variance raised by c / P for the same reason. Graded rewards, which have no bounds, get
+Student's t without c.
 """
 
 from __future__ import annotations
@@ -72,6 +73,28 @@ def share_estimate(values_P: ArrayLike) -> IntervalEstimate:
     # Wilson's interval can miss an extreme mean by rounding: keep the mean inside.
     low, high = wilson_interval(mean, effective_size, t_critical(P - 1))
     return IntervalEstimate(mean, min(low, mean), max(high, mean))
+
+
+def mean_estimate(values_P: ArrayLike) -> IntervalEstimate:
+    """The mean of any values, one per problem: m +- t_{P-1} s / sqrt(P), with s their deviation.
+
+    A single problem says nothing about others: its interval is just the mean.
+
+    Example:
+        >>> format_reward(mean_estimate([0.0, 1.0, 2.0, 3.0]))
+        '1.500 [-0.554, 3.554]'
+    """
+    value_P = np.asarray(values_P, dtype=np.float64)
+    P, mean = len(value_P), float(value_P.mean())
+    if P < 2:
+        return IntervalEstimate(mean, mean, mean)
+    half_width = t_critical(P - 1) * float(value_P.std(ddof=1)) / math.sqrt(P)
+    return IntervalEstimate(mean, mean - half_width, mean + half_width)
+
+
+def format_reward(estimate: IntervalEstimate) -> str:
+    """A mean reward with its interval, as plain numbers: "0.352 [0.301, 0.403]"."""
+    return f"{estimate.mean:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
 
 
 def average_estimates(estimates: Sequence[IntervalEstimate]) -> IntervalEstimate:

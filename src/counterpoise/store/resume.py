@@ -135,10 +135,13 @@ def forbidden_differences(
     first_config: RunConfig, second_config: RunConfig
 ) -> list[tuple[str, object, object]]:
     """`config_differences` in options that a resumed run may not change."""
+    # A schedule decays over the iterations: with more of them, past steps had other rates.
+    has_schedule = first_config.update.schedule != "constant"
+    changeable = CHANGEABLE_OPTIONS - ({"loop.iterations"} if has_schedule else set())
     return [
         difference
         for difference in config_differences(first_config, second_config)
-        if difference[0] not in CHANGEABLE_OPTIONS
+        if difference[0] not in changeable
     ]
 
 

@@ -51,6 +51,8 @@ def _encode_fields(rollout: Rollout, group: str) -> str:
     }
     if rollout.extra_rewards:
         record["further"] = dict(rollout.extra_rewards)
+    if rollout.logged:
+        record["logged"] = {name: _to_json(value) for name, value in rollout.logged.items()}
     if rollout.anchor:
         record["anchor"] = True
     if rollout.turns:
@@ -58,6 +60,17 @@ def _encode_fields(rollout: Rollout, group: str) -> str:
     if rollout.messages:
         record["messages"] = messages_to_records(rollout.messages)
     return _encode(record)[:-1]
+
+
+def _to_json(value: Any) -> Any:
+    """A value that a user's function logged; what JSON cannot hold becomes its text."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        return str(value)
+    return value
 
 
 def _numbers_to_text(number_lists: Sequence[np.ndarray]) -> list[str]:

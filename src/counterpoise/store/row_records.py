@@ -16,13 +16,15 @@ from counterpoise.store.turns import (
 )
 from counterpoise.types import Rollout, Row
 
-# "scored" holds the trainer's log-probabilities, "weights" the token weights; a row may lack both.
+# "scored" holds the trainer's log-probabilities, "reference" the initial policy's, "weights" the
+# token weights; a row may lack all three.
 ARRAY_TYPES = {
     "prompt_tokens": np.int32,
     "response_tokens": np.int32,
     "sampled_logprobs": np.float32,
     "scored": np.float32,
     "weights": np.float32,
+    "reference": np.float32,
 }
 
 
@@ -38,6 +40,7 @@ def rows_to_tensors(rows: list[Row]) -> tuple[list[dict[str, Any]], dict[str, Te
             "sampled_logprobs": rollout.sampled_logprobs,
             "scored": row.trainer_logprobs_T,
             "weights": row.weights_T,
+            "reference": row.reference_logprobs_T,
         }
         for array_name, array in arrays.items():
             if array is not None:
@@ -109,6 +112,7 @@ def rows_from_tensors(records: list[dict[str, Any]], tensors: dict[str, Tensor])
                 rollout=rollout,
                 weights_T=arrays["weights"],
                 trainer_logprobs_T=arrays["scored"],
+                reference_logprobs_T=arrays.get("reference"),  # older checkpoints lack it
             )
         )
     return rows

@@ -35,6 +35,9 @@ SAMPLING_METRICS: Fields = {
     "success": "share of rollouts with reward above 0",
     "reward": "mean reward",
     "reward_*": "mean of a further reward",
+    "graded": "true where rewards other than 0 and 1 occur",
+    "unscored": "rollouts without a reward (None), if any",
+    "logged_*": "mean of a number that your reward function logged",
     "anchor_success": "success of anchors, which the two above leave out",
     "mixed_groups": "share of groups with unequal rewards",
     "sampling_rounds": "1 plus refills",
@@ -78,6 +81,8 @@ UPDATE_METRICS: Fields = {
     "entropy": "mean, nats",
     "old_logprob": "mean",
     "mean_ratio": "pi / pi_old, before each step",
+    "kl": "from the initial policy, mean",
+    "lr": "of the last step",
 }
 SAMPLER_METRICS: Fields = {
     "sampler_mismatch": "mean |log pi_sampler - log pi_trainer|",
@@ -174,6 +179,8 @@ EVALUATIONS: Fields = {
     "prompts": "",
     "samples": "of each prompt",
     "reward": "mean",
+    "reward_low": "95 % interval, if rewards are graded",
+    "reward_high": "",
     "evaluate_seconds": "",
 }
 GAPS: Fields = {
@@ -196,9 +203,10 @@ ROLLOUTS: Fields = {
     "prompt": "",
     "response": "",
     "answer": "reference",
-    "reward": "of the verifier",
+    "reward": "of the verifier; NaN: it returned None",
     "finished": "false: cut",
     "further": "other rewards by name, if any",
+    "logged": "what your reward function logged of it, if anything",
     "anchor": "true for anchors only",
     "turns": "of an episode: start, told, action, feedback",
     "messages": "of a chat prompt: role, content",

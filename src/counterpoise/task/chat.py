@@ -49,11 +49,11 @@ def _parse_message(message: Any, where: str) -> Message:
 
 def _join_text_parts(parts: Sequence[Any], where: str) -> str:
     texts = []
-    for part in parts:
-        text = part.get("text") if isinstance(part, Mapping) else part
-        if not isinstance(text, str):
+    for text_part in parts:
+        part_text = text_part.get("text") if isinstance(text_part, Mapping) else text_part
+        if not isinstance(part_text, str):
             raise PoiseError(f"{where} is not only text, and prompts are: leave the record out")
-        texts.append(text)
+        texts.append(part_text)
     return "".join(texts)
 
 

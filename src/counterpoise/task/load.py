@@ -11,6 +11,7 @@ from counterpoise.errors import PoiseError
 from counterpoise.plugins import is_plugin
 from counterpoise.task.columns import FieldNames
 from counterpoise.task.prompts import Task
+from counterpoise.types import ALL_COLUMNS
 from counterpoise.variants import TASKS
 from counterpoise.verify.extra_rewards import needs_answers, reward_columns
 
@@ -37,10 +38,11 @@ def load_task(
     """
     load = TASKS.load(config.name)
     parameters = inspect.signature(load).parameters
-    if keep and not {"keep", "fields"} & parameters.keys():
+    needed_columns = [name for name in keep if name != ALL_COLUMNS]
+    if needed_columns and not {"keep", "fields"} & parameters.keys():
         raise PoiseError(
             f"task.name={config.name}: its problems have no columns, and a reward function needs "
-            f"'{keep[0]}': its parameters may be responses, answers and prompts"
+            f"'{needed_columns[0]}': its parameters may be responses, answers and prompts"
         )
     fields = FieldNames(
         config.problem_field,

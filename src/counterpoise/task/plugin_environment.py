@@ -109,7 +109,6 @@ def load_environment(name: str) -> Callable[[int], PluginEnvironment]:
     for method, takes in methods.items():
         parameters = signature(getattr(environment, method))
         seed = {"seed": ""} if method == "reset" and "seed" in parameters.parameters else {}
-        plugins.PluginFunction(
-            plugin.path, f"{plugin.name}.{method}", parameters, plugin.call
-        ).check_arguments("self", *takes, **seed)
+        named = plugin._replace(name=f"{plugin.name}.{method}", signature=parameters)
+        named.check_arguments("self", *takes, **seed)
     return partial(PluginEnvironment, plugin, str(parsed_name))

@@ -67,8 +67,8 @@ def read_records(path: str) -> list[Record]:
     files = _list_files(path)
     records: list[Record] = []
     for file in files:
-        prefix = f"{file.stem}/" if len(files) > 1 else ""
-        records += _read_file(file, str(file) if len(files) > 1 else path, prefix)
+        id_prefix = f"{file.stem}/" if len(files) > 1 else ""
+        records += _read_file(file, str(file) if len(files) > 1 else path, id_prefix)
     if not records:
         raise PoiseError(f"{path}: no records; one JSON object per line is expected")
     return records
@@ -88,7 +88,8 @@ def _list_files(path: str) -> list[Path]:
             f"{path}: a folder without .jsonl, .json or .parquet files; name one, or set "
             "task.name=hub for a dataset of the package `datasets`"
         )
-    splits = {SPLIT_WORDS[word] for file in files if (word := _first_word(file)) in SPLIT_WORDS}
+    first_words = [_first_word(file) for file in files]
+    splits = {SPLIT_WORDS[word] for word in first_words if word in SPLIT_WORDS}
     if len(splits) > 1:
         listed = ", ".join(file.name for file in files[:4])
         raise PoiseError(
@@ -103,27 +104,27 @@ def _first_word(file: Path) -> str:
     return "".join(c if c.isalpha() else " " for c in file.stem.lower()).partition(" ")[0]
 
 
-def _read_file(file: Path, shown: str, prefix: str) -> Iterator[Record]:
+def _read_file(file: Path, shown: str, id_prefix: str) -> Iterator[Record]:
     try:
-        with file.open("rb") as opened:
-            is_parquet = opened.read(len(PARQUET_MAGIC)) == PARQUET_MAGIC
+        with file.open("rb") as opened_file:
+            is_parquet = opened_file.read(len(PARQUET_MAGIC)) == PARQUET_MAGIC
     except FileNotFoundError:
         raise PoiseError(f"{shown}: no such file; name a .jsonl, .json or .parquet file") from None
     except OSError as error:
         raise PoiseError(f"{shown}: cannot be read: {error.strerror}") from None
     if is_parquet or file.suffix == ".parquet":
-        return _numbered_records(_read_parquet(file, shown), shown, prefix)
+        return _numbered_records(_read_parquet(file, shown), shown, id_prefix)
     if file.suffix == ".json" and (values := _read_json(file, shown)) is not None:
-        return _numbered_records(values, shown, prefix)
-    return _read_json_lines(file, shown, prefix)
+        return _numbered_records(values, shown, id_prefix)
+    return _read_json_lines(file, shown, id_prefix)
 
 
-def _numbered_records(rows: Sequence[Any], shown: str, prefix: str) -> Iterator[Record]:
-    for row, values in enumerate(rows):
-        where = f"{shown} row {row}"
-        if not isinstance(values, dict):
+def _numbered_records(rows: Sequence[Any], shown: str, id_prefix: str) -> Iterator[Record]:
+    for row_number, row in enumerate(rows):
+        where = f"{shown} row {row_number}"
+        if not isinstance(row, dict):
             raise PoiseError(f'{where}: not an object; a record looks like {{"problem": "..."}}')
-        yield Record(where, f"{prefix}{row}", values, row + 1)
+        yield Record(where, f"{id_prefix}{row_number}", row, row_number + 1)
 
 
 # -- parquet --------------------------------------------------------------------------------------
@@ -183,10 +184,10 @@ def _read_json(file: Path, shown: str) -> list[Any] | None:
         raise PoiseError(f"{shown}: not JSON ({error})") from None
     if isinstance(content, list):
         return content
-    named = content if isinstance(content, dict) else {}
-    lists = [name for name, value in named.items() if isinstance(value, list)]
-    if len(lists) == 1 and all(isinstance(row, dict) for row in content[lists[0]]):
-        return list(content[lists[0]])
+    named_values = content if isinstance(content, dict) else {}
+    list_names = [name for name, value in named_values.items() if isinstance(value, list)]
+    if len(list_names) == 1 and all(isinstance(row, dict) for row in content[list_names[0]]):
+        return list(content[list_names[0]])
     if "\n" not in text.strip():
         return None  # JSON lines with one record
     raise PoiseError(
@@ -195,16 +196,17 @@ def _read_json(file: Path, shown: str) -> list[Any] | None:
     )
 
 
-def _read_json_lines(file: Path, shown: str, prefix: str) -> Iterator[Record]:
-    for row, (line, text) in enumerate(_lines(file, shown)):
-        where = f"{shown}:{line}"
+def _read_json_lines(file: Path, shown: str, id_prefix: str) -> Iterator[Record]:
+    for row_number, (line_number, text) in enumerate(_lines(file, shown)):
+        where = f"{shown}:{line_number}"
         try:
             values = _parse(text)
         except (ValueError, RecursionError) as error:
             raise PoiseError(f"{where}: not JSON ({error})") from None
         if not isinstance(values, dict):
             raise PoiseError(f'{where}: not an object; a line looks like {{"id": "1", ...}}')
-        yield Record(where, f"{prefix}{row}", values, line, text.removesuffix("\n"))
+        raw_line = text.removesuffix("\n")
+        yield Record(where, f"{id_prefix}{row_number}", values, line_number, raw_line)
 
 
 def _parse(text: str) -> Any:
@@ -217,16 +219,16 @@ def _refuse(constant: str) -> None:
 
 def _lines(file: Path, shown: str) -> Iterator[tuple[int, str]]:
     """Line numbers and text; blank lines are skipped, a byte order mark is dropped."""
-    number = 0
+    line_number = 0
     try:
-        with file.open("rb") as opened:
-            for number, raw in enumerate(opened, 1):
-                text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+        with file.open("rb") as opened_file:
+            for line_number, raw_line in enumerate(opened_file, 1):
+                text = raw_line.decode("utf-8-sig" if line_number == 1 else "utf-8")
                 if text.strip():
-                    yield number, text
+                    yield line_number, text
     except UnicodeDecodeError as error:
         raise PoiseError(
-            f"{shown}:{number}: not UTF-8 ({error.reason}); convert the file"
+            f"{shown}:{line_number}: not UTF-8 ({error.reason}); convert the file"
         ) from None
     except OSError as error:
         raise PoiseError(f"{shown}: cannot be read: {error.strerror}") from None

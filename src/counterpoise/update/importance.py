@@ -1,4 +1,7 @@
-"""Weights for tokens drawn by a sampler that differs slightly from the trainer: w = min(ratio, C).
+"""Weights for tokens drawn by a sampler that differs slightly from the trainer.
+
+    truncate    w = min(ratio, C)
+    mask        w = ratio where ratio <= C, else 0
 
     token       ratio_t = rho_t                    rho_t = pi_old(o_t) / mu(o_t)
     sequence    ratio_t = prod_s rho_s             one number for all tokens of a response
@@ -6,7 +9,9 @@
 
 pi_old is the policy that sampled, as the trainer computes it; mu is the same weights as the sampler
 computes them, slightly off with another engine or precision. Token losses times w average over
-pi_old instead of mu, as far as the cap C allows: it bounds the weight of a single token. `token`
+pi_old instead of mu, as far as the cap C allows: it bounds the weight of a single token. `mask`
+leaves out tokens above the cap instead, since so large a ratio is more likely an error of the
+sampler than information; they still count in the loss's denominator. `token`
 ignores that the earlier tokens were drawn by mu as well; `sequence` does not, but its ratio varies
 more with longer responses. No gradient flows through w. Where the old log-probabilities are the
 sampler's own, the surrogate's ratio corrects already.
@@ -40,6 +45,13 @@ def sequence(log_ratio_M: Tensor, row_M: Tensor, num_rows: int) -> Tensor:
     """The product of a response's token ratios, for each of its tokens."""
     sums_R = torch.zeros(num_rows, dtype=log_ratio_M.dtype, device=log_ratio_M.device)
     return sums_R.index_add_(0, row_M, log_ratio_M).exp()[row_M]
+
+
+def bound_weights(ratio_M: Tensor, cap: float, mode: str) -> Tensor:
+    """The weights w by the ratios; `mode` says what becomes of ratios above the cap."""
+    if mode == "mask":
+        return torch.where(ratio_M <= cap, ratio_M, 0.0)
+    return ratio_M.clamp(max=cap)
 
 
 def sampler_mismatch(

@@ -37,16 +37,21 @@ Scores = Mapping[tuple[str, int], Floats]  # log-probabilities [T] by the names 
 NO_SCORES: Scores = {}
 
 
-def first_updating_step(batch: Sequence[Row], plan: BatchPlan) -> int:
-    """The index of the first step that changes the weights: earlier ones have no signal."""
+def first_updating_step(batch: Sequence[Row], plan: BatchPlan, *, all_rows: bool = False) -> int:
+    """The index of the first step that changes the weights: earlier ones have no loss."""
     for step_index, step in enumerate(plan.steps):
-        if any(batch[i].sign for i in step):
+        if any(batch[i].has_loss(all_rows=all_rows) for i in step):
             return step_index
     return 0
 
 
 def score_before_update(
-    reader: PolicyReader, batch: Sequence[Row], plan: BatchPlan, waiting: Sequence[Row]
+    reader: PolicyReader,
+    batch: Sequence[Row],
+    plan: BatchPlan,
+    waiting: Sequence[Row],
+    *,
+    all_rows: bool = False,
 ) -> tuple[list[Row], list[Row]]:
     """The batch and the waiting rows; those trained after the weights change get their scores now.
 
@@ -63,12 +68,18 @@ def score_before_update(
     def score_rows(rows: Sequence[Row]) -> list[Row]:
         rows = [with_known_scores(row, known_scores) for row in rows]
         return score_missing(
-            reader.policy, rows, reader.temperature, reader.micro_batch, reader.passes
+            reader.policy,
+            rows,
+            reader.temperature,
+            reader.micro_batch,
+            reader.passes,
+            all_rows=all_rows,
         )
 
     # The rows of the first updating step are scored by the step's own pass.
     scored_batch = list(batch)
-    for step in plan.steps[first_updating_step(batch, plan) + 1 :]:
+    first_updating = first_updating_step(batch, plan, all_rows=all_rows)
+    for step in plan.steps[first_updating + 1 :]:
         for i, row in zip(step, score_rows([batch[i] for i in step]), strict=True):
             scored_batch[i] = row
     return scored_batch, score_rows(waiting)
@@ -88,10 +99,14 @@ def score_missing(
     temperature: float,
     micro_batch: int | MicroBatch,
     passes: ReadingPasses = EAGER_READING,
+    *,
+    all_rows: bool = False,
 ) -> list[Row]:
-    """The rows; those with signal and without scores are scored by the current policy."""
+    """The rows; those with a loss and without scores are scored by the current policy."""
     unscored_indices = [
-        i for i, row in enumerate(rows) if row.sign and row.trainer_logprobs_T is None
+        i
+        for i, row in enumerate(rows)
+        if row.has_loss(all_rows=all_rows) and row.trainer_logprobs_T is None
     ]
     scored_rows = list(rows)
     logprobs = score_logprobs(

@@ -17,13 +17,18 @@ import torch
 from torch import Tensor, nn
 
 from counterpoise.config import UpdateConfig
+from counterpoise.update.schedules import learning_rate_factor
 
 
 class Optimizer:
-    """The learning-rate schedule, gradient clipping and master weights of a run."""
+    """The learning-rate schedule, gradient clipping and master weights of a run.
 
-    def __init__(self, model: nn.Module, config: UpdateConfig) -> None:
-        self.config = config
+    `total_steps` are the optimizer steps of the whole run; 0 where a few steps are taken outside of
+    a run, and the learning rate does not decay.
+    """
+
+    def __init__(self, model: nn.Module, config: UpdateConfig, total_steps: int = 0) -> None:
+        self.config, self.total_steps = config, total_steps
         self.weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.masters: list[Tensor] = [
             parameter
@@ -102,10 +107,8 @@ class Optimizer:
         gradients = _grads(self.masters)
         if clip_factor != 1.0 and gradients:
             torch._foreach_mul_(gradients, clip_factor)
-        warmup_steps = self.config.warmup_steps
-        warmup_factor = min(1.0, (self.steps + 1) / warmup_steps) if warmup_steps else 1.0
         for parameter_group in self.inner.param_groups:
-            parameter_group["lr"] = lr_scale * self.config.lr * warmup_factor
+            parameter_group["lr"] = lr_scale * self.config.lr * self.schedule_factor()
         self.inner.step()
         self.steps += 1
         if self._half_precision:
@@ -113,6 +116,10 @@ class Optimizer:
                 [weight for weight, _ in self._half_precision],
                 [master for _, master in self._half_precision],
             )
+
+    def schedule_factor(self) -> float:
+        """The share of `update.lr` that the next step takes."""
+        return learning_rate_factor(self.config, self.steps, self.total_steps)
 
     # -- checkpoints ---------------------------------------------------------------------------
 

@@ -1,7 +1,9 @@
 """One pass of a step: packed rows -> log-probabilities -> loss -> gradients.
 
-    L = sum_m c_m w_m (L_m + D_m)        L_m by the surrogate, c_m the coefficient of the token's
-                                         row, w_m its importance weight, D_m an added term or 0
+    L = sum_m c_m (w_m (L_m + D_m) + kl K_m - entropy_bonus H_m)
+
+L_m is by the surrogate, c_m the coefficient of the token's row, w_m its importance weight, D_m an
+added term or 0, K_m the KL from the reference (`update/kl_penalty.py`) and H_m the entropy.
 
 `PassTensors` holds everything a pass reads; `compute_loss` reads nothing else but the weights. So a
 pass can be captured once and replayed with new inputs (`update/graphs/passes.py`).
@@ -26,9 +28,10 @@ from counterpoise.model.reading_passes import EagerReading, ReadingPasses
 from counterpoise.model.scoring import ForwardOutputs, forward_packed, pack_rows
 from counterpoise.model.transfer import to_device
 from counterpoise.types import Floats, Row
+from counterpoise.update.importance import bound_weights
 from counterpoise.update.rules.rule import LossTerm
 from counterpoise.update.surrogates import SurrogateInputs
-from counterpoise.variants import IMPORTANCE_WEIGHTS, SURROGATES
+from counterpoise.variants import IMPORTANCE_WEIGHTS, KL_ESTIMATORS, SURROGATES
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,6 +43,7 @@ class PassInputs:
     advantages: Sequence[Floats]  # per row [T]
     coefficients_R: Floats
     term: LossTerm | None = None  # added by the step's rule
+    reference_logprobs: Sequence[Floats] | None = None  # per row [T]; None: no KL in the loss
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,6 +59,7 @@ class PassTensors:
     advantages_M: Tensor
     coefficients_M: Tensor
     num_rows: int
+    reference_M: Tensor | None = None  # None: no KL in the loss
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,7 +97,7 @@ def flatten_inputs(inputs: PassInputs) -> dict[str, np.ndarray]:
         for logprobs_T, length in zip(inputs.old_logprobs, lengths, strict=True)
     ]
     is_unscored_R = [logprobs_T is None for logprobs_T in inputs.old_logprobs]
-    return {
+    vectors = {
         "row_M": np.repeat(np.arange(len(lengths)), lengths),
         "old_M": np.concatenate(old_logprobs),
         "unscored_M": np.repeat(is_unscored_R, lengths),
@@ -100,6 +105,9 @@ def flatten_inputs(inputs: PassInputs) -> dict[str, np.ndarray]:
         "advantages_M": np.concatenate(inputs.advantages),
         "coefficients_M": np.repeat(inputs.coefficients_R, lengths),
     }
+    if inputs.reference_logprobs is not None:
+        vectors["reference_M"] = np.concatenate(inputs.reference_logprobs)
+    return vectors
 
 
 def tensors_from_arrays(
@@ -130,7 +138,12 @@ def compute_loss(
     `added_term` gives a term of the loss [M] from the pass and the old log-probabilities.
     """
     forward = forward_packed(
-        policy, tensors.packing, tensors.attend, temperature, checkpointing=config.checkpointing
+        policy,
+        tensors.packing,
+        tensors.attend,
+        temperature,
+        checkpointing=config.checkpointing,
+        train_entropy=config.entropy_bonus > 0,
     )
     logprobs, entropies = forward.logprobs_M, forward.entropies_M
     # On-policy rows have no scores yet: their old log-probabilities are those of this pass, without
@@ -145,12 +158,15 @@ def compute_loss(
             num_rows=tensors.num_rows,
             clip_low=config.clip_low,
             clip_high=config.clip_high,
+            clip_dual=config.clip_dual,
         )
     )
     importance_ratio = IMPORTANCE_WEIGHTS.load(config.importance)(
         old_logprobs - tensors.sampled_M, tensors.row_M, tensors.num_rows
     )
-    importance_weights = importance_ratio.clamp(max=config.importance_cap)
+    importance_weights = bound_weights(
+        importance_ratio, config.importance_cap, config.importance_mode
+    )
     loss = (surrogate.loss * importance_weights * tensors.coefficients_M).sum()
     added_loss = torch.zeros_like(loss)
     if added_term:
@@ -160,8 +176,16 @@ def compute_loss(
         loss = loss + added_loss
     # Filler tokens of a padded pass have a coefficient of 0 and must not be counted.
     has_loss = tensors.coefficients_M != 0
+    if tensors.reference_M is not None:
+        # exp(-d) of a filler token could overflow, and 0 times infinity is not a number.
+        log_ratio = torch.where(has_loss, logprobs - tensors.reference_M, 0.0)
+        kl_M = KL_ESTIMATORS.load(config.kl_estimator)(log_ratio)
+        loss = loss + config.kl * (kl_M * tensors.coefficients_M).sum()
+    if config.entropy_bonus:
+        loss = loss - config.entropy_bonus * (entropies * tensors.coefficients_M).sum()
+        entropies = entropies.detach()
     num_clipped = (surrogate.clipped & has_loss).sum()
-    num_capped = ((importance_ratio > importance_weights) & has_loss).sum()
+    num_capped = ((importance_ratio > config.importance_cap) & has_loss).sum()
     pass_outputs = PassOutputs(
         tokens_3M=torch.stack((logprobs.detach(), entropies, torch.zeros_like(entropies))),
         totals_4=torch.stack(

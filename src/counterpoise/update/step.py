@@ -1,8 +1,13 @@
 """One optimizer step: the rows of one step of a plan -> gradient -> new weights.
 
-    L = sum_i c_i sum_t w_{i,t} (L_{i,t} + D_{i,t})    L_{i,t} by the surrogate, c_i by the
-                                                       aggregation, w_{i,t} = 1 or an importance
-                                                       weight, D_{i,t} = 0 or a rule's term
+    L = sum_i c_i sum_t (w_{i,t} (L_{i,t} + D_{i,t}) + kl K_{i,t} - entropy_bonus H_{i,t})
+
+    L    by the surrogate                         c    by the aggregation
+    w    1 or an importance weight                D    0 or a rule's term
+    K    the KL from the initial policy           H    the entropy of the policy
+
+A row without an advantage has no L, so it needs no pass unless K or H is in the loss. A masked row
+(`update.mask_truncated`) has no loss at all.
 
 Rows are processed in micro-batches to bound memory; c_i is computed over the whole step, so the
 gradient does not depend on the split.
@@ -24,6 +29,7 @@ from counterpoise.model.fit_memory import MicroBatch
 from counterpoise.model.load import Policy
 from counterpoise.model.scoring import micro_batches, score_logprobs, split_by_row
 from counterpoise.types import Floats, Row, StepResult
+from counterpoise.update.kl_penalty import mean_kl
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.passes import EAGER, Passes, PassInputs, PassOutputs
 from counterpoise.update.repeatable import repeatable
@@ -78,7 +84,11 @@ def accumulate_gradient(
     # All surrogates are linear in the advantage: rows whose advantages are all 0 need no pass. With
     # a rule's term, rows with signal do, even if every token weight is 0.
     used_indices = [
-        i for i, row in enumerate(rows) if advantages[i].any() or (term is not None and row.sign)
+        i
+        for i, row in enumerate(rows)
+        if advantages[i].any()
+        or (term is not None and row.sign)
+        or (config.trains_all_rows and not row.masked)
     ]
     used_rows, advantages = [rows[i] for i in used_indices], [advantages[i] for i in used_indices]
     old_logprobs = [
@@ -93,6 +103,9 @@ def accumulate_gradient(
             advantages=[advantages[i] for i in batch],
             coefficients_R=coefficients_R[[used_indices[i] for i in batch]],
             term=term,
+            reference_logprobs=(
+                [_reference_of(used_rows[i]) for i in batch] if config.kl_in_loss else None
+            ),
         )
         outputs = settings.passes.gradients(policy, inputs, config, settings.temperature)
         after_pass()
@@ -115,10 +128,11 @@ def accumulate_gradient(
         loss=loss,
         grad_norm=math.nan,
         clipped_share=num_clipped / tokens_used,
-        tokens=sum(row.num_tokens for row in rows),
+        tokens=sum(row.loss_tokens for row in rows),
         skipped="" if used_rows else "no signal",
         capped_share=num_capped / tokens_used,
         added_loss=added_loss,
+        kl=mean_kl(config.kl_estimator, logprobs, used_rows) if config.kl_in_loss else None,
         hidden=[totals.hidden[i] for i in range(len(totals.hidden))],
     )
 
@@ -162,7 +176,8 @@ def take_step(
 
     try:
         with repeatable(config.repeatable):
-            result = micro_batch.run_rows(compute_gradient, [row for row in rows if row.sign])
+            rows_to_read = [row for row in rows if row.has_loss(all_rows=config.trains_all_rows)]
+            result = micro_batch.run_rows(compute_gradient, rows_to_read)
             result = replace(result, chosen_share=effect.num_chosen / max(1, result.tokens))
     except BaseException:
         optimizer.zero_grad()  # drop what the failed passes accumulated
@@ -187,11 +202,12 @@ def _update_weights(
         return replace(result, grad_norm=grad_norm, skipped="not finite", hidden=())
     if observer:
         observer.before_update(policy, rows, result)
+    learning_rate = optimizer.config.lr * optimizer.schedule_factor()
     optimizer.step(grad_norm)
     optimizer.zero_grad()
     if observer:
         observer.after_update(policy)
-    return replace(result, grad_norm=grad_norm, hidden=())
+    return replace(result, grad_norm=grad_norm, learning_rate=learning_rate, hidden=())
 
 
 def _with_trajectory_weights(
@@ -228,6 +244,12 @@ def _with_trajectory_weights(
     for i, row in zip(signal_indices, weighted_rows, strict=True):
         all_rows[i] = row
     return all_rows
+
+
+def _reference_of(row: Row) -> Floats:
+    """The row's reference log-probabilities [T], which a KL in the loss needs."""
+    assert row.reference_logprobs_T is not None, "with_reference_logprobs comes before the update"
+    return row.reference_logprobs_T
 
 
 class _StepTotals:

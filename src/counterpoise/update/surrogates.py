@@ -1,8 +1,8 @@
 """Surrogate losses: log-probabilities, ratios and advantages -> one loss per token.
 
 One function, one formula. Averaging over tokens is left to `aggregate.py`. All surrogates are
-linear in the advantage, so a row whose advantages are all zero has neither loss nor gradient, and
-its forward pass is skipped.
+linear in the advantage while its sign is the same, so a row whose advantages are all zero has
+neither loss nor gradient, and its forward pass is skipped.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ class SurrogateInputs:
     num_rows: int
     clip_low: float
     clip_high: float
+    clip_dual: float = 0.0  # 0: no dual clip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,16 +35,29 @@ class SurrogateOutputs:
     clipped: Tensor  # [M] bool: the clip took this token's gradient away
 
 
+def clip_ratios(ratio: Tensor, inputs: SurrogateInputs) -> SurrogateOutputs:
+    """L_t = -min(rho_t A_t, clip(rho_t, 1 - low, 1 + high) A_t), PPO's pessimistic bound.
+
+    Where A_t < 0 nothing bounds rho_t from above, and a single token can dominate a step. The dual
+    clip does: L_t = min(L_t, -c A_t) where A_t < 0, c = `clip_dual` > 1 + high. arXiv:1912.09729
+    """
+    clipped_ratio = ratio.clamp(1 - inputs.clip_low, 1 + inputs.clip_high)
+    gain, clipped_gain = ratio * inputs.advantages, clipped_ratio * inputs.advantages
+    loss, clipped = -torch.minimum(gain, clipped_gain), clipped_gain < gain
+    if inputs.clip_dual:
+        bound = -inputs.clip_dual * inputs.advantages
+        exceeds_bound = (inputs.advantages < 0) & (loss > bound)
+        loss, clipped = torch.where(exceeds_bound, bound, loss), clipped | exceeds_bound
+    return SurrogateOutputs(loss=loss, clipped=clipped)
+
+
 def grpo(inputs: SurrogateInputs) -> SurrogateOutputs:
     """L_t = -min(rho_t A_t, clip(rho_t, 1 - low, 1 + high) A_t),  rho_t = pi(o_t) / pi_old(o_t).
 
     PPO's pessimistic bound on every token; `high` above `low` (clip-higher, DAPO) lets unlikely
     tokens rise further before the gradient stops. arXiv:2402.03300, arXiv:2503.14476
     """
-    ratio = torch.exp(inputs.logprobs - inputs.old_logprobs)
-    clipped_ratio = ratio.clamp(1 - inputs.clip_low, 1 + inputs.clip_high)
-    gain, clipped_gain = ratio * inputs.advantages, clipped_ratio * inputs.advantages
-    return SurrogateOutputs(loss=-torch.minimum(gain, clipped_gain), clipped=clipped_gain < gain)
+    return clip_ratios(torch.exp(inputs.logprobs - inputs.old_logprobs), inputs)
 
 
 def gspo(inputs: SurrogateInputs) -> SurrogateOutputs:
@@ -60,10 +74,9 @@ def gspo(inputs: SurrogateInputs) -> SurrogateOutputs:
     counts.index_add_(0, inputs.row, torch.ones_like(log_ratio))
     # The value is the sequence's ratio, the gradient that of the token: pi / sg[pi] is 1.
     sequence_ratio = torch.exp(sums / counts)[inputs.row]
-    ratio = sequence_ratio * torch.exp(inputs.logprobs - inputs.logprobs.detach())
-    clipped_ratio = ratio.clamp(1 - inputs.clip_low, 1 + inputs.clip_high)
-    gain, clipped_gain = ratio * inputs.advantages, clipped_ratio * inputs.advantages
-    return SurrogateOutputs(loss=-torch.minimum(gain, clipped_gain), clipped=clipped_gain < gain)
+    return clip_ratios(
+        sequence_ratio * torch.exp(inputs.logprobs - inputs.logprobs.detach()), inputs
+    )
 
 
 def cispo(inputs: SurrogateInputs) -> SurrogateOutputs:
@@ -98,3 +111,20 @@ def unclipped(inputs: SurrogateInputs) -> SurrogateOutputs:
     ratio = torch.exp(inputs.logprobs - inputs.old_logprobs)
     never_clipped = torch.zeros_like(ratio, dtype=torch.bool)
     return SurrogateOutputs(loss=-ratio * inputs.advantages, clipped=never_clipped)
+
+
+def dppo(inputs: SurrogateInputs) -> SurrogateOutputs:
+    """L_t = -m_t rho_t A_t,  m_t = 0 if (pi - pi_old)(o_t) > high, A_t > 0 or < -low, A_t < 0.
+
+    The mask compares probabilities, not their ratio: a rare token may multiply its probability and
+    hardly move the policy, while a ratio within 1.2 may move a likely token by 0.16. `clip_low` and
+    `clip_high` are differences of probabilities here. pi_old is the sampler's own probability with
+    `update.old_logprobs=sampler`, as in the paper. arXiv:2602.04879, the total variation form
+    """
+    ratio = torch.exp(inputs.logprobs - inputs.old_logprobs)
+    difference = (inputs.logprobs.exp() - inputs.old_logprobs.exp()).detach()
+    masked = torch.where(
+        inputs.advantages > 0, difference > inputs.clip_high, difference < -inputs.clip_low
+    ) & (inputs.advantages != 0)
+    loss = torch.where(masked, 0.0, -ratio * inputs.advantages)
+    return SurrogateOutputs(loss=loss, clipped=masked)

@@ -19,8 +19,8 @@ from counterpoise.errors import PoiseError, unknown_name
 from counterpoise.plugins import display_name, is_plugin, load_plugin, parse_plugin_name
 from counterpoise.types import Prompt, Response
 from counterpoise.variants import EXTRA_REWARDS
-from counterpoise.verify.plugin_reward import reward_arguments
-from counterpoise.verify.scores import score_responses
+from counterpoise.verify.reward_signatures import reward_arguments
+from counterpoise.verify.scores import NO_CONTEXT, ScoringContext, score_responses
 
 
 class ExtraReward(NamedTuple):
@@ -120,16 +120,22 @@ def requires_answers(reward_name: str) -> bool:
 
 
 def score_extra_rewards(
-    prompts: Sequence[Prompt], responses_PG: Sequence[Sequence[Response]], config: RunConfig
+    prompts: Sequence[Prompt],
+    responses_PG: Sequence[Sequence[Response]],
+    config: RunConfig,
+    context: ScoringContext = NO_CONTEXT,
 ) -> list[list[Mapping[str, float]]]:
-    """The extra rewards of every response, by label; empty mappings without verify.also."""
+    """The extra rewards of every response, by label; empty mappings without verify.also.
+
+    A reward is nan where a user's function says that it does not apply.
+    """
     pairs = [
         (prompt, response)
         for prompt, responses in zip(prompts, responses_PG, strict=True)
         for response in responses
     ]
     rewards_by_label = {
-        extra.label: _score_pairs(extra.name, pairs, config)
+        extra.label: _score_pairs(extra.name, pairs, config, context)
         for extra in parse_extra_rewards(config.verify.also)
     }
     rewards_of_responses = iter(
@@ -142,7 +148,10 @@ def score_extra_rewards(
 
 
 def _score_pairs(
-    name: str, pairs: Sequence[tuple[Prompt, Response]], config: RunConfig
+    name: str,
+    pairs: Sequence[tuple[Prompt, Response]],
+    config: RunConfig,
+    context: ScoringContext,
 ) -> list[float]:
     """The rewards of all (prompt, response) pairs by one reward function."""
     reward_function = EXTRA_REWARDS.load(name)
@@ -150,4 +159,5 @@ def _score_pairs(
         return [float(reward_function(prompt, response, config)) for prompt, response in pairs]
     # A user's function scores all responses in one call, as a verifier does.
     texts = [response.text for _, response in pairs]
-    return score_responses(reward_function(), texts, [prompt for prompt, _ in pairs]).rewards
+    prompts = [prompt for prompt, _ in pairs]
+    return score_responses(reward_function(), texts, prompts, context).rewards

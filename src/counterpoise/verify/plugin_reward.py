@@ -2,17 +2,12 @@
 
     def score(responses, answers, ...): return rewards
 
-The names of its parameters decide what it receives. Each is a list with one item per response:
-
-    responses   the texts (also `response`, or `completions` as in TRL)
-    answers     the reference answers, as texts (also `answer`)
-    prompts     the texts of the problems (also `prompt`)
-    any other   that column of the problems' file or dataset, unconverted; None in rows without it
-
-A function with exactly two required parameters gets responses and answers by position, whatever
-they are called, unless a name contradicts that: `completions` or `prompts` among them, or `answers`
-first. A parameter with a default keeps it, unless it is one of the three above. The function
-returns one finite number per response, in order, as a list or a one-dimensional array.
+The names of its parameters decide how it is called (reward_signatures.py): with lists, as TRL calls
+its reward functions, as verl calls compute_score, or for one sample at a time. Called with lists it
+returns one finite number per response, in order, as a list or a one-dimensional array; for one
+response it returns a number, and verl's form may return {"score": number, ...}. In all forms but
+our own lists, None means that the reward does not apply to the response: its reward is nan, and it
+takes no part in its group. A function may be an `async def`.
 
 It runs in this process without a time limit, on however many responses are at hand: those of an
 iteration, of an evaluation, or a single one (`--engine verl`). So the reward of a response may
@@ -23,103 +18,86 @@ apply. An exception it raises ends the run.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from inspect import Parameter
 from typing import Any
 
 import numpy as np
 
 from counterpoise import plugins
+from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
-from counterpoise.types import Prompt
-from counterpoise.verify.scores import Scores, Verifier
+from counterpoise.types import NO_COLUMNS, Columns, Prompt
+from counterpoise.verify.reward_signatures import (
+    ANSWERS,
+    DATA_SOURCE,
+    EXTRA_INFO,
+    GROUND_TRUTH,
+    LISTS,
+    LOG_EXTRA,
+    LOG_METRIC,
+    MESSAGES,
+    POSITIONAL_ROLES,
+    PROMPTS,
+    RESPONSES,
+    SAMPLE,
+    SOLUTION,
+    SOURCES,
+    TOKEN_IDS,
+    TRAINER_STATE,
+    TRL,
+    VERL,
+    RewardArguments,
+    reward_arguments,
+)
+from counterpoise.verify.scores import (
+    NO_CONTEXT,
+    ContextVerifier,
+    Scores,
+    ScoringContext,
+    TrainerState,
+    Verifier,
+    is_graded,
+)
 
 # Above this size the square of a reward, and so the standard deviation of its group, may overflow.
 LARGEST_REWARD = 1e100
-RESPONSES, ANSWERS, PROMPTS = "responses", "answers", "prompts"
-ROLES = {
-    "responses": RESPONSES, "response": RESPONSES, "completions": RESPONSES,
-    "answers": ANSWERS, "answer": ANSWERS, "prompts": PROMPTS, "prompt": PROMPTS,
-}  # fmt: skip
-POSITIONAL_ROLES = (RESPONSES, ANSWERS)
-# A function with one of these parameters was written for TRL, which passes everything by keyword.
-KEYWORD_ONLY_NAMES = ("completions", "prompts", "prompt")
-
-
-@dataclass(frozen=True, slots=True)
-class RewardArguments:
-    """How a reward function is called.
-
-    Example:
-        def score(completions, tests): ...
-        RewardArguments((), {"completions": "responses", "tests": "tests"})
-    """
-
-    # The function's names for responses and answers; (): all arguments are passed by keyword.
-    positional: tuple[str, ...] = POSITIONAL_ROLES
-    # parameter -> a value of ROLES, or a column of the problems
-    keywords: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns of the problems that the function needs."""
-        return tuple(source for source in self.keywords.values() if source not in ROLES)
+# TRL's **kwargs hold these beside the columns of the problems.
+TRL_KEYWORDS = (PROMPTS, "completions", TOKEN_IDS, TRAINER_STATE, LOG_EXTRA, LOG_METRIC)
+UNAVAILABLE = object()
+Message = Mapping[str, Any]
 
 
 def bind_verifier(name: str) -> Callable[..., Verifier]:
     """A verifier's constructor, to be called with the options that every verifier gets."""
+    function = plugins.load_plugin(name)
     return partial(
         PluginVerifier,
-        plugins.load_plugin(name).call,
+        function.call,
         str(plugins.parse_plugin_name(name)),
         reward_arguments(name),
+        call_each=function.call_each,
+        graded=function.graded,
     )
 
 
-def reward_arguments(name: str) -> RewardArguments:
-    """How to call the function `name`, from its signature; an error if that is impossible."""
-    function = plugins.load_plugin(name)
-    parameters = list(function.signature.parameters.values())
-    positional = _positional_names(parameters)
-    keywords = {
-        parameter.name: ROLES.get(parameter.name, parameter.name)
-        for parameter in parameters
-        if parameter.name not in positional and (parameter.name in ROLES or _is_required(parameter))
-    }
-    if not positional and RESPONSES not in keywords.values():
-        raise PoiseError(
-            f"{function.path}: {function.name}({', '.join(function.signature.parameters)}) has no "
-            "parameter for the responses: call one of them `responses`; others may be `answers`, "
-            "`prompts` or columns of the problems"
-        )
-    function.check_arguments(*positional, **keywords)
-    return RewardArguments(positional, keywords)
+def training_context(
+    config: RunConfig, iterations_done: int, token_ids: Sequence[Sequence[int]] | None = None
+) -> ScoringContext:
+    """What reward functions may read of a run after `iterations_done` of its iterations."""
+    steps = config.batch.steps
+    state = TrainerState(iterations_done * steps, config.loop.iterations * steps)
+    # owner/dataset:configuration of a hub is what verl's functions know as openai/gsm8k.
+    is_hub = config.task.name == "hub"
+    data_source = config.task.path.partition(":")[0] if is_hub else config.task.name
+    return ScoringContext(token_ids, state, data_source)
 
 
-def _positional_names(parameters: Sequence[Parameter]) -> tuple[str, ...]:
-    """The names of the responses and answers parameters if both are positional; otherwise ()."""
-    required = [parameter.name for parameter in parameters if _is_required(parameter)]
-    if any(p.kind is p.KEYWORD_ONLY and _is_required(p) for p in parameters):
-        return ()
-    # *args takes whatever is missing of the two; such arguments have no name but ours.
-    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        required += POSITIONAL_ROLES[len(required) :]
-    if len(required) != len(POSITIONAL_ROLES):
-        return ()
-    if any(name in KEYWORD_ONLY_NAMES for name in required):
-        return ()
-    # A name without a role takes the role of its position; score(answers, responses) does not fit.
-    roles = [ROLES.get(name, role) for name, role in zip(required, POSITIONAL_ROLES, strict=True)]
-    return tuple(required) if roles == list(POSITIONAL_ROLES) else ()
+def problem_data(prompt: Prompt) -> tuple[Columns, Sequence[Message]]:
+    """The columns of a problem's row, and the messages of a chat prompt (none for a text)."""
+    return getattr(prompt, "columns", NO_COLUMNS), getattr(prompt, "messages", ())
 
 
-def _is_required(parameter: Parameter) -> bool:
-    starred = (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    return parameter.default is parameter.empty and parameter.kind not in starred
-
-
-class PluginVerifier:
+class PluginVerifier(ContextVerifier):
     """Scores responses with a user's function.
 
     Example:
@@ -135,44 +113,234 @@ class PluginVerifier:
         arguments: RewardArguments | None = None,
         timeout_seconds: float = 0,
         workers: int = 0,
+        *,
+        call_each: Callable[[Sequence[Mapping[str, Any]]], list[Any]] | None = None,
+        graded: bool = False,
     ) -> None:
         self._function, self._name = function, name
         self._arguments = arguments or RewardArguments()
+        self._call_each = call_each or (lambda calls: [function(**call) for call in calls])
+        self._graded = graded
 
     def score(
         self, responses: Sequence[str], answers: Sequence[str], prompts: Sequence[Prompt] = ()
     ) -> Scores:
-        """Call the function once for all responses, and check what it returns."""
+        """Score without a context; without prompts, only responses and answers are known."""
+        known_prompts = prompts or [Prompt("", "", answer) for answer in answers]
+        return self.score_in_context(responses, known_prompts, NO_CONTEXT)
 
-        def argument_values(source: str) -> list[Any]:
-            if source in POSITIONAL_ROLES:
-                return list(responses if source == RESPONSES else answers)
-            return [self._prompt_value(prompt, source) for prompt in prompts]
-
-        positional = POSITIONAL_ROLES if self._arguments.positional else ()
-        keywords = {
-            parameter: argument_values(source)
-            for parameter, source in self._arguments.keywords.items()
-        }
-        returned = self._function(*map(argument_values, positional), **keywords)
-        return Scores(check_rewards(returned, len(responses), self._name))
-
-    def _prompt_value(self, prompt: Prompt, source: str) -> Any:
-        if source == PROMPTS:
-            return prompt.problem
-        if source not in prompt.columns:
-            raise PoiseError(
-                f"{self._name} needs the column '{source}', which is not available here: stored "
-                "rollouts keep only the text and the answer of a problem"
-            )
-        return prompt.columns[source]
+    def score_in_context(
+        self, responses: Sequence[str], prompts: Sequence[Prompt], context: ScoringContext
+    ) -> Scores:
+        """Call the function for all responses, and check what it returns."""
+        call = RewardCall(self._name, self._arguments, responses, prompts, context)
+        style = self._arguments.style
+        if style in (LISTS, TRL):
+            returned = self._function(*call.positional_lists(), **call.keyword_lists())
+        else:
+            returned = self._call_each(call.keywords_of_each())
+            if style == VERL:
+                returned = [call.log_result(i, result) for i, result in enumerate(returned)]
+        rewards = check_rewards(returned, len(responses), self._name, none_allowed=style != LISTS)
+        return Scores(
+            rewards,
+            graded=self._graded or is_graded(rewards),
+            logged=list(call.logged) if any(call.logged) else [],
+            logged_metrics={name: tuple(values) for name, values in call.metrics.items()},
+        )
 
     def close(self) -> None:
         """Nothing to release."""
 
 
-def check_rewards(returned: Any, num_responses: int, name: str) -> list[float]:
-    """The returned rewards as floats, or an error that quotes what was returned instead."""
+class RewardCall:
+    """The arguments of one round of calls, and what the function logs during it."""
+
+    def __init__(
+        self,
+        name: str,
+        arguments: RewardArguments,
+        responses: Sequence[str],
+        prompts: Sequence[Prompt],
+        context: ScoringContext,
+    ) -> None:
+        self.name, self.arguments, self.context = name, arguments, context
+        self.responses, self.prompts = responses, prompts
+        self.logged: list[dict[str, Any]] = [{} for _ in responses]
+        self.metrics: dict[str, list[float]] = {}
+
+    # -- one call with lists --------------------------------------------------------------------
+
+    def positional_lists(self) -> list[Any]:
+        sources = POSITIONAL_ROLES if self.arguments.positional else ()
+        return [self._list_of(source) for source in sources]
+
+    def keyword_lists(self) -> dict[str, Any]:
+        """Every keyword with its list; TRL's **kwargs also get what the function does not name."""
+        keywords = dict(self.arguments.keywords)
+        optional = set(self.arguments.optional)
+        if self.arguments.style == TRL and self.arguments.takes_everything:
+            columns = problem_data(self.prompts[0])[0] if self.prompts else NO_COLUMNS
+            # TRL replaces these columns of the dataset by its own lists.
+            extra_names = [
+                *TRL_KEYWORDS,
+                *(c for c in columns if c not in ("prompt", "completion")),
+            ]
+            for name in extra_names:
+                if name not in keywords:
+                    keywords[name] = SOURCES[TRL].get(name, name) if name in TRL_KEYWORDS else name
+                    optional.add(name)
+        values = {name: self._list_of(source) for name, source in keywords.items()}
+        return self._without_unavailable(values, optional)
+
+    def _list_of(self, source: str) -> Any:
+        if source == TRAINER_STATE:
+            state = self.context.trainer_state
+            return UNAVAILABLE if state is None else state
+        if source == LOG_EXTRA:
+            return self._log_extra
+        if source == LOG_METRIC:
+            return self._log_metric
+        values = [self._value(i, source) for i in range(len(self.responses))]
+        return UNAVAILABLE if any(value is UNAVAILABLE for value in values) else values
+
+    # -- one call for each response --------------------------------------------------------------
+
+    def keywords_of_each(self) -> list[dict[str, Any]]:
+        keywords, optional = self.arguments.keywords, set(self.arguments.optional)
+        calls = []
+        for i in range(len(self.responses)):
+            values = {name: self._value(i, source) for name, source in keywords.items()}
+            calls.append(self._without_unavailable(values, optional))
+        return calls
+
+    def log_result(self, i: int, result: Any) -> Any:
+        """The score of a dictionary that verl's function returned; its other entries are logged."""
+        if not isinstance(result, Mapping):
+            return result
+        if "score" not in result:
+            raise PoiseError(
+                f"{self.name} returned {_shorten(result)}: a dictionary needs a number under "
+                "'score', as in {'score': 1.0, 'acc': True}"
+            )
+        self.logged[i] |= {str(key): value for key, value in result.items() if key != "score"}
+        return result["score"]
+
+    # -- values ---------------------------------------------------------------------------------
+
+    def _value(self, i: int, source: str) -> Any:
+        """What one response has under `source`, a name of SOURCES or a column."""
+        prompt, response = self.prompts[i], self.responses[i]
+        columns, messages = problem_data(prompt)
+        style = self.arguments.style
+        if source in (RESPONSES, PROMPTS):
+            is_chat = bool(messages) if self._as_messages is None else self._as_messages
+            if style == TRL and is_chat:
+                return _as_messages(prompt if source == PROMPTS else response, messages)
+            return response if source == RESPONSES else prompt.problem
+        if source == ANSWERS:
+            return prompt.answer
+        if style != LISTS and source in _SOURCE_READERS:
+            return _SOURCE_READERS[source](prompt, columns)
+        if style != LISTS and source == MESSAGES:
+            return _as_messages(prompt, messages)
+        if style != LISTS and source == TOKEN_IDS:
+            token_ids = self.context.token_ids
+            return UNAVAILABLE if token_ids is None else [int(token) for token in token_ids[i]]
+        if style != LISTS and source == TRAINER_STATE:
+            state = self.context.trainer_state
+            return UNAVAILABLE if state is None else state
+        if style == VERL and source == DATA_SOURCE:
+            return columns.get(DATA_SOURCE) or self.context.data_source
+        if source == SAMPLE and SAMPLE not in columns:
+            texts = {"prompt": prompt.problem, "completion": response, "answer": prompt.answer}
+            return {**columns, "id": prompt.id, **texts}
+        return columns.get(source, UNAVAILABLE)
+
+    @property
+    def _as_messages(self) -> bool | None:
+        return self.arguments.as_messages
+
+    def _without_unavailable(self, values: dict[str, Any], optional: set[str]) -> dict[str, Any]:
+        for name, value in values.items():
+            if value is UNAVAILABLE and name not in optional:
+                self._raise_unavailable(self.arguments.keywords[name])
+        return {name: value for name, value in values.items() if value is not UNAVAILABLE}
+
+    def _raise_unavailable(self, source: str) -> None:
+        if source == TOKEN_IDS and self.arguments.style != LISTS:
+            raise PoiseError(
+                f"{self.name} needs completion_ids, and here only the texts of responses are known"
+            )
+        if source == TRAINER_STATE and self.arguments.style != LISTS:
+            raise PoiseError(
+                f"{self.name} needs trainer_state, which exists only while a run trains: give the "
+                "parameter a default, as in trainer_state=None"
+            )
+        raise PoiseError(
+            f"{self.name} needs the column '{source}', which is not available here: stored "
+            "rollouts keep only the text and the answer of a problem"
+        )
+
+    # -- logging --------------------------------------------------------------------------------
+
+    def _log_extra(self, column: str, values: Sequence[Any]) -> None:
+        """TRL's log_extra: a column with one value for each response."""
+        if len(values) != len(self.logged):
+            raise PoiseError(
+                f"{self.name} logged {len(values)} values of '{column}' for {len(self.logged)} "
+                "responses: log one for each"
+            )
+        for logged, value in zip(self.logged, values, strict=True):
+            logged[str(column)] = value
+
+    def _log_metric(self, metric: str, value: float) -> None:
+        """TRL's log_metric: a number for the whole batch."""
+        self.metrics.setdefault(str(metric), []).append(float(value))
+
+
+def _as_messages(content: Prompt | str, messages: Sequence[Message]) -> list[Message]:
+    """A prompt or a response as TRL's messages; a prompt without any is one of the user's."""
+    if isinstance(content, str):
+        return [{"role": "assistant", "content": content}]
+    return [dict(message) for message in messages] or [{"role": "user", "content": content.problem}]
+
+
+def _solution(prompt: Prompt, columns: Columns) -> Any:
+    column = columns.get(SOLUTION)
+    return prompt.solution or prompt.answer if column is None else column
+
+
+def _ground_truth(prompt: Prompt, columns: Columns) -> Any:
+    """The column, or the entry of verl's column `reward_model`, or the answer."""
+    reward_model = columns.get("reward_model")
+    nested = reward_model.get(GROUND_TRUTH) if isinstance(reward_model, Mapping) else None
+    candidates = (columns.get(GROUND_TRUTH), nested, prompt.answer)
+    return next(value for value in candidates if value is not None)
+
+
+def _extra_info(prompt: Prompt, columns: Columns) -> dict[str, Any]:
+    """verl's column of that name, or all columns with the id and the text of the problem."""
+    column = columns.get(EXTRA_INFO)
+    if isinstance(column, Mapping):
+        return dict(column)
+    return {"index": prompt.id, "question": prompt.problem, **columns}
+
+
+_SOURCE_READERS: Mapping[str, Callable[[Prompt, Columns], Any]] = {
+    SOLUTION: _solution,
+    GROUND_TRUTH: _ground_truth,
+    EXTRA_INFO: _extra_info,
+}
+
+
+def check_rewards(
+    returned: Any, num_responses: int, name: str, *, none_allowed: bool = False
+) -> list[float]:
+    """The returned rewards as floats, or an error that quotes what was returned instead.
+
+    With `none_allowed`, None means that a reward does not apply to the response: nan.
+    """
     try:
         rewards_R = np.asarray(returned, dtype=np.float64)
     except (TypeError, ValueError, OverflowError, RuntimeError):  # torch raises RuntimeError
@@ -188,7 +356,10 @@ def check_rewards(returned: Any, num_responses: int, name: str) -> list[float]:
     # numpy converts the text "1.0" to a number; a reward function that returns text has a bug.
     is_text_R = np.array([isinstance(reward, str | bytes) for reward in returned], dtype=bool)
     # `not <=` instead of `>`, so that nan is refused too.
-    (invalid,) = np.nonzero(is_text_R | ~(np.abs(rewards_R) <= LARGEST_REWARD))
+    is_invalid_R = is_text_R | ~(np.abs(rewards_R) <= LARGEST_REWARD)
+    if none_allowed:
+        is_invalid_R &= np.array([reward is not None for reward in returned], dtype=bool)
+    (invalid,) = np.nonzero(is_invalid_R)
     if len(invalid):
         index = int(invalid[0])
         raise PoiseError(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from counterpoise.types import Prompt
 
@@ -13,7 +15,8 @@ from counterpoise.types import Prompt
 class Scores:
     """Rewards in the order of the responses.
 
-    A comparison that fails is a reward of 0 and a count here; it never raises an error.
+    A comparison that fails is a reward of 0 and a count here; it never raises an error. A user's
+    reward function may return None for a response that it cannot judge: its reward is nan.
 
     Example:
         Scores(rewards=[1.0, 0.0, 0.0], timeouts=1, crashes=0)
@@ -22,6 +25,9 @@ class Scores:
     rewards: list[float]
     timeouts: int = 0  # comparisons stopped at the time limit
     crashes: int = 0  # comparisons that killed their worker
+    graded: bool = False  # the rewards are not all 0 or 1, or their function says so
+    logged: list[Mapping[str, Any]] = field(default_factory=list)  # by response; []: nothing
+    logged_metrics: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     def concatenate(self, later: Scores) -> Scores:
         """The scores of two rounds together."""
@@ -29,7 +35,41 @@ class Scores:
             self.rewards + later.rewards,
             self.timeouts + later.timeouts,
             self.crashes + later.crashes,
+            self.graded or later.graded,
+            self._logged_of_each() + later._logged_of_each() if self.logged or later.logged else [],
+            {
+                name: (*self.logged_metrics.get(name, ()), *later.logged_metrics.get(name, ()))
+                for name in (*self.logged_metrics, *later.logged_metrics)
+            },
         )
+
+    def _logged_of_each(self) -> list[Mapping[str, Any]]:
+        return self.logged or [{} for _ in self.rewards]
+
+
+def is_graded(rewards: Iterable[float]) -> bool:
+    """Whether any reward is neither 0 nor 1; nan, which is no reward, does not count."""
+    return any(reward not in (0.0, 1.0) and not math.isnan(reward) for reward in rewards)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerState:
+    """How far a run is: the fields of TRL's `trainer_state` that reward functions read."""
+
+    global_step: int  # optimizer steps so far
+    max_steps: int  # of the whole run
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringContext:
+    """What a reward function may take beside texts and problems; empty where it is unknown."""
+
+    token_ids: Sequence[Sequence[int]] | None = None  # of each response
+    trainer_state: Any = None  # TRL's own, or `TrainerState`
+    data_source: str = ""  # name of the dataset, for verl's functions
+
+
+NO_CONTEXT = ScoringContext()
 
 
 class Verifier(Protocol):
@@ -46,8 +86,22 @@ class Verifier(Protocol):
     def close(self) -> None: ...
 
 
+class ContextVerifier(ABC):
+    """A verifier that also reads the context: tokens, the state of the run."""
+
+    @abstractmethod
+    def score_in_context(
+        self, responses: Sequence[str], prompts: Sequence[Prompt], context: ScoringContext
+    ) -> Scores: ...
+
+
 def score_responses(
-    verifier: Verifier, responses: Sequence[str], prompts: Sequence[Prompt]
+    verifier: Verifier,
+    responses: Sequence[str],
+    prompts: Sequence[Prompt],
+    context: ScoringContext = NO_CONTEXT,
 ) -> Scores:
     """The scores of all responses; prompts[i] is the problem that responses[i] answers."""
+    if isinstance(verifier, ContextVerifier):
+        return verifier.score_in_context(responses, prompts, context)
     return verifier.score(responses, [prompt.answer for prompt in prompts], prompts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -38,6 +39,7 @@ from counterpoise.store import checkpoint
 from counterpoise.store.folder import RunFolder
 from counterpoise.task.word_problems import load
 from counterpoise.types import BatchPlan, Group, Rollout
+from counterpoise.update.kl_penalty import with_reference_logprobs
 
 needs_trl = pytest.mark.skipif(
     host.installed_version() is None or not host.is_supported(host.installed_version() or ""),
@@ -193,8 +195,15 @@ def by_hand(config: RunConfig, folder: RunFolder) -> tuple[torch.Tensor, torch.T
             for group in assign_credit(groups, native, make_policy_reader(state, native))
             for row in group
         ]
-        steps = tuple(tuple(step) for step in plan["steps"])
-        update(state, rows, BatchPlan(plan["rule"], steps), native)
+        native_plan = BatchPlan(plan["rule"], tuple(tuple(step) for step in plan["steps"]))
+        rows = with_reference_logprobs(
+            make_policy_reader(state, native),
+            native.update,
+            state.initial_weights,
+            rows,
+            native_plan,
+        )
+        update(state, rows, native_plan, native)
     return before, flat(policy.model)
 
 
@@ -225,9 +234,11 @@ def flat(model: torch.nn.Module) -> torch.Tensor:
         ["update.optimizer=sgd", "update.lr=0.5", "credit.weights=cancellation"],
         ["update.optimizer=sgd", "update.lr=0.5", f"verify.name={OWN}:nearness",
          f"batch.composer={OWN}:easy_first"],
+        ["update.optimizer=sgd", "update.lr=0.5", "update.kl=0.5", "update.schedule=cosine",
+         "update.warmup_steps=1", "update.clip_dual=1.3"],
     ],
     ids=["rise", "sequence-clip", "constant-temperature", "gspo", "adamw", "entropy", "cancel",
-         "own"],
+         "own", "kl"],
 )  # fmt: skip
 def test_trl_takes_the_native_steps(tmp_path: Path, sets: list[str]) -> None:
     """Rate, rise, decay, clips, average, temperature: the weights that come out are the same."""
@@ -241,6 +252,11 @@ def test_trl_takes_the_native_steps(tmp_path: Path, sets: list[str]) -> None:
     loose = "update.weight_decay=0.1" in sets  # Adam divides by gradients that are rounding
     assert float((trl_values - ours).norm() / ours.norm()) < (0.02 if loose else 1e-3)
     assert float(ours.norm()) > 0
+    if config.update.kl:
+        assert [line["kl"] > 0 for line in folder.read("metrics")] == [True, True]
+        without = replace(config, update=replace(config.update, kl=0.0))
+        other = by_hand(without, folder)[1] - before
+        assert float((other - ours).norm() / ours.norm()) > 0.01  # the KL mattered
 
 
 @needs_trl
@@ -297,7 +313,10 @@ def test_the_folder_is_that_of_the_native_engine(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_run_can_be_taken_up(tmp_path: Path) -> None:
     """What waits for a balanced batch is in the checkpoint, and random numbers go by iteration."""
-    sets = ["balance.tau=0.4", "balance.target=24", "loop.checkpoint_every=2", "store.tokens=false"]
+    sets = [
+        "balance.tau=0.4", "balance.target=24", "loop.checkpoint_every=2", "store.tokens=false",
+        "update.kl=0.05",
+    ]  # fmt: skip
     whole_run = run(small(*sets, "loop.iterations=4", "monitor.every=0"), tmp_path / "whole")
     half = small(*sets, "loop.iterations=2", "monitor.every=0")
     run(half, tmp_path / "parts")
@@ -388,6 +407,30 @@ def test_a_reward_gets_the_problem_and_its_columns(tmp_path: Path) -> None:
         odd = len(r["response"]) % 2
         assert r["reward"] == (int(r["prompt_id"]) + 0.5) * odd - len(r["prompt"])
     assert len({r["reward"] for r in rollouts}) > 12
+
+
+@needs_trl
+@pytest.mark.slow
+def test_a_reward_of_trl_logs_and_may_not_apply(tmp_path: Path) -> None:
+    """The trainer's own state, tokens, None, log_metric and log_extra."""
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "def score(completions, completion_ids, trainer_state, log_metric, log_extra, **kwargs):\n"
+        "    log_metric('steps', trainer_state.max_steps)\n"
+        "    log_extra('first', [ids[0] for ids in completion_ids])\n"
+        "    lengths = map(len, completions)\n"
+        "    return [None if n % 3 == 0 else 0.5 * (n % 2) for n in lengths]\n"
+    )
+    folder = run(small(f"verify.name={path}:score", "monitor.every=0"), tmp_path / "out")
+    first, second = folder.read("metrics")
+    assert first["graded"]
+    assert first["logged_steps"] == second["logged_steps"] == 2 * folder.read_config().batch.steps
+    rollouts = folder.read_rollouts(1)
+    assert all(r["logged"]["first"] == r["response_tokens"][0] for r in rollouts)
+    unscored = [math.isnan(r["reward"]) for r in rollouts]
+    assert unscored == [len(r["response"]) % 3 == 0 for r in rollouts]
+    assert first["unscored"] == sum(unscored) > 0
+    assert "reward_low" in folder.read("evaluations")[0]
 
 
 @needs_trl

@@ -135,7 +135,7 @@ def seen(**changes: Any) -> SimpleNamespace:
     """As much of a trainer as the monitor reads of one."""
     options = SimpleNamespace(
         loss_type="dapo", beta=0.0, entropy_coef=0.0, use_adaptive_entropy=False, delta=None,
-        top_entropy_quantile=1.0, off_policy_mask_threshold=None,
+        top_entropy_quantile=1.0, off_policy_mask_threshold=None, use_bias_correction_kl=True,
     )  # fmt: skip
     kind = changes.pop("kind", "qwen3")
     vars(options).update(changes)
@@ -151,9 +151,13 @@ def seen(**changes: Any) -> SimpleNamespace:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"beta": 0.04}, r"not what beta=0.04 does to the loss: set beta=0.0, or monitor_every=0"),
+        (
+            {"entropy_coef": 0.1},
+            r"not what entropy_coef=0.1 does to the loss: set entropy_coef=0.0",
+        ),
+        ({"beta": 0.04}, r"beta=0.04 without its correction: set use_bias_correction_kl=False"),
         ({"top_entropy_quantile": 0.2}, "set top_entropy_quantile=1.0, or"),
-        ({"delta": 4.0}, "set delta=None, or"),
+        ({"delta": 1.1}, r"delta=1.1 only above 1 \+ epsilon_high=1.28: raise it"),
         ({"loss_type": "sapo"}, "monitor_every knows the losses dapo, bnpo, grpo, dr_grpo"),
         (
             {"kind": "gpt2"},

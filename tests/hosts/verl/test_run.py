@@ -46,7 +46,7 @@ def test_the_papers_numbers_reach_the_command(preset: str) -> None:
         "actor_rollout_ref.actor.optim.lr": "1e-06",
         "actor_rollout_ref.actor.optim.weight_decay": "0.0",
         "actor_rollout_ref.actor.use_kl_loss": "False",
-        "actor_rollout_ref.actor.entropy_coeff": "0",
+        "actor_rollout_ref.actor.entropy_coeff": "0.0",
         "actor_rollout_ref.actor.loss_agg_mode": "token-mean",
         "algorithm.adv_estimator": "poise_grpo", "poise.composer": "grouped",
         "poise.tau": str(config.balance.tau),
@@ -184,6 +184,36 @@ def test_verl_knows_every_option_of_the_command(preset: str) -> None:
     assert (actor.optim.clip_grad, actor.clip_ratio_c) == (1.0, 1e9)
     omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
     assert config.reward.custom_reward_function.reward_kwargs.timeout_seconds == 5.0
+
+
+@needs_verl
+@pytest.mark.parametrize("place", ["loss", "reward"])
+def test_verl_knows_the_options_of_its_loss(place: str) -> None:
+    from hydra import compose, initialize_config_module
+    from omegaconf import OmegaConf
+    from verl.utils.config import omega_conf_to_dataclass
+
+    sets = [
+        "balance.tau=0", "balance.target=0", "update.warmup_steps=0", "batch.steps=1",
+        "update.kl=0.02", f"update.kl_in={place}", "update.kl_estimator=k2", "update.clip_dual=3",
+        "update.entropy_bonus=0.01", "update.schedule=cosine", "update.final_lr_share=0.1",
+    ]  # fmt: skip
+    config = load_config("demo", sets)
+    run_options.check_options(config)
+    overrides = command.build_command(config, Path("out/x"))[3:]
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        composed = compose("ppo_trainer", overrides=overrides)
+    OmegaConf.resolve(composed)
+    actor = omega_conf_to_dataclass(composed.actor_rollout_ref.actor)
+    assert (actor.clip_ratio_c, actor.entropy_coeff) == (3.0, 0.01)
+    assert (actor.optim.lr_scheduler_type, actor.optim.min_lr_ratio) == ("cosine", 0.1)
+    algorithm = composed.algorithm
+    assert (actor.use_kl_loss, algorithm.use_kl_in_reward) == (place == "loss", place == "reward")
+    if place == "loss":
+        assert (actor.kl_loss_coef, actor.kl_loss_type) == (0.02, "mse")
+    else:
+        assert (algorithm.kl_ctrl.kl_coef, algorithm.kl_penalty) == (0.02, "mse")
+        assert algorithm.kl_ctrl.type == "fixed"
 
 
 RANKS = 2

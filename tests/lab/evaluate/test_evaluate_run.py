@@ -27,7 +27,7 @@ from counterpoise.lab.evaluate.result_files import JudgedProblem, ResultFile, re
 from counterpoise.lab.evaluate.run import evaluate
 from counterpoise.model.load import EMBEDDED_FOLDER, load_policy, save_policy
 from counterpoise.sample.native import sample
-from counterpoise.statistics.prompt_intervals import share_estimate
+from counterpoise.statistics.prompt_intervals import mean_estimate, share_estimate
 from counterpoise.task.word_problems import load
 from counterpoise.verify.math.verifier import MathVerifier
 
@@ -176,9 +176,9 @@ def test_a_function_of_the_users_judges_and_is_part_of_what_is_resumed(
     assert responses == [one.responses for one in first.judged.values()]
     rewards = [[len(text) % 2 - 0.6 for text in texts] for texts in responses]
     assert [one.rewards for one in found.judged.values()] == rewards
-    right = [sum(reward > 0 for reward in each) / SAMPLES for each in rewards]
-    assert line.scores["words1"].average == share_estimate(right)
-    assert 0 < sum(right) < PROBLEMS
+    assert line.scores["words1"].measure == "mean reward"
+    assert line.scores["words1"].average == mean_estimate([sum(r) / SAMPLES for r in rewards])
+    assert len({reward for each in rewards for reward in each}) == 2
     evaluate(asked)
     path.write_text(text.replace("0.6", "0.7"))
     with pytest.raises(PoiseError, match=r"was made with verifier='.*mine\.py:score@\w{16}', not"):
@@ -325,7 +325,7 @@ def test_the_command(
     [
         (["--bench", "word1"], "unknown benchmark 'word1'"),
         (["--bench", "aime24"], "aime24: no file aime24.jsonl in"),
-        (["--bench", "wrong"], "wrong.jsonl:1: no field 'problem' (fields: answer, id, question)"),
+        (["--bench", "wrong"], "wrong.jsonl:1: no field 'problem' (fields: answer, id, quest)"),
         (["--bench", "empty"], "empty.jsonl: no records"),
         (["--bench", "words1,words1"], "benchmark 'words1' is named twice"),
         (["--bench", "words1", "--template", "qwen-math"], "needs the token <|im_start|>"),
@@ -357,7 +357,7 @@ def test_a_fault_of_the_user_s_is_one_line(
     arguments: list[str],
     message: str,
 ) -> None:
-    wrong = {"id": 1, "question": "1 + 1?", "answer": "2"}
+    wrong = {"id": 1, "quest": "1 + 1?", "answer": "2"}
     (data / "wrong.jsonl").write_text(json.dumps(wrong), encoding="utf-8")
     (data / "empty.jsonl").write_text("\n", encoding="utf-8")
     out = tmp_path / "out"

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import json
+import math
 from pathlib import Path
 
 import pytest
 from made_up_results import cell, evaluation
+from rich.console import Console
 
 from counterpoise.config.evaluation_settings import EvaluationSetting
+from counterpoise.lab.evaluate.page import write_evaluation_page
+from counterpoise.lab.evaluate.result_files import read_result_files
 from counterpoise.lab.evaluate.score import score_benchmark
 from counterpoise.lab.evaluate.summary import summarise, write_summary
+from counterpoise.lab.evaluate.table import print_summary
 from counterpoise.statistics.prompt_intervals import (
     average_estimates,
+    mean_estimate,
     paired_difference,
     share_estimate,
 )
@@ -46,6 +53,34 @@ def test_a_reward_above_zero_is_right_whatever_its_size(tmp_path: Path) -> None:
     assert graded is not None
     assert plain is not None
     assert graded.average == plain.average == share_estimate([0.5, 1])
+
+
+def test_graded_rewards_are_compared_by_their_mean(tmp_path: Path) -> None:
+    """Means 0.5, 2, -1 against 0, 1, -1: 0.5 against 0. A problem without a reward is left out."""
+    none = math.nan
+    results = {
+        "a": {"1": [0.0, 0.0], "2": [1.0, 1.0], "3": [-1.0, none], "4": [none, none]},
+        "b": {"1": [0.2, 0.8], "2": [3.0, 1.0], "3": [-1.0, -1.0], "4": [none, 7.0]},
+    }
+    files = [cell(tmp_path, rewards, model=model) for model, rewards in results.items()]
+    evaluation(tmp_path, files)
+    summary = summarise(read_result_files(tmp_path))  # through the disk, nan included
+    first, second = (line.scores["aime24"] for line in summary.lines)
+    assert first.average == mean_estimate([0.0, 1.0, -1.0])
+    assert (first.problems, first.unscored, first.is_complete) == (3, 1, True)
+    assert second.average.mean == pytest.approx((0.5 + 2 - 1 + 7) / 4)
+    assert (first.measure, first.pass_at, first.maj_at) == ("mean reward", {}, {})
+    assert summary.lines[1].differences["aime24"] == mean_estimate([0.5, 1.0, 0.0])
+    assert summary.lines[1].pass_differences == {}
+    shown = io.StringIO()
+    print_summary(Console(file=shown, width=120), summary)
+    assert "0.000" in shown.getvalue()
+    assert "-2.484 to 2.484" in shown.getvalue()
+    assert "pass@n" not in shown.getvalue()
+    page = write_evaluation_page(tmp_path).read_text(encoding="utf-8")
+    assert "Mean reward, with the" in page
+    assert "pass@n" not in page
+    assert "+0.500" in page
 
 
 def test_an_unfinished_file_says_so(tmp_path: Path) -> None:

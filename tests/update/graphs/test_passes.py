@@ -25,6 +25,7 @@ from counterpoise.update.graphs.passes import CapturedPasses
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.passes import EAGER, PassInputs, PassTensors, compute_loss
 from counterpoise.update.step import StepSettings, accumulate_gradient
+from counterpoise.variants import SURROGATES
 
 
 def used(rows, own: bool = False) -> PassInputs:
@@ -78,12 +79,23 @@ def test_the_filling_is_no_prompt_of_the_rows() -> None:
 
 
 @pytest.mark.parametrize("own", [False, True])
-@pytest.mark.parametrize("surrogate", ["grpo", "gspo", "cispo", "reinforce", "unclipped"])
-def test_filling_changes_nothing(surrogate: str, own: bool) -> None:
+@pytest.mark.parametrize(
+    "config",
+    [
+        *(UpdateConfig(surrogate=name) for name in SURROGATES),
+        UpdateConfig(kl=0.1, entropy_bonus=0.1, clip_dual=1.5),
+        UpdateConfig(importance="token", importance_mode="mask", importance_cap=1.1),
+    ],
+    ids=[*SURROGATES, "penalties", "masked weights"],
+)
+def test_filling_changes_nothing(config: UpdateConfig, own: bool) -> None:
     policy = tiny.policy()
     rows = tiny.rows(groups=4, size=3, seed=5)
-    config = UpdateConfig(surrogate=surrogate)
     given = used(rows, own)
+    if config.kl:
+        # The reference of filler tokens is 0: their exp(-d) must not reach the loss.
+        near = [logprobs_T + 0.3 for logprobs_T in score_logprobs(policy, rows, 0.9, 10_000)]
+        given = replace(given, reference_logprobs=near)
     expected = EAGER.gradients(policy, given, config, 0.9)
     gradients = [p.grad.clone() for p in policy.model.parameters()]
 
@@ -160,6 +172,24 @@ def test_captured_passes_give_the_gradients_of_those_that_run_as_they_come() -> 
     assert captured.launch_bound > 0  # no capture failed
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_captured_passes_have_the_kl_and_the_entropy_bonus() -> None:
+    policy, captured = half_on_gpu("qwen3"), CapturedPasses()
+    config = UpdateConfig(kl=0.2, entropy_bonus=0.05, clip_dual=1.5)
+    for turn in range(4):
+        made = tiny.rows(groups=6, size=8, seed=turn, longest=90)
+        rows = [
+            replace(row, reference_logprobs_T=logprobs_T + 0.3)
+            for row, logprobs_T in zip(made, score_logprobs(policy, made, 1.0, 20480), strict=True)
+        ]
+        rows[3] = replace(rows[3], advantage=0.0)
+        agree(policy, captured, rows, config)
+    assert captured._graphs is not None
+    assert captured._graphs.num_replays >= 3
+    assert captured.launch_bound > 0
+
+
 def half_on_gpu(architecture: str, **changes: object) -> Policy:
     """A tiny model in bfloat16 with no norm of exactly 1 and no bias of exactly 0."""
     made = tiny.policy(architecture, initializer_range=0.1, **changes)
@@ -171,9 +201,11 @@ def half_on_gpu(architecture: str, **changes: object) -> Policy:
     return wrap_model(architecture, made.model.to("cuda", torch.bfloat16), made.tokenizer)
 
 
-def agree(policy: Policy, captured: CapturedPasses, rows) -> None:
+def agree(
+    policy: Policy, captured: CapturedPasses, rows: list, config: UpdateConfig | None = None
+) -> None:
     """Loss, log-probabilities and every parameter's gradient, captured and as they come."""
-    config, results = UpdateConfig(), []
+    config, results = config or UpdateConfig(), []
     for passes in (EAGER, captured):
         optimizer = Optimizer(policy.model, config)
         result = accumulate_gradient(

@@ -3,8 +3,8 @@
 Process 0 reads the rows of a monitored step twice with the native forward (native_policy.py): just
 before the step, for hidden states and the pulls -dL/dlogp that the loss gives their tokens, and
 just after it, for the displacement. Supported losses are our clipped surrogates under one of our
-averages, times TRL's correction for vLLM. Other terms that TRL can add to a loss are refused:
-pushes computed from part of a loss would look like those of the whole.
+averages, times TRL's correction for vLLM, with TRL's KL. Other terms that TRL can add to a loss are
+refused: pushes computed from part of a loss would look like those of the whole.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from counterpoise.microscope.monitor import Monitor
 from counterpoise.microscope.monitor_records import monitor_metrics
 from counterpoise.model.scoring import forward, micro_batches
 from counterpoise.types import Row, StepResult
+from counterpoise.update.kl_penalty import mean_kl
 from counterpoise.update.surrogates import SurrogateInputs
-from counterpoise.variants import AGGREGATIONS, SURROGATES
+from counterpoise.variants import AGGREGATIONS, KL_ESTIMATORS, SURROGATES
 
 if TYPE_CHECKING:
     from counterpoise.hosts.trl.trainer import PoiseGRPOTrainer
@@ -38,10 +39,11 @@ AGGREGATION_OF_LOSS = {
 SURROGATE_OF_LEVEL = {"token": "grpo", "sequence": "gspo"}
 # TRL's options that add terms to the loss, with the value at which they add none.
 NEUTRAL_OPTIONS = {
-    "beta": 0.0, "entropy_coef": 0.0, "use_adaptive_entropy": False, "delta": None,
+    "entropy_coef": 0.0, "use_adaptive_entropy": False,
     "top_entropy_quantile": 1.0, "off_policy_mask_threshold": None,
 }  # fmt: skip
 WATCHED_GROUPS = 2  # groups of a step whose pushes `poise look` can show, as in the native engine
+TRL_ESTIMATOR = "k3"  # of the KL
 VLLM_CORRECTION = "importance_sampling_ratio"  # [T] or, by sequence, [1]
 
 
@@ -61,6 +63,16 @@ class StepMonitor:
                     f"monitor_every sees the clipped surrogate alone, not what {name}={value} does "
                     f"to the loss: set {name}={neutral}, or monitor_every=0"
                 )
+        if options.beta and options.use_bias_correction_kl:
+            raise PoiseError(
+                f"monitor_every knows the KL of beta={options.beta} without its correction: set "
+                "use_bias_correction_kl=False, or monitor_every=0"
+            )
+        if options.delta is not None and options.delta <= 1 + trainer.epsilon_high:
+            raise PoiseError(
+                f"monitor_every knows delta={options.delta} only above 1 + epsilon_high="
+                f"{1 + trainer.epsilon_high:g}: raise it, or set monitor_every=0"
+            )
         check_native_forward(trainer, "monitor_every", "set it to 0")
         self.trainer = trainer
         # (monitor, step of the plan, batch indices of the rows, result) between the two reads.
@@ -112,7 +124,14 @@ class StepMonitor:
             if row.num_tokens == len(sample.completion_T):
                 old_T = sample.old_logprobs_T if has_old_logprobs else None
                 batch_indices.append(i)
-                rows.append(replace(row, rollout=to_rollout(sample), trainer_logprobs_T=old_T))
+                rows.append(
+                    replace(
+                        row,
+                        rollout=to_rollout(sample),
+                        trainer_logprobs_T=old_T,
+                        reference_logprobs_T=sample.reference_logprobs_T,
+                    )
+                )
                 samples.append(sample)
         return batch_indices, rows, samples
 
@@ -130,7 +149,9 @@ class StepMonitor:
         coefficients_R = (
             aggregate(rows, self.trainer.max_completion_length) if rows else np.empty(0)
         )
-        used = [i for i, row in enumerate(rows) if row.sign]
+        # A KL is in the loss of all rows, also of those without an advantage.
+        has_kl = self.trainer.args.beta != 0
+        used = [i for i, row in enumerate(rows) if row.has_loss(all_rows=has_kl)]
         tensors_by_row: dict[int, tuple[Any, ...]] = {}
         loss, clipped = 0.0, 0
         for batch in micro_batches([rows[i] for i in used], MICRO_TOKENS):
@@ -165,6 +186,7 @@ class StepMonitor:
             grad_norm=float("nan"),  # only TRL has the gradient
             clipped_share=clipped / max(1, sum(rows[i].num_tokens for i in used)),
             tokens=sum(row.num_tokens for row in rows),
+            kl=mean_kl(TRL_ESTIMATOR, logprobs, [rows[i] for i in used]) if has_kl else None,
             hidden=[tensors_by_row[i][3] for i in used],
         )
 
@@ -195,6 +217,7 @@ class StepMonitor:
                     num_rows=len(rows),
                     clip_low=self.trainer.epsilon_low,
                     clip_high=self.trainer.epsilon_high,
+                    clip_dual=self.trainer.args.delta or 0.0,
                 )
             )
             weights_R = torch.as_tensor(coefficients_R, device=device, dtype=leaf_M.dtype)
@@ -203,6 +226,11 @@ class StepMonitor:
                 factors_T = [factor.expand(n) for factor, n in zip(factors, lengths, strict=True)]
                 weights_M = weights_M * torch.cat(factors_T).to(leaf_M)
             loss = (outputs.loss * weights_M).sum()
+            if self.trainer.args.beta:
+                references = np.concatenate([row.reference_logprobs_T for row in rows])
+                log_ratio = leaf_M - torch.from_numpy(references).to(leaf_M)
+                kl_M = KL_ESTIMATORS.load(TRL_ESTIMATOR)(log_ratio)
+                loss = loss + self.trainer.args.beta * (kl_M * weights_R[index_M]).sum()
             (gradient_M,) = torch.autograd.grad(loss, leaf_M)
         return -gradient_M, float(loss.detach()), int(outputs.clipped.sum())
 

@@ -2,8 +2,8 @@
 
 Both need hidden states and whole distributions, which TRL's loss does not return. So process 0 runs
 the native forward over its rows, with the same weights in their precision. Any causal language
-model will do (`model/general.py`), but it must be complete on the process: under FSDP, DeepSpeed or
-PEFT the module's own weights are not the trained ones.
+model will do (`model/general.py`), with a LoRA adapter or without, but it must be complete on the
+process: under FSDP or DeepSpeed the module's own weights are not the trained ones.
 """
 
 from __future__ import annotations
@@ -21,15 +21,11 @@ MICRO_TOKENS = 16384  # tokens of one pass
 
 def check_native_forward(trainer: PoiseGRPOTrainer, option: str, remedy: str) -> None:
     """Raise before training if the native forward cannot read the model; `option` needs it."""
-    from trl.trainer.grpo_trainer import is_peft_model
-
     wrapper = ""
     if trainer.is_fsdp_enabled:
         wrapper = "FSDP"
     elif trainer.is_deepspeed_enabled:
         wrapper = "DeepSpeed"
-    elif is_peft_model(trainer.model):
-        wrapper = "PEFT"
     if wrapper:
         raise PoiseError(f"{option} reads a whole model, not one under {wrapper}: {remedy}")
 

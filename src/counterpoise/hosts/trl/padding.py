@@ -19,10 +19,11 @@ from torch import Tensor
 from counterpoise.errors import PoiseError
 from counterpoise.types import Floats, Row
 
+OLD_LOGPROBS, REFERENCE_LOGPROBS = "old_per_token_logps", "ref_per_token_logps"
 TOKEN_FIELDS = (  # what TRL may attach to completion tokens besides ids and mask
-    "old_per_token_logps",
+    OLD_LOGPROBS,
     "sampling_per_token_logps",
-    "ref_per_token_logps",
+    REFERENCE_LOGPROBS,
     "importance_sampling_ratio",  # [B, T] or, by sequence, [B, 1]
     "tool_mask",
 )
@@ -48,7 +49,15 @@ class UnpaddedRollout:
     @property
     def old_logprobs_T(self) -> Floats | None:
         """The trainer's log-probabilities before the update, [T]; None where TRL has none."""
-        logprobs_T = self.token_fields.get("old_per_token_logps")
+        return self._logprobs(OLD_LOGPROBS)
+
+    @property
+    def reference_logprobs_T(self) -> Floats | None:
+        """The reference model's log-probabilities, [T]; None without a KL in the loss."""
+        return self._logprobs(REFERENCE_LOGPROBS)
+
+    def _logprobs(self, name: str) -> Floats | None:
+        logprobs_T = self.token_fields.get(name)
         return None if logprobs_T is None else logprobs_T.float().numpy()
 
     @property

@@ -21,7 +21,7 @@ import torch
 from counterpoise.config import RunConfig
 from counterpoise.files import check_unlocked, folder_lock
 from counterpoise.hosts.trl import host
-from counterpoise.hosts.trl.padding import UnpaddedRollout
+from counterpoise.hosts.trl.padding import OLD_LOGPROBS, REFERENCE_LOGPROBS, UnpaddedRollout
 from counterpoise.hosts.trl.run_options import check_options, trainer_arguments
 from counterpoise.loop import encode_prompts, finish_run
 from counterpoise.model.fit_memory import GENERAL_REMEDY, explain_out_of_memory
@@ -30,12 +30,14 @@ from counterpoise.run.observer import RunObserver
 from counterpoise.run.state import RunState, new_state, restore_state
 from counterpoise.run.trackers.feed import track_run
 from counterpoise.run.trackers.tracker import check_installed
+from counterpoise.run.try_plugins import check_plugins_load
 from counterpoise.store.finished import check_resumable
 from counterpoise.store.folder import RunFolder
 from counterpoise.store.resume import STRICT, ResumePermissions
 from counterpoise.task.contamination.training_overlap import load_benchmarks, warn_of_overlap
 from counterpoise.task.load import load_problems
 from counterpoise.variants import VERIFIERS
+from counterpoise.verify.plugin_reward import training_context
 from counterpoise.verify.scores import Verifier
 
 
@@ -54,6 +56,8 @@ def train(
     check_options(config, processes)
     check_installed(config.track.to)
     observer = observer if is_main and observer else RunObserver()
+    for reward_line in check_plugins_load(config):
+        observer.notify(reward_line)
     if resume:
         check_resumable(out, config)
         if is_main:
@@ -162,11 +166,13 @@ def _train_with_trl(recorder: Any, processes: int) -> None:
             run.train_set,
             recorder,
             model=policy.model,
-            reward_funcs=VerifierReward(policy, run.verifier, run.train_set),
+            reward_funcs=VerifierReward(
+                policy, run.verifier, run.train_set, training_context(config, 0).data_source
+            ),
             args=PoiseConfig(output_dir=folder, **arguments),
             train_dataset=Dataset.from_list(rows),
             processing_class=policy.tokenizer,
-            optimizers=(state.optimizer.inner, warmup_schedule(state)),
+            optimizers=(state.optimizer.inner, native_schedule(state)),
         )
         trainer.remove_callback(PrinterCallback)
         _restore_waiting(trainer, state)
@@ -180,17 +186,13 @@ def _train_with_trl(recorder: Any, processes: int) -> None:
             raise
 
 
-def warmup_schedule(state: RunState) -> torch.optim.lr_scheduler.LambdaLR:
-    """lr * min(1, (k + 1) / warmup_steps) after k optimizer steps, as in `update/optimizer.py`.
+def native_schedule(state: RunState) -> torch.optim.lr_scheduler.LambdaLR:
+    """The learning rate of `update/schedules.py` after k optimizer steps.
 
     k is the native optimizer's count, which leaves skipped steps out; the schedule's own does not.
     """
     optimizer = state.optimizer
-    warmup_steps = optimizer.config.warmup_steps
-    return torch.optim.lr_scheduler.LambdaLR(
-        optimizer.inner,
-        lambda _: min(1.0, (optimizer.steps + 1) / warmup_steps) if warmup_steps else 1.0,
-    )
+    return torch.optim.lr_scheduler.LambdaLR(optimizer.inner, lambda _: optimizer.schedule_factor())
 
 
 def _restore_waiting(trainer: Any, state: RunState) -> None:
@@ -199,18 +201,26 @@ def _restore_waiting(trainer: Any, state: RunState) -> None:
     rollouts_by_key = {}
     for row in waiting:
         tokens_T = torch.from_numpy(row.content.response_tokens).long()
+        # TRL's trainer scored them before they were saved.
+        logprobs = {OLD_LOGPROBS: row.old_logprobs, REFERENCE_LOGPROBS: row.reference_logprobs_T}
         rollouts_by_key[row.group, row.index] = UnpaddedRollout(
             prompt_S=torch.from_numpy(row.content.prompt_tokens).long(),
             completion_T=tokens_T,
             mask_T=torch.ones_like(tokens_T),
-            # TRL's trainer scored them before they were saved.
-            token_fields={"old_per_token_logps": torch.from_numpy(row.old_logprobs)},
+            token_fields={
+                name: torch.from_numpy(logprobs_T)
+                for name, logprobs_T in logprobs.items()
+                if logprobs_T is not None
+            },
             trl_advantage=0.0,
         )
     trainer.resume_after(state.iteration, rollouts_by_key)
     trainer.skipped_in_a_row = state.skipped_in_a_row
     if trainer.planner.buffer is not None:
-        bare_rows = [replace(row, rollout=None, trainer_logprobs_T=None) for row in waiting]
+        bare_rows = [
+            replace(row, rollout=None, trainer_logprobs_T=None, reference_logprobs_T=None)
+            for row in waiting
+        ]
         trainer.planner.restore_buffer(bare_rows, state.buffer.counts)
 
 

@@ -1,6 +1,6 @@
 """Translate a run file for TRL: its support of every option, and its trainer's arguments.
 
-Handled by us: the prompts of an iteration, the optimizer (native AdamW or SGD with linear warmup;
+Handled by us: the prompts of an iteration, the optimizer (native AdamW or SGD with its schedule;
 TRL's own exempts norms from weight decay and starts its warmup at 0), the reward, the evaluation
 and the run folder. Left to TRL: generation, log-probabilities, the loss and the loop over passes.
 
@@ -27,6 +27,7 @@ from counterpoise.hosts.translate_options import (
     whole_section,
 )
 from counterpoise.hosts.trl.host import TEXT_READING_WEIGHTS
+from counterpoise.model.shapes import SHAPE_PREFIX
 from counterpoise.plugins import display_name, is_plugin
 from counterpoise.variants import COMPOSERS_THAT_READ_TOKENS, TOKEN_WEIGHTS
 
@@ -115,16 +116,28 @@ OPTIONS: dict[str, OptionSupport] = {
     "update.weight_decay": OPTIMIZER,
     "update.beta2": OPTIMIZER,
     "update.warmup_steps": OPTIMIZER,
+    "update.schedule": OPTIMIZER,
+    "update.final_lr_share": OPTIMIZER,
     "update.max_grad_norm": pass_as("max_grad_norm"),
     "update.surrogate": pass_as(
         "importance_sampling_level",
         values=tuple(IMPORTANCE_LEVELS),
-        reason="TRL's cispo has no lower clip, and it has no plain reinforce",
+        reason="TRL's cispo has no lower clip, and it has neither plain reinforce nor dppo",
     ),
     "update.clip_low": pass_as("epsilon"),
     "update.clip_high": pass_as("epsilon_high"),
+    "update.clip_dual": pass_as("delta"),
     "update.aggregate": pass_as(
         "loss_type", values=tuple(LOSS_TYPES), reason="TRL has no such average"
+    ),
+    "update.mask_truncated": accept_only(
+        False, reason="TRL hands over one token of a masked response, and the run folder needs all"
+    ),
+    "update.kl": pass_as("beta"),
+    "update.kl_estimator": accept_only("k3", reason="TRL's KL is k3"),
+    "update.kl_in": accept_only("loss", reason="TRL's KL is in the loss"),
+    "update.entropy_bonus": accept_only(
+        0.0, reason="TRL averages the entropy over a pass, not over the step"
     ),
     "update.old_logprobs": accept_only("trainer", reason="TRL scores rollouts by the trainer"),
     "update.trajectory": accept_only("off", reason="TRL's loss has its own ratio and clip"),
@@ -132,6 +145,7 @@ OPTIONS: dict[str, OptionSupport] = {
         "off", reason="TRL samples with its trainer: there is nothing to correct"
     ),
     "update.importance_cap": no_effect("only with update.importance"),
+    "update.importance_mode": no_effect("only with update.importance"),
     "update.micro_tokens": pass_as(*ROW_ARGUMENTS),
     "update.capture": no_effect("speed of the native engine only"),
     "update.repeatable": accept_only(False, reason="TRL does not fix the order of sums"),
@@ -153,12 +167,13 @@ OPTIONS: dict[str, OptionSupport] = {
 
 # What the native engine does without an option for it: set explicitly, whatever TRL's defaults are.
 FIXED_ARGUMENTS: dict[str, Any] = {
-    "beta": 0.0, "entropy_coef": 0.0, "num_iterations": 1, "scale_rewards": "group",
-    "mask_truncated_completions": False, "top_entropy_quantile": 1.0, "repetition_penalty": 1.0,
-    "min_p": None, "delta": None, "denominator": "step", "disable_dropout": True,
-    "lr_scheduler_type": "constant", "warmup_steps": 0, "monitor_every": 0,
-    "shuffle_dataset": False, "ignore_data_skip": True, "logging_strategy": "steps",
-    "logging_steps": 1, "save_strategy": "no", "report_to": "none", "disable_tqdm": True,
+    "entropy_coef": 0.0, "num_iterations": 1, "scale_rewards": "group",
+    "use_bias_correction_kl": False, "mask_truncated_completions": False,
+    "top_entropy_quantile": 1.0, "repetition_penalty": 1.0, "min_p": None,
+    "denominator": "step", "disable_dropout": True, "lr_scheduler_type": "constant",
+    "warmup_steps": 0, "monitor_every": 0, "shuffle_dataset": False, "ignore_data_skip": True,
+    "logging_strategy": "steps", "logging_steps": 1, "save_strategy": "no",
+    "report_to": "none", "disable_tqdm": True,
 }  # fmt: skip
 
 
@@ -175,6 +190,11 @@ def check_options(config: RunConfig, processes: int = 1) -> None:
     if config.batch.composer in COMPOSERS_THAT_READ_TOKENS:
         faults.append(
             f"batch.composer={config.batch.composer} (it compares tokens, TRL's plans have none)"
+        )
+    if config.update.kl and config.model.name.startswith(SHAPE_PREFIX):
+        faults.append(
+            f"update.kl={config.update.kl:g} with model.name={config.model.name} (TRL loads its "
+            "reference from a folder or a hub id)"
         )
     weights = config.credit.weights
     if is_plugin(weights) and (text_input := find_text_input(weights)):
@@ -227,6 +247,8 @@ def trainer_arguments(
         "importance_sampling_level": IMPORTANCE_LEVELS[update.surrogate],
         "epsilon": update.clip_low,
         "epsilon_high": update.clip_high,
+        "delta": update.clip_dual or None,
+        "beta": update.kl,
         "gradient_checkpointing": update.checkpointing,
     }
 

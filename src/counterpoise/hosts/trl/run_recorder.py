@@ -41,7 +41,7 @@ from counterpoise.verify.scores import Scores, Verifier
 SAVING = "saving a checkpoint"
 LOGGED_METRICS = {  # our name -> TRL's
     "loss": "loss", "grad_norm": "grad_norm", "entropy": "entropy",
-    "clipped_share": "clip_ratio/region_mean",
+    "clipped_share": "clip_ratio/region_mean", "kl": "kl",
 }  # fmt: skip
 
 
@@ -110,7 +110,10 @@ class RunRecorder(StepMonitor):
             return
         texts = self.state.policy.decode_rows([sample.completion_T.tolist() for sample in samples])
         rollouts = [
-            self._rollout(sample, prompts[i // G][0], text, reward)
+            replace(
+                self._rollout(sample, prompts[i // G][0], text, reward),
+                logged=scores.logged[i] if scores.logged else {},
+            )
             for i, (sample, text, reward) in enumerate(
                 zip(samples, texts, scores.rewards, strict=True)
             )
@@ -243,6 +246,7 @@ class RunRecorder(StepMonitor):
             means = {
                 name: float(np.mean([log[trl_name] for log in iteration.logs]))
                 for name, trl_name in LOGGED_METRICS.items()
+                if trl_name in iteration.logs[0]  # TRL logs no KL where it has none
             }
             line = {**line, "steps": len(iteration.logs), **means}
         write_iteration(self.run.folder, record, line, config.store)
@@ -279,7 +283,12 @@ class RunRecorder(StepMonitor):
         # TRL's own sampler returns no log-probabilities.
         unknown = np.full(len(rollout.response_tokens), np.nan, np.float32)
         rollout = replace(rollout, sampled_logprobs=unknown)
-        return replace(row, rollout=rollout, trainer_logprobs_T=sample.old_logprobs_T)
+        return replace(
+            row,
+            rollout=rollout,
+            trainer_logprobs_T=sample.old_logprobs_T,
+            reference_logprobs_T=sample.reference_logprobs_T,
+        )
 
     def _prompt_of_group(self, group: str) -> Prompt:
         """The prompt of a group, which the adapter names iteration:index."""

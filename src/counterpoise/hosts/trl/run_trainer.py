@@ -30,7 +30,13 @@ from counterpoise.model.templates import TEMPLATES, prompt_messages, prompt_text
 from counterpoise.sample.collect import EncodedPrompt, pick_prompts
 from counterpoise.seeds import seed_for
 from counterpoise.types import Prompt
-from counterpoise.verify.scores import Scores, Verifier, score_responses
+from counterpoise.verify.scores import (
+    Scores,
+    ScoringContext,
+    Verifier,
+    is_graded,
+    score_responses,
+)
 
 
 class IterationsExhausted(Exception):  # noqa: N818  # not an error: the last iteration is over
@@ -43,20 +49,29 @@ class VerifierReward:
     __name__ = "reward"  # TRL logs the reward under this name
 
     def __init__(
-        self, policy: Policy, verifier: Verifier, train_set: Sequence[EncodedPrompt]
+        self,
+        policy: Policy,
+        verifier: Verifier,
+        train_set: Sequence[EncodedPrompt],
+        data_source: str = "",
     ) -> None:
-        self.policy, self.verifier = policy, verifier
+        self.policy, self.verifier, self.data_source = policy, verifier, data_source
         self.prompts = {prompt.id: prompt for prompt, _ in train_set}
         self.scores = Scores([])
         self.seconds = 0.0
 
     def __call__(
-        self, completion_ids: Sequence[Sequence[int]], problem: Sequence[str], **_: Any
+        self,
+        completion_ids: Sequence[Sequence[int]],
+        problem: Sequence[str],
+        trainer_state: Any = None,
+        **_: Any,
     ) -> list[float]:
         start = time.perf_counter()
         prompts = [self.prompts[prompt_id] for prompt_id in problem]
+        context = ScoringContext(completion_ids, trainer_state, self.data_source)
         self.scores = score_responses(
-            self.verifier, self.policy.decode_rows(completion_ids), prompts
+            self.verifier, self.policy.decode_rows(completion_ids), prompts, context
         )
         self.seconds = time.perf_counter() - start
         return self.scores.rewards
@@ -138,7 +153,16 @@ class RunTrainer(PoiseGRPOTrainer):
         own_faults = [(reward.scores.timeouts, reward.scores.crashes)]
         faults = processes.gather_lists(own_faults, self.accelerator.num_processes)
         timeouts, crashes = (sum(counts) for counts in zip(*faults, strict=True))
-        scores = Scores(rewards_R, timeouts, crashes)
+        own_logs = reward.scores.logged or [{} for _ in reward.scores.rewards]
+        logged = processes.gather_lists(own_logs, self.accelerator.num_processes)
+        scores = Scores(
+            rewards_R,
+            timeouts,
+            crashes,
+            reward.scores.graded or is_graded(rewards_R),
+            logged if any(logged) else [],
+            reward.scores.logged_metrics,
+        )
         encoded = pick_prompts(self.train_set, self.run, self._generation)
         self._check_prompt_tokens(samples, encoded)
         self.recorder.record_samples(encoded, samples, scores, reward.seconds)
@@ -166,7 +190,7 @@ class RunTrainer(PoiseGRPOTrainer):
         steps_taken = self._step // self.args.gradient_accumulation_steps  # including this one
         step = (steps_taken - 1) % self.args.optimizer_steps
         rows = [self.decision.rows[i] for i in self.decision.plan.steps[step]]
-        if not any(row.sign for row in rows):
+        if not any(row.has_loss(all_rows=self.run.update.trains_all_rows) for row in rows):
             return "no signal"
         grads: list[Tensor] = [p.grad for p in self.model.parameters() if p.grad is not None]
         norm = torch.stack(torch._foreach_norm(grads)).norm()

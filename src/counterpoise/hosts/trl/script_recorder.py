@@ -36,7 +36,7 @@ from counterpoise.run import metrics
 from counterpoise.run.write_iteration import write_iteration
 from counterpoise.store.folder import IMPORTED, SCHEMA, RunFolder, is_imported
 from counterpoise.types import Floats, Rollout, StepResult
-from counterpoise.verify.scores import Scores
+from counterpoise.verify.scores import Scores, is_graded
 
 if TYPE_CHECKING:
     from counterpoise.hosts.trl.trainer import PoiseGRPOTrainer
@@ -164,7 +164,7 @@ class ScriptRecorder:
         steps = range(len(iteration.decision.plan.steps)) if iteration.decision else ()
         rewards = [rollout.reward for group in iteration.groups for rollout in group.rollouts]
         record = iteration.finish(
-            scores=Scores(rewards),
+            scores=Scores(rewards, graded=is_graded(rewards)),
             credited=planner.credited_groups,
             results=[iteration.results.get(step, UNSEEN_RESULT) for step in steps],
             views=iteration.views,

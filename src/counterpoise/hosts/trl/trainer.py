@@ -38,7 +38,13 @@ from counterpoise.hosts.trl.native_policy import (
     as_native_policy,
     check_native_forward,
 )
-from counterpoise.hosts.trl.padding import TrlBatch, UnpaddedRollout, pad_batch, unpad
+from counterpoise.hosts.trl.padding import (
+    OLD_LOGPROBS,
+    TrlBatch,
+    UnpaddedRollout,
+    pad_batch,
+    unpad,
+)
 from counterpoise.hosts.trl.planner import Decision, Planner, RolloutKey
 from counterpoise.hosts.trl.row_layout import lay_out_step
 from counterpoise.hosts.trl.script_recorder import ScriptRecorder, recorder_callback
@@ -48,7 +54,6 @@ from counterpoise.seeds import rng_for, seed_for
 from counterpoise.types import Row
 
 LOSS_SCALE = "poise_scale"  # the batch's key for the factor of its loss
-OLD_LOGPROBS = "old_per_token_logps"
 
 
 class PoiseGRPOTrainer(GRPOTrainer):

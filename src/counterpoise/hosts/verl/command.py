@@ -12,12 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from counterpoise.config import RunConfig
+from counterpoise.config import RunConfig, UpdateConfig
 from counterpoise.config.evaluation_settings import parse_settings
 from counterpoise.hosts import cluster_size
 from counterpoise.hosts.verl.run_options import (
     ACTOR,
     FSDP,
+    KL_TYPES,
     LOSS_AGG_MODES,
     LOSS_MODES,
     OPTIM,
@@ -38,12 +39,11 @@ FIXED_SETTINGS: dict[str, Any] = {
     "trainer.use_v1": True, "trainer.v1.trainer_mode": "sync", "trainer.total_epochs": 1000000,
     "trainer.project_name": "counterpoise", "trainer.critic_warmup": 0, "data.shuffle": True,
     "data.filter_overlong_prompts": True,
-    "data.truncation": "error", "algorithm.use_kl_in_reward": False,
+    "data.truncation": "error",
     "actor_rollout_ref.model.use_remove_padding": True, f"{ACTOR}.strategy": "fsdp2",
-    f"{ACTOR}.use_kl_loss": False, f"{ACTOR}.entropy_coeff": 0, f"{ACTOR}.ppo_epochs": 1,
+    f"{ACTOR}.ppo_epochs": 1, "algorithm.kl_ctrl.type": "fixed",
     f"{ACTOR}.shuffle": False, f"{ACTOR}.use_dynamic_bsz": True,
-    f"{ACTOR}.clip_ratio_c": UNREACHED_BOUND,
-    f"{FSDP}.model_dtype": "fp32", f"{OPTIM}.lr_scheduler_type": "constant",
+    f"{FSDP}.model_dtype": "fp32",
     f"{OPTIM}.lr_warmup_steps": 0, f"{ROLLOUT}.name": "vllm",
     f"{ROLLOUT}.tensor_model_parallel_size": 1, f"{ROLLOUT}.val_kwargs.do_sample": True,
     f"{REWARD}.path": "pkg://counterpoise.hosts.verl.reward", f"{REWARD}.name": "compute_score",
@@ -126,14 +126,33 @@ def _update(config: RunConfig) -> dict[str, Any]:
         f"{ACTOR}.loss_scale_factor": config.sample.max_new_tokens,
         f"{ACTOR}.clip_ratio_low": update.clip_low,
         f"{ACTOR}.clip_ratio_high": update.clip_high,
+        f"{ACTOR}.clip_ratio_c": update.clip_dual or UNREACHED_BOUND,
+        f"{ACTOR}.entropy_coeff": update.entropy_bonus,
+        **_kl(update),
         f"{ACTOR}.grad_clip": update.max_grad_norm or UNREACHED_BOUND,
         f"{OPTIM}.clip_grad": update.max_grad_norm or UNREACHED_BOUND,
         f"{OPTIM}.lr": update.lr,
         f"{OPTIM}.betas": [0.9, update.beta2],
         f"{OPTIM}.weight_decay": update.weight_decay,
+        f"{OPTIM}.lr_scheduler_type": update.schedule,
+        f"{OPTIM}.min_lr_ratio": update.final_lr_share,
         "algorithm.rollout_correction.bypass_mode": update.old_logprobs == "sampler",
         "algorithm.rollout_correction.rollout_is": importance,
         "algorithm.rollout_correction.rollout_is_threshold": update.importance_cap,
+    }
+
+
+def _kl(update: UpdateConfig) -> dict[str, Any]:
+    """The KL from the initial policy; verl has one coefficient in the loss, one in the reward."""
+    coefficient = (
+        "algorithm.kl_ctrl.kl_coef" if update.kl_in == "reward" else f"{ACTOR}.kl_loss_coef"
+    )
+    return {
+        f"{ACTOR}.use_kl_loss": update.kl_in_loss,
+        f"{ACTOR}.kl_loss_type": KL_TYPES[update.kl_estimator],
+        "algorithm.use_kl_in_reward": update.kl_in_reward,
+        "algorithm.kl_penalty": KL_TYPES[update.kl_estimator],
+        coefficient: update.kl,
     }
 
 

@@ -7,14 +7,17 @@ worker and the run's time limit for an answer.
 from __future__ import annotations
 
 import json
+import math
 import threading
 from functools import cache
 from typing import Any
 
+from counterpoise.errors import PoiseError
+from counterpoise.plugins import display_name
 from counterpoise.store.turns import messages_from_record
 from counterpoise.types import Prompt
 from counterpoise.variants import VERIFIERS
-from counterpoise.verify.scores import Verifier, score_responses
+from counterpoise.verify.scores import ScoringContext, Verifier, score_responses
 
 _verifier_lock = threading.Lock()  # a verifier takes one call at a time
 
@@ -42,8 +45,16 @@ def compute_score(
     )
     with _verifier_lock:
         (reward,) = score_responses(
-            _load_verifier(verifier, timeout_seconds), [solution_str], [prompt]
+            _load_verifier(verifier, timeout_seconds),
+            [solution_str],
+            [prompt],
+            ScoringContext(data_source=data_source),
         ).rewards
+    if math.isnan(reward):
+        raise PoiseError(
+            f"{display_name(verifier)} returned None, and verl needs a reward for each response: "
+            "return a number, or train with --engine native or trl"
+        )
     return reward
 
 

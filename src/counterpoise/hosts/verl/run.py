@@ -25,12 +25,14 @@ from counterpoise.hosts.verl.run_options import check_options
 from counterpoise.model.templates import TEMPLATES, prompt_messages, prompt_text
 from counterpoise.plugins import is_plugin
 from counterpoise.run.trackers.tracker import check_installed
+from counterpoise.run.try_plugins import check_plugins_load
 from counterpoise.store.folder import RunFolder
 from counterpoise.store.turns import messages_to_records
 from counterpoise.task.contamination.training_overlap import load_benchmarks, warn_of_overlap
 from counterpoise.task.load import check_enough_prompts, load_problems
 from counterpoise.terminal import echo_message
 from counterpoise.types import Prompt
+from counterpoise.verify.extra_rewards import reward_columns
 
 
 def prepare_folder(config: RunConfig, out: Path) -> RunFolder:
@@ -84,8 +86,17 @@ def host_messages(prompt: Prompt, template: str) -> list[dict[str, str]]:
 def _reward_inputs(prompt: Prompt, config: RunConfig) -> dict[str, str]:
     if not is_plugin(config.verify.name):
         return {}
+    needed_columns = reward_columns(config.verify)
     try:
-        columns = json.dumps(dict(prompt.columns), ensure_ascii=False)
+        # Of the columns that a function may use, those that JSON cannot hold are left out.
+        columns = json.dumps(
+            {
+                name: value
+                for name, value in prompt.columns.items()
+                if name in needed_columns or _is_json(value)
+            },
+            ensure_ascii=False,
+        )
     except TypeError as fault:
         raise PoiseError(
             f"problem '{prompt.id}': --engine verl passes columns to the reward function as JSON, "
@@ -93,6 +104,14 @@ def _reward_inputs(prompt: Prompt, config: RunConfig) -> dict[str, str]:
         ) from fault
     messages = json.dumps(messages_to_records(prompt.messages), ensure_ascii=False)
     return {"problem": prompt.problem, "columns": columns, "messages": messages}
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
 
 
 def logger_environment(config: RunConfig, out: Path) -> dict[str, str]:
@@ -116,7 +135,7 @@ def launch_verl(config: RunConfig, out: Path, *, resume: bool = False) -> None:
     check_installed(config.track.to)
     if not resume:
         prepare_folder(config, out)
-    for remark in remarks:
+    for remark in (*check_plugins_load(config), *remarks):
         echo_message(f"poise: {remark}")
     words = [sys.executable, *build_command(config, out, resume=resume)[1:]]
     environment = {**os.environ, **logger_environment(config, out)}

@@ -28,7 +28,8 @@ from counterpoise.variants import COMPOSERS, COMPOSERS_THAT_READ_TOKENS
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 OPTIM, FSDP = f"{ACTOR}.optim", f"{ACTOR}.fsdp_config"
 REWARD = "reward.custom_reward_function"
-LOSS_MODES = {"grpo": "vanilla", "gspo": "gspo", "cispo": "cispo"}
+LOSS_MODES = {"grpo": "vanilla", "gspo": "gspo", "cispo": "cispo", "dppo": "dppo_tv"}
+KL_TYPES = {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}
 LOSS_AGG_MODES = {
     "token_mean": "token-mean", "sequence_mean": "seq-mean-token-mean",
     "constant": "seq-mean-token-sum-norm",
@@ -122,6 +123,12 @@ OPTIONS: dict[str, OptionSupport] = {
     "update.warmup_steps": accept_only(
         0, reason="verl's warmup starts at 0 and counts updates, not steps"
     ),
+    "update.schedule": pass_as(
+        f"{OPTIM}.lr_scheduler_type",
+        values=("constant", "cosine"),
+        reason="verl's FSDP engine has no linear schedule",
+    ),
+    "update.final_lr_share": pass_as(f"{OPTIM}.min_lr_ratio"),
     "update.max_grad_norm": pass_as(f"{OPTIM}.clip_grad", f"{ACTOR}.grad_clip"),
     "update.surrogate": pass_as(
         f"{ACTOR}.policy_loss.loss_mode",
@@ -130,13 +137,24 @@ OPTIONS: dict[str, OptionSupport] = {
     ),
     "update.clip_low": pass_as(f"{ACTOR}.clip_ratio_low"),
     "update.clip_high": pass_as(f"{ACTOR}.clip_ratio_high"),
+    "update.clip_dual": pass_as(f"{ACTOR}.clip_ratio_c"),
     "update.aggregate": pass_as(
         f"{ACTOR}.loss_agg_mode", values=tuple(LOSS_AGG_MODES), reason="verl has no such average"
     ),
+    "update.mask_truncated": accept_only(False, reason="verl's loss has no such mask"),
+    "update.kl": pass_as(
+        f"{ACTOR}.use_kl_loss", f"{ACTOR}.kl_loss_coef", "algorithm.kl_ctrl.kl_coef"
+    ),
+    "update.kl_estimator": pass_as(f"{ACTOR}.kl_loss_type", "algorithm.kl_penalty"),
+    "update.kl_in": pass_as("algorithm.use_kl_in_reward", "algorithm.kl_ctrl.kl_coef"),
+    "update.entropy_bonus": pass_as(f"{ACTOR}.entropy_coeff"),
     "update.old_logprobs": pass_as("algorithm.rollout_correction.bypass_mode"),
     "update.trajectory": accept_only("off", reason="verl's loss has its own ratio and clip"),
     "update.importance": pass_as("algorithm.rollout_correction.rollout_is"),
     "update.importance_cap": pass_as("algorithm.rollout_correction.rollout_is_threshold"),
+    "update.importance_mode": accept_only(
+        "truncate", reason="what verl rejects also leaves the average"
+    ),
     "update.micro_tokens": pass_as(f"{ACTOR}.ppo_max_token_len_per_gpu"),
     "update.capture": no_effect("speed of the native engine only"),
     "update.repeatable": accept_only(False, reason="vLLM and NCCL do not fix the order of sums"),
@@ -161,6 +179,28 @@ OPTIONS: dict[str, OptionSupport] = {
 }
 
 
+def _loss_faults(config: RunConfig) -> list[str]:
+    """Options of the loss and the schedule that verl honours only without certain others."""
+    update, steps = config.update, config.batch.steps
+    faults = []
+    if update.schedule != "constant" and steps > 1:
+        faults.append(
+            f"update.schedule={update.schedule} with batch.steps={steps} (verl's rate changes once "
+            "an update, not with every step)"
+        )
+    if update.clip_dual and update.surrogate != "grpo":
+        faults.append(
+            f"update.clip_dual={update.clip_dual:g} with update.surrogate={update.surrogate} "
+            "(verl's has no dual clip)"
+        )
+    if update.kl_in_reward and (config.balance.tau or config.batch.composer == "by_sign"):
+        faults.append(
+            "update.kl_in=reward with balance.tau or batch.composer=by_sign (they see rewards "
+            "before verl subtracts the KL)"
+        )
+    return faults
+
+
 def check_options(config: RunConfig, table: OptionTable = OPTIONS) -> list[str]:
     """Raise unless verl can honour every option; return what it leaves out, a line each."""
     faults = []
@@ -170,6 +210,7 @@ def check_options(config: RunConfig, table: OptionTable = OPTIONS) -> list[str]:
             f"sample.prompts={config.sample.prompts} in batch.steps={config.batch.steps} "
             "(verl cuts equal parts)"
         )
+    faults += _loss_faults(config)
     if len(config.evaluate.settings) > 1:
         faults.append(
             f"evaluate.settings={config.evaluate.settings} (verl evaluates in one way only)"

@@ -55,8 +55,13 @@ def table_panel(summary: EvaluationSummary) -> Panel:
 def details_panel(summary: EvaluationSummary) -> Panel:
     return Panel(
         "Behind the numbers",
-        "Intervals are at 95 % and treat problems, not samples, as independent. pass@n: any of the "
-        "n samples of a problem is right. maj@n: their most frequent answer is right.",
+        "Intervals are at 95 % and treat problems, not samples, as independent."
+        + (
+            ""
+            if summary.graded
+            else " pass@n: any of the n samples of a problem is right. maj@n: their most frequent "
+            "answer is right."
+        ),
         render("evaluation_details.html", summary=summary),
         label="Details",
         assets=ASSETS,
@@ -86,7 +91,8 @@ def problems_panel(summary: EvaluationSummary, result_files: Sequence[ResultFile
     return Panel(
         "Problems",
         "How often each problem is solved. A column is a problem, a row is a model; the stronger "
-        "the colour, the more samples are right. Choose a cell to read its responses.",
+        "the colour, the more samples are right. Choose a cell to read its responses."
+        + (" Rewards are graded: right means a reward above 0." if summary.graded else ""),
         render("evaluation_map.html", benchmarks=summary.benchmarks, note=omission + cut_note),
         data={"benchmarks": maps},
         assets=(*ASSETS, "evaluation.js"),

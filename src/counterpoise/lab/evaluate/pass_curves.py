@@ -12,7 +12,7 @@ HUES = ("positive", "negative", "green", "violet", "gold", "muted")
 
 
 def pass_curves_panel(summary: EvaluationSummary) -> Panel | None:
-    """A chart per benchmark; None where every problem was sampled only once."""
+    """A chart per benchmark; None where every problem was sampled only once, or graded."""
     figures = []
     for name in summary.benchmarks:
         records = _records(summary, name)

@@ -27,7 +27,7 @@ from counterpoise.plugins import is_plugin
 from counterpoise.types import Ints, Prompt
 from counterpoise.variants import SAMPLERS, VERIFIERS
 from counterpoise.verify.extra_rewards import requires_answers
-from counterpoise.verify.plugin_reward import reward_arguments
+from counterpoise.verify.reward_signatures import reward_arguments
 
 ROWS_CPU, ROWS_CUDA = 256, 1024  # responses sampled together
 MAX_NEW_TOKENS = 8192  # the paper's response length, where the context has room for it

@@ -43,7 +43,8 @@ from counterpoise.store.folder import check_no_run
 from counterpoise.types import Prompt, Response
 from counterpoise.variants import SAMPLERS, VERIFIERS
 from counterpoise.verify.math.boxed import extract_boxed
-from counterpoise.verify.scores import Verifier, score_responses
+from counterpoise.verify.reward_signatures import describe_reward
+from counterpoise.verify.scores import ScoringContext, Verifier, score_responses
 
 NO_MEMORY = "give a lower --rows or --max-tokens; results written so far are kept"
 ENGINE_MEMORY = 0.7  # share of the GPU for vLLM: nothing is trained beside it
@@ -74,6 +75,8 @@ def fill_result_files(
     missing = sum(len(job.missing) * job.result_file.header.samples for job in jobs)
     progress.start(total, total - missing)
     warn_about_short_responses(jobs, options, progress)
+    if is_plugin(options.verifier):
+        progress.warn(describe_reward(options.verifier))
     make_verifier = VERIFIERS.load(options.verifier)
     verifier: Verifier = make_verifier(options.verify_seconds, options.verify_workers)
     try:
@@ -187,7 +190,9 @@ def fill_result_file(
         ]
         texts = [response.text for _, responses in unjudged for response in responses]
         prompts = [prompt for prompt, responses in unjudged for _ in responses]
-        scores = score_responses(verifier, texts, prompts)
+        token_ids = [r.tokens.tolist() for _, responses in unjudged for r in responses]
+        context = ScoringContext(token_ids, data_source=header.benchmark)
+        scores = score_responses(verifier, texts, prompts, context)
         if scores.timeouts or scores.crashes:
             progress.warn(
                 f"{header.benchmark}: {scores.timeouts} answers took too long to verify and "

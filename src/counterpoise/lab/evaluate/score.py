@@ -4,11 +4,14 @@
 
 pass@k and maj@k are given for k = 1, 2, 4, ... up to n. Every score is a mean over problems, with
 the interval of prompt_intervals.py; lengths and the truncated share are plain means over all
-samples.
+samples. Where rewards are graded (not all 0 or 1) the score is the mean reward. Problems without
+any reward (nan, as a user's function returned None) are left out; a single sample without one
+counts as wrong in shares and not at all in mean rewards.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -16,7 +19,11 @@ from typing import Any
 from counterpoise.lab.evaluate.majority import maj_at_k
 from counterpoise.lab.evaluate.result_files import JudgedProblem, ResultFile, ResultHeader
 from counterpoise.statistics.pass_at_k import pass_at_k
-from counterpoise.statistics.prompt_intervals import IntervalEstimate, share_estimate
+from counterpoise.statistics.prompt_intervals import (
+    IntervalEstimate,
+    mean_estimate,
+    share_estimate,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +38,17 @@ class BenchmarkScore:
     truncated: float  # share of samples that hit the length limit
     unboxed: float  # share of samples without a boxed answer
     mean_tokens: float
+    unscored: int = 0  # problems without any reward
+    graded: bool = False  # `average` is the mean reward
 
     @property
     def is_complete(self) -> bool:
-        return self.problems == self.header.problems
+        return self.problems + self.unscored == self.header.problems
 
     @property
     def measure(self) -> str:
+        if self.graded:
+            return "mean reward"
         return "pass@1" if self.header.samples == 1 else f"avg@{self.header.samples}"
 
     def to_json(self) -> dict[str, Any]:
@@ -50,6 +61,7 @@ class BenchmarkScore:
             **asdict(self.average),
             "pass_at": {str(k): asdict(estimate) for k, estimate in self.pass_at.items()},
             "maj_at": {str(k): asdict(estimate) for k, estimate in self.maj_at.items()},
+            **({"unscored": self.unscored} if self.unscored else {}),
             "truncated": self.truncated,
             "unboxed": self.unboxed,
             "mean_tokens": self.mean_tokens,
@@ -58,16 +70,21 @@ class BenchmarkScore:
         }
 
 
-def score_benchmark(result_file: ResultFile) -> BenchmarkScore | None:
-    """Scores of a result file; None while no problem is judged."""
-    if not result_file.judged:
+def score_benchmark(result_file: ResultFile, *, graded: bool = False) -> BenchmarkScore | None:
+    """Scores of a result file; None while no problem is judged.
+
+    Graded rewards have no pass@k and maj@k, since nothing says which of them is a success.
+    """
+    problems = [problem for problem in result_file.judged.values() if has_reward(problem)]
+    if not problems:
         return None
-    problems = list(result_file.judged.values())
-    sample_sizes = sample_counts(result_file.header.samples)
+    sample_sizes = [] if graded else sample_counts(result_file.header.samples)
     return BenchmarkScore(
         header=result_file.header,
         problems=len(problems),
-        average=share_estimate(solved_shares(problems)),
+        average=mean_estimate(mean_rewards(problems))
+        if graded
+        else share_estimate(solved_shares(problems)),
         pass_at={
             k: share_estimate(
                 [pass_at_k(count_right(problem), len(problem.rewards), k) for problem in problems]
@@ -82,7 +99,22 @@ def score_benchmark(result_file: ResultFile) -> BenchmarkScore | None:
         ),
         unboxed=_mean([vote is None for problem in problems for vote in problem.votes]),
         mean_tokens=_mean([length for problem in problems for length in problem.tokens]),
+        unscored=len(result_file.judged) - len(problems),
+        graded=graded,
     )
+
+
+def has_reward(problem: JudgedProblem) -> bool:
+    """Whether any sample of the problem has a reward."""
+    return not all(map(math.isnan, problem.rewards))
+
+
+def mean_rewards(problems: Sequence[JudgedProblem]) -> list[float]:
+    """The mean reward of every problem over its samples that have one."""
+    return [
+        _mean([reward for reward in problem.rewards if not math.isnan(reward)])
+        for problem in problems
+    ]
 
 
 def solved_shares(problems: Sequence[JudgedProblem]) -> list[float]:

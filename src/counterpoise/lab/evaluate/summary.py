@@ -9,14 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from counterpoise.config.evaluation_settings import EvaluationSetting
 from counterpoise.lab.evaluate.result_files import SCHEMA, ResultFile, read_result_files, write_json
-from counterpoise.lab.evaluate.score import BenchmarkScore, score_benchmark, solved_any
+from counterpoise.lab.evaluate.score import (
+    BenchmarkScore,
+    mean_rewards,
+    score_benchmark,
+    solved_any,
+    solved_shares,
+)
 from counterpoise.lab.evaluate.sweep import SettingChoice, choose_settings, paired_result_difference
 from counterpoise.statistics.prompt_intervals import IntervalEstimate, average_estimates
+from counterpoise.verify.scores import is_graded
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +49,11 @@ class EvaluationSummary:
     titles: dict[str, str]
     lines: list[SummaryLine]
     choices: list[SettingChoice]  # for models with several sampling settings
+
+    @property
+    def graded(self) -> bool:
+        """Whether the scores are mean rewards instead of shares of right samples."""
+        return any(score.graded for line in self.lines for score in line.scores.values())
 
     @property
     def has_sweep(self) -> bool:
@@ -87,6 +100,12 @@ def summarise(result_files: Sequence[ResultFile]) -> EvaluationSummary:
         if result_file.judged:
             key = (result_file.header.model, result_file.header.setting)
             files_by_line.setdefault(key, {})[result_file.header.benchmark] = result_file
+    # One graded benchmark makes all of them so: their scores are averaged.
+    graded = any(
+        is_graded(problem.rewards)
+        for result_file in result_files
+        for problem in result_file.judged.values()
+    )
     benchmarks = list(dict.fromkeys(result_file.header.benchmark for result_file in result_files))
     # The first model is the baseline of all differences.
     first_model = next(iter(files_by_line), ("", None))[0]
@@ -97,6 +116,7 @@ def summarise(result_files: Sequence[ResultFile]) -> EvaluationSummary:
             files,
             benchmarks,
             files_by_line.get((first_model, setting)) if model != first_model else None,
+            graded=graded,
         )
         for (model, setting), files in files_by_line.items()
     ]
@@ -106,7 +126,8 @@ def summarise(result_files: Sequence[ResultFile]) -> EvaluationSummary:
     judged_files = [
         result_file for files in files_by_line.values() for result_file in files.values()
     ]
-    return EvaluationSummary(benchmarks, titles, lines, choose_settings(judged_files))
+    choices = choose_settings(judged_files, graded=graded)
+    return EvaluationSummary(benchmarks, titles, lines, choices)
 
 
 def write_summary(folder: Path) -> EvaluationSummary:
@@ -122,16 +143,20 @@ def _line(
     result_files: dict[str, ResultFile],
     names: Sequence[str],
     first: dict[str, ResultFile] | None,
+    *,
+    graded: bool,
 ) -> SummaryLine:
-    scores = {
-        name: benchmark_score
+    benchmark_scores = {
+        name: score_benchmark(result_files[name], graded=graded)
         for name in names
-        if name in result_files and (benchmark_score := score_benchmark(result_files[name]))
+        if name in result_files
     }
+    scores = {name: score for name, score in benchmark_scores.items() if score}
+    compare = partial(paired_result_difference, values=mean_rewards if graded else solved_shares)
     # An average over fewer benchmarks than the other lines have would not be comparable.
     complete = len(scores) == len(names) and len(names) > 1
     against = {
-        name: paired_result_difference({name: result_files[name]}, {name: first[name]})
+        name: compare({name: result_files[name]}, {name: first[name]})
         for name in scores
         if first is not None and name in first
     }
@@ -141,7 +166,7 @@ def _line(
         scores,
         average_estimates([score.average for score in scores.values()]) if complete else None,
         against,
-        paired_result_difference(result_files, first)
+        compare(result_files, first)
         if first is not None and len(against) == len(names) > 1
         else None,
         {
@@ -149,7 +174,7 @@ def _line(
                 {name: result_files[name]}, {name: first[name]}, solved_any
             )
             for name in against
-            if first is not None and result_files[name].header.samples > 1
+            if first is not None and result_files[name].header.samples > 1 and not graded
         },
     )
 

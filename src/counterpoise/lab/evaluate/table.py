@@ -30,7 +30,10 @@ def _parts(summary: EvaluationSummary) -> list[RenderableType]:
 
 
 def main_table(summary: EvaluationSummary) -> Table:
-    """Percentages with the 95 % interval below, narrow enough for six benchmarks."""
+    """Percentages with the 95 % interval below, narrow enough for six benchmarks.
+
+    Graded rewards have their mean instead.
+    """
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("model")
     if summary.has_sweep:
@@ -43,11 +46,13 @@ def main_table(summary: EvaluationSummary) -> Table:
     for line in summary.lines:
         scores = [line.scores.get(name) for name in summary.benchmarks]
         cells = [
-            _cell(score.average, is_complete=score.is_complete) if score else Text("-")
+            _cell(score.average, is_complete=score.is_complete, graded=score.graded)
+            if score
+            else Text("-")
             for score in scores
         ]
         if averaged:
-            cells.append(_cell(line.average) if line.average else Text("-"))
+            cells.append(_cell(line.average, graded=summary.graded) if line.average else Text("-"))
         setting = [str(line.setting)] if summary.has_sweep else []
         table.add_row(_name(line.model), *setting, *cells)
     return table
@@ -57,7 +62,8 @@ def details_table(summary: EvaluationSummary) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for title in ("model", "benchmark"):
         table.add_column(title, no_wrap=True)
-    for title in ("problems", "pass@n", "maj@n", "truncated", "no box", "tokens"):
+    shares = () if summary.graded else ("pass@n", "maj@n")
+    for title in ("problems", *shares, "truncated", "no box", "tokens"):
         table.add_column(title, justify="right", no_wrap=True)
     for line in summary.lines:
         for name, score in line.scores.items():
@@ -66,8 +72,11 @@ def details_table(summary: EvaluationSummary) -> Table:
             partly = "" if score.is_complete else f" of {score.header.problems}"
             row = [
                 f"{score.problems}{partly} x {num_samples}",
-                f"{100 * score.pass_at[num_samples].mean:.1f}",
-                f"{100 * score.maj_at[num_samples].mean:.1f}",
+                *(
+                    f"{100 * estimates[num_samples].mean:.1f}"
+                    for estimates in (score.pass_at, score.maj_at)
+                    if not summary.graded
+                ),
                 f"{100 * score.truncated:.1f} %",
                 f"{100 * score.unboxed:.1f} %",
                 f"{score.mean_tokens:,.0f}",
@@ -92,7 +101,10 @@ def differences_table(summary: EvaluationSummary) -> Table:
         for kind, gaps in (("", by_column), (" pass@n", line.pass_differences)):
             if gaps:
                 cells = [
-                    _cell(gaps[name], sign="+") if name in gaps else Text("-") for name in names
+                    _cell(gaps[name], sign="+", graded=summary.graded)
+                    if name in gaps
+                    else Text("-")
+                    for name in names
                 ]
                 table.add_row(_name(line.model + setting + kind), *cells)
     return table
@@ -103,8 +115,11 @@ def _name(text: str) -> Text:
     return Text(one_line(text))
 
 
-def _cell(estimate: IntervalEstimate, *, is_complete: bool = True, sign: str = "") -> Text:
-    mean, low, high = (f"{100 * x:{sign}.1f}" for x in (estimate.mean, estimate.low, estimate.high))
+def _cell(
+    estimate: IntervalEstimate, *, is_complete: bool = True, sign: str = "", graded: bool = False
+) -> Text:
+    bounds = (estimate.mean, estimate.low, estimate.high)
+    mean, low, high = (f"{x:{sign}.3f}" if graded else f"{100 * x:{sign}.1f}" for x in bounds)
     text = Text(mean + ("" if is_complete else "*"), style="bold")
-    joint = " to " if sign else "–"
+    joint = " to " if sign or graded else "–"
     return text.append(f"\n{low}{joint}{high}", style="not bold dim")

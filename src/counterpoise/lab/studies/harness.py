@@ -182,9 +182,9 @@ class Lab:
         """One optimizer step on all of `rows` with a fresh optimizer.
 
         Options are the demo's unless `changes` says otherwise. Studies compare single steps, so the
-        learning rate does not warm up.
+        learning rate does not warm up, and there is no reference policy to be near to.
         """
-        options = replace(self.config.update, **{"warmup_steps": 0, **changes})
+        options = replace(self.config.update, **{"warmup_steps": 0, "kl": 0.0, **changes})
         return take_step(
             self.policy,
             Optimizer(self.policy.model, options),

@@ -56,7 +56,7 @@ def measure(lab: Lab) -> Records:
     ]
     values = TokenValueStore(lab, batch).value_records(candidates)
     # One optimizer for all steps: its moments must carry over, as in training.
-    options = replace(lab.config.update, warmup_steps=0)
+    options = replace(lab.config.update, warmup_steps=0, kl=0.0)
     optimizer = Optimizer(lab.policy.model, options)
     steps, steps_taken = lab.sizes["steps"], 0
 

@@ -75,7 +75,7 @@ def run_warmup(config: RunConfig, out: Path, *, resume: bool = False) -> None:
             saved_policy = load_policy(replace(config.model, name=str(out)))
             success = measure_success(saved_policy, prompts, config, verifier)
             console.print(describe_success(success, config), markup=False, highlight=False)
-            record["saved"] = asdict(success)
+            record["saved"] = success.to_record()
     finally:
         verifier.close()
     with atomic_write(out / "warmup.json") as temporary:
@@ -112,7 +112,7 @@ def train_with_progress(
             if evaluations and evaluations[-1]["step"] == step:  # evaluated before it was stopped
                 return bool(until) and evaluations[-1]["mean"] >= until
             success = measure_success(policy, prompts, config, verifier)
-            evaluations.append({"step": step, **asdict(success)})
+            evaluations.append({"step": step, **success.to_record()})
             log(f"step {step}: {describe_success(success, config)}")
             return bool(until) and success.mean >= until
 

@@ -14,11 +14,13 @@ from counterpoise.report.charts.series import ValueAxis
 from counterpoise.report.compare.compared_runs import ComparedRun, join_words
 from counterpoise.report.compare.heldout import (
     HeldoutResults,
+    any_graded,
     heldout_by_setting,
     same_problems,
     same_reward,
 )
 from counterpoise.report.compare.overlay import (
+    SHARE_OF_DATA,
     SMOOTH_FROM,
     RunPoints,
     interval_chart,
@@ -56,6 +58,7 @@ SECONDS_CHART = MetricChart(
 TRAINING_CHART = MetricChart(
     "Training success", "success", "", ValueAxis(".1%", "%", starts_at_zero=False)
 )
+REWARD_CHART = MetricChart("Training reward", "reward", "", ValueAxis(starts_at_zero=False))
 
 
 def learning_panel(runs: Sequence[ComparedRun], x_ends: AxisEnds) -> Panel | None:
@@ -65,19 +68,25 @@ def learning_panel(runs: Sequence[ComparedRun], x_ends: AxisEnds) -> Panel | Non
         f"held-out{results.suffix}": _heldout_figure(runs, results, x_ends)
         for results in heldout_by_setting(runs)
     }
-    training_chart = TRAINING_CHART._replace(note=_reward_warning(runs))
+    graded = any_graded(runs)
+    quantity = "reward" if graded else "success"
+    training_chart = (REWARD_CHART if graded else TRAINING_CHART)._replace(
+        note=_reward_warning(runs)
+    )
     small_charts = [
         metric_chart for metric_chart in SMALL_CHARTS if _is_informative(runs, metric_chart.metric)
     ]
     return _panel_of_figures(
         "Learning",
-        "Training success is measured on the prompts an iteration samples, so it varies with their "
-        "difficulty. The axes of success follow the data and need not begin at 0. Values are drawn "
-        "at the end of their iteration." + _smoothing_note(runs) + _unknown_steps_note(runs),
+        f"Training {quantity} is measured on the prompts an iteration samples, so it varies with "
+        f"their difficulty. The axes of {quantity} follow the data and need not begin at 0. Values "
+        "are drawn at the end of their iteration."
+        + _smoothing_note(runs)
+        + _unknown_steps_note(runs),
         {
             # Without evaluations the chart is listed among the absent ones.
-            **(heldout_figures or {"held-out success": None}),
-            TRAINING_CHART.title: _metric_figure(runs, x_ends, training_chart, wide=True),
+            **(heldout_figures or {f"held-out {quantity}": None}),
+            training_chart.title: _metric_figure(runs, x_ends, training_chart, wide=True),
             **{
                 metric_chart.title: _metric_figure(runs, x_ends, metric_chart)
                 for metric_chart in small_charts
@@ -218,14 +227,16 @@ def _heldout_figure(
         )
     if not any(run_lines):
         return None
-    title = f"Held-out success{results.suffix}"
+    title = f"Held-out {results.quantity}{results.suffix}"
+    axis = REWARD_CHART.axis if results.graded else SHARE_OF_DATA
     note = "With 95 % intervals, side by side where runs were evaluated at the same point. "
     if not same_problems(runs):
         note += (
             "Not all runs were evaluated on the same problems: task or evaluate.prompts differ. "
         )
     note += f"{_reward_warning(runs)} {_missing_runs_note(runs, run_lines)}"
-    return Figure(interval_chart(runs, run_lines, x_ends, title), title, note.strip(), wide=True)
+    chart = interval_chart(runs, run_lines, x_ends, title, axis)
+    return Figure(chart, title, note.strip(), wide=True)
 
 
 def _reward_warning(runs: Sequence[ComparedRun]) -> str:

@@ -1,4 +1,4 @@
-"""Held-out success of several runs, compared only at equal sampling settings."""
+"""Held-out success or reward of several runs, compared only at equal sampling settings."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from counterpoise.config.evaluation_settings import EvaluationSetting, group_by_setting
 from counterpoise.plugins import name_without_location
 from counterpoise.report.compare.compared_runs import ComparedRun
+from counterpoise.report.panels.summary import headline_record
 
 Evaluation = Mapping[str, Any]  # a line of evaluations.jsonl
 
@@ -21,6 +22,11 @@ class HeldoutResults:
     setting: EvaluationSetting
     only_setting: bool  # whether it is the only one on the page, so that no title need name it
     evaluations: tuple[tuple[Evaluation, ...], ...]  # by run; empty: not evaluated at this setting
+    graded: bool = False  # whether mean, low and high of the evaluations are those of rewards
+
+    @property
+    def quantity(self) -> str:
+        return "reward" if self.graded else "success"
 
     @property
     def suffix(self) -> str:
@@ -38,6 +44,7 @@ class HeldoutResults:
 
 def heldout_by_setting(runs: Sequence[ComparedRun]) -> list[HeldoutResults]:
     """Evaluations grouped by sampling setting; the first run's first setting comes first."""
+    graded = any_graded(runs)
     evaluations_by_setting: dict[EvaluationSetting, dict[int, list[Evaluation]]] = {}
     for run_index, run in enumerate(runs):
         sample_config = run.data.config.sample
@@ -47,7 +54,9 @@ def heldout_by_setting(runs: Sequence[ComparedRun]) -> list[HeldoutResults]:
                 sample_config.temperature, sample_config.top_p
             )
             evaluations_by_run = evaluations_by_setting.setdefault(run_setting, {})
-            evaluations_by_run.setdefault(run_index, []).extend(evaluations)
+            evaluations_by_run.setdefault(run_index, []).extend(
+                map(headline_record, evaluations) if graded else evaluations
+            )
     return [
         HeldoutResults(
             setting,
@@ -56,9 +65,15 @@ def heldout_by_setting(runs: Sequence[ComparedRun]) -> list[HeldoutResults]:
                 tuple(sorted(evaluations_by_run.get(run_index, ()), key=itemgetter("iteration")))
                 for run_index in range(len(runs))
             ),
+            graded,
         )
         for setting, evaluations_by_run in evaluations_by_setting.items()
     ]
+
+
+def any_graded(runs: Sequence[ComparedRun]) -> bool:
+    """Whether rewards are graded in any run: then all runs are compared by their mean reward."""
+    return any(run.data.is_graded for run in runs)
 
 
 def same_problems(runs: Sequence[ComparedRun]) -> bool:

@@ -33,13 +33,14 @@ def table_lines(runs: Sequence[ComparedRun]) -> list[TableLine]:
     lines = []
     for results in heldout_by_setting(runs):
         run_indices = range(len(runs))
-        success_label = f"held-out success{results.suffix}"
-        first_cells = [_success_cell(results.first(run_index)) for run_index in run_indices]
+        success_label = f"held-out {results.quantity}{results.suffix}"
+        make_cell = _reward_cell if results.graded else _success_cell
+        first_cells = [make_cell(results.first(run_index)) for run_index in run_indices]
         lines += [
             TableLine(f"{success_label}, first evaluation", first_cells, "and its 95 % interval"),
             TableLine(
                 f"{success_label}, last evaluation",
-                [_success_cell(results.last(run_index)) for run_index in run_indices],
+                [make_cell(results.last(run_index)) for run_index in run_indices],
             ),
             TableLine(
                 "held-out problems",
@@ -48,8 +49,8 @@ def table_lines(runs: Sequence[ComparedRun]) -> list[TableLine]:
         ]
     lines.append(TableLine("iterations", [_iterations_cell(run) for run in runs]))
     lines += [
-        TableLine(label, [make_cell(run) if run.data.metrics else None for run in runs], note)
-        for label, make_cell, note in COUNT_LINES
+        TableLine(label, [count_cell(run) if run.data.metrics else None for run in runs], note)
+        for label, count_cell, note in COUNT_LINES
     ]
     # A line that no run can fill is left out.
     return [line for line in lines if any(line.cells)]
@@ -58,12 +59,22 @@ def table_lines(runs: Sequence[ComparedRun]) -> list[TableLine]:
 def _success_cell(evaluation: Evaluation | None) -> TableCell | None:
     if evaluation is None:
         return None
-    iteration = evaluation["iteration"]
-    moment = f"after iteration {iteration}" if iteration else "before training"
     return TableCell(
         _percent(evaluation["mean"]),
-        (f"{100 * evaluation['low']:.1f} to {_percent(evaluation['high'])}", moment),
+        (f"{100 * evaluation['low']:.1f} to {_percent(evaluation['high'])}", _moment(evaluation)),
     )
+
+
+def _reward_cell(evaluation: Evaluation | None) -> TableCell | None:
+    if evaluation is None:
+        return None
+    interval = f"{evaluation['low']:.3f} to {evaluation['high']:.3f}"
+    return TableCell(f"{evaluation['mean']:.3f}", (interval, _moment(evaluation)))
+
+
+def _moment(evaluation: Evaluation) -> str:
+    iteration = evaluation["iteration"]
+    return f"after iteration {iteration}" if iteration else "before training"
 
 
 def _problems_cell(evaluation: Evaluation | None) -> TableCell | None:

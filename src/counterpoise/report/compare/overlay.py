@@ -35,6 +35,7 @@ X_AXES = {
 }
 SMOOTH_FROM = 24  # with more points the values are drawn faintly and their moving average strongly
 RUN_OFFSET = 4  # pixels between the intervals of two runs
+SHARE_OF_DATA = ValueAxis(".1%", "~%")  # shares, over the range of the data
 FADED_OPACITY = 0.08  # of a run that the reader switched off
 
 
@@ -106,6 +107,7 @@ def interval_chart(
     run_lines: Sequence[RunPoints],
     x_ends: Mapping[str, int],
     title: str,
+    axis: ValueAxis = SHARE_OF_DATA,
     *,
     height: int = 240,
 ) -> alt.LayerChart:
@@ -115,14 +117,16 @@ def interval_chart(
         for run_index, run_points in enumerate(run_lines)
         for point in run_points
     ]
-    y_encoding = y_axis("value", "~%", zero=False)
+    y_encoding = y_axis("value", axis.axis_format, zero=False)
+    number_format = axis.number_format
+    bounds = INTERVAL_EXPRESSION.format(number_format=number_format)
     layers = [_cursor()]
     for run_index, run in enumerate(runs):
         if not run_lines[run_index]:
             continue
         tooltip = [
             alt.Tooltip("where:N", title=" "),
-            alt.Tooltip("value:Q", title=run.name, format=".1%"),
+            alt.Tooltip("value:Q", title=run.name, format=number_format),
             alt.Tooltip("bounds:N", title="95 % interval"),
         ]
         mark_style: dict[str, Any] = {
@@ -133,7 +137,7 @@ def interval_chart(
         run_chart = (
             alt.Chart()
             .transform_filter(f"datum.run === {run_index}")
-            .transform_calculate(where=POSITION_EXPRESSION, bounds=INTERVAL_EXPRESSION)
+            .transform_calculate(where=POSITION_EXPRESSION, bounds=bounds)
         )
         run_line = run_chart.mark_line(strokeWidth=1.5, strokeDash=run.style.dash, **mark_style)
         interval_rule = run_chart.mark_rule(strokeWidth=1.75, **mark_style)
@@ -151,7 +155,9 @@ def interval_chart(
 
 # Vega expressions: the cost at the pointer ("256 rollouts sampled"), and an interval in words.
 POSITION_EXPRESSION = "format(datum.at, ',') + ' ' + costs[along]"
-INTERVAL_EXPRESSION = "format(datum.low, '.1%') + ' to ' + format(datum.high, '.1%')"
+INTERVAL_EXPRESSION = (
+    "format(datum.low, '{number_format}') + ' to ' + format(datum.high, '{number_format}')"
+)
 
 
 def _layer_chart(

@@ -13,7 +13,12 @@ from counterpoise.errors import explain_damage
 from counterpoise.report.charts.render import render
 from counterpoise.report.compare.compared_runs import ComparedRun, join_words, read_compared_runs
 from counterpoise.report.compare.curves import batches_panel, cancellation_panel, learning_panel
-from counterpoise.report.compare.heldout import heldout_by_setting, same_problems, same_reward
+from counterpoise.report.compare.heldout import (
+    any_graded,
+    heldout_by_setting,
+    same_problems,
+    same_reward,
+)
 from counterpoise.report.compare.numbers import table_lines
 from counterpoise.report.compare.options import (
     OptionDifference,
@@ -78,6 +83,7 @@ def summary_panel(runs: Sequence[ComparedRun], differences: Sequence[OptionDiffe
             heldout=heldout_by_setting(runs),
             same_problems=same_problems(runs),
             same_reward=same_reward(runs),
+            graded=any_graded(runs),
             begun=any(run.data.metrics for run in runs),
             lines=table_lines(runs),
         ),

@@ -1,11 +1,13 @@
-"""Panel of the learning curves: success, entropy, response length, gradients."""
+"""Panel of the learning curves: success or reward, entropy, response length, gradients."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import altair as alt
+import numpy as np
 
 from counterpoise.config.evaluation_settings import group_by_setting
 from counterpoise.report.charts.series import (
@@ -20,10 +22,17 @@ from counterpoise.report.charts.series import (
     y_axis,
 )
 from counterpoise.report.panels.panel import Figure, Panel
+from counterpoise.report.panels.summary import headline_record
 from counterpoise.report.run_data import RunData
 
 ROUNDING = 1e-4  # rounding error of float32 log-probabilities
 HELDOUT_STYLES = ("ink", "muted")  # only the first two sampling settings are drawn
+HISTOGRAM_ITERATIONS, HISTOGRAM_BINS = 10, 24
+GRADED_CAPTION = (
+    "Rewards are graded, so their mean is shown. Training rewards are measured on the prompts an "
+    "iteration samples, so they vary with their difficulty; held-out rewards on the same problems "
+    "every time."
+)
 
 
 class MetricChart(NamedTuple):
@@ -36,7 +45,6 @@ class MetricChart(NamedTuple):
 
 
 SMALL_CHARTS = (
-    MetricChart("Mean reward", "reward", "Over all rollouts of the iteration."),
     MetricChart(
         "Mixed groups",
         "mixed_groups",
@@ -45,6 +53,12 @@ SMALL_CHARTS = (
         SHARE_AXIS,
     ),
     MetricChart("Entropy", "entropy", "Mean over the trained tokens, in nats.", ValueAxis(".4f")),
+    MetricChart(
+        "KL from the initial policy",
+        "kl",
+        "Estimated at the sampled tokens, mean per token, in nats.",
+        ValueAxis(".2e", "~e"),
+    ),
     MetricChart(
         "Response length", "response_length", "Mean tokens of a response.", ValueAxis(".1f")
     ),
@@ -99,20 +113,23 @@ def panel(run: RunData) -> Panel | None:
     ]
     return Panel(
         "Learning",
-        "Training success is measured on the prompts an iteration samples, so it varies with "
+        GRADED_CAPTION
+        if run.is_graded
+        else "Training success is measured on the prompts an iteration samples, so it varies with "
         "their difficulty. Held-out success is measured on the same problems every time.",
-        (_success_figure(run), *(figure for figure in small_figures if figure)),
+        (
+            _headline_figure(run),
+            *(figure for figure in (_histogram_figure(run), *small_figures) if figure),
+        ),
     )
 
 
 def is_uninformative(run: RunData, metric: str) -> bool:
-    """Whether a chart of this metric would only repeat another one or show nothing but zeros."""
-    if metric == "reward":
-        return all(record["reward"] == record["success"] for record in run.metrics)
+    """Whether a chart of this metric would show nothing but zeros or rounding errors."""
     # Our own sampler differs from the trainer by rounding only, which is not worth a chart.
     if metric == "sampler_mismatch" and run.config.sample.engine == "native":
         return not any((record.get(metric) or 0) > ROUNDING for record in run.metrics)
-    if metric in ("truncated_share", "capped_share", "added_loss"):
+    if metric in ("truncated_share", "capped_share", "added_loss", "kl"):
         return not any(record.get(metric) for record in run.metrics)
     return False
 
@@ -134,13 +151,17 @@ def _metric_figure(run: RunData, metric_chart: MetricChart) -> Figure | None:
     return Figure(chart, metric_chart.title, note) if chart else None
 
 
-def _success_figure(run: RunData) -> Figure:
-    means, window_width = moving_average([record["success"] for record in run.metrics])
+def _headline_figure(run: RunData) -> Figure:
+    """Success over iterations; of graded rewards, their mean."""
+    metric, number_format = ("reward", ".3f") if run.is_graded else ("success", ".1%")
+    means, window_width = moving_average([record[metric] for record in run.metrics])
     records = [
-        {"iteration": record["iteration"], "success": record["success"], "smoothed": mean}
+        {"iteration": record["iteration"], metric: record[metric], "smoothed": mean}
         for record, mean in zip(run.metrics, means, strict=True)
     ]
-    x_encoding, y_encoding = x_axis(run.last_iteration), y_axis("success", "%", (0.0, 1.0))
+    x_encoding = x_axis(run.last_iteration)
+    y_encoding = y_axis(metric, zero=False) if run.is_graded else y_axis(metric, "%", (0.0, 1.0))
+    last_mean = f"{means[-1]:.3f}" if run.is_graded else f"{100 * means[-1]:.0f} percent"
     chart = iteration_chart(
         [
             base_chart(records)
@@ -151,15 +172,15 @@ def _success_figure(run: RunData) -> Figure:
             .encode(x=x_encoding, y="smoothed:Q"),
         ],
         records,
-        [("success", "training", ".1%"), ("smoothed", "smoothed", ".1%")],
+        [(metric, "training", number_format), ("smoothed", "smoothed", number_format)],
         run.last_iteration,
-        f"Success over iterations; training success ends at {100 * means[-1]:.0f} percent",
+        f"{metric.capitalize()} over iterations; training {metric} ends at {last_mean}",
         above=[
             layer
             for style, (_, evaluations) in zip(
                 HELDOUT_STYLES, _evaluations_by_setting(run), strict=False
             )
-            for layer in _heldout_layers(evaluations, x_encoding, style)
+            for layer in _heldout_layers(evaluations, x_encoding, style, number_format)
         ],
         height=240,
     )
@@ -168,20 +189,85 @@ def _success_figure(run: RunData) -> Figure:
         HELDOUT_STYLES, _evaluations_by_setting(run), strict=False
     ):
         keys.append((style, f"held-out{setting_suffix}, with 95 % interval"))
-    return Figure(chart, "Success", keys=tuple(keys), wide=True)
+    title = "Mean reward" if run.is_graded else "Success"
+    return Figure(chart, title, keys=tuple(keys), wide=True)
 
 
-def _evaluations_by_setting(run: RunData) -> list[tuple[str, list[Mapping[str, Any]]]]:
+def _histogram_figure(run: RunData) -> Figure | None:
+    """The rewards of the first and the last iterations; None if they are not graded or stored."""
+    if not run.is_graded:
+        return None
+    iterations = [record["iteration"] for record in run.metrics]
+    count = min(HISTOGRAM_ITERATIONS, max(1, len(iterations) // 2))
+    rewards_first, rewards_last = (
+        [
+            rollout.reward
+            for iteration in chosen_iterations
+            for rollout in run.rollouts(iteration)
+            if math.isfinite(rollout.reward)
+        ]
+        for chosen_iterations in (iterations[:count], iterations[-count:])
+    )
+    if not rewards_first or not rewards_last:
+        return None
+    records = histogram_records({"muted": rewards_first, "series": rewards_last})
+    chart = alt.LayerChart(
+        layer=[
+            base_chart([record for record in records if record["style"] == style])
+            .mark_line(style=style, interpolate="step-after", strokeWidth=2)
+            .encode(
+                x=alt.X("start:Q", title=None, scale=alt.Scale(zero=False, nice=False)),
+                y=y_axis("share", "~%"),
+                tooltip=make_tooltips(
+                    [("start", "from", ".3~f"), ("end", "to", ".3~f"), ("share", "share", ".1%")]
+                ),
+            )
+            for style in ("muted", "series")
+        ],
+        width="container",
+        height=132,
+        autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
+        description=f"Histogram of rewards, {len(rewards_first)} and {len(rewards_last)} rollouts",
+    )
+    span = "iteration" if count == 1 else f"{count} iterations"
+    keys = (("muted", f"first {span}"), ("series", f"last {span}"))
+    note = "Share of the rollouts whose reward falls into each of the intervals."
+    return Figure(chart, "Rewards", note, keys=keys)
+
+
+def histogram_records(rewards_by_style: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
+    """The share of rewards in each of equal intervals, which all styles share.
+
+    A last record with share 0 ends the line of a step chart.
+    """
+    all_rewards = np.concatenate([np.asarray(rewards) for rewards in rewards_by_style.values()])
+    edges = np.histogram_bin_edges(all_rewards, bins=HISTOGRAM_BINS)
+    records: list[dict[str, Any]] = []
+    for style, rewards in rewards_by_style.items():
+        counts, _ = np.histogram(np.asarray(rewards), bins=edges)
+        shares = [*(counts / len(rewards)).tolist(), 0.0]
+        ends = [*edges[1:].tolist(), float(edges[-1])]
+        records += [
+            {"style": style, "start": start, "end": end, "share": share}
+            for start, end, share in zip(edges.tolist(), ends, shares, strict=True)
+        ]
+    return records
+
+
+def _evaluations_by_setting(run: RunData) -> list[tuple[str, Sequence[Mapping[str, Any]]]]:
     """(end of a title, evaluations) of each sampling setting; " at 0.6/0.95", or "" if only one."""
     evaluations_by_setting = group_by_setting(run.evaluations)
     return [
-        (f" at {setting}" if len(evaluations_by_setting) > 1 else "", evaluations)
+        (
+            f" at {setting}" if len(evaluations_by_setting) > 1 else "",
+            [headline_record(each) for each in evaluations] if run.is_graded else evaluations,
+        )
         for setting, evaluations in evaluations_by_setting.items()
     ]
 
 
 def _heldout_layers(
-    evaluations: list[Mapping[str, Any]], x_encoding: alt.X, style: str
+    evaluations: Sequence[Mapping[str, Any]], x_encoding: alt.X, style: str, number_format: str
 ) -> list[alt.Chart]:
     records = [
         {field_name: evaluation[field_name] for field_name in ("iteration", "mean", "low", "high")}
@@ -190,9 +276,9 @@ def _heldout_layers(
     tooltip = make_tooltips(
         [
             ("iteration", "after iteration", "d"),
-            ("mean", "held-out", ".1%"),
-            ("low", "95 % from", ".1%"),
-            ("high", "to", ".1%"),
+            ("mean", "held-out", number_format),
+            ("low", "95 % from", number_format),
+            ("high", "to", number_format),
         ]
     )
     interval_rule = base_chart(records).mark_rule(style=style, strokeWidth=1.5)

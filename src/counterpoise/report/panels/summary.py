@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from operator import itemgetter
+from typing import Any
 
 from counterpoise.config.evaluation_settings import EvaluationSetting, group_by_setting
 from counterpoise.plugins import display_name, is_plugin
@@ -17,8 +19,9 @@ HELDOUT_FIELDS = ("iteration", "mean", "low", "high", "prompts", "samples")
 
 
 def panel(run: RunData) -> Panel:
+    evaluations = [headline_record(each) if run.is_graded else each for each in run.heldout]
     heldout_records = [
-        {field_name: record[field_name] for field_name in HELDOUT_FIELDS} for record in run.heldout
+        {field_name: record[field_name] for field_name in HELDOUT_FIELDS} for record in evaluations
     ]
     ordered_evaluations = sorted(heldout_records, key=itemgetter("iteration"))
     reward_name = run.config.verify.name
@@ -34,10 +37,24 @@ def panel(run: RunData) -> Panel:
             setting=_describe_setting(run),
             before=ordered_evaluations[0] if ordered_evaluations else None,
             after=ordered_evaluations[-1] if len(ordered_evaluations) > 1 else None,
+            graded=run.is_graded,
             facts=list_facts(run) if run.metrics else [],
         ),
         assets=("summary.css",),
     )
+
+
+def headline_record(evaluation: Mapping[str, Any]) -> dict[str, Any]:
+    """An evaluation whose mean, low and high are those of the reward, for graded runs.
+
+    Rewards that are all 0 or 1 keep the interval of the success. Older versions stored no interval
+    of graded rewards: then it is just the mean.
+    """
+    reward = evaluation.get("reward")
+    if reward is None or (reward == evaluation["mean"] and "reward_low" not in evaluation):
+        return dict(evaluation)
+    low, high = (evaluation.get(bound, reward) for bound in ("reward_low", "reward_high"))
+    return {**evaluation, "mean": reward, "low": low, "high": high}
 
 
 def _describe_setting(run: RunData) -> str:

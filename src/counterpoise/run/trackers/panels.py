@@ -31,7 +31,8 @@ PANEL_FIELDS = {
     ),
     "update": (
         "steps", "skipped_steps", "loss", "grad_norm", "clipped_share", "capped_share",
-        "added_loss", "chosen_share", "entropy", "old_logprob", "mean_ratio", "sampler_*",
+        "added_loss", "chosen_share", "entropy", "old_logprob", "mean_ratio", "kl", "lr",
+        "sampler_*",
     ),
     "monitor": METRIC_NAMES,
     "time": ("*_seconds", "*_per_second"),

@@ -189,7 +189,7 @@ class CapturedPasses:
     ) -> PassOutputs:
         """Work to capture: loss and gradients, written to fixed tensors."""
         packing, attend = _packed_tensors(size, inputs)
-        vectors = {name: inputs[name] for name in TOKEN_VECTORS}
+        vectors = {name: inputs[name] for name in TOKEN_VECTORS if name in inputs}
         tensors = PassTensors(packing, attend, num_rows=size.rows, **vectors)
         outputs, loss, logprobs = compute_loss(policy, tensors, config, temperature)
         *gradients, logprob_gradient = torch.autograd.grad(loss, [*self._trained, logprobs])
@@ -198,8 +198,10 @@ class CapturedPasses:
         return outputs
 
 
-# Fields of `PassTensors` that are copied in before every replay.
-TOKEN_VECTORS = ("row_M", "old_M", "unscored_M", "sampled_M", "advantages_M", "coefficients_M")
+# Fields of `PassTensors` that are copied in before every replay; the last only with a KL.
+TOKEN_VECTORS = (
+    "row_M", "old_M", "unscored_M", "sampled_M", "advantages_M", "coefficients_M", "reference_M",
+)  # fmt: skip
 
 
 def _without_gradients(
@@ -244,9 +246,11 @@ def _packed_tensors(size: PassSize, inputs: NamedTensors) -> tuple[Packing, Pack
 
 def _capture_key(config: UpdateConfig, temperature: float) -> Hashable:
     """Everything besides its rows that a captured pass depends on."""
-    surrogate = config.surrogate, config.clip_low, config.clip_high
-    importance = config.importance, config.importance_cap
-    return surrogate, importance, temperature, torch.are_deterministic_algorithms_enabled()
+    surrogate = config.surrogate, config.clip_low, config.clip_high, config.clip_dual
+    importance = config.importance, config.importance_cap, config.importance_mode
+    penalties = config.kl_in_loss, config.kl, config.kl_estimator, config.entropy_bonus
+    repeatable = torch.are_deterministic_algorithms_enabled()
+    return surrogate, importance, penalties, temperature, repeatable
 
 
 def choose_passes(config: UpdateConfig) -> Passes:

@@ -22,11 +22,11 @@ from counterpoise.config import CreditConfig, RunConfig, UpdateConfig
 from counterpoise.credit.assign import parse_settings
 from counterpoise.credit.view import CreditView, PolicyReader
 from counterpoise.model.load import Policy
-from counterpoise.model.scoring import ForwardOutputs, score_logprobs
-from counterpoise.model.swapped_weights import forward_with_weights
+from counterpoise.model.scoring import score_logprobs
 from counterpoise.plugins import is_plugin
 from counterpoise.seeds import rng_for
 from counterpoise.types import Floats, Row
+from counterpoise.update.reference import copy_weights, score_reference
 from counterpoise.update.rules.rule import RuleEffect, StepRule
 from counterpoise.update.surrogates import SurrogateInputs
 from counterpoise.variants import STEP_RULES, SURROGATES
@@ -85,24 +85,16 @@ class OptimizerStepView(CreditView):
             num_rows=len(lengths),
             clip_low=self.update.clip_low,
             clip_high=self.update.clip_high,
+            clip_dual=self.update.clip_dual,
         )
         is_clipped: np.ndarray = SURROGATES.load(self.update.surrogate)(inputs).clipped.numpy()
         return is_clipped
 
     def reference_logprobs(self) -> list[Floats]:
         """Per row [T]: log-probabilities by the weights at the start of the run."""
-        reader, initial_weights = self._reader, self.reference_weights
+        initial_weights = self.reference_weights
         assert initial_weights is not None, f"kept for rules whose {REFERENCE_SETTING} is above 0"
-
-        def forward_initial(
-            policy: Policy, rows: Sequence[Row], temperature: float
-        ) -> ForwardOutputs:
-            with torch.no_grad():
-                return forward_with_weights(policy, initial_weights, rows, temperature)
-
-        return score_logprobs(
-            reader.policy, self.rows, reader.temperature, reader.micro_batch, forward_initial
-        )
+        return score_reference(self._reader, initial_weights, self.rows)
 
     def rng(self, purpose: str) -> np.random.Generator:
         """A generator for a random choice in this step, the same in a resumed run."""
@@ -164,9 +156,7 @@ def reads_initial_weights(options: CreditConfig) -> bool:
 
 def copy_initial_weights(policy: Policy, options: CreditConfig) -> dict[str, Tensor] | None:
     """A copy of the current weights if the rule needs those at the start of the run, else None."""
-    if not reads_initial_weights(options):
-        return None
-    return {name: parameter.detach().clone() for name, parameter in policy.model.named_parameters()}
+    return copy_weights(policy) if reads_initial_weights(options) else None
 
 
 def off(step: OptimizerStepView) -> RuleEffect:

@@ -1,0 +1,236 @@
+"""How a user's reward function is called, recognised by the names of its parameters.
+
+    score(responses, answers)                           lists: one call for all responses
+    score(prompts, completions, completion_ids, **kw)   TRL's: the same, everything by keyword
+    score(data_source, solution_str, ground_truth)      verl's: one call for each response
+    score(completion, answer)                           a function of one sample: the same
+
+`solution_str` makes a function verl's; `completions` or `completion_ids`, or nothing but **kwargs,
+makes it TRL's. `completion`, `sample`, or a response annotated `str` stands for one sample. All
+others get lists. In that last form a function with exactly two required parameters gets responses
+and answers by position, whatever they are called, unless `prompts` or `prompt` is one of them or
+`answers` comes first; a parameter with a default keeps it, unless it is a name of ROLES.
+
+Any other name is a column of the problems. In the other three forms a parameter with a default gets
+the column of its name where the problems have it, and **kwargs of TRL's form gets all columns.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from inspect import Parameter, formatannotation
+
+from counterpoise import plugins
+from counterpoise.errors import PoiseError
+from counterpoise.types import ALL_COLUMNS
+
+RESPONSES, ANSWERS, PROMPTS = "responses", "answers", "prompts"
+ROLES = {
+    "responses": RESPONSES, "response": RESPONSES, "completions": RESPONSES,
+    "answers": ANSWERS, "answer": ANSWERS, "prompts": PROMPTS, "prompt": PROMPTS,
+}  # fmt: skip
+POSITIONAL_ROLES = (RESPONSES, ANSWERS)
+# A function with one of these parameters expects everything by keyword.
+KEYWORD_ONLY_NAMES = ("prompts", "prompt")
+
+# What a function gets that is neither a role nor a column.
+TOKEN_IDS, SAMPLE, MESSAGES = "completion_ids", "sample", "messages"
+SOLUTION, GROUND_TRUTH = "solution", "ground_truth"
+DATA_SOURCE, EXTRA_INFO = "data_source", "extra_info"
+TRAINER_STATE, LOG_EXTRA, LOG_METRIC = "trainer_state", "log_extra", "log_metric"
+
+LISTS, TRL, VERL, ONE_SAMPLE = "lists", "trl", "verl", "one sample"
+STYLE_PHRASES = {
+    LISTS: "lists of responses, called once for each batch",
+    TRL: "TRL's signature, called once for each batch",
+    VERL: "verl's compute_score, called once for each response",
+    ONE_SAMPLE: "a function of one sample, called once for each response",
+}
+_REFERENCES = {
+    "answer": ANSWERS, "answers": ANSWERS, SOLUTION: SOLUTION, GROUND_TRUTH: GROUND_TRUTH,
+}  # fmt: skip
+SOURCES: Mapping[str, Mapping[str, str]] = {
+    LISTS: ROLES,
+    TRL: {
+        **ROLES, **_REFERENCES, TOKEN_IDS: TOKEN_IDS,
+        TRAINER_STATE: TRAINER_STATE, LOG_EXTRA: LOG_EXTRA, LOG_METRIC: LOG_METRIC,
+    },
+    VERL: {
+        "solution_str": RESPONSES, GROUND_TRUTH: GROUND_TRUTH, DATA_SOURCE: DATA_SOURCE,
+        EXTRA_INFO: EXTRA_INFO,
+    },
+    ONE_SAMPLE: {
+        "completion": RESPONSES, "response": RESPONSES, "prompt": PROMPTS, "problem": PROMPTS,
+        **_REFERENCES, TOKEN_IDS: TOKEN_IDS, SAMPLE: SAMPLE, MESSAGES: MESSAGES,
+        TRAINER_STATE: TRAINER_STATE,
+    },
+}  # fmt: skip
+# Sources that are a column where the problems have it, and something else where they do not.
+COLUMN_FIRST = (SOLUTION, GROUND_TRUTH, DATA_SOURCE, EXTRA_INFO, SAMPLE)
+EXAMPLE = "def {name}(completion, answer): return float(answer in completion)"
+
+
+@dataclass(frozen=True, slots=True)
+class RewardArguments:
+    """How a reward function is called.
+
+    Example:
+        def score(completions, tests): ...
+        RewardArguments((), {"completions": "responses", "tests": "tests"}, style="trl")
+    """
+
+    # The function's names for responses and answers; (): all arguments are passed by keyword.
+    positional: tuple[str, ...] = POSITIONAL_ROLES
+    # parameter -> a source of SOURCES, or a column of the problems
+    keywords: Mapping[str, str] = field(default_factory=dict)
+    style: str = LISTS
+    optional: tuple[str, ...] = ()  # keywords that are left out where they are not available
+    takes_everything: bool = False  # has **kwargs
+    as_messages: bool | None = None  # by the annotation of completions; None: as the problems are
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the problems that the function needs, or may use (ALL_COLUMNS)."""
+        known_sources = SOURCES[self.style].values()
+        needed = [
+            source
+            for name, source in self.keywords.items()
+            if source not in known_sources and name not in self.optional
+        ]
+        may_use_others = self.style != LISTS and (
+            self.takes_everything
+            or any(source in COLUMN_FIRST for source in self.keywords.values())
+            or any(self.keywords[name] not in known_sources for name in self.optional)
+        )
+        return (*needed, ALL_COLUMNS) if may_use_others else tuple(needed)
+
+
+def reward_arguments(name: str) -> RewardArguments:
+    """How to call the function `name`, from its signature; an error if that is impossible."""
+    function = plugins.load_plugin(name)
+    parameters = list(function.signature.parameters.values())
+    style = recognise_style(parameters)
+    arguments = (
+        _list_arguments(parameters) if style == LISTS else _keyword_arguments(parameters, style)
+    )
+    receives_responses = arguments.takes_everything and style == TRL
+    if not receives_responses and not _takes_responses(arguments):
+        raise PoiseError(
+            f"{function.path}: {function.name}({', '.join(function.signature.parameters)}) has no "
+            "parameter for the responses: call one of them `responses`, or `completion` for one at "
+            f"a time, as in {EXAMPLE.format(name=function.name)}"
+        )
+    required = {
+        name: source
+        for name, source in arguments.keywords.items()
+        if name not in arguments.optional
+    }
+    try:
+        function.check_arguments(*arguments.positional, **required)
+    except PoiseError as fault:
+        raise PoiseError(f"{fault}; this works: {EXAMPLE.format(name=function.name)}") from fault
+    return arguments
+
+
+def describe_reward(name: str) -> str:
+    """One line for the start of a run: how the function is called.
+
+    Example:
+        "reward mine.py:accuracy: TRL's signature, called once for each batch"
+    """
+    style = reward_arguments(name).style
+    return f"reward {plugins.display_name(name)}: {STYLE_PHRASES[style]}"
+
+
+def recognise_style(parameters: Sequence[Parameter]) -> str:
+    """LISTS, TRL, VERL or ONE_SAMPLE."""
+    names = {parameter.name for parameter in parameters}
+    if "solution_str" in names:
+        return VERL
+    if "responses" in names:
+        return LISTS
+    if names & {"completion", SAMPLE}:
+        return ONE_SAMPLE
+    if names & {"completions", TOKEN_IDS}:
+        return TRL
+    positional = _positional_names(parameters)
+    response_names = positional[:1] or ("response",)
+    if any(p.name in response_names and _annotation(p) == "str" for p in parameters):
+        return ONE_SAMPLE
+    has_keywords = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    if has_keywords and not positional and "response" not in names:
+        return TRL
+    return LISTS
+
+
+def _list_arguments(parameters: Sequence[Parameter]) -> RewardArguments:
+    positional = _positional_names(parameters)
+    keywords = {
+        parameter.name: ROLES.get(parameter.name, parameter.name)
+        for parameter in parameters
+        if parameter.name not in positional and (parameter.name in ROLES or _is_required(parameter))
+    }
+    return RewardArguments(positional, keywords)
+
+
+def _keyword_arguments(parameters: Sequence[Parameter], style: str) -> RewardArguments:
+    named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    sources = dict(SOURCES[style])
+    if style == ONE_SAMPLE:
+        # score(text: str, gold: str) names neither: the positions say which is which.
+        sources |= dict(zip(_positional_names(named), POSITIONAL_ROLES, strict=False))
+    completions = next((p for p in named if p.name == "completions"), None)
+    return RewardArguments(
+        (),
+        {parameter.name: sources.get(parameter.name, parameter.name) for parameter in named},
+        style,
+        optional=tuple(parameter.name for parameter in named if not _is_required(parameter)),
+        takes_everything=any(p.kind is p.VAR_KEYWORD for p in parameters),
+        as_messages=_wants_messages(completions) if completions else None,
+    )
+
+
+def _takes_responses(arguments: RewardArguments) -> bool:
+    # A function of TRL's may judge tokens, and one of a sample the whole sample.
+    carriers = {RESPONSES, TOKEN_IDS, SAMPLE} if arguments.style != LISTS else {RESPONSES}
+    return bool(arguments.positional) or bool(carriers & set(arguments.keywords.values()))
+
+
+def _positional_names(parameters: Sequence[Parameter]) -> tuple[str, ...]:
+    """The names of the responses and answers parameters if both are positional; otherwise ()."""
+    required = [parameter.name for parameter in parameters if _is_required(parameter)]
+    if any(p.kind is p.KEYWORD_ONLY and _is_required(p) for p in parameters):
+        return ()
+    # *args takes whatever is missing of the two; such arguments have no name but ours.
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        required += POSITIONAL_ROLES[len(required) :]
+    if len(required) != len(POSITIONAL_ROLES):
+        return ()
+    if any(name in (*KEYWORD_ONLY_NAMES, "completion", SAMPLE) for name in required):
+        return ()
+    # A name without a role takes the role of its position; score(answers, responses) does not fit.
+    roles = [ROLES.get(name, role) for name, role in zip(required, POSITIONAL_ROLES, strict=True)]
+    return tuple(required) if roles == list(POSITIONAL_ROLES) else ()
+
+
+def _is_required(parameter: Parameter) -> bool:
+    starred = (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    return parameter.default is parameter.empty and parameter.kind not in starred
+
+
+def _annotation(parameter: Parameter) -> str:
+    """The annotation as text, also where `from __future__ import annotations` made it one."""
+    annotation = parameter.annotation
+    if annotation is parameter.empty:
+        return ""
+    return annotation.strip("'\"") if isinstance(annotation, str) else formatannotation(annotation)
+
+
+def _wants_messages(completions: Parameter) -> bool | None:
+    """Whether `completions` is annotated as lists of messages or of texts; None if as neither."""
+    annotation = _annotation(completions).lower().replace("typing.", "")
+    if re.match(r"(list|sequence)\[(list|sequence|dict)", annotation):
+        return True
+    return False if re.match(r"(list|sequence)\[str\]", annotation) else None

@@ -1,0 +1,54 @@
+"""TRL's own reward functions, unchanged, as verifiers of a run."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from counterpoise.types import Prompt
+from counterpoise.variants import VERIFIERS
+from counterpoise.verify.reward_signatures import describe_reward
+from counterpoise.verify.scores import ScoringContext, score_responses
+
+pytest.importorskip("trl")
+
+
+def test_accuracy_reward_runs_unchanged() -> None:
+    name = "trl.rewards:accuracy_reward"
+    assert describe_reward(name).endswith(
+        "accuracy_reward: TRL's signature, called once for each batch"
+    )
+    prompts = [
+        Prompt("1", "?", "x", columns={"solution": r"\frac{1}{3}"}),
+        Prompt("2", "?", "x", columns={"solution": r"\frac{1}{3}"}),
+        Prompt("3", "?", "12", solution="3 * 4 = 12\nThe answer is \\boxed{12}."),
+        Prompt("4", "?", "12", columns={"solution": ""}),
+    ]
+    responses = [r"\boxed{\frac{1}{3}}", r"\boxed{\frac{1}{2}}", r"\boxed{12}", r"\boxed{12}"]
+    scores = score_responses(VERIFIERS.load(name)(5.0, 2), responses, prompts)
+    assert scores.rewards[:3] == [1.0, 0.0, 1.0]
+    assert math.isnan(scores.rewards[3])  # nothing to parse in its solution: None
+    assert [len(logged) for logged in scores.logged] == [3] * 4
+    assert not scores.graded
+
+
+def test_a_format_reward() -> None:
+    name = "trl.rewards:think_format_reward"
+    verifier = VERIFIERS.load(name)(5.0, 2)
+    texts = ["<think>\nso\n</think>\n4", "4"]
+    assert score_responses(verifier, texts, [Prompt("1", "?", "4")] * 2).rewards == [1.0, 0.0]
+
+
+def test_a_penalty_that_a_function_of_trl_makes(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from trl.rewards import get_soft_overlong_punishment\n"
+        "overlong = get_soft_overlong_punishment(max_completion_len=10, soft_punish_cache=4)\n"
+    )
+    context = ScoringContext(token_ids=[[1] * 5, [1] * 8, [1] * 12])
+    verifier = VERIFIERS.load(f"{path}:overlong")(5.0, 2)
+    scores = score_responses(verifier, ["a"] * 3, [Prompt("1", "?", "4")] * 3, context)
+    assert scores.rewards == [0.0, -0.5, -1.0]
+    assert scores.graded
