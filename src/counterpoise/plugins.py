@@ -154,6 +154,13 @@ def load_plugin(name: str) -> PluginFunction:
     return _load_plugin(plugin._replace(source=source))
 
 
+def load_object(name: str) -> Any:
+    """What a plugin's name stands for, such as a class, without a wrapper around its exceptions."""
+    plugin = parse_plugin_name(name)
+    source = str(Path(plugin.source).absolute()) if _is_file(plugin.source) else plugin.source
+    return vars(_load_module(source, plugin.digest)).get(plugin.function)
+
+
 @cache
 def _load_plugin(plugin: PluginName) -> PluginFunction:
     path, module = _source_path(plugin.source), _load_module(plugin.source, plugin.digest)

@@ -110,6 +110,8 @@ class Response:
     text: str  # decoded without special tokens; of an episode, policy and environment
     finished: bool  # False: cut off at the length limit
     turns: tuple[Turn, ...] = ()  # of an episode; empty without an environment
+    reward: float | None = None  # of the environment; None: the verifier scores the response
+    prompt_tokens: Ints | None = None  # of the environment's first message; None: the problem's
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -24,7 +24,11 @@ TASKS = Registry(
 )
 
 # A class (turns) with `action`, `feedback` and `ask`: answers a response, for another turn
-ENVIRONMENTS = Registry("environment", {"tries": "counterpoise.task.environment:TriesEnvironment"})
+ENVIRONMENTS = Registry(
+    "environment",
+    {"tries": "counterpoise.task.environment:TriesEnvironment"},
+    plugin_loader="counterpoise.task.plugin_environment:load_environment",
+)
 
 # How a problem is put to a model; "auto": its chat template where it has one, else "boxed"
 PROMPT_TEMPLATES = ("auto", "chat", "chat-boxed", "boxed", "qwen-math")
@@ -100,6 +104,7 @@ TOKEN_WEIGHTS = Registry(
         "rlsd": "counterpoise.credit.hindsight:rlsd",
         "serl": "counterpoise.credit.hindsight:serl",
     },
+    plugin_loader="counterpoise.credit.plugin_weights:PluginWeights",
 )
 
 # -- batch ---------------------------------------------------------------------------------------
@@ -218,6 +223,7 @@ STEP_RULES = Registry(
         "kl_cov": "counterpoise.update.rules.kl_cov:rule",
         "sdpg": "counterpoise.update.rules.sdpg:rule",
     },
+    plugin_loader="counterpoise.update.rules.plugin_rule:PluginRule",
 )
 
 # Options whose values only their stage can judge: check(config) raises where they are wrong

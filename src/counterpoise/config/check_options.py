@@ -7,6 +7,7 @@ import math
 from counterpoise.config import RunConfig
 from counterpoise.config.evaluation_settings import parse_settings
 from counterpoise.errors import PoiseError, format_count, unknown_name
+from counterpoise.plugins import display_name, is_plugin
 from counterpoise.variants import STAGE_CHECKS, TRACKERS
 
 LARGEST_FLOAT32 = 3.4e38
@@ -75,7 +76,8 @@ def _check_steps(config: RunConfig) -> str:
 
 
 def _check_credit(config: RunConfig) -> str:
-    if config.credit.settings:
+    # Plugins are checked when a run begins: a stored run must be readable without their files.
+    if config.credit.settings and not is_plugin(config.credit.weights):
         STAGE_CHECKS.load("credit.settings")(config)
     return ""
 
@@ -211,14 +213,14 @@ def _check_trajectory(config: RunConfig) -> str:
 def _check_rule(config: RunConfig) -> str:
     """Some rules replace the clip, or contradict another option."""
     rule, update = config.credit.rule, config.update
-    if rule != "off" or config.credit.rule_settings:
+    if (rule != "off" or config.credit.rule_settings) and not is_plugin(rule):
         STAGE_CHECKS.load("credit.rule")(config)
     if rule == "kl_cov" and update.surrogate != "unclipped":
         return "credit.rule=kl_cov replaces the clip: set update.surrogate=unclipped"
-    if rule == "clip_cov" and update.trajectory != "off":
+    if (rule == "clip_cov" or is_plugin(rule)) and update.trajectory != "off":
         return (
-            "credit.rule=clip_cov excludes tokens, after which a group no longer cancels: "
-            "set update.trajectory=off"
+            f"credit.rule={display_name(rule)} excludes tokens, after which a group no longer "
+            "cancels: set update.trajectory=off"
         )
     return ""
 
@@ -229,7 +231,11 @@ def _check_environment(config: RunConfig) -> str:
     if environment == "none":
         remedy = "needs the replies of an environment: set task.environment=tries"
         return f"credit.weights=serl {remedy}" if weights == "serl" else ""
-    setting = f"task.environment={environment}"
+    setting = f"task.environment={display_name(environment)}"
+    if weights == "serl" and is_plugin(environment):
+        return (
+            f"credit.weights=serl needs marked actions: set task.environment=tries, not {setting}"
+        )
     if weights in ("grail", "oar_g", "oar_p"):
         return f"credit.weights={weights} needs single responses: unset {setting}"
     if config.sample.engine != "native":

@@ -147,8 +147,9 @@ class TaskConfig:
     environment: str = option(
         "none",
         "environment that replies to a response: 'tries' says whether a wrong answer was too high "
-        "or too low and asks again. The policy reads its replies but is not trained on them",
-        choices=("none", *ENVIRONMENTS),
+        "or too low and asks again. The policy reads its replies but is not trained on them. Your "
+        "own class can be given as FILE.py:CLASS or MODULE:CLASS (docs/guide/extending.md)",
+        choices=("none", *ENVIRONMENTS.choices),
     )
     turns: int = option(2, "with an environment: maximum number of turns in an episode", at_least=2)
 
@@ -234,7 +235,10 @@ class CreditConfig:
         choices=tuple(ADVANTAGES),
     )
     weights: str = option(
-        "uniform", "method that weights tokens within a response", choices=tuple(TOKEN_WEIGHTS)
+        "uniform",
+        "method that weights tokens within a response; your own function can be given as "
+        "FILE.py:FUNCTION or MODULE:FUNCTION (docs/guide/extending.md)",
+        choices=TOKEN_WEIGHTS.choices,
     )
     settings: list[str] = option(
         [],
@@ -248,8 +252,10 @@ class CreditConfig:
     )
     rule: str = option(
         "off",
-        "rule of an optimizer step that excludes some of its tokens or adds a term to its loss",
-        choices=tuple(STEP_RULES),
+        "rule of an optimizer step that excludes some of its tokens or adds a term to its loss; "
+        "your own function can be given as FILE.py:FUNCTION or MODULE:FUNCTION "
+        "(docs/guide/extending.md)",
+        choices=STEP_RULES.choices,
     )
     rule_settings: list[str] = option(
         [],

@@ -18,6 +18,7 @@ from counterpoise.config import RunConfig
 from counterpoise.credit.reward_mixtures import RewardMixture
 from counterpoise.credit.view import CreditView, PolicyReader
 from counterpoise.errors import PoiseError, unknown_name
+from counterpoise.plugins import display_name
 from counterpoise.types import Floats, Group, Row
 from counterpoise.variants import ADVANTAGES, TOKEN_WEIGHTS
 
@@ -104,10 +105,9 @@ def parse_settings(
             raise PoiseError(f"{option}: '{setting}' is not name=value")
         if setting_name not in defaults:
             if not defaults:
-                raise PoiseError(f"{option}: '{name}' has no settings")
-            raise PoiseError(
-                f"{option}: {unknown_name(f'setting of {name}', setting_name, defaults)}"
-            )
+                raise PoiseError(f"{option}: '{display_name(name)}' has no settings")
+            kind = f"setting of {display_name(name)}"
+            raise PoiseError(f"{option}: {unknown_name(kind, setting_name, defaults)}")
         value_type = type(defaults[setting_name])
         try:
             parsed[setting_name] = (

@@ -21,6 +21,7 @@ from typing import Any
 
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
+from counterpoise.plugins import PLUGIN_CHOICE, is_plugin
 
 PASSED_ON, HANDLED_HERE, NO_EFFECT, NOT_WRITTEN = "to", "ours", "idle", "lacks"
 
@@ -40,6 +41,8 @@ class OptionSupport:
     reason: str = ""  # why other values are refused, or what happens to the option
 
     def honours(self, value: Any) -> bool:
+        if PLUGIN_CHOICE in self.honoured_values and isinstance(value, str) and is_plugin(value):
+            return True
         return not self.honoured_values or value in self.honoured_values
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from counterpoise.config import SampleConfig
 from counterpoise.errors import PoiseError
 from counterpoise.sample.collect import SamplerBinding
-from counterpoise.sample.episodes import sample_responses
+from counterpoise.sample.episodes import sample_responses, score_episodes
 from counterpoise.seeds import seed_for
 from counterpoise.statistics.prompt_intervals import (
     IntervalEstimate,
@@ -31,7 +31,7 @@ from counterpoise.statistics.prompt_intervals import (
     share_estimate,
 )
 from counterpoise.types import Prompt
-from counterpoise.verify.scores import NO_CONTEXT, ScoringContext, Verifier, score_responses
+from counterpoise.verify.scores import NO_CONTEXT, ScoringContext, Verifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +134,11 @@ def evaluate_policy(
     responses = sample_responses(
         sampler.policy, encoded_prompts, seeds_PG, config, sampler.sample, sampler.episodes
     )
-    response_texts = [response.text for group in responses for response in group]
-    token_ids = [response.tokens.tolist() for group in responses for response in group]
-    scores = score_responses(
+    scores = score_episodes(
         verifier,
-        response_texts,
+        [response for group in responses for response in group],
         [prompt for prompt in prompts for _ in range(samples)],
-        replace(context, token_ids=token_ids),
+        context,
     )
     rewards_PG = np.array(scores.rewards).reshape(len(prompts), samples)
     return summarize_rewards(rewards_PG, graded=scores.graded)

@@ -1,5 +1,8 @@
 """Try the user's plugins before a run: `poise train` loads them, --dry-run also calls them.
 
+Token weights and rules of a step are called on a few invented rollouts even without --dry-run:
+otherwise a mistake in them would show only after the model is loaded and has sampled.
+
 A reward function is called on the task's first problems, with a boxed correct answer and with an
 empty response, unless the problems would have to be downloaded. This finds missing columns. A
 composer gets invented rows in the sizes of the run, with rollouts if the engine provides them.
@@ -11,15 +14,21 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from textwrap import shorten
+from typing import Any
 
 import numpy as np
 
 from counterpoise.batch.compose import compose
 from counterpoise.config import RunConfig
+from counterpoise.credit.assign import check_settings, parse_settings
+from counterpoise.credit.plugin_weights import TokenFunction
+from counterpoise.errors import PoiseError
 from counterpoise.plugins import display_name, is_plugin
 from counterpoise.task.load import FILE_TASKS, load_problems
-from counterpoise.types import Prompt, Rollout, Row
-from counterpoise.variants import COMPOSERS, VERIFIERS
+from counterpoise.types import Floats, Prompt, Rollout, Row, number_groups
+from counterpoise.update.rules.bind import check_rule
+from counterpoise.variants import COMPOSERS, ENVIRONMENTS, STEP_RULES, TOKEN_WEIGHTS, VERIFIERS
 from counterpoise.verify.extra_rewards import plugin_rewards
 from counterpoise.verify.plugin_reward import training_context
 from counterpoise.verify.reward_signatures import (
@@ -32,6 +41,8 @@ from counterpoise.verify.reward_signatures import (
 from counterpoise.verify.scores import score_responses
 
 NUM_TRIAL_PROBLEMS = 2
+# Larger than the vocabularies of published models, for functions that know ids of tokens.
+TRIAL_VOCABULARY, TRIAL_STATE_SIZE = 300_000, 4
 
 
 def check_plugins_load(config: RunConfig) -> list[str]:
@@ -44,6 +55,13 @@ def check_plugins_load(config: RunConfig) -> list[str]:
         VERIFIERS.load(reward_name)
     if is_plugin(config.batch.composer):
         COMPOSERS.load(config.batch.composer)
+    if is_plugin(config.task.environment):
+        ENVIRONMENTS.load(config.task.environment)
+    if is_plugin(config.credit.weights):
+        check_settings(config)
+    if is_plugin(config.credit.rule):
+        check_rule(config)
+    _try_token_functions(config)
     return [describe_reward(reward_name) for reward_name in reward_names]
 
 
@@ -63,7 +81,89 @@ def try_plugins(config: RunConfig, engine: str = "native") -> list[str]:
         report_lines.append(
             f"#   own composer   {display_name(composer)}: steps of {step_sizes} rows"
         )
+    if is_plugin(environment := config.task.environment):
+        outcome = _try_environment(environment, config)
+        report_lines.append(f"#   own environment {display_name(environment)}: {outcome}")
+    return [*report_lines, *_try_token_functions(config)]
+
+
+def _try_environment(name: str, config: RunConfig) -> str:
+    """Describe what the environment answers to a right response and to an empty one."""
+    prompts = load_first_problems(config)
+    if not prompts:
+        return "not tried: the problems are not on this machine"
+    descriptions = []
+    for caption, text in (("the answer", f"\\boxed{{{prompts[0].answer}}}"), ("nothing", "")):
+        session = ENVIRONMENTS.load(name)(config.task.turns).open_session()
+        session.reset(prompts[0], seed=0)
+        outcome = session.step(text, prompts[0])
+        reward = "the verifier's reward" if outcome.reward is None else f"{outcome.reward:g}"
+        following = "the end" if outcome.is_done else f"'{shorten(outcome.reply, 40)}'"
+        descriptions.append(f"{caption} gets {reward} and {following}")
+    return ", ".join(descriptions)
+
+
+def _try_token_functions(config: RunConfig) -> list[str]:
+    """Call the user's token weights and rule on invented rollouts; a line about each."""
+    credit = config.credit
+    functions = [
+        ("token weights", credit.weights, TOKEN_WEIGHTS, credit.settings),
+        ("step rule", credit.rule, STEP_RULES, credit.rule_settings),
+    ]
+    report_lines: list[str] = []
+    for kind, name, table, settings in functions:
+        if not is_plugin(name):
+            continue
+        function = table.load(name)
+        assert isinstance(function, TokenFunction)
+        small_run = replace(config, sample=replace(config.sample, prompts=2, max_new_tokens=12))
+        rows = make_trial_rows(small_run, rollouts=True)
+        try:
+            values_N = np.concatenate(
+                function.evaluate(
+                    make_trial_inputs(rows), rows, parse_settings(name, function, settings)
+                )
+            )
+        except PoiseError as fault:
+            raise PoiseError(f"{fault} (called on invented rollouts before the run)") from fault
+        report_lines.append(
+            f"#   own {kind:14} {display_name(name)}: {values_N.min():g} to "
+            f"{values_N.max():g} on invented rollouts"
+        )
     return report_lines
+
+
+def make_trial_inputs(rows: Sequence[Row]) -> dict[str, Any]:
+    """Invented values of everything that a user's token weights or rule may name."""
+    rng = np.random.default_rng(0)
+    lengths = [row.num_tokens for row in rows]
+
+    def per_token(low: float, high: float, *state_size: int) -> list[Floats]:
+        return [rng.uniform(low, high, (T, *state_size)).astype(np.float32) for T in lengths]
+
+    rollouts = [row.content for row in rows]
+    return {
+        "advantages": np.array([row.advantage for row in rows]),
+        "rewards": np.array([rollout.reward for rollout in rollouts]),
+        "groups": np.array(number_groups(rows)[0]),
+        "tokens": [rollout.response_tokens for rollout in rollouts],
+        "pieces": [[" a"] * T for T in lengths],
+        "positions": [np.arange(T) for T in lengths],
+        "logprobs": per_token(-3, 0),
+        "old_logprobs": per_token(-3, 0),
+        "entropies": per_token(0, 3),
+        "hidden": per_token(-1, 1, TRIAL_STATE_SIZE),
+        "unembedding": np.zeros((TRIAL_VOCABULARY, TRIAL_STATE_SIZE), dtype=np.float32),
+        "texts": [rollout.response for rollout in rollouts],
+        "prompts": [rollout.prompt for rollout in rollouts],
+        "answers": [rollout.answer for rollout in rollouts],
+        "temperature": 1.0,
+        "iteration": 1,
+        "token_advantages": [row.advantages_T for row in rows],
+        "clipped": [np.zeros(T, dtype=bool) for T in lengths],
+        "step": 0,
+        "rng": rng,
+    }
 
 
 def _try_reward(

@@ -40,7 +40,9 @@ def build_groups(
                     answer=prompt.answer,
                     response=response.text,
                     reward=next(rewards_left),
-                    prompt_tokens=tokens,
+                    prompt_tokens=tokens
+                    if response.prompt_tokens is None
+                    else response.prompt_tokens,
                     response_tokens=response.tokens,
                     # The sampler saw an anchor after the generic text, so its log-probabilities
                     # say nothing about the response after this prompt.

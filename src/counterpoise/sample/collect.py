@@ -15,14 +15,14 @@ from counterpoise.model.load import Policy
 from counterpoise.sample.anchors import sample_with_anchors
 from counterpoise.sample.build_groups import build_groups
 from counterpoise.sample.dynamic_sampling import RefilledBatch, refill_groups, replacement_prompts
-from counterpoise.sample.episodes import EpisodePlayer, sample_responses
+from counterpoise.sample.episodes import EpisodePlayer, sample_responses, score_episodes
 from counterpoise.sample.native import sample as native
 from counterpoise.sample.sampler import SampleFunction
 from counterpoise.seeds import rng_for, seed_for
 from counterpoise.types import Group, Ints, Prompt, Response
 from counterpoise.verify.extra_rewards import score_extra_rewards
 from counterpoise.verify.plugin_reward import training_context
-from counterpoise.verify.scores import Scores, Verifier, score_responses
+from counterpoise.verify.scores import Scores, Verifier
 
 EncodedPrompt = tuple[Prompt, Ints]  # a prompt and its tokens
 
@@ -68,11 +68,11 @@ class RolloutCollector:
             prompts_before=len(self.collected_groups),
         )
         self.end_stage("sample")
-        texts = [response.text for responses in responses_PG for response in responses]
+        responses = [response for responses_G in responses_PG for response in responses_G]
         prompt_of_response = [prompt for prompt, _ in prompts for _ in range(G)]
         token_ids = [response.tokens.tolist() for group in responses_PG for response in group]
         context = training_context(config, iteration - 1, token_ids)
-        scores = score_responses(self.verifier, texts, prompt_of_response, context)
+        scores = score_episodes(self.verifier, responses, prompt_of_response, context)
         extra_rewards_PG = score_extra_rewards(
             [prompt for prompt, _ in prompts], responses_PG, config, context
         )

@@ -12,20 +12,32 @@ seed is a function of the episode's seed, so episodes do not depend on each othe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import numpy as np
 
 from counterpoise.config import SampleConfig, TaskConfig
+from counterpoise.errors import PoiseError
 from counterpoise.model.load import Policy
 from counterpoise.model.pieces import split_into_pieces, token_span
+from counterpoise.plugins import is_plugin
 from counterpoise.sample.sampler import SampleFunction
 from counterpoise.seeds import seed_for
 from counterpoise.task.environment import Environment
+from counterpoise.task.plugin_environment import PluginEnvironment, PluginSession
 from counterpoise.types import Ints, Prompt, Response, Turn
 from counterpoise.variants import ENVIRONMENTS
-from counterpoise.verify.scores import Verifier, score_responses
+from counterpoise.verify.scores import (
+    NO_CONTEXT,
+    Scores,
+    ScoringContext,
+    Verifier,
+    is_graded,
+    score_responses,
+)
 
+END_FEEDBACK = "The episode is over."  # of a last turn without success and without a reply
 NO_TOKENS: Ints = np.empty(0, dtype=np.int32)
 
 
@@ -39,6 +51,10 @@ class Episode:
     responses: list[Response] = field(default_factory=list)
     observations: list[Ints] = field(default_factory=list)  # the one before each response
     turns: list[Turn] = field(default_factory=list)
+    is_over: bool = False  # the environment has ended it
+    reward: float | None = None  # that a user's environment gave so far
+    session: PluginSession | None = None  # with a user's environment
+    prompt_tokens: Ints | None = None  # of its first message, in place of the problem's
 
     def add_response(self, observation: Ints, response: Response) -> None:
         """Append one turn: what the environment said and what the policy answered."""
@@ -69,6 +85,8 @@ class Episode:
             text="\n".join(dialogue[1:]),  # the observation before the first turn is empty
             finished=self.responses[-1].finished,
             turns=tuple(self.turns),
+            reward=self.reward,
+            prompt_tokens=self.prompt_tokens,
         )
 
 
@@ -88,15 +106,15 @@ class EpisodePlayer:
         sample: SampleFunction,
     ) -> list[list[Response]]:
         """Episodes for every prompt, one for each of its seeds."""
-        first_responses = sample(policy, [tokens for _, tokens in prompts], seeds_PG, config)
-        episodes: list[Episode] = []
-        for (prompt, tokens), seeds, responses in zip(
-            prompts, seeds_PG, first_responses, strict=True
-        ):
-            for seed, response in zip(seeds, responses, strict=True):
-                episode = Episode(prompt, tokens, seed)
-                episode.add_response(NO_TOKENS, response)
-                episodes.append(episode)
+        episodes_PG = [
+            self._open_episodes(policy, prompt, tokens, seeds, config)
+            for (prompt, tokens), seeds in zip(prompts, seeds_PG, strict=True)
+        ]
+        first_prompts = [group[0].sequence for group in episodes_PG]
+        first_responses = sample(policy, first_prompts, seeds_PG, config)
+        episodes = [episode for group in episodes_PG for episode in group]
+        for episode, response in zip(episodes, chain.from_iterable(first_responses), strict=True):
+            episode.add_response(NO_TOKENS, response)
         self._add_feedback(policy, episodes)
         for turn in range(1, self.environment.turns):
             open_episodes = [
@@ -120,6 +138,17 @@ class EpisodePlayer:
         responses_left = iter(episode.build_response(policy) for episode in episodes)
         return [[next(responses_left) for _ in seeds] for seeds in seeds_PG]
 
+    def _open_episodes(
+        self,
+        policy: Policy,
+        prompt: Prompt,
+        tokens: Ints,
+        seeds: Sequence[int],
+        config: SampleConfig,
+    ) -> list[Episode]:
+        """The episodes of one problem, before their first turn."""
+        return [Episode(prompt, tokens, seed) for seed in seeds]
+
     def _add_feedback(self, policy: Policy, episodes: Sequence[Episode]) -> None:
         """Verify the last response of every episode and record the environment's feedback."""
         responses = [episode.responses[-1] for episode in episodes]
@@ -133,6 +162,7 @@ class EpisodePlayer:
             span = token_span(pieces, *self.environment.action("".join(pieces)))
             feedback = self.environment.feedback(episode.prompt, response.text, reward > 0)
             episode.add_feedback(span, feedback)
+            episode.is_over = not feedback
 
     def _observe(
         self, policy: Policy, episode: Episode, turn: int, config: SampleConfig
@@ -141,19 +171,126 @@ class EpisodePlayer:
         # An episode with fewer responses than turns ended earlier. A response that was cut off has
         # no end token for an answer to follow.
         over = len(episode.responses) < turn or not episode.responses[-1].finished
-        if over or not (feedback := episode.turns[-1].feedback):
+        if over or episode.is_over:
             return None
-        tokens = policy.encode_reply(self.environment.ask(episode.prompt, feedback))
+        reply = self.environment.ask(episode.prompt, episode.turns[-1].feedback)
+        tokens = policy.encode_reply(reply)
         positions = policy.decoder.max_positions
         positions_left = positions - len(episode.sequence) - len(tokens) - config.max_new_tokens
         return tokens if positions_left >= 0 else None
+
+
+class PluginEpisodePlayer(EpisodePlayer):
+    """Plays episodes with objects of a user's class, which may also give the rewards."""
+
+    def _open_episodes(
+        self,
+        policy: Policy,
+        prompt: Prompt,
+        tokens: Ints,
+        seeds: Sequence[int],
+        config: SampleConfig,
+    ) -> list[Episode]:
+        assert isinstance(self.environment, PluginEnvironment)
+        sessions = [self.environment.open_session() for _ in seeds]
+        messages = [
+            session.reset(prompt, seed) for session, seed in zip(sessions, seeds, strict=True)
+        ]
+        # Rollouts of a group share a prompt: credit compares them, and passes read it once.
+        if len(set(messages)) > 1:
+            raise PoiseError(
+                f"{self.environment.label}: reset returned different first messages for "
+                f"{prompt.id}: return the same one for all episodes of a problem"
+            )
+        first_tokens = None
+        if messages[0] is not None:
+            first_tokens = policy.encode(replace(prompt, problem=messages[0], messages=()))
+            if len(first_tokens) > config.max_prompt_tokens:
+                raise PoiseError(
+                    f"{self.environment.label}: the first message for {prompt.id} has "
+                    f"{len(first_tokens)} tokens: raise sample.max_prompt_tokens="
+                    f"{config.max_prompt_tokens} or shorten it"
+                )
+        sequence = tokens if first_tokens is None else first_tokens
+        return [
+            Episode(prompt, sequence, seed, session=session, prompt_tokens=first_tokens)
+            for session, seed in zip(sessions, seeds, strict=True)
+        ]
+
+    def _add_feedback(self, policy: Policy, episodes: Sequence[Episode]) -> None:
+        """Let each session judge its last response.
+
+        As with built-in environments, the feedback is "" where the episode ended in success.
+        """
+        outcomes = []
+        for episode in episodes:
+            assert episode.session is not None
+            outcome = episode.session.step(episode.responses[-1].text, episode.prompt)
+            if outcome.reward is not None:
+                episode.reward = (episode.reward or 0.0) + outcome.reward
+            episode.is_over = outcome.is_done
+            outcomes.append(outcome)
+        unscored = [episode for episode in episodes if episode.is_over and episode.reward is None]
+        verified_rewards = iter(
+            score_responses(
+                self.verifier,
+                [episode.responses[-1].text for episode in unscored],
+                [episode.prompt for episode in unscored],
+            ).rewards
+            if unscored
+            else ()
+        )
+        for episode, outcome in zip(episodes, outcomes, strict=True):
+            feedback = outcome.reply
+            if episode.is_over:
+                reward = next(verified_rewards) if episode.reward is None else episode.reward
+                feedback = "" if reward > 0 else outcome.reply or END_FEEDBACK
+            episode.add_feedback((0, 0), feedback)
+
+
+def score_episodes(
+    verifier: Verifier,
+    responses: Sequence[Response],
+    prompts: Sequence[Prompt],
+    context: ScoringContext = NO_CONTEXT,
+) -> Scores:
+    """The rewards of the environment where it gave any, and of the verifier elsewhere.
+
+    `context` needs no tokens: they are those of the responses.
+    """
+    unscored = [i for i, response in enumerate(responses) if response.reward is None]
+    if not unscored:
+        rewards = [response.reward or 0.0 for response in responses]
+        return Scores(rewards, graded=is_graded(rewards))
+    scores = score_responses(
+        verifier,
+        [responses[i].text for i in unscored],
+        [prompts[i] for i in unscored],
+        replace(context, token_ids=[responses[i].tokens.tolist() for i in unscored]),
+    )
+    if len(unscored) == len(responses):
+        return scores
+    verified_rewards = dict(zip(unscored, scores.rewards, strict=True))
+    logged = dict(zip(unscored, scores.logged, strict=True)) if scores.logged else {}
+    rewards = [
+        verified_rewards[i] if response.reward is None else response.reward
+        for i, response in enumerate(responses)
+    ]
+    return replace(
+        scores,
+        rewards=rewards,
+        graded=scores.graded or is_graded(rewards),
+        logged=[logged.get(i, {}) for i in range(len(responses))] if logged else [],
+    )
 
 
 def make_episode_player(config: TaskConfig, verifier: Verifier) -> EpisodePlayer | None:
     """The player for `task.environment`; None if there is no environment."""
     if config.environment == "none":
         return None
-    return EpisodePlayer(ENVIRONMENTS.load(config.environment)(config.turns), verifier)
+    environment = ENVIRONMENTS.load(config.environment)(config.turns)
+    player = PluginEpisodePlayer if is_plugin(config.environment) else EpisodePlayer
+    return player(environment, verifier)
 
 
 def sample_responses(

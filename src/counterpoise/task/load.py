@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 from counterpoise.config import RunConfig, TaskConfig
 from counterpoise.errors import PoiseError
+from counterpoise.plugins import is_plugin
 from counterpoise.task.columns import FieldNames
 from counterpoise.task.prompts import Task
 from counterpoise.types import ALL_COLUMNS
@@ -19,8 +20,10 @@ FILE_TASKS = ("files", "jsonl")  # read from files on this machine, without a do
 
 def load_problems(config: RunConfig) -> Task:
     """The task of a run, with the columns that its reward functions need."""
-    # An environment compares answers too, whatever the reward does.
-    answers_required = needs_answers(config.verify) or config.task.environment != "none"
+    # A built-in environment compares answers too, whatever the reward does.
+    environment = config.task.environment
+    compares_answers = environment != "none" and not is_plugin(environment)
+    answers_required = needs_answers(config.verify) or compares_answers
     return load_task(config.task, reward_columns(config.verify), answers_required=answers_required)
 
 

@@ -9,8 +9,10 @@ from typing import Any
 from trl import GRPOConfig
 
 from counterpoise.credit.assign import UNIFORM, parse_settings
+from counterpoise.credit.plugin_weights import find_text_input
 from counterpoise.errors import PoiseError, unknown_name
 from counterpoise.hosts.trl.host import TEXT_READING_WEIGHTS
+from counterpoise.plugins import display_name, is_plugin
 from counterpoise.variants import (
     ADVANTAGES,
     BALANCE_UNITS,
@@ -75,7 +77,7 @@ class PoiseConfig(GRPOConfig):
         COMPOSERS.load(self.composer)
         _check_choice("balance unit", self.balance_unit, BALANCE_UNITS)
         _check_choice("credit", self.credit, (*ADVANTAGES, TRL_CREDIT))
-        _check_choice("token weights", self.credit_weights, TOKEN_WEIGHTS)
+        TOKEN_WEIGHTS.load(self.credit_weights)
         _check_choice("denominator", self.denominator, ("step", "trl"))
         # Each returns what is wrong as one line, or "".
         for find_fault in (
@@ -153,6 +155,11 @@ class PoiseConfig(GRPOConfig):
             return ""
         if self.credit == TRL_CREDIT:
             return "credit='trl' takes no credit_weights: choose a credit of ours"
+        if is_plugin(name) and (text_input := find_text_input(name)):
+            return (
+                f"credit_weights='{display_name(name)}' reads {text_input}, and TRL hands over "
+                "tokens: use pieces"
+            )
         if name in TEXT_READING_WEIGHTS:
             return f"credit_weights='{name}' reads texts, and TRL hands over tokens: choose another"
         # Weights are computed for every token; TRL would mask some of them out afterwards.

@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 from counterpoise.config import RunConfig
+from counterpoise.credit.plugin_weights import find_text_input
 from counterpoise.hosts.translate_options import (
     OptionSupport,
     accept_only,
@@ -27,6 +28,7 @@ from counterpoise.hosts.translate_options import (
 )
 from counterpoise.hosts.trl.host import TEXT_READING_WEIGHTS
 from counterpoise.model.shapes import SHAPE_PREFIX
+from counterpoise.plugins import display_name, is_plugin
 from counterpoise.variants import COMPOSERS_THAT_READ_TOKENS, TOKEN_WEIGHTS
 
 TASK = handle_here("the task")
@@ -96,7 +98,7 @@ OPTIONS: dict[str, OptionSupport] = {
     "credit.name": pass_as("credit"),
     "credit.weights": pass_as(
         "credit_weights",
-        values=tuple(name for name in TOKEN_WEIGHTS if name not in TEXT_READING_WEIGHTS),
+        values=tuple(name for name in TOKEN_WEIGHTS.choices if name not in TEXT_READING_WEIGHTS),
         reason="it reads texts, and TRL hands over tokens",
     ),
     "credit.settings": pass_as("credit_settings"),
@@ -193,6 +195,12 @@ def check_options(config: RunConfig, processes: int = 1) -> None:
         faults.append(
             f"update.kl={config.update.kl:g} with model.name={config.model.name} (TRL loads its "
             "reference from a folder or a hub id)"
+        )
+    weights = config.credit.weights
+    if is_plugin(weights) and (text_input := find_text_input(weights)):
+        faults.append(
+            f"credit.weights={display_name(weights)} (it reads {text_input}, and TRL hands over "
+            "tokens)"
         )
     check_support(config, OPTIONS, "trl", faults)
 

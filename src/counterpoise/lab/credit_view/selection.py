@@ -8,6 +8,7 @@ from pathlib import Path
 
 from counterpoise.credit.assign import parse_settings
 from counterpoise.errors import PoiseError, unknown_name
+from counterpoise.plugins import display_name, is_plugin, pin_plugin
 from counterpoise.variants import STEP_RULES, TOKEN_WEIGHTS
 
 
@@ -24,7 +25,7 @@ class WeightingChoice:
 
     @property
     def label(self) -> str:
-        return " ".join((self.name, *self.settings))
+        return " ".join((display_name(self.name), *self.settings))
 
 
 def parse_weightings(
@@ -46,6 +47,9 @@ def parse_weightings(
     choices = []
     for entry in entries:
         name, *entry_settings = (piece.strip() for piece in entry.split(":"))
+        # A colon before something that is not a setting is that of FILE.py:FUNCTION.
+        if entry_settings and "=" not in entry_settings[0] and name not in TOKEN_WEIGHTS:
+            name = pin_plugin(f"{name}:{entry_settings.pop(0)}", Path())
         if name in STEP_RULES:
             raise PoiseError(
                 f"'{name}' is a step rule and has no weights before the optimizer step: "
@@ -55,7 +59,7 @@ def parse_weightings(
             raise PoiseError(
                 f"{name} is a folder: the name of the weights comes first, poise credit NAME {name}"
             )
-        if name not in TOKEN_WEIGHTS:
+        if name not in TOKEN_WEIGHTS and not is_plugin(name):
             raise unknown_name("token weights", name, TOKEN_WEIGHTS)
         entry_settings += settings
         # Without explicit settings, a weighting is shown as the run trained with it.

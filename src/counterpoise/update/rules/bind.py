@@ -23,6 +23,7 @@ from counterpoise.credit.assign import parse_settings
 from counterpoise.credit.view import CreditView, PolicyReader
 from counterpoise.model.load import Policy
 from counterpoise.model.scoring import score_logprobs
+from counterpoise.plugins import is_plugin
 from counterpoise.seeds import rng_for
 from counterpoise.types import Floats, Row
 from counterpoise.update.reference import copy_weights, score_reference
@@ -147,6 +148,8 @@ def check_rule(config: RunConfig) -> None:
 
 def reads_initial_weights(options: CreditConfig) -> bool:
     """Whether the rule needs the weights at the start of the run."""
+    if is_plugin(options.rule):  # its settings are its own, whatever they are called
+        return False
     _, settings = _load_rule(options)
     return bool(settings.get(REFERENCE_SETTING, 0.0) > 0)
 

@@ -1,0 +1,114 @@
+"""A user's class as the environment of episodes: FILE.py:CLASS.
+
+    class Guess:                             # one object for each episode
+        def reset(self, prompt): ...         # -> the first message, or None for the problem
+        def step(self, response): ...        # -> (reply or None, reward or None, done)
+
+`prompt` is a `Prompt` (`problem`, `answer`, `columns`). A `reset` with a parameter `seed` gets the
+episode's seed, from which all randomness must follow, or a resumed run differs. The first message
+takes the problem's place and must be the same for all rollouts of a problem. `response` is the text
+of a turn. The episode ends when `done` is true or there is no reply. Its reward is the sum of the
+rewards of its steps; if all of them are None, the run's verifier scores it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from inspect import isclass, signature
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from counterpoise import plugins
+from counterpoise.errors import PoiseError
+from counterpoise.types import Prompt
+
+STEP_REMEDY = "return (reply or None, reward or None, done)"
+
+
+class StepOutcome(NamedTuple):
+    """What an environment answers to one turn."""
+
+    reply: str  # "": none
+    reward: float | None
+    is_done: bool
+
+
+class PluginSession:
+    """The user's object for one episode, with checks of what its methods return."""
+
+    def __init__(self, environment: Any, path: Path, label: str) -> None:
+        self._environment, self._path, self._label = environment, path, label
+
+    def reset(self, prompt: Prompt, seed: int) -> str | None:
+        """The first message; None: the problem itself."""
+        reset = self._environment.reset
+        with plugins.explain_plugin_errors(self._path):
+            takes_seed = "seed" in signature(reset).parameters
+            message = reset(prompt, seed=seed) if takes_seed else reset(prompt)
+        if message is not None and not (isinstance(message, str) and message):
+            raise PoiseError(
+                f"{self._label}: reset returned {message!r} for {prompt.id}: return a text or None"
+            )
+        return message
+
+    def step(self, response: str, prompt: Prompt) -> StepOutcome:
+        """The environment's answer to a turn of the episode about `prompt`."""
+        with plugins.explain_plugin_errors(self._path):
+            returned = self._environment.step(response)
+        where = f"{self._label}: step returned"
+        if not isinstance(returned, tuple) or len(returned) != 3:
+            raise PoiseError(f"{where} {type(returned).__name__} for {prompt.id}: {STEP_REMEDY}")
+        reply, reward, is_done = returned
+        if reply is not None and not isinstance(reply, str):
+            raise PoiseError(f"{where} the reply {reply!r} for {prompt.id}: {STEP_REMEDY}")
+        if reward is not None:
+            try:
+                reward = float(reward)
+            except (TypeError, ValueError):
+                raise PoiseError(
+                    f"{where} the reward {reward!r} for {prompt.id}: {STEP_REMEDY}"
+                ) from None
+            if not math.isfinite(reward):
+                raise PoiseError(f"{where} the reward {reward} for {prompt.id}: {STEP_REMEDY}")
+        return StepOutcome(reply or "", reward, bool(is_done) or not reply)
+
+
+class PluginEnvironment:
+    """Environments of a user's class, one for each episode."""
+
+    def __init__(self, plugin: plugins.PluginFunction, label: str, turns: int) -> None:
+        self._plugin, self.label, self.turns = plugin, label, turns
+
+    def open_session(self) -> PluginSession:
+        return PluginSession(self._plugin.call(), self._plugin.path, self.label)
+
+    def action(self, response: str) -> tuple[int, int]:
+        """A user's environment marks no action."""
+        return 0, 0
+
+    def feedback(self, prompt: Prompt, response: str, right: bool) -> str:
+        raise NotImplementedError("a session replies, which knows the episode")
+
+    def ask(self, prompt: Prompt, feedback: str) -> str:
+        return feedback
+
+
+def load_environment(name: str) -> Callable[[int], PluginEnvironment]:
+    """The constructor of a user's environments, to be called with the largest number of turns."""
+    plugin, parsed_name = plugins.load_plugin(name), plugins.parse_plugin_name(name)
+    environment = plugins.load_object(name)
+    methods = {"reset": ("prompt",), "step": ("response",)}
+    if not isclass(environment) or any(not hasattr(environment, method) for method in methods):
+        raise PoiseError(
+            f"{plugin.path}: {plugin.name} is no environment: write a class with the methods "
+            "reset(self, prompt) and step(self, response)"
+        )
+    plugin.check_arguments()
+    for method, takes in methods.items():
+        parameters = signature(getattr(environment, method))
+        seed = {"seed": ""} if method == "reset" and "seed" in parameters.parameters else {}
+        named = plugin._replace(name=f"{plugin.name}.{method}", signature=parameters)
+        named.check_arguments("self", *takes, **seed)
+    return partial(PluginEnvironment, plugin, str(parsed_name))

@@ -1,0 +1,56 @@
+"""k_{i,t} = rule(logprobs, advantages, ...)[i][t]: a user's function in place of a rule of a step.
+
+The function is called once for every optimizer step, before its gradient, with the rows that carry
+an advantage. Its parameters may be those of a token weighting (`credit/plugin_weights.py`), read by
+the weights before this step, and
+
+    old_logprobs      [T] per rollout, by the policy that sampled it
+    token_advantages  [T] per rollout, A_i w_{i,t}
+    clipped           [T] per rollout, where the surrogate's clip removes the gradient
+    step              the number of the step in its iteration, from 0
+    rng               a numpy generator that is the same in a resumed run
+
+It returns a list with one array [T] of factors for each rollout, by which token advantages are
+multiplied: 0 or False leaves a token out, 1 or True keeps it. A function cannot add a term to the
+loss; built-in rules can. Keyword-only parameters are settings (`credit.rule_settings`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from counterpoise.credit.plugin_weights import WEIGHT_INPUTS, InputReader, TokenFunction
+from counterpoise.update.rules.bind import OptimizerStepView
+from counterpoise.update.rules.rule import RuleEffect
+
+
+def _clipped_by_row(step: OptimizerStepView) -> list[np.ndarray]:
+    return np.split(step.clipped, np.cumsum([row.num_tokens for row in step.rows])[:-1])
+
+
+RULE_INPUTS: Mapping[str, InputReader[OptimizerStepView]] = {
+    **WEIGHT_INPUTS,
+    "old_logprobs": lambda step: list(step.old_logprobs),
+    "token_advantages": lambda step: [row.advantages_T for row in step.rows],
+    "clipped": _clipped_by_row,
+    "step": lambda step: step.step_index,
+    "rng": lambda step: step.rng("rule"),
+}
+
+
+class PluginRule(TokenFunction):
+    """A rule of a step by a user's function."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, RULE_INPUTS)
+
+    def __call__(self, step: OptimizerStepView, **settings: Any) -> RuleEffect:
+        if not step.rows:
+            return RuleEffect()
+        values = {input_name: RULE_INPUTS[input_name](step) for input_name in self.input_names}
+        factors = self.evaluate(values, step.rows, settings)
+        num_chosen = sum(int((factors_T != 1).sum()) for factors_T in factors)
+        return RuleEffect(factors=factors, num_chosen=num_chosen)
