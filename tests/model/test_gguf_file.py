@@ -56,6 +56,22 @@ def test_every_architecture_computes_what_the_original_does(
     assert policy.notices[0] == "tiny.gguf: weights 100% F32, stored as float32"
 
 
+@pytest.mark.parametrize("model_type", ["llama", "qwen2"])
+@torch.no_grad()
+def test_the_reader_of_transformers_gives_the_same_model(
+    model_type: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Architectures that are not in the table take this way; these two can be compared."""
+    original = tiny_llama(tied=True) if model_type == "llama" else tiny_qwen(model_type)
+    path = write_gguf(tmp_path / "tiny.gguf", original, pre="qwen2", kind="Q8_0")
+    ids = torch.arange(3, 40)[None]
+    ours = load_policy(on_cpu(path)).model(ids).logits
+    os.utime(path, ns=(1, 1))
+    monkeypatch.setattr(gguf_file, "ARCHITECTURES", {})
+    theirs = load_policy(on_cpu(path)).model(ids).logits
+    torch.testing.assert_close(theirs, ours, rtol=0, atol=1e-4)
+
+
 def test_a_second_load_reuses_the_folder_until_the_file_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -495,8 +495,19 @@ def convert_with_transformers(reader: Any, source: Path, out: Path) -> torch.dty
         )  # fmt: skip
         if missing := sorted(loading_info["missing_keys"]):
             raise PoiseError(f"{source}: transformers finds no {missing[0]} in this {name} file")
-        model.save_pretrained(out)
+        # `save_pretrained` refuses a model that came from a GGUF file, though it is dequantised.
+        config = model.config
+        if hasattr(config, "quantization_config"):
+            del config.quantization_config
+        config.dtype = dtype
+        state = model.state_dict()
+        if config.tie_word_embeddings:
+            state.pop("lm_head.weight", None)
+        weights = ((key, weight.float().numpy()) for key, weight in state.items())
+        check_weights(source, config, write_shards(weights, out, dtype))
+        config.save_pretrained(out)
         read_tokenizer(reader, source).save_pretrained(out)
+        write_generation_config(reader, out)
     except (PoiseError, OSError):
         raise
     except Exception as fault:  # transformers, tokenizers and gguf raise errors of any type
