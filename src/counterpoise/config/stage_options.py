@@ -32,8 +32,8 @@ class ModelConfig:
     name: str = option(
         "embedded",
         "the model to train: 'embedded', 'smollm2' (an installed package), 'scratch' (warm-up "
-        "only), a folder, a hub id of a causal language model, or 'shape:NAME' (a published "
-        "architecture with random weights)",
+        "only), a folder, a .gguf file (dequantised once), a hub id of a causal language model, or "
+        "'shape:NAME' (a published architecture with random weights)",
     )
     device: str = option(
         "auto",

@@ -29,6 +29,7 @@ from counterpoise.model.adapters import (
 from counterpoise.model.decoder import Decoder
 from counterpoise.model.families import check_architecture, fast_path_refusal
 from counterpoise.model.general import GeneralDecoder
+from counterpoise.model.gguf_file import check_gguf, describe_source, gguf_folder, is_gguf
 from counterpoise.model.shapes import SHAPE_PREFIX, random_model, shape_config
 from counterpoise.model.smollm2 import smollm2_folder
 from counterpoise.types import Ints, Prompt
@@ -63,6 +64,8 @@ class Policy:
     def notices(self) -> list[str]:
         """What a user should know about how the model runs; nothing on the fast path."""
         lines = []
+        if quantised_source := describe_source(self.name):
+            lines.append(quantised_source)
         if isinstance(self.decoder, GeneralDecoder):
             refusal = fast_path_refusal(self.decoder.config, self.device.type)
             lines.append(
@@ -112,7 +115,7 @@ class Policy:
 
 
 def load_policy(config: ModelConfig) -> Policy:
-    """Load 'embedded', 'smollm2', a folder of `save_pretrained`, a hub id, or 'shape:NAME'."""
+    """Load 'embedded', 'smollm2', a folder, a GGUF file, a hub id, or 'shape:NAME'."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     device = choose_device(config.device)
@@ -165,11 +168,14 @@ def check_model_source(model_name: str, *, check_parent: bool = False) -> None:
     """
     if model_name in ("embedded", "smollm2") or model_name.startswith(SHAPE_PREFIX):
         return
+    if is_gguf(model_name):
+        check_gguf(model_name)
+        return
     model_path = Path(model_name)
     if not model_path.exists() and not HUB_ID.fullmatch(model_name):
         raise PoiseError(
-            f"no model '{model_name}': no such folder; use 'embedded', 'smollm2', a folder, or a "
-            "hub id like Qwen/Qwen3-0.6B"
+            f"no model '{model_name}': no such folder; use 'embedded', 'smollm2', a folder, a "
+            ".gguf file, or a hub id like Qwen/Qwen3-0.6B"
         )
     # `out/warm` looks like a hub id, but a folder `out` on this machine shows that it is a path.
     if check_parent and not model_path.exists() and model_path.parent.is_dir():
@@ -177,7 +183,9 @@ def check_model_source(model_name: str, *, check_parent: bool = False) -> None:
             f"no model '{model_name}': {model_path.parent} has no such folder; check model.name"
         )
     if model_path.is_dir() and not holds_model(model_path):
-        raise PoiseError(f"{model_name} holds no model: config.json is missing")
+        raise PoiseError(
+            f"{model_name} holds no model: config.json is missing{_suggest_gguf(model_path)}"
+        )
 
 
 def holds_model(folder: Path) -> bool:
@@ -185,13 +193,21 @@ def holds_model(folder: Path) -> bool:
     return any((folder / file_name).is_file() for file_name in ("config.json", ADAPTER_CONFIG))
 
 
+def _suggest_gguf(folder: Path) -> str:
+    gguf_files = sorted(folder.glob("*.gguf"))
+    return f"; to use its GGUF file, name {gguf_files[0]}" if gguf_files else ""
+
+
 def find_model_folder(model_name: str) -> str:
-    """The folder of a built-in model; any other name (a path or a hub id) is returned as it is."""
+    """The folder of a built-in model or of a GGUF file; any other name is returned as it is."""
     if model_name == "embedded":
         return str(EMBEDDED_FOLDER)
     if model_name == "smollm2":
         silence_libraries()
         return str(smollm2_folder())
+    if is_gguf(model_name):
+        silence_libraries()
+        return str(gguf_folder(Path(model_name)))
     return model_name
 
 

@@ -134,9 +134,13 @@ def _load_model_config(model_name: str, path: str, device_type: str) -> Any:
     from transformers import AutoConfig
 
     from counterpoise.model.families import check_architecture
+    from counterpoise.model.gguf_file import find_converted, is_gguf
     from counterpoise.model.load import EMBEDDED_FOLDER, FAST_PATH
 
     model_folder = EMBEDDED_FOLDER if model_name == "embedded" else Path(model_name)
+    if is_gguf(model_name) and model_folder.is_file():
+        # Reading the file itself takes half a minute; its folder exists after the first use.
+        model_folder = find_converted(model_folder) or model_folder
     if not (model_folder / "config.json").is_file():
         return None
     try:

@@ -23,6 +23,7 @@ def find_tokenizer(model_name: str) -> Any | None:
     """The tokenizer of a model if it is on this machine; None otherwise."""
     from transformers import AutoTokenizer
 
+    from counterpoise.model.gguf_file import find_converted, is_gguf
     from counterpoise.model.load import EMBEDDED_FOLDER, silence_libraries
 
     # `smollm2` may have to be converted first, and `scratch` gets its tokenizer in the warm-up.
@@ -30,6 +31,11 @@ def find_tokenizer(model_name: str) -> Any | None:
         return None
     is_embedded = model_name == "embedded" or model_name.startswith(SHAPE_PREFIX)
     source = str(EMBEDDED_FOLDER) if is_embedded else model_name
+    if is_gguf(source):
+        converted = find_converted(Path(source)) if Path(source).is_file() else None
+        if converted is None:
+            return None
+        source = str(converted)
     folder = Path(source)
     if folder.is_dir() and not any((folder / name).is_file() for name in TOKENIZER_FILES):
         return None
