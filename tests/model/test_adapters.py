@@ -17,7 +17,6 @@ from counterpoise.errors import PoiseError
 from counterpoise.lab.evaluate.models import load_model, resolve_models, tokenizer_and_context
 from counterpoise.lab.speed.families import own_logprobs
 from counterpoise.loop import train
-from counterpoise.model.adapters import adapter_switched_off
 from counterpoise.model.decoder import Decoder
 from counterpoise.model.fit_memory import MicroBatch
 from counterpoise.model.general import GeneralDecoder
@@ -92,7 +91,7 @@ def test_the_sampler_applies_the_adapter_as_the_trainer_does(trained: Path, path
         for row, logprobs in zip(rows, scored, strict=True)
     ]
     assert max(gaps) < 1e-5
-    with adapter_switched_off(policy.model):
+    with policy.model.disable_adapter():
         without = forward(policy, rows, 1.0).logprobs_M
     base = load_policy(ModelConfig(name="embedded", device="cpu"))
     torch.testing.assert_close(without, forward(base, rows, 1.0).logprobs_M, rtol=1e-5, atol=1e-5)
@@ -134,7 +133,7 @@ def test_the_reference_is_the_model_without_its_adapter(trained: Path) -> None:
     rows = sampled_rows(policy)
     reader = PolicyReader(policy, 1.0, MicroBatch(4096), iteration=1, seed=0)
     by_reference = np.concatenate(score_reference(reader, reference, rows))
-    with adapter_switched_off(policy.model):
+    with policy.model.disable_adapter():
         without = forward(policy, rows, 1.0).logprobs_M
     np.testing.assert_allclose(by_reference, without.detach().numpy(), atol=1e-6)
     assert np.abs(by_reference - forward(policy, rows, 1.0).logprobs_M.detach().numpy()).max() > 0.1

@@ -4,15 +4,13 @@
                                           the start
 
 Sampler and trainer apply the same two products; B A is never added to W, so nothing is rounded
-away. The reference policy is the model with its adapter switched off. Checkpoints and the stored
-model hold the adapter alone; `model.name` accepts that folder, and so does PEFT.
+away. Checkpoints and the stored model hold the adapter alone; `model.name` accepts that folder, and
+so does PEFT.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -81,13 +79,6 @@ def is_adapted(model: Any) -> bool:
 def base_model(model: Any) -> Any:
     """The transformers model, whose layers apply the adapter if there is one."""
     return model.get_base_model() if is_adapted(model) else model
-
-
-@contextmanager
-def adapter_switched_off(model: Any) -> Iterator[None]:
-    """The model computes without its adapter while this is open."""
-    with model.disable_adapter():
-        yield
 
 
 def check_adapter(adapted: Any) -> None:

@@ -58,7 +58,7 @@ class RowCache:
         if not hasattr(self.cache, "reorder_cache"):
             raise PoiseError(
                 f"{decoder.config.model_type} models have no cache that the sampler can use: "
-                "choose another model, or sample with sample.engine=vllm"
+                "choose another model"
             )
         prefix_numbers = [number_of_key[prompt_key(prefix)] for prefix in prefixes]
         rows = torch.tensor(prefix_numbers, device=device)
