@@ -44,6 +44,8 @@ def records(file: Path) -> Iterator[Any]:
             at += BLOCK - at % BLOCK
             continue
         size, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
+        if at + HEAD + size > len(data):
+            return  # still being written
         whole += data[at + HEAD : at + HEAD + size]
         at += HEAD + size
         if kind in (1, 4):  # the whole of one, or its last piece
@@ -51,15 +53,18 @@ def records(file: Path) -> Iterator[Any]:
             whole = b""
 
 
-def openings(place: Path) -> list[list[Any]]:
-    """The records of every offline run that was left in `place`."""
-    return [list(records(file)) for file in sorted(place.glob("offline-run-*/*.wandb"))]
+def finished_openings(place: Path, count: int) -> list[list[Any]]:
+    """The records of the `count` offline runs in `place`, once each of them holds its end.
 
-
-def ends_of_only_run(place: Path) -> list[Any]:
-    """The record of its end, or nothing while that is not written."""
-    (found,) = openings(place)
-    return of_kind(found, "exit")
+    W&B's own process writes these files, and may still do so after `finish` has returned.
+    """
+    deadline = time.monotonic() + 60
+    while True:
+        stored = [list(records(file)) for file in sorted(place.glob("offline-run-*/*.wandb"))]
+        if len(stored) == count and all(of_kind(opening, "exit") for opening in stored):
+            return stored
+        assert time.monotonic() < deadline, "W&B has not written the end of a run"
+        time.sleep(0.1)
 
 
 def of_kind(found: list[Any], kind: str) -> list[Any]:
@@ -83,7 +88,7 @@ def test_a_run_that_is_resumed_is_one_run_of_theirs(tmp_path: Path) -> None:
     assert told == f"wandb: 3 iterations -> {folder.path}/wandb"
     with track_run(folder, ["wandb"], pytest.fail):
         folder.append("metrics", metrics(4))
-    first, second = openings(folder.path / "wandb")
+    first, second = finished_openings(folder.path / "wandb", 2)
     assert rows(first) == ROWS
     assert rows(second) == [*ROWS, {"iteration": 4, "reward/success": 0.5}]
     (one,), (other,) = of_kind(first, "run"), of_kind(second, "run")
@@ -101,11 +106,8 @@ def test_a_run_that_is_stopped_is_marked_as_failed(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "demo")
     with pytest.raises(KeyboardInterrupt), track_run(folder, ["wandb"], pytest.fail):
         raise KeyboardInterrupt
-    # W&B's own process writes the file, and may still do so after `finish` has returned.
-    deadline = time.monotonic() + 30
-    while not (ends := ends_of_only_run(folder.path / "wandb")) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    (ended,) = ends
+    (opening,) = finished_openings(folder.path / "wandb", 1)
+    (ended,) = of_kind(opening, "exit")
     assert ended.exit_code == 1
 
 
