@@ -21,7 +21,7 @@ from counterpoise.batch.describe import describe_plan
 from counterpoise.batch.dropped_rollouts import find_drops
 from counterpoise.config import RunConfig
 from counterpoise.config.evaluation_settings import parse_settings
-from counterpoise.credit.assign import assign
+from counterpoise.credit.assign import assign_advantages, assign_weights
 from counterpoise.credit.reward_mixtures import configured_mixture
 from counterpoise.credit.view import PolicyReader
 from counterpoise.errors import PoiseError
@@ -259,16 +259,14 @@ def assign_credit(
 ) -> list[list[Row]]:
     """Rows of every group. Token weights read the policy that sampled, before the update."""
     options = config.credit
-    return assign(
+    rows_by_group = assign_advantages(
         groups,
         options.name,
-        options.weights,
-        options.settings,
-        reader,
         configured_mixture(config),
         penalties=penalties.by_group,
         mask_truncated=config.update.mask_truncated,
     )
+    return assign_weights(rows_by_group, options.weights, options.settings, reader)
 
 
 def bind_sampler(state: RunState) -> SamplerBinding:

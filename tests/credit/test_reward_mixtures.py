@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from counterpoise.config import CreditConfig, RunConfig, VerifyConfig
-from counterpoise.credit.assign import assign
+from counterpoise.credit.assign import assign_advantages
 from counterpoise.credit.reward_mixtures import RewardMixture, configured_mixture
 from counterpoise.errors import PoiseError
 from counterpoise.types import Group, Rollout
@@ -37,7 +37,7 @@ def z_scores(values: list[float]) -> list[float]:
 
 
 def advantages(made: Group, mixture: RewardMixture, credit: str = "grpo") -> list[float]:
-    return [row.advantage for row in assign([made], credit, mixture=mixture)[0]]
+    return [row.advantage for row in assign_advantages([made], credit, mixture)[0]]
 
 
 def test_decoupled_is_the_average_of_z_scores() -> None:
@@ -104,7 +104,7 @@ def test_shaping_separates_a_group_that_is_all_right() -> None:
 
 def test_without_further_rewards_the_verifiers_is_left_as_it_is() -> None:
     made = group([1, 0, 0, 1])
-    plain = [row.advantage for row in assign([made], "grpo")[0]]
+    plain = [row.advantage for row in assign_advantages([made], "grpo")[0]]
     assert advantages(made, RewardMixture("decoupled")) == plain
 
 

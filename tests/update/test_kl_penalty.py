@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 
 from counterpoise.config import RunConfig, UpdateConfig
 from counterpoise.config.load import config_from_tables, load_config
-from counterpoise.credit.assign import assign
+from counterpoise.credit.assign import assign_advantages
 from counterpoise.errors import PoiseError
 from counterpoise.loop import train
 from counterpoise.run.observer import RunObserver
@@ -104,7 +104,7 @@ def test_penalised_rewards_by_hand() -> None:
     reference = copy_weights(tiny.policy(seed=7))
     reader, options = by.reader(policy), UpdateConfig(kl=0.05, kl_estimator="k1", kl_in="reward")
     penalties = penalize_rewards(groups, options, reader, reference)
-    credited = assign(groups, "dr_grpo", penalties=penalties.by_group)
+    credited = assign_advantages(groups, "dr_grpo", penalties=penalties.by_group)
     for group, rows in zip(groups, credited, strict=True):
         rewards = []
         for row in rows:
@@ -125,7 +125,7 @@ def test_without_distance_rewards_stay_exactly() -> None:
     options = UpdateConfig(kl=0.05, kl_estimator="k1", kl_in="reward")
     penalties = penalize_rewards(groups, options, by.reader(policy), copy_weights(policy))
     assert penalties.kl == 0.0
-    credited = assign(groups, "grpo", penalties=penalties.by_group)
+    credited = assign_advantages(groups, "grpo", penalties=penalties.by_group)
     assert all(row.advantage == 0.0 for rows in credited for row in rows)
 
 

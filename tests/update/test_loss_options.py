@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from counterpoise.config import UpdateConfig
-from counterpoise.credit.assign import assign
+from counterpoise.credit.assign import assign_advantages
 from counterpoise.model.load import Policy
 from counterpoise.model.scoring import forward
 from counterpoise.types import Group, Row, StepResult
@@ -186,8 +186,8 @@ def test_a_truncated_response_counts_in_the_baseline_only() -> None:
     ]
     group = Group("g", 1, tuple(rollouts))
     ((*whole,),), ((*masked,),) = (
-        assign([group], "rloo"),
-        assign([group], "rloo", mask_truncated=True),
+        assign_advantages([group], "rloo"),
+        assign_advantages([group], "rloo", mask_truncated=True),
     )
     assert [row.masked for row in masked] == [False, False, True, True]
     assert [row.advantage for row in masked] == [whole[0].advantage, whole[1].advantage, 0.0, 0.0]

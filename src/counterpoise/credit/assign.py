@@ -32,27 +32,48 @@ def assign(
     weights: str = UNIFORM,
     settings: Sequence[str] = (),
     reader: PolicyReader | None = None,
+) -> list[list[Row]]:
+    """Rows of every group with A_i and w_{i,t}, in the order they were sampled."""
+    return assign_weights(assign_advantages(groups, advantage), weights, settings, reader)
+
+
+def assign_advantages(
+    groups: Sequence[Group],
+    advantage: str,
     mixture: RewardMixture = VERIFIER_ONLY,
     *,
     penalties: Mapping[str, NDArray[np.float64]] = MappingProxyType({}),
     mask_truncated: bool = False,
 ) -> list[list[Row]]:
-    """Rows of every group, in the order they were sampled.
+    """Rows of every group with A_i, in the order they were sampled.
 
-    `settings` are those of the token weighting, as "name=value"; `reader` computes the policy's
-    log-probabilities for it; `mixture` says which rewards count; `penalties` [G] by the key of a
-    group are subtracted from its rewards. With `mask_truncated`, responses that were cut off count
-    in their group's baseline, but have no advantage of their own and are masked.
+    `mixture` says which rewards count; `penalties` [G] by the key of a group are subtracted from
+    its rewards. With `mask_truncated`, responses that were cut off count in their group's baseline,
+    but have no advantage of their own and are masked.
     """
     ADVANTAGES.load(advantage)  # an unknown name fails even without groups
-    weigh_tokens = TOKEN_WEIGHTS.load(weights)
-    weighting_settings = parse_settings(weights, weigh_tokens, settings)
     rows_by_group = [
         _group_rows(group, mixture.advantages(group, advantage, penalties.get(group.key)))
         for group in groups
     ]
     if mask_truncated:
         rows_by_group = [[mask_if_truncated(row) for row in rows] for rows in rows_by_group]
+    return rows_by_group
+
+
+def assign_weights(
+    rows_by_group: list[list[Row]],
+    weights: str,
+    settings: Sequence[str] = (),
+    reader: PolicyReader | None = None,
+) -> list[list[Row]]:
+    """The same rows with w_{i,t}, by the named method.
+
+    `settings` are those of the method, as "name=value"; `reader` computes the policy's
+    log-probabilities for it.
+    """
+    weigh_tokens = TOKEN_WEIGHTS.load(weights)
+    weighting_settings = parse_settings(weights, weigh_tokens, settings)
     if weights == UNIFORM:
         return rows_by_group
     return with_token_weights(rows_by_group, weigh_tokens, weighting_settings, reader)

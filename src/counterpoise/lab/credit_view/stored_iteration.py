@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from counterpoise.config import ModelConfig, RunConfig
-from counterpoise.credit.assign import assign
+from counterpoise.credit.assign import assign_advantages
 from counterpoise.credit.reward_mixtures import configured_mixture
 from counterpoise.errors import PoiseError, format_ranges
 from counterpoise.model.load import Policy, load_policy
@@ -105,7 +105,7 @@ def read_stored_iteration(
             replace(group, iteration=candidate)
             for group in read_groups(files[candidate], REQUIRED_FIELDS)
         ]
-        credited = assign(groups, config.credit.name, mixture=configured_mixture(config))
+        credited = assign_advantages(groups, config.credit.name, configured_mixture(config))
         rows = [row for group in credited for row in group if row.sign]
         if rows:
             # The device that the run was trained on need not exist on this machine.

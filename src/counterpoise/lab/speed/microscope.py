@@ -192,17 +192,23 @@ def table_precision() -> None:
             memory_before = torch.cuda.memory_allocated() if gpu else 0
             if gpu:
                 torch.cuda.reset_peak_memory_stats()
-            coupling = decompose(*batch, precision=precision)
+            coupling = decompose_in_precision(batch, precision)
             extra = (
                 (torch.cuda.max_memory_allocated() - memory_before) / 2**30 if gpu else float("nan")
             )
-            elapsed = milliseconds(partial(decompose, *batch, precision=precision))
+            elapsed = milliseconds(partial(decompose_in_precision, batch, precision))
             slow, exact = slow or elapsed, exact or coupling
             name = str(precision).removeprefix("torch.")
             echo(
                 f"{N:>8,} {name:>10} {elapsed:>9.1f} {slow / elapsed:>13.1f} {extra:>10.2f} "
                 f"{largest_part_error(coupling, exact):>9.1e}"
             )
+
+
+def decompose_in_precision(batch: Batch, precision: torch.dtype) -> Coupling:
+    hidden, W, tokens, advantages, groups = batch
+    residuals = Residuals(hidden, W, tokens, precision=precision)
+    return decompose_residuals(residuals, tokens, advantages, groups)
 
 
 def largest_part_error(coupling: Coupling, exact: Coupling) -> float:
