@@ -19,6 +19,7 @@ import dataclasses
 import inspect
 import json
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
@@ -270,105 +271,26 @@ def run_folder_page() -> str:
 # -- tree.md -------------------------------------------------------------------------------------
 
 
-FOLDERS_BY_NAME = ("adapters", "cli", "hosts", "lab", "report", "statistics", "store")
-
-
 def tree_page() -> str:
+    """docs/reference/tree.md: every folder with its summary, then the names of its modules."""
     lines = []
-    lone_variants = find_lone_variants()
     for folder in sorted({path.parent for path in SOURCE.rglob("*.py")}):
-        modules = [path for path in sorted(folder.glob("*.py")) if path.name != "__init__.py"]
-        if modules:
-            name = folder.relative_to(SOURCE).as_posix()
-            lines += ["## The package" if folder == SOURCE else f"## {name}/", ""]
-            if name.split("/")[0] in FOLDERS_BY_NAME:
-                lines += [f"    {path.name}" for path in modules] + [""]
-                continue
-            phrases = {path.name: lone_variants.get(path) or tree_phrase(path) for path in modules}
-            lines += aligned(phrases)
+        modules = [path.stem for path in sorted(folder.glob("*.py")) if path.stem != "__init__"]
+        if not modules:
+            continue
+        if folder == SOURCE:
+            lines += ["## The package", ""]
+        else:
+            summary = summary_line(folder / "__init__.py")
+            lines += [f"## {folder.relative_to(SOURCE).as_posix()}/", "", summary, ""]
+        lines += [f"    {line}" for line in textwrap.wrap("  ".join(modules), 96)]
+        lines += [""]
     introduction = (
-        "Paths are relative to `src/counterpoise/`. Commands are described in "
-        "[commands.md](commands.md), variants by their table in [variants.md](variants.md). Where "
-        "only names are listed, the first line of a module says what it does."
+        "Every module of `src/counterpoise/`, by folder; the first line of a module says what it "
+        "does. Commands are described in [commands.md](commands.md), variants in "
+        "[variants.md](variants.md)."
     )
     return page_text("Every module", introduction, lines)
-
-
-def find_lone_variants() -> dict[Path, str]:
-    """Module that holds a single variant -> its name and table, for variants.md describes it."""
-    entries = [
-        (SOURCE.joinpath(*entry.partition(":")[0].split(".")[1:]).with_suffix(".py"), name, table)
-        for table, registry in all_registries().items()
-        for name, entry in registry.items()
-    ]
-    counts = Counter(path for path, _, _ in entries)
-    return {
-        path: f"`{name}` in {table}"
-        for path, name, table in entries
-        if counts[path] == 1 and table not in (*INTERNAL_TABLES, *DESCRIBED_BY_THEIR_OBJECT)
-    }
-
-
-def tree_phrase(path: Path) -> str:
-    """What a module does; of a command only its name, because commands.md says what it does."""
-    summary = summary_line(path)
-    command = re.match(r"`poise [\w-]+`(?=: )", summary)
-    return command[0] if command and path.parent.name == "cli" else short_phrase(summary)
-
-
-# Where a sentence may be cut, and after how many words: what follows only adds to what is said.
-CUTS = {
-    re.compile(r"(?<!Fig)(?<!eq)(?<!Sec)[.;:,](?= )| \("): 3,
-    re.compile(
-        r",? (?:so that|such that|that|which|who|whose|where|when|while|instead of|in place of"
-        r"|without|with|because|until|under which|right after|from which)\b"
-    ): 4,
-}
-# A phrase of more words than this also ends before an adverbial.
-LONGEST_PHRASE = 7
-ADVERBIALS = re.compile(
-    r" (?:by|before|under|against|over|through|within|inside|besides|from a pilot|on this|as if"
-    r"|in one|in a few|in any|and make|and write|and replay|and prefills)(?= )| in the terminal$"
-)
-DANGLING = re.compile(r"(?: (?:such as|of|on|in|at|to|for|by|from|and))+$")
-
-
-def short_phrase(summary: str) -> str:
-    """The first clause of a docstring that says something.
-
-    Example:
-        >>> short_phrase("Reward balance by rollout: |B| = T exactly, surplus dropped.")
-        'Reward balance by rollout'
-        >>> short_phrase("`poise plan`: which rollouts would share a step.")
-        'Which rollouts would share a step'
-        >>> short_phrase("Charts of the coupling study.")
-        'Charts'
-    """
-    text = re.sub(r"\s*arXiv:[\d.]+", "", drop_label(summary)).rstrip(".")
-    phrases = [
-        text[: match.start()]
-        for cut, enough in CUTS.items()
-        for match in cut.finditer(text)
-        if len(text[: match.start()].split()) >= enough
-    ]
-    phrase = min(filter(is_balanced, phrases), key=len, default=text)
-    if len(phrase.split()) > LONGEST_PHRASE:
-        ends = [phrase[: match.start()] for match in ADVERBIALS.finditer(phrase)]
-        short = [p for p in ends if len(p.split()) >= 4 and is_balanced(p)]
-        topic, _, rest = phrase.partition(": ")
-        short += [topic] if rest and re.fullmatch(r"(?!The )\w+ \D+", topic) else []
-        phrase = min(short, key=len, default=phrase)
-    phrase = re.sub(r" of the \w+ study$", "", phrase)  # whose name is the folder's
-    phrase = DANGLING.sub("", phrase)
-    article, _, rest = phrase.partition(" ")
-    if article not in ("The", "A", "An"):
-        return phrase
-    is_name = not rest.partition(" ")[0].islower() or rest.startswith("verl")
-    return rest if is_name else rest[:1].upper() + rest[1:]
-
-
-def is_balanced(phrase: str) -> bool:
-    return phrase.count("`") % 2 == 0 and phrase.count("(") == phrase.count(")")
 
 
 # -- api.md --------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ def test_every_module_says_what_it_is():
 
 def test_the_examples_of_the_script_hold():
     assert doctest.testmod(generate).failed == 0
-    assert doctest.testmod(generate).attempted >= 3
+    assert doctest.testmod(generate).attempted >= 1
 
 
 def test_the_api_page_has_every_public_name_and_leads_to_every_example():
@@ -50,9 +51,12 @@ def test_the_api_page_has_every_public_name_and_leads_to_every_example():
     assert len(page.split()) < 1300
 
 
-def test_a_phrase_of_the_tree_is_short():
-    lines = [line for line in generate.tree_page().splitlines() if line.startswith("    ")]
-    assert len(lines) > 400
-    counts = [len(line.split()) for line in lines if ".py  " in line]
-    assert len(counts) > 150
-    assert sum(counts) / len(counts) < 6.8  # the name of the file is one of the words
+def test_the_tree_says_what_every_folder_holds():
+    page = generate.tree_page()
+    _, *pieces = re.split(r"^## (.+)\n", page, flags=re.MULTILINE)
+    sections = dict(zip(pieces[::2], pieces[1::2], strict=True))
+    assert "half_groups" in sections["batch/"]
+    for folder, section in sections.items():
+        if folder != "The package":
+            assert len(section.strip().partition("\n")[0].split()) >= 4, folder
+    assert len(page.split()) < 1300

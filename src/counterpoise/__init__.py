@@ -1,4 +1,4 @@
-"""Counterpoise: critic-free RL in which the batch is an object. Start reading at `loop.py`.
+"""Critic-free RL of language models with named batching rules. Start reading at `loop.py`.
 
     import counterpoise as poise
 

@@ -1,0 +1,1 @@
+"""Measurements around training: studies, experiments, evaluation, speed."""

@@ -1,0 +1,1 @@
+"""What surrounds the loop: its state, metrics, interrupts, held-out evaluation, estimates."""

@@ -1,0 +1,1 @@
+"""Which token weights find valuable tokens, what they cost, and whether they train better."""
