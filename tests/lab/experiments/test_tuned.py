@@ -85,3 +85,16 @@ def test_nothing_is_decided_before_every_run_is_there(experiment):
     del runs[next(iter(runs))]
     assert compare_tuned(runs, experiment) == []
     assert judge_hypothesis(experiment.hypotheses[0], runs, experiment) == "inconclusive"
+
+
+def test_a_seed_whose_runs_began_with_different_weights_takes_no_part(experiment):
+    runs = runs_ending_at(
+        {("shuffled", 1e-4): 0.70, ("shuffled", 4e-4): 0.50, ("RB", 1e-4): 0.60, ("RB", 4e-4): 0.75}
+    )
+    other_start = next(key for key in runs if (key.arm, key.rate, key.seed) == ("RB", 4e-4, 3))
+    runs[other_start] = [
+        {**record, "start": "other weights", "heldout": 0.0} for record in runs[other_start]
+    ]
+    (tuned,) = compare_tuned(runs, experiment)
+    assert tuned.comparison.rollouts.n == 7
+    assert tuned.comparison.rollouts.value == pytest.approx(0.05, abs=0.004)

@@ -8,7 +8,9 @@
 A rate that was chosen and judged on the same seeds would look better than it is, and more so for an
 arm that was tried at more rates. Cross-fitting avoids this and still uses every seed: the
 differences of both halves are averaged, with Student's t over seeds. Costs are read as in
-compare.py: at the fewer rollouts, and at the fewer updates, that either run of a pair spent.
+compare.py: at the fewer rollouts, and at the fewer updates, that either run of a pair spent. A
+seed whose runs began with different weights takes no part, since neither its rates nor its arms
+can be compared.
 """
 
 from __future__ import annotations
@@ -54,7 +56,12 @@ def compare_tuned(
     design = experiment.design
     if not experiment.options.tuned or any(run_key not in runs for run_key in design.run_keys()):
         return []
-    halves = (list(design.seeds)[::2], list(design.seeds)[1::2])
+    halves = tuple(
+        [seed for seed in half_seeds if _has_one_start(runs, experiment, seed)]
+        for half_seeds in (list(design.seeds)[::2], list(design.seeds)[1::2])
+    )
+    if not all(halves):
+        return []
     best_rates = {
         arm: tuple(_best_rate(runs, experiment, arm, half_seeds, column) for half_seeds in halves)
         for arm in design.arms
@@ -119,6 +126,12 @@ def tuned_sentence(experiment: Experiment) -> str:
         "mean final success over the even seeds and is judged on the odd ones, and the other way "
         "round; intervals of the pooled differences hold for all arms together."
     )
+
+
+def _has_one_start(runs: Runs, experiment: Experiment, seed: int) -> bool:
+    """Whether all runs of the seed, of every arm and rate, began with the same weights."""
+    seed_runs = (runs[run_key] for run_key in experiment.design.run_keys() if run_key.seed == seed)
+    return len({curve[0].get("start") for curve in seed_runs}) == 1
 
 
 def _best_rate(
