@@ -279,6 +279,7 @@ STUDIES = Registry(
     "study",
     {
         "flipping": "counterpoise.lab.studies.flipping.measure:STUDY",
+        "shared": "counterpoise.lab.studies.shared.measure:STUDY",
         "coupling": "counterpoise.lab.studies.coupling.measure:STUDY",
         "masking": "counterpoise.lab.studies.masking.measure:STUDY",
         "polarity": "counterpoise.lab.studies.polarity:STUDY",
