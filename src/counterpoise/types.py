@@ -263,6 +263,18 @@ def number_groups(rows: Iterable[Row]) -> tuple[list[int], list[str]]:
     return row_numbers, list(numbers)
 
 
+def rows_by_group(rows: Iterable[Row]) -> dict[str, list[int]]:
+    """Indices of the rows of each group, in order of first appearance.
+
+    Example:
+        rows of the groups "b", "a", "b"    ->    {"b": [0, 2], "a": [1]}
+    """
+    indices: dict[str, list[int]] = {}
+    for row_index, row in enumerate(rows):
+        indices.setdefault(row.group, []).append(row_index)
+    return indices
+
+
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
     """Which rows share an optimizer step, in the order the steps are taken.

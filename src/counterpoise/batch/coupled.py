@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from counterpoise.batch import grouped
 from counterpoise.errors import PoiseError
-from counterpoise.types import Row
+from counterpoise.types import Row, rows_by_group
 
 MAX_IMBALANCE = 1.1  # heaviest step over mean that exchanges may lead to
 MAX_ROUNDS = 20  # bounds the time
@@ -40,9 +40,7 @@ Array = NDArray[np.float64]
 def compose(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
     """Start from `grouped`, then exchange groups that interact with those of another step."""
     steps = grouped.compose(rows, num_steps, seed)  # also fixes the order of the steps
-    rows_of_group: dict[str, list[int]] = {}
-    for row_index, row in enumerate(rows):
-        rows_of_group.setdefault(row.group, []).append(row_index)
+    rows_of_group = rows_by_group(rows)
     step_of_group = {
         rows[row_index].group: step_number
         for step_number, step in enumerate(steps)

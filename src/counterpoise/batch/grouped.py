@@ -18,17 +18,14 @@ import numpy as np
 
 from counterpoise.batch.partition import partition
 from counterpoise.errors import PoiseError, format_count
-from counterpoise.types import Row
+from counterpoise.types import Row, rows_by_group
 
 MAX_IMBALANCE = 1.02  # heaviest step over mean, above which equal group counts are given up
 
 
 def compose(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
     """Whole groups in steps of nearly equal token load."""
-    rows_of_group: dict[str, list[int]] = {}
-    for row_index, row in enumerate(rows):
-        rows_of_group.setdefault(row.group, []).append(row_index)
-    groups = list(rows_of_group.values())
+    groups = list(rows_by_group(rows).values())
     if len(groups) < num_steps:
         raise PoiseError(
             f"{format_count(len(groups), 'whole group')} cannot fill {num_steps} steps: lower "

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from counterpoise.errors import PoiseError, format_count
-from counterpoise.types import Row
+from counterpoise.types import Row, rows_by_group
 
 
 def compose(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
@@ -29,10 +29,7 @@ def compose(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
             "--steps) to 2 or more"
         )
     rng = np.random.default_rng(seed)
-    rows_of_group: dict[str, list[int]] = {}
-    for row_index, row in enumerate(rows):
-        rows_of_group.setdefault(row.group, []).append(row_index)
-    groups = list(rows_of_group.values())
+    groups = list(rows_by_group(rows).values())
     if len(groups) < num_steps:
         raise PoiseError(
             f"{format_count(len(groups), 'group')} cut in halves cannot fill {num_steps} steps "

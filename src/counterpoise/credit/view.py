@@ -20,7 +20,7 @@ from counterpoise.model.fit_memory import MicroBatch
 from counterpoise.model.load import Policy
 from counterpoise.model.reading_passes import EAGER_READING, ReadingPasses
 from counterpoise.model.scoring import TokenScores, score_logprobs, score_tokens
-from counterpoise.types import Floats, Ints, Row
+from counterpoise.types import Floats, Ints, Row, rows_by_group
 
 
 class NoPolicyError(PoiseError):
@@ -57,10 +57,7 @@ class CreditView:
     @cached_property
     def groups(self) -> list[list[int]]:
         """Row indices of each group."""
-        rows_by_group: dict[str, list[int]] = {}
-        for i, row in enumerate(self.rows):
-            rows_by_group.setdefault(row.group, []).append(i)
-        return list(rows_by_group.values())
+        return list(rows_by_group(self.rows).values())
 
     @property
     def policy(self) -> Policy:

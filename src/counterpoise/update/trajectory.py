@@ -28,7 +28,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from counterpoise.types import Floats, Row
+from counterpoise.types import Floats, Row, rows_by_group
 from counterpoise.variants import TRAJECTORY_WEIGHTS
 
 Doubles = NDArray[np.float64]
@@ -66,11 +66,8 @@ def with_trajectory_weights(
     for i, (row, current_T) in enumerate(zip(rows, logprobs, strict=True)):
         if current_T is not None:
             ratios_R[i] = np.exp(np.mean(current_T - row.old_logprobs, dtype=np.float64))
-    rows_by_group: dict[str, list[int]] = {}
-    for i, row in enumerate(rows):
-        rows_by_group.setdefault(row.group, []).append(i)
     weighted_rows = list(rows)
-    for group in rows_by_group.values():
+    for group in rows_by_group(rows).values():
         advantages_G = np.array([rows[i].advantage for i in group])
         for i, weight in zip(group, weigh_rollouts(ratios_R[group], advantages_G), strict=True):
             unit_weights_T = np.ones(rows[i].num_tokens, dtype=np.float32)

@@ -16,7 +16,7 @@ from counterpoise.report.charts.quantities import full_colour_size
 from counterpoise.report.charts.render import pack_json, render
 from counterpoise.report.panels.panel import Panel
 from counterpoise.report.texts import make_visible
-from counterpoise.types import Ints, Row
+from counterpoise.types import Ints, Row, rows_by_group
 
 MAX_TOKENS = 40_000
 PROMPT_CHARACTERS = 1200
@@ -107,12 +107,9 @@ def round_weights(w_T: np.ndarray) -> list[float]:
 
 def groups_that_fit(rows: Sequence[Row]) -> list[list[int]]:
     """Row indices of each prompt, prompts with both signs first; at least one prompt."""
-    rows_by_group: dict[str, list[int]] = {}
-    for row_index, row in enumerate(rows):
-        rows_by_group.setdefault(row.group, []).append(row_index)
     # False sorts first: prompts with both signs, otherwise in their order.
     mixed = sorted(
-        rows_by_group.values(),
+        rows_by_group(rows).values(),
         key=lambda members: len({rows[row_index].sign for row_index in members}) < 2,
     )
     chosen_groups: list[list[int]] = []

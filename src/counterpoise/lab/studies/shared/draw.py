@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
 from counterpoise.lab.studies.shared.judge import ARMS, BINNINGS, JUDGED_OPTIMIZER, PlaceTable
-from counterpoise.report.charts.forest import forest_chart, forest_point
+from counterpoise.report.charts.forest import ForestPoint, forest_chart, forest_point
 from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.finding import Records
 
@@ -18,54 +23,51 @@ def draw(records: Records) -> tuple[Figure, ...]:
 def _changes(table: PlaceTable) -> Figure:
     kinds = {"specific to success": table.is_specific, "shared": table.is_shared}
     points = [
-        forest_point(
-            ARM_NAMES[arm], kind, table.mean(table.column(f"{JUDGED_OPTIMIZER} {arm}"), is_member_N)
-        )
+        forest_point(ARM_NAMES[arm], kind, table.mean(_changes_of(table, arm), is_member_N))
         for arm in ARMS
         for kind, is_member_N in kinds.items()
     ]
-    chart = forest_chart(
+    return _forest_figure(
         points,
-        {"specific to success": "series", "shared": "soft"},
-        "mean change of log p",
-        "Mean change of tokens that only right rollouts have, and of tokens that wrong ones share",
-        axis="+.2~f",
-        number="+.3f",
-        guide=0,
-        labels=130,
-    )
-    return Figure(
-        chart,
         "Shared tokens and tokens specific to success",
+        "mean change of log p",
         "Mean change of log p after one AdamW step, 95 % intervals over prompts.",
-        (("series", "specific to success"), ("soft", "shared")),
     )
 
 
 def _differences(table: PlaceTable) -> Figure:
     points = [
         forest_point(
-            ARM_NAMES[arm],
-            phrase,
-            table.gap(table.column(f"{JUDGED_OPTIMIZER} {arm}"), binning),
+            ARM_NAMES[arm], f"matched {phrase}", table.gap(_changes_of(table, arm), binning)
         )
         for arm in ARMS
         for binning, phrase in BINNINGS.items()
     ]
+    return _forest_figure(
+        points,
+        "The difference, matched",
+        "specific minus shared",
+        "Specific minus shared among tokens of like probability, and of like frequency in the "
+        "batch (by token) or in the group (by place).",
+    )
+
+
+def _changes_of(table: PlaceTable, arm: str) -> NDArray[np.float64]:
+    return table.column(f"{JUDGED_OPTIMIZER} {arm}")
+
+
+def _forest_figure(
+    points: Sequence[ForestPoint], title: str, axis_title: str, caption: str
+) -> Figure:
+    first_series, second_series = dict.fromkeys(point["series"] for point in points)
     chart = forest_chart(
         points,
-        {"by token": "series", "by place": "soft"},
-        "specific minus shared",
-        "Difference of the two kinds of tokens, matched by probability and frequency",
+        {first_series: "series", second_series: "soft"},
+        axis_title,
+        title,
         axis="+.2~f",
         number="+.3f",
         guide=0,
         labels=130,
     )
-    return Figure(
-        chart,
-        "The difference, matched",
-        "Specific minus shared among tokens of like probability, and of like frequency in the "
-        "batch (by token) or in the group (by place).",
-        (("series", "matched by token"), ("soft", "matched by place")),
-    )
+    return Figure(chart, title, caption, (("series", first_series), ("soft", second_series)))
