@@ -2,8 +2,10 @@
 
 QB keeps groups whole in one step, RB balances the signs of a batch. The arms are defined in
 `lab/studies/arms.py`, costs and comparisons in `lab/experiments/compare.py`. The paper's gains of
-QB, RB and QB+RB over neither, mean of six benchmarks in points: Qwen2.5-Math-7B 4.5, 4.6, 7.2;
-Qwen3-1.7B-Base 1.8, 3.6, 4.2; Qwen3-4B-Base 1.1, 1.0, 1.7.
+QB, RB and QB+RB over neither, mean of six benchmarks in points: Qwen2.5-Math-7B 4.5, 2.7, 7.2;
+Qwen3-1.7B-Base 1.8, 3.6, 4.2; Qwen3-4B-Base 1.1, 1.0, 1.7. Table 2 contradicts itself for RB on
+Qwen2.5-Math-7B: it prints a mean of 42.4, a gain of 4.6, but the six numbers of that row have a
+mean of 40.5.
 
 The verdict is about QB+RB minus shuffled, paired by seed, with intervals that hold for all rates
 together. Replicated: at some rate the interval lies above 0 both at equal rollouts and at equal
