@@ -135,6 +135,17 @@ def test_override_values(text: str, value: object) -> None:
     assert type(parse_override(text, SECTIONS)[2]) is type(value)
 
 
+def test_gspo_clips_at_its_own_range_unless_told_otherwise() -> None:
+    def clip_range(*overrides: str) -> tuple[float, float]:
+        update = config_from_tables({}, overrides).update
+        return update.clip_low, update.clip_high
+
+    assert clip_range() == (0.2, 0.28)
+    assert clip_range("update.surrogate=gspo") == (3e-4, 4e-4)
+    assert clip_range("update.surrogate=gspo", "update.clip_low=0.1") == (0.1, 4e-4)
+    assert clip_range("update.surrogate=gspo", "update.surrogate=grpo") == (0.2, 0.28)
+
+
 def test_overrides_win_and_the_last_one_most() -> None:
     config = config_from_tables(
         {"loop": {"seed": 1, "iterations": 7}}, ["loop.seed=2", "loop.seed=3", "update.lr=1"]
@@ -238,6 +249,20 @@ def test_choices_are_checked_for_every_option_that_has_them() -> None:
         ({"sample": {"anchors": 1}, "batch": {"composer": "coupled"}}, "batch.composer=grouped"),
         ({"sample": {"anchors": 1}, "task": {"environment": "tries"}}, "task.environment=none"),
         ({"sample": {"refills": 1}, "credit": {"name": "w_reinforce"}}, "set sample.refills=0"),
+        (
+            {
+                "update": {"surrogate": "reinforce", "trajectory": "min_replace"},
+                "batch": {"composer": "shuffled"},
+            },
+            "needs whole groups, and shuffled cuts them",
+        ),
+        (
+            {
+                "update": {"surrogate": "reinforce", "trajectory": "min_replace"},
+                "credit": {"name": "w_reinforce"},
+            },
+            "sum to 0 in a group, and those of credit.name=w_reinforce do not",
+        ),
         ({"verify": {"also": ["style"]}}, "verify.also: unknown reward 'style'"),
         ({"verify": {"also": ["overlong"], "overlong_tokens": 129}}, "is longer than a response"),
         ({"credit": {"mixture": "decoupled"}}, "one reward to combine: set verify.also"),

@@ -11,6 +11,8 @@ from counterpoise.plugins import display_name, is_plugin
 from counterpoise.variants import STAGE_CHECKS, TRACKERS
 
 LARGEST_FLOAT32 = 3.4e38
+WHOLE_GROUP_COMPOSERS = ("grouped", "coupled", "whole")
+ONE_SIDED_ADVANTAGES = ("positive_only", "w_reinforce")  # do not sum to 0 in a group
 
 
 def check_config(config: RunConfig) -> RunConfig:
@@ -206,6 +208,22 @@ def _check_trajectory(config: RunConfig) -> str:
         return (
             f"update.trajectory={options.trajectory} needs one denominator for all rollouts: "
             "set update.aggregate=token_mean or constant"
+        )
+    return _check_min_replace(config) if options.trajectory == "min_replace" else ""
+
+
+def _check_min_replace(config: RunConfig) -> str:
+    """One weight for a whole group cancels what it shares only if its advantages sum to 0."""
+    cuts_groups = config.batch.composer not in WHOLE_GROUP_COMPOSERS and config.batch.steps > 1
+    if cuts_groups and not is_plugin(config.batch.composer):
+        return (
+            f"update.trajectory=min_replace needs whole groups, and {config.batch.composer} cuts "
+            "them: set batch.composer=grouped, or update.trajectory=orthogonal"
+        )
+    if config.credit.name in ONE_SIDED_ADVANTAGES:
+        return (
+            "update.trajectory=min_replace needs advantages that sum to 0 in a group, and those of "
+            f"credit.name={config.credit.name} do not: set update.trajectory=orthogonal"
         )
     return ""
 

@@ -23,6 +23,12 @@ from counterpoise.plugins import PLUGIN_CHOICE, is_plugin, pin_plugin
 SCHEMA = 1
 # In a resolved run: how many options follow, to detect a truncated file.
 OPTION_COUNT = "option_count"
+# Defaults of options under a value of another one, where the general default would be wrong.
+# GSPO's ratio is a mean over the tokens of a response, which scatters far less than a token's:
+# with GRPO's range nothing would ever be clipped.
+DEPENDENT_DEFAULTS = {
+    ("update", "surrogate", "gspo"): {"clip_low": 3e-4, "clip_high": 4e-4},
+}
 # Where presets are: in an installed wheel, and in a checkout.
 PRESET_FOLDERS = (Path(__file__).parents[1] / "runs", Path(__file__).parents[3] / "runs")
 
@@ -83,6 +89,10 @@ def config_from_tables(
         override_section, option_name, value = parse_override(override, sections)
         merged_tables.setdefault(override_section, {})[option_name] = value
         override_sources[f"{override_section}.{option_name}"] = f"--set {override}"
+    for (section_name, option_name, value), defaults in DEPENDENT_DEFAULTS.items():
+        section_table = merged_tables.get(section_name, {})
+        if section_table.get(option_name) == value:
+            merged_tables[section_name] = {**defaults, **section_table}
     section_types = get_type_hints(RunConfig)
     section_values = {
         section_name: read_section(

@@ -310,8 +310,12 @@ class UpdateConfig:
         1.0, "maximum gradient norm, above which gradients are scaled down; 0 is off", at_least=0.0
     )
     surrogate: str = option("grpo", "per-token objective", choices=tuple(SURROGATES))
-    clip_low: float = option(0.2, "importance ratios are clipped at 1 - clip_low", at_least=0.0)
-    clip_high: float = option(0.28, "importance ratios are clipped at 1 + clip_high", at_least=0.0)
+    clip_low: float = option(
+        0.2, "importance ratios are clipped at 1 - clip_low; 3e-4 with gspo", at_least=0.0
+    )
+    clip_high: float = option(
+        0.28, "importance ratios are clipped at 1 + clip_high; 4e-4 with gspo", at_least=0.0
+    )
     clip_dual: float = option(
         0.0,
         "upper bound of ratios for A < 0 (dual clip; 3 is usual); 0 is off",
