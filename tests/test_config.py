@@ -263,6 +263,10 @@ def test_choices_are_checked_for_every_option_that_has_them() -> None:
             },
             "sum to 0 in a group, and those of credit.name=w_reinforce do not",
         ),
+        (
+            {"batch": {"composer": "by_sign", "rows_per_step": 48}},
+            "batch.rows_per_step changes the number of steps",
+        ),
         ({"verify": {"also": ["style"]}}, "verify.also: unknown reward 'style'"),
         ({"verify": {"also": ["overlong"], "overlong_tokens": 129}}, "is longer than a response"),
         ({"credit": {"mixture": "decoupled"}}, "one reward to combine: set verify.also"),

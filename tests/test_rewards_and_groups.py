@@ -139,6 +139,24 @@ def test_the_report_adds_up(run: RunFolder) -> None:
     assert panel(data) is not None  # without reward balance too
 
 
+def test_silent_rows_are_dropped_and_steps_follow_the_rows_with_signal(tmp_path: Path) -> None:
+    sets = ["sample.refills=0", "loop.iterations=3", "task.levels=[1,2,3]"]
+    options = ["batch.drop_silent=true", "batch.rows_per_step=3", "batch.composer=shuffled"]
+    config = load_config("demo", [*UNBALANCED, *sets, *options])
+    folder = train(config, tmp_path / "run")
+    found, lines = names(folder), folder.read("metrics")
+    silent = sum(line["rows_without_signal"] for line in lines)
+    assert len(found["no_signal"]) == silent > 0
+    assert found["used"] | found["no_signal"] == found["sampled"]
+    for line in lines:
+        assert line["batch_rows"] == line["rollouts"] - line["rows_without_signal"]
+        groups = line["batch_rows"] // 4  # rows of a group have signal, or none of them has
+        assert line["steps"] == min(max(1, line["batch_rows"] // 3), groups)
+    assert {line["steps"] for line in lines} != {2}  # not batch.steps
+    fates = count_fates(RunData.read(folder.path))[-1]
+    assert (fates["used"], fates["without"]) == (len(found["used"]), silent)
+
+
 class StopError(Exception):
     pass
 

@@ -57,3 +57,8 @@ class RunConfig:
     def balance_target(self) -> int:
         """Rollouts of an update batch under reward balance."""
         return self.balance.target or self.sample.prompts * self.sample.group_size
+
+    @property
+    def drops_silent_rows(self) -> bool:
+        """Whether rows without signal are left out of the batch."""
+        return self.balance.tau > 0 or self.batch.drop_silent

@@ -12,6 +12,7 @@ from counterpoise.variants import STAGE_CHECKS, TRACKERS
 
 LARGEST_FLOAT32 = 3.4e38
 WHOLE_GROUP_COMPOSERS = ("grouped", "coupled", "whole")
+FIXED_STEPS = ("whole", "by_sign", "half_groups")  # composers that work with some counts only
 ONE_SIDED_ADVANTAGES = ("positive_only", "w_reinforce")  # do not sum to 0 in a group
 
 
@@ -59,6 +60,12 @@ def _check_steps(config: RunConfig) -> str:
         return "batch.composer=by_sign puts the signs into different steps: raise batch.steps to 2"
     if composer == "half_groups" and steps == 1:
         return "batch.composer=half_groups needs a step for each half: raise batch.steps to 2"
+    if (config.batch.rows_per_step or config.batch.drop_silent) and composer in FIXED_STEPS:
+        option_name = "rows_per_step" if config.batch.rows_per_step else "drop_silent"
+        return (
+            f"batch.{option_name} changes the number of steps, which batch.composer={composer} "
+            "needs as it is: choose another composer"
+        )
     if num_rows < steps:
         row_count = format_count(num_rows, "row")
         return f"{row_count} cannot fill {steps} steps: lower batch.steps or raise sample.prompts"

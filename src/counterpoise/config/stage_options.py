@@ -293,6 +293,18 @@ class BatchConfig:
         choices=COMPOSERS.choices,
     )
     steps: int = option(4, "optimizer steps per batch", at_least=1)
+    rows_per_step: int = option(
+        0,
+        "take as many steps as the batch has this many rows with signal, at least one, instead of "
+        "batch.steps; 0 is off",
+        at_least=0,
+    )
+    drop_silent: bool = option(
+        False,
+        "leave rows without signal (advantage 0) out of the batch, so that they count in no "
+        "denominator, and take fewer steps if too few groups are left; reward balance always "
+        "leaves them out",
+    )
 
 
 @dataclass(frozen=True)

@@ -138,7 +138,7 @@ def _iterations_with_drops(
         total_has_grown = previous_metrics is not None and any(
             metrics.get(field, 0) > previous_metrics.get(field, 0) for field in total_fields
         )
-        dropped_no_signal = config.balance.tau > 0 and metrics.get("rows_without_signal")
+        dropped_no_signal = config.drops_silent_rows and metrics.get("rows_without_signal")
         if total_has_grown or dropped_no_signal or metrics.get("dropped_no_spread"):
             iterations.append(iteration)
     return iterations

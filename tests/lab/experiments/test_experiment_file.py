@@ -31,6 +31,20 @@ def test_a_file_is_read(tmp_path: Path) -> None:
     assert (config.batch.composer, config.update.lr, config.loop.seed) == ("grouped", 1e-4, 1)
 
 
+def test_an_arm_may_train_at_a_share_of_the_rate(tmp_path: Path) -> None:
+    shares = EXPERIMENT.replace("seeds = 2", 'seeds = 2\nrate_shares = ["QB=0.75"]')
+    found = read_experiment(write(tmp_path, shares))
+    rates = {
+        key.arm: load_config(found.design.base, list(found.design.overrides(key))).update.lr
+        for key in found.design.run_keys()
+    }
+    assert rates == {"shuffled": 1e-4, "QB": pytest.approx(7.5e-5)}
+    assert "QB-lr0.0001-seed0" in [key.name for key in found.design.run_keys()]
+    for wrong, message in (("RB=0.5", "unknown arm 'RB'"), ("QB", "write ARM=SHARE")):
+        with pytest.raises(PoiseError, match=message):
+            read_experiment(write(tmp_path, shares.replace("QB=0.75", wrong)))
+
+
 def test_it_is_an_ordinary_run_as_well(tmp_path: Path) -> None:
     assert load_config(write(tmp_path)).loop.iterations == 2
 

@@ -111,6 +111,8 @@ OPTIONS: dict[str, OptionSupport] = {
     "balance.max_age": pass_as("max_age"),
     "batch.composer": pass_as("composer"),
     "batch.steps": pass_as("steps_per_generation"),
+    "batch.rows_per_step": accept_only(0, reason="TRL cuts a generation into equal steps"),
+    "batch.drop_silent": accept_only(False, reason="TRL cuts a generation into equal steps"),
     "update.lr": OPTIMIZER,
     "update.optimizer": OPTIMIZER,
     "update.weight_decay": OPTIMIZER,

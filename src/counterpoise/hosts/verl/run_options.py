@@ -116,6 +116,8 @@ OPTIONS: dict[str, OptionSupport] = {
         reason="plans have no tokens there, and a function of your own would see no advantages",
     ),
     "batch.steps": pass_as(f"{ACTOR}.ppo_mini_batch_size"),
+    "batch.rows_per_step": accept_only(0, reason="verl cuts a batch into equal steps"),
+    "batch.drop_silent": accept_only(False, reason="verl cuts a batch into equal steps"),
     "update.lr": pass_as(f"{OPTIM}.lr"),
     "update.optimizer": accept_only("adamw", reason="verl hands AdamW's options to any optimizer"),
     "update.weight_decay": pass_as(f"{OPTIM}.weight_decay"),

@@ -8,7 +8,7 @@ seed by seed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,6 +41,8 @@ class Design:
     arms: Mapping[str, tuple[str, ...]]
     rates: Sequence[float]
     seeds: Sequence[int]
+    # Arms that train at a share of each rate; they keep the whole rate's name.
+    rate_shares: Mapping[str, float] = field(default_factory=dict)
 
     def run_keys(self) -> list[RunKey]:
         """All runs, seed by seed."""
@@ -55,5 +57,6 @@ class Design:
 
     def overrides(self, key: RunKey) -> tuple[str, ...]:
         """The options of one run, as `--set` takes them; later ones win."""
-        run_options = (f"update.lr={key.rate!r}", f"loop.seed={key.seed}")
+        lr = key.rate * self.rate_shares.get(key.arm, 1.0)
+        run_options = (f"update.lr={lr!r}", f"loop.seed={key.seed}")
         return (*self.common, *self.arms[key.arm], *run_options)

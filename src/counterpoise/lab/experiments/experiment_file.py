@@ -21,7 +21,7 @@ their own digest). A plugin of the user (plugins.py) counts by the content of it
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import file_digest, sha256
@@ -68,6 +68,9 @@ class ExperimentConfig:
         0.03, "expected std of differences between seeds: for the power, --dry-run", at_least=0.0
     )
     hypotheses: list[str] = option([""], "'ARM > BASELINE' or 'ARM < BASELINE'; the first decides")
+    rate_shares: list[str] = option(
+        [], "'ARM=0.75': this arm trains at 0.75 of every rate; it is named by the whole rate"
+    )
     tuned: bool = option(
         False,
         "judge every arm at its own best rate, chosen on half of the seeds and judged on the other "
@@ -200,7 +203,8 @@ def read_experiment(source: str | Path, model: str | None = None) -> Experiment:
     )
     common = (f"model.name={model}",) if model else ()
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    design = Design(path, common, arms, sorted(options.rates), seeds)
+    rate_shares = _parse_rate_shares(options.rate_shares, arms, file_name)
+    design = Design(path, common, arms, sorted(options.rates), seeds, rate_shares)
     _check_options(options, arms, file_name)
     run_config = load_config(path, list(common))
     _check_runs(design, options.baseline or next(iter(arms)), file_name)
@@ -229,6 +233,27 @@ def _parse_arms(arm_table: Any, file_name: str) -> dict[str, tuple[str, ...]]:
                 f"{file_name}: [experiment.arms] '{arm}' cannot be part of a file name"
             )
     return {arm: tuple(options) for arm, options in arm_table.items()}
+
+
+def _parse_rate_shares(
+    shares: Sequence[str], arms: Mapping[str, Any], file_name: str
+) -> dict[str, float]:
+    """["low=0.75"] -> {"low": 0.75}."""
+    rate_shares = {}
+    for text in shares:
+        arm, _, share = text.partition("=")
+        if arm not in arms:
+            raise PoiseError(
+                f"{file_name}: experiment.rate_shares: {unknown_name('arm', arm, arms)}"
+            )
+        try:
+            rate_shares[arm] = float(share)
+        except ValueError:
+            raise PoiseError(
+                f"{file_name}: experiment.rate_shares: write ARM=SHARE, such as "
+                f"{arm}=0.75, not '{text}'"
+            ) from None
+    return rate_shares
 
 
 def _check_options(options: ExperimentConfig, arms: Mapping[str, Any], file_name: str) -> None:

@@ -92,11 +92,11 @@ def count_fates(run: RunData) -> Records:
 
     The counts of an iteration add up to the number of rollouts sampled up to then.
     """
-    # Without reward balance, rows without signal are part of the batch and count as used.
-    is_balanced = run.config.balance.tau > 0
+    # Unless they are dropped, rows without signal are part of the batch and count as used.
+    are_dropped = run.config.drops_silent_rows
     used_totals = accumulate(record["batch_rows"] for record in run.metrics)
     without_signal_totals = accumulate(
-        record["rows_without_signal"] * is_balanced for record in run.metrics
+        record["rows_without_signal"] * are_dropped for record in run.metrics
     )
     replaced_totals = accumulate(record.get("dropped_no_spread", 0) for record in run.metrics)
     return [

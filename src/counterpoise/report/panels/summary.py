@@ -75,8 +75,10 @@ def list_facts(run: RunData) -> list[Fact]:
     update_count = sum(record["steps"] > 0 for record in run.metrics)
     skipped_steps = sum(record["skipped_steps"] for record in run.metrics)
     without_signal = sum(record["rows_without_signal"] for record in run.metrics)
-    # Without reward balance, rows without signal are part of the batches but teach nothing.
-    used_rollouts = final_fates["used"] if is_balanced else final_fates["used"] - without_signal
+    used_rollouts = final_fates["used"]
+    # Unless they are dropped, rows without signal are part of the batches but teach nothing.
+    if not run.config.drops_silent_rows:
+        used_rollouts -= without_signal
     optimizer_steps = sum(record["steps"] for record in run.metrics)
     return [
         (_with_thousands(sampled_rollouts), "rollouts sampled"),
