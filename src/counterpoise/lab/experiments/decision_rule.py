@@ -12,6 +12,7 @@ from counterpoise.errors import format_count
 from counterpoise.lab.experiments.compare import FEWEST_SEEDS, Direction
 from counterpoise.lab.experiments.dose import dose_sentence
 from counterpoise.lab.experiments.experiment_file import Experiment, Hypothesis
+from counterpoise.lab.experiments.explained import explained_sentence
 from counterpoise.lab.experiments.tuned import tuned_sentence
 
 DIRECTION_WORDS = {"better": (">", "above 0", "below +"), "worse": ("<", "below 0", "above -")}
@@ -39,6 +40,7 @@ def describe_rule(experiment: Experiment) -> str:
         _deciding_hypothesis(experiment.hypotheses),
         tuned_sentence(experiment),
         dose_sentence(experiment),
+        explained_sentence(experiment),
     ]
     return " ".join(sentence for sentence in sentences if sentence)
 

@@ -90,6 +90,11 @@ class ExperimentConfig:
     dose_range: float = option(
         0.0, "the arms' mean doses must differ by this much, or no verdict is given", at_least=0.0
     )
+    explains: str = option(
+        "",
+        "an arm whose gain over the baseline is to be explained: what share of it each other arm "
+        "reaches is judged too (explained.py)",
+    )
     collapse_of_start: float = option(
         0.5, "a run collapsed if it ended below this part of its first held-out success, or ...",
         at_least=0.0, at_most=1.0,
@@ -266,6 +271,10 @@ def _check_options(options: ExperimentConfig, arms: Mapping[str, Any], file_name
     if options.dose and options.dose not in DOSE_COLUMNS:
         raise PoiseError(
             f"{file_name}: experiment.dose: {unknown_name('column', options.dose, DOSE_COLUMNS)}"
+        )
+    if options.explains and options.explains not in arms:
+        raise PoiseError(
+            f"{file_name}: experiment.explains: {unknown_name('arm', options.explains, arms)}"
         )
     if not options.rule:
         raise PoiseError(f"{file_name}: experiment.rule is missing: write down what would decide")

@@ -18,6 +18,7 @@ from counterpoise.lab.experiments.curves import HELDOUT_COLUMN, Runs
 from counterpoise.lab.experiments.decision_rule import describe_hypothesis
 from counterpoise.lab.experiments.dose import DoseResponse, dose_numbers, dose_responses
 from counterpoise.lab.experiments.experiment_file import Experiment, Hypothesis
+from counterpoise.lab.experiments.explained import explained_gains, explained_numbers
 from counterpoise.lab.experiments.failures import FAILURE_BIAS_NOTE, Failures, describe_failures
 from counterpoise.lab.experiments.measures import MEASURES
 from counterpoise.lab.experiments.results import (
@@ -66,6 +67,8 @@ def judge_experiment(
     notes += [f"{comparison}." for comparison in tuned_comparisons]
     responses = dose_responses(runs, experiment)
     notes += [_dose_note(response, experiment) for response in responses]
+    gains = explained_gains(runs, experiment)
+    notes += [f"{_capitalized(str(gain))}." for gain in gains]
     notes += [_collapse_note(results, rate) for rate in experiment.design.rates]
     notes += [_cost_note(results), _progress_note(runs, experiment, failures)]
     notes += describe_reused_runs(runs)
@@ -81,6 +84,7 @@ def judge_experiment(
         *named_numbers(results, experiment),
         *tuned_numbers(tuned_comparisons),
         *dose_numbers(responses, experiment),
+        *explained_numbers(gains),
     )
     return Finding(deciding_verdict, because, numbers, tuple(note for note in notes if note))
 
@@ -131,8 +135,11 @@ def _describe_comparisons(comparisons: list[Comparison]) -> str:
 
 
 def _capitalized_comparisons(comparisons: list[Comparison]) -> str:
-    sentences = _describe_comparisons(comparisons)
-    return sentences[0].upper() + sentences[1:]
+    return _capitalized(_describe_comparisons(comparisons))
+
+
+def _capitalized(sentence: str) -> str:
+    return sentence[0].upper() + sentence[1:]
 
 
 def _collapse_note(results: list[ArmResult], rate: float) -> str:
@@ -203,6 +210,7 @@ def results_markdown(runs: Runs, experiment: Experiment, failures: Failures = NO
     markdown_lines += [
         f"- {_dose_note(response, experiment)}" for response in dose_responses(runs, experiment)
     ]
+    markdown_lines += [f"- {gain}." for gain in explained_gains(runs, experiment)]
     for rate in experiment.design.rates:
         rate_results = [result for result in results if result.rate == rate]
         if rate_results:
