@@ -329,6 +329,7 @@ PARAMETERS = {
     "smollm2-pilot": None,  # the folder that a warm-up would write
     "smollm2-interventions": None,
     "smollm2-waiting": None,
+    "smollm2-waiting-parts": None,
     "smollm2-tuned": None,
     "smollm2-cancellation": None,
     "smollm2-cancellation-dose": None,
