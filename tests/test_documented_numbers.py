@@ -183,7 +183,7 @@ def test_an_unfinished_experiment_has_no_verdict_and_no_effect_on_the_page() -> 
     assert runs.keys() <= trained_here
     assert all(curve[-1]["iteration"] == 100 for curve in runs.values())
     count = f"{len(runs)} of the {len(trained_here)} new runs"
-    unfinished = section(PAGE, "## Not finished", "## The embedded model")
+    unfinished = section(PAGE, "## Not finished", "## Running one")
     assert f"**{count} are stored**" in unfinished
     assert f"{len(runs)} of {len(trained_here)} new runs |" in section(
         PAGE, "| `smollm2-tuned", "\n"
