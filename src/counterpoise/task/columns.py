@@ -48,7 +48,8 @@ class FieldNames:
 
     The first three may be left at their defaults: then other common names are recognised too.
 
-    Example: FieldNames(problem="question", answer="gold", remedy="name it with --fields {role}=NAME")
+    Example:
+        FieldNames(problem="question", answer="gold", remedy="name it with --fields {role}=NAME")
     """
 
     problem: str = "problem"
