@@ -229,7 +229,7 @@ def test_a_folder_of_version_0_1_0_with_a_torn_config_does_not(
         code, told = poise("train", *words, "--resume", "--out", run)
         assert code == 2
         assert "of its 95 options and lacks [balance], " in told
-        assert "bring it back from a backup" in told
+        assert "restore it from a backup" in told
     assert contents(run) == before
 
 
