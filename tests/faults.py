@@ -359,7 +359,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("warmup: on a file", "warmup {w}/small.toml --out {w}/a_file", "not an empty folder"),
     ("warmup: no solutions", JSONL.replace("train", "warmup") + "good.jsonl", "worked solution"),
     ("warmup: config", "warmup {w}/none.toml --out {o}", "no such file, and unknown preset"),
-    ("options: none", "options zzzzzz", "no option is like 'zzzzzz'"),
+    ("options: none", "options zzzzzz", "no option matches 'zzzzzz'"),
     ("flag: lr", "train demo --lr 1 --out {o}", r"--lr; did you mean --set update\.lr=\.\.\.\?"),
     ("flag: beta", "train demo --beta=0 --out {o}", r"--set update\.kl=\.\.\.\? The reference"),
     ("flag: seed", "demo --seed 1 --out {o}", r"did you mean --set loop\.seed=\.\.\.\?"),

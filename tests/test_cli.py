@@ -157,8 +157,8 @@ def test_without_arguments_there_is_help(
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("study", "the same command continues"),
-        ("warmup", "unless it said 'saved', the same command with --resume continues"),
+        ("study", "run the same command again to continue"),
+        ("warmup", "to continue, run it again with --resume (not needed if it printed 'saved')"),
         ("doctor", "poise: stopped\n"),
     ],
 )

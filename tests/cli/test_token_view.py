@@ -40,11 +40,11 @@ def first_row(run: Path) -> int:
 
 def test_the_last_step_and_the_first_row_unless_asked_otherwise(run: Path):
     text = seen(run)
-    assert text == seen(run, step=4, row=first_row(run), by="displacement")
+    assert text == seen(run, iteration=4, row=first_row(run), quantity_name="displacement")
     assert f"iteration 4  row {first_row(run)}  step " in text
     assert "How many?" in text
     assert "reward 1" in text
-    assert text != seen(run, step=2)
+    assert text != seen(run, iteration=2)
 
 
 def test_without_colour_marks_show_the_direction(run: Path):
@@ -95,7 +95,7 @@ def test_white_text_is_readable_on_every_colour():
 
 
 def test_the_strongest_movers_come_first(run: Path):
-    table = seen(run, by="push").split("\n\n")[-1].splitlines()
+    table = seen(run, quantity_name="push").split("\n\n")[-1].splitlines()
     assert table[0].split()[:2] == ["token", "text"]
     sizes = [abs(float(re.findall(r"[+-]\d\S*", line)[0])) for line in table[1:]]
     assert sizes == sorted(sizes, reverse=True)
@@ -149,13 +149,13 @@ def test_who_pushed_whom_may_not_be_stored(run: Path, tmp_path: Path):
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"step": 99}, "no tokens of iteration 99, only of 1-4"),
+        ({"iteration": 99}, "no tokens of iteration 99, only of 1-4"),
         ({"row": 999}, "iteration 4 trained on no row 999, only on rows "),
         ({"row": -1}, "no row -1"),
         ({"token": 99}, r"has tokens 0 to \d, not 99"),
         ({"token": -1}, "not -1"),
-        ({"by": "entropi"}, "did you mean 'entropy'"),
-        ({"by": "value"}, "did not store 'value': choose one of displacement, push"),
+        ({"quantity_name": "entropi"}, "did you mean 'entropy'"),
+        ({"quantity_name": "value"}, "did not store 'value': choose one of displacement, push"),
     ],
 )
 def test_what_is_not_there_is_told_with_what_is(run: Path, asked: dict[str, Any], message: str):

@@ -126,7 +126,7 @@ def test_a_template_with_ends_of_its_own_is_refused(engine: str) -> None:
     ending = {name for name, template in TEMPLATES.items() if template.end_tokens}
     assert set(honoured) == {AUTO, *TEMPLATES} - ending
     (fault,) = list_refusals(with_option("model.template", "qwen-math"), TABLES[engine])
-    assert "ends no response" in fault
+    assert "does not stop a response" in fault
 
 
 def test_an_option_nobody_thought_of_is_refused_unless_at_its_default() -> None:
@@ -135,7 +135,7 @@ def test_an_option_nobody_thought_of_is_refused_unless_at_its_default() -> None:
     }
     assert list_refusals(RunConfig(), table) == []
     assert list_refusals(with_option("update.lr", 1.0), table) == [
-        "update.lr=1.0 (not known to it)"
+        "update.lr=1.0 (unknown to this engine)"
     ]
 
 

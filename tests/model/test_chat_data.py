@@ -156,7 +156,7 @@ def test_verl_gets_the_conversation() -> None:
     (plain,) = prompt_table([TALK], load_config("demo", ["model.template=boxed"])).to_pylist()
     assert plain["prompt"] == [{"role": "user", "content": prompt_text("boxed", TALK)}]
     begun = replace(TALK, messages=(*TALK.messages, Message("assistant", "The")))
-    with pytest.raises(PoiseError, match="problem '1' ends in the beginning of a response"):
+    with pytest.raises(PoiseError, match="problem '1' ends with the start of a response"):
         prompt_table([begun], config)
 
 

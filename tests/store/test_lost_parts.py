@@ -229,7 +229,7 @@ def test_a_folder_of_version_0_1_0_with_a_torn_config_does_not(
         code, told = poise("train", *words, "--resume", "--out", run)
         assert code == 2
         assert "of its 95 options and lacks [balance], " in told
-        assert "bring it back from a backup" in told
+        assert "restore it from a backup" in told
     assert contents(run) == before
 
 
@@ -401,7 +401,7 @@ def test_permissions_are_for_a_run_that_is_resumed(
     assert (code, "--from-start only applies to a resumed run: add --resume" in told) == (2, True)
     (run / "engine.json").write_text('{"engine": "verl"}')
     code, told = poise("train", "--resume", "--accept-missing-logs", "--out", run)
-    assert (code, "verl resumes in its own way" in told) == (2, True)
+    assert (code, "does not apply to verl" in told) == (2, True)
 
 
 # -- what killed processes leave ----------------------------------------------------------------

@@ -126,9 +126,9 @@ def test_a_fault_is_one_line(
     [
         (
             "def Guess():\n    pass\n",
-            "Guess is no environment: write a class with the methods reset",
+            "Guess is not an environment: write a class with the methods reset",
         ),
-        ("class Guess:\n    pass\n", "Guess is no environment"),
+        ("class Guess:\n    pass\n", "Guess is not an environment"),
         (
             "class Guess:\n    def reset(self): ...\n    def step(self, response): ...\n",
             "it cannot be called as Guess.reset(self, prompt)",

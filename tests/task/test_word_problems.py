@@ -14,7 +14,7 @@ from counterpoise.task.slips import with_slips
 from counterpoise.task.split_heldout import drop_heldout_texts, hold_out, normalize_problem
 from counterpoise.task.story_kinds import FAMILIES
 from counterpoise.task.word_problems import (
-    HELDOUT_SHARE,
+    HELDOUT_MODULUS,
     STEPS,
     load,
     make_problem,
@@ -208,7 +208,7 @@ def test_no_arithmetic_is_on_both_sides_of_a_family(seed: int) -> None:
             sides.setdefault((family, scene.skeleton), set()).add(side)
     assert all(len(found) == 1 for found in sides.values())
     share = sum(found == {"heldout"} for found in sides.values()) / len(sides)
-    assert share == pytest.approx(1 / HELDOUT_SHARE, abs=0.02)
+    assert share == pytest.approx(1 / HELDOUT_MODULUS, abs=0.02)
 
 
 def test_splits_are_disjoint_over_thousands(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Rewards beside the verifier's: read from the run file, computed for every response."""
+"""Rewards besides the verifier's: read from the run file, computed for every response."""
 
 from __future__ import annotations
 

@@ -9,9 +9,9 @@ batch.
 
 Every rollout ever added is exactly one of: waiting, emitted, dropped_surplus, dropped_aged,
 without_signal. A group leaves as a whole: its rows are never spread over two batches, so that
-`grouped` can still keep it in one step. Advantage 0 is no signal: such rows are counted and never
-wait. Advantages that are never negative cannot fill a batch with tau > 0: those groups age and are
-dropped.
+`grouped` can still keep it in one step. Rows of advantage 0 give no signal: they are counted and
+never wait. Advantages that are never negative cannot fill a batch with tau > 0: those groups age
+and are dropped.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class BalancedBatch:
 
 
 class RewardBalancedBuffer:
-    """Collect groups of rows, and hand out batches in which both signs have a share of tau (RB).
+    """Collect groups of rows, and hand out batches with a share of at least tau of each sign (RB).
 
     Arguments:
         tau       least share of each sign in a batch, 0 to 0.5
@@ -178,7 +178,7 @@ class RewardBalancedBuffer:
         return len(self) - self.waiting_positive
 
     def shortage_message(self, tries: str, remedy: str) -> str:
-        """Why no batch was possible after so many `tries` ("8 rounds"), for the final error."""
+        """The final error: why there was no batch after all `tries`, such as "8 rounds"."""
         if not len(self):
             return (
                 f"no rollout to learn from after {tries}: in the last one the rewards of every "

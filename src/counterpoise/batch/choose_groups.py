@@ -108,7 +108,7 @@ def _binary_bundles(kinds: list[Kind], size_limit: int) -> list[tuple[Kind, int]
 def _best_total(
     reachable_totals: int, size_unit: int, target: int, size_limit: int, tau: float
 ) -> int | None:
-    """The bit of the smallest reachable size from the target on, and there of the best balance."""
+    """The bit of the smallest reachable size from `target` on, and of the best balance for it."""
     for size_index in range(-(-target // size_unit), -(-size_limit // size_unit)):
         size = size_index * size_unit
         quota = minority_quota(tau, size)

@@ -57,8 +57,8 @@ def _count_signs_of_run(
 ) -> list[tuple[int, int]] | None:
     """(positive, negative) rows of each group in the shortest sufficient run of oldest groups.
 
-    A run suffices with `target` rows in all and `quota` of each sign; None if even all groups do
-    not.
+    A run is sufficient if it has `target` rows in all and `quota` of each sign; None if not even
+    all groups together have them.
     """
     sign_counts: list[tuple[int, int]] = []
     total_positive = total_negative = 0

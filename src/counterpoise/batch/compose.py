@@ -66,7 +66,7 @@ def _find_fault(rows: Sequence[Row], plan: BatchPlan, num_steps: int) -> str:
     fault = find_partition_fault(len(rows), plan, num_steps)
     if not fault and plan.composer in COMPOSER_PROMISES:
         fault = COMPOSER_PROMISES.load(plan.composer)(rows, plan.steps)
-    return f"not a plan of rule '{display_name(plan.composer)}': {fault}" if fault else ""
+    return f"not a plan of composer '{display_name(plan.composer)}': {fault}" if fault else ""
 
 
 def find_partition_fault(num_rows: int, plan: BatchPlan, num_steps: int) -> str:

@@ -11,8 +11,8 @@ maximises the sum of S over pairs of groups within steps: it begins as `grouped`
 groups between steps, best exchange first for each group in random order, until a round changes
 nothing.
 
-Counts of groups stay those of `grouped`. Token loads may differ by more: no step above
-`MAX_IMBALANCE` times the mean, unless `grouped` was there already. Rows without signal push
+Every step keeps the number of groups that `grouped` gave it. Token loads may differ by more: no
+step exceeds `MAX_IMBALANCE` times the mean unless a step of `grouped` did. Rows without signal push
 nothing, and a group without pushes goes wherever there is room.
 
 Needs the tokens and the sampler's log-probabilities; rows without them are refused. n groups take
@@ -31,7 +31,7 @@ from counterpoise.batch import grouped
 from counterpoise.errors import PoiseError
 from counterpoise.types import Row, rows_by_group
 
-MAX_IMBALANCE = 1.1  # heaviest step over mean that exchanges may lead to
+MAX_IMBALANCE = 1.1  # heaviest step over mean that exchanges may cause
 MAX_ROUNDS = 20  # bounds the time
 
 Array = NDArray[np.float64]
@@ -130,10 +130,8 @@ def exchange_groups(
             # Update the sums per step instead of recomputing them: O(n) per exchange.
             coupling_to_step[:, s] += S[:, b] - S[:, a]
             coupling_to_step[:, t] += S[:, a] - S[:, b]
-            step_load[s], step_load[t] = (
-                step_load[s] - load_difference[b],
-                step_load[t] + load_difference[b],
-            )
+            step_load[s] -= load_difference[b]
+            step_load[t] += load_difference[b]
             step_n[a], step_n[b] = t, s
             improved = True
         if not improved:

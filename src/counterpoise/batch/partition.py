@@ -53,14 +53,16 @@ def partition(
     heaviest_first = shuffled_items[np.argsort(-shuffled_loads, kind="stable")].tolist()
     parts = [items for _, items in _merge_by_differencing(loads, heaviest_first, num_parts)]
     _level_sums(np.asarray(loads, dtype=np.int64), parts, unequal_counts_above)
-    return [parts[i] for i in rng.permutation(num_parts)]
+    return [parts[part_index] for part_index in rng.permutation(num_parts)]
 
 
 def _merge_by_differencing(loads: Sequence[int], order: list[int], num_parts: int) -> list[Slot]:
     """Merge tuples of `num_parts` consecutive items until one is left."""
     heap: list[tuple[int, int, list[Slot]]] = []
     for first_item in range(0, len(order), num_parts):
-        slots: list[Slot] = [(loads[i], [i]) for i in order[first_item : first_item + num_parts]]
+        slots: list[Slot] = [
+            (loads[item], [item]) for item in order[first_item : first_item + num_parts]
+        ]
         slots += [(0, []) for _ in range(num_parts - len(slots))]
         # The key is the negative spread: the heap pops the widest tuple first.
         heap.append((slots[-1][0] - slots[0][0], first_item, slots))

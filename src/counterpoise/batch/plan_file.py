@@ -3,8 +3,8 @@
 One JSON object per line. Required: `prompt_id`, `reward`, and `response_tokens` (a list of ids) or
 `num_tokens`. Rows with the same prompt_id (or `group`, where a line has one) are a group, wherever
 they are in the file; `sampled_logprobs` with one number per token are kept for composers that use
-them. Other fields are ignored, so a run's `rollouts/step_00012.jsonl`, several of them
-concatenated, and any other tool's export will do.
+them. Other fields are ignored, so the file may be a run's `rollouts/step_00012.jsonl`, several of
+them concatenated, or another tool's export.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _read_rollouts(path: Path) -> list[tuple[Rollout, int]]:
     except OSError as fault:
         raise PoiseError(f"{path} cannot be read: {fault.strerror}. Check the path") from fault
     if not rollouts:
-        raise PoiseError(f"{path} holds no rollouts: it needs one JSON object a line")
+        raise PoiseError(f"{path} holds no rollouts: it needs one JSON object per line")
     return rollouts
 
 
@@ -90,7 +90,7 @@ def _parse_line(json_line: bytes, where: str) -> tuple[Rollout, int]:
     try:
         record = json.loads(json_line)
     except (ValueError, RecursionError) as fault:
-        raise PoiseError(f"{where}: not JSON ({fault}): write one JSON object a line") from fault
+        raise PoiseError(f"{where}: not JSON ({fault}): write one JSON object per line") from fault
     if not isinstance(record, dict):
         raise PoiseError(f"{where}: not a JSON object: write {{...}} with prompt_id and reward")
     for field in ("prompt_id", "reward"):

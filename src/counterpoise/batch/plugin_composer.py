@@ -1,8 +1,8 @@
-"""steps = compose(rows, num_steps, seed): a user's function in place of a composer.
+"""steps = compose(rows, num_steps, seed): a user's function as the composer.
 
-    rows        list of Row: `group`, `advantage`, `num_tokens`; `rollout` only where a run has one
+    rows        list of Row: `group`, `advantage`, `num_tokens`; `rollout` may be None
     num_steps   batch.steps
-    seed        of this iteration; all randomness must follow from it, or a resumed run differs
+    seed        of this iteration; draw all randomness from it, or a resumed run will differ
     returned    num_steps lists of row numbers, in the order of the steps
 
 It must place every row, including those without signal. `compose.py` checks the plan as usual.

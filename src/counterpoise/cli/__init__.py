@@ -58,15 +58,15 @@ app.command()(doctor.doctor)
 # These commands print their own message after Ctrl-C or SIGTERM, because it names the run folder.
 REPORT_INTERRUPTS_THEMSELVES = {"demo", "eval", "experiment", "train"}
 RESUME_HINTS = {
-    "study": "; the same command continues",
-    "warmup": "; unless it said 'saved', the same command with --resume continues",
+    "study": "; run the same command again to continue",
+    "warmup": "; to continue, run it again with --resume (not needed if it printed 'saved')",
 }
-# Errors of a disk or of a path that the user named. They can come up anywhere and are not bugs.
+# Errors of the disk or of a path that the user gave: they can occur anywhere and are not bugs.
 MACHINE_ERRORS = {
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO,
     errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR,
 }  # fmt: skip
-# What TRL and verl have as options of a run is a flag of `poise train`.
+# Names of TRL's and verl's options -> the flags of `poise train` that do the same.
 FLAGS_OF_OTHER_TRAINERS = {
     "output_dir": "--out",
     "default_local_dir": "--out",
@@ -77,7 +77,7 @@ UsageError: Any = typer.BadParameter.__bases__[0]  # typer does not export the c
 
 
 def main() -> None:
-    """Run the command. A mistake of the user becomes one line on stderr and exit code 2."""
+    """Run the command. A user's mistake becomes one line on stderr and exit code 2."""
     replace_unencodable()  # before the first output, which may be an error message
     check_arguments(sys.argv[1:])
     try:
@@ -99,7 +99,8 @@ def main() -> None:
         if type(fault).__name__ == "NoSuchOption":
             message = suggest_set(message, fault)
         exit_with_error(f"{message} (see {command_path} --help)")
-    if code == 130:  # interrupted: typer's exit code, or that of a command which has reported it
+    # After an interrupt typer returns 130, and so do the commands that report it themselves.
+    if code == 130:
         command = sys.argv[1] if len(sys.argv) > 1 else ""
         if command not in REPORT_INTERRUPTS_THEMSELVES:
             echo_message(f"poise: stopped{RESUME_HINTS.get(command, '')}")
@@ -107,7 +108,7 @@ def main() -> None:
 
 
 def suggest_set(message: str, fault: Any) -> str:
-    """The message for an unknown flag; `--lr` of a command with --set suggests --set update.lr."""
+    """Add a suggestion to the message for an unknown flag: --set update.lr for `--lr`."""
     from counterpoise.config.load import list_options
     from counterpoise.config.search_options import find_remark, suggest_option
 

@@ -45,21 +45,20 @@ def bench(
         ),
     ] = "",
 ) -> None:
-    """Measure speed, memory and numerical agreement on this machine, against peers and bounds.
+    """Measure speed, memory and numerical agreement, against peers and the hardware's limits.
 
     - **peer**: a whole GRPO iteration, ours and (where `trl==1.16.0` is installed) TRL's
     - **sampler**: against `generate` of transformers, and against the memory bandwidth
     - **update**: against an update with padding, and against the matrix throughput
-    - **agreement**: of the log-probabilities of sampler and trainer, and of the gradient with
-      float32
+    - **agreement**: of sampler and trainer on log-probabilities, and of the gradient with float32
     - **monitor**: the time that the online monitor adds to an iteration
     - **growth**: time and memory against rollouts, response length and model size
     - **families**: tiny models of many families against transformers, and resumed runs
 
-    Sizes suit the machine. On a CPU it is the embedded model (a few minutes on two cores). On a
-    GPU it is 64 x 8 rollouts of the shape of SmolLM2-135M and the update of Qwen3-1.7B (about four
-    minutes on an H200, and four more for growth), and each bar of docs/results/speed.md is reported
-    as met or missed.
+    Sizes depend on the machine. A CPU measures the embedded model (a few minutes on two cores). A
+    GPU measures 64 x 8 rollouts with the shape of SmolLM2-135M and the update of Qwen3-1.7B (about
+    four minutes on an H200, and four more for growth), and reports each target of
+    docs/results/speed.md as met or missed.
 
     - `poise bench --parts sampler,update`
     - `poise bench --parts growth --minutes 5`
@@ -71,7 +70,7 @@ def bench(
     from counterpoise.lab.speed.tables import make_console
 
     # Sizes and rates are chosen when the device is known, in run().
-    points = [text.strip() for text in growth.split(",") if text.strip()]
+    points = [point.strip() for point in growth.split(",") if point.strip()]
     run(
         BenchOptions(parts.split(","), model, minutes, out, profile, sets or (), points),
         make_console(),

@@ -27,11 +27,11 @@ def contamination(
         typer.Option(
             "--bench",
             "-b",
-            help="Benchmarks: files like those, or names of files in --data; one or more.",
+            help="Benchmarks, one or more: files of the same formats, or names in --data.",
         ),
     ] = None,
     # An option takes one value, so the files that a shell expands after the first end up here.
-    more_evals: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
+    more_benchmarks: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
     clean: Annotated[
         Path | None,
         typer.Option("--write-clean", help="Write the training file without the copies."),
@@ -43,14 +43,14 @@ def contamination(
     field: Annotated[
         str,
         typer.Option(
-            "--problem-field", help="Field of the training file with the text of a problem."
+            "--problem-field", help="The training file's field that holds the problem text."
         ),
     ] = "problem",
     data: Annotated[
         Path | None, typer.Option("--data", help="The folder of the benchmarks named by --bench.")
     ] = None,
     fields: Annotated[
-        str, typer.Option("--fields", help="Field name of the benchmarks: problem=question.")
+        str, typer.Option("--fields", help="The benchmarks' field, as problem=question.")
     ] = "",
     evals: Annotated[list[str] | None, typer.Option("--eval", "-e", hidden=True)] = None,
     eval_field: Annotated[str, typer.Option("--eval-field", hidden=True)] = "",
@@ -69,7 +69,7 @@ def contamination(
     from counterpoise.task.contamination.search import find_overlap, overlap_to_data
 
     benchmark_field = eval_field or benchmark_problem_field(fields)
-    files = benchmark_files([*(bench or []), *(evals or []), *(more_evals or [])], data)
+    files = benchmark_files([*(bench or []), *(evals or []), *(more_benchmarks or [])], data)
     items = read_items(train, field)
     overlap = find_overlap(items, read_benchmarks(files, benchmark_field))
     written_files = []
@@ -86,7 +86,7 @@ def contamination(
         echo(json.dumps(overlap_to_data(overlap)))
     else:
         _print_overlap(overlap, written_files)
-    # After the work, so that a fault stays one line.
+    # Printed last: if the command fails, the error stays a single line.
     if evals:
         echo_message("poise: --eval is now --bench, as in poise eval")
     if eval_field:
@@ -116,7 +116,7 @@ def benchmark_problem_field(fields: str) -> str:
     """The field with a problem's text, of `--fields problem=question` as in `poise eval`."""
     from counterpoise.cli.evaluate import parse_pairs
 
-    # Names of other roles are allowed, so that the value for `poise eval` can be used as it is.
+    # Other roles are ignored, so that the value given to `poise eval` can be used unchanged.
     return parse_pairs("--fields", fields).get("problem", "problem")
 
 

@@ -14,8 +14,8 @@ Names = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help=f"Token weights: {', '.join(TOKEN_WEIGHTS)}. Several with commas between them, each "
-        "with its own settings as NAME:setting=value (docs/reference/credit-methods.md).",
+        help=f"Token weights, comma-separated: {', '.join(TOKEN_WEIGHTS)}. Each may have settings: "
+        "NAME:setting=value (docs/reference/credit-methods.md).",
     ),
 ]
 
@@ -59,8 +59,8 @@ def credit(
     from counterpoise.terminal import TerminalConsole
 
     # Progress goes to stderr, so that the JSON on stdout can be piped.
-    errors = TerminalConsole(stderr=True)
-    with errors.status("loading") as status:
+    error_console = TerminalConsole(stderr=True)
+    with error_console.status("loading") as status:
         from counterpoise.lab.credit_view.result import compare_weightings
 
         def show_progress(activity: str) -> None:
@@ -78,7 +78,7 @@ def credit(
 
         console.print(credit_table(comparison), highlight=False)
     if out or not as_json:
-        with errors.status("writing the page"):
+        with error_console.status("writing the page"):
             from counterpoise.lab.credit_view.page import write_credit_page
 
             page = write_credit_page(comparison, out)

@@ -26,12 +26,12 @@ Bench = Annotated[
     typer.Option(
         "--bench",
         "-b",
-        help="Names with commas between them; see above.",
+        help="Comma-separated names; see above.",
         show_default="the paper's six",
     ),
 ]
 Data = Annotated[
-    Path | None, typer.Option("--data", help="A folder of JSON Lines files; without it, the hub.")
+    Path | None, typer.Option("--data", help="Folder of JSON Lines files. Default: the hub.")
 ]
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for the results.")]
 Temperature = Annotated[
@@ -54,7 +54,7 @@ Limit = Annotated[
 Template = Annotated[
     str | None,
     typer.Option(
-        "--template", help="qwen-math, chat, chat-boxed, boxed, or auto (the one of its training)."
+        "--template", help="qwen-math, chat, chat-boxed, boxed, or auto (as in its training)."
     ),
 ]
 MaxTokens = Annotated[
@@ -98,11 +98,11 @@ def evaluate(
 ) -> None:
     """Evaluate models on benchmarks: avg@k, pass@k, maj@k, each with a 95 % interval.
 
-    Problems of aime24, aime25, amc23 and amc83 get 32 responses each (avg@32), those of
-    olympiadbench, minerva, math500, gsm8k and math one (pass@1), at temperature 0.6 and top-p 0.95.
-    Any other NAME is NAME.jsonl, .json or .parquet of --data. Results are written problem by
-    problem: the same command continues where it stopped, and further models or benchmarks are added
-    to the folder.
+    By default, problems of aime24, aime25, amc23 and amc83 get 32 responses each (avg@32), those of
+    olympiadbench, minerva, math500, gsm8k and math get one (pass@1), at temperature 0.6 and top-p
+    0.95. Any other NAME is read from NAME.jsonl, .json or .parquet in --data. Results are written
+    problem by problem: run the same command again to continue after an interruption, or name
+    further models or benchmarks to add them to the folder.
 
     - `poise eval out/before out/after --data data --out out/eval`
     - `poise eval embedded --bench gsm8k --data data --limit 100`
@@ -140,15 +140,15 @@ def evaluate(
 def run_evaluation(options: EvaluationOptions, *, as_json: bool) -> None:
     """Evaluate with live progress, then print the numbers and the path of the page."""
     from counterpoise.lab.evaluate.progress import LiveEvaluationProgress
-    from counterpoise.lab.evaluate.run import evaluate as run
+    from counterpoise.lab.evaluate.run import evaluate as evaluate_models
     from counterpoise.terminal import TerminalConsole
 
     # With --json everything but the JSON goes to stderr, so that stdout can be piped.
     console = TerminalConsole(stderr=as_json)
     try:
-        summary = run(options, LiveEvaluationProgress(console))
+        summary = evaluate_models(options, LiveEvaluationProgress(console))
     except KeyboardInterrupt:
-        echo_message("poise: stopped; the same command continues")
+        echo_message("poise: stopped; run the same command again to continue")
         raise typer.Exit(130) from None
     if as_json:
         import json
@@ -173,7 +173,7 @@ def parse_pairs(option: str, text: str) -> dict[str, str]:
     for pair in text.split(",") if text else []:
         name, _, value = pair.rpartition("=")
         if not value or name in pairs:
-            raise PoiseError(f"{option} {text}: write NAME=VALUE pairs with commas between them")
+            raise PoiseError(f"{option} {text}: write comma-separated NAME=VALUE pairs")
         pairs[name] = value
     return pairs
 

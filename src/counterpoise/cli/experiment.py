@@ -23,11 +23,11 @@ def experiment(
         typer.Option(
             "--minutes",
             min=0,
-            help="Stop after this long; the same command continues. 0: only compare finished runs.",
+            help="Stop after this long; run it again to continue. 0: only compare finished runs.",
         ),
     ] = None,
     seeds: Annotated[
-        str | None, typer.Option("--seeds", help="Only these, by index: 0:4 are the first four.")
+        str | None, typer.Option("--seeds", help="Only these seeds, by index: 0:4, the first four.")
     ] = None,
     rates: Annotated[
         str | None, typer.Option("--rates", help="Only these learning rates: 1e-5,4e-5.")
@@ -42,18 +42,18 @@ def experiment(
         bool,
         typer.Option(
             "--dry-run",
-            help="Print the plan, which runs of it --out already has, how long the others take, "
-            "and the smallest difference that the seeds can show.",
+            help="Print the planned runs, which of them --out already has, how long the rest will "
+            "take, and the smallest difference that the seeds can show.",
         ),
     ] = False,
 ) -> None:
     """Train the arms of an experiment, seed by seed, and compare them.
 
-    The margin, level and hypotheses of the file decide; --dry-run and every result spell out the
-    rule that they define. The text of `rule` is a remark of the author: it is shown, not executed.
+    The file's margin, level and hypotheses determine the verdicts; --dry-run and every result
+    spell out the decision rule. The text of `rule` is the author's note: it is shown, not executed.
 
-    Every run is a process of its own and is resumed where it stopped. DIR/curves.parquet holds all
-    finished runs; to add the runs of another folder, put its curves.parquet into DIR/pieces/.
+    Every run is a separate process and resumes where it stopped. DIR/curves.parquet holds all
+    finished runs; to add runs from another folder, put its curves.parquet into DIR/pieces/.
     DIR/results.md has the verdicts, the tables, and the runs that failed.
 
     - `poise experiment smollm2-interventions --dry-run`

@@ -15,7 +15,7 @@ def import_rollouts(
     out: Annotated[Path, typer.Option("--out", "-o", help="A new folder for the rollouts.")],
     source: Annotated[
         str | None,
-        typer.Option("--from", help="trl, verl or prime-rl. Default: recognized by the files."),
+        typer.Option("--from", help="trl, verl or prime-rl. Default: recognized from the files."),
     ] = None,
     tokenizer: Annotated[
         str,

@@ -12,7 +12,7 @@ from counterpoise.errors import explain_damage
 
 def look(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
-    step: Annotated[
+    iteration: Annotated[
         int | None,
         typer.Option("--iteration", "-i", "--step", help="Default: the last stored iteration."),
     ] = None,
@@ -22,7 +22,7 @@ def look(
             "--row", help="Index of the rollout in the batch, from 0. Default: the first."
         ),
     ] = None,
-    by: Annotated[
+    quantity_name: Annotated[
         str | None,
         typer.Option(
             "--by",
@@ -49,4 +49,6 @@ def look(
     from counterpoise.terminal import TerminalConsole
 
     with explain_damage(run):
-        print_token_view(read_token_view(run, step, row, by, token), TerminalConsole())
+        print_token_view(
+            read_token_view(run, iteration, row, quantity_name, token), TerminalConsole()
+        )

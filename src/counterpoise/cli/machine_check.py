@@ -53,19 +53,22 @@ def examine_machine() -> bool:
     )
     table.add_row("memory", f"{_memory_gb():.1f} GB")
     if torch.cuda.is_available():
-        card = torch.cuda.get_device_properties(0)
-        table.add_row("device", f"{card.name}, {card.total_memory / 1e9:.0f} GB, bfloat16")
+        gpu = torch.cuda.get_device_properties(0)
+        table.add_row("device", f"{gpu.name}, {gpu.total_memory / 1e9:.0f} GB, bfloat16")
     else:
         table.add_row("device", f"CPU, {torch.get_num_threads()} threads, float32")
-    for name in REQUIRED_PACKAGES:
-        table.add_row(name, importlib.metadata.version(name))
-    for name, use in OPTIONAL_PACKAGES.items():
-        table.add_row(name, _installed_version(name) or Text(f"not installed: {use}", style="dim"))
+    for package_name in REQUIRED_PACKAGES:
+        table.add_row(package_name, importlib.metadata.version(package_name))
+    for package_name, purpose in OPTIONAL_PACKAGES.items():
+        table.add_row(
+            package_name,
+            _installed_version(package_name) or Text(f"not installed: {purpose}", style="dim"),
+        )
     engines = probe_engines()
     for engine in engines:
         table.add_row(engine.name, _describe_engine(engine))
     console.print(table)
-    # Faults get lines of their own below the table: they are too long for a cell.
+    # Faults are listed below the table: they are too long for a cell.
     for engine in engines:
         for fault in engine.faults:
             console.print(Text.assemble((engine.name, "red"), f"  {fault}"), highlight=False)
@@ -83,14 +86,14 @@ def _describe_engine(engine: EngineHealth) -> Text:
 
 
 def run_self_check(console: Console) -> bool:
-    """Train two iterations of the demo, resume a finished run, and write a report."""
+    """Train two iterations of the demo, resume the finished run, and write its report."""
     from counterpoise.lab.choose_page import write_report
     from counterpoise.loop import train
 
     config = load_config("demo", SELF_CHECK_OPTIONS)
-    start = time.perf_counter()
-    with tempfile.TemporaryDirectory() as temporary:
-        out = Path(temporary) / "check"
+    start_time = time.perf_counter()
+    with tempfile.TemporaryDirectory() as temporary_folder:
+        out = Path(temporary_folder) / "check"
         folder = train(config, out)
         metrics = folder.read("metrics")
         # A finished run has nothing left to do: resuming it must not repeat an iteration.
@@ -101,10 +104,10 @@ def run_self_check(console: Console) -> bool:
             "resume repeats nothing": folder.read("metrics") == metrics,
             "report is written": write_report(out).stat().st_size > 0,
         }
-    for name, passed in checks.items():
+    for check_name, passed in checks.items():
         verdict = ("ok  ", "green") if passed else ("FAIL", "red")
-        console.print(Text.assemble(verdict, f"  {name}"))
-    console.print(f"self-check: {time.perf_counter() - start:.0f} s")
+        console.print(Text.assemble(verdict, f"  {check_name}"))
+    console.print(f"self-check: {time.perf_counter() - start_time:.0f} s")
     return all(checks.values())
 
 

@@ -14,8 +14,8 @@ def options(
         list[str] | None,
         typer.Argument(
             metavar="[WORD]",
-            help="Only options that this word may mean: part of a name, TRL's or verl's name for "
-            "it, or a word of an explanation.",
+            help="Show only options that match: part of a name, TRL's or verl's name for the "
+            "option, or a word of its explanation.",
         ),
     ] = None,
 ) -> None:
@@ -35,12 +35,12 @@ def options(
     query = " ".join(words or [])
     matches = search_options(query, all_options()) if query else all_options()
     if not matches:
-        raise PoiseError(f"no option is like '{query}'; `poise options` lists them all")
+        raise PoiseError(f"no option matches '{query}'; `poise options` lists them all")
     table = Table(
         "option", "default", "what it does", box=None, header_style="bold", pad_edge=False
     )
-    for name, default, explanation in matches:
-        table.add_row(name, default, explanation)
+    for option_name, default, explanation in matches:
+        table.add_row(option_name, default, explanation)
     console = TerminalConsole()
     console.print(table)
     if remark := find_remark(query):

@@ -23,7 +23,7 @@ def plan(
         typer.Option(
             "--composer",
             "-c",
-            help="The rule that decides which rows share a step; see batch.composer.",
+            help="What decides which rows share a step; see batch.composer.",
         ),
     ] = "grouped",
     steps: Annotated[int, typer.Option("--steps", "-k", help="Number of optimizer steps.")] = 4,
@@ -71,10 +71,10 @@ def suggest_import(path: Path, fault: PoiseError) -> None:
         source, _ = recognise_source(path)
     except PoiseError:
         return
-    words = ["poise", "import", str(path), "--out", "out/imported"]
+    command = ["poise", "import", str(path), "--out", "out/imported"]
     if not source.has_tokens:
-        words += ["--tokenizer", "MODEL"]
+        command += ["--tokenizer", "MODEL"]
     raise PoiseError(
-        f"{path} is a log of {source.title}: convert it first with {shlex.join(words)}, then plan "
-        "a file of out/imported/rollouts"
+        f"{path} is a log of {source.title}: convert it first with {shlex.join(command)}, then "
+        "plan a file of out/imported/rollouts"
     ) from fault

@@ -14,34 +14,40 @@ from counterpoise.terminal import one_line
 
 def plan_table(planned: dict[str, Any]) -> Group:
     """Render the result of `batch/plan_file.plan_file`."""
-    totals = planned["describe"]
+    summary = planned["describe"]
     table = Table(
         "step", "rows", "tokens", "positive", "cross-advantage", box=None, header_style="bold"
     )
     for column in table.columns[1:]:
         column.justify = "right"
-    for step, (rows, tokens, share, cross) in enumerate(
+    for step, (rows, tokens, positive_share, cross_advantage) in enumerate(
         zip(
-            totals["rows_per_step"],
-            totals["tokens_per_step"],
-            totals["positive_share_per_step"],
-            totals["cross_advantage_sum"],
+            summary["rows_per_step"],
+            summary["tokens_per_step"],
+            summary["positive_share_per_step"],
+            summary["cross_advantage_sum"],
             strict=True,
         ),
         start=1,  # numbered as in the report and in `poise look`
     ):
-        table.add_row(str(step), f"{rows:,}", f"{tokens:,}", _percent(share), f"{cross:+.2f}")
+        table.add_row(
+            str(step),
+            f"{rows:,}",
+            f"{tokens:,}",
+            _percent(positive_share),
+            f"{cross_advantage:+.2f}",
+        )
     lines = [
-        f"{one_line(display_name(planned['rule']))}: {totals['rows']:,} rows of "
-        f"{totals['groups']:,} groups, "
-        f"{totals['rows_without_signal']:,} without signal",
-        f"groups split across steps   {totals['split_groups']:,} "
-        f"({_percent(totals['split_share'])})",
-        f"largest |sum of advantages| {totals['max_abs_group_advantage_sum']:.3f}   "
+        f"{one_line(display_name(planned['rule']))}: {summary['rows']:,} rows of "
+        f"{summary['groups']:,} groups, "
+        f"{summary['rows_without_signal']:,} without signal",
+        f"groups split across steps   {summary['split_groups']:,} "
+        f"({_percent(summary['split_share'])})",
+        f"largest |sum of advantages| {summary['max_abs_group_advantage_sum']:.3f}   "
         "(whole groups: 0)",
-        f"token imbalance             {totals['token_imbalance']:.4f}  (heaviest step over mean)",
-        f"positive rows with signal   {_percent(totals['positive_share'])}",
-        f"shared token types          {_percent(totals['shared_token_share'])}",
+        f"token imbalance             {summary['token_imbalance']:.4f}  (heaviest step over mean)",
+        f"positive rows with signal   {_percent(summary['positive_share'])}",
+        f"shared token types          {_percent(summary['shared_token_share'])}",
         "",
         "cross-advantage: the sum of A_i A_j over pairs of rows of the same group in the step; the "
         "lower it is, the more of their common gradient cancels (eq. 14)",

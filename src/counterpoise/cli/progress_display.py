@@ -84,7 +84,7 @@ class LiveDisplay(RunObserver):
             self.console.print(line, highlight=False, soft_wrap=True)
 
     def on_evaluation_start(self, problems: int, samples: int) -> None:
-        """Replace the numbers until the evaluation ends; a log only gets a line at its end."""
+        """Replace the numbers while the evaluation runs; a log file only gets its result."""
         activity = f"evaluating {problems:,} held-out problems x {samples}"
         self.progress.update(self.task, numbers=activity)
 
@@ -115,7 +115,7 @@ class LiveDisplay(RunObserver):
 def summarize_iteration(record: dict[str, Any], *, graded: bool = False) -> str:
     """One line of numbers: success, speed, composition of the batch, effect of the update.
 
-    Of graded rewards it begins with their mean: a reward above 0 need not be a success.
+    For graded rewards it starts with the mean reward, as a reward above 0 need not be a success.
     """
     if record["batch_rows"]:
         balance = (

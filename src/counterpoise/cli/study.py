@@ -12,7 +12,7 @@ from counterpoise.cli.app import SetOption
 
 def study(
     name: Annotated[
-        str, typer.Argument(help="Names with commas between them, or 'all'. Without: list them.")
+        str, typer.Argument(help="Comma-separated names, or 'all'. Default: list the studies.")
     ] = "",
     model: Annotated[
         str, typer.Option("--model", "-m", help="'embedded', 'smollm2', a folder, or a hub id.")
@@ -34,7 +34,7 @@ def study(
     ] = None,
     minutes: Annotated[
         float | None,
-        typer.Option("--minutes", min=0, help="Stop after this long; the same command continues."),
+        typer.Option("--minutes", min=0, help="Stop after this long; run it again to continue."),
     ] = None,
     sizes: Annotated[
         list[str] | None,
@@ -45,7 +45,7 @@ def study(
     """Reproduce a figure or table of the paper, with a verdict on its claim.
 
     Writes NAME.json, NAME.parquet, NAME.svg, NAME.png and NAME.html, and report.html for all
-    studies of the folder. Existing measurements are not repeated, only judged and drawn again, so
+    studies in the folder. Existing measurements are kept and only evaluated and plotted again, so
     an interrupted `poise study all` continues where it stopped. If a study fails, the others still
     run. --set changes the run that the studies sample and train with (the preset `demo`).
 

@@ -66,18 +66,17 @@ class TokenView:
 
 def read_token_view(
     path: Path,
-    step: int | None = None,
+    iteration: int | None = None,
     row: int | None = None,
-    by: str | None = None,
+    quantity_name: str | None = None,
     token: int | None = None,
 ) -> TokenView:
-    """Read the first row of the last stored iteration, unless `step` or `row` say otherwise."""
-    planned = has_plans(path)
-    run = read_imported(path)[0] if planned else RunData.read(path)
-    # An imported run was recorded by an adapter, whose option has another name than ours.
-    iteration = _choose_iteration(
-        run, step, "monitor_every=1" if planned else "--set store.tokens=true"
-    )
+    """Read one row of an iteration; by default the first row of the last stored iteration."""
+    recorded_by_adapter = has_plans(path)
+    run = read_imported(path)[0] if recorded_by_adapter else RunData.read(path)
+    # The TRL adapter's option for storing tokens has another name than that of `poise train`.
+    remedy = "monitor_every=1" if recorded_by_adapter else "--set store.tokens=true"
+    iteration = _choose_iteration(run, iteration, remedy)
     plan = next(plan for plan in run.plans if plan["iteration"] == iteration)
     trace = read_trace(path, iteration)
     row = _choose_row(trace, row)
@@ -91,29 +90,29 @@ def read_token_view(
         trace=trace,
         row=row,
         token=token,
-        quantity=_choose_quantity(trace, by),
+        quantity=_choose_quantity(trace, quantity_name),
         pushes=read_pushes(path, iteration),
         vocabulary=read_vocabulary(path),
         texts=run.texts_of_plan(plan),
     )
 
 
-def _choose_iteration(run: RunData, step: int | None, remedy: str) -> int:
-    # Tokens and plans are stored by different options, so one may lack what the other has.
-    planned = {plan["iteration"] for plan in run.plans}
-    stored_with_plan = [i for i in stored_iterations(run.path) if i in planned]
+def _choose_iteration(run: RunData, iteration: int | None, remedy: str) -> int:
+    # Tokens and plans are stored by different options, so either may be missing.
+    planned_iterations = {plan["iteration"] for plan in run.plans}
+    stored_with_plan = [i for i in stored_iterations(run.path) if i in planned_iterations]
     if not stored_with_plan and stored_iterations(run.path):
         raise PoiseError(f"{run.path} did not store its plans: train with store.report=true")
     if not stored_with_plan:
         raise PoiseError(f"{run.path} stored no tokens: train with {remedy}")
-    if step is None:
+    if iteration is None:
         return stored_with_plan[-1]
-    if step not in stored_with_plan:
+    if iteration not in stored_with_plan:
         raise PoiseError(
-            f"{run.path} has no tokens of iteration {step}, "
+            f"{run.path} has no tokens of iteration {iteration}, "
             f"only of {format_ranges(stored_with_plan)}"
         )
-    return step
+    return iteration
 
 
 def _choose_row(trace: IterationTrace, row: int | None) -> int:
@@ -127,16 +126,17 @@ def _choose_row(trace: IterationTrace, row: int | None) -> int:
     return row
 
 
-def _choose_quantity(trace: IterationTrace, by: str | None) -> TokenQuantity:
+def _choose_quantity(trace: IterationTrace, quantity_name: str | None) -> TokenQuantity:
     # The monitor may have been off in this iteration: then only what the update itself computes
     # is stored, and entropy takes the place of the displacement.
     choices = {quantity.name: quantity for quantity in available_quantities(trace.columns)}
-    if by is None:
+    if quantity_name is None:
         return choices.get("displacement") or choices["entropy"]
-    if by in choices:
-        return choices[by]
-    if by in {quantity.name for quantity in QUANTITIES}:
+    if quantity_name in choices:
+        return choices[quantity_name]
+    if quantity_name in {quantity.name for quantity in QUANTITIES}:
         raise PoiseError(
-            f"iteration {trace.iteration} did not store '{by}': choose one of {', '.join(choices)}"
+            f"iteration {trace.iteration} did not store '{quantity_name}': choose one of "
+            f"{', '.join(choices)}"
         )
-    raise unknown_name("quantity", by, choices)
+    raise unknown_name("quantity", quantity_name, choices)

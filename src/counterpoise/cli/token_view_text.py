@@ -1,4 +1,4 @@
-"""Print one rollout: its coloured tokens, the scale, and the strongest tokens or one in detail.
+"""Print one rollout: its coloured tokens, the scale, and its strongest tokens or a selected one.
 
 Numbers, names and scale are those of the report's token view. A terminal with no colours, or with
 only sixteen, gets a mark before a token instead: ▲ ▼ from half of the scale on, △ ▽ from a fifth.
@@ -32,10 +32,8 @@ from counterpoise.report.texts import RolloutText
 from counterpoise.report.traces import tokens_without_gradient
 
 FAINT_SHARE, STRONG_SHARE = 0.2, 0.5  # shares of the scale from which a token is marked
-STRIP_CHARACTERS, CONTEXT_CHARACTERS = (
-    24,
-    12,
-)  # longest token in the strip, and in a context
+# Longest token that is shown whole, in the strip and between its neighbours.
+STRIP_CHARACTERS, CONTEXT_CHARACTERS = 24, 12
 NUM_STRONGEST, NUM_NEIGHBOURS = 10, 6
 # (weakest, strongest) background. White text is readable on all, on dark and light terminals.
 RAMPS = {
@@ -69,7 +67,7 @@ def print_token_view(view: TokenView, console: Console) -> None:
 def _heading(view: TokenView) -> Text:
     """Where the rollout stands in the run, its reward and advantage, and its prompt."""
     row, plan, rollout = view.row, view.plan, view.texts[view.row]
-    step = next(s for s, rows in enumerate(plan["steps"]) if row in rows)
+    step = next(step_index for step_index, rows in enumerate(plan["steps"]) if row in rows)
     reward = f"{_outcome_mark(rollout)} reward {rollout.reward:g}  " if rollout else ""
     advantage = plan["advantage"][row]
     heading = Text.assemble(
@@ -90,15 +88,19 @@ def _token_strip(view: TokenView, coloured: bool, styled: bool) -> Text:
         zip(values.tolist(), colour_strength(values, view.full_colour).tolist(), strict=True)
     ):
         if position in environment_tokens:
-            words = "".join(_token_text(view, token) for token in environment_tokens[position])
-            strip.append(words if styled else f"[{words}]", style="dim italic")
+            environment_text = "".join(
+                _token_text(view, token) for token in environment_tokens[position]
+            )
+            strip.append(
+                environment_text if styled else f"[{environment_text}]", style="dim italic"
+            )
         token = int(view.columns["token"][position])
         text, style = _token_text(view, token), ""
-        kind = _direction(view, value)
+        direction = _direction(view, value)
         if coloured and share >= FAINT_SHARE / 2:
-            style = f"#ffffff on {_blend_colours(kind, share)}"
+            style = f"#ffffff on {_blend_colours(direction, share)}"
         if not coloured and share >= FAINT_SHARE:
-            strip.append(MARKS[kind][share >= STRONG_SHARE])
+            strip.append(MARKS[direction][share >= STRONG_SHARE])
         if position == view.token:
             text, style = _point_at(text, styled), f"{style} bold underline"
         strip.append(text, style=style)
@@ -109,36 +111,42 @@ def _token_strip(view: TokenView, coloured: bool, styled: bool) -> Text:
 
 def _legend(view: TokenView, coloured: bool) -> Text:
     """The scale as a bar of colours, or the marks and the values they stand for."""
-    quantity, full = view.quantity, view.full_colour
+    quantity, full_colour = view.quantity, view.full_colour
     legend = Text(f"{quantity.title}  ")
     if coloured:
-        legend.append(f"{-full:.3g} " if quantity.signed else "0 ")
+        legend.append(f"{-full_colour:.3g} " if quantity.signed else "0 ")
         for level in range(-4 if quantity.signed else 0, 5):
             colour = _blend_colours(_direction(view, level), abs(level) / 4)
             legend.append("  ", style=f"on {colour}" if level else "")
-        legend.append(f" {full:+.3g}" if quantity.signed else f" {full:.3g}")
+        legend.append(f" {full_colour:+.3g}" if quantity.signed else f" {full_colour:.3g}")
     else:
-        for kind in ("down", "up") if quantity.signed else ("size",):
-            sign = {"up": "+", "down": "-", "size": ""}[kind]
+        for direction in ("down", "up") if quantity.signed else ("size",):
+            sign = {"up": "+", "down": "-", "size": ""}[direction]
             # colour_strength is the square root of the value's share, so a share is squared back.
-            weak, strong = (f"{sign}{share**2 * full:.2g}" for share in (FAINT_SHARE, STRONG_SHARE))
-            legend.append(f"{MARKS[kind][0]} {weak}  {MARKS[kind][1]} {strong}  ")
+            weak, strong = (
+                f"{sign}{share**2 * full_colour:.2g}" for share in (FAINT_SHARE, STRONG_SHARE)
+            )
+            legend.append(f"{MARKS[direction][0]} {weak}  {MARKS[direction][1]} {strong}  ")
     return legend.append(f"\n{quantity.meaning}", style="dim")
 
 
 def _strongest_tokens(view: TokenView) -> Table:
     """The tokens with the largest values of the quantity, in either direction."""
-    entropy = next(q for q in available_quantities(view.columns) if q.name == "entropy")
+    entropy = next(
+        quantity for quantity in available_quantities(view.columns) if quantity.name == "entropy"
+    )
     quantities = list(dict.fromkeys((view.quantity, entropy)))
-    table = _plain_table("token", "text", *(q.title for q in quantities), "probability")
+    table = _plain_table(
+        "token", "text", *(quantity.title for quantity in quantities), "probability"
+    )
     strongest = np.argsort(-np.abs(np.nan_to_num(view.values)), kind="stable")[:NUM_STRONGEST]
     for position in strongest.tolist():
         table.add_row(
             str(position),
             Text(_token_text(view, int(view.columns["token"][position]), alone=True)),
             *(
-                _format_value(quantity_values(q, view.columns)[position], q.signed)
-                for q in quantities
+                _format_value(quantity_values(quantity, view.columns)[position], quantity.signed)
+                for quantity in quantities
             ),
             _format_probability(view.columns["logprob"][position]),
         )
@@ -181,7 +189,7 @@ def _token_details(view: TokenView, position: int) -> RenderableType:
 
 
 def _pushing_tokens(view: TokenView, position: int, styled: bool) -> RenderableType:
-    """The tokens that pushed the token at `position`, from the largest upward push down."""
+    """The tokens that pushed the token at `position`: upward pushes first, the largest on top."""
     if view.pushes is None:
         return Text("This run did not store which tokens pushed which.", style="dim")
     if view.row not in view.pushes.rows:
@@ -245,7 +253,7 @@ def _point_at(text: str, styled: bool) -> str:
 
 
 def _direction(view: TokenView, value: float) -> str:
-    """The colour ramp of a value; quantities without a sign have one of their own."""
+    """The name of a value's colour ramp: "size" for a quantity without a sign."""
     return "size" if not view.quantity.signed else "down" if value < 0 else "up"
 
 
@@ -282,5 +290,7 @@ def _outcome_mark(rollout: RolloutText | None) -> str:
 def _blend_colours(direction: str, share: float) -> str:
     """The colour at `share` of the way from the weakest to the strongest, as #rrggbb."""
     weakest, strongest = RAMPS[direction]
-    channels = (round(a + share * (b - a)) for a, b in zip(weakest, strongest, strict=True))
+    channels = (
+        round(low + share * (high - low)) for low, high in zip(weakest, strongest, strict=True)
+    )
     return "#" + "".join(f"{channel:02x}" for channel in channels)

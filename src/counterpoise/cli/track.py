@@ -25,7 +25,7 @@ def track(
         ),
     ] = None,
 ) -> None:
-    """Send the numbers of a run to TensorBoard or Weights & Biases.
+    """Send a run's metrics to TensorBoard or Weights & Biases.
 
     To send them while the run trains, start it with `--set 'track.to=[wandb]'` instead.
 

@@ -1,4 +1,4 @@
-"""`poise train`: train a model as a TOML file or a preset describes."""
+"""`poise train`: train a model with the options of a TOML file or a preset."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def train(
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Check options and data, print the run and its memory; do not train."
+            "--dry-run", help="Check options and data, print what the run needs; do not train."
         ),
     ] = False,
     engine: Annotated[
@@ -46,7 +46,7 @@ def train(
         typer.Option("--engine", "-e", help="The trainer: native (default), trl or verl."),
     ] = None,
     show: Annotated[
-        bool, typer.Option("--print", help="Print the configuration of another engine, and stop.")
+        bool, typer.Option("--print", help="Print what --engine would be given, and exit.")
     ] = False,
 ) -> None:
     """Train a policy: sample, verify, credit, balance, compose, update.
@@ -57,7 +57,7 @@ def train(
     - `poise train qwen3-1.7b-base --dry-run`
     - `poise train qwen3-1.7b-base --engine verl --print`
 
-    Another engine trains the same run, or stops and names the options that it cannot honour.
+    With --engine, TRL or verl trains the same run; options that it cannot honour are refused.
     """
     from counterpoise.hosts.choose_engine import choose_engine
     from counterpoise.run.trackers.tracker import check_installed
@@ -97,7 +97,7 @@ def train(
 def _resolve_run(
     config: str | None, out: Path | None, sets: list[str], *, resume: bool
 ) -> RunConfig:
-    """All options of the run: from the file, or from the folder that is resumed."""
+    """The run's options: from the file, or from the run folder that is resumed."""
     from counterpoise.config.load import load_config
     from counterpoise.store.resume import load_config_to_resume
 
@@ -125,7 +125,10 @@ def _resume_permissions(
         if not resume:
             raise PoiseError(f"{flag} only applies to a resumed run: add --resume")
         if engine == "verl":
-            raise PoiseError(f"{flag}: verl resumes in its own way; leave the flag out")
+            raise PoiseError(
+                f"{flag} does not apply to verl, which resumes from its own checkpoints: "
+                "leave it out"
+            )
     return ResumePermissions(from_start=from_start, missing_logs=accept_missing_logs)
 
 
@@ -135,7 +138,7 @@ def _print_dry_run(run: RunConfig, engine: str = "native") -> None:
     from counterpoise.run.estimate import describe_run
     from counterpoise.run.try_plugins import try_plugins
 
-    # verl's machines may have folders that this one lacks; `scratch` is for presets of a warm-up.
+    # verl's machines may have folders that this one lacks; `scratch` means random weights.
     if engine != "verl" and run.model.name != "scratch":
         check_model_source(run.model.name, check_parent=True)
     echo("\n".join([describe_run(run), *try_plugins(run, engine)]))
@@ -151,7 +154,7 @@ def _train_with_engine(
     show: bool,
     dry_run: bool,
 ) -> None:
-    """Train with TRL or verl, or print what they would be given."""
+    """Train with TRL or verl, or print the arguments that it would be given."""
     from counterpoise.hosts.trl import run_options
     from counterpoise.hosts.verl import command
 
@@ -172,9 +175,9 @@ def _train_with_engine(
         return
     if out is None:
         raise PoiseError("--out is missing: the folder to write the run to")
-    from counterpoise.cli.train_at_terminal import train_by_trl, train_by_verl
+    from counterpoise.cli.train_at_terminal import train_with_trl, train_with_verl
 
     if engine == "trl":
-        train_by_trl(run, out, resume=resume, permissions=permissions)
+        train_with_trl(run, out, resume=resume, permissions=permissions)
     else:
-        train_by_verl(run, out, resume=resume)
+        train_with_verl(run, out, resume=resume)

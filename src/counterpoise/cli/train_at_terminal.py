@@ -44,7 +44,7 @@ def train_natively(
         print_results(run, folder, console)
 
 
-def train_by_trl(
+def train_with_trl(
     run: RunConfig, out: Path, *, resume: bool, permissions: ResumePermissions | None = None
 ) -> None:
     """Train with TRL. Of several processes only the first one prints."""
@@ -64,7 +64,7 @@ def train_by_trl(
             print_results(run, folder, console)
 
 
-def train_by_verl(run: RunConfig, out: Path, *, resume: bool) -> None:
+def train_with_verl(run: RunConfig, out: Path, *, resume: bool) -> None:
     """Train with verl, which prints its own progress."""
     from counterpoise.hosts.verl.run import launch_verl
 
@@ -94,13 +94,13 @@ def _resume_hint(out: Path) -> str:
     if not is_run(out):
         return " before anything was written"
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # how the launcher was called is not known here
-        return f"; the same launcher resumes it with train --resume --out {shlex.quote(str(out))}"
+        return f"; to resume it, launch: train --resume --out {shlex.quote(str(out))}"
     command = [*command_prefix(), "train", "--resume", "--out", str(out)]
     return f"; resume it from its last checkpoint with: {shlex.join(command)}"
 
 
 def command_prefix() -> list[str]:
-    """How to call this command again: `poise` if the shell finds this one, else its path."""
+    """How to call `poise` again: by name if the shell finds this program, else by its path."""
     program = Path(sys.argv[0])
     if program.name != "poise":
         return [sys.executable, "-m", "counterpoise.cli"]

@@ -34,11 +34,11 @@ def verify_check(
     items: Annotated[
         int,
         typer.Option(
-            "--items", min=0, help="Problems of each benchmark that are rewritten; 0: all."
+            "--items", min=0, help="Problems per benchmark with rewritten answers; 0: all."
         ),
     ] = 200,
     pairs: Annotated[
-        int, typer.Option("--pairs", min=0, help="Pairs of different answers of each benchmark.")
+        int, typer.Option("--pairs", min=0, help="Pairs of different references per benchmark.")
     ] = 1000,
     timeout: Annotated[
         float, typer.Option("--timeout", min=0.1, help="Seconds allowed for one comparison.")
@@ -80,11 +80,14 @@ def verify_check(
     console = TerminalConsole()
     console.print(_audit_table(results))
     console.print("wrong verdicts / all; `itself`, `forms`, `algebra` must score 1, the others 0")
-    for name, result in results.items():
+    for benchmark_name, result in results.items():
         for kind, tally in result["kinds"].items():
             for case in tally["wrong_cases"][:5]:
                 # The end of a response holds its answer.
-                line = f"  {name} {kind}: {case['response'][-90:]!r} for {case['gold'][:60]!r}"
+                line = (
+                    f"  {benchmark_name} {kind}: {case['response'][-90:]!r} for "
+                    f"{case['gold'][:60]!r}"
+                )
                 console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
@@ -93,7 +96,9 @@ def _reference_files(files: list[Path], data: Path | None) -> list[Path]:
         raise PoiseError("name files or --data, not both")
     if data is None:
         if not files:
-            raise PoiseError("nothing to check: name .jsonl files, or a folder of them by --data")
+            raise PoiseError(
+                "nothing to check: name .jsonl files, or give a folder of them with --data"
+            )
         return files
     from counterpoise.lab.evaluate.benchmarks import BENCHMARKS
 
@@ -114,16 +119,19 @@ def _audit_table(results: dict[str, dict[str, Any]]) -> Table:
 
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
     table.add_column("benchmark", overflow="fold")
-    for name in (*COLUMN_TITLES.values(), "ms", "slowest"):
-        table.add_column(name, justify="right", overflow="fold")
-    for name, result in results.items():
+    for benchmark_name in (*COLUMN_TITLES.values(), "ms", "slowest"):
+        table.add_column(benchmark_name, justify="right", overflow="fold")
+    for benchmark_name, result in results.items():
         row = []
         for kind in COLUMN_TITLES:
             tally = result["kinds"][kind]
-            share = f"{tally['wrong']}/{tally['cases']}" if tally["cases"] else "-"
-            row.append(Text(share, style="bold" if tally["wrong"] else ""))
+            wrong_share = f"{tally['wrong']}/{tally['cases']}" if tally["cases"] else "-"
+            row.append(Text(wrong_share, style="bold" if tally["wrong"] else ""))
         milliseconds = 1000 * result["seconds"] / result["verified"]
         table.add_row(
-            Text(one_line(name)), *row, f"{milliseconds:.2f}", f"{result['slowest_seconds']:.2f} s"
+            Text(one_line(benchmark_name)),
+            *row,
+            f"{milliseconds:.2f}",
+            f"{result['slowest_seconds']:.2f} s",
         )
     return table

@@ -1,4 +1,4 @@
-"""Other people's trainers: the only files that know TRL, verl or prime-rl.
+"""Adapters and importers for other trainers: the only code that knows TRL, verl or prime-rl.
 
     trl/         our batches inside TRL's GRPOTrainer; `--engine trl`; the importer of TRL's files
     verl/        the same inside verl, as a plug-in; `--engine verl`; the importer of verl's files

@@ -20,7 +20,7 @@ from typing import Any
 from counterpoise.errors import first_line
 
 ADAPTER_REMEDY = (
-    "install that version, or bring the adapter up to date: its host.py lists what it rests on"
+    "install that version, or bring the adapter up to date: its host.py lists what it relies on"
 )
 
 
@@ -66,7 +66,7 @@ class EngineHealth:
 
     Example:
         EngineHealth("trl", "1.17.0", "poise train --engine trl", "pip install 'trl==1.16.*'",
-                     ("trl 1.17.0 was never tested with this version, 1.16 was",))
+                     ("trl 1.17.0 was never tested with this Counterpoise; 1.16 was",))
     """
 
     name: str
@@ -163,7 +163,7 @@ def probe_engine(engine: EngineProbe) -> EngineHealth:
         return EngineHealth(engine.name, None, engine.used_by, remedy)
     if not host.is_supported(version):
         tested = getattr(host, engine.version_constant)
-        fault = f"{engine.name} {version} was never tested with this version, {tested} was"
+        fault = f"{engine.name} {version} was never tested with this Counterpoise; {tested} was"
         return EngineHealth(engine.name, version, engine.used_by, remedy, (fault,))
     try:
         faults = engine.find_changes(host)

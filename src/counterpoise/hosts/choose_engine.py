@@ -22,7 +22,7 @@ def choose_engine(requested: str | None, out: Path | None, *, resume: bool) -> s
     # Checkpoints and random numbers differ between engines: switching would not be a resume.
     if requested not in (None, previous_engine):
         raise PoiseError(
-            f"{out} was made by --engine {previous_engine}: resume with that, or start anew"
+            f"{out} was made by --engine {previous_engine}: resume with that, or start a new run"
         )
     return previous_engine
 

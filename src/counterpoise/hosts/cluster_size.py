@@ -1,13 +1,13 @@
 """Estimate how many GPUs a run needs under verl: FSDP over n GPUs, the sampler on the same ones.
 
-    training states    16 bytes a parameter over n GPUs: float32 weights, gradient, AdamW moments
+    training states    16 bytes per parameter over n GPUs: float32 weights, gradient, AdamW moments
     gathered weights   bfloat16 weights of the largest unit that FSDP gathers, twice: the unit in
                        use and the next one, which is prefetched
     activations        2 bytes * micro_tokens * layers * (10 hidden + 3 intermediate);
                        with checkpointing
                        2 bytes * micro_tokens * (layers * hidden + 10 hidden + 3 intermediate)
     logits             10 bytes * micro_tokens * vocabulary: bfloat16, float32, float32 gradient
-    sampler weights    2 bytes a parameter: a whole copy on each GPU
+    sampler weights    2 bytes per parameter: a full copy on each GPU
     row cache          2 bytes * 2 * layers * key/value heads * head size, for each token
 
 Training needs states + gathered weights + activations + logits. Sampling needs states + sampler
@@ -51,19 +51,19 @@ class GpuMemory:
         return self.training_states + self.sampler_weights + self.row_cache
 
     def concurrent_rows(self, memory_gb: float) -> int:
-        """Rollouts of full length that a GPU with so many GB can sample at once."""
-        free = USABLE_SHARE * memory_gb - self.training_states - self.sampler_weights
-        return int(free / self.row_cache)
+        """Rollouts of full length that a GPU with `memory_gb` can sample at once."""
+        free_gb = USABLE_SHARE * memory_gb - self.training_states - self.sampler_weights
+        return int(free_gb / self.row_cache)
 
 
 def estimate_gpu_memory(config: RunConfig, shape: DecoderShape, gpus: int) -> GpuMemory:
     tokens = tokens_per_pass(config)
-    layer_values = 10 * shape.hidden + 3 * shape.intermediate  # stored for backward, a token
+    layer_values = 10 * shape.hidden + 3 * shape.intermediate  # stored for backward, per token
     stored_values = shape.layers * layer_values
     if config.update.checkpointing:
         # Only each layer's input is stored; one layer at a time is recomputed.
         stored_values = shape.layers * shape.hidden + layer_values
-    length = config.sample.max_prompt_tokens + config.sample.max_new_tokens
+    row_length = config.sample.max_prompt_tokens + config.sample.max_new_tokens
     # Embedding and output layer are gathered together, and larger than a transformer layer.
     largest_unit = shape.vocabulary * shape.hidden * (1 if shape.tied else 2)
     return GpuMemory(
@@ -72,7 +72,7 @@ def estimate_gpu_memory(config: RunConfig, shape: DecoderShape, gpus: int) -> Gp
         activations=2 * tokens * stored_values / GB,
         logits=10 * tokens * shape.vocabulary / GB,
         sampler_weights=2 * shape.parameters / GB,
-        row_cache=2 * 2 * length * shape.layers * shape.kv_heads * shape.head_dim / GB,
+        row_cache=2 * 2 * row_length * shape.layers * shape.kv_heads * shape.head_dim / GB,
     )
 
 
@@ -84,7 +84,7 @@ def tokens_per_pass(config: RunConfig) -> int:
 
 
 def fewest_gpus(config: RunConfig, shape: DecoderShape, memory_gb: float = 80.0) -> int:
-    """The fewest GPUs with so many GB that hold the run; 0 where no number of them does."""
+    """The fewest GPUs of `memory_gb` each that can hold the run; 0 if no number is enough."""
     for gpus in GPU_COUNTS:
         memory = estimate_gpu_memory(config, shape, gpus)
         if max(memory.training_total, memory.sampling_total) <= USABLE_SHARE * memory_gb:

@@ -92,9 +92,9 @@ def list_refusals(config: RunConfig, table: OptionTable) -> list[str]:
     for name, value, default in iterate_options(config):
         support = table.get(name)
         if support is None:
-            # A new option nobody has entered into the table yet: safe only while it is unused.
+            # A new option that the table does not have yet: safe only at its default.
             if value != default:
-                refusals.append(f"{name}={format_value(value)} (not known to it)")
+                refusals.append(f"{name}={format_value(value)} (unknown to this engine)")
         elif not support.honours(value):
             refusals.append(f"{name}={format_value(value)} ({support.reason})")
     return refusals
@@ -122,5 +122,5 @@ def check_support(
 
 
 def format_value(value: Any) -> str:
-    """As in a run file, without quotation marks."""
+    """The value as a run file spells it, without quotation marks."""
     return str(value).lower() if isinstance(value, bool) else str(value)

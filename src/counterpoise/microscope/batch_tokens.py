@@ -24,8 +24,9 @@ class Snapshot:
     """Every response token of a batch under one policy, row after row.
 
     Example:
-        s = snapshot(policy, rows, temperature=1.0, micro_tokens=16384)
-        decompose(s.hidden, policy.decoder.unembedding, s.tokens, s.advantages, s.groups)
+        tokens = take_snapshot(policy, rows, temperature=1.0, micro_tokens=16384)
+        W = policy.decoder.unembedding
+        decompose(tokens.hidden, W, tokens.tokens, tokens.advantages, tokens.groups)
     """
 
     hidden: Tensor  # [N, D], the input of the unembedding
@@ -59,11 +60,9 @@ def take_snapshot(
             result.entropies_M.split(result.lengths),
             strict=True,
         ):
-            hidden[index], logprobs[index], entropies[index] = (
-                row_hidden,
-                row_logprobs,
-                row_entropies,
-            )
+            hidden[index] = row_hidden
+            logprobs[index] = row_logprobs
+            entropies[index] = row_entropies
     device = policy.device
     groups_R = torch.tensor(number_groups(rows)[0])
     lengths_R = torch.tensor([row.num_tokens for row in rows])
@@ -135,4 +134,4 @@ def check_tokens(
             "the rollouts come from another tokenizer"
         )
     if not bool(torch.isfinite(advantages).all()):
-        raise PoiseError("advantages are not finite: check the credit method that made them")
+        raise PoiseError("advantages are not finite: check the credit method that computed them")

@@ -28,9 +28,8 @@ Category = Literal["number", "latex", "template", "function", "content", "other"
 CATEGORIES: tuple[Category, ...] = get_args(Category)
 REASONING_CATEGORIES: tuple[Category, ...] = ("number", "latex", "content")
 Tagger = Callable[[list[str]], list[str]]  # words -> Penn Treebank tags
-DECODE_WINDOW = (
-    8  # tokens decoded together: enough for any character and for the spaces between words
-)
+# Tokens decoded together: enough for any character and for the spaces between words.
+DECODE_WINDOW = 8
 
 WORD_PATTERN = r"[^\W\d_]+(?:['’-][^\W\d_]+)*"
 FUNCTION_TAGS = ("IN", "DT", "CC", "PRP", "TO", "MD", "EX", "WDT", "WP", "WRB", "PDT", "RP", "POS")
@@ -99,35 +98,35 @@ def character_categories(text: str, tagger: Tagger | None = None) -> list[Catego
     r"""The category of every character of a text.
 
     Example:
-        >>> "".join(kind[0] for kind in categories(r"It is 4 + 3, so \boxed{7}."))
+        >>> "".join(kind[0] for kind in character_categories(r"It is 4 + 3, so \boxed{7}."))
         'fftfftntltnttffttttttttntt'
     """
     category_of: list[Category] = ["other"] * len(text)
     words: list[tuple[int, int]] = []
-    closings: list[int] = []
+    closing_braces: list[int] = []
     in_formula = _formula_mask(text)
     for match in _TEXT_PIECE.finditer(text):
-        (start, end), name = match.span(), match.lastgroup or ""
-        if name == "word":
+        (start, end), piece_kind = match.span(), match.lastgroup or ""
+        if piece_kind == "word":
             words.append((start, end))
             continue
-        category = _PIECE_CATEGORIES[name]
-        if name == "mark" and in_formula[start] and not match[0].isspace():
+        category = _PIECE_CATEGORIES[piece_kind]
+        if piece_kind == "mark" and in_formula[start] and not match[0].isspace():
             category = "latex"  # brackets and commas of a formula
         category_of[start:end] = [category] * (end - start)
-        if match[0].endswith("{") and name == "boxed":
-            closings += _closing_brace(text, end)
+        if match[0].endswith("{") and piece_kind == "boxed":
+            closing_braces += _closing_brace(text, end)
     # All words are tagged in one call: a tagger decides by context.
     tags = (
-        tagger([text[begin:stop] for begin, stop in words])
+        tagger([text[word_start:word_end] for word_start, word_end in words])
         if tagger and words
         else [""] * len(words)
     )
-    for (begin, stop), tag in zip(words, tags, strict=True):
-        category_of[begin:stop] = [
-            _word_category(text[begin:stop], tag, in_formula=in_formula[begin])
-        ] * (stop - begin)
-    for brace in closings:
+    for (word_start, word_end), tag in zip(words, tags, strict=True):
+        category_of[word_start:word_end] = [
+            _word_category(text[word_start:word_end], tag, in_formula=in_formula[word_start])
+        ] * (word_end - word_start)
+    for brace in closing_braces:
         category_of[brace] = "template"  # the brace that ends the box
     return category_of
 
@@ -209,15 +208,15 @@ def token_texts(tokenizer: Any, tokens: Ints | Sequence[int]) -> list[str]:
     # Decode a short window instead of the whole prefix: linear time, and the window still holds
     # enough context for tokenizers that drop a leading space.
     texts: list[str] = []
-    start, decoded_before = 0, ""
+    window_start, decoded_before = 0, ""
     for end in range(1, len(tokens) + 1):
-        text = decode(tokens[start:end])
+        text = decode(tokens[window_start:end])
         if text.endswith("\ufffd") and end < len(tokens):
             texts.append("")
             continue
         texts.append(text[len(decoded_before) :])
-        start = max(start, end - DECODE_WINDOW)
-        decoded_before = decode(tokens[start:end])
+        window_start = max(window_start, end - DECODE_WINDOW)
+        decoded_before = decode(tokens[window_start:end])
     return texts
 
 

@@ -55,7 +55,7 @@ class Coupling:
     self_push: Tensor  # A_j |r_j|^2 |h_j|^2: the token's push on itself
     parts: dict[CouplingPart, Tensor]  # each [N]; the token itself is in none of them
     total: Tensor
-    positive: Tensor  # by tokens with A > 0, the token itself included
+    positive: Tensor  # the push of tokens with A > 0, including the token itself
     negative: Tensor
 
     @property
@@ -65,7 +65,7 @@ class Coupling:
 
     @property
     def cancellation(self) -> Tensor:
-        """1 - |total| / (|positive| + |negative|): 0: one sign only, 1: the signs cancel."""
+        """1 - |total| / (|positive| + |negative|); 0 if only one sign pushes, 1 if they cancel."""
         gross = self.positive.abs() + self.negative.abs()
         net = self.total.abs() / gross.clamp(min=torch.finfo(gross.dtype).tiny)
         return torch.where(gross > 0, 1 - net, 0.0)
@@ -115,8 +115,8 @@ def decompose(
     """
     check_tokens(hidden, unembedding, tokens, advantages, groups)
     with torch.no_grad():
-        errors = Residuals(hidden, unembedding, tokens, softcap=softcap)
-    return decompose_residuals(errors, tokens, advantages, groups, eta=eta)
+        residuals = Residuals(hidden, unembedding, tokens, softcap=softcap)
+    return decompose_residuals(residuals, tokens, advantages, groups, eta=eta)
 
 
 @torch.no_grad()
@@ -129,7 +129,7 @@ def decompose_residuals(
     eta: float = 1.0,
     targets: TokenIndices | None = None,
 ) -> Coupling:
-    """`decompose` for residuals that are used elsewhere too.
+    """`decompose`, given residuals that the caller has already computed.
 
     `targets` [n]: only the displacement of these tokens is returned; all tokens still push. Pass
     `tokens` and `groups` on the CPU: reading them from a GPU would wait for its queue.
@@ -142,15 +142,15 @@ def decompose_residuals(
 
     # Called for every block of residuals while it is in memory, so that the residuals [N, V] are
     # computed once for all sums.
-    def spread(places: Tensor, R: Tensor, H: Tensor, squares: Tensor) -> None:
+    def add_block(places: Tensor, R: Tensor, H: Tensor, squares: Tensor) -> None:
         self_push_N2[places] = coupling_sums.A_N2[places] * squares[..., None]
         by_any_N2[places] = coupling_sums.apply_matrix(matrix_of_all, R, H) - self_push_N2[places]
 
-    max_size = (
-        4 * coupling_sums.break_even_size // 3 + coupling_sums.row_width
-    )  # a kernel gives both sums
+    # A kernel gives two sums at once (by query, and by query and token), so it pays for larger
+    # sets.
+    max_size = 4 * coupling_sums.break_even_size // 3 + coupling_sums.row_width
     queries = coupling_sums.lay_out_sets(query_N, max_size, _indices_sharing_key(query_N, targets))
-    by_query, by_both = coupling_sums.sums_within(queries, (query_N, token_N), spread)
+    by_query, by_both = coupling_sums.sums_within(queries, (query_N, token_N), add_block)
     # Queries too large for a kernel went through M, which cannot tell equal tokens apart: their
     # (query, token) sets are summed separately.
     if queries.large_sets:

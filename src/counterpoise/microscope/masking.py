@@ -57,13 +57,11 @@ def draw_masked_sets(
     low      another token, at low confidence
     both     the candidate's token, at low confidence
 
-    The source says from which rollouts it is drawn: "positive", "negative", or "mixed" for all.
+    The source names the rollouts a set is drawn from: "positive", "negative", or "mixed" for all.
     The candidate is in no set. A set is smaller when the batch has fewer such tokens.
     """
-    is_low, is_same_token = (
-        is_low_confidence(snapshot, threshold),
-        snapshot.tokens == snapshot.tokens[candidate],
-    )
+    is_low = is_low_confidence(snapshot, threshold)
+    is_same_token = snapshot.tokens == snapshot.tokens[candidate]
     is_eligible = torch.ones_like(is_low)
     is_eligible[candidate] = False
     pools = {
@@ -111,14 +109,11 @@ def output_layer_effects(
     logits = (W + eta G) h_c,      without M: - (eta / N) sum_{k in M} A_k <h_k, h_c> r_k
     """
     W = wide(unembedding)
-    candidate_hidden, candidate_token = (
-        wide(snapshot.hidden[candidate]),
-        int(snapshot.tokens[candidate]),
-    )
-    # In float64 from here on: an effect is a small difference of two log-probabilities.
-    normal_V = (
-        (W + eta * gradient) @ candidate_hidden
-    ).double()  # rounded once, the same for every set
+    candidate_hidden = wide(snapshot.hidden[candidate])
+    candidate_token = int(snapshot.tokens[candidate])
+    # In float64 from here on, because an effect is a small difference of two log-probabilities.
+    # The product is rounded once, in the same way for every set.
+    normal_V = ((W + eta * gradient) @ candidate_hidden).double()
     normal_logprob = torch.log_softmax(normal_V, dim=0)[candidate_token]
     effects = []
     for indices in sets:

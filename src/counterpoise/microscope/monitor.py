@@ -75,7 +75,7 @@ class StepMeasurement:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _PendingStep:
-    """A step that was decomposed and is not applied yet; tensors are on the model's device."""
+    """A step that is decomposed but not yet applied; tensors are on the model's device."""
 
     result: StepResult
     rows: list[Row]
@@ -141,8 +141,8 @@ class Monitor:
             self._pending = self._decompose_step(policy, [rows[i] for i in result.rows], result)
 
     def after_update(self, policy: Policy) -> None:
-        """Measure the displacement by one forward pass in the layout of the step's own."""
-        assert self._pending is not None, "before() comes first"
+        """Measure the displacement with one forward pass in the step's own batch layout."""
+        assert self._pending is not None, "before_update() comes first"
         with self._stopwatch.running(policy.device):
             pending, self._pending = self._pending, None
             measured = pending.measured_rows
@@ -192,10 +192,10 @@ class Monitor:
         # into the cap, if there is one.
         if self.temperature != 1:
             W, softcap = wide(W) / self.temperature, softcap / self.temperature
-        # Half precision only where the model has it anyway: float16 keeps more digits of residuals.
+        # Only where the model is in half precision anyway. float16 keeps more digits than bfloat16.
         half_precision = policy.device.type == "cuda" and hidden.dtype in HALF_DTYPES
         precision = torch.float16 if half_precision else None
-        errors = Residuals(hidden, W, tokens, precision=precision, softcap=softcap)
+        residuals = Residuals(hidden, W, tokens, precision=precision, softcap=softcap)
 
         lengths = [row.num_tokens for row in step_rows]
         groups_R = np.array(number_groups(step_rows)[0])
@@ -208,9 +208,9 @@ class Monitor:
             if all_measured
             else np.flatnonzero(np.repeat([*map(self._is_measured, step_rows)], lengths))
         )
-        coupling = decompose_residuals(errors, tokens, pulls, groups, eta=eta, targets=targets)
+        coupling = decompose_residuals(residuals, tokens, pulls, groups, eta=eta, targets=targets)
         type_pulls_of_step = type_pulls(
-            wide(hidden), tokens, errors.to_device(logprobs), errors.to_device(pulls)
+            wide(hidden), tokens, residuals.to_device(logprobs), residuals.to_device(pulls)
         )
         is_watched_row = [
             row.group in self.watched_groups and self._is_measured(row) for row in step_rows
@@ -220,7 +220,7 @@ class Monitor:
         pushes = None
         if len(watched_tokens) and len(tokens) > 1:
             pushes = strongest_pushes(
-                errors, pulls, torch.from_numpy(watched_tokens), top=TOP_PUSHES, eta=eta
+                residuals, pulls, torch.from_numpy(watched_tokens), top=TOP_PUSHES, eta=eta
             )
         # The GPU now has its work queued; the CPU walks the tries of the groups meanwhile.
         node_N = prefixes.trie_nodes(step_rows)

@@ -30,7 +30,7 @@ from counterpoise.microscope.monitor import StepMeasurement
 from counterpoise.store.schema import MONITOR_METRICS, PUSH_COLUMNS
 from counterpoise.types import Floats, TokenTrace
 
-REPORTED_TYPES = 12  # reported token types, those with the largest pull
+REPORTED_TYPES = 12  # how many token types are reported: those with the largest pull
 _SIGN_FIELDS = ("boosted", "suppressed", "stable", "moved")
 METRIC_NAMES = tuple(MONITOR_METRICS)
 
@@ -39,8 +39,8 @@ def monitor_metrics(measurements: Sequence[StepMeasurement]) -> dict[str, Any]:
     """The monitor's fields of metrics.jsonl; None where nothing was measured."""
     if not measurements:
         return dict.fromkeys(METRIC_NAMES)
-    delta_n = np.concatenate([view.displacement for view in measurements])
-    advantages = np.concatenate([view.advantages for view in measurements])
+    delta_n = np.concatenate([measurement.displacement for measurement in measurements])
+    advantages = np.concatenate([measurement.advantages for measurement in measurements])
     pooled = _pool_coupling(measurements)
     metrics: dict[str, Any] = {}
     for sign, shares in shares_by_sign(delta_n, advantages).items():
@@ -53,7 +53,7 @@ def monitor_metrics(measurements: Sequence[StepMeasurement]) -> dict[str, Any]:
     gross = np.abs(pooled["positive"]).sum() + np.abs(pooled["negative"]).sum()
     part_mass = {name: np.abs(pooled[name]).sum() for name in pooled if "_token_" in name}
     same_token_mass = sum(mass for name, mass in part_mass.items() if name.startswith("same_token"))
-    # The sign of a stable token is rounding, so the proxy is not judged by it.
+    # The sign of a stable token is only rounding, so agreement is counted without stable tokens.
     has_direction = (np.abs(delta_n) > EPSILON) & (total_push != 0)
     return metrics | {
         "flipped": float(flipped_tokens(delta_n, advantages).mean()),
@@ -67,15 +67,15 @@ def monitor_metrics(measurements: Sequence[StepMeasurement]) -> dict[str, Any]:
             (np.sign(delta_n) == np.sign(total_push))[has_direction].sum(), has_direction.sum()
         ),
         "shared_prefix_share": _ratio(
-            sum(view.shared_prefixes.shared_tokens for view in measurements),
-            sum(view.shared_prefixes.step_tokens for view in measurements),
+            sum(measurement.shared_prefixes.shared_tokens for measurement in measurements),
+            sum(measurement.shared_prefixes.step_tokens for measurement in measurements),
         ),
         "exchangeability": _ratio(
-            sum(view.shared_prefixes.net_pull for view in measurements),
-            sum(view.shared_prefixes.gross_pull for view in measurements),
+            sum(measurement.shared_prefixes.net_pull for measurement in measurements),
+            sum(measurement.shared_prefixes.gross_pull for measurement in measurements),
         ),
-        "learning_tax": _mean_over_steps([view.tax for view in measurements]),
-        "solution_drift": _mean_over_steps([view.drift for view in measurements]),
+        "learning_tax": _mean_over_steps([measurement.tax for measurement in measurements]),
+        "solution_drift": _mean_over_steps([measurement.drift for measurement in measurements]),
     }
 
 
@@ -94,7 +94,7 @@ def token_columns(
         "own": pooled["own"],
         **{name: pooled[name] for name in pooled if "_token_" in name},
     }
-    delta_n = np.concatenate([view.displacement for view in measurements])
+    delta_n = np.concatenate([measurement.displacement for measurement in measurements])
     columns = {}
     for name, values in {"displacement": delta_n, **coupling_columns}.items():
         columns[name] = np.full(table_size, np.nan, dtype=np.float32)
@@ -107,15 +107,23 @@ def push_table(
 ) -> TokenTrace | None:
     """A table row for each push on a watched token; `batch_rows[s]`: the batch rows of step s."""
     tables: dict[str, list[NDArray[np.generic]]] = {name: [] for name in PUSH_COLUMNS}
-    for view, rows in zip(measurements, batch_rows, strict=True):
-        if view.pushes is None:
+    for measurement, rows in zip(measurements, batch_rows, strict=True):
+        if measurement.pushes is None:
             continue
-        row_N = np.repeat(np.asarray(rows, dtype=np.int32), view.lengths)
-        position_N = np.concatenate([np.arange(length, dtype=np.int32) for length in view.lengths])
-        source_index, strength = view.pushes.sources.numpy(), view.pushes.strengths.numpy()
+        row_N = np.repeat(np.asarray(rows, dtype=np.int32), measurement.lengths)
+        position_N = np.concatenate(
+            [np.arange(length, dtype=np.int32) for length in measurement.lengths]
+        )
+        source_index, strength = (
+            measurement.pushes.sources.numpy(),
+            measurement.pushes.strengths.numpy(),
+        )
         # Unused slots have strength 0; nonzero drops them.
         watched_index, slot = np.nonzero(strength)
-        pushed, source_index = view.watched_tokens[watched_index], source_index[watched_index, slot]
+        pushed, source_index = (
+            measurement.watched_tokens[watched_index],
+            source_index[watched_index, slot],
+        )
         tables["row"].append(row_N[pushed])
         tables["position"].append(position_N[pushed])
         tables["by_row"].append(row_N[source_index])
@@ -138,8 +146,8 @@ def part_column(part: CouplingPart) -> str:
 
 def _pool_coupling(measurements: Sequence[StepMeasurement]) -> dict[str, NDArray[np.float64]]:
     columns_of_steps = []
-    for view in measurements:
-        coupling = view.coupling
+    for measurement in measurements:
+        coupling = measurement.coupling
         summary = {
             "total": coupling.total,
             "own": coupling.self_push,
@@ -160,7 +168,7 @@ def _cancellation_by_type(measurements: Sequence[StepMeasurement]) -> list[list[
     type_ids, net_U, gross_U = (
         np.concatenate(columns)
         for columns in zip(
-            *(map(np.asarray, view.type_pulls) for view in measurements), strict=True
+            *(map(np.asarray, measurement.type_pulls) for measurement in measurements), strict=True
         )
     )
     distinct_types, type_number = np.unique(type_ids, return_inverse=True)

@@ -3,9 +3,9 @@
 Measuring costs a forward pass over the measured rows and products with the whole vocabulary, so a
 large iteration is measured in part: forward passes of the update are drawn at random until they
 hold `limit` tokens, at least one pass. A whole pass is the unit because its rows can be read again
-exactly as the step read them: a displacement then comes from the step and not from another
+exactly as the step read them: a displacement then comes from the step and not from a different
 rounding. A step without a drawn pass is not measured. Passes are drawn anew in every iteration, so
-that every token is measured at some time.
+no token is left out for good.
 """
 
 from __future__ import annotations
@@ -58,8 +58,10 @@ def choose_monitored_rows(
 
 def first_mixed_groups(rows: Sequence[Row], count: int) -> frozenset[str]:
     """The first `count` groups that have rows of both signs."""
-    signs: dict[str, set[int]] = {}
+    signs_by_group: dict[str, set[int]] = {}
     for row in rows:
-        signs.setdefault(row.group, set()).add(row.sign)
-    mixed = [group for group, group_signs in signs.items() if {1, -1} <= group_signs]
-    return frozenset(mixed[:count])
+        signs_by_group.setdefault(row.group, set()).add(row.sign)
+    mixed_groups = [
+        group for group, group_signs in signs_by_group.items() if {1, -1} <= group_signs
+    ]
+    return frozenset(mixed_groups[:count])

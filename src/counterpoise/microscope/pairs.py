@@ -38,28 +38,24 @@ def pair_coupling(
     hidden: Tensor, unembedding: Tensor, tokens: Tensor, j: Tensor, k: Tensor
 ) -> PairCoupling:
     """Coupling of the n pairs (j, k). The caller passes chunks: residuals [n, V] are formed."""
-    h_j, h_k, W = (
-        wide(hidden[j]),
-        wide(hidden[k]),
-        wide(unembedding),
-    )
+    h_j, h_k, W = wide(hidden[j]), wide(hidden[k]), wide(unembedding)
     r_j, r_k = token_residuals(h_j, W, tokens[j]), token_residuals(h_k, W, tokens[k])
     # r(o) = 1 - pi(o): the token's own entry of its residual.
     phi = (r_j * r_k).sum(dim=1)
     same_token = tokens[j] == tokens[k]
     residual_j = r_j.gather(1, tokens[j, None]).squeeze(1)
     residual_k = r_k.gather(1, tokens[k, None]).squeeze(1)
-    printed = torch.where(same_token, residual_j * residual_k, torch.nan)
-    return PairCoupling((h_j * h_k).sum(dim=1), phi, printed, phi - printed)
+    printed_phi = torch.where(same_token, residual_j * residual_k, torch.nan)
+    return PairCoupling((h_j * h_k).sum(dim=1), phi, printed_phi, phi - printed_phi)
 
 
 @torch.no_grad()
 def kernel_rows(hidden: Tensor, unembedding: Tensor, tokens: Tensor, watched: Tensor) -> Tensor:
     """K_jk of each `watched` token j [n] with every token k of the batch: [n, N]."""
-    errors = Residuals(hidden, unembedding, tokens)
+    residuals = Residuals(hidden, unembedding, tokens)
     row_chunks = [
-        torch.cat([K for _, K in _kernel_chunks(errors, chunk)], 1)
-        for chunk in _chunk_watched(errors, watched)
+        torch.cat([K for _, K in _kernel_chunks(residuals, chunk)], 1)
+        for chunk in _chunk_watched(residuals, watched)
     ]
     return torch.cat(row_chunks)
 

@@ -73,11 +73,11 @@ def derivatives_along(
         )
     derivatives: list[Tensor] = [torch.empty(0)] * len(rows)
     for batch in micro_batches(rows, micro_tokens):
-        members = [rows[index] for index in batch]
+        batch_rows = [rows[index] for index in batch]
         # Only the plain attention kernel has a forward-mode derivative. Gradients stay enabled,
         # because passes without them write in place and read joined weights, which lose tangents.
         with torch.enable_grad(), forward_ad.dual_level(), sdpa_kernel(SDPBackend.MATH):
-            result = _forward_with_tangents(policy, members, direction, temperature)
+            result = _forward_with_tangents(policy, batch_rows, direction, temperature)
             tangent_M = forward_ad.unpack_dual(result.logprobs_M).tangent
             lengths = result.lengths
         if tangent_M is None:

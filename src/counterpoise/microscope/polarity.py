@@ -3,7 +3,7 @@
     positive   A+_i = A_i 1[A_i > 0]       negative rollouts stay with weight 0, so that every
     joint      A_i                         denominator and every batch layout is the same
 
-After each update the displacement of *all* tokens is measured, those without weight included, and
+After each update the displacement of *all* tokens is measured, including those without weight, and
 the weights are restored. Log-probabilities are read in the same layout each time, so an update that
 changes nothing displaces nothing.
 """

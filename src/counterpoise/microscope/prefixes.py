@@ -9,7 +9,7 @@ the same context there, so the same score g, and the step moves along g times a 
 
 S: the rollouts that pass the node; A_i w_i: the factor of the token's score in the gradient.
 0: the pulls on shared tokens cancel (the exchangeability condition holds). 1: every node is
-one-sided. Even a whole zero-sum group has a residual: only some of it passes the deeper nodes.
+one-sided. Even a whole zero-sum group has a residual, as not all its rollouts pass deeper nodes.
 """
 
 from __future__ import annotations

@@ -35,17 +35,17 @@ class Stopwatch:
             self._seconds += time.perf_counter() - start_time
             return
         # Events are queued like kernels, so they time the GPU without making the CPU wait.
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
+        start_event, end_event = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start_event.record()
         yield
-        end.record()
-        self._events.append((start, end))
+        end_event.record()
+        self._events.append((start_event, end_event))
 
     @property
     def seconds(self) -> float:
         """Seconds of all blocks so far; waits for a GPU to finish them."""
-        for start, end in self._events:
-            end.synchronize()
-            self._seconds += start.elapsed_time(end) / 1000
+        for start_event, end_event in self._events:
+            end_event.synchronize()
+            self._seconds += start_event.elapsed_time(end_event) / 1000
         self._events.clear()
         return self._seconds

@@ -159,7 +159,7 @@ def branch_rewards(
     rewards_BM = np.empty((len(branches), continuations))
     states: dict[tuple[bytes, int | None], int] = {}
     starts: list[ContinuationStart] = []
-    state_of: dict[int, int] = {}  # branch -> state, for those that are sampled
+    state_of_branch: dict[int, int] = {}  # branch -> state, for those that are sampled
     for branch_index, branch in enumerate(branches):
         content = rows[branch.row].content
         prefix_length = branch.position + (branch.kind == "taken")
@@ -173,18 +173,21 @@ def branch_rewards(
         )
         # The key is the token sequence itself: equal states of different rollouts are sampled once.
         prefix = np.concatenate((content.prompt_tokens, content.response_tokens[:prefix_length]))
-        key = (prefix.astype(np.int64).tobytes(), excluded_token)
-        if key not in states:
-            states[key] = len(states)
-            name = f"value/{blake2b(key[0], digest_size=16).hexdigest()}/{excluded_token}"
+        state_key = (prefix.astype(np.int64).tobytes(), excluded_token)
+        if state_key not in states:
+            states[state_key] = len(states)
+            seed_name = (
+                f"value/{blake2b(state_key[0], digest_size=16).hexdigest()}/{excluded_token}"
+            )
             seeds = tuple(
-                seed_for(seed, name, index=continuation) for continuation in range(continuations)
+                seed_for(seed, seed_name, index=continuation)
+                for continuation in range(continuations)
             )
             limit = config.max_new_tokens - prefix_length
             starts.append(ContinuationStart(branch.row, len(prefix), seeds, limit, excluded_token))
-        state_of[branch_index] = states[key]
+        state_of_branch[branch_index] = states[state_key]
     sampled_SM = _sample_and_verify(policy, rows, starts, verifier, config)
-    for branch_index, state_index in state_of.items():
+    for branch_index, state_index in state_of_branch.items():
         rewards_BM[branch_index] = sampled_SM[state_index]
     return rewards_BM
 

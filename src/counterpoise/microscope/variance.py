@@ -88,8 +88,8 @@ def unit_score_directions(
                     accumulated += gradient
     directions = {}
     for name, total in totals.items():
-        length = math.sqrt(sum(float(gradient.square().sum()) for gradient in total))
-        normalised = [gradient / max(length, 1e-30) for gradient in total]
+        norm = math.sqrt(sum(float(gradient.square().sum()) for gradient in total))
+        normalised = [gradient / max(norm, 1e-30) for gradient in total]
         directions[name] = dict(zip(names, normalised, strict=True))
     return directions
 
@@ -102,15 +102,15 @@ def reference_directions(policy: Policy, rows: Sequence[Row]) -> dict[str, dict[
     success    mean score of right rollouts minus that of wrong ones, summed over prompts
     """
     snapshot = take_snapshot(policy, rows)
-    unsure_V = np.bincount(
+    uncertainty_V = np.bincount(
         snapshot.tokens.cpu().numpy(), (1 - snapshot.logprobs.exp()).cpu().numpy()
     )
-    token = int(unsure_V.argmax())
-    count = Counter((row.group, row.sign) for row in rows)
+    token = int(uncertainty_V.argmax())
+    rows_of_sign = Counter((row.group, row.sign) for row in rows)
     weights: dict[str, Sequence[ArrayLike]] = {
         "shared": [1.0 for _ in rows],
         "token": [row.content.response_tokens == token for row in rows],
-        "success": [row.sign / count[row.group, row.sign] for row in rows],
+        "success": [row.sign / rows_of_sign[row.group, row.sign] for row in rows],
     }
     return unit_score_directions(policy, rows, weights)
 
@@ -167,11 +167,15 @@ def spread_from_prompts(
     return ScoreSpread(float(s2), float(covariance / s2) if s2 > 0 else 0.0)
 
 
-def closed_form(advantages_B: ArrayLike, of: ScoreSpread) -> float:
+def closed_form(advantages_B: ArrayLike, spread: ScoreSpread) -> float:
     """Var <u, U_B> for the advantages of a part of one group."""
     A_B = np.asarray(advantages_B, np.float64)
-    square, total = float(np.square(A_B).sum()), float(A_B.sum())
-    return of.s2 / len(A_B) ** 2 * ((1 - of.rho) * square + of.rho * total**2)
+    sum_of_squares, advantage_sum = float(np.square(A_B).sum()), float(A_B.sum())
+    return (
+        spread.s2
+        / len(A_B) ** 2
+        * ((1 - spread.rho) * sum_of_squares + spread.rho * advantage_sum**2)
+    )
 
 
 def noise_factor(squares: float, sums: float, rho: float) -> float:
@@ -198,8 +202,8 @@ def update_noise(X_PG: FloatArray, A_PG: FloatArray, part_PG: NDArray[np.int64])
     cell_PG = np.arange(P)[:, None] * num_parts + part_PG
 
     def per_part(values_PG: FloatArray) -> FloatArray:
-        flat = np.bincount(cell_PG.ravel(), values_PG.ravel(), P * num_parts)
-        return flat.astype(np.float64).reshape(P, num_parts)
+        sums = np.bincount(cell_PG.ravel(), values_PG.ravel(), P * num_parts)
+        return sums.astype(np.float64).reshape(P, num_parts)
 
     return UpdateNoise(
         measured=np.square(per_part(A_PG * X_PG)).sum(axis=1),

@@ -29,7 +29,7 @@ def check_generic_texts(prompts: Sequence[Prompt], config: SampleConfig) -> None
     without_generic = next((prompt for prompt in prompts if not prompt.generic), None)
     if config.anchors and without_generic:
         raise PoiseError(
-            f"sample.anchors: prompt '{without_generic.id}' has no generic text: name its field by "
+            f"sample.anchors: prompt '{without_generic.id}' has no generic text: name its field in "
             "task.generic_field, or set sample.anchors=0"
         )
 

@@ -21,8 +21,8 @@ def build_groups(
 ) -> list[Group]:
     """One group for each prompt.
 
-    `rewards` is flat: prompt by prompt, in the order of the responses; so is `logged`, what a
-    reward function logged of each response, if it logged anything. The last `anchors` responses
+    `rewards` is flat: prompt by prompt, in the order of the responses. So is `logged`, which holds
+    what a reward function logged about each response; it may be empty. The last `anchors` responses
     of every prompt were sampled after its generic text (`sample/anchors.py`).
     """
     rewards_left = iter(rewards)

@@ -52,36 +52,41 @@ def sample_continuations(
     if not starts:
         return []
     check_starts(sequences, starts)
-    # Rows of a batch decode together, so the longest prefix may meet the highest limit.
-    longest = max(s.length for s in starts) + max(s.max_new_tokens for s in starts)
-    policy.decoder.reserve(max(longest, *map(len, sequences)))
-    max_rows = max_rows_at_once(policy, longest)
+    # Rows of a batch decode together: reserve the longest prefix plus the highest limit.
+    longest_prefix = max(start.length for start in starts)
+    longest_row = longest_prefix + max(start.max_new_tokens for start in starts)
+    policy.decoder.reserve(max(longest_row, *map(len, sequences)))
+    max_rows = max_rows_at_once(policy, longest_row)
     responses: list[list[Response]] = [[] for _ in starts]
     for batch_sequences in _sequence_batches(sequences, starts):
-        prefilled = prefill(policy.decoder, [sequences[s] for s in batch_sequences])
-        prefill_index = {s: i for i, s in enumerate(batch_sequences)}
-        start_indices = [i for i, start in enumerate(starts) if start.sequence in prefill_index]
+        prefilled = prefill(policy.decoder, [sequences[sequence] for sequence in batch_sequences])
+        prefill_index = {sequence: index for index, sequence in enumerate(batch_sequences)}
+        batch_starts = [
+            (start_index, start)
+            for start_index, start in enumerate(starts)
+            if start.sequence in prefill_index
+        ]
         # Rows of a batch are padded to its longest prefix: similar lengths waste least.
-        start_indices.sort(key=lambda i: starts[i].length)
+        batch_starts.sort(key=lambda indexed_start: indexed_start[1].length)
         forks = [
             (
-                i,
+                start_index,
                 Fork(
-                    sequence=prefill_index[starts[i].sequence],
-                    length=starts[i].length,
+                    sequence=prefill_index[start.sequence],
+                    length=start.length,
                     seed=seed,
-                    max_new_tokens=starts[i].max_new_tokens,
-                    excluded_token=starts[i].excluded_token,
+                    max_new_tokens=start.max_new_tokens,
+                    excluded_token=start.excluded_token,
                 ),
             )
-            for i in start_indices
-            for seed in starts[i].seeds
+            for start_index, start in batch_starts
+            for seed in start.seeds
         ]
         for offset in range(0, len(forks), max_rows):
             batch = forks[offset : offset + max_rows]
             batch_responses = decode_forks(policy, prefilled, [fork for _, fork in batch], config)
-            for (i, _), response in zip(batch, batch_responses, strict=True):
-                responses[i].append(response)
+            for (start_index, _), response in zip(batch, batch_responses, strict=True):
+                responses[start_index].append(response)
     return responses
 
 

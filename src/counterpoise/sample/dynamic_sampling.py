@@ -5,11 +5,12 @@
     the end      no such group remains, `sample.refills` rounds are over, or no prompt remains
 
 A group is dropped only when another takes its place, so a batch always has `sample.prompts` groups.
-Groups without a replacement stay, without signal, as they would without dynamic sampling (verl
-stops the run there). Every sampled group ends up in `groups` or in `dropped`. arXiv:2503.14476
+Groups that cannot be replaced stay in the batch and give no signal, as if dynamic sampling were off
+(verl stops the run there). Every sampled group ends up in `groups` or in `dropped`.
+arXiv:2503.14476
 
-Replacement prompts come in their own shuffled order, a function of the run's seed and the
-iteration. So iteration n starts from the prompts it has without dynamic sampling, and a resumed
+Replacement prompts come in a separate shuffled order, a function of the run's seed and the
+iteration. So iteration n starts with the same prompts as without dynamic sampling, and a resumed
 run has no order to restore.
 """
 
@@ -32,13 +33,13 @@ class RefilledBatch:
         RefilledBatch(groups=[g0, g5, g2], dropped=[g1, g3], rounds=2)
     """
 
-    groups: list[Group]  # a replacement stands where the group it replaced stood
-    dropped: list[Group]  # without spread, in the order in which they were dropped
-    rounds: int  # of sampling, the first included
+    groups: list[Group]  # a replacement takes the place of the group it replaced
+    dropped: list[Group]  # groups without spread, in the order in which they were dropped
+    rounds: int  # of sampling, including the first
 
 
 def has_spread(group: Group) -> bool:
-    """Whether the rewards of the group differ at all; rollouts without one do not count."""
+    """Whether the rewards of the group differ at all; rollouts without a reward do not count."""
     rewards_G = group.rewards_G[~np.isnan(group.rewards_G)]
     return bool(len(rewards_G) and np.ptp(rewards_G) > 0)
 

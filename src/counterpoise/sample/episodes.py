@@ -37,7 +37,7 @@ from counterpoise.verify.scores import (
     score_responses,
 )
 
-END_FEEDBACK = "The episode is over."  # of a last turn without success and without a reply
+END_FEEDBACK = "The episode is over."  # on a last turn that failed and got no reply
 NO_TOKENS: Ints = np.empty(0, dtype=np.int32)
 
 
@@ -49,12 +49,14 @@ class Episode:
     sequence: Ints  # all tokens so far: prompt, observations and responses
     seed: int
     responses: list[Response] = field(default_factory=list)
-    observations: list[Ints] = field(default_factory=list)  # the one before each response
+    observations: list[Ints] = field(default_factory=list)  # what preceded each response
     turns: list[Turn] = field(default_factory=list)
-    is_over: bool = False  # the environment has ended it
-    reward: float | None = None  # that a user's environment gave so far
-    session: PluginSession | None = None  # with a user's environment
-    prompt_tokens: Ints | None = None  # of its first message, in place of the problem's
+    is_over: bool = False  # the environment has ended the episode
+    # Only with a user's environment: the sum of its rewards so far, its object for this episode,
+    # and the tokens of its first message, which replaces the problem.
+    reward: float | None = None
+    session: PluginSession | None = None
+    prompt_tokens: Ints | None = None
 
     def add_response(self, observation: Ints, response: Response) -> None:
         """Append one turn: what the environment said and what the policy answered."""
@@ -67,12 +69,12 @@ class Episode:
 
         `action` is the token span of the action within that response, (0, 0) if there is none.
         """
-        start = sum(len(response.tokens) for response in self.responses[:-1])
-        span = (start + action[0], start + action[1]) if action[1] else (0, 0)
-        self.turns.append(Turn(start, self.observations[-1], span, feedback))
+        turn_start = sum(len(response.tokens) for response in self.responses[:-1])
+        span = (turn_start + action[0], turn_start + action[1]) if action[1] else (0, 0)
+        self.turns.append(Turn(turn_start, self.observations[-1], span, feedback))
 
     def build_response(self, policy: Policy) -> Response:
-        """The whole episode as one response. Its tokens are the policy's alone; its text is all."""
+        """The episode as one response: the policy's tokens, and the text of the whole dialogue."""
         observation_texts = policy.decode_rows(self.observations)
         dialogue = [
             text
@@ -169,9 +171,9 @@ class EpisodePlayer:
     ) -> Ints | None:
         """The tokens that the policy reads before its next turn; None if the episode is over."""
         # An episode with fewer responses than turns ended earlier. A response that was cut off has
-        # no end token for an answer to follow.
-        over = len(episode.responses) < turn or not episode.responses[-1].finished
-        if over or episode.is_over:
+        # no end token that a reply could follow.
+        has_ended = len(episode.responses) < turn or not episode.responses[-1].finished
+        if has_ended or episode.is_over:
             return None
         reply = self.environment.ask(episode.prompt, episode.turns[-1].feedback)
         tokens = policy.encode_reply(reply)
@@ -196,7 +198,8 @@ class PluginEpisodePlayer(EpisodePlayer):
         messages = [
             session.reset(prompt, seed) for session, seed in zip(sessions, seeds, strict=True)
         ]
-        # Rollouts of a group share a prompt: credit compares them, and passes read it once.
+        # Rollouts of a group must share a prompt: credit compares them, and forward passes compute
+        # the prompt only once.
         if len(set(messages)) > 1:
             raise PoiseError(
                 f"{self.environment.label}: reset returned different first messages for "
@@ -254,9 +257,9 @@ def score_episodes(
     prompts: Sequence[Prompt],
     context: ScoringContext = NO_CONTEXT,
 ) -> Scores:
-    """The rewards of the environment where it gave any, and of the verifier elsewhere.
+    """The environment's rewards where it gave any, and the verifier's elsewhere.
 
-    `context` needs no tokens: they are those of the responses.
+    The token ids come from the responses, so `context` needs none.
     """
     unscored = [i for i, response in enumerate(responses) if response.reward is None]
     if not unscored:

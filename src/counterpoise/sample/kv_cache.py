@@ -1,7 +1,7 @@
 """The KV cache of the CPU sampler: prefixes are right-aligned so that all rows write the same slot.
 
     slot        0  1  2  3 | 4  5  6 ...          prefixes of up to 4 slots, then new tokens
-    row a       .  p  p  p | a  a                 '.' is padding, masked for good
+    row a       .  p  p  p | a  a                 '.' is padding, always masked
     row b       p  p  p  p | b  b
 
 Every sequence is prefilled once. A token's keys and values do not depend on later tokens, so a row
@@ -102,8 +102,8 @@ class KVCache:
         # [R, 1, 1, L], or None if nothing is padded: attention without a mask is faster.
         self.is_token: Tensor | None = None
         if not bool(in_prefix.all()):
-            new = torch.ones(len(in_prefix), max_new_tokens, dtype=torch.bool, device=device)
-            self.is_token = torch.cat((in_prefix, new), dim=1)[:, None, None]
+            new_slots = torch.ones(len(in_prefix), max_new_tokens, dtype=torch.bool, device=device)
+            self.is_token = torch.cat((in_prefix, new_slots), dim=1)[:, None, None]
         self.keys = [self._allocate(k, source, max_new_tokens) for k in prefilled.keys]
         self.values = [self._allocate(v, source, max_new_tokens) for v in prefilled.values]
 
@@ -132,14 +132,14 @@ class KVCache:
     ) -> Tensor:
         keys, values, L = self.keys[layer], self.values[layer], self.length
         # Slots of a row are consecutive positions, so a window is the last slots in use.
-        first = 0 if window is None else max(0, L - window)
+        first_slot = 0 if window is None else max(0, L - window)
         keys[:, :, L - 1] = k
         values[:, :, L - 1] = v
         R, H, d = q.shape
         # The query heads of one key head stand in for query positions, so that keys and values need
         # not be repeated for each query head.
         grouped_q = q.view(R, keys.shape[1], -1, d)
-        mask = None if self.is_token is None else self.is_token[..., first:L]
+        mask = None if self.is_token is None else self.is_token[..., first_slot:L]
         return F.scaled_dot_product_attention(
-            grouped_q, keys[:, :, first:L], values[:, :, first:L], attn_mask=mask
+            grouped_q, keys[:, :, first_slot:L], values[:, :, first_slot:L], attn_mask=mask
         ).reshape(R, H, d)

@@ -1,7 +1,7 @@
 """The KV cache of the GPU sampler: fixed slots in memory, so that every decoding step is the same.
 
     prefix      every sequence once, packed, as the prefill computed it; rows point into it
-    response    one slot for each row: what it has sampled since, [slots, K, new tokens, d] a layer
+    response    one slot for each row: its sampled tokens, [slots, K, new tokens, d] per layer
     rows        the slot that each place of the batch decodes; finished rows leave this list
 
 A row never leaves its slot: nothing is copied when other rows finish, and the responses of a prompt
@@ -78,8 +78,8 @@ class DecodeSlots:
         def integers(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.long, device=device)
 
-        # Zeros and not whatever the memory holds: the slot that belongs to no row attends to steps
-        # it never took, and one NaN among them would draw a token outside the vocabulary.
+        # Zeros instead of uninitialised memory: the spare slot attends to steps that it never took,
+        # and a single NaN among them would draw a token outside the vocabulary.
         def cache(*shape: int) -> list[Tensor]:
             return [torch.zeros(shape, dtype=decoder.dtype, device=device) for _ in range(layers)]
 
@@ -88,7 +88,7 @@ class DecodeSlots:
         self.response_keys = cache(slots, K, new_tokens, d)
         self.response_values = cache(slots, K, new_tokens, d)
         self.prefix_starts, self.prefix_lengths = integers(slots), integers(slots)
-        self.limits = integers(slots)  # new tokens at most
+        self.limits = integers(slots)  # maximum number of new tokens
         self.tokens = integers(slots, new_tokens)
         self.logprobs = torch.zeros(slots, new_tokens, device=device)
         self.uniforms = torch.zeros(slots, new_tokens, device=device)

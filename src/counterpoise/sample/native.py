@@ -25,7 +25,7 @@ COMPACTION_DIVISOR = 8  # the cache is compacted once one row in this many has f
 
 
 class NativeSampler:
-    """`sample` as a `Sampler`; it has nothing to start and nothing to close."""
+    """The function `sample` as a `Sampler`; there is nothing to start or to close."""
 
     def __init__(self, policy: Policy, config: RunConfig) -> None:
         pass
@@ -60,15 +60,17 @@ def sample(
     policy.decoder.reserve(longest)
     prompts_at_once = max(1, max_rows_at_once(policy, longest) // group_size)
     responses: list[list[Response]] = []
-    for start in range(0, len(prompts), prompts_at_once):
-        batch = prompts[start : start + prompts_at_once]
+    for first_prompt in range(0, len(prompts), prompts_at_once):
+        batch = prompts[first_prompt : first_prompt + prompts_at_once]
         forks = [
-            Fork(p, len(prompt), seed, config.max_new_tokens)
-            for p, prompt in enumerate(batch)
-            for seed in seeds_PG[start + p]
+            Fork(prompt_index, len(prompt), seed, config.max_new_tokens)
+            for prompt_index, prompt in enumerate(batch)
+            for seed in seeds_PG[first_prompt + prompt_index]
         ]
-        flat = decode_forks(policy, prefill(policy.decoder, batch), forks, config)
-        responses += [flat[i : i + group_size] for i in range(0, len(flat), group_size)]
+        flat_responses = decode_forks(policy, prefill(policy.decoder, batch), forks, config)
+        responses += [
+            flat_responses[i : i + group_size] for i in range(0, len(flat_responses), group_size)
+        ]
     return responses
 
 
@@ -101,7 +103,7 @@ def _decode_unread(
 ) -> list[Response]:
     """`decode_forks` on the general path, which reads every fork's prefix into a `RowCache`."""
     decoder = unread.decoder
-    # Together if padding leaves the states alone; otherwise only forks of equal length.
+    # All forks together if padding does not change the states; otherwise those of equal length.
     may_be_padded = rows_may_be_padded(decoder)
     batches: dict[int, list[int]] = {}
     for index, fork in enumerate(forks):
@@ -172,7 +174,7 @@ def _decode(
 
 
 def max_rows_at_once(policy: Policy, longest: int) -> int:
-    """How many rows of `longest` tokens to decode together: limited by memory and by usefulness."""
+    """How many rows of `longest` tokens to decode together: as many as fit and still gain speed."""
     decoder = policy.decoder
     max_rows = MAX_ROWS_CUDA if policy.device.type == "cuda" else MAX_ROWS_CPU
     bytes_per_row = longest * decoder.kv_bytes_per_token
@@ -181,7 +183,7 @@ def max_rows_at_once(policy: Policy, longest: int) -> int:
 
 
 def _uniforms(forks: Sequence[Fork], count: int, device: torch.device) -> Tensor:
-    """[R, count]; row r is a function of the fork's seed alone."""
+    """Uniform random numbers [R, count]; row r depends only on the seed of fork r."""
     draws = [np.random.default_rng(fork.seed).random(count, dtype=np.float32) for fork in forks]
     return torch.from_numpy(np.stack(draws)).to(device)
 

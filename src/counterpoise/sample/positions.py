@@ -28,7 +28,7 @@ def describe_overflow(prompt_tokens: int, max_new_tokens: int, positions: int) -
     Pass 0 prompt tokens if the prompts have not been read yet.
 
     Example:
-        beyond(900, 8192, 4096) == "a prompt of 900 tokens and a response of 8,192 go beyond ..."
+        describe_overflow(900, 8192, 4096) -> "a prompt of 900 tokens and a response of 8,192 ..."
     """
     if prompt_tokens + max_new_tokens <= positions:
         return ""

@@ -74,7 +74,9 @@ class VLLMSampler:
         self._load_weights(policy)
         group_size = len(seeds_PG[0])
         has_logprobs = self._has_logprobs(config)
-        requests = [{"prompt_token_ids": p.tolist()} for p in prompts for _ in range(group_size)]
+        requests = [
+            {"prompt_token_ids": prompt.tolist()} for prompt in prompts for _ in range(group_size)
+        ]
         params = [
             self._sampling_params(
                 seed=seed,
@@ -91,8 +93,10 @@ class VLLMSampler:
             for seed in seeds
         ]
         outputs = self._engine.generate(requests, params, use_tqdm=False)
-        flat = _responses(policy, outputs, has_logprobs)
-        return [flat[i : i + group_size] for i in range(0, len(flat), group_size)]
+        flat_responses = _responses(policy, outputs, has_logprobs)
+        return [
+            flat_responses[i : i + group_size] for i in range(0, len(flat_responses), group_size)
+        ]
 
     def close(self) -> None:
         """Free the engine's memory."""

@@ -55,23 +55,23 @@ def is_supported(installed: str) -> bool:
 
 def import_vllm() -> Any:
     """Import vLLM, set up to stay in this process; PoiseError says what to install."""
-    version_found = installed_version()
-    if version_found is None:
+    installed = installed_version()
+    if installed is None:
         raise PoiseError(f"sample.engine=vllm, but vLLM is not installed: {INSTALL_REMEDY}")
-    if not is_supported(version_found):
+    if not is_supported(installed):
         raise PoiseError(
-            f"vLLM {version_found} is not supported, only {SUPPORTED_SERIES}.x: {INSTALL_REMEDY}"
+            f"vLLM {installed} is not supported, only {SUPPORTED_SERIES}.x: {INSTALL_REMEDY}"
         )
     os.environ.update(FORCED_ENVIRONMENT)
-    for name, value in DEFAULT_ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
+    for variable, value in DEFAULT_ENVIRONMENT.items():
+        os.environ.setdefault(variable, value)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             import vllm
     except Exception as fault:  # incompatible wheels raise errors of any type
         raise PoiseError(
-            f"vLLM {version_found} cannot be imported ({first_line(fault)}): "
+            f"vLLM {installed} cannot be imported ({first_line(fault)}): "
             f"pip uninstall -y {UNNEEDED_PACKAGES}, or {INSTALL_REMEDY}"
         ) from fault
     return vllm

@@ -1,4 +1,4 @@
-"""A run folder: whole files are replaced atomically, JSON lines are appended. schema.py lists them.
+"""A run folder: files are replaced atomically, logs grow by JSON lines. schema.py lists all files.
 
 A resumed run first returns to its checkpoint: later lines and files are removed and written again,
 so a folder never holds two versions of an iteration, nor half a line.
@@ -63,7 +63,7 @@ def is_imported(path: Path) -> bool:
 
 
 def has_plans(path: Path) -> bool:
-    """Whether another trainer's run has plans, which our TRL adapter stored."""
+    """Whether our TRL adapter wrote the folder: only then does another trainer's run have plans."""
     return is_imported(path) and (path / "plans.jsonl").is_file()
 
 

@@ -49,7 +49,7 @@ def _parse_line(json_line: str) -> Record:
         raise ValueError("not a JSON object")
     iteration = record.get("iteration")
     if not isinstance(iteration, int) or not 0 <= iteration < INT64_LIMIT:
-        raise ValueError(f"iteration {_format_value(iteration)} is not a whole number from 0")
+        raise ValueError(f"iteration {_format_value(iteration)} is not a whole number of 0 or more")
     return record
 
 
@@ -84,7 +84,7 @@ def _check_plan(record: Record) -> None:
     for field, upper_limit in upper_limits.items():
         if not all(_is_int64(entry) and 0 <= entry < upper_limit for entry in record[field]):
             raise ValueError(
-                f"{field} holds a value that is not a whole number from 0, or is too large"
+                f"{field} holds a value that is not a whole number of 0 or more, or is too large"
             )
     if not all(isinstance(entry, float) or _is_int64(entry) for entry in record["advantage"]):
         raise ValueError("advantage holds something that is not a number")

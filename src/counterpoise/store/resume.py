@@ -79,7 +79,7 @@ def load_config_to_resume(
     ):
         raise PoiseError(
             f"{out} was made with {option}={stored_value!r}, not {requested_value!r}: "
-            "resume without it, or start a new --out"
+            "resume without that change, or start a new --out"
         )
     return resumed_config
 
@@ -116,7 +116,7 @@ def check_checkpoint_options(
     config: RunConfig,
     source: str = "this run has",
 ) -> None:
-    """Check that a checkpoint's options.toml agrees with `config` in what must not vary.
+    """Check that a checkpoint's options.toml and `config` agree in options that must not change.
 
     Older checkpoints have no options.toml: their `options_text` is empty.
     """
@@ -134,7 +134,7 @@ def check_checkpoint_options(
 def forbidden_differences(
     first_config: RunConfig, second_config: RunConfig
 ) -> list[tuple[str, object, object]]:
-    """`config_differences` in options that a resumed run may not change."""
+    """The `config_differences` that a resumed run may not have."""
     # A schedule decays over the iterations: with more of them, past steps had other rates.
     has_schedule = first_config.update.schedule != "constant"
     changeable = CHANGEABLE_OPTIONS - ({"loop.iterations"} if has_schedule else set())
@@ -187,24 +187,24 @@ def _summarize_missing(missing_options: list[str]) -> str:
 
 def _config_remedy(out: Path, options_copy: Path | None) -> str:
     if options_copy is None:
-        return "bring it back from a backup, since no checkpoint here holds a copy of it"
+        return "restore it from a backup, as no checkpoint here holds a copy of it"
     command = shlex.join(["poise", "train", str(options_copy), "--resume", "--out", str(out)])
-    return f"{command} takes the copy of its newest checkpoint; the original run file does as well"
+    return f"{command} uses the copy in its newest checkpoint; the original run file works as well"
 
 
 # -- starting again -----------------------------------------------------------------------------
 
 
 def check_restart(folder: RunFolder) -> None:
-    """Refuse to start again from iteration 0 when a checkpoint must have been there.
+    """Refuse to start again from iteration 0 if the run must have saved a checkpoint.
 
-    A run that is killed before its first checkpoint was due legitimately starts again. While it
-    saves the first one, its logs already hold that iteration: only what is written afterwards, a
-    later iteration or an evaluation, proves that the checkpoint was complete.
+    A run that is killed before its first checkpoint is due may start again. While it saves the
+    first one, its logs already hold that iteration: only what is written afterwards, a later
+    iteration or an evaluation, proves that the checkpoint was complete.
     """
     last_reached = last_iteration(folder)
     remedy = (
-        "bring checkpoints/ back from a backup, or discard the run and start it again with "
+        "restore checkpoints/ from a backup, or discard the run and start it again with "
         "--resume --from-start"
     )
     if damaged_checkpoints := checkpoint.list_checkpoints(folder.checkpoints):

@@ -38,7 +38,7 @@ SAMPLING_METRICS: Fields = {
     "graded": "true where rewards other than 0 and 1 occur",
     "unscored": "rollouts without a reward (None), if any",
     "logged_*": "mean of a number that your reward function logged",
-    "anchor_success": "success of anchors, which the two above leave out",
+    "anchor_success": "success of anchors, which success and reward leave out",
     "mixed_groups": "share of groups with unequal rewards",
     "sampling_rounds": "1 plus refills",
     "rollouts": "sampled",
@@ -76,8 +76,8 @@ UPDATE_METRICS: Fields = {
     "grad_norm": "before clipping",
     "clipped_share": "tokens whose gradient the clip removed",
     "capped_share": "importance weights at the cap",
-    "added_loss": "part of credit.rule",
-    "chosen_share": "tokens chosen by the rule",
+    "added_loss": "loss that credit.rule adds",
+    "chosen_share": "tokens that credit.rule chose",
     "entropy": "mean, nats",
     "old_logprob": "mean",
     "mean_ratio": "pi / pi_old, before each step",
@@ -168,7 +168,7 @@ DROPS: Fields = {
     "aged": "reward balance: waited too long",
 }
 EVALUATIONS: Fields = {
-    "iteration": "finished ones; 0: before training",
+    "iteration": "iterations finished; 0: before training",
     "temperature": "",
     "top_p": "",
     "mean": "success",
@@ -184,7 +184,7 @@ EVALUATIONS: Fields = {
     "evaluate_seconds": "",
 }
 GAPS: Fields = {
-    "iteration": "resumed after it",
+    "iteration": "last one before the resume",
     "missing": "{file: [iteration, ...]}",
 }
 LOGS: dict[str, Fields] = {
@@ -204,9 +204,9 @@ ROLLOUTS: Fields = {
     "response": "",
     "answer": "reference",
     "reward": "of the verifier; NaN: it returned None",
-    "finished": "false: cut",
+    "finished": "false: cut off",
     "further": "other rewards by name, if any",
-    "logged": "what your reward function logged of it, if anything",
+    "logged": "what your reward function logged about it, if anything",
     "anchor": "true for anchors only",
     "turns": "of an episode: start, told, action, feedback",
     "messages": "of a chat prompt: role, content",

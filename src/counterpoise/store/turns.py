@@ -5,8 +5,8 @@
         {"start": 38, "told": [1, 401, ...], "action": [66, 69], "feedback": ""},
     ]
 
-`told` are the tokens of the environment's reply, `Turn.observation`. A chat prompt has its messages
-as data files have them: {"role": "user", "content": "..."}.
+`told` are the tokens of the environment's reply, `Turn.observation`. The messages of a chat prompt
+have the form that data files use: {"role": "user", "content": "..."}.
 """
 
 from __future__ import annotations

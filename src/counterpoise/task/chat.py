@@ -3,9 +3,9 @@
     [{"role": "system", "content": "..."}, {"role": "user", "content": "..."}]       the usual form
     [{"from": "human", "value": "..."}, {"from": "gpt", "value": "..."}]             ShareGPT's form
 
-A content may also be a list of text parts, [{"type": "text", "text": "..."}]. Pictures, sounds and
-calls of tools are refused: a model that saw the conversation without them would be trained on
-another prompt than the file's.
+A content may also be a list of text parts, [{"type": "text", "text": "..."}]. Images, audio and
+tool calls are refused: without them the model would be trained on a different prompt than the
+file's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def parse_messages(value: Sequence[Any], where: str, column: str) -> Messages:
         for number, message in enumerate(value, 1)
     )
     if not any(message.role == "user" and message.content.strip() for message in messages):
-        raise PoiseError(f"{where}: '{column}' has no message of the user with a text")
+        raise PoiseError(f"{where}: '{column}' has no user message with text")
     return messages
 
 
@@ -39,7 +39,7 @@ def _parse_message(message: Any, where: str) -> Message:
     if not isinstance(role, str) or not role:
         raise PoiseError(f"{where} has no role: system, user or assistant is expected")
     if message.get("tool_calls"):
-        raise PoiseError(f"{where} calls a tool, which prompts cannot: leave the record out")
+        raise PoiseError(f"{where} calls a tool, which is not supported: leave the record out")
     if isinstance(content, list):
         content = _join_text_parts(content, where)
     if not isinstance(content, str):
@@ -52,13 +52,15 @@ def _join_text_parts(parts: Sequence[Any], where: str) -> str:
     for text_part in parts:
         part_text = text_part.get("text") if isinstance(text_part, Mapping) else text_part
         if not isinstance(part_text, str):
-            raise PoiseError(f"{where} is not only text, and prompts are: leave the record out")
+            raise PoiseError(
+                f"{where} is not only text, which is not supported: leave the record out"
+            )
         texts.append(part_text)
     return "".join(texts)
 
 
 def split_final_turn(messages: Messages) -> tuple[Messages, str]:
-    """(the conversation up to the last turn of the assistant, that turn's text if it comes last).
+    """(the conversation without a final assistant turn, the text of that turn or "").
 
     Example:
         >>> split_final_turn((Message("user", "1 + 1?"), Message("assistant", "2")))
@@ -72,7 +74,7 @@ def split_final_turn(messages: Messages) -> tuple[Messages, str]:
 def conversation_text(messages: Messages) -> str:
     """The conversation as one text without its system prompt, which all problems may share.
 
-    A single message of the user stands alone, so that it equals the same problem in a plain file.
+    A single user message gets no role label, so that it equals the same problem in a plain file.
 
     Example:
         >>> conversation_text((Message("system", "Be brief."), Message("user", "1 + 1?")))

@@ -5,13 +5,13 @@ r"""Which columns of a record hold what: recognised by name, or named by options
              then a short or boxed `solution`, then the assistant's last turn of `messages`
     id       id, uuid, unique_id, problem_id, extra_info.index; without one, the number of the row
 
-The first name of a list that has a value in any record wins. A dot reaches into an object, as in
-verl's `reward_model.ground_truth`. A name that an option changes is taken at its word.
+The first name of a list that has a value in any record is used. A dot reaches into an object, as in
+verl's `reward_model.ground_truth`. A name that an option sets is used as it is.
 
 The assistant's last turn is left out of the prompt, except in a column called `prompt`, where it is
 the beginning of the response. An answer that ends in a line "#### 12" is GSM8K's: the final answer
 is taken, and the lines before it are the worked solution. A solution without a \boxed{} gets its
-answer in one, because the verifier reads the box: a model must see the form that is rewarded.
+answer in one, because the verifier reads the box and a model should see the rewarded form.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class FieldNames:
 
     The first three may be left at their defaults: then other common names are recognised too.
 
-    Example: FieldNames(problem="question", answer="gold", remedy="name it by --fields {role}=NAME")
+    Example:
+        FieldNames(problem="question", answer="gold", remedy="name it with --fields {role}=NAME")
     """
 
     problem: str = "problem"
@@ -57,8 +58,8 @@ class FieldNames:
     solution: str = "solution"
     generic: str = "generic"
     keep: tuple[str, ...] = ()  # columns that a reward function needs
-    remedy: str = "set task.{role}_field"  # if a record lacks one of the first three
-    answers_required: bool = True  # False: a reward function of the user's needs none
+    remedy: str = "set task.{role}_field"  # for a record without a problem, an answer or an id
+    answers_required: bool = True  # False: the user's reward function does not need them
 
     def kept_columns(self, row: Mapping[str, Any]) -> Columns:
         """The columns of a generated problem that are needed; None for those that it lacks."""
@@ -103,13 +104,13 @@ class ColumnRoles:
         answers = f"answers from '{self.answer}'" if self.answer else "no answers"
         if not self.answer and has_answers:
             answers = "answers from the assistant's last turn"
-        words = f"reading prompts from '{self.problem}'{' (chat)' if self.is_chat else ''}, "
-        words += answers if has_answers else "no answers"
+        description = f"reading prompts from '{self.problem}'{' (chat)' if self.is_chat else ''}, "
+        description += answers if has_answers else "no answers"
         if self.id != DEFAULT_FIELDS.id:
-            words += f", ids from '{self.id}'" if self.id else ", ids from row numbers"
+            description += f", ids from '{self.id}'" if self.id else ", ids from row numbers"
         if self.unread:
-            words += f"; '{self.unread}' is not read (task.problem_field={self.unread} would)"
-        return words
+            description += f"; '{self.unread}' is not read (task.problem_field={self.unread} would)"
+        return description
 
 
 # -- recognition ----------------------------------------------------------------------------------
@@ -119,20 +120,21 @@ def recognise_columns(records: Sequence[Record], fields: FieldNames) -> ColumnRo
     """Choose the columns that hold prompts, answers and ids."""
     problem = _choose(records, fields.problem, PROMPT_COLUMNS) or fields.problem
     answer = _choose(records, fields.answer, (*ANSWER_COLUMNS, fields.solution))
-    if answer and not _has_values(records, answer):  # named by an option, and in no record
+    if answer and not _has_values(records, answer):
+        # An option names a column that no record has: this call raises the error.
         _plain_text(records[0], answer, "answer", fields)
     first_prompt = next(
         (value for record in records if (value := look_up(record.values, problem)) is not None), ""
     )
     is_chat = isinstance(first_prompt, list)
-    # The assistant's last turn is the last resort, so that no column is mistaken for an answer.
-    may_use_turn = is_chat and problem != PREFILLED_COLUMN
-    if not answer and not may_use_turn and fields.answers_required:
+    # The assistant's last turn is used only if no column holds answers.
+    has_final_turn = is_chat and problem != PREFILLED_COLUMN
+    if not answer and not has_final_turn and fields.answers_required:
         answer = fields.answer
     unread = ""
     if problem == fields.problem == DEFAULT_FIELDS.problem:
-        others = [name for name in PROMPT_COLUMNS[1:4] if _has_values(records, name)]
-        unread = others[0] if others else ""
+        other_prompt_columns = [name for name in PROMPT_COLUMNS[1:4] if _has_values(records, name)]
+        unread = other_prompt_columns[0] if other_prompt_columns else ""
     return ColumnRoles(problem, answer, _choose_id(records, fields), is_chat, unread)
 
 
@@ -158,8 +160,8 @@ def _has_values(records: Sequence[Record], name: str) -> bool:
 
 
 def look_up(values: Mapping[str, Any], name: str) -> Any:
-    """The value of a column, or of a field of an object by a name with dots; None if it is not
-    there, or not a number where one is expected.
+    """The value of a column, or of an object's field if the name has dots; None if it is missing
+    or nan.
 
     Example:
         >>> look_up({"reward_model": {"ground_truth": "12"}}, "reward_model.ground_truth")
@@ -184,16 +186,20 @@ def read_prompts(
     present_columns: dict[str, None] = {}
     for record in records:
         present_columns.update(dict.fromkeys(record.values))
-    # Every prompt has all columns, so that a reward function meets None and no missing key.
-    absent = dict.fromkeys(present_columns)
+    # Every prompt gets all columns, so that a reward function sees None instead of a missing key.
+    missing_as_none = dict.fromkeys(present_columns)
     prompts: list[Prompt] = []
-    where_by_id: dict[str, Record] = {}
+    record_by_id: dict[str, Record] = {}
     for record in records:
-        prompt = to_prompt(record, roles, fields, {**absent, **record.values})
-        if earlier := where_by_id.get(prompt.id):
-            place = f"on line {earlier.line}" if earlier.raw else f"at {earlier.where}"
+        prompt = to_prompt(record, roles, fields, {**missing_as_none, **record.values})
+        if same_id_record := record_by_id.get(prompt.id):
+            place = (
+                f"on line {same_id_record.line}"
+                if same_id_record.raw
+                else f"at {same_id_record.where}"
+            )
             raise PoiseError(f"{record.where}: id '{prompt.id}' is also {place}")
-        where_by_id[prompt.id] = record
+        record_by_id[prompt.id] = record
         prompts.append(prompt)
     fields.check_columns_exist(present_columns, where)
     return prompts, roles.describe(has_answers=any(prompt.answer for prompt in prompts))
@@ -235,8 +241,8 @@ def to_prompt(
     for role, text in (*texts.items(), ("problem", conversation)):
         if not _is_encodable(text):
             raise PoiseError(
-                f"{record.where}: the {role} holds half a surrogate pair, which is no character: "
-                "mend it"
+                f"{record.where}: the {role} holds half a surrogate pair, which is not a "
+                "character: correct it"
             )
     return Prompt(**texts, columns=columns, messages=messages)
 
@@ -295,7 +301,7 @@ def _plain_text(record: Record, name: str, role: str, fields: FieldNames, value:
     value = look_up(record.values, name) if value is None else value
     if value is None and name not in record.values:
         raise PoiseError(f"{record.where}: {_no_column(record, role, fields, name)}")
-    # bool is a subclass of int in Python, but true is no answer.
+    # bool is a subclass of int in Python, but `true` is not an answer.
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise PoiseError(f"{record.where}: field '{name}' is neither text nor a number")
     text = str(value).strip()
@@ -305,7 +311,7 @@ def _plain_text(record: Record, name: str, role: str, fields: FieldNames, value:
 
 
 def _no_column(record: Record, role: str, fields: FieldNames, name: str = "") -> str:
-    """The complaint that a record lacks a column, with those it has and the names recognised."""
+    """The message that a record lacks a column, with the columns it has and the known names."""
     recognised = {"problem": PROMPT_COLUMNS, "answer": ANSWER_COLUMNS, "id": ID_COLUMNS}[role]
     name = name or recognised[0]
     present = ", ".join(sorted(record.values)) or "none"

@@ -1,10 +1,10 @@
 """Environments: feedback on a response, so that an episode may have several turns.
 
-    problem -> turn 1 -> feedback -> turn 2 -> feedback -> ... -> turn k    an episode is one
-    rollout
+    problem -> turn 1 -> feedback -> turn 2 -> feedback -> ... -> turn k
 
-The policy's turns are trained, the feedback is not. `sample/episodes.py` plays an episode. The
-verifier decides whether a turn is right, so that the environment and the reward never disagree.
+An episode is one rollout. The policy's turns are trained, the feedback is not. `sample/episodes.py`
+plays an episode. The verifier decides whether a turn is right, so that the environment and the
+reward never disagree.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from counterpoise.verify.math.numbers import parse_number
 
 
 class Environment(Protocol):
-    """An environment, constructed with the largest number of turns (ENVIRONMENTS in
-    variants.py)."""
+    """An environment (ENVIRONMENTS in variants.py), made with the maximum number of turns."""
 
-    turns: int  # at most
+    turns: int  # the maximum
 
     def action(self, response: str) -> tuple[int, int]:
         """The characters [start, end) of a turn that hold the answer; (0, 0): none."""
@@ -62,8 +61,8 @@ class TriesEnvironment:
     def feedback(self, prompt: Prompt, response: str, right: bool) -> str:
         r"""
         Example:
-            >>> one = Prompt("1", "How many?", "19")
-            >>> Tries(2).feedback(one, "so \\boxed{43}", right=False)
+            >>> prompt = Prompt("1", "How many?", "19")
+            >>> TriesEnvironment(2).feedback(prompt, "so \\boxed{43}", right=False)
             '43 is too many.'
         """
         if right:

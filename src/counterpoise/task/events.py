@@ -63,51 +63,53 @@ QUESTIONS = {
 }
 
 
-def add_event(s: Scene, room: int) -> None:
-    """Add an event of one step, or a delivery of two if `room` steps allow it."""
+def add_event(scene: Scene, room: int) -> None:
+    """Add an event of one step, or a delivery of two if there is `room` for two steps."""
     # Miles or years cannot be delivered in lots.
-    countable = s.unit not in EVENTS or s.unit == "dollars"
-    if countable and room >= 2 and s.rng.random() < 0.4:
-        add_delivery(s)
+    countable = scene.unit not in EVENTS or scene.unit == "dollars"
+    if countable and room >= 2 and scene.rng.random() < 0.4:
+        add_delivery(scene)
     else:
-        events = EVENTS.get(s.unit, EVENTS[""])
-        possible = [sign for sign in events if _fits(sign, s.value)]
-        sign = s.rng.choice(possible)
-        amount = {"+": s.number(), "-": s.below(s.value), "/": 2}[sign]
-        s.say(_fill(s, s.pick(*events[sign]), amount))
-        s.step(s.pick(*LEADS[sign]), s.value, sign, amount)
-    s.ask(_fill(s, s.pick(*QUESTIONS.get(s.unit, QUESTIONS[""])), 0))
+        events = EVENTS.get(scene.unit, EVENTS[""])
+        possible = [sign for sign in events if _fits(sign, scene.value)]
+        sign = scene.rng.choice(possible)
+        amount = {"+": scene.number(), "-": scene.below(scene.value), "/": 2}[sign]
+        scene.say(_fill(scene, scene.pick(*events[sign]), amount))
+        scene.step(scene.pick(*LEADS[sign]), scene.value, sign, amount)
+    scene.ask(_fill(scene, scene.pick(*QUESTIONS.get(scene.unit, QUESTIONS[""])), 0))
 
 
-def add_delivery(s: Scene) -> None:
+def add_delivery(scene: Scene) -> None:
     """Add several equal lots: a product and a sum."""
-    lots, each, previous = s.small(), s.small(), s.value
-    s.say(
-        s.pick(
-            f"{s.other} brings {lots} times {each} {s.unit}.",
-            f"On each of the next {lots} days {s.he} gets {each} {s.unit} more.",
+    lots, each, previous = scene.small(), scene.small(), scene.value
+    scene.say(
+        scene.pick(
+            f"{scene.other} brings {lots} times {each} {scene.unit}.",
+            f"On each of the next {lots} days {scene.he} gets {each} {scene.unit} more.",
         )
     )
-    s.step(s.pick("New are", "The others are"), lots, "*", each)
-    s.step(s.pick("Together that makes", "With them it is"), previous, "+", lots * each)
+    scene.step(scene.pick("New are", "The others are"), lots, "*", each)
+    scene.step(scene.pick("Together that makes", "With them it is"), previous, "+", lots * each)
 
 
-def add_distractor(s: Scene) -> None:
+def add_distractor(scene: Scene) -> None:
     """Insert a sentence with a number that has nothing to do with the question."""
-    number = s.number()
-    sentence = s.pick(
-        f"{s.other} has {number} {s.item()} at home.",
-        f"The {s.place()} next door is {number} years old.",
+    number = scene.number()
+    sentence = scene.pick(
+        f"{scene.other} has {number} {scene.item()} at home.",
+        f"The {scene.place()} next door is {number} years old.",
         f"It is {number} degrees outside.",
-        f"{s.other} lives {number} miles away.",
+        f"{scene.other} lives {number} miles away.",
         f"There are {number} trees along the street.",
     )
-    s.sentences.insert(s.rng.randint(0, len(s.sentences)), sentence)
+    scene.sentences.insert(scene.rng.randint(0, len(scene.sentences)), sentence)
 
 
 def _fits(sign: str, value: int) -> bool:
     return value > 1 if sign == "-" else value % 2 == 0 if sign == "/" else True
 
 
-def _fill(s: Scene, sentence: str, amount: int) -> str:
-    return sentence.format(k=amount, unit=s.unit, other=s.other, he=s.he, He=s.He, him=s.him)
+def _fill(scene: Scene, sentence: str, amount: int) -> str:
+    return sentence.format(
+        k=amount, unit=scene.unit, other=scene.other, he=scene.he, He=scene.He, him=scene.him
+    )

@@ -7,7 +7,7 @@ r"""The `hub` task: a dataset of the Hugging Face hub, or a local folder, read b
 Columns are recognised as those of files are (columns.py); without an id column the row number is
 the id. All columns are kept for reward functions. Held-out problems come from a second split, or
 are taken out of the training split by `split_heldout.hold_out`.
-Offline (HF_HUB_OFFLINE=1) a hub dataset must be in the local cache. No code of a dataset is run.
+Offline (HF_HUB_OFFLINE=1) a hub dataset must be in the local cache. A dataset's code is never run.
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ def open_split(path: str, split: str) -> Any:
     try:
         import datasets
     except ImportError:
-        raise PoiseError("the hub task needs a package: pip install 'counterpoise[hub]'") from None
+        raise PoiseError(
+            "the hub task needs the package datasets: pip install 'counterpoise[hub]'"
+        ) from None
     folder = Path(path)
     try:
         if (folder / "dataset_dict.json").exists() or (folder / "state.json").exists():
@@ -94,8 +96,8 @@ def open_split(path: str, split: str) -> Any:
                 raise PoiseError(_no_split(path, split, sorted(splits)))
             return splits[split]
         # A local folder may have a colon in its name; a hub id may not.
-        name, _, config = (path, "", "") if folder.exists() else path.partition(":")
-        return datasets.load_dataset(name, config or None, split=split)
+        dataset_id, _, config = (path, "", "") if folder.exists() else path.partition(":")
+        return datasets.load_dataset(dataset_id, config or None, split=split)
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
         raise PoiseError(_reason(path, split, str(error))) from None
 
@@ -113,5 +115,6 @@ def _reason(path: str, split: str, message: str) -> str:
 def _no_split(path: str, split: str, available: list[str]) -> str:
     listed = ", ".join(name.strip("'\"") for name in available)
     return (
-        f"{path}: no split '{split}' (splits: {listed}); set task.train_split, task.heldout_split"
+        f"{path}: no split '{split}' (splits: {listed}); "
+        "set task.train_split or task.heldout_split to one of these"
     )

@@ -2,14 +2,14 @@ r"""The `files` task: problems from files on this machine (`jsonl` is its older 
 
     {"id": "7", "problem": "What is 1 + 1?", "answer": "2"}
 
-JSON lines, JSON and parquet are read (read_files.py), with the columns that people have
+JSON lines, JSON and parquet are read (read_files.py), and common column names are recognised
 (columns.py): a plain text or chat messages, an answer where the reward needs one, a worked solution
 for `poise warmup`, a generic text for anchors. All columns are kept for reward functions.
 
 Held-out problems come from a second file, or are the `heldout` records whose ids have the lowest
 hashes: they do not depend on the order of the file, and adding records changes few of them. (Ids
 made from row numbers do depend on the order.)
-No problem text is on both sides: a training record that repeats a held-out one is dropped.
+No problem is in both sets: a training record that repeats a held-out text is dropped.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def load(
     heldout: int = 128,
     fields: FieldNames = DEFAULT_FIELDS,
 ) -> Task:
-    """Load both sides; training problems keep the order of the file."""
+    """Load training and held-out problems; training problems keep the order of the file."""
     if not path:
         raise PoiseError("the files task needs a file or folder: set task.path")
     prompts, columns_line = read_prompts(read_records(path), fields, path)

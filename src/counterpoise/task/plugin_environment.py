@@ -5,8 +5,8 @@
         def step(self, response): ...        # -> (reply or None, reward or None, done)
 
 `prompt` is a `Prompt` (`problem`, `answer`, `columns`). A `reset` with a parameter `seed` gets the
-episode's seed, from which all randomness must follow, or a resumed run differs. The first message
-takes the problem's place and must be the same for all rollouts of a problem. `response` is the text
+episode's seed; draw all randomness from it, or a resumed run will differ. The first message
+replaces the problem and must be the same for all rollouts of a problem. `response` is the text
 of a turn. The episode ends when `done` is true or there is no reply. Its reward is the sum of the
 rewards of its steps; if all of them are None, the run's verifier scores it.
 """
@@ -89,7 +89,7 @@ class PluginEnvironment:
         return 0, 0
 
     def feedback(self, prompt: Prompt, response: str, right: bool) -> str:
-        raise NotImplementedError("a session replies, which knows the episode")
+        raise NotImplementedError("call step() of the episode's PluginSession instead")
 
     def ask(self, prompt: Prompt, feedback: str) -> str:
         return feedback
@@ -102,13 +102,14 @@ def load_environment(name: str) -> Callable[[int], PluginEnvironment]:
     methods = {"reset": ("prompt",), "step": ("response",)}
     if not isclass(environment) or any(not hasattr(environment, method) for method in methods):
         raise PoiseError(
-            f"{plugin.path}: {plugin.name} is no environment: write a class with the methods "
+            f"{plugin.path}: {plugin.name} is not an environment: write a class with the methods "
             "reset(self, prompt) and step(self, response)"
         )
     plugin.check_arguments()
-    for method, takes in methods.items():
-        parameters = signature(getattr(environment, method))
-        seed = {"seed": ""} if method == "reset" and "seed" in parameters.parameters else {}
-        named = plugin._replace(name=f"{plugin.name}.{method}", signature=parameters)
-        named.check_arguments("self", *takes, **seed)
+    for method, arguments in methods.items():
+        method_signature = signature(getattr(environment, method))
+        takes_seed = method == "reset" and "seed" in method_signature.parameters
+        seed = {"seed": ""} if takes_seed else {}
+        method_plugin = plugin._replace(name=f"{plugin.name}.{method}", signature=method_signature)
+        method_plugin.check_arguments("self", *arguments, **seed)
     return partial(PluginEnvironment, plugin, str(parsed_name))

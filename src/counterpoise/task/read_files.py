@@ -5,9 +5,9 @@
     mine.parquet    one record per row
     folder          its files of these kinds, in the order of their names
 
-A record knows where it stands, for messages: `mine.jsonl:4` is a line counted from 1, and
-`mine.parquet row 3` a row counted from 0, as in pandas. Rows without an id are named by their
-number counted from 0; in a folder of several files the file's name comes before it.
+A record keeps its place for error messages: `mine.jsonl:4` is a line, counted from 1, and
+`mine.parquet row 3` is a row, counted from 0 as in pandas. A row without an id is named by its
+number, counted from 0; in a folder of several files the file's name comes before it.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class Record:
     """
 
     where: str
-    row_name: str  # its id if it has none of its own
-    values: Mapping[str, Any]  # JSON values; of parquet, as near to them as there are
-    line: int = 0  # of its file, from 1
-    raw: str = ""  # the line as it stands in the file, without its end; JSON lines only
+    row_name: str  # the id if no column has one
+    values: Mapping[str, Any]  # JSON values; those of parquet files are converted
+    line: int = 0  # in its file, from 1
+    raw: str = ""  # the unchanged line without its line end; JSON lines only
 
 
 class WrittenNumber(float):
-    """A number of a JSON file that remembers its spelling: 0.10 is 0.1, but is shown as 0.10."""
+    """A number that keeps its spelling in a JSON file: 0.10 equals 0.1 but prints as 0.10."""
 
     __slots__ = ("spelling",)
     spelling: str
@@ -100,28 +100,32 @@ def _list_files(path: str) -> list[Path]:
 
 
 def _first_word(file: Path) -> str:
-    """The name up to its first mark, in lower case: "train" for train-00000-of-00002.parquet."""
-    return "".join(c if c.isalpha() else " " for c in file.stem.lower()).partition(" ")[0]
+    """The letters before the first non-letter: "train" for train-00000-of-00002.parquet."""
+    return "".join(
+        character if character.isalpha() else " " for character in file.stem.lower()
+    ).partition(" ")[0]
 
 
-def _read_file(file: Path, shown: str, id_prefix: str) -> Iterator[Record]:
+def _read_file(file: Path, displayed_path: str, id_prefix: str) -> Iterator[Record]:
     try:
         with file.open("rb") as opened_file:
             is_parquet = opened_file.read(len(PARQUET_MAGIC)) == PARQUET_MAGIC
     except FileNotFoundError:
-        raise PoiseError(f"{shown}: no such file; name a .jsonl, .json or .parquet file") from None
+        raise PoiseError(
+            f"{displayed_path}: no such file; name a .jsonl, .json or .parquet file"
+        ) from None
     except OSError as error:
-        raise PoiseError(f"{shown}: cannot be read: {error.strerror}") from None
+        raise PoiseError(f"{displayed_path}: cannot be read: {error.strerror}") from None
     if is_parquet or file.suffix == ".parquet":
-        return _numbered_records(_read_parquet(file, shown), shown, id_prefix)
-    if file.suffix == ".json" and (values := _read_json(file, shown)) is not None:
-        return _numbered_records(values, shown, id_prefix)
-    return _read_json_lines(file, shown, id_prefix)
+        return _numbered_records(_read_parquet(file, displayed_path), displayed_path, id_prefix)
+    if file.suffix == ".json" and (values := _read_json(file, displayed_path)) is not None:
+        return _numbered_records(values, displayed_path, id_prefix)
+    return _read_json_lines(file, displayed_path, id_prefix)
 
 
-def _numbered_records(rows: Sequence[Any], shown: str, id_prefix: str) -> Iterator[Record]:
+def _numbered_records(rows: Sequence[Any], displayed_path: str, id_prefix: str) -> Iterator[Record]:
     for row_number, row in enumerate(rows):
-        where = f"{shown} row {row_number}"
+        where = f"{displayed_path} row {row_number}"
         if not isinstance(row, dict):
             raise PoiseError(f'{where}: not an object; a record looks like {{"problem": "..."}}')
         yield Record(where, f"{id_prefix}{row_number}", row, row_number + 1)
@@ -130,7 +134,7 @@ def _numbered_records(rows: Sequence[Any], shown: str, id_prefix: str) -> Iterat
 # -- parquet --------------------------------------------------------------------------------------
 
 
-def _read_parquet(file: Path, shown: str) -> list[Any]:
+def _read_parquet(file: Path, displayed_path: str) -> list[Any]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -138,17 +142,16 @@ def _read_parquet(file: Path, shown: str) -> list[Any]:
         rows = pq.ParquetFile(file).read().to_pylist()
     except (pa.ArrowException, OSError, ValueError) as fault:
         raise PoiseError(
-            f"{shown}: not a parquet file that can be read ({first_line(fault)}); write or copy it "
-            "again"
+            f"{displayed_path}: not a parquet file that can be read ({first_line(fault)}); write "
+            "or copy it again"
         ) from None
     return [to_json_value(row) for row in rows]
 
 
 def to_json_value(value: Any) -> Any:
-    """A value of a table as JSON has it; types that JSON has no form for are left as they are.
+    """Convert a value of a table to JSON types; other types are left as they are.
 
-    Dates become ISO text, decimals text, bytes the UTF-8 text that they hold, and a float that is
-    not a number is a missing value.
+    Dates become ISO text, decimals become text, bytes are decoded as UTF-8, and nan becomes None.
     """
     if isinstance(value, float):
         return None if math.isnan(value) else value
@@ -171,41 +174,41 @@ def to_json_value(value: Any) -> Any:
 # -- JSON -----------------------------------------------------------------------------------------
 
 
-def _read_json(file: Path, shown: str) -> list[Any] | None:
+def _read_json(file: Path, displayed_path: str) -> list[Any] | None:
     """The records of a JSON file; None if it holds JSON lines instead."""
-    text = "".join(text for _, text in _lines(file, shown))
+    file_text = "".join(file_text for _, file_text in _lines(file, displayed_path))
     try:
-        content = _parse(text)
+        content = _parse(file_text)
     except (ValueError, RecursionError) as error:
-        first_text = text.partition("\n")[0]
+        file_start = file_text.partition("\n")[0]
         # Many tools write JSON lines to a file whose name ends in .json.
-        if first_text.lstrip().startswith("{") and first_text.rstrip().endswith("}"):
+        if file_start.lstrip().startswith("{") and file_start.rstrip().endswith("}"):
             return None
-        raise PoiseError(f"{shown}: not JSON ({error})") from None
+        raise PoiseError(f"{displayed_path}: not JSON ({error})") from None
     if isinstance(content, list):
         return content
     named_values = content if isinstance(content, dict) else {}
     list_names = [name for name, value in named_values.items() if isinstance(value, list)]
     if len(list_names) == 1 and all(isinstance(row, dict) for row in content[list_names[0]]):
         return list(content[list_names[0]])
-    if "\n" not in text.strip():
+    if "\n" not in file_text.strip():
         return None  # JSON lines with one record
     raise PoiseError(
-        f"{shown}: neither a list of records nor an object with one list of them; JSON lines, one "
-        "object per line, are read too"
+        f"{displayed_path}: neither a list of records nor an object with one list of them; JSON "
+        "lines, one object per line, are read too"
     )
 
 
-def _read_json_lines(file: Path, shown: str, id_prefix: str) -> Iterator[Record]:
-    for row_number, (line_number, text) in enumerate(_lines(file, shown)):
-        where = f"{shown}:{line_number}"
+def _read_json_lines(file: Path, displayed_path: str, id_prefix: str) -> Iterator[Record]:
+    for row_number, (line_number, line_text) in enumerate(_lines(file, displayed_path)):
+        where = f"{displayed_path}:{line_number}"
         try:
-            values = _parse(text)
+            values = _parse(line_text)
         except (ValueError, RecursionError) as error:
             raise PoiseError(f"{where}: not JSON ({error})") from None
         if not isinstance(values, dict):
             raise PoiseError(f'{where}: not an object; a line looks like {{"id": "1", ...}}')
-        raw_line = text.removesuffix("\n")
+        raw_line = line_text.removesuffix("\n")
         yield Record(where, f"{id_prefix}{row_number}", values, line_number, raw_line)
 
 
@@ -217,18 +220,18 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is not a JSON number")
 
 
-def _lines(file: Path, shown: str) -> Iterator[tuple[int, str]]:
+def _lines(file: Path, displayed_path: str) -> Iterator[tuple[int, str]]:
     """Line numbers and text; blank lines are skipped, a byte order mark is dropped."""
     line_number = 0
     try:
         with file.open("rb") as opened_file:
             for line_number, raw_line in enumerate(opened_file, 1):
-                text = raw_line.decode("utf-8-sig" if line_number == 1 else "utf-8")
-                if text.strip():
-                    yield line_number, text
+                line_text = raw_line.decode("utf-8-sig" if line_number == 1 else "utf-8")
+                if line_text.strip():
+                    yield line_number, line_text
     except UnicodeDecodeError as error:
         raise PoiseError(
-            f"{shown}:{line_number}: not UTF-8 ({error.reason}); convert the file"
+            f"{displayed_path}:{line_number}: not UTF-8 ({error.reason}); convert the file"
         ) from None
     except OSError as error:
-        raise PoiseError(f"{shown}: cannot be read: {error.strerror}") from None
+        raise PoiseError(f"{displayed_path}: cannot be read: {error.strerror}") from None

@@ -2,9 +2,9 @@ r"""The `reasoning_gym` task: procedurally generated problems of that package.
 
 Training and held-out problems come from different seeds of one generator; a training problem that
 repeats a held-out one, or another training problem, is dropped, so small problem spaces give fewer
-than `size`. Rewards compare with the one reference answer by our verifiers (`exact`, or `math` for
-numbers): choose a dataset whose problems have one answer, and ask for it in a box. A reward
-function of the user may take `metadata`: what the generator records about a problem.
+than `size`. Our verifiers (`exact`, or `math` for numbers) compare with the single reference
+answer, so choose a dataset whose problems have one answer, and ask for it in a box. A user's reward
+function may take `metadata`: what the generator records about a problem.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def generate(
                 f"reasoning_gym dataset '{dataset}' gives no reference answer: it scores by its "
                 "own rules; set task.dataset to another"
             )
-        name, columns = f"{dataset}/{split}/{index}", fields.kept_columns(row)
-        prompt = Prompt(name, problem.strip(), answer.strip(), columns=columns)
+        prompt_id, columns = f"{dataset}/{split}/{index}", fields.kept_columns(row)
+        prompt = Prompt(prompt_id, problem.strip(), answer.strip(), columns=columns)
         prompts.setdefault(normalize_problem(problem), prompt)
     return list(prompts.values())
 
@@ -67,11 +67,16 @@ def _create(dataset: str, size: int, seed: int) -> Any:
         from reasoning_gym.factory import DATASETS, create_dataset
     except ImportError:
         raise PoiseError(
-            "the reasoning_gym task needs a package: pip install 'counterpoise[gym]'"
+            "the reasoning_gym task needs the package reasoning-gym: pip install "
+            "'counterpoise[gym]'"
         ) from None
     if dataset not in DATASETS:
-        near = get_close_matches(dataset, DATASETS, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(repr(name) for name in near)}? " if near else ""
+        close_names = get_close_matches(dataset, DATASETS, n=3, cutoff=0.5)
+        hint = (
+            f"did you mean {' or '.join(repr(name) for name in close_names)}? "
+            if close_names
+            else ""
+        )
         raise PoiseError(
             f"unknown reasoning_gym dataset '{dataset}': {hint}"
             f"(there are {len(DATASETS)}; reasoning_gym's GALLERY.md shows them)"

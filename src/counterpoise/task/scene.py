@@ -1,4 +1,4 @@
-"""A word problem while it is written: names, items, numbers, sentences and worked steps."""
+"""A word problem under construction: names, items, numbers, sentences and worked steps."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class SolutionStep:
 
 
 class Scene:
-    """One problem while it is written. All randomness comes from the given generator.
+    """One problem under construction. All randomness comes from the given generator.
 
     `value` is the quantity after the last step, `steps` the worked solution.
     """
@@ -49,10 +49,10 @@ class Scene:
         self.rng = rng
         self.level = level
         # The order of these draws is part of every problem: changing it changes all problems.
-        girl = rng.random() < 0.5
-        self.name = rng.choice(GIRLS if girl else BOYS)
-        self.other = rng.choice([n for n in GIRLS + BOYS if n != self.name])
-        self.He, self.he, self.him = ("She", "she", "her") if girl else ("He", "he", "him")
+        is_girl = rng.random() < 0.5
+        self.name = rng.choice(GIRLS if is_girl else BOYS)
+        self.other = rng.choice([name for name in GIRLS + BOYS if name != self.name])
+        self.He, self.he, self.him = ("She", "she", "her") if is_girl else ("He", "he", "him")
         self.unit = ""
         self.sentences: list[str] = []
         self.steps: list[SolutionStep] = []

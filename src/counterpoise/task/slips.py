@@ -1,12 +1,12 @@
 """Put slips into worked solutions: some steps are wrong, and later steps build on them.
 
-A model warmed up on flawless solutions is either certain or ignorant. Warmed up on these it knows
-the arithmetic but is unsure everywhere, as a base model is: most problems are solved by some of its
-samples and not by others, and RL learns from that difference.
+A model warmed up on flawless solutions is either certain or ignorant. With slips it learns the
+arithmetic but stays unsure everywhere, like a base model: it solves most problems in some samples
+and not in others, and RL learns from that difference.
 
 There are two equally likely slips: the result is off by one, by ten, or in its last digit; or an
-operand is replaced by another number of the story. A negative result would give the slip away, so
-that line is written correctly. The problem's reference answer stays right.
+operand is replaced by another number of the story. No story has negative quantities, so a step
+whose result would be negative is written correctly. The problem's reference answer stays right.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ def with_slips(
     Example:
         4 * 3 = 12, 31 - 12 = 19  ->  4 * 3 = 13, 31 - 13 = 18
     """
-    written: dict[int, int] = {}  # true result of an earlier step -> the written result
-    slipped = []
+    written_result: dict[int, int] = {}  # true result of an earlier step -> the written result
+    steps_with_slips = []
     for step in steps:
-        left_operand = written.get(step.left, step.left)
+        left_operand = written_result.get(step.left, step.left)
         # Factors and divisors come from the story, never from an earlier step.
-        right_operand = step.right if step.sign in "*/" else written.get(step.right, step.right)
+        right_operand = (
+            step.right if step.sign in "*/" else written_result.get(step.right, step.right)
+        )
         value = OPERATIONS[step.sign](left_operand, right_operand)
         if rng.random() < rate:
             if step.sign != "/" and rng.random() < 0.5:
@@ -48,8 +50,8 @@ def with_slips(
                 )
         if value < 0:  # no story has negative quantities
             left_operand, right_operand, value = step.left, step.right, step.value
-        written[step.value] = value
-        slipped.append(
+        written_result[step.value] = value
+        steps_with_slips.append(
             SolutionStep(step.lead, left_operand, step.sign, right_operand, value, step.unit)
         )
-    return slipped
+    return steps_with_slips

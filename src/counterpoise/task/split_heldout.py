@@ -12,7 +12,7 @@ from counterpoise.types import Prompt
 def hold_out(
     prompts: Sequence[Prompt], count: int, where: str
 ) -> tuple[list[Prompt], list[Prompt]]:
-    """(train, held out): held out are the `count` prompts with the lowest blake2b(id)."""
+    """(train, held out), where the held-out prompts are the `count` with the lowest blake2b(id)."""
     if count >= len(prompts):
         raise PoiseError(
             f"{where}: holding out {count} of {len(prompts)} records leaves none to train on; "
@@ -27,8 +27,8 @@ def drop_heldout_texts(
     prompts: Sequence[Prompt], heldout: Sequence[Prompt], where: str
 ) -> list[Prompt]:
     """`prompts` without those whose text, ignoring white space and case, is in `heldout`."""
-    texts = {normalize_problem(prompt.problem) for prompt in heldout}
-    train = [prompt for prompt in prompts if normalize_problem(prompt.problem) not in texts]
+    heldout_texts = {normalize_problem(prompt.problem) for prompt in heldout}
+    train = [prompt for prompt in prompts if normalize_problem(prompt.problem) not in heldout_texts]
     if not train:
         raise PoiseError(f"{where}: every training problem is also held out; use other files")
     return train

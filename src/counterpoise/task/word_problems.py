@@ -14,7 +14,7 @@ Twelve families, two to four steps, four levels:
 
 Train and held-out problems are disjoint by construction: the arithmetic skeleton of a problem
 (family and operations, without names and wording) is hashed, and one skeleton in eight belongs to
-the held-out side. No held-out problem is a training problem with other names.
+the held-out split. No held-out problem is a training problem with other names.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from counterpoise.types import Prompt
 LEVELS = (1, 2, 3, 4)
 STEPS = {1: (2, 2), 2: (2, 3), 3: (3, 4), 4: (4, 4)}
 DISTRACTOR_CHANCE = {1: 0.0, 2: 0.3, 3: 0.5, 4: 1.0}
-HELDOUT_SHARE = 8  # one skeleton in this many
+HELDOUT_MODULUS = 8  # one skeleton in this many is held out
 
 
 def load(
@@ -45,7 +45,7 @@ def load(
     seed: int = 0,
     slips: float = 0.0,
 ) -> Task:
-    """`size` training and `heldout` held-out problems, levels in turn."""
+    """`size` training and `heldout` held-out problems that cycle through the levels."""
     return Task(
         name="word_problems",
         train=[make_problem("train", index, levels, seed, slips) for index in range(size)],
@@ -64,15 +64,17 @@ def make_problem(
         family = rng.choice(sorted(FAMILIES))
         scene = tell_story(family, level, rng)
         if split_of_skeleton(family, scene.skeleton) == split:
-            text = " ".join([*scene.sentences, scene.question])
-            numbers = [int(number) for number in re.findall(r"\d+", text)]
+            story = " ".join([*scene.sentences, scene.question])
+            numbers = [int(number) for number in re.findall(r"\d+", story)]
             steps = with_slips(scene.steps, numbers, rng, slips) if slips else scene.steps
-            lines = [str(step) for step in steps]
+            solution_lines = [str(step) for step in steps]
             return Prompt(
                 id=f"word_problems/{split}/{index}",
-                problem=text,
+                problem=story,
                 answer=str(scene.value),
-                solution=" ".join([*lines, rf"The answer is \boxed{{{steps[-1].value}}}."]),
+                solution=" ".join(
+                    [*solution_lines, rf"The answer is \boxed{{{steps[-1].value}}}."]
+                ),
                 generic=scene.question,
             )
     raise RuntimeError(f"no {split} problem in 1000 draws at index {index}")
@@ -94,4 +96,4 @@ def tell_story(family: str, level: int, rng: random.Random) -> Scene:
 def split_of_skeleton(family: str, skeleton: str) -> str:
     """The split that all problems with this arithmetic belong to."""
     digest = blake2b(f"{family}:{skeleton}".encode(), digest_size=4).digest()
-    return "heldout" if int.from_bytes(digest, "big") % HELDOUT_SHARE == 0 else "train"
+    return "heldout" if int.from_bytes(digest, "big") % HELDOUT_MODULUS == 0 else "train"

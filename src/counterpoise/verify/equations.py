@@ -20,7 +20,7 @@ from counterpoise.types import Prompt, Response
 
 NUMBER = r"\d{1,12}"  # longer digit strings are noise, not a step of a word problem
 # The look-behinds refuse the tail of a longer expression: "1.5 + 2 = 3" must not match as
-# "5 + 2 = 3", and of "1 + 2 + 3 = 6" only the whole sum counts.
+# "5 + 2 = 3", and "1 + 2 + 3 = 6" must not match as "2 + 3 = 6".
 EQUATION = re.compile(
     rf"(?<![\d.+*/=-])(?<![+*/=-] )({NUMBER}(?: ?[-+*/] ?{NUMBER})+) ?= ?(-?{NUMBER})(?![\d.]*\d)"
 )

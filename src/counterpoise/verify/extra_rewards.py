@@ -1,7 +1,7 @@
-"""Rewards beside the verifier's: `verify.also = ["overlong", "equations=0.5", "mine.py:brief"]`.
+"""Rewards besides the verifier's: `verify.also = ["overlong", "equations=0.5", "mine.py:brief"]`.
 
-Each entry names a function (prompt, response, config) -> number of `EXTRA_REWARDS`, or a function
-of the user's, which is called as it would be in place of the verifier (plugin_reward.py). The
+Each entry names a function (prompt, response, config) -> number of `EXTRA_REWARDS`, or a user's
+function, which is called in the same way as one that replaces the verifier (plugin_reward.py). The
 number after the name is the share of that reward, 1 by default; the verifier's share is always 1.
 `credit.mixture` decides how several rewards are combined. Success rates and held-out evaluations
 count the verifier's reward only.
@@ -84,7 +84,7 @@ def check_extra_rewards(config: RunConfig) -> None:
 
 
 def plugin_rewards(config: VerifyConfig) -> list[str]:
-    """The names of the user's own reward functions, one in place of the verifier first."""
+    """The names of the user's reward functions; one that replaces the verifier comes first."""
     names = [config.name, *(extra.name for extra in parse_extra_rewards(config.also))]
     return [name for name in names if is_plugin(name)]
 
@@ -107,10 +107,8 @@ def needs_answers(config: VerifyConfig) -> bool:
 
 def requires_answers(reward_name: str) -> bool:
     """Whether the user's reward function cannot be called without reference answers."""
-    arguments, parameters = (
-        reward_arguments(reward_name),
-        load_plugin(reward_name).signature.parameters,
-    )
+    arguments = reward_arguments(reward_name)
+    parameters = load_plugin(reward_name).signature.parameters
     required = {
         parameter.name for parameter in parameters.values() if parameter.default is Parameter.empty
     }
@@ -148,14 +146,14 @@ def score_extra_rewards(
 
 
 def _score_pairs(
-    name: str,
+    reward_name: str,
     pairs: Sequence[tuple[Prompt, Response]],
     config: RunConfig,
     context: ScoringContext,
 ) -> list[float]:
     """The rewards of all (prompt, response) pairs by one reward function."""
-    reward_function = EXTRA_REWARDS.load(name)
-    if not is_plugin(name):
+    reward_function = EXTRA_REWARDS.load(reward_name)
+    if not is_plugin(reward_name):
         return [float(reward_function(prompt, response, config)) for prompt, response in pairs]
     # A user's function scores all responses in one call, as a verifier does.
     texts = [response.text for _, response in pairs]

@@ -1,10 +1,10 @@
 """DAPO's soft overlong punishment: responses that approach the length limit lose reward.
 
     r = 0                           L <= Lmax - Lc
-    r = (Lmax - Lc - L) / Lc        Lmax - Lc < L <= Lmax, where a response is cut
+    r = (Lmax - Lc - L) / Lc        Lmax - Lc < L <= Lmax
 
 L is the number of response tokens including the end token, Lmax is sample.max_new_tokens and Lc is
-verify.overlong_tokens. A response that was cut at the limit gets r = -1.
+verify.overlong_tokens. A response that was cut off at Lmax gets r = -1.
 arXiv:2503.14476 uses Lc = 4,096 with Lmax = 20,480, hence the default of one fifth.
 """
 

@@ -1,13 +1,13 @@
-"""A user's Python function as the verifier, or as an extra reward beside it.
+"""A user's Python function as the verifier, or as an extra reward.
 
     def score(responses, answers, ...): return rewards
 
 The names of its parameters decide how it is called (reward_signatures.py): with lists, as TRL calls
 its reward functions, as verl calls compute_score, or for one sample at a time. Called with lists it
 returns one finite number per response, in order, as a list or a one-dimensional array; for one
-response it returns a number, and verl's form may return {"score": number, ...}. In all forms but
-our own lists, None means that the reward does not apply to the response: its reward is nan, and it
-takes no part in its group. A function may be an `async def`.
+response it returns a number, and verl's form may return {"score": number, ...}. Except in the list
+form, None means that the reward does not apply to the response: its reward is nan, and its group
+is credited without it. A function may be an `async def`.
 
 It runs in this process without a time limit, on however many responses are at hand: those of an
 iteration, of an evaluation, or a single one (`--engine verl`). So the reward of a response may
@@ -61,7 +61,7 @@ from counterpoise.verify.scores import (
 
 # Above this size the square of a reward, and so the standard deviation of its group, may overflow.
 LARGEST_REWARD = 1e100
-# TRL's **kwargs hold these beside the columns of the problems.
+# TRL's **kwargs hold these besides the columns of the problems.
 TRL_KEYWORDS = (PROMPTS, "completions", TOKEN_IDS, TRAINER_STATE, LOG_EXTRA, LOG_METRIC)
 UNAVAILABLE = object()
 Message = Mapping[str, Any]
@@ -83,10 +83,10 @@ def bind_verifier(name: str) -> Callable[..., Verifier]:
 def training_context(
     config: RunConfig, iterations_done: int, token_ids: Sequence[Sequence[int]] | None = None
 ) -> ScoringContext:
-    """What reward functions may read of a run after `iterations_done` of its iterations."""
+    """What reward functions may read about a run that has finished `iterations_done` iterations."""
     steps = config.batch.steps
     state = TrainerState(iterations_done * steps, config.loop.iterations * steps)
-    # owner/dataset:configuration of a hub is what verl's functions know as openai/gsm8k.
+    # verl's functions expect a hub id without its configuration: openai/gsm8k.
     is_hub = config.task.name == "hub"
     data_source = config.task.path.partition(":")[0] if is_hub else config.task.name
     return ScoringContext(token_ids, state, data_source)
@@ -184,7 +184,7 @@ class RewardCall:
             # TRL replaces these columns of the dataset by its own lists.
             extra_names = [
                 *TRL_KEYWORDS,
-                *(c for c in columns if c not in ("prompt", "completion")),
+                *(column for column in columns if column not in ("prompt", "completion")),
             ]
             for name in extra_names:
                 if name not in keywords:
@@ -214,7 +214,7 @@ class RewardCall:
             calls.append(self._without_unavailable(values, optional))
         return calls
 
-    def log_result(self, i: int, result: Any) -> Any:
+    def log_result(self, response_index: int, result: Any) -> Any:
         """The score of a dictionary that verl's function returned; its other entries are logged."""
         if not isinstance(result, Mapping):
             return result
@@ -223,14 +223,16 @@ class RewardCall:
                 f"{self.name} returned {_shorten(result)}: a dictionary needs a number under "
                 "'score', as in {'score': 1.0, 'acc': True}"
             )
-        self.logged[i] |= {str(key): value for key, value in result.items() if key != "score"}
+        self.logged[response_index] |= {
+            str(key): value for key, value in result.items() if key != "score"
+        }
         return result["score"]
 
     # -- values ---------------------------------------------------------------------------------
 
-    def _value(self, i: int, source: str) -> Any:
+    def _value(self, response_index: int, source: str) -> Any:
         """What one response has under `source`, a name of SOURCES or a column."""
-        prompt, response = self.prompts[i], self.responses[i]
+        prompt, response = self.prompts[response_index], self.responses[response_index]
         columns, messages = problem_data(prompt)
         style = self.arguments.style
         if source in (RESPONSES, PROMPTS):
@@ -246,7 +248,11 @@ class RewardCall:
             return _as_messages(prompt, messages)
         if style != LISTS and source == TOKEN_IDS:
             token_ids = self.context.token_ids
-            return UNAVAILABLE if token_ids is None else [int(token) for token in token_ids[i]]
+            return (
+                UNAVAILABLE
+                if token_ids is None
+                else [int(token) for token in token_ids[response_index]]
+            )
         if style != LISTS and source == TRAINER_STATE:
             state = self.context.trainer_state
             return UNAVAILABLE if state is None else state
@@ -300,7 +306,7 @@ class RewardCall:
 
 
 def _as_messages(content: Prompt | str, messages: Sequence[Message]) -> list[Message]:
-    """A prompt or a response as TRL's messages; a prompt without any is one of the user's."""
+    """A prompt or a response as TRL's messages; a plain prompt becomes one user message."""
     if isinstance(content, str):
         return [{"role": "assistant", "content": content}]
     return [dict(message) for message in messages] or [{"role": "user", "content": content.problem}]

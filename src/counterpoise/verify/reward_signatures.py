@@ -5,14 +5,14 @@
     score(data_source, solution_str, ground_truth)      verl's: one call for each response
     score(completion, answer)                           a function of one sample: the same
 
-`solution_str` makes a function verl's; `completions` or `completion_ids`, or nothing but **kwargs,
-makes it TRL's. `completion`, `sample`, or a response annotated `str` stands for one sample. All
-others get lists. In that last form a function with exactly two required parameters gets responses
-and answers by position, whatever they are called, unless `prompts` or `prompt` is one of them or
-`answers` comes first; a parameter with a default keeps it, unless it is a name of ROLES.
+A parameter `solution_str` means verl's form. `completions` or `completion_ids`, or nothing but
+**kwargs, means TRL's. `completion`, `sample`, or a response annotated `str` means one sample. All
+other functions get lists. A list function with exactly two required parameters gets responses and
+answers by position, whatever they are called, unless one of them is `prompts` or `prompt`, or
+`answers` comes first. Its parameters with defaults keep them, unless ROLES has their name.
 
 Any other name is a column of the problems. In the other three forms a parameter with a default gets
-the column of its name where the problems have it, and **kwargs of TRL's form gets all columns.
+the column of its name if the problems have one, and **kwargs of TRL's form gets all columns.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ SOURCES: Mapping[str, Mapping[str, str]] = {
         TRAINER_STATE: TRAINER_STATE,
     },
 }  # fmt: skip
-# Sources that are a column where the problems have it, and something else where they do not.
+# Sources that are read from the column of that name if the problems have one.
 COLUMN_FIRST = (SOLUTION, GROUND_TRUTH, DATA_SOURCE, EXTRA_INFO, SAMPLE)
 EXAMPLE = "def {name}(completion, answer): return float(answer in completion)"
 
@@ -88,7 +88,8 @@ class RewardArguments:
     style: str = LISTS
     optional: tuple[str, ...] = ()  # keywords that are left out where they are not available
     takes_everything: bool = False  # has **kwargs
-    as_messages: bool | None = None  # by the annotation of completions; None: as the problems are
+    # Whether `completions` is annotated as chat messages; None: messages if the prompts are.
+    as_messages: bool | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -179,7 +180,7 @@ def _keyword_arguments(parameters: Sequence[Parameter], style: str) -> RewardArg
     named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     sources = dict(SOURCES[style])
     if style == ONE_SAMPLE:
-        # score(text: str, gold: str) names neither: the positions say which is which.
+        # score(text: str, gold: str) names neither role: the positions decide.
         sources |= dict(zip(_positional_names(named), POSITIONAL_ROLES, strict=False))
     completions = next((p for p in named if p.name == "completions"), None)
     return RewardArguments(
@@ -193,7 +194,7 @@ def _keyword_arguments(parameters: Sequence[Parameter], style: str) -> RewardArg
 
 
 def _takes_responses(arguments: RewardArguments) -> bool:
-    # A function of TRL's may judge tokens, and one of a sample the whole sample.
+    # TRL's functions may score token ids, and functions of one sample the whole sample.
     carriers = {RESPONSES, TOKEN_IDS, SAMPLE} if arguments.style != LISTS else {RESPONSES}
     return bool(arguments.positional) or bool(carriers & set(arguments.keywords.values()))
 
@@ -203,7 +204,7 @@ def _positional_names(parameters: Sequence[Parameter]) -> tuple[str, ...]:
     required = [parameter.name for parameter in parameters if _is_required(parameter)]
     if any(p.kind is p.KEYWORD_ONLY and _is_required(p) for p in parameters):
         return ()
-    # *args takes whatever is missing of the two; such arguments have no name but ours.
+    # *args takes those of the two that are not named; they get the names of their roles.
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         required += POSITIONAL_ROLES[len(required) :]
     if len(required) != len(POSITIONAL_ROLES):
@@ -229,7 +230,7 @@ def _annotation(parameter: Parameter) -> str:
 
 
 def _wants_messages(completions: Parameter) -> bool | None:
-    """Whether `completions` is annotated as lists of messages or of texts; None if as neither."""
+    """True if `completions` is annotated as messages, False if as texts, None if as neither."""
     annotation = _annotation(completions).lower().replace("typing.", "")
     if re.match(r"(list|sequence)\[(list|sequence|dict)", annotation):
         return True

@@ -26,7 +26,8 @@ class Scores:
     timeouts: int = 0  # comparisons stopped at the time limit
     crashes: int = 0  # comparisons that killed their worker
     graded: bool = False  # the rewards are not all 0 or 1, or their function says so
-    logged: list[Mapping[str, Any]] = field(default_factory=list)  # by response; []: nothing
+    # What the function logged: a mapping for each response, and [] if nothing was logged.
+    logged: list[Mapping[str, Any]] = field(default_factory=list)
     logged_metrics: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     def concatenate(self, later: Scores) -> Scores:
@@ -54,7 +55,7 @@ def is_graded(rewards: Iterable[float]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TrainerState:
-    """How far a run is: the fields of TRL's `trainer_state` that reward functions read."""
+    """The progress of a run: the fields of TRL's `trainer_state` that reward functions read."""
 
     global_step: int  # optimizer steps so far
     max_steps: int  # of the whole run
@@ -62,7 +63,7 @@ class TrainerState:
 
 @dataclass(frozen=True, slots=True)
 class ScoringContext:
-    """What a reward function may take beside texts and problems; empty where it is unknown."""
+    """What a reward function may read besides texts and problems; empty if unknown."""
 
     token_ids: Sequence[Sequence[int]] | None = None  # of each response
     trainer_state: Any = None  # TRL's own, or `TrainerState`
@@ -87,7 +88,7 @@ class Verifier(Protocol):
 
 
 class ContextVerifier(ABC):
-    """A verifier that also reads the context: tokens, the state of the run."""
+    """A verifier that also reads the token ids of the responses and the progress of the run."""
 
     @abstractmethod
     def score_in_context(

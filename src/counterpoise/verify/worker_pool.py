@@ -124,7 +124,7 @@ class WorkerPool:
                 self._collect(outcomes, wait=True)
         finally:
             # After an interrupt some workers are still busy. Their late replies would be taken
-            # for answers of the next call, so these workers have to go.
+            # for replies to the next call, so these workers are stopped.
             for worker in [w for w in self._workers if w.pair_index is not None]:
                 self._remove(worker)
         return [outcomes[index] for index in range(len(pairs))]
@@ -147,9 +147,9 @@ class WorkerPool:
     def _collect(self, outcomes: dict[int, Outcome], wait: bool) -> None:
         """Handle the replies that have arrived; with `wait`, block until a reply or a deadline."""
         busy = [w for w in self._workers if w.pair_index is not None or not w.ready]
-        limit = min((w.deadline for w in busy), default=0.0) - time.monotonic()
-        for key, _ in self._selector.select(max(0.0, limit) if wait else 0):
-            self._handle_reply(key.data, outcomes)
+        seconds_to_deadline = min((w.deadline for w in busy), default=0.0) - time.monotonic()
+        for selector_key, _ in self._selector.select(max(0.0, seconds_to_deadline) if wait else 0):
+            self._handle_reply(selector_key.data, outcomes)
         current_time = time.monotonic()
         for worker in [w for w in self._workers if w in busy and w.deadline < current_time]:
             if worker.pair_index is None and worker.ready:
@@ -164,11 +164,11 @@ class WorkerPool:
         if reply == b"":
             return
         if reply is None:
-            code = self._remove(worker)
+            exit_code = self._remove(worker)
             if worker.pair_index is not None:
                 outcomes[worker.pair_index] = "crash"
             elif not worker.ready:
-                raise PoiseError(_start_failure(f"exited with code {code}"))
+                raise PoiseError(_start_failure(f"exited with code {exit_code}"))
             return
         message = json.loads(reply)
         if worker.pair_index is not None:
@@ -183,7 +183,7 @@ class WorkerPool:
 
 def _start_failure(reason: str) -> str:
     return (
-        f"a worker of the verifier cannot start: {reason}. `python -m counterpoise.verify.worker "
+        f"a verifier worker cannot start: {reason}. `python -m counterpoise.verify.worker "
         "counterpoise.verify.math.equivalence:equivalent 5` shows why; is math-verify installed?"
     )
 

@@ -91,7 +91,7 @@ def test_private_methods_are_as_we_know_them() -> None:
     [
         ({"composer": "groupd"}, "unknown composer 'groupd': did you mean 'grouped'"),
         ({"composer": "coupled"}, "compares tokens, which TRL's plans do not carry: use 'grouped'"),
-        ({"gradient_accumulation_steps": 3}, "no multiple of gradient_accumulation_steps=3"),
+        ({"gradient_accumulation_steps": 3}, "not a multiple of gradient_accumulation_steps=3"),
         ({"scale_rewards": "none"}, "set credit='trl', or credit='dr_grpo'"),
         ({"loss_type": "grpo", "entropy_coef": 0.1}, "set denominator='trl'"),
         ({"credit": "positive_only", "tau": 0.25}, "set tau=0"),
@@ -103,7 +103,7 @@ def test_private_methods_are_as_we_know_them() -> None:
             "did you mean 'share'",
         ),
         ({"credit_weights": "gtpo", "mask_truncated_completions": True}, "truncated ones too"),
-        ({"tau": 0.7}, r"tau=0.7 is no share of the rarer sign: choose one from 0 to 0.5"),
+        ({"tau": 0.7}, r"tau=0.7 is not a share of the rarer sign: choose one from 0 to 0.5"),
         ({"run_folder": "x", "num_iterations": 2}, "and num_iterations=2 makes several"),
     ],
 )

@@ -102,7 +102,7 @@ def test_a_tools_words_are_not_weighed() -> None:
     options = SimpleNamespace(
         num_generations=2, credit="grpo", credit_weights="high_entropy", credit_settings=[]
     )
-    with pytest.raises(PoiseError, match="not a tool's: use 'uniform'"):
+    with pytest.raises(PoiseError, match="a tool's tokens: use 'uniform'"):
         assign_credit([sample, sample], [0.0, 1.0], 1, options)
     options.credit_weights = "uniform"
     ((low, high),) = assign_credit([sample, sample], [0.0, 1.0], 1, options)

@@ -72,7 +72,7 @@ def test_what_is_shown_is_the_command_itself() -> None:
         (["sample.prompts=6", "batch.steps=4"], r"sample\.prompts=6 in batch\.steps=4"),
         (['evaluate.settings=["training","0.6/0.95"]'], "verl evaluates in one way only"),
         (["model.name=shape:smollm2-135m"], "verl loads a folder or a hub id"),
-        ([f"batch.composer={OWN}:easy_first"], "a function of your own would see no advantages"),
+        ([f"batch.composer={OWN}:easy_first"], "a user's function would see no advantages"),
         (["model.device=cpu", "update.optimizer=sgd"], r"model\.device=cpu .*update\.optimizer"),
     ],
 )

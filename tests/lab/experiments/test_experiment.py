@@ -86,7 +86,7 @@ def test_a_stopped_experiment_judges_what_there_is_and_says_130(
     words = ["experiment", str(write(tmp_path)), "--out", str(tmp_path / "out")]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 130
-    assert "stopped; the same command continues" in done.output
+    assert "stopped; run the same command again to continue" in done.output
     assert "0 of 4 runs are finished" in done.output
 
 

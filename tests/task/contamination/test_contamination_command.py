@@ -83,7 +83,7 @@ def test_hostile_text_is_escaped(files, monkeypatch, capsys):
         ("", r"bad\.jsonl: no records"),
         ("\n \n", r"bad\.jsonl: no records"),
         ("{}\n", r"bad\.jsonl:1: no field 'problem' \(fields: none\)"),
-        ('{"quest": "x"}', r"bad\.jsonl:1: no field 'problem' \(fields: quest\).*; name it by"),
+        ('{"quest": "x"}', r"bad\.jsonl:1: no field 'problem' \(fields: quest\).*; name it with"),
         ('{"problem": {}}', r"bad\.jsonl:1: field 'problem' is neither text nor a number"),
         ('{"problem": " "}', r"bad\.jsonl:1: field 'problem' is empty"),
         ('{"problem": "x"}\nhello', r"bad\.jsonl:2: not JSON"),

@@ -1,14 +1,14 @@
 """Add to TRL's checkpoints what they lack: the rollouts that wait for a balanced batch (RB).
 
-checkpoint-N holds weights, optimizer and random numbers. Two files are put beside them:
+checkpoint-N holds weights, optimizer and random numbers. Two files are added:
 
     poise.safetensors   the tensors of each waiting rollout, as <row>/<name>
     poise.json          its plain values, the buffer's counts, and the number of generations
 
-A resumed run goes on with them. Without RB no row waits, and only the number matters: plans and
-recorded iterations are numbered by it. A checkpoint without these files starts with an empty
-buffer. If a checkpoint is made in the middle of a generation, the untrained rest of that generation
-is lost on resume: TRL generates anew.
+A resumed run continues with them. Without RB no row waits, and only the number of generations
+matters: plans and recorded iterations are numbered by it. A checkpoint without these files starts
+with an empty buffer. If a checkpoint is made in the middle of a generation, the untrained rest of
+that generation is lost on resume: TRL generates again.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def save_waiting(folder: Path, waiting: WaitingRollouts) -> None:
     """Write both files into the checkpoint `folder`."""
     tensors: dict[str, Tensor] = {}
     values_R: list[dict[str, Any]] = []
-    for i, row in enumerate(waiting.rows):
+    for row_index, row in enumerate(waiting.rows):
         sample = waiting.rollouts_by_key[row.group, row.index]
         row_tensors = {
             "prompt_S": sample.prompt_S,
@@ -63,7 +63,9 @@ def save_waiting(folder: Path, waiting: WaitingRollouts) -> None:
             row_tensors[TOKEN_FIELD_PREFIX + name] = values_T
         if row.weights_T is not None:
             row_tensors["weights_T"] = torch.from_numpy(row.weights_T)
-        tensors |= {f"{i}/{name}": values.contiguous() for name, values in row_tensors.items()}
+        tensors |= {
+            f"{row_index}/{name}": values.contiguous() for name, values in row_tensors.items()
+        }
         values = {name: getattr(row, name) for name in ("group", "advantage", "num_tokens")}
         values |= {"index": row.index, "born": row.born, "trl_advantage": sample.trl_advantage}
         values_R.append(values)
@@ -82,8 +84,8 @@ def load_waiting(folder: Path) -> WaitingRollouts | None:
     content = json.loads((folder / VALUES_FILE).read_text(encoding="utf-8"))
     tensors_R: list[dict[str, Tensor]] = [{} for _ in content["rows"]]
     for key, tensor in load_file(folder / TENSORS_FILE).items():
-        i, _, name = key.partition("/")
-        tensors_R[int(i)][name] = tensor
+        row_index, _, name = key.partition("/")
+        tensors_R[int(row_index)][name] = tensor
     rows, rollouts_by_key = [], {}
     for values, tensors in zip(content["rows"], tensors_R, strict=True):
         token_fields = {

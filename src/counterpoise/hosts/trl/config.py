@@ -22,7 +22,7 @@ from counterpoise.variants import (
 )
 
 TRL_CREDIT = "trl"  # keep the advantages TRL computed
-# Losses that TRL divides by the number of tokens that the batch states.
+# Losses that TRL divides by the batch's `num_items_in_batch`.
 TOKEN_AVERAGED_LOSSES = ("dapo", "cispo", "vespo")
 
 
@@ -46,7 +46,7 @@ class PoiseConfig(GRPOConfig):
     balance_target: int = _option(0, "RB: rollouts of an update; 0 is as many as a generation has")
     max_age: int = _option(4, "RB: generations that a rollout may wait for its batch")
     max_refills: int = _option(
-        8, "RB: further generations before an update; without a balanced batch the run stops then"
+        8, "RB: further generations before an update; the run stops if none makes a balanced batch"
     )
     credit: str = _option(
         "grpo", "rewards of a group -> advantages: a name of ours, or 'trl' for TRL's own"
@@ -99,7 +99,7 @@ class PoiseConfig(GRPOConfig):
         passes, accumulated = self.steps_per_generation, self.gradient_accumulation_steps
         if passes % accumulated:
             return (
-                f"steps_per_generation={passes} is no multiple of gradient_accumulation_steps="
+                f"steps_per_generation={passes} is not a multiple of gradient_accumulation_steps="
                 f"{accumulated}: an optimizer step would span two generations"
             )
         G, steps = self.num_generations, self.optimizer_steps
@@ -119,13 +119,13 @@ class PoiseConfig(GRPOConfig):
             )
         if self.composer == "whole" and steps > 1:
             return (
-                "composer='whole' makes a single step: set steps_per_generation as low as "
+                "composer='whole' makes a single step: set steps_per_generation to "
                 "gradient_accumulation_steps"
             )
         if min(self.balance_target, self.max_refills, self.max_age, self.monitor_every) < 0:
             return "balance_target, max_age, max_refills and monitor_every cannot be negative"
         if not 0 <= self.tau <= 0.5:
-            return f"tau={self.tau} is no share of the rarer sign: choose one from 0 to 0.5"
+            return f"tau={self.tau} is not a share of the rarer sign: choose one from 0 to 0.5"
         if self.run_folder and self.num_iterations > 1:
             return (
                 "run_folder records one update of each rollout, and num_iterations="

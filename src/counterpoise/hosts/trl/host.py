@@ -1,4 +1,4 @@
-"""The TRL version and the private methods that the adapter rests on.
+"""The TRL version and the private methods that the adapter relies on.
 
 TRL promises nothing about names that begin with an underscore. They are listed here, in one place,
 with the parameters they had, so that a change is reported as one clear line.
@@ -52,7 +52,8 @@ def require_trl() -> None:
 
     if faults := find_changes(GRPOTrainer):
         raise PoiseError(
-            f"TRL {version} is not the {SUPPORTED_SERIES} we know: {faults[0]}; {INSTALL_REMEDY}"
+            f"TRL {version} differs from the {SUPPORTED_SERIES} we tested: {faults[0]}; "
+            f"{INSTALL_REMEDY}"
         )
 
 

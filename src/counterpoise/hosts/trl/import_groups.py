@@ -24,14 +24,14 @@ def group_rows(prompts: Sequence[str], advantages: np.ndarray) -> list[list[int]
         >>> group_rows(["a", "a", "b", "b", "a", "a"], np.array([1.0, -1, 0, 0, 2, -2]))
         [[0, 1], [4, 5], [2, 3]]
     """
-    members: dict[str, list[int]] = {}
-    for i, prompt in enumerate(prompts):
-        members.setdefault(prompt, []).append(i)
-    sizes = Counter(map(len, members.values()))
+    rows_by_prompt: dict[str, list[int]] = {}
+    for row, prompt in enumerate(prompts):
+        rows_by_prompt.setdefault(prompt, []).append(row)
+    sizes = Counter(map(len, rows_by_prompt.values()))
     # The most frequent size; of equally frequent ones the smallest: others may be multiples.
     group_size = max(sizes, key=lambda size: (sizes[size], -size), default=1)
     groups: list[list[int]] = []
-    for rows in members.values():
+    for rows in rows_by_prompt.values():
         blocks = [rows[start : start + group_size] for start in range(0, len(rows), group_size)]
         several_groups = len(rows) % group_size == 0 and all(
             _sums_to_zero(advantages[block]) for block in blocks

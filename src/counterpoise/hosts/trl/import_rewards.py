@@ -5,7 +5,7 @@
 holds for every `scale_rewards` of TRL. Columns of reward functions come before those of log_extra,
 so the reward is the sum of the first k numeric columns, for the k that fits. With other weights, or
 `multi_objective_aggregation="normalize_then_sum"`, no k fits; with groups of two, or a column that
-is constant, several fit. Then the user must name the columns by --reward.
+is constant, several fit. Then the user must name the columns with --reward.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def parse_reward_columns(reward: str, names: list[str]) -> dict[str, float]:
     """The weight of each column that --reward names.
 
     Example:
-        >>> as_named("correct,form=0.2", ["correct", "form", "length"])
+        >>> parse_reward_columns("correct,form=0.2", ["correct", "form", "length"])
         {'correct': 1.0, 'form': 0.2}
     """
     weights: dict[str, float] = {}

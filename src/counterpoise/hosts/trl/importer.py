@@ -130,9 +130,9 @@ def _check_columns(schema: pa.Schema, where: str) -> None:
         if required not in schema.names:
             columns = ", ".join(schema.names)
             raise PoiseError(f"{where}: no column '{required}' (columns: {columns}): {cause}")
-    for name, times in Counter(schema.names).items():
-        if times > 1:
-            raise PoiseError(f"{where}: {times} columns are called '{name}': {cause}")
+    for name, count in Counter(schema.names).items():
+        if count > 1:
+            raise PoiseError(f"{where}: {count} columns are called '{name}': {cause}")
     for name in ("step", "advantage"):
         kind = schema.field(name).type
         if not (pa.types.is_floating(kind) or pa.types.is_integer(kind)):
@@ -164,7 +164,7 @@ def _iterate_group_columns(files: Sequence[Path], names: list[str]) -> Iterator[
         return
     for file in files:
         table = _read_table(file, ["prompt", *names, "advantage"])
-        columns = {n: table[n].to_numpy().astype(float) for n in (*names, "advantage")}
+        columns = {name: table[name].to_numpy().astype(float) for name in (*names, "advantage")}
         for rows in _group_indices(table):
             yield {name: values[rows] for name, values in columns.items()}
 
@@ -183,8 +183,8 @@ def _name_groups(table: pa.Table, step: int) -> list[tuple[str, str]]:
         prompt = prompts[rows[0]]
         draws[prompt] += 1
         suffix = f"#{draws[prompt]}" if draws[prompt] > 1 else ""
-        for i in rows:
-            names[i] = (f"{step}:{prompt}{suffix}", prompt)
+        for row in rows:
+            names[row] = (f"{step}:{prompt}{suffix}", prompt)
     return names
 
 

@@ -106,7 +106,7 @@ class StepMonitor:
             if isinstance(value, float | int):
                 self.trainer._metrics["train"][f"poise/{name}"].append(float(value))
         if self.trainer.script_recorder:
-            self.trainer.script_recorder.record_view(
+            self.trainer.script_recorder.record_measurement(
                 step, batch_indices, result, monitor.measurements[0]
             )
 
@@ -117,13 +117,13 @@ class StepMonitor:
         batch_indices, rows, samples = [], [], []
         # On-policy rows get their old log-probabilities from the pass itself: ratio exactly 1.
         has_old_logprobs = not self.trainer.on_policy(decision, step)
-        for i in decision.plan.steps[step]:
-            row = decision.rows[i]
+        for batch_index in decision.plan.steps[step]:
+            row = decision.rows[batch_index]
             sample = self.trainer.rollouts_by_key[row.group, row.index]
             # Rows that TRL masks out have no trained tokens to measure.
             if row.num_tokens == len(sample.completion_T):
                 old_T = sample.old_logprobs_T if has_old_logprobs else None
-                batch_indices.append(i)
+                batch_indices.append(batch_index)
                 rows.append(
                     replace(
                         row,
@@ -151,16 +151,18 @@ class StepMonitor:
         )
         # A KL is in the loss of all rows, also of those without an advantage.
         has_kl = self.trainer.args.beta != 0
-        used = [i for i, row in enumerate(rows) if row.has_loss(all_rows=has_kl)]
+        used_rows = [
+            row_index for row_index, row in enumerate(rows) if row.has_loss(all_rows=has_kl)
+        ]
         tensors_by_row: dict[int, tuple[Any, ...]] = {}
         loss, clipped = 0.0, 0
-        for batch in micro_batches([rows[i] for i in used], MICRO_TOKENS):
-            micro_batch = [used[k] for k in batch]
-            batch_rows = [rows[i] for i in micro_batch]
+        for batch in micro_batches([rows[row_index] for row_index in used_rows], MICRO_TOKENS):
+            micro_batch = [used_rows[index] for index in batch]
+            batch_rows = [rows[row_index] for row_index in micro_batch]
             with torch.no_grad():
                 outputs = forward(policy, batch_rows, self.trainer.temperature)
             corrections = (
-                [samples[i].token_fields.get(VLLM_CORRECTION) for i in micro_batch]
+                [samples[row_index].token_fields.get(VLLM_CORRECTION) for row_index in micro_batch]
                 if samples
                 else []
             )
@@ -171,23 +173,34 @@ class StepMonitor:
             tensors = (outputs.logprobs_M, outputs.entropies_M, pulls_M, outputs.hidden_M)
             split_tensors = [tensor.split(outputs.lengths) for tensor in tensors]
             tensors_by_row.update(zip(micro_batch, zip(*split_tensors, strict=True), strict=True))
-        arrays = [[t.float().cpu().numpy() for t in tensors_by_row[i][:3]] for i in used]
-        logprobs, entropies, pulls = ([line[k] for line in arrays] for k in range(3))
-        old = [rows[i].trainer_logprobs_T for i in used]
+        arrays = [
+            [tensor.float().cpu().numpy() for tensor in tensors_by_row[row_index][:3]]
+            for row_index in used_rows
+        ]
+        logprobs, entropies, pulls = (
+            [row_arrays[index] for row_arrays in arrays] for index in range(3)
+        )
+        old_logprobs = [rows[row_index].trainer_logprobs_T for row_index in used_rows]
         return StepResult(
-            rows=tuple(used),
+            rows=tuple(used_rows),
             logprobs=logprobs,
-            old_logprobs=[n if x is None else x for x, n in zip(old, logprobs, strict=True)],
-            advantages=[rows[i].advantages_T for i in used],
+            old_logprobs=[
+                new_T if old_T is None else old_T
+                for old_T, new_T in zip(old_logprobs, logprobs, strict=True)
+            ],
+            advantages=[rows[row_index].advantages_T for row_index in used_rows],
             entropies=entropies,
             pulls=pulls,
-            coefficients=coefficients_R[used].astype(np.float32),
+            coefficients=coefficients_R[used_rows].astype(np.float32),
             loss=loss,
             grad_norm=float("nan"),  # only TRL has the gradient
-            clipped_share=clipped / max(1, sum(rows[i].num_tokens for i in used)),
+            clipped_share=clipped
+            / max(1, sum(rows[row_index].num_tokens for row_index in used_rows)),
             tokens=sum(row.num_tokens for row in rows),
-            kl=mean_kl(TRL_ESTIMATOR, logprobs, [rows[i] for i in used]) if has_kl else None,
-            hidden=[tensors_by_row[i][3] for i in used],
+            kl=mean_kl(TRL_ESTIMATOR, logprobs, [rows[row_index] for row_index in used_rows])
+            if has_kl
+            else None,
+            hidden=[tensors_by_row[row_index][3] for row_index in used_rows],
         )
 
     def _surrogate_pulls(
@@ -200,11 +213,11 @@ class StepMonitor:
         """(-dL/dlogp of every token, the loss, number of clipped tokens), by autograd."""
         device, lengths = logprobs_M.device, [row.num_tokens for row in rows]
         index_M = torch.from_numpy(np.repeat(np.arange(len(rows)), lengths)).to(device)
-        old = [row.trainer_logprobs_T for row in rows]
+        old_logprobs = [row.trainer_logprobs_T for row in rows]
         old_M = logprobs_M.detach()
-        if all(x is not None for x in old):
-            old_M = torch.from_numpy(np.concatenate(old)).to(logprobs_M)  # type: ignore[arg-type]
-        advantages_M = torch.from_numpy(np.concatenate([r.advantages_T for r in rows]))
+        if all(old_T is not None for old_T in old_logprobs):
+            old_M = torch.from_numpy(np.concatenate(old_logprobs)).to(logprobs_M)  # type: ignore[arg-type]
+        advantages_M = torch.from_numpy(np.concatenate([row.advantages_T for row in rows]))
         # The log-probabilities are the leaf, so the gradient stops there and no weight gets one.
         with torch.enable_grad():
             leaf_M = logprobs_M.detach().requires_grad_()
@@ -223,7 +236,9 @@ class StepMonitor:
             weights_R = torch.as_tensor(coefficients_R, device=device, dtype=leaf_M.dtype)
             weights_M = weights_R[index_M]
             if factors := [factor for factor in corrections if factor is not None]:
-                factors_T = [factor.expand(n) for factor, n in zip(factors, lengths, strict=True)]
+                factors_T = [
+                    factor.expand(length) for factor, length in zip(factors, lengths, strict=True)
+                ]
                 weights_M = weights_M * torch.cat(factors_T).to(leaf_M)
             loss = (outputs.loss * weights_M).sum()
             if self.trainer.args.beta:

@@ -2,7 +2,7 @@
 
 A generation arrives as one dictionary of tensors, padded to its longest row. Plans move rows
 between steps, passes and processes, and rows may wait for several generations. So each row becomes
-a record of its own in CPU memory, and a pass is padded again to its own longest row.
+a separate record in CPU memory, and each pass is padded again to its longest row.
 
 Axes: _S tokens of one prompt, _T of one completion; prompts are padded on the left.
 """
@@ -20,7 +20,8 @@ from counterpoise.errors import PoiseError
 from counterpoise.types import Floats, Row
 
 OLD_LOGPROBS, REFERENCE_LOGPROBS = "old_per_token_logps", "ref_per_token_logps"
-TOKEN_FIELDS = (  # what TRL may attach to completion tokens besides ids and mask
+# What TRL may attach to completion tokens besides ids and mask.
+TOKEN_FIELDS = (
     OLD_LOGPROBS,
     "sampling_per_token_logps",
     REFERENCE_LOGPROBS,
@@ -33,7 +34,7 @@ TrlBatch = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UnpaddedRollout:
-    """One rollout of TRL's, without padding.
+    """One of TRL's rollouts, without padding.
 
     Example:
         UnpaddedRollout(prompt_S=[5, 9], completion_T=[7, 1], mask_T=[1, 1], token_fields={},
@@ -63,8 +64,8 @@ class UnpaddedRollout:
     @property
     def num_tokens(self) -> int:
         """Trained tokens: what the loss is averaged over."""
-        tools_T = self.token_fields.get("tool_mask")
-        return int((self.mask_T if tools_T is None else self.mask_T * tools_T).sum())
+        tool_mask_T = self.token_fields.get("tool_mask")
+        return int((self.mask_T if tool_mask_T is None else self.mask_T * tool_mask_T).sum())
 
 
 def unpad(batch: TrlBatch) -> list[UnpaddedRollout]:
@@ -76,18 +77,20 @@ def unpad(batch: TrlBatch) -> list[UnpaddedRollout]:
         )
     tensors = {name: value.detach().cpu() for name, value in batch.items()}
     samples = []
-    for i, mask_T in enumerate(tensors["completion_mask"]):
-        T = max(1, int(mask_T.sum()))  # a row that is masked out keeps one token
+    for row_index, mask_T in enumerate(tensors["completion_mask"]):
+        length = max(1, int(mask_T.sum()))  # a row that is masked out keeps one token
         token_fields = {
-            name: tensors[name][i, :T].clone() for name in TOKEN_FIELDS if name in tensors
+            name: tensors[name][row_index, :length].clone()
+            for name in TOKEN_FIELDS
+            if name in tensors
         }
         samples.append(
             UnpaddedRollout(
-                prompt_S=tensors["prompt_ids"][i][tensors["prompt_mask"][i].bool()],
-                completion_T=tensors["completion_ids"][i, :T].clone(),
-                mask_T=mask_T[:T].clone(),
+                prompt_S=tensors["prompt_ids"][row_index][tensors["prompt_mask"][row_index].bool()],
+                completion_T=tensors["completion_ids"][row_index, :length].clone(),
+                mask_T=mask_T[:length].clone(),
                 token_fields=token_fields,
-                trl_advantage=float(tensors["advantages"][i]),
+                trl_advantage=float(tensors["advantages"][row_index]),
             )
         )
     return samples
@@ -105,20 +108,24 @@ def pad_batch(
 
     Advantages are those of `rows`: [B] where all token weights are 1, else [B, T].
     """
-    prompts = [s.prompt_S for s in samples]
-    completions = [s.completion_T for s in samples]
+    prompts = [sample.prompt_S for sample in samples]
+    completions = [sample.completion_T for sample in samples]
     batch = {
         "prompt_ids": _pad_rows(prompts, pad_token, multiple, pad_left=True),
-        "prompt_mask": _pad_rows([torch.ones_like(x) for x in prompts], 0, multiple, pad_left=True),
+        "prompt_mask": _pad_rows(
+            [torch.ones_like(prompt) for prompt in prompts], 0, multiple, pad_left=True
+        ),
         "completion_ids": _pad_rows(completions, pad_token, multiple),
-        "completion_mask": _pad_rows([s.mask_T for s in samples], 0, multiple),
+        "completion_mask": _pad_rows([sample.mask_T for sample in samples], 0, multiple),
         "advantages": _advantages(samples, rows, multiple),
     }
     for name in samples[0].token_fields:
         # tool_mask multiplies the completion mask, which is already 0 on padding.
         fill = 1 if name == "tool_mask" else 0
-        values = [s.token_fields[name] for s in samples]
-        by_sequence = name == "importance_sampling_ratio" and all(len(v) == 1 for v in values)
+        values = [sample.token_fields[name] for sample in samples]
+        by_sequence = name == "importance_sampling_ratio" and all(
+            len(row_values) == 1 for row_values in values
+        )
         batch[name] = torch.stack(values) if by_sequence else _pad_rows(values, fill, multiple)
     return {name: value.to(device) for name, value in batch.items()}
 
@@ -145,7 +152,7 @@ def _pad_rows(
     if multiple:
         longest = -(-longest // multiple) * multiple
     padded = values[0].new_full((len(values), longest), fill)
-    for line, value in zip(padded, values, strict=True):
-        start = longest - len(value) if pad_left else 0
-        line[start : start + len(value)] = value
+    for padded_row, value in zip(padded, values, strict=True):
+        first_column = longest - len(value) if pad_left else 0
+        padded_row[first_column : first_column + len(value)] = value
     return padded

@@ -91,10 +91,14 @@ class Planner:
         # The decision is pickled to every process: token arrays would make it large.
         bare_rows = tuple(replace(row, rollout=None) for row in rows)
         description: Any = describe_plan(bare_rows, plan)
-        plan_metrics = {k: float(v) for k, v in description.items() if isinstance(v, int | float)}
+        plan_metrics = {
+            name: float(value)
+            for name, value in description.items()
+            if isinstance(value, int | float)
+        }
         waiting = self.buffer.state() if self.buffer else []
-        keys = frozenset((row.group, row.index) for row in waiting)
-        return Decision(bare_rows, plan, keys, plan_metrics | balance_metrics)
+        waiting_keys = frozenset((row.group, row.index) for row in waiting)
+        return Decision(bare_rows, plan, waiting_keys, plan_metrics | balance_metrics)
 
     def _next_batch(self, generation: int) -> tuple[Sequence[Row], dict[str, float]]:
         if self.buffer is None:
@@ -103,8 +107,12 @@ class Planner:
         if batch is None:
             return (), {}
         counts = {f"rollouts_{name}": getattr(self.buffer.counts, name) for name in BUFFER_COUNTS}
-        rarer = min(batch.n_positive, batch.n_negative) / len(batch.rows)
-        return batch.rows, {**counts, "rollouts_waiting": len(self.buffer), "rarer_sign": rarer}
+        rarer_share = min(batch.n_positive, batch.n_negative) / len(batch.rows)
+        return batch.rows, {
+            **counts,
+            "rollouts_waiting": len(self.buffer),
+            "rarer_sign": rarer_share,
+        }
 
 
 def assign_credit(
@@ -119,42 +127,62 @@ def assign_credit(
     A rollout that no reward function scored has advantage 0 and does not count in its group's mean.
     """
     G = options.num_generations
-    members_PG = [range(g * G, (g + 1) * G) for g in range(len(samples) // G)]
+    members_PG = [
+        range(group_index * G, (group_index + 1) * G) for group_index in range(len(samples) // G)
+    ]
     rows_PG = [
         [
-            Row(f"{generation}:{g}", 0.0, samples[i].num_tokens, index=k, born=generation)
-            for k, i in enumerate(members)
+            Row(
+                f"{generation}:{group_index}",
+                0.0,
+                samples[sample_index].num_tokens,
+                index=index_in_group,
+                born=generation,
+            )
+            for index_in_group, sample_index in enumerate(members)
         ]
-        for g, members in enumerate(members_PG)
+        for group_index, members in enumerate(members_PG)
     ]
     if options.credit == TRL_CREDIT:
         return [
             [
-                replace(row, advantage=samples[i].trl_advantage)
-                for row, i in zip(rows, members, strict=True)
+                replace(row, advantage=samples[sample_index].trl_advantage)
+                for row, sample_index in zip(rows, members, strict=True)
             ]
             for rows, members in zip(rows_PG, members_PG, strict=True)
         ]
-    if options.credit_weights != UNIFORM and any("tool_mask" in s.token_fields for s in samples):
-        raise PoiseError("credit_weights weigh a model's own words, not a tool's: use 'uniform'")
+    if options.credit_weights != UNIFORM and any(
+        "tool_mask" in sample.token_fields for sample in samples
+    ):
+        raise PoiseError("credit_weights cannot weigh rollouts with a tool's tokens: use 'uniform'")
     # Unscored rollouts keep their place in the group, so credit sees only the scored ones.
-    scored_PG = [[i for i in members if not math.isnan(rewards_R[i])] for members in members_PG]
+    scored_PG = [
+        [sample_index for sample_index in members if not math.isnan(rewards_R[sample_index])]
+        for members in members_PG
+    ]
     groups = [
         Group(
-            f"{generation}:{g}",
+            f"{generation}:{group_index}",
             generation,
-            tuple(to_rollout(samples[i], rewards_R[i]) for i in members),
+            tuple(
+                to_rollout(samples[sample_index], rewards_R[sample_index])
+                for sample_index in members
+            ),
         )
-        for g, members in enumerate(scored_PG)
+        for group_index, members in enumerate(scored_PG)
         if members
     ]
-    credited = assign(
+    credited_groups = assign(
         groups, options.credit, options.credit_weights, options.credit_settings, reader
     )
-    scored_indices = [i for members in scored_PG for i in members]
-    for i, row in zip(scored_indices, (row for group in credited for row in group), strict=True):
-        g, k = divmod(i, G)
-        rows_PG[g][k] = replace(rows_PG[g][k], advantage=row.advantage, weights_T=row.weights_T)
+    scored_indices = [sample_index for members in scored_PG for sample_index in members]
+    for sample_index, row in zip(
+        scored_indices, (row for group in credited_groups for row in group), strict=True
+    ):
+        group_index, index_in_group = divmod(sample_index, G)
+        rows_PG[group_index][index_in_group] = replace(
+            rows_PG[group_index][index_in_group], advantage=row.advantage, weights_T=row.weights_T
+        )
     return rows_PG
 
 

@@ -44,7 +44,7 @@ class OpenIteration:
         scores: Scores,
         credited: list[list[Row]],
         results: list[StepResult],
-        views: list[StepMeasurement],
+        measurements: list[StepMeasurement],
         still_waiting: list[Row],
         max_age: int,
     ) -> metrics.IterationResult:
@@ -61,6 +61,6 @@ class OpenIteration:
             plan=plan,
             description=describe_plan(self.batch, plan) if plan else None,
             results=results,
-            measurements=views,
+            measurements=measurements,
             drops=find_drops([], candidates, self.batch, still_waiting, oldest),
         )

@@ -17,15 +17,17 @@ def lay_out_step(
     """[pass][process] -> rows.
 
     Example:
-        >>> lay_out([0, 1, 2, 3], [9, 2, 8, 3], passes=2, processes=1)
+        >>> lay_out_step([0, 1, 2, 3], [9, 2, 8, 3], passes=2, processes=1)
         [[[0, 2]], [[3, 1]]]
     """
     # Longest first; equal lengths by index, so that every process computes the same layout.
-    order = sorted(step, key=lambda i: (-lengths_R[i], i))
+    order = sorted(step, key=lambda row: (-lengths_R[row], row))
     size, remainder = divmod(len(order), passes)
-    layout, start = [], 0
+    layout, first_row = [], 0
     for pass_index in range(passes):
-        end = start + size + (pass_index < remainder)
-        layout.append([order[start:end][p::processes] for p in range(processes)])
-        start = end
+        last_row = first_row + size + (pass_index < remainder)
+        layout.append(
+            [order[first_row:last_row][process::processes] for process in range(processes)]
+        )
+        first_row = last_row
     return layout

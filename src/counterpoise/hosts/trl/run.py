@@ -88,8 +88,10 @@ def train(
         if is_main:
             _write_header(folder, config, policy)
             warn_of_overlap(task.train, benchmarks, folder, observer.notify)
-        options = config.verify
-        verifier: Verifier = VERIFIERS.load(options.name)(options.timeout_seconds, options.workers)
+        verify_options = config.verify
+        verifier: Verifier = VERIFIERS.load(verify_options.name)(
+            verify_options.timeout_seconds, verify_options.workers
+        )
 
         # Imported here: they import TRL, which takes seconds and needs host.require_trl first.
         from counterpoise.hosts.trl.run_recorder import RecordedRun, RunRecorder
@@ -157,7 +159,7 @@ def _train_with_trl(recorder: Any, processes: int) -> None:
         cpu=device.type == "cpu",
         processes=processes,
     )
-    # TRL starts to count at 0 again when a run is resumed.
+    # TRL counts steps from 0 again when a run is resumed.
     arguments["max_steps"] -= state.iteration * config.batch.steps
     rows = [dataset_row(prompt, policy) for prompt, _ in run.train_set]
     with tempfile.TemporaryDirectory(prefix="poise-trl-") as folder:

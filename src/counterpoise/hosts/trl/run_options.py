@@ -8,7 +8,7 @@ and the run folder. Left to TRL: generation, log-probabilities, the loss and the
         = sample.prompts * sample.group_size
 
 Half precision is TRL's mixed precision over float32 weights. The native engine keeps float32 master
-weights beside bfloat16 ones: the same up to rounding.
+weights next to bfloat16 ones: the same up to rounding.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LOSS_TYPES = {"token_mean": "dapo", "sequence_mean": "grpo", "constant": "dr_grp
 IMPORTANCE_LEVELS = {"grpo": "token", "gspo": "sequence"}
 WARMUP = no_effect("only `poise warmup` reads it")
 
-# A new option of config/ needs an entry here; tests/hosts/test_translate_options.py insists on it.
+# Every option of config/ needs an entry here; tests/hosts/test_translate_options.py checks it.
 OPTIONS: dict[str, OptionSupport] = {
     "loop.iterations": pass_as("max_steps"),
     "loop.seed": pass_as("seed", "data_seed"),
@@ -55,7 +55,7 @@ OPTIONS: dict[str, OptionSupport] = {
     "model.lora_alpha": no_effect("only with model.lora_rank"),
     "model.lora_targets": no_effect("only with model.lora_rank"),
     "model.template": handle_here(
-        "TRL ends no response at a template's own tokens",
+        "TRL does not stop a response at a template's own end tokens",
         values=("auto", "chat", "chat-boxed", "boxed"),
     ),
     "task.name": TASK,
@@ -84,10 +84,8 @@ OPTIONS: dict[str, OptionSupport] = {
     "sample.temperature": pass_as("temperature"),
     "sample.top_p": pass_as("top_p"),
     "sample.top_k": pass_as("top_k"),
-    "sample.refills": accept_only(0, reason="TRL samples a generation of equal groups and uses it"),
-    "sample.anchors": accept_only(
-        0, reason="TRL samples a generation of equal groups, each after one prompt"
-    ),
+    "sample.refills": accept_only(0, reason="TRL trains on every generation as it was sampled"),
+    "sample.anchors": accept_only(0, reason="TRL samples a whole group after the same prompt"),
     "sample.engine": accept_only("native", reason="TRL samples with its own sampler"),
     "sample.engine_memory": no_effect("only with sample.engine=vllm"),
     "verify.name": handle_here("the reward"),
@@ -103,7 +101,7 @@ OPTIONS: dict[str, OptionSupport] = {
     ),
     "credit.settings": pass_as("credit_settings"),
     "credit.mixture": no_effect("only with verify.also"),
-    "credit.rule": accept_only("off", reason="TRL's loss takes nothing from a rule"),
+    "credit.rule": accept_only("off", reason="TRL's loss cannot apply a rule"),
     "credit.rule_settings": no_effect("only with credit.rule"),
     "balance.tau": pass_as("tau"),
     "balance.unit": pass_as("balance_unit"),
@@ -187,7 +185,7 @@ def check_options(config: RunConfig, processes: int = 1) -> None:
         where = f" on {processes} processes" if processes > 1 else ""
         faults = [
             f"sample.prompts={config.sample.prompts} x sample.group_size="
-            f"{config.sample.group_size} in batch.steps={steps}{where} (TRL cuts equal parts)"
+            f"{config.sample.group_size} in batch.steps={steps}{where} (TRL needs equal parts)"
         ]
     if config.batch.composer in COMPOSERS_THAT_READ_TOKENS:
         faults.append(

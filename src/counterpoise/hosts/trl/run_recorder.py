@@ -155,7 +155,7 @@ class RunRecorder(StepMonitor):
         monitor, iteration.step_monitor = iteration.step_monitor, None
         if monitor and self.skip_reason != "no signal":
             monitor.after_update(self.state.policy)
-            # A skipped step moved nothing: its view would read as a measurement of zero.
+            # A skipped step moved nothing: its measurement would look like a displacement of zero.
             if self.skip_reason:
                 monitor.measurements.pop()
 
@@ -194,8 +194,8 @@ class RunRecorder(StepMonitor):
             # A barrier: the launcher kills all processes as soon as one exits.
             self._gather_flags(True)
         self.iteration = None
-        # Several processes keep their signals until all have heard of them: one that reached a
-        # process after it had sent its flag would otherwise end that process alone.
+        # With several processes, signals stay postponed until all processes know of them: a signal
+        # that arrives after a process has sent its flag would otherwise end that process alone.
         if stopping or self.trainer.accelerator.num_processes == 1:
             self.interrupt_guard.close()
             self.guards_interrupts = False
@@ -234,23 +234,23 @@ class RunRecorder(StepMonitor):
             # Without token weights, which would take a pass: metrics read the signs only.
             credited=assign(iteration.groups, config.credit.name),
             results=iteration.results,
-            views=iteration.monitor.measurements if iteration.monitor else [],
+            measurements=iteration.monitor.measurements if iteration.monitor else [],
             still_waiting=self._buffered_rows(),
             max_age=config.balance.max_age,
         )
         buffer = self.trainer.planner.buffer
         if buffer is None:  # not `or`: an empty buffer is false, and its counts matter too
             buffer = self.state.buffer
-        line = metrics.metrics_record(record, buffer, clock)
+        metrics_line = metrics.metrics_record(record, buffer, clock)
         if not self.reads_steps and iteration.logs:
             means = {
                 name: float(np.mean([log[trl_name] for log in iteration.logs]))
                 for name, trl_name in LOGGED_METRICS.items()
                 if trl_name in iteration.logs[0]  # TRL logs no KL where it has none
             }
-            line = {**line, "steps": len(iteration.logs), **means}
-        write_iteration(self.run.folder, record, line, config.store)
-        self.run.observer.on_iteration(line)
+            metrics_line = {**metrics_line, "steps": len(iteration.logs), **means}
+        write_iteration(self.run.folder, record, metrics_line, config.store)
+        self.run.observer.on_iteration(metrics_line)
 
     def _save_checkpoint(self) -> None:
         """Save a checkpoint of the native format, with the tokens of waiting rows."""

@@ -3,7 +3,7 @@
 An iteration is one generation, as in the native engine: with reward balance on, several may pass
 before an update. Iteration n has the prompts of `pick_prompts`, so two engines with one seed get
 the same prompts; their responses differ, since TRL samples with torch's own random numbers. Those
-are seeded for every iteration, so that a resumed run goes on as it would have.
+are seeded for every iteration, so that a resumed run continues exactly as it would have.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ class VerifierReward:
         trainer_state: Any = None,
         **_: Any,
     ) -> list[float]:
-        start = time.perf_counter()
+        start_time = time.perf_counter()
         prompts = [self.prompts[prompt_id] for prompt_id in problem]
         context = ScoringContext(completion_ids, trainer_state, self.data_source)
         self.scores = score_responses(
             self.verifier, self.policy.decode_rows(completion_ids), prompts, context
         )
-        self.seconds = time.perf_counter() - start
+        self.seconds = time.perf_counter() - start_time
         return self.scores.rewards
 
 
@@ -135,8 +135,8 @@ class RunTrainer(PoiseGRPOTrainer):
             for prompt, _ in pick_prompts(self.train_set, self.run, iteration)
             for _ in range(self.num_generations)
         ]
-        share = len(examples) // self.accelerator.num_processes
-        return examples[process * share : (process + 1) * share]
+        rows_per_process = len(examples) // self.accelerator.num_processes
+        return examples[process * rows_per_process : (process + 1) * rows_per_process]
 
     def _generate_and_score_completions(self, inputs: Any) -> TrlBatch:
         batch: TrlBatch = super()._generate_and_score_completions(inputs)
@@ -192,14 +192,18 @@ class RunTrainer(PoiseGRPOTrainer):
         rows = [self.decision.rows[i] for i in self.decision.plan.steps[step]]
         if not any(row.has_loss(all_rows=self.run.update.trains_all_rows) for row in rows):
             return "no signal"
-        grads: list[Tensor] = [p.grad for p in self.model.parameters() if p.grad is not None]
+        grads: list[Tensor] = [
+            parameter.grad for parameter in self.model.parameters() if parameter.grad is not None
+        ]
         norm = torch.stack(torch._foreach_norm(grads)).norm()
         return "" if bool(torch.isfinite(norm)) else "not finite"
 
 
 def dataset_row(prompt: Prompt, policy: Policy) -> dict[str, Any]:
-    """A row of TRL's dataset: a conversation or the plain text of `Policy.encode`, and the
-    problem's id, by which the reward function finds the answer."""
+    """A row of TRL's dataset: the prompt as a conversation or as the text of `Policy.encode`.
+
+    The problem's id lets the reward function find the answer.
+    """
     write_prompt = prompt_messages if TEMPLATES[policy.template].chat else prompt_text
     return {"prompt": write_prompt(policy.template, prompt), "problem": prompt.id}
 

@@ -63,7 +63,7 @@ class ScriptIteration(OpenIteration):
     """An open generation with the measurements of its steps so far."""
 
     results: dict[int, StepResult] = field(default_factory=dict)  # by step of the plan
-    views: list[StepMeasurement] = field(default_factory=list)
+    measurements: list[StepMeasurement] = field(default_factory=list)
     steps_taken: int = 0
     grad_norms: list[float] = field(default_factory=list)  # of the steps that TRL logged
 
@@ -129,21 +129,25 @@ class ScriptRecorder:
                 replace(row, rollout=rollout, trainer_logprobs_T=sample.old_logprobs_T)
             )
 
-    def record_view(
-        self, step: int, batch_indices: Sequence[int], result: StepResult, view: StepMeasurement
+    def record_measurement(
+        self,
+        step: int,
+        batch_indices: Sequence[int],
+        result: StepResult,
+        measurement: StepMeasurement,
     ) -> None:
         """Keep the measurement of a step; `batch_indices` are the rows that were read."""
         assert self.iteration is not None
         assert self.iteration.decision is not None
         # The monitor numbers the rows that it read; the folder numbers a result's rows within the
-        # batch, and a view's rows within the step.
+        # batch, and a measurement's rows within the step.
         rows = tuple(batch_indices[i] for i in result.rows)
         self.iteration.results[step] = replace(result, rows=rows, hidden=())
         position_in_step = {
             i: position for position, i in enumerate(self.iteration.decision.plan.steps[step])
         }
-        view_rows = tuple(position_in_step[batch_indices[i]] for i in view.rows)
-        self.iteration.views.append(replace(view, step=step, rows=view_rows))
+        rows_in_step = tuple(position_in_step[batch_indices[i]] for i in measurement.rows)
+        self.iteration.measurements.append(replace(measurement, step=step, rows=rows_in_step))
 
     def count_step(self) -> None:
         if self.iteration is not None:
@@ -167,19 +171,19 @@ class ScriptRecorder:
             scores=Scores(rewards, graded=is_graded(rewards)),
             credited=planner.credited_groups,
             results=[iteration.results.get(step, UNSEEN_RESULT) for step in steps],
-            views=iteration.views,
+            measurements=iteration.measurements,
             still_waiting=list(planner.buffer.state()) if planner.buffer else [],
             max_age=self.trainer.args.max_age,
         )
         buffer = planner.buffer
         if buffer is None:
             buffer = RewardBalancedBuffer(tau=0.0, target=1)
-        line = metrics.metrics_record(record, buffer, iteration.clock)
+        metrics_line = metrics.metrics_record(record, buffer, iteration.clock)
         grad_norms = iteration.grad_norms
-        line["grad_norm"] = float(np.mean(grad_norms)) if grad_norms else None
-        line |= {"steps": iteration.steps_taken, "skipped_steps": 0}
+        metrics_line["grad_norm"] = float(np.mean(grad_norms)) if grad_norms else None
+        metrics_line |= {"steps": iteration.steps_taken, "skipped_steps": 0}
         store = StoreConfig(rollouts=True, tokens=True, model=False, report=True)
-        write_iteration(self.folder, record, line, store)
+        write_iteration(self.folder, record, metrics_line, store)
 
     def _full_rollout(
         self, sample: UnpaddedRollout, prompt: Any, text: str, reward: float
@@ -227,16 +231,16 @@ def _check_free(path: Path) -> None:
         raise PoiseError(f"run_folder={path} cannot be used: {fault.strerror}") from fault
     if not is_free:
         raise PoiseError(
-            f"run_folder={path} is not empty: choose another or remove it; a run goes on in its "
-            "own by trainer.train(resume_from_checkpoint=...)"
+            f"run_folder={path} is not empty: choose another or remove it; to continue its run, "
+            "call trainer.train(resume_from_checkpoint=...)"
         )
 
 
 def _bare_rollout(sample: UnpaddedRollout, or_old_logprobs: bool = False) -> Rollout:
     """A rollout without texts, with the sampler's log-probabilities.
 
-    TRL has those from vLLM alone. Without them they are NaN, or with `or_old_logprobs` the
-    trainer's old ones.
+    TRL only has those if it samples with vLLM. Otherwise they are NaN, or with `or_old_logprobs`
+    the trainer's old ones.
     """
     rollout = to_rollout(sample)
     sampled_T = sample.token_fields.get("sampling_per_token_logps")

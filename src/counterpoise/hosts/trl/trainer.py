@@ -11,7 +11,7 @@ each process for its share. The loss is TRL's; its denominator is that of the op
 
 A generation's first step starts from the weights that sampled it. There TRL gets no old
 log-probabilities, so that it uses those of the pass itself and the ratio is exactly 1, as in the
-native engine; old ones from a scoring pass would differ by rounding, since its layout is another.
+native engine; those of a scoring pass would differ by rounding, since its batch layout differs.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class PoiseGRPOTrainer(GRPOTrainer):
     def _decide(self, generation_batch: list[dict[str, Any]]) -> Decision:
         """Generate until a batch can be taken, at most max_refills + 1 times."""
         process, num_processes = self.accelerator.process_index, self.accelerator.num_processes
-        # An update has just been made: only what is sampled from here on is on-policy.
+        # The weights have just been updated: only rollouts sampled from now on are on-policy.
         self._weights_changed_at = self._generation
         for refills in range(self.args.max_refills + 1):
             prompts = self._next_prompts(generation_batch, refills)
@@ -197,7 +197,7 @@ class PoiseGRPOTrainer(GRPOTrainer):
         return as_native_policy(self)
 
     def _reader(self) -> PolicyReader | None:
-        """What token weights read a generation's rows with, before the rows are trained on."""
+        """The reader with which token weights read a generation's rows before training on them."""
         if self.args.credit_weights == UNIFORM:
             return None
         micro = MicroBatch(MICRO_TOKENS)
@@ -206,7 +206,7 @@ class PoiseGRPOTrainer(GRPOTrainer):
     def _next_prompts(
         self, generation_batch: list[dict[str, Any]], refills: int
     ) -> list[dict[str, Any]]:
-        """This process's prompts: those of TRL's loader, and for refills others."""
+        """This process's prompts: from TRL's loader, or newly drawn ones for a refill."""
         return self._draw_prompts(refills) if refills else generation_batch
 
     def _generate_all(
@@ -219,8 +219,8 @@ class PoiseGRPOTrainer(GRPOTrainer):
             batch[OLD_LOGPROBS] = self._score_rollouts(batch)
         samples = processes.gather_lists(unpad(batch), self.accelerator.num_processes)
         G = self.num_generations
-        for i, sample in enumerate(samples):
-            self.rollouts_by_key[f"{self._generation}:{i // G}", i % G] = sample
+        for index, sample in enumerate(samples):
+            self.rollouts_by_key[f"{self._generation}:{index // G}", index % G] = sample
         assert self._rewards_RF is not None  # _calculate_rewards has run
         rewards_RF = self._rewards_RF.float().cpu()
         rewards_R = (rewards_RF * self.reward_weights.cpu()).nansum(dim=1)
@@ -247,8 +247,8 @@ class PoiseGRPOTrainer(GRPOTrainer):
                 batch["completion_ids"].size(1),
                 self.args.per_device_train_batch_size,
             )
-        logps: Tensor = outputs[0]
-        return logps
+        logprobs: Tensor = outputs[0]
+        return logprobs
 
     def _draw_prompts(self, refill: int) -> list[dict[str, Any]]:
         """This process's prompts of a further generation, drawn from the dataset."""
@@ -258,10 +258,13 @@ class PoiseGRPOTrainer(GRPOTrainer):
         # The same seed on every process: all draw the same prompts and take their share of them.
         rng = rng_for(self.args.seed, "refill", self.state.global_step, refill)
         prompts_P = rng.choice(size, num_prompts, replace=size < num_prompts)
-        indices_R = [int(i) for i in prompts_P for _ in range(G)]
-        share = len(indices_R) // self.accelerator.num_processes
-        start = self.accelerator.process_index * share
-        return [dict(self.train_dataset[i]) for i in indices_R[start : start + share]]
+        indices_R = [int(example_index) for example_index in prompts_P for _ in range(G)]
+        rows_per_process = len(indices_R) // self.accelerator.num_processes
+        first_row = self.accelerator.process_index * rows_per_process
+        return [
+            dict(self.train_dataset[example_index])
+            for example_index in indices_R[first_row : first_row + rows_per_process]
+        ]
 
     def _log_decision(self, decision: Decision, refills: int) -> None:
         """Log what was decided, and forget the rollouts that no later step can use."""

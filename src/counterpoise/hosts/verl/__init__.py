@@ -3,8 +3,8 @@
     python -m verl.trainer.main_ppo ... +poise.composer=grouped +poise.tau=0.25 \\
         algorithm.adv_estimator=poise_grpo
 
-Rollout, rewards, the loss and the workers stay verl's; without our options everything does. Credit,
-balance and plan are ours: which rollouts share an optimizer step.
+Rollout, rewards, the loss and the workers stay verl's; without our options, so does all the rest.
+Credit, balance and plan are ours: which rollouts share an optimizer step.
 
     plugin.py      what verl loads             host.py     verl's version and signatures
     hook.py        act after an import         queue.py    a batch's content in TransferQueue

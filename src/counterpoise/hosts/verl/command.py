@@ -185,30 +185,32 @@ def gpu_settings(config: RunConfig) -> dict[str, int]:
 
 
 def build_command(config: RunConfig, out: Path, *, resume: bool = False) -> list[str]:
-    """The command's words; all but the launcher are verl's options."""
+    """The command as a list: the launcher, then verl's options."""
     settings = {
         **verl_settings(config, out),
         **gpu_settings(config),
         "trainer.resume_mode": "auto" if resume else "disable",
     }
-    words = [f"{name}={_hydra_value(value)}" for name, value in settings.items()]
-    return ["python", "-m", "verl.trainer.main_ppo", *words]
+    options = [f"{name}={_hydra_value(value)}" for name, value in settings.items()]
+    return ["python", "-m", "verl.trainer.main_ppo", *options]
 
 
 def format_command(config: RunConfig, out: Path | None) -> str:
     """The command over many lines, with remarks on what verl leaves out."""
     remarks = check_options(config)
-    if fewer := _gpus_with_checkpointing(config):
-        remarks.append(f"with --set update.checkpointing=true {fewer} GPUs of 80 GB would do")
+    if fewer_gpus := _gpus_with_checkpointing(config):
+        remarks.append(
+            f"with --set update.checkpointing=true {fewer_gpus} GPUs of 80 GB would be enough"
+        )
     if "tensorboard" in config.track.to:
         remarks.append("event files go to TENSORBOARD_DIR: set it to DIR/tensorboard")
     if out is None:
         remarks.append(
             "DIR stands for the run's folder: give --out, and its data files are written"
         )
-    launcher, *words = _quote_words(build_command(config, out or Path("DIR")))
-    comments = [f"# {line}" for line in remarks]
-    return "\n".join([*comments, " \\\n  ".join([launcher, *words])])
+    launcher, *options = _quote_words(build_command(config, out or Path("DIR")))
+    comments = [f"# {remark}" for remark in remarks]
+    return "\n".join([*comments, " \\\n  ".join([launcher, *options])])
 
 
 def _gpus_with_checkpointing(config: RunConfig) -> int:
@@ -216,10 +218,12 @@ def _gpus_with_checkpointing(config: RunConfig) -> int:
     shape = find_shape(config.model.name)
     if shape is None or config.update.checkpointing:
         return 0
-    checkpointed = replace(config, update=replace(config.update, checkpointing=True))
-    fewer = cluster_size.fewest_gpus(checkpointed, shape)
-    without = cluster_size.fewest_gpus(config, shape)  # 0: no number of GPUs is enough
-    return fewer if fewer and (fewer < without or not without) else 0
+    checkpointed_config = replace(config, update=replace(config.update, checkpointing=True))
+    fewest_with = cluster_size.fewest_gpus(checkpointed_config, shape)
+    fewest_without = cluster_size.fewest_gpus(config, shape)  # 0: no number of GPUs is enough
+    return (
+        fewest_with if fewest_with and (fewest_with < fewest_without or not fewest_without) else 0
+    )
 
 
 def template_name(config: RunConfig) -> str:
@@ -235,8 +239,8 @@ def _hydra_value(value: Any) -> str:
     """A value as Hydra's command line reads it."""
     if isinstance(value, str):
         # Hydra parses other characters as its own syntax; JSON quoting keeps them literal.
-        plain = all(character.isalnum() or character in "_-./:" for character in value)
-        return value if plain else json.dumps(value)
+        is_plain = all(character.isalnum() or character in "_-./:" for character in value)
+        return value if is_plain else json.dumps(value)
     if isinstance(value, list):
         return "[" + ",".join(_hydra_value(item) for item in value) + "]"
     return "null" if value is None else str(value)

@@ -30,6 +30,6 @@ def make_estimator(name: str) -> Estimator:
         advantages_RT = advantages_R.to(token_level_rewards)[:, None] * response_mask
         return advantages_RT, advantages_RT
 
-    # Estimators are all this one function: the name tells them apart in tracebacks.
+    # All estimators are this one function; the name tells them apart in tracebacks.
     estimate.__name__ = estimate.__qualname__ = f"poise_{name}"
     return estimate

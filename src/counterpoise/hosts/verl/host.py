@@ -1,4 +1,4 @@
-"""The verl version, methods and attributes that the adapter rests on.
+"""The verl version, methods and attributes that the adapter relies on.
 
 verl promises nothing about names that begin with an underscore, and little about the others. They
 are listed here, in one place, with the parameters they had, so that a change is reported as one
@@ -27,7 +27,7 @@ WORKER = "verl.single_controller.base:Worker"  # its methods are bound to the wo
 
 @dataclass(frozen=True, slots=True)
 class VerlAttribute:
-    """An attribute that a class of verl's sets in its constructor, and that we read.
+    """An attribute that one of verl's classes sets in its constructor, and that we read.
 
     Example:
         VerlAttribute(REPLAY_BUFFER, "pending_keys")
@@ -106,7 +106,7 @@ def require_verl() -> None:
         raise PoiseError(f"verl's V1 trainer needs TransferQueue: {INSTALL_REMEDY}") from fault
     if faults := find_changes():
         raise PoiseError(
-            f"verl is not the {SUPPORTED_VERSION} we know: {faults[0]}; {INSTALL_REMEDY}"
+            f"verl differs from the {SUPPORTED_VERSION} we tested: {faults[0]}; {INSTALL_REMEDY}"
         )
 
 

@@ -42,16 +42,16 @@ def read_steps(files: Sequence[Path], reward: str, add_note: AddNote) -> Iterato
         raise PoiseError("--reward names columns of TRL's files; verl writes one score")
     steps_without_uid = 0
     for file in files:
-        rollouts, steps, uids = [], [], 0
+        rollouts, steps, lines_with_uid = [], [], 0
         for where, record in read_objects(file, REQUIRED_FIELDS):
             steps.append(check_step(record["step"], where))
             if steps[-1] != steps[0]:
                 raise PoiseError(f"{where}: step {steps[-1]} in a file of step {steps[0]}")
-            uids += "uid" in record
+            lines_with_uid += "uid" in record
             rollouts.append(_parse_rollout(record, where))
-        if 0 < uids < len(rollouts):
-            raise PoiseError(f"{file}: only {uids} of {len(rollouts)} lines have a uid")
-        steps_without_uid += bool(rollouts) and not uids
+        if 0 < lines_with_uid < len(rollouts):
+            raise PoiseError(f"{file}: only {lines_with_uid} of {len(rollouts)} lines have a uid")
+        steps_without_uid += bool(rollouts) and not lines_with_uid
         if rollouts:
             yield ImportedStep(steps[0], tuple(rollouts))
     if steps_without_uid:
@@ -62,16 +62,18 @@ def read_steps(files: Sequence[Path], reward: str, add_note: AddNote) -> Iterato
 
 
 def _parse_rollout(record: dict[str, Any], where: str) -> ImportedRollout:
-    for name in ("input", "output"):
-        if not isinstance(record[name], str):
-            raise PoiseError(f"{where}: '{name}' is not a text: written by another tool")
+    for field in ("input", "output"):
+        if not isinstance(record[field], str):
+            raise PoiseError(
+                f"{where}: '{field}' is not a text: was the file written by another tool?"
+            )
     prompt, answer = record["input"], record.get("gts")
     prompt_id = f"verl/{hash_prompt(prompt)}"
     uid = str(record["uid"]) if "uid" in record else prompt_id
     # The V1 trainer's uid is GROUP_ROLLOUT_OUTPUT; other uids name the group itself.
-    fields = uid.rsplit("_", 2)
-    has_suffix = len(fields) == 3 and fields[1].isdecimal() and fields[2].isdecimal()
-    group = fields[0] if has_suffix else uid
+    uid_fields = uid.rsplit("_", 2)
+    has_suffix = len(uid_fields) == 3 and uid_fields[1].isdecimal() and uid_fields[2].isdecimal()
+    group = uid_fields[0] if has_suffix else uid
     return ImportedRollout(
         group=f"{record['step']}:{group}",
         prompt_id=prompt_id,

@@ -57,21 +57,29 @@ class BalanceLedger:
         self, groups: Mapping[str, Sequence[ScoredRollout]], sampling_round: int
     ) -> None:
         """Add whole groups, each once, under names that are never used again."""
-        credited = []
-        for name, members in groups.items():
+        credited_groups = []
+        for group_name, members in groups.items():
             rewards_G = np.array([member.reward for member in members], dtype=np.float64)
             if not np.isfinite(rewards_G).all():
                 raise PoiseError("a reward is not a number: make the reward function return one")
-            credited.append(
+            credited_groups.append(
                 [
-                    Row(name, float(advantage), member.num_tokens, index=i, born=sampling_round)
-                    for i, (member, advantage) in enumerate(
+                    Row(
+                        group_name,
+                        float(advantage),
+                        member.num_tokens,
+                        index=index,
+                        born=sampling_round,
+                    )
+                    for index, (member, advantage) in enumerate(
                         zip(members, self._compute_advantages(rewards_G), strict=True)
                     )
                 ]
             )
-            self._waiting_keys.update({(name, i): member.key for i, member in enumerate(members)})
-        self.buffer.add(credited)
+            self._waiting_keys.update(
+                {(group_name, index): member.key for index, member in enumerate(members)}
+            )
+        self.buffer.add(credited_groups)
 
     def take_batch(self, sampling_round: int) -> dict[str, Row] | None:
         """The rows of the next update by key, group after group; None while there is no batch."""
@@ -79,10 +87,12 @@ class BalanceLedger:
         rows = batch.rows if batch else ()
         rows_by_key = {self._waiting_keys.pop(row.name): row for row in rows}
         # The buffer drops rows silently: those that neither left nor stayed were dropped.
-        waiting = {row.name for row in self.buffer.state()}
-        self._discarded += [key for name, key in self._waiting_keys.items() if name not in waiting]
+        waiting_names = {row.name for row in self.buffer.state()}
+        self._discarded += [
+            key for name, key in self._waiting_keys.items() if name not in waiting_names
+        ]
         self._waiting_keys = {
-            name: key for name, key in self._waiting_keys.items() if name in waiting
+            name: key for name, key in self._waiting_keys.items() if name in waiting_names
         }
         return rows_by_key or None
 
@@ -99,11 +109,13 @@ class BalanceLedger:
         """For the logs: what became of all rollouts so far, and how balanced this batch is."""
         counts = {f"rollouts_{name}": getattr(self.buffer.counts, name) for name in BUFFER_COUNTS}
         positive = sum(row.advantage > 0 for row in batch.values())
-        rarer = min(positive, len(batch) - positive) / len(batch)
-        waited = max(row.born for row in batch.values()) - min(row.born for row in batch.values())
+        rarer_share = min(positive, len(batch) - positive) / len(batch)
+        rounds_waited = max(row.born for row in batch.values()) - min(
+            row.born for row in batch.values()
+        )
         return {
             **counts,
             "rollouts_waiting": len(self.buffer),
-            "rarer_sign": rarer,
-            "rounds_waited": waited,
+            "rarer_sign": rarer_share,
+            "rounds_waited": rounds_waited,
         }

@@ -33,7 +33,7 @@ def displacement_shares(
                 f"stable_{sign}": shares.stable,
                 f"moved_{sign}": shares.mean_abs,
             }
-    signal_N = advantages_N != 0
-    if signal_N.any():
-        metrics["flipped"] = float(flipped_tokens(delta_N, advantages_N)[signal_N].mean())
+    has_signal_N = advantages_N != 0
+    if has_signal_N.any():
+        metrics["flipped"] = float(flipped_tokens(delta_N, advantages_N)[has_signal_N].mean())
     return metrics

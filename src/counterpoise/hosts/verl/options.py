@@ -52,7 +52,7 @@ def read_options(config: VerlConfig) -> VerlAdapterOptions | None:
         # YAML reads `1` as an int, which is a fine value for a float option.
         values[name] = float(value) if type(value) is int and types[name] is float else value
         if type(values[name]) is not types[name]:
-            raise PoiseError(f"+poise.{name}={value} is no {types[name].__name__}")
+            raise PoiseError(f"+poise.{name}={value} is not of type {types[name].__name__}")
     return VerlAdapterOptions(**values)
 
 
@@ -62,7 +62,7 @@ def uses_adapter(config: VerlConfig) -> bool:
 
 
 def credit_name(config: VerlConfig) -> str | None:
-    """The credit of ours that the config names; None for an estimator of verl's."""
+    """The name of our credit that the config chooses; None for one of verl's estimators."""
     name = str(select(config, "algorithm.adv_estimator"))
     return name.removeprefix(ESTIMATOR_PREFIX) if name.startswith(ESTIMATOR_PREFIX) else None
 
@@ -158,7 +158,7 @@ def _size_fault(config: VerlConfig, options: VerlAdapterOptions) -> str:
     mini_batch = select(config, "actor_rollout_ref.actor.ppo_mini_batch_size")
     if prompts < mini_batch or prompts % mini_batch:
         return (
-            f"data.train_batch_size={prompts} is no multiple of "
+            f"data.train_batch_size={prompts} is not a multiple of "
             f"actor_rollout_ref.actor.ppo_mini_batch_size={mini_batch}: choose one that divides it"
         )
     if options.composer in COMPOSERS_THAT_READ_TOKENS:
@@ -185,7 +185,7 @@ def _balance_fault(config: VerlConfig, options: VerlAdapterOptions) -> str:
         return "poise_positive_only has no negative rollouts to balance: set +poise.tau=0"
     custom = [select(config, f"trainer.v1.sampler.custom_sampler.{k}") for k in ("path", "name")]
     if any(custom) and tuple(custom) != SAMPLER_CLASS:
-        return "+poise.tau is a sampler of its own: leave trainer.v1.sampler.custom_sampler out"
+        return "+poise.tau brings its own sampler: leave trainer.v1.sampler.custom_sampler out"
     # These are features of the sampler that ours replaces: they would silently do nothing.
     for path in (
         "algorithm.filter_groups.enable",

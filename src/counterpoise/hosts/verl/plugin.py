@@ -1,11 +1,11 @@
-"""The plug-in that verl loads in every process, by the entry-point group `verl.plugins`.
+"""The plug-in that verl loads in every process, through the entry-point group `verl.plugins`.
 
-On import it installs two things, quickly:
+On import it installs two things:
 
     a config check   verl's own check of the config also checks ours, before Ray starts. verl
                      swallows what a plug-in raises, so with an untested verl a run that uses our
-                     options would go on without them. Here it stops with one line; runs without
-                     our options go on.
+                     options would continue without them. Here it stops with one line; runs
+                     without our options continue.
     an import hook   once verl's trainers are imported, which only the training process does, ours
                      replace them and our estimators are registered.
 """

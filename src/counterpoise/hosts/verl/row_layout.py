@@ -30,8 +30,8 @@ def block_size(
         >>> block_size(plan, ranks=2), block_size(plan, ranks=2, micro_batch=2)
         (3, 4)
     """
-    needed = -(-max(len(step) for step in plan.steps) // ranks)
-    block = -(-needed // micro_batch) * micro_batch
+    rows_per_rank = -(-max(len(step) for step in plan.steps) // ranks)
+    block = -(-rows_per_rank // micro_batch) * micro_batch
     # verl's scoring passes cut all rows of a rank into equal micro-batches.
     while any(block * len(plan.steps) % size for size in multiples):
         block += micro_batch
@@ -41,7 +41,7 @@ def block_size(
 def order_rows(
     plan: BatchPlan, loads_R: Sequence[int], ranks: int, block: int, filler_load: int, seed: int
 ) -> list[int]:
-    """Row indices in the order in which verl deals them; those from len(loads_R) on are fillers.
+    """Row indices in the order that verl distributes; indices from len(loads_R) on are fillers.
 
     `loads_R` is the cost of each row, `filler_load` that of a filler.
 
@@ -57,10 +57,13 @@ def order_rows(
         missing = ranks * block - len(step)
         rows = [*step, *range(next_filler, next_filler + missing)]
         next_filler += missing
-        loads = [loads_R[i] if i < len(loads_R) else filler_load for i in rows]
-        for rank, items in enumerate(_balance_ranks(loads, ranks, rng)):
-            rows_by_rank[rank] += [rows[j] for j in sorted(items, key=lambda j: (-loads[j], j))]
-    return [i for rank_rows in rows_by_rank for i in rank_rows]
+        loads = [loads_R[row] if row < len(loads_R) else filler_load for row in rows]
+        for rank, positions in enumerate(_balance_ranks(loads, ranks, rng)):
+            rows_by_rank[rank] += [
+                rows[position]
+                for position in sorted(positions, key=lambda position: (-loads[position], position))
+            ]
+    return [row for rank_rows in rows_by_rank for row in rank_rows]
 
 
 def _balance_ranks(loads: list[int], ranks: int, rng: np.random.Generator) -> list[list[int]]:

@@ -75,8 +75,8 @@ def host_messages(prompt: Prompt, template: str) -> list[dict[str, str]]:
     """The prompt as verl's messages: a conversation, or one message that holds the whole text."""
     if prompt.messages and prompt.messages[-1].role == "assistant":
         raise PoiseError(
-            f"problem '{prompt.id}' ends in the beginning of a response, which verl would take for "
-            "a whole one: leave that turn out, or train with --engine native"
+            f"problem '{prompt.id}' ends with the start of a response, which verl would take as "
+            "complete: leave that turn out, or train with --engine native"
         )
     if TEMPLATES[template].chat:
         return prompt_messages(template, prompt)
@@ -88,7 +88,8 @@ def _reward_inputs(prompt: Prompt, config: RunConfig) -> dict[str, str]:
         return {}
     needed_columns = reward_columns(config.verify)
     try:
-        # Of the columns that a function may use, those that JSON cannot hold are left out.
+        # Columns that the function may use, but does not need, are left out if JSON cannot hold
+        # them.
         columns = json.dumps(
             {
                 name: value
@@ -129,7 +130,7 @@ def logger_environment(config: RunConfig, out: Path) -> dict[str, str]:
 
 
 def launch_verl(config: RunConfig, out: Path, *, resume: bool = False) -> None:
-    """Run verl in a process of its own; its output goes to the terminal."""
+    """Run verl in a separate process; its output goes to the terminal."""
     host.require_verl()
     remarks = check_options(config)
     check_installed(config.track.to)
@@ -137,9 +138,9 @@ def launch_verl(config: RunConfig, out: Path, *, resume: bool = False) -> None:
         prepare_folder(config, out)
     for remark in (*check_plugins_load(config), *remarks):
         echo_message(f"poise: {remark}")
-    words = [sys.executable, *build_command(config, out, resume=resume)[1:]]
+    command = [sys.executable, *build_command(config, out, resume=resume)[1:]]
     environment = {**os.environ, **logger_environment(config, out)}
-    process = subprocess.run(words, env=environment, check=False)
+    process = subprocess.run(command, env=environment, check=False)
     if process.returncode:
         raise PoiseError(
             f"verl stopped with exit code {process.returncode}: its last lines above say why; "

@@ -3,8 +3,8 @@
 verl samples with vLLM, trains with FSDP2 over float32 weights in bfloat16 passes, and scores
 rollouts by the trainer. The adapter adds our credit, balance and plan, and the reward is ours.
 
-With reward balance a step of verl's samples until a batch is balanced, so `loop.iterations` counts
-updates in verl, but sampling rounds in the native engine.
+With reward balance, verl samples within a step until a batch is balanced, so `loop.iterations`
+counts updates in verl but sampling rounds in the native engine.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LOSS_AGG_MODES = {
 TASK = handle_here("the data files")
 WARMUP = no_effect("only `poise warmup` reads it")
 
-# A new option of config/ needs an entry here; tests/hosts/test_translate_options.py insists on it.
+# Every option of config/ needs an entry here; tests/hosts/test_translate_options.py checks it.
 OPTIONS: dict[str, OptionSupport] = {
     "loop.iterations": pass_as("trainer.total_training_steps"),
     "loop.seed": pass_as("data.seed", f"{ROLLOUT}.seed", f"{FSDP}.seed", "+poise.seed"),
@@ -55,7 +55,7 @@ OPTIONS: dict[str, OptionSupport] = {
     "model.template": pass_as(
         "actor_rollout_ref.model.custom_chat_template",
         values=("auto", "chat", "chat-boxed", "boxed"),
-        reason="verl ends no response at a template's own tokens",
+        reason="verl does not stop a response at a template's own end tokens",
     ),
     "task.name": TASK,
     "task.levels": TASK,
@@ -83,10 +83,8 @@ OPTIONS: dict[str, OptionSupport] = {
     "sample.temperature": pass_as(f"{ROLLOUT}.temperature"),
     "sample.top_p": pass_as(f"{ROLLOUT}.top_p"),
     "sample.top_k": pass_as(f"{ROLLOUT}.top_k"),
-    "sample.refills": accept_only(0, reason="verl samples a batch of equal groups and uses it"),
-    "sample.anchors": accept_only(
-        0, reason="verl samples a batch of equal groups, each after one prompt"
-    ),
+    "sample.refills": accept_only(0, reason="verl trains on every batch as it was sampled"),
+    "sample.anchors": accept_only(0, reason="verl samples a whole group after the same prompt"),
     "sample.engine": no_effect("verl samples with vLLM; the trainer scores the rollouts"),
     "sample.engine_memory": pass_as(f"{ROLLOUT}.gpu_memory_utilization"),
     "verify.name": pass_as(f"+{REWARD}.reward_kwargs.verifier"),
@@ -107,13 +105,13 @@ OPTIONS: dict[str, OptionSupport] = {
     "balance.tau": pass_as("+poise.tau"),
     "balance.unit": pass_as("+poise.unit"),
     "balance.target": accept_only(
-        0, reason="an update of verl's has sample.prompts x sample.group_size rollouts"
+        0, reason="verl's update always has sample.prompts x sample.group_size rollouts"
     ),
     "balance.max_age": pass_as("+poise.max_age"),
     "batch.composer": pass_as(
         "+poise.composer",
         values=tuple(name for name in COMPOSERS if name not in COMPOSERS_THAT_READ_TOKENS),
-        reason="plans have no tokens there, and a function of your own would see no advantages",
+        reason="verl's plans carry no tokens, and a user's function would see no advantages",
     ),
     "batch.steps": pass_as(f"{ACTOR}.ppo_mini_batch_size"),
     "batch.rows_per_step": accept_only(0, reason="verl cuts a batch into equal steps"),
@@ -155,7 +153,7 @@ OPTIONS: dict[str, OptionSupport] = {
     "update.importance": pass_as("algorithm.rollout_correction.rollout_is"),
     "update.importance_cap": pass_as("algorithm.rollout_correction.rollout_is_threshold"),
     "update.importance_mode": accept_only(
-        "truncate", reason="what verl rejects also leaves the average"
+        "truncate", reason="verl also leaves rejected tokens out of the average"
     ),
     "update.micro_tokens": pass_as(f"{ACTOR}.ppo_max_token_len_per_gpu"),
     "update.capture": no_effect("speed of the native engine only"),
@@ -187,13 +185,13 @@ def _loss_faults(config: RunConfig) -> list[str]:
     faults = []
     if update.schedule != "constant" and steps > 1:
         faults.append(
-            f"update.schedule={update.schedule} with batch.steps={steps} (verl's rate changes once "
-            "an update, not with every step)"
+            f"update.schedule={update.schedule} with batch.steps={steps} (verl changes the rate "
+            "once per update, not at every step)"
         )
     if update.clip_dual and update.surrogate != "grpo":
         faults.append(
             f"update.clip_dual={update.clip_dual:g} with update.surrogate={update.surrogate} "
-            "(verl's has no dual clip)"
+            "(there verl has no dual clip)"
         )
     if update.kl_in_reward and (config.balance.tau or config.batch.composer == "by_sign"):
         faults.append(
@@ -210,7 +208,7 @@ def check_options(config: RunConfig, table: OptionTable = OPTIONS) -> list[str]:
     if config.sample.prompts % config.batch.steps:
         faults.append(
             f"sample.prompts={config.sample.prompts} in batch.steps={config.batch.steps} "
-            "(verl cuts equal parts)"
+            "(verl needs equal parts)"
         )
     faults += _loss_faults(config)
     if len(config.evaluate.settings) > 1:

@@ -25,8 +25,7 @@ from verl.trainer.ppo.padding_utils import (
 from verl.utils.seqlen_balancing import calculate_workload, log_seqlen_unbalance
 from verl.workers.utils.padding import response_from_nested
 
-from counterpoise.batch.compose import check_plan as check_plan
-from counterpoise.batch.compose import compose
+from counterpoise.batch.compose import check_plan, compose
 from counterpoise.batch.describe import describe_plan
 from counterpoise.credit.advantages import advantages as compute_advantages
 from counterpoise.errors import PoiseError
@@ -83,8 +82,10 @@ class PlannedTrainer:
         order = order_rows(plan, loads_R, ranks, block, filler_load, self.poise.seed)
         batch = upsample_batch_to_divisible_size(batch, len(order), self.tokenizer.eos_token_id)
         lengths_R = [tag["seq_len"] for tag in batch.tags]
-        share = len(order) // ranks
-        rows_by_rank = [order[r * share : (r + 1) * share] for r in range(ranks)]
+        rows_per_rank = len(order) // ranks
+        rows_by_rank = [
+            order[rank * rows_per_rank : (rank + 1) * rows_per_rank] for rank in range(ranks)
+        ]
         metrics.update(log_seqlen_unbalance(lengths_R, rows_by_rank, logging_prefix))
         batch.reorder(order)
         self._step_rows = ranks * block
@@ -102,9 +103,8 @@ class PlannedTrainer:
             Row(group, advantage, max(1, length))
             for group, advantage, length in zip(groups, advantages, lengths, strict=True)
         ]
-        steps = min(
-            adapter_options.optimizer_steps(self.config), len(set(groups))
-        )  # fewer groups where prompts failed
+        # Where prompts failed there may be fewer groups than steps.
+        steps = min(adapter_options.optimizer_steps(self.config), len(set(groups)))
         seed = seed_for(self.poise.seed, "compose", self.global_steps)
         return compose(self.poise.composer, rows, steps, seed)
 
@@ -127,14 +127,14 @@ class PlannedTrainer:
     def _micro_batch_sizes(self) -> tuple[int, list[int]]:
         """Rows of a training pass, and of the passes that only score; 1 where tokens decide."""
         actor, rollout = self.config.actor_rollout_ref.actor, self.config.actor_rollout_ref.rollout
-        train = 1 if actor.use_dynamic_bsz else actor.ppo_micro_batch_size_per_gpu
-        score = []
+        train_size = 1 if actor.use_dynamic_bsz else actor.ppo_micro_batch_size_per_gpu
+        score_sizes = []
         if not rollout.log_prob_use_dynamic_bsz:
-            score.append(rollout.log_prob_micro_batch_size_per_gpu)
+            score_sizes.append(rollout.log_prob_micro_batch_size_per_gpu)
         reference = self.config.actor_rollout_ref.ref
         if self.use_reference_policy and not reference.log_prob_use_dynamic_bsz:
-            score.append(reference.log_prob_micro_batch_size_per_gpu)
-        return train or 1, [size for size in score if size]
+            score_sizes.append(reference.log_prob_micro_batch_size_per_gpu)
+        return train_size or 1, [size for size in score_sizes if size]
 
     # -- RB ------------------------------------------------------------------------------------
 
@@ -150,9 +150,8 @@ class PlannedTrainer:
         batch = super()._compute_old_log_prob(batch, metrics)  # type: ignore[misc]
         if self._is_monitored:
             self._logprobs_before = queue.get_fields(batch, "old_log_probs")["old_log_probs"]
-        if not self.balances or adapter_options.bypasses_scoring(
-            self.config
-        ):  # the sampler's do not change
+        # Without a scoring pass the old log-probabilities are the sampler's, which never change.
+        if not self.balances or adapter_options.bypasses_scoring(self.config):
             return batch
         if old_logprobs is not None:
             queue.put_fields(previously_scored, old_logprobs)
@@ -208,7 +207,11 @@ class PlannedTrainer:
         if self.poise.composer != adapter_options.VERL_ORDER:
             check_plan(rows, plan)
         description: Any = describe_plan(rows, plan)
-        metrics = {k: float(v) for k, v in description.items() if isinstance(v, int | float)}
+        metrics = {
+            name: float(value)
+            for name, value in description.items()
+            if isinstance(value, int | float)
+        }
         metrics["optimizer_steps"] = float(len(plan.steps))
         metrics["fillers"] = float(len(is_row) - len(rows))
         return {f"{adapter_options.SECTION}/{name}": value for name, value in metrics.items()}

@@ -97,7 +97,7 @@ def load_problems(
             + (f" (there: {', '.join(file_names[:12])})" if file_names else "")
             + "; --data must be a folder of JSON lines, JSON or parquet; without it the hub is used"
         )
-    remedy = "name it by --fields {role}=NAME"
+    remedy = "name it with --fields {role}=NAME"
     names = FieldNames(
         **(fields or {}), keep=keep, remedy=remedy, answers_required=answers_required
     )

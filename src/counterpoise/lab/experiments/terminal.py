@@ -80,7 +80,7 @@ def run_experiment(
         with _Display(console) as display:
             runner.train(run_keys, jobs, display.show, minutes)
     except KeyboardInterrupt:  # what has finished is still worth a table
-        console.print("stopped; the same command continues", highlight=False)
+        console.print("stopped; run the same command again to continue", highlight=False)
         _conclude(runner, run_keys, console)
         raise
     _conclude(runner, run_keys, console)

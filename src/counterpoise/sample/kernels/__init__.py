@@ -1,1 +1,1 @@
-"""Triton kernels of the sampler, for any precision. Each has its formula in torch beside it."""
+"""Triton kernels of the sampler, for any precision. Each names the file with its torch formula."""

@@ -25,8 +25,8 @@ def relate_answers(answer: str, gold: str) -> AnswerRelation:
     r"""Compare the training answer with the benchmark's.
 
     Example:
-        >>> relate("3", "\\frac{1}{2}"), relate("5", "2\\sqrt{3}+1"), relate("5", "6")
-        ('derived', 'unknown', 'different')
+        >>> relate_answers("3", "\\frac{1}{2}"), relate_answers("5", "2\\sqrt{3}+1")
+        ('derived', 'unknown')
     """
     if not answer or not gold:
         return "unknown"
@@ -36,6 +36,6 @@ def relate_answers(answer: str, gold: str) -> AnswerRelation:
         return "different"
     if _INTEGER.fullmatch(gold.strip()):
         return "different"
-    signed = [int(number) for number in _INTEGER.findall(gold.replace(" ", ""))]
-    sums = {sum(signed), sum(map(abs, signed))} if len(signed) > 1 else set()
+    integers = [int(number) for number in _INTEGER.findall(gold.replace(" ", ""))]
+    sums = {sum(integers), sum(map(abs, integers))} if len(integers) > 1 else set()
     return "derived" if int(answer) in sums else "unknown"

@@ -13,8 +13,8 @@ from counterpoise.task.contamination.items import Item
 def write_clean(train: Sequence[Item], copies: Sequence[Item], path: Path) -> int:
     """Write the remaining lines, and return how many there are."""
     if path.suffix == ".parquet":
-        raise PoiseError(f"{path}: JSON lines are written: choose a name that ends in .jsonl")
-    # By identity: the lines of several files have the same numbers.
+        raise PoiseError(f"{path}: the output is JSON lines: choose a name that ends in .jsonl")
+    # Compared by identity: line numbers repeat when there are several files.
     dropped = {id(item) for item in copies}
     lines = [item.raw for item in train if id(item) not in dropped]
     try:

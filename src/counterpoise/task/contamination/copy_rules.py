@@ -31,36 +31,31 @@ Kind = Literal["exact", "near", "reworded", "translated", "related"]
 KINDS: tuple[Kind, ...] = ("exact", "near", "reworded", "translated", "related")
 COPIES = frozenset(KINDS[:4])
 
-# Thresholds, some by how the answers relate; docs/guide/your-data-and-reward.md says
-# how often they are right.
-REWORDED_SIMILARITY = {
-    "same": 0.45,
-    "derived": 0.45,
-    "unknown": 0.55,
-}  # reworded: over all features
-CONTAINED_SHARE, CONTAINED_SIMILARITY = (
-    0.85,
-    0.40,
-)  # reworded, answers unknown: both are needed
-FORMULA_SIMILARITY = 0.50  # reworded, answers agree: formulas of weight MIN_SYMBOL_WEIGHT
-SAME_FORMULA_SIMILARITY = (
-    0.90  # ... even if more numbers are missing, such as those written as words
-)
-RELATED_SIMILARITY = 0.60
-LOWEST_THRESHOLD = 0.30  # the lowest of these thresholds: pairs below it are skipped
+# Thresholds of similarity; some depend on how the answers relate. How often they are right is in
+# docs/guide/your-data-and-reward.md. Pairs below the lowest of them are skipped.
+LOWEST_THRESHOLD = 0.30
+# Reworded: over words and formulas.
+REWORDED_SIMILARITY = {"same": 0.45, "derived": 0.45, "unknown": 0.55}
 MAX_MISSING_NUMBERS = 0.20  # share of the item's numbers that a rewording may lack
-TRANSLATED_SIMILARITY = {"same": 0.30, "derived": 0.30, "unknown": 0.60}  # mathematics alone ...
-MIN_SYMBOL_WEIGHT = 100.0  # ... of at least this weight
-STRIKING_SIMILARITY = 0.70  # with the same answer, this much of it needs ...
-MIN_STRIKING_WEIGHT = 15.0  # ... no more weight than two rare numbers have
+# Reworded with unknown answers: both thresholds must be reached.
+CONTAINED_SHARE, CONTAINED_SIMILARITY = 0.85, 0.40
+# Reworded with answers that agree: over formulas of at least MIN_SYMBOL_WEIGHT. The second
+# threshold allows more missing numbers, such as numbers written as words.
+FORMULA_SIMILARITY, SAME_FORMULA_SIMILARITY = 0.50, 0.90
+RELATED_SIMILARITY = 0.60
+# Translated: over formulas of at least MIN_SYMBOL_WEIGHT. With the same answer, formulas that are
+# more similar need only MIN_STRIKING_WEIGHT, the weight of two rare numbers.
+TRANSLATED_SIMILARITY = {"same": 0.30, "derived": 0.30, "unknown": 0.60}
+MIN_SYMBOL_WEIGHT = 100.0
+STRIKING_SIMILARITY, MIN_STRIKING_WEIGHT = 0.70, 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class CopyMatch:
-    """One pair.
+    """A benchmark problem and a training prompt that matches it.
 
     Example:
-        Match("near", "amc23", item, train, jaccard=0.76, alike=0.81, symbols=1.0, answers="same")
+        CopyMatch("near", "amc23", item, train, jaccard=0.76, alike=0.81, symbols=1, answers="same")
     """
 
     kind: Kind
@@ -74,7 +69,7 @@ class CopyMatch:
 
 
 def find_matches(train: Sequence[Item], benchmarks: Sequence[EvalSet]) -> list[CopyMatch]:
-    """All pairs in the order of benchmarks and items, the surest pair of an item first."""
+    """All pairs in the order of benchmarks and items; an item's most certain pair comes first."""
     named_items = [(bench.name, item) for bench in benchmarks for item in bench.items]
     items = [item for _, item in named_items]
     jaccards = _jaccards(train, items)
@@ -90,24 +85,19 @@ def find_matches(train: Sequence[Item], benchmarks: Sequence[EvalSet]) -> list[C
             | jaccards[item_index].keys()
             | set(index.candidates(item_features[item_index]))
         ):
-            shares, jaccard = (
-                index.evidence(prompt_index, item_features[item_index]),
-                jaccards[item_index].get(prompt_index, 0.0),
-            )
-            textual_kind: Kind | None = (
-                "exact"
-                if prompt_index in same_letters[item_index]
-                else "near"
-                if jaccard > NEAR_COPY_JACCARD
-                else None
-            )
+            evidence = index.evidence(prompt_index, item_features[item_index])
+            jaccard = jaccards[item_index].get(prompt_index, 0.0)
+            textual_kind: Kind | None = None
+            if prompt_index in same_letters[item_index]:
+                textual_kind = "exact"
+            elif jaccard > NEAR_COPY_JACCARD:
+                textual_kind = "near"
             # Most candidates share little: skip them before comparing answers.
-            if (
-                not textual_kind
-                and max(shares.similarity, shares.symbol_similarity) < LOWEST_THRESHOLD
-            ):
+            similarity = max(evidence.similarity, evidence.symbol_similarity)
+            if not textual_kind and similarity < LOWEST_THRESHOLD:
                 continue
-            if match := _match_pair(name, item, train[prompt_index], textual_kind, jaccard, shares):
+            match = _match_pair(name, item, train[prompt_index], textual_kind, jaccard, evidence)
+            if match:
                 item_matches.append(match)
         all_matches += sorted(
             item_matches, key=lambda match: (KINDS.index(match.kind), -match.alike)
@@ -118,7 +108,7 @@ def find_matches(train: Sequence[Item], benchmarks: Sequence[EvalSet]) -> list[C
 def reworded_kind(
     evidence: SharedEvidence, answers: AnswerRelation, across_scripts: bool
 ) -> Kind | None:
-    """The kind of a pair that shares too few n-grams; None if it is no match."""
+    """The kind of a pair that is neither exact nor near; None if it does not match."""
     if across_scripts:
         if answers == "different":
             return None
@@ -140,9 +130,8 @@ def _is_reworded(evidence: SharedEvidence, answers: AnswerRelation) -> bool:
     formula_similarity = (
         evidence.symbol_similarity if evidence.symbol_weight >= MIN_SYMBOL_WEIGHT else 0.0
     )
-    if (
-        evidence.missing_number_share > MAX_MISSING_NUMBERS
-    ):  # a variant, unless hardly a symbol differs
+    # With other numbers it is a variant of the problem, unless almost all formulas are the same.
+    if evidence.missing_number_share > MAX_MISSING_NUMBERS:
         return answers_agree and formula_similarity >= SAME_FORMULA_SIMILARITY
     if evidence.similarity >= REWORDED_SIMILARITY[answers] or (
         answers_agree and formula_similarity >= FORMULA_SIMILARITY
@@ -193,8 +182,8 @@ def _jaccards(train: Sequence[Item], items: Sequence[Item]) -> list[dict[int, fl
     """For each item, {prompt: Jaccard index} of the prompts that share a 10-gram with it."""
     item_grams = [word_ngrams(item.problem) for item in items]
     items_by_gram = defaultdict(list)
-    for item_index, prompt_grams in enumerate(item_grams):
-        for gram in prompt_grams:
+    for item_index, grams in enumerate(item_grams):
+        for gram in grams:
             items_by_gram[gram].append(item_index)
     jaccards: list[dict[int, float]] = [{} for _ in items]
     for prompt_index, prompt in enumerate(train):

@@ -4,7 +4,7 @@ The features of a problem are its words and, from its mathematics (symbols.py), 
 run of two or three symbols and every whole formula. A feature that n of N problems have weighs
 log(N / n), so a feature of all problems weighs 0. For a training prompt t and a benchmark item e
 
-    contained = W(t & e) / W(e)         alike = W(t & e) / W(t | e)         W: sum of weights
+    contained = W(t & e) / W(e)       similarity = W(t & e) / W(t | e)       W: sum of weights
 
 once over all features and once over the mathematics alone, which a translation keeps. Pairs without
 a shared rare feature are never compared: an index of rare features gives the candidates.
@@ -21,7 +21,7 @@ from heapq import nlargest
 from counterpoise.task.contamination.symbols import numbers_in, symbol_runs, without_drawings
 from counterpoise.task.contamination.wording import split_words
 
-RARE_FEATURE_LIMIT = 100  # a feature of more problems gives no candidates
+RARE_FEATURE_LIMIT = 100  # features of more problems than this are not used to find candidates
 MAX_CANDIDATES = 40  # training prompts compared with one item
 
 
@@ -48,7 +48,7 @@ class SharedEvidence:
 def extract_features(text: str) -> ProblemFeatures:
     """
     Example:
-        >>> sorted(features("Find $x^2$").symbols)
+        >>> sorted(extract_features("Find $x^2$").symbols)
         ['2', 'x ^', 'x ^ 2', '^ 2']
     """
     text = without_drawings(text)
@@ -73,7 +73,7 @@ class EvidenceIndex:
 
     train: Sequence[ProblemFeatures]
     weights: dict[str, float]
-    holders: dict[str, list[int]] = field(default_factory=dict)
+    holders: dict[str, list[int]] = field(default_factory=dict)  # feature -> training prompts
 
     @classmethod
     def build(
@@ -83,26 +83,28 @@ class EvidenceIndex:
         for problem in [*train, *items]:
             counts.update(problem.words)
             counts.update(problem.symbols)
-        total = len(train) + len(items)
-        weights = {name: math.log(total / count) for name, count in counts.items()}
+        num_problems = len(train) + len(items)
+        weights = {feature: math.log(num_problems / count) for feature, count in counts.items()}
         # Only features of benchmark items can lead to a match, so only these are indexed.
-        item_features = {name for problem in items for name in problem.words | problem.symbols}
+        item_features = {
+            feature for problem in items for feature in problem.words | problem.symbols
+        }
         holders = defaultdict(list)
         for prompt_index, problem in enumerate(train):
-            for name in (problem.words | problem.symbols) & item_features:
-                if counts[name] <= RARE_FEATURE_LIMIT:
-                    holders[name].append(prompt_index)
+            for feature in (problem.words | problem.symbols) & item_features:
+                if counts[feature] <= RARE_FEATURE_LIMIT:
+                    holders[feature].append(prompt_index)
         return cls(train, weights, holders)
 
     def candidates(self, item: ProblemFeatures) -> list[int]:
         """The training prompts that share most rare features, overall and in mathematics."""
         # Mathematics gets half of the places, because a translation shares no words.
         candidates: set[int] = set()
-        for names in (item.symbols, item.words | item.symbols):
+        for features in (item.symbols, item.words | item.symbols):
             scores: dict[int, float] = defaultdict(float)
-            for name in names:
-                for prompt_index in self.holders.get(name, ()):
-                    scores[prompt_index] += self.weights[name]
+            for feature in features:
+                for prompt_index in self.holders.get(feature, ()):
+                    scores[prompt_index] += self.weights[feature]
             candidates.update(nlargest(MAX_CANDIDATES // 2, scores, key=scores.__getitem__))
         return sorted(candidates)
 
@@ -111,13 +113,13 @@ class EvidenceIndex:
         words_union, shared_words = self._sums(prompt.words, item.words)
         symbols_union, shared_symbols = self._sums(prompt.symbols, item.symbols)
         item_weight = self._weight(item.words) + self._weight(item.symbols)
-        missing = sum((item.numbers - prompt.numbers).values()) if item.numbers else 0
+        num_missing_numbers = sum((item.numbers - prompt.numbers).values()) if item.numbers else 0
         return SharedEvidence(
             contained=_ratio(shared_words + shared_symbols, item_weight),
             similarity=_ratio(shared_words + shared_symbols, words_union + symbols_union),
             symbol_similarity=_ratio(shared_symbols, symbols_union),
             symbol_weight=shared_symbols,
-            missing_number_share=_ratio(missing, item.numbers.total()),
+            missing_number_share=_ratio(num_missing_numbers, item.numbers.total()),
         )
 
     def _sums(self, left: frozenset[str], right: frozenset[str]) -> tuple[float, float]:
@@ -125,9 +127,9 @@ class EvidenceIndex:
         shared = self._weight(left & right)
         return self._weight(left) + self._weight(right) - shared, shared
 
-    def _weight(self, names: Iterable[str]) -> float:
-        return sum(self.weights[name] for name in names)
+    def _weight(self, features: Iterable[str]) -> float:
+        return sum(self.weights[feature] for feature in features)
 
 
-def _ratio(part: float, whole: float) -> float:
-    return part / whole if whole > 0 else 0.0
+def _ratio(numerator: float, denominator: float) -> float:
+    return numerator / denominator if denominator > 0 else 0.0

@@ -1,9 +1,9 @@
 """Read the problems of a data file or folder, each with the line it came from.
 
 Only the problem text is required. An id names an item (otherwise its line number does), and an
-answer helps to recognise a rewording; columns are recognised as those of training data are. JSON
-lines are kept unchanged, so that a cleaned file is the same file with fewer lines; records of other
-files become such lines.
+answer helps to recognise a rewording. Columns are recognised as in training data. JSON lines are
+kept unchanged, so that a cleaned file is the same file with fewer lines; records of other files are
+converted to JSON lines.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ def from_prompts(prompts: Sequence[Prompt]) -> list[Item]:
 def read_benchmarks(paths: Sequence[Path], problem_field: str = "problem") -> list[EvalSet]:
     """Read benchmarks; each is named after its file, with its folder if names repeat."""
     if not paths:
-        raise PoiseError("no benchmark is given: name files of problems with --bench")
+        raise PoiseError("no benchmark was given: name files of problems with --bench")
     stems = [path.stem for path in paths]
     names = [
         stem if stems.count(stem) == 1 else str(path)
         for stem, path in zip(stems, paths, strict=True)
     ]
     if len(set(names)) < len(names):
-        raise PoiseError(f"{next(n for n in names if names.count(n) > 1)} is named twice")
+        raise PoiseError(f"{next(name for name in names if names.count(name) > 1)} is named twice")
     return [
         EvalSet(name, read_items(path, problem_field, "--fields problem=NAME"))
         for name, path in zip(names, paths, strict=True)
@@ -71,7 +71,7 @@ def read_items(
     """All problems of a file or folder; an error names the line or row."""
     records = read_records(str(path))
     fields = FieldNames(
-        problem=problem_field, remedy=f"name it by {remedy}", answers_required=False
+        problem=problem_field, remedy=f"name it with {remedy}", answers_required=False
     )
     roles = recognise_columns(records, fields)
     id_column, roles = roles.id, replace(roles, id="")

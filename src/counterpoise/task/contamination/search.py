@@ -23,16 +23,18 @@ class OverlapReport:
     seconds: float
 
     def counts_by_kind(self, benchmark: str) -> dict[Kind, int]:
-        """The number of items of a benchmark for each kind, by the surest match of an item.
+        """How many items of a benchmark have their most certain match of each kind.
 
         Example:
             {"exact": 8, "near": 12, "reworded": 7, "translated": 0, "related": 0}
         """
-        surest: dict[int, Kind] = {}
-        for match in self.matches:  # the surest pair of an item comes first
+        best_kind: dict[int, Kind] = {}
+        for match in self.matches:  # an item's most certain match comes first
             if match.benchmark == benchmark:
-                surest.setdefault(id(match.item), match.kind)
-        return {kind: sum(surest_kind == kind for surest_kind in surest.values()) for kind in KINDS}
+                best_kind.setdefault(id(match.item), match.kind)
+        return {
+            kind: sum(kind_of_item == kind for kind_of_item in best_kind.values()) for kind in KINDS
+        }
 
     def count_copied(self, benchmark: str) -> int:
         """The number of items of a benchmark that have a copy in the training set."""
@@ -50,10 +52,10 @@ class OverlapReport:
 
 
 def find_overlap(train: Sequence[Item], benchmarks: Sequence[EvalSet]) -> OverlapReport:
-    start = time.perf_counter()
+    start_time = time.perf_counter()
     matches = find_matches(train, benchmarks)
     sizes = {bench.name: len(bench.items) for bench in benchmarks}
-    return OverlapReport(matches, sizes, len(train), time.perf_counter() - start)
+    return OverlapReport(matches, sizes, len(train), time.perf_counter() - start_time)
 
 
 def overlap_to_data(report: OverlapReport) -> dict[str, Any]:

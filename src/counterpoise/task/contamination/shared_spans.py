@@ -1,7 +1,7 @@
 r"""Mark the spans that two problem texts share.
 
-Both texts are cut into words, numbers, LaTeX commands and signs; the longest common runs are shared
-spans. A run of a single sign or short word is left out; a single number is kept.
+Both texts are split into words, numbers, LaTeX commands and signs; the longest common runs are the
+shared spans. A single sign or short word is not marked; a single number is.
 """
 
 from __future__ import annotations
@@ -28,22 +28,24 @@ def shared_spans(left: str, right: str) -> tuple[list[Span], list[Span]]:
     tokens = [[match.group().casefold() for match in matches] for matches in token_matches]
     marks: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
     blocks = SequenceMatcher(None, tokens[0], tokens[1], autojunk=False).get_matching_blocks()
-    for at_left, at_right, size in blocks:
-        shared_tokens = tokens[0][at_left : at_left + size]
+    for left_start, right_start, size in blocks:
+        shared_tokens = tokens[0][left_start : left_start + size]
         # A single comma or "the" in common means nothing.
-        if size < 2 and not any(_TELLING.search(name) for name in shared_tokens):
+        if size < 2 and not any(_TELLING.search(token) for token in shared_tokens):
             continue
-        for side, start in enumerate((at_left, at_right)):
+        for side, token_start in enumerate((left_start, right_start)):
             matches = token_matches[side]
-            marks[side].append((matches[start].start(), matches[start + size - 1].end()))
+            marks[side].append(
+                (matches[token_start].start(), matches[token_start + size - 1].end())
+            )
     return _cut(left, marks[0]), _cut(right, marks[1])
 
 
 def _cut(text: str, marks: list[tuple[int, int]]) -> list[Span]:
     pieces: list[Span] = []
-    end = 0
+    previous_end = 0
     for start, stop in marks:
-        pieces += [(text[end:start], False), (text[start:stop], True)]
-        end = stop
-    pieces.append((text[end:], False))
+        pieces += [(text[previous_end:start], False), (text[start:stop], True)]
+        previous_end = stop
+    pieces.append((text[previous_end:], False))
     return [piece for piece in pieces if piece[0]]

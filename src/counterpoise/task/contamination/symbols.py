@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-_SAME = [
+_SPELLINGS = [
     (r"\\(?:begin|end)\s*\{[^}]*\}|\\tag\s*\{[^}]*\}|\\(?:q?quad|hspace\s*\{[^}]*\})", " "),
     (r"\\(?:text|mbox|textbf|textit|textrm)\s*\{[^{}]*\}", " ¶ "),  # words: they end a run
     (
@@ -37,7 +37,7 @@ _SAME = [
     (r"(?<=\d)(?:,|\{,\})(?=\d{3}(?!\d))", ""),
     (r"\\([$%])", r"\1"),
 ]
-_RULES = [(re.compile(pattern, re.DOTALL), by) for pattern, by in _SAME]
+_RULES = [(re.compile(pattern, re.DOTALL), replacement) for pattern, replacement in _SPELLINGS]
 _DRAWING = re.compile(r"\[asy\].*?(?:\[/asy\]|$)", re.DOTALL)
 _FORMULA = re.compile(r"\$\$(.+?)\$\$|\$(.+?)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 _PROSE = re.compile(r"[a-z]{2,}[ ,]+[a-z]{2,}")  # between two dollar signs: sums of money
@@ -66,16 +66,16 @@ def symbol_runs(text: str) -> list[SymbolRun]:
     r"""The formulas and numbers of a text, in order.
 
     Example:
-        >>> runs("If $\\dfrac{1}{2}x = 3$ and five apples")
+        >>> symbol_runs("If $\\dfrac{1}{2}x = 3$ and five apples")
         [('\\frac', '1', '2', 'x', '=', '3'), ('5',)]
     """
     for pattern, replacement in _RULES:
         text = pattern.sub(replacement, text)
     runs: list[SymbolRun] = []
     run: list[str] = []
-    for formula, stretch in _stretches(text):
+    for letters_are_symbols, stretch in _stretches(text):
         for match in _SYMBOL.finditer(stretch):
-            symbols = _token_symbols(match.group(), formula)
+            symbols = _token_symbols(match.group(), letters_are_symbols)
             if symbols is None:
                 runs.append(tuple(run))
                 run = []
@@ -92,18 +92,18 @@ def numbers_in(formulas: list[SymbolRun]) -> list[str]:
 
 def _stretches(text: str) -> Iterator[tuple[bool, str]]:
     """(whether letters are symbols, text) for each stretch of formula or prose."""
-    everywhere, end = is_cjk(text), 0
+    letters_are_symbols, end = is_cjk(text), 0
     for match in _FORMULA.finditer(text):
         content = match.group(match.lastindex or 0)
         if _PROSE.search(content):  # "$5 and pays $3": the dollar signs are money
             continue
-        yield everywhere, text[end : match.start()]
+        yield letters_are_symbols, text[end : match.start()]
         yield True, content
         end = match.end()
-    yield everywhere, text[end:]
+    yield letters_are_symbols, text[end:]
 
 
-def _token_symbols(token: str, formula: bool) -> list[str] | None:
+def _token_symbols(token: str, letters_are_symbols: bool) -> list[str] | None:
     """The symbols that a token stands for; None for a word."""
     if token in _NUMBER_WORDS:
         return [_NUMBER_WORDS[token]]
@@ -112,4 +112,4 @@ def _token_symbols(token: str, formula: bool) -> list[str] | None:
     if not token.isascii() or not token.isalpha():
         return [token]
     few_capitals = token.isupper() and len(token) <= 4
-    return list(token) if formula or few_capitals or len(token) == 1 else None
+    return list(token) if letters_are_symbols or few_capitals or len(token) == 1 else None

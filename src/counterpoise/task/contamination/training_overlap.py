@@ -51,14 +51,14 @@ def warn_of_overlap(
 
 
 def read_contamination(stored: Path) -> dict[str, Any]:
-    """What an earlier start of the run, or the run that is shown, found."""
+    """Read a stored contamination.json; an error if it is damaged."""
     try:
         data = json.loads(stored.read_text(encoding="utf-8"))
         overlap_warnings(data)
         list(data["matches"])
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as fault:
         raise PoiseError(
-            f"{stored} is damaged: {first_line(fault)}; remove it to look again"
+            f"{stored} is damaged: {first_line(fault)}; remove it to search again"
         ) from fault
     return dict(data)
 

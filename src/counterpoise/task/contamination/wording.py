@@ -1,9 +1,9 @@
 r"""Compare wording: equal letters and digits, or |A & B| / |A | B| > 1/2 over word 10-grams.
 
-A word is a run of a-z and 0-9 after lower-casing; a Chinese or Japanese character is a word of its
-own. A text of fewer than ten words is a single gram. Neither test sees what is between words (LaTeX
-braces, dollar signs, punctuation), and the first ignores `\left` and `\right`: `$x^{2}$` and `x^2`
-are the same, and so are 1+2 and 1-2.
+A word is a run of a-z and 0-9 after lower-casing, or a single Chinese or Japanese character. A text
+of fewer than ten words is a single gram. Neither test looks at what is between words (LaTeX braces,
+dollar signs, punctuation), and the first ignores `\left` and `\right`: `$x^{2}$` and `x^2` are the
+same, and so are 1+2 and 1-2.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def letters_and_digits(text: str) -> str:
     r"""The letters and digits of a text in lower case: equal for exact copies.
 
     Example:
-        >>> letters("Find $x^{2}$.")
+        >>> letters_and_digits("Find $x^{2}$.")
         'findx2'
     """
     return "".join(filter(str.isalnum, _BRACKET_SIZE.sub("", text).casefold()))

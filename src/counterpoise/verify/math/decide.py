@@ -4,7 +4,7 @@ r"""Decide by the text alone whether an answer is right, where that is possible.
     the reference is a number        right if the answer is that number, worked out  (numbers.py)
     the reference is \text{words}    right if the answer is those words
     both are 52_8, digits and base   right if both agree
-    both are lists of numbers        right if the numbers are                        (lists.py)
+    both are lists of numbers        right if the numbers agree                      (lists.py)
     the answer leaves work undone    wrong                                 (unfinished_work.py)
     the answer is x = x, 0 = 0       wrong
     -y = .. for y = ..               wrong
@@ -44,19 +44,17 @@ def decide_by_text(answer: str, gold: str) -> bool | None:
     """
     if not answer or len(answer) > max(MAX_ANSWER_CHARACTERS, len(gold)):
         return False
-    reference = _tidy_gold(gold)
+    reference = _normalize_gold(gold)
     if _drop_spaces(normalize_latex(answer)) == _drop_spaces(reference):
         return True
-    value = _gold_number(gold)
-    if value is not None:
-        stated = parse_number(answer)
-        return stated is not None and numbers_agree(stated, value)
+    gold_number = _gold_number(gold)
+    if gold_number is not None:
+        answer_number = parse_number(answer)
+        return answer_number is not None and numbers_agree(answer_number, gold_number)
     if _WORDS.fullmatch(reference):
         return _plain_words(answer) == _plain_words(gold)
-    answer_in_base, gold_in_base = (
-        _BASE.fullmatch(normalize_latex(answer)),
-        _BASE.fullmatch(reference),
-    )
+    answer_in_base = _BASE.fullmatch(normalize_latex(answer))
+    gold_in_base = _BASE.fullmatch(reference)
     if answer_in_base and gold_in_base:
         return answer_in_base.groups() == gold_in_base.groups()
     # These three have to come before any algebra: Math-Verify would work out `5+6`, accept `x = x`,
@@ -67,7 +65,7 @@ def decide_by_text(answer: str, gold: str) -> bool | None:
 
 
 @lru_cache(maxsize=8192)
-def _tidy_gold(gold: str) -> str:
+def _normalize_gold(gold: str) -> str:
     return normalize_latex(gold)
 
 
@@ -76,9 +74,9 @@ def _gold_number(gold: str) -> StatedNumber | None:
     return parse_number(gold, bare_units=False)
 
 
-def _drop_spaces(tidied: str) -> str:
+def _drop_spaces(normalized_latex: str) -> str:
     """Without the spaces next to letters: `4 A` becomes `4A`, but `6 7` does not become `67`."""
-    return _BESIDE_LETTER.sub("", tidied.replace(", ", ","))
+    return _BESIDE_LETTER.sub("", normalized_latex.replace(", ", ","))
 
 
 def _plain_words(latex: str) -> str:

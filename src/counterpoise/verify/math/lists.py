@@ -28,18 +28,21 @@ def compare_lists(answer: str, gold: str) -> bool | None:
     gold_list = split_entries(gold)
     if gold_list is None:
         return None
-    brackets, golds = gold_list
-    answer_brackets, answers = split_entries(answer) or ("", [answer])
+    brackets, gold_entries = gold_list
+    answer_brackets, answer_entries = split_entries(answer) or ("", [answer])
     if answer_brackets != brackets:
         return None
-    if len(answers) != len(golds):
+    if len(answer_entries) != len(gold_entries):
         # Fewer entries are only wrong if all are plain numbers: the single entry `\pm 1` is two.
-        all_numbers = all(parse_number(entry) for entry in [*answers, *golds])
-        return False if all_numbers and len(answers) < len(golds) else None
+        all_numbers = all(parse_number(entry) for entry in [*answer_entries, *gold_entries])
+        return False if all_numbers and len(answer_entries) < len(gold_entries) else None
     if brackets:
-        verdicts = [_compare_entry(a, g) for a, g in zip(answers, golds, strict=True)]
+        verdicts = [
+            _compare_entry(answer_entry, gold_entry)
+            for answer_entry, gold_entry in zip(answer_entries, gold_entries, strict=True)
+        ]
     else:
-        verdicts = _compare_unordered(answers, golds)
+        verdicts = _compare_unordered(answer_entries, gold_entries)
     if False in verdicts:
         return False
     return None if None in verdicts else True
@@ -57,17 +60,17 @@ def split_entries(latex: str) -> tuple[str, list[str]] | None:
         text = text[2:-2]
     elif text[:1] in ("(", "[") and text[-1:] in (")", "]"):
         brackets, text = text[0] + text[-1], text[1:-1]
-    depth, start, list_entries = 0, 0, []
+    depth, entry_start, list_entries = 0, 0, []
     for mark in _NESTING.finditer(text):
         if mark.group() == ",":
             if depth == 0:
-                list_entries.append(text[start : mark.start()].strip())
-                start = mark.end()
+                list_entries.append(text[entry_start : mark.start()].strip())
+                entry_start = mark.end()
         else:
             depth += 1 if mark.group()[-1] in "{([" else -1
             if depth < 0:  # `(1,2),(3,4)`: the first and last bracket are no pair
                 return None
-    list_entries.append(text[start:].strip())
+    list_entries.append(text[entry_start:].strip())
     is_list = depth == 0 and len(list_entries) > 1 and "=" not in text
     return (brackets, list_entries) if is_list else None
 
@@ -75,22 +78,22 @@ def split_entries(latex: str) -> tuple[str, list[str]] | None:
 def _compare_entry(answer: str, gold: str) -> bool | None:
     if answer == gold:
         return True
-    value = parse_number(gold, bare_units=False)
-    if value is None:
+    gold_number = parse_number(gold, bare_units=False)
+    if gold_number is None:
         return None
-    stated = parse_number(answer)
-    return stated is not None and numbers_agree(stated, value)
+    answer_number = parse_number(answer)
+    return answer_number is not None and numbers_agree(answer_number, gold_number)
 
 
 def _compare_unordered(answers: list[str], golds: list[str]) -> list[bool | None]:
     """One verdict per entry, numbers paired by size; [None] if an entry is not a number."""
     if sorted(answers) == sorted(golds):
         return [True]
-    stated = [parse_number(entry) for entry in answers]
-    values = [parse_number(entry, bare_units=False) for entry in golds]
-    gold_numbers = [number for number in values if number is not None]
-    answer_numbers = [number for number in stated if number is not None]
-    if len(gold_numbers) < len(values) or len(answer_numbers) < len(stated):
+    parsed_answers = [parse_number(entry) for entry in answers]
+    parsed_golds = [parse_number(entry, bare_units=False) for entry in golds]
+    gold_numbers = [number for number in parsed_golds if number is not None]
+    answer_numbers = [number for number in parsed_answers if number is not None]
+    if len(gold_numbers) < len(parsed_golds) or len(answer_numbers) < len(parsed_answers):
         return [None]
     gold_numbers.sort(key=lambda number: number.value)
     answer_numbers.sort(key=lambda number: number.value)

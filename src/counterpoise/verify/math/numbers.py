@@ -120,7 +120,7 @@ def _is_unit(tail: str, bare_units: bool) -> bool:
         return False
     remaining = _TEXT_UNIT.sub(" ", tail)
     if bare_units:
-        # "?" stands for letters that are no unit: it survives the strip below and fails the text.
+        # "?" replaces letters that are no unit: the strip below keeps it, so the check fails.
         remaining = _BARE_UNIT.sub(lambda unit: " " if _is_word(unit.group(1)) else "?", remaining)
     return not remaining.strip(" /.*")
 
@@ -134,15 +134,17 @@ def _is_word(word: str) -> bool:
 
 def _number_from_match(match: re.Match[str], name: str) -> StatedNumber | None:
     """The number of a `_NUMBER` match; None for a zero denominator or a huge exponent."""
-    fields = {key: re.sub("[, ]", "", text or "") for key, text in match.groupdict().items()}
+    fields = {
+        group_name: re.sub("[, ]", "", text or "") for group_name, text in match.groupdict().items()
+    }
     sign = -1 if fields["sign"] == "-" else 1
     percent = bool(fields["percent"])
     if fields["whole"]:
-        top, under = int(fields["top"]), int(fields["under"])
-        if top >= under:  # 1 7/4 is not how anybody writes a mixed number
+        top, bottom = int(fields["top"]), int(fields["under"])
+        if top >= bottom:  # 1 7/4 is not how anybody writes a mixed number
             return None
         return StatedNumber(
-            sign * (int(fields["whole"]) + Fraction(top, under)), name, percent=percent
+            sign * (int(fields["whole"]) + Fraction(top, bottom)), name, percent=percent
         )
     if fields["over"]:
         if int(fields["below"]) == 0:

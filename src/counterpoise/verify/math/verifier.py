@@ -21,7 +21,7 @@ from counterpoise.verify.math.decide import decide_by_text
 from counterpoise.verify.scores import Scores
 from counterpoise.verify.worker_pool import WorkerPool
 
-MAX_CACHED_VERDICTS = 65_536  # the responses of a group repeat each other's answers
+MAX_CACHED_VERDICTS = 65_536  # caching pays because responses of a group often share an answer
 MATH_VERIFY = "counterpoise.verify.math.equivalence:equivalent"
 
 
@@ -73,7 +73,7 @@ class MathVerifier:
         )
 
     def close(self) -> None:
-        """End the workers. Garbage collection ends those of a verifier that was never closed."""
+        """End the workers; without a call, they end when the verifier is garbage-collected."""
         self._pool.close()
 
     def __enter__(self) -> Self:
