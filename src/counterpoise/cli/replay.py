@@ -9,60 +9,70 @@ import typer
 
 from counterpoise.cli.app import OutOption, SetOption
 
+Rollouts = Annotated[
+    Path, typer.Argument(help="A run folder, an imported one, or what `poise import` reads.")
+]
+ModelOption = Annotated[
+    str,
+    typer.Option(
+        "--model", "-m", help="A model as for model.name, a run, or one of its checkpoints."
+    ),
+]
+IterationsOption = Annotated[
+    str, typer.Option("--iterations", "-i", help="A:B, A: or A. Default: all.")
+]
+ComposerOption = Annotated[
+    str,
+    typer.Option(
+        "--composer",
+        "-c",
+        help="Cut the batches by this rule. Default: as they were cut if that is stored, else "
+        "grouped.",
+    ),
+]
+StepsOption = Annotated[
+    int, typer.Option("--steps", "-k", min=0, help="Optimizer steps if cut here. Default: 4.")
+]
+MicroTokensOption = Annotated[
+    int | None, typer.Option("--micro-tokens", help="Tokens of one pass: update.micro_tokens.")
+]
+CompareOption = Annotated[
+    bool,
+    typer.Option(
+        "--compare", help="Also take the updates of QB and RB: about three times the work."
+    ),
+]
+TemplateOption = Annotated[
+    str,
+    typer.Option(
+        "--template",
+        help="Prompt template for prompts stored without tokens, such as chat. Default: their "
+        "text as it is.",
+    ),
+]
+SourceOption = Annotated[
+    str | None, typer.Option("--from", help="As for `poise import`: the trainer.")
+]
+RewardOption = Annotated[
+    str, typer.Option("--reward", help="As for `poise import`: TRL's reward columns.")
+]
+
 
 def replay(
-    rollouts: Annotated[
-        Path,
-        typer.Argument(help="A run folder, an imported one, or what `poise import` reads."),
-    ],
-    model: Annotated[
-        str,
-        typer.Option(
-            "--model", "-m", help="A model as for model.name, a run, or one of its checkpoints."
-        ),
-    ],
+    rollouts: Rollouts,
+    model: ModelOption,
     out: OutOption = None,
-    iterations: Annotated[
-        str, typer.Option("--iterations", "-i", help="A:B, A: or A. Default: all.")
-    ] = "",
-    composer: Annotated[
-        str,
-        typer.Option(
-            "--composer",
-            "-c",
-            help="Cut the batches by this rule. Default: as they were cut if that is stored, else "
-            "grouped.",
-        ),
-    ] = "",
-    steps: Annotated[
-        int, typer.Option("--steps", "-k", min=0, help="Optimizer steps if cut here. Default: 4.")
-    ] = 0,
+    iterations: IterationsOption = "",
+    composer: ComposerOption = "",
+    steps: StepsOption = 0,
     lr: Annotated[float | None, typer.Option("--lr", help="Learning rate: update.lr.")] = None,
     optimizer: Annotated[str, typer.Option("--optimizer", help="adamw or sgd.")] = "",
-    micro_tokens: Annotated[
-        int | None, typer.Option("--micro-tokens", help="Tokens of one pass: update.micro_tokens.")
-    ] = None,
+    micro_tokens: MicroTokensOption = None,
     device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
-    compare: Annotated[
-        bool,
-        typer.Option(
-            "--compare", help="Also take the updates of QB and RB: about three times the work."
-        ),
-    ] = False,
-    template: Annotated[
-        str,
-        typer.Option(
-            "--template",
-            help="Prompt template for prompts stored without tokens, such as chat. Default: their "
-            "text as it is.",
-        ),
-    ] = "",
-    source: Annotated[
-        str | None, typer.Option("--from", help="As for `poise import`: the trainer.")
-    ] = None,
-    reward: Annotated[
-        str, typer.Option("--reward", help="As for `poise import`: TRL's reward columns.")
-    ] = "",
+    compare: CompareOption = False,
+    template: TemplateOption = "",
+    source: SourceOption = None,
+    reward: RewardOption = "",
     settings: SetOption = None,
 ) -> None:
     """Show what stored rollouts of any trainer do to a model: one virtual update each iteration.

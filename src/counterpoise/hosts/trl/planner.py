@@ -55,6 +55,11 @@ class Planner:
             self.restore_buffer((), None)
         self.credited_groups: list[list[Row]] = []  # of the latest generation
 
+    @property
+    def max_age(self) -> int:
+        """Generations that a rollout may wait."""
+        return self.options.max_age
+
     def restore_buffer(self, rows: Iterable[Row], counts: BufferCounts | None) -> None:
         """Fill the buffer with the waiting rows of a resumed run."""
         options = self.options
@@ -120,21 +125,12 @@ def assign_credit(
     """
     G = options.num_generations
     members_PG = [range(g * G, (g + 1) * G) for g in range(len(samples) // G)]
-    rows_PG = [
-        [
-            Row(f"{generation}:{g}", 0.0, samples[i].num_tokens, index=k, born=generation)
-            for k, i in enumerate(members)
-        ]
-        for g, members in enumerate(members_PG)
-    ]
     if options.credit == TRL_CREDIT:
-        return [
-            [
-                replace(row, advantage=samples[i].trl_advantage)
-                for row, i in zip(rows, members, strict=True)
-            ]
-            for rows, members in zip(rows_PG, members_PG, strict=True)
-        ]
+        return rows_by_trl(samples, G, generation)
+    rows_PG = [
+        [replace(row, advantage=0.0) for row in rows]
+        for rows in rows_by_trl(samples, G, generation)
+    ]
     if options.credit_weights != UNIFORM and any("tool_mask" in s.token_fields for s in samples):
         raise PoiseError("credit_weights weigh a model's own words, not a tool's: use 'uniform'")
     # Unscored rollouts keep their place in the group, so credit sees only the scored ones.
@@ -156,6 +152,23 @@ def assign_credit(
         g, k = divmod(i, G)
         rows_PG[g][k] = replace(rows_PG[g][k], advantage=row.advantage, weights_T=row.weights_T)
     return rows_PG
+
+
+def rows_by_trl(
+    samples: Sequence[UnpaddedRollout], group_size: int, generation: int
+) -> list[list[Row]]:
+    """The rows of every group with TRL's own advantages."""
+    rows = [
+        Row(
+            f"{generation}:{i // group_size}",
+            sample.trl_advantage,
+            sample.num_tokens,
+            index=i % group_size,
+            born=generation,
+        )
+        for i, sample in enumerate(samples)
+    ]
+    return [rows[start : start + group_size] for start in range(0, len(rows), group_size)]
 
 
 def to_rollout(sample: UnpaddedRollout, reward: float = math.nan) -> Rollout:
