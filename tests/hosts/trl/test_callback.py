@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from hosts.trl.trl_compare import needs_trl
+from hosts.trl.trl_compare import launch, needs_trl
 
 from counterpoise.cli import token_view
 from counterpoise.errors import PoiseError
@@ -211,6 +211,24 @@ def test_a_resumed_run_goes_on_in_its_folder(tmp_path: Path) -> None:
     attach(resumed, tmp_path / "poise")
     resumed.train(resume_from_checkpoint=str(tmp_path / "trl/checkpoint-4"))
     assert lines(tmp_path / "poise", "plans.jsonl") == whole
+
+
+@pytest.mark.slow
+def test_two_processes_make_one_plan(tmp_path: Path) -> None:
+    folder = tmp_path / "poise"
+    noted = launch(
+        tmp_path, 2, stock=True, callback=str(folder), generations=1, double=False,
+        per_device_train_batch_size=3,
+    )  # fmt: skip
+    (plan,) = lines(folder, "plans.jsonl")
+    rollouts = lines(folder, "rollouts/step_00001.jsonl")
+    assert sorted(row for step in plan["steps"] for row in step) == list(range(24))
+    for s, step in enumerate(plan["steps"]):
+        given = [row[1] for process in noted for row in process["given"][s]]
+        assert [rollouts[i]["response_tokens"] for i in step] == given
+    table = pq.read_table(folder / "tokens/step_00001.parquet").to_pandas()
+    with_signal = {i for i in range(24) if plan["advantage"][i]}
+    assert set(table["row"]) == with_signal
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from counterpoise.errors import PoiseError, first_line, format_ranges
-from counterpoise.files import read_complete_lines
 from counterpoise.store.folder import RunFolder
 from counterpoise.store.rollout_files import read_groups
 from counterpoise.types import BatchPlan, Floats, Group, Row
@@ -197,7 +196,8 @@ def read_line_advantages(file: Path) -> dict[RowName, float] | None:
     """`advantage` of every line of rollouts; None unless all lines have one."""
     advantages: dict[RowName, float] = {}
     group_sizes: dict[str, int] = {}
-    for line in read_complete_lines(file):
+    # `read_groups` has read the same lines, so each of them is a rollout.
+    for line in file.read_text(encoding="utf-8", errors="replace").split("\n"):
         if not line.strip():
             continue
         record = json.loads(line)
