@@ -46,7 +46,7 @@ class StoredRollouts:
     groups: list[Group]
     advantages: dict[RowName, float] | None  # from the rollouts' own lines
     batch: StoredBatch | None
-    made_no_update: bool = False  # the run has plans, but none of this iteration
+    made_no_update: bool = False  # the run has plans, and took no step in this iteration
 
 
 class RolloutFolder:
@@ -59,6 +59,12 @@ class RolloutFolder:
             raise PoiseError(f"{path} holds no rollouts: rollouts/step_00001.jsonl or others")
         plans = [plan for plan in self.folder.read("plans") if "steps" in plan]
         self.plans: dict[int, dict[str, Any]] = {plan["iteration"]: plan for plan in plans}
+        # Iterations of which the run itself says that it took no step, such as those of RB.
+        self.without_update = {
+            record["iteration"]
+            for record in self.folder.read("metrics")
+            if record.get("steps") == 0
+        }
 
     def choose_iterations(self, selection: str) -> list[int]:
         """The stored iterations from A to B of "A:B"; either may be left out, and "A" is one."""
@@ -86,7 +92,7 @@ class RolloutFolder:
         advantages = read_line_advantages(self.files[number])
         plan = self.plans.get(number) if own_cut else None
         if plan is None:
-            made_no_update = own_cut and bool(self.plans)
+            made_no_update = own_cut and bool(self.plans) and number in self.without_update
             return StoredRollouts(number, groups, advantages, None, made_no_update)
         return StoredRollouts(number, groups, advantages, self._read_batch(plan, groups))
 
