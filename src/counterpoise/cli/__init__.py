@@ -24,6 +24,7 @@ from counterpoise.cli import (
     look,
     options,
     plan,
+    replay,
     report,
     study,
     track,
@@ -43,6 +44,7 @@ app.command()(plan.plan)
 app.command()(report.report)
 app.command()(track.track)
 app.command("import")(import_rollouts.import_rollouts)
+app.command()(replay.replay)
 app.command()(study.study)
 app.command()(experiment.experiment)
 app.command("eval")(evaluate.evaluate)
@@ -58,6 +60,7 @@ app.command()(doctor.doctor)
 # These commands print their own message after Ctrl-C or SIGTERM, because it names the run folder.
 REPORT_INTERRUPTS_THEMSELVES = {"demo", "eval", "experiment", "train"}
 RESUME_HINTS = {
+    "replay": "; the same command continues",
     "study": "; run the same command again to continue",
     "warmup": "; to continue, run it again with --resume (not needed if it printed 'saved')",
 }

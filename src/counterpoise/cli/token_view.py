@@ -117,7 +117,12 @@ def _choose_iteration(run: RunData, iteration: int | None, remedy: str) -> int:
 
 def _choose_row(trace: IterationTrace, row: int | None) -> int:
     if row is None:
-        return min(trace.row_spans)
+        # A replay also stores rows that no step trained: prefer one with a displacement to show.
+        displacement_N = trace.columns.get("displacement", np.empty(0))
+        moved_rows = np.unique(
+            trace.columns["row"][: len(displacement_N)][~np.isnan(displacement_N)]
+        )
+        return min(moved_rows.tolist() or trace.row_spans)
     if row not in trace.row_spans:
         raise PoiseError(
             f"iteration {trace.iteration} trained on no row {row}, only on rows "

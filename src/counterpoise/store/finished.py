@@ -12,7 +12,7 @@ from pathlib import Path
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError, first_line
 from counterpoise.files import atomic_write, remove_path
-from counterpoise.store.folder import CHECKPOINTS, RunFolder
+from counterpoise.store.folder import CHECKPOINTS, REPLAY, RunFolder
 
 FINISHED_FILE = "finished.json"
 
@@ -47,6 +47,11 @@ def check_resumable(path: Path, config: RunConfig) -> None:
 
     Checkpoints that a killed `mark_finished` could not remove are removed now.
     """
+    if (path / REPLAY).is_file():
+        raise PoiseError(
+            f"{path} was written by poise replay and has nothing to train: the same poise replay "
+            "command continues it"
+        )
     if not config.store.model and (path / FINISHED_FILE).is_file():
         remove_path(path / CHECKPOINTS)
         raise PoiseError(

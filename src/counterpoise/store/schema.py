@@ -16,6 +16,7 @@ FILES: Fields = {
     "plans.jsonl": "one line for each iteration with an update",
     "drops.jsonl": "one line for each iteration that dropped rollouts",
     "evaluations.jsonl": "one line for each held-out evaluation and sampling setting",
+    "alternatives.jsonl": "poise replay: one line for each iteration with an update",
     "gaps.jsonl": "lost logs that --accept-missing-logs accepted",
     "contamination.json": "training prompts found in task.benchmarks",
     "rollouts/step_NNNNN.jsonl": "sampled rollouts",
@@ -24,6 +25,7 @@ FILES: Fields = {
     "checkpoints/iteration_NNNNN/": "all that --resume needs",
     "model/": "trained policy, as save_pretrained writes it",
     "report.html": "the report",
+    "replay.json": "poise replay: what was asked for",
     "finished.json": "written last: iterations of the finished run",
     "tensorboard/, wandb/": "files of the trackers",
 }
@@ -183,6 +185,12 @@ EVALUATIONS: Fields = {
     "reward_high": "",
     "evaluate_seconds": "",
 }
+ALTERNATIVES: Fields = {
+    "iteration": "",
+    "own": "the replayed plan: describe, rarer_sign (least of a step), monitor",
+    "grouped": "QB on the same rows; with --compare: monitor, same_direction, correlation",
+    "balanced": "RB on the same rows: its largest batch",
+}
 GAPS: Fields = {
     "iteration": "last one before the resume",
     "missing": "{file: [iteration, ...]}",
@@ -192,6 +200,7 @@ LOGS: dict[str, Fields] = {
     "plans": PLANS,
     "drops": DROPS,
     "evaluations": EVALUATIONS,
+    "alternatives": ALTERNATIVES,
     "gaps": GAPS,
 }
 

@@ -3,7 +3,8 @@
     python trl_run.py OUT '{"composer": "grouped", ...}'     one process, or under torch's launcher
 
 The model is in float64, so that what is compared is not rounding (`in_float64`). `stock` true runs
-TRL's own GRPOTrainer. Each process writes OUT/<process>.json and .safetensors.
+TRL's own GRPOTrainer, which `callback` records. Each process writes OUT/<process>.json and
+.safetensors.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from trl import GRPOConfig, GRPOTrainer
 from counterpoise.credit.view import CreditView
 from counterpoise.model.load import EMBEDDED_FOLDER
 from counterpoise.task.word_problems import make_problem
-from counterpoise.trl import PoiseConfig, PoiseGRPOTrainer
+from counterpoise.trl import PoiseCallback, PoiseConfig, PoiseGRPOTrainer
 from counterpoise.types import Floats
 
 PROMPTS = 48
@@ -151,6 +152,7 @@ def run(out: Path, options: dict[str, Any]) -> dict[str, Any]:
     stock, generations = given.pop("stock", False), given.pop("generations", 2)
     modulus, double = given.pop("modulus", 2), given.pop("double", True)
     chat, resume = given.pop("chat", False), given.pop("resume", None)
+    callback_folder = given.pop("callback", "")  # of a stock trainer
     plan = {
         "per_device_train_batch_size": 6, "gradient_accumulation_steps": 1,
         "steps_per_generation": 4, "num_generations": 4, "seed": 3,
@@ -177,6 +179,8 @@ def run(out: Path, options: dict[str, Any]) -> dict[str, Any]:
         callbacks=[] if stock else [notes],
     )  # fmt: skip
     notes.trainer = trainer
+    if callback_folder:
+        trainer.add_callback(PoiseCallback(trainer, callback_folder))
     with in_float64() if double else nullcontext():
         trainer.train(resume_from_checkpoint=resume)
     counts = None

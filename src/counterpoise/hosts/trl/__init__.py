@@ -14,6 +14,7 @@ rollouts share an optimizer step, and what each token's advantage is.
     processes.py        one decision for all         monitor.py     the microscope in TRL's logs
     native_policy.py    our forward on TRL's model   checkpoint.py  RB's waiting rows, saved
     script_recorder.py  a folder for `poise report` and `poise look`
+    callback.py         the same folder for a stock GRPOTrainer
 
     run.py, run_trainer.py, run_recorder.py, run_options.py    `poise train --engine trl`
     importer.py, import_groups.py, import_rewards.py           `poise import` of TRL's files
@@ -26,10 +27,11 @@ from typing import TYPE_CHECKING, Any
 from counterpoise.hosts.trl.host import require_trl
 
 if TYPE_CHECKING:
+    from counterpoise.hosts.trl.callback import PoiseCallback
     from counterpoise.hosts.trl.config import PoiseConfig
     from counterpoise.hosts.trl.trainer import PoiseGRPOTrainer
 
-__all__ = ["PoiseConfig", "PoiseGRPOTrainer"]
+__all__ = ["PoiseCallback", "PoiseConfig", "PoiseGRPOTrainer"]
 
 
 def __getattr__(name: str) -> Any:
@@ -37,6 +39,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     require_trl()
-    from counterpoise.hosts.trl import config, trainer
+    from counterpoise.hosts.trl import callback, config, trainer
 
-    return config.PoiseConfig if name == "PoiseConfig" else trainer.PoiseGRPOTrainer
+    module = {"PoiseCallback": callback, "PoiseConfig": config, "PoiseGRPOTrainer": trainer}[name]
+    return getattr(module, name)

@@ -31,6 +31,7 @@ from counterpoise.update.surrogates import SurrogateInputs
 from counterpoise.variants import AGGREGATIONS, KL_ESTIMATORS, SURROGATES
 
 if TYPE_CHECKING:
+    from counterpoise.hosts.trl.callback import ObservedTrainer
     from counterpoise.hosts.trl.trainer import PoiseGRPOTrainer
 
 AGGREGATION_OF_LOSS = {
@@ -50,7 +51,7 @@ VLLM_CORRECTION = "importance_sampling_ratio"  # [T] or, by sequence, [1]
 class StepMonitor:
     """Measures every `monitor_every`-th optimizer step."""
 
-    def __init__(self, trainer: PoiseGRPOTrainer) -> None:
+    def __init__(self, trainer: PoiseGRPOTrainer | ObservedTrainer) -> None:
         options = trainer.args
         if options.loss_type not in AGGREGATION_OF_LOSS:
             raise PoiseError(
@@ -81,12 +82,12 @@ class StepMonitor:
     def before_step(self, decision: Decision, step: int) -> None:
         """Read the step's rows with the weights it starts from."""
         trainer = self.trainer
-        if trainer.state.global_step % trainer.args.monitor_every:
+        if trainer.state.global_step % trainer.monitor_every:
             return
         if not trainer.accelerator.is_main_process:
             return
         batch_indices, rows, samples = self._step_rows(decision, step)
-        result = self.evaluate_rows(rows, samples)
+        result = self.evaluate_rows(rows, samples, trainer.loss_scale(decision, step))
         if not result.rows:
             return
         watched: frozenset[str] = frozenset()
@@ -136,18 +137,18 @@ class StepMonitor:
         return batch_indices, rows, samples
 
     def evaluate_rows(
-        self, rows: Sequence[Row], samples: Sequence[UnpaddedRollout] = ()
+        self, rows: Sequence[Row], samples: Sequence[UnpaddedRollout] = (), scale: float = 1.0
     ) -> StepResult:
         """What `update/step.py` would report for these rows; no gradient reaches a weight.
 
-        `samples` hold TRL's correction of vLLM's probabilities.
+        `samples` hold TRL's correction of vLLM's probabilities; `scale` multiplies the loss.
         """
         policy = self.trainer.policy
         options = self.trainer.args
         aggregate = AGGREGATIONS.load(AGGREGATION_OF_LOSS[options.loss_type])
         # Over all rows of the step, so the pulls do not depend on the micro-batches below.
         coefficients_R = (
-            aggregate(rows, self.trainer.max_completion_length) if rows else np.empty(0)
+            scale * aggregate(rows, self.trainer.max_completion_length) if rows else np.empty(0)
         )
         # A KL is in the loss of all rows, also of those without an advantage.
         has_kl = self.trainer.args.beta != 0

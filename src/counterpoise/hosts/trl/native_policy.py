@@ -14,12 +14,15 @@ from counterpoise.errors import PoiseError
 from counterpoise.model.load import Policy, wrap_model
 
 if TYPE_CHECKING:
+    from counterpoise.hosts.trl.callback import ObservedTrainer
     from counterpoise.hosts.trl.trainer import PoiseGRPOTrainer
 
 MICRO_TOKENS = 16384  # tokens of one pass
 
 
-def check_native_forward(trainer: PoiseGRPOTrainer, option: str, remedy: str) -> None:
+def check_native_forward(
+    trainer: PoiseGRPOTrainer | ObservedTrainer, option: str, remedy: str
+) -> None:
     """Raise before training if the native forward cannot read the model; `option` needs it."""
     wrapper = ""
     if trainer.is_fsdp_enabled:
@@ -30,7 +33,7 @@ def check_native_forward(trainer: PoiseGRPOTrainer, option: str, remedy: str) ->
         raise PoiseError(f"{option} reads a whole model, not one under {wrapper}: {remedy}")
 
 
-def as_native_policy(trainer: PoiseGRPOTrainer) -> Policy:
+def as_native_policy(trainer: PoiseGRPOTrainer | ObservedTrainer) -> Policy:
     """TRL's model, sharing its weights, as the native engine's policy."""
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
     was_training = model.training

@@ -68,12 +68,17 @@ class UnpaddedRollout:
         return int((self.mask_T if tool_mask_T is None else self.mask_T * tool_mask_T).sum())
 
 
+def find_unsupported(batch: TrlBatch) -> str:
+    """A field of TRL's batch that is not text, such as pixel_values; "" if there is none."""
+    known_fields = {*BATCH_FIELDS, "num_items_in_batch", *TOKEN_FIELDS}
+    return min(set(batch) - known_fields, default="")
+
+
 def unpad(batch: TrlBatch) -> list[UnpaddedRollout]:
     """The rows of TRL's batch, each at its own length."""
-    unsupported = sorted(set(batch) - BATCH_FIELDS - {"num_items_in_batch", *TOKEN_FIELDS})
-    if unsupported:
+    if unsupported := find_unsupported(batch):
         raise PoiseError(
-            f"the TRL adapter plans text only, not '{unsupported[0]}': use TRL's GRPOTrainer"
+            f"the TRL adapter plans text only, not '{unsupported}': use TRL's GRPOTrainer"
         )
     tensors = {name: value.detach().cpu() for name, value in batch.items()}
     samples = []

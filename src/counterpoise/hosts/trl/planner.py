@@ -55,6 +55,11 @@ class Planner:
             self.restore_buffer((), None)
         self.credited_groups: list[list[Row]] = []  # of the latest generation
 
+    @property
+    def max_age(self) -> int:
+        """Generations that a rollout may wait."""
+        return self.options.max_age
+
     def restore_buffer(self, rows: Iterable[Row], counts: BufferCounts | None) -> None:
         """Fill the buffer with the waiting rows of a resumed run."""
         options = self.options
@@ -130,27 +135,12 @@ def assign_credit(
     members_PG = [
         range(group_index * G, (group_index + 1) * G) for group_index in range(len(samples) // G)
     ]
-    rows_PG = [
-        [
-            Row(
-                f"{generation}:{group_index}",
-                0.0,
-                samples[sample_index].num_tokens,
-                index=index_in_group,
-                born=generation,
-            )
-            for index_in_group, sample_index in enumerate(members)
-        ]
-        for group_index, members in enumerate(members_PG)
-    ]
     if options.credit == TRL_CREDIT:
-        return [
-            [
-                replace(row, advantage=samples[sample_index].trl_advantage)
-                for row, sample_index in zip(rows, members, strict=True)
-            ]
-            for rows, members in zip(rows_PG, members_PG, strict=True)
-        ]
+        return rows_by_trl(samples, G, generation)
+    rows_PG = [
+        [replace(row, advantage=0.0) for row in rows]
+        for rows in rows_by_trl(samples, G, generation)
+    ]
     if options.credit_weights != UNIFORM and any(
         "tool_mask" in sample.token_fields for sample in samples
     ):
@@ -184,6 +174,23 @@ def assign_credit(
             rows_PG[group_index][index_in_group], advantage=row.advantage, weights_T=row.weights_T
         )
     return rows_PG
+
+
+def rows_by_trl(
+    samples: Sequence[UnpaddedRollout], group_size: int, generation: int
+) -> list[list[Row]]:
+    """The rows of every group with TRL's own advantages."""
+    rows = [
+        Row(
+            f"{generation}:{i // group_size}",
+            sample.trl_advantage,
+            sample.num_tokens,
+            index=i % group_size,
+            born=generation,
+        )
+        for i, sample in enumerate(samples)
+    ]
+    return [rows[start : start + group_size] for start in range(0, len(rows), group_size)]
 
 
 def to_rollout(sample: UnpaddedRollout, reward: float = math.nan) -> Rollout:

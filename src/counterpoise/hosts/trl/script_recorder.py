@@ -14,7 +14,7 @@ train --resume` refuses the folder.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -39,8 +39,10 @@ from counterpoise.types import Floats, Rollout, StepResult
 from counterpoise.verify.scores import Scores, is_graded
 
 if TYPE_CHECKING:
+    from counterpoise.hosts.trl.callback import ObservedTrainer
     from counterpoise.hosts.trl.trainer import PoiseGRPOTrainer
 
+LOGGED_BY_TRL = ("grad_norm", "loss")
 # For a step of the plan that the monitor did not measure.
 UNSEEN_RESULT = StepResult(
     rows=(),
@@ -65,14 +67,41 @@ class ScriptIteration(OpenIteration):
     results: dict[int, StepResult] = field(default_factory=dict)  # by step of the plan
     measurements: list[StepMeasurement] = field(default_factory=list)
     steps_taken: int = 0
-    grad_norms: list[float] = field(default_factory=list)  # of the steps that TRL logged
+    # "grad_norm" and "loss" of the steps that TRL logged
+    logged_numbers: dict[str, list[float]] = field(default_factory=dict)
+
+    def drop_untaken_steps(self) -> None:
+        """Leave out the steps that a run which ended within a generation did not take."""
+        if self.decision is None or self.steps_taken >= len(self.decision.plan.steps):
+            return
+        taken_steps = self.decision.plan.steps[: self.steps_taken]
+        kept_rows = sorted(row for step in taken_steps for row in step)
+        new_index = {row: position for position, row in enumerate(kept_rows)}
+        self.batch = [self.batch[row] for row in kept_rows]
+        self.results = {
+            step: replace(result, rows=tuple(new_index[row] for row in result.rows))
+            for step, result in self.results.items()
+            if step < len(taken_steps)
+        }
+        if not taken_steps:
+            self.decision = None
+            return
+        steps = tuple(tuple(new_index[row] for row in step) for step in taken_steps)
+        plan = replace(self.decision.plan, steps=steps)
+        rows = tuple(self.decision.rows[row] for row in kept_rows)
+        self.decision = replace(self.decision, rows=rows, plan=plan)
 
 
 class ScriptRecorder:
     """Writes the folder of one trainer; exists on process 0 only."""
 
-    def __init__(self, trainer: PoiseGRPOTrainer, path: Path) -> None:
-        self.trainer, self.folder = trainer, RunFolder(path)
+    def __init__(
+        self,
+        trainer: PoiseGRPOTrainer | ObservedTrainer,
+        path: Path,
+        describe: Callable[[Any], dict[str, Any]],  # trainer -> the content of imported.json
+    ) -> None:
+        self.trainer, self.folder, self.describe = trainer, RunFolder(path), describe
         self.iteration: ScriptIteration | None = None
 
     # -- a run, in the order of its calls ------------------------------------------------------
@@ -92,8 +121,8 @@ class ScriptRecorder:
         else:
             remove_leftovers(path, IMPORTED)
         with self.folder.atomic_write(IMPORTED) as temporary:
-            temporary.write_text(json.dumps(describe_run(trainer), indent=1), encoding="utf-8")
-        if trainer.monitor:
+            temporary.write_text(json.dumps(self.describe(trainer), indent=1), encoding="utf-8")
+        if trainer.monitor or trainer.records_tokens:
             self.folder.write_vocabulary(trainer.policy.vocabulary_texts())
 
     def begin_iteration(self, number: int) -> None:
@@ -154,9 +183,10 @@ class ScriptRecorder:
             self.iteration.steps_taken += 1
 
     def record_log(self, logs: Mapping[str, Any]) -> None:
-        grad_norm = float(logs.get("grad_norm", np.nan))
-        if self.iteration is not None and np.isfinite(grad_norm):
-            self.iteration.grad_norms.append(grad_norm)
+        for name in LOGGED_BY_TRL:
+            number = float(logs.get(name, np.nan))
+            if self.iteration is not None and np.isfinite(number):
+                self.iteration.logged_numbers.setdefault(name, []).append(number)
 
     def close_iteration(self) -> None:
         """Write the open generation, if any."""
@@ -164,6 +194,7 @@ class ScriptRecorder:
         if iteration is None or not iteration.groups:
             return
         iteration.clock.lap("update" if iteration.decision else "compose")
+        iteration.drop_untaken_steps()
         planner = self.trainer.planner
         steps = range(len(iteration.decision.plan.steps)) if iteration.decision else ()
         rewards = [rollout.reward for group in iteration.groups for rollout in group.rollouts]
@@ -173,14 +204,21 @@ class ScriptRecorder:
             results=[iteration.results.get(step, UNSEEN_RESULT) for step in steps],
             measurements=iteration.measurements,
             still_waiting=list(planner.buffer.state()) if planner.buffer else [],
-            max_age=self.trainer.args.max_age,
+            max_age=planner.max_age,
         )
         buffer = planner.buffer
         if buffer is None:
             buffer = RewardBalancedBuffer(tau=0.0, target=1)
         metrics_line = metrics.metrics_record(record, buffer, iteration.clock)
-        grad_norms = iteration.grad_norms
-        metrics_line["grad_norm"] = float(np.mean(grad_norms)) if grad_norms else None
+        # A step whose tokens TRL's loss computed has no loss and no gradient of ours.
+        metrics_line = {
+            name: None if _is_nan(value) else value for name, value in metrics_line.items()
+        }
+        for name, numbers in iteration.logged_numbers.items():
+            if name == "grad_norm" or metrics_line[name] is None:
+                metrics_line[name] = float(np.mean(numbers))
+        if "grad_norm" not in iteration.logged_numbers:
+            metrics_line["grad_norm"] = None
         metrics_line |= {"steps": iteration.steps_taken, "skipped_steps": 0}
         store = StoreConfig(rollouts=True, tokens=True, model=False, report=True)
         write_iteration(self.folder, record, metrics_line, store)
@@ -220,6 +258,10 @@ def describe_run(trainer: PoiseGRPOTrainer) -> dict[str, Any]:
             "update": {"max_grad_norm": options.max_grad_norm},
         },
     }  # fmt: skip
+
+
+def _is_nan(value: object) -> bool:
+    return isinstance(value, float) and np.isnan(value)
 
 
 def _check_free(path: Path) -> None:

@@ -46,8 +46,9 @@ from counterpoise.hosts.trl.padding import (
     unpad,
 )
 from counterpoise.hosts.trl.planner import Decision, Planner, RolloutKey
+from counterpoise.hosts.trl.rewards import combine_rewards
 from counterpoise.hosts.trl.row_layout import lay_out_step
-from counterpoise.hosts.trl.script_recorder import ScriptRecorder, recorder_callback
+from counterpoise.hosts.trl.script_recorder import ScriptRecorder, describe_run, recorder_callback
 from counterpoise.model.fit_memory import MicroBatch
 from counterpoise.model.load import Policy
 from counterpoise.seeds import rng_for, seed_for
@@ -94,7 +95,7 @@ class PoiseGRPOTrainer(GRPOTrainer):
             self.add_callback(step_end_callback(self.monitor))
         self.script_recorder: ScriptRecorder | None = None
         if self.args.run_folder and self.accelerator.is_main_process:
-            self.script_recorder = ScriptRecorder(self, Path(self.args.run_folder))
+            self.script_recorder = ScriptRecorder(self, Path(self.args.run_folder), describe_run)
             self.add_callback(recorder_callback(self.script_recorder))
 
     # -- TRL's private methods; host.py lists them ---------------------------------------------
@@ -222,18 +223,15 @@ class PoiseGRPOTrainer(GRPOTrainer):
         for index, sample in enumerate(samples):
             self.rollouts_by_key[f"{self._generation}:{index // G}", index % G] = sample
         assert self._rewards_RF is not None  # _calculate_rewards has run
-        rewards_RF = self._rewards_RF.float().cpu()
-        rewards_R = (rewards_RF * self.reward_weights.cpu()).nansum(dim=1)
-        # nansum gives 0 where no function scored the rollout: mark those as unscored again.
-        rewards_R[rewards_RF.isnan().all(dim=1)] = torch.nan
+        rewards_R = combine_rewards(self._rewards_RF, self.reward_weights)
         if self.args.run_folder:
             # A collective call: every process takes part, although only process 0 records.
             all_prompts = processes.gather_lists(
                 [example["prompt"] for example in prompts], self.accelerator.num_processes
             )
             if self.script_recorder:
-                self.script_recorder.record_samples(all_prompts, samples, rewards_R.tolist())
-        return samples, rewards_R.tolist()
+                self.script_recorder.record_samples(all_prompts, samples, rewards_R)
+        return samples, rewards_R
 
     def _score_rollouts(self, batch: TrlBatch) -> Tensor:
         """Old log-probabilities, which TRL skips when it expects to train on all rows at once."""
@@ -291,6 +289,16 @@ class PoiseGRPOTrainer(GRPOTrainer):
                 batches.append(self._build_pass(rows_by_process, step, rows, samples, on_policy))
         self._metrics["train"]["poise/largest_pass"].append(float(largest_pass))
         return batches
+
+    records_tokens = False  # tokens are recorded where the monitor reads them
+
+    @property
+    def monitor_every(self) -> int:
+        return self.args.monitor_every
+
+    def loss_scale(self, decision: Decision, step: int) -> float:
+        """What the step's loss is multiplied by beside its average: the plan's is exact."""
+        return 1.0
 
     def on_policy(self, decision: Decision, step: int) -> bool:
         """Whether all rows of the step were sampled by the weights that it starts from."""

@@ -15,9 +15,10 @@ from counterpoise.config import ModelConfig, RunConfig
 from counterpoise.credit.assign import assign_advantages
 from counterpoise.credit.reward_mixtures import configured_mixture
 from counterpoise.errors import PoiseError, format_ranges
+from counterpoise.lab.replay.folder import read_replay
 from counterpoise.model.load import Policy, load_policy
 from counterpoise.store import checkpoint
-from counterpoise.store.folder import IMPORTED, RunFolder, is_imported
+from counterpoise.store.folder import IMPORTED, REPLAY, RunFolder, is_imported
 from counterpoise.store.rollout_files import check_vocabulary, read_groups
 from counterpoise.types import Group, Row
 
@@ -33,12 +34,13 @@ class PolicyWeights:
         PolicyWeights(30, Path("out/demo/checkpoints/iteration_00030"))
     """
 
-    after_iterations: int | None  # None: a model given by --model
+    after_iterations: int | None  # None: unknown
     folder: Path | None  # a checkpoint; None: the model itself
+    origin: str = "model given by --model"  # where `after_iterations` is None
 
     def describe(self, iteration: int) -> str:
         if self.after_iterations is None:
-            return "model given by --model"
+            return self.origin
         description = (
             f"weights after iteration {self.after_iterations}"
             if self.after_iterations
@@ -133,6 +135,10 @@ def _read_options_and_weights(path: Path) -> tuple[RunConfig, dict[int | None, P
         return RunConfig(), {}
     folder = RunFolder.open(path)
     config = folder.read_config()
+    if (path / REPLAY).is_file():
+        replayed_checkpoint = read_replay(path).get("checkpoint")
+        weights_folder = Path(replayed_checkpoint) if replayed_checkpoint else None
+        return config, {None: PolicyWeights(None, weights_folder, "the replayed model")}
     available_weights: dict[int | None, PolicyWeights] = {0: PolicyWeights(0, None)}
     for checkpoint_folder in checkpoint.list_checkpoints(folder.checkpoints):
         iterations_trained = int(checkpoint_folder.name.removeprefix(checkpoint.PREFIX))

@@ -1,0 +1,409 @@
+"""Record a stock GRPOTrainer: no subclass, and no batch that differs from TRL's.
+
+    trainer = GRPOTrainer(...)
+    trainer.add_callback(PoiseCallback(trainer, "out/poise"))
+    trainer.train()
+
+transformers tells a callback when a step begins and ends, but not what was generated, how TRL
+shuffled it, or what the loss computed. So for the time of `train()` four methods of that one
+trainer are wrapped. Each calls TRL's own and returns its result unchanged:
+
+    _generate_and_score_completions     what was sampled. It adds a row number to TRL's batch, which
+                                        TRL shuffles and cuts with the rest
+    _prepare_inputs                     takes the numbers out again, before any pass sees them:
+                                        they say which rollouts share an optimizer step
+    _calculate_rewards                  the rewards
+    _get_per_token_logps_and_entropies  log-probabilities and entropies that the loss computes
+
+These names are TRL's own, so another version of TRL is refused (host.py). Random numbers, gradients
+and weights are those of a trainer without the callback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import TrainerCallback
+from trl import GRPOTrainer
+
+from counterpoise.errors import PoiseError
+from counterpoise.hosts.trl import processes
+from counterpoise.hosts.trl.monitor import AGGREGATION_OF_LOSS, StepMonitor
+from counterpoise.hosts.trl.native_policy import as_native_policy
+from counterpoise.hosts.trl.padding import TrlBatch, UnpaddedRollout, find_unsupported, unpad
+from counterpoise.hosts.trl.planner import Decision, RolloutKey, rows_by_trl
+from counterpoise.hosts.trl.rewards import combine_rewards
+from counterpoise.hosts.trl.script_recorder import ScriptRecorder
+from counterpoise.model.load import Policy
+from counterpoise.store.folder import SCHEMA
+from counterpoise.types import BatchPlan, Floats, Row, StepResult
+
+ROW_FIELD = "poise_row"  # the row number in TRL's batch
+TRL_PLAN = "trl"  # the rule of the plans: TRL's own shuffle and cut
+WRAPPED_METHODS = (
+    "_generate_and_score_completions",
+    "_prepare_inputs",
+    "_calculate_rewards",
+    "_get_per_token_logps_and_entropies",
+)
+TokenNumbers = tuple[Floats, Floats]  # log-probabilities and entropies [T]
+
+
+class ObservedPlans:
+    """What the recorder reads of a planner: TRL's rows, without a buffer."""
+
+    buffer = None
+    max_age = 0
+
+    def __init__(self) -> None:
+        self.credited_groups: list[list[Row]] = []  # of the latest generation
+
+
+class ObservedTrainer:
+    """A stock trainer with what the recorder and the monitor read of `PoiseGRPOTrainer`.
+
+    Everything else is the trainer's own attribute.
+    """
+
+    records_tokens = True
+
+    def __init__(self, trainer: GRPOTrainer, path: Path, monitor_every: int) -> None:
+        self.stock = trainer
+        self.monitor_every = monitor_every
+        self.planner = ObservedPlans()
+        self.rollouts_by_key: dict[RolloutKey, UnpaddedRollout] = {}
+        self._generation = 0  # the number of the latest generation
+        self.script_recorder: ScriptRecorder | None = None
+        self.monitor = StepMonitor(self) if monitor_every else None
+        if trainer.accelerator.is_main_process:
+            self.script_recorder = ScriptRecorder(self, path, describe_stock_run)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stock, name)
+
+    @cached_property
+    def policy(self) -> Policy:
+        """TRL's model as the native engine's policy."""
+        return as_native_policy(self)
+
+    @property
+    def steps_per_generation(self) -> int:
+        """Optimizer steps of one generation."""
+        options = self.stock.args
+        return int(options.steps_per_generation // options.gradient_accumulation_steps)
+
+    def on_policy(self, decision: Decision, step: int) -> bool:
+        """TRL's old log-probabilities are read where it has them; without them the ratio is 1."""
+        return False
+
+    def loss_scale(self, decision: Decision, step: int) -> float:
+        """The step's own average over TRL's, which for `dapo` divides by the generation's tokens.
+
+        N_step / (N_generation / steps): the other losses that the monitor knows average over rows.
+        """
+        if self.stock.args.loss_type != "dapo":
+            return 1.0
+        tokens = [row.num_tokens for row in decision.rows]
+        step_tokens = sum(tokens[i] for i in decision.plan.steps[step])
+        return step_tokens * len(decision.plan.steps) / max(1, sum(tokens))
+
+
+class PoiseCallback(TrainerCallback):
+    """Writes the run folder of a stock `GRPOTrainer`: plans, rollouts, tokens, and the monitor.
+
+    Arguments:
+        trainer         the trainer that it is added to
+        run_folder      an empty folder; a resumed run goes on in its own
+        monitor_every   optimizer steps between measurements of what a step did to every token; 0
+                        is off. The monitor reads the model, which must be whole on process 0
+
+    Example:
+        trainer = GRPOTrainer(model, reward_funcs, args, train_dataset)
+        trainer.add_callback(PoiseCallback(trainer, "out/poise", monitor_every=10))
+    """
+
+    def __init__(
+        self, trainer: GRPOTrainer, run_folder: str | Path, monitor_every: int = 0
+    ) -> None:
+        check_stock_trainer(trainer, monitor_every)
+        self.observed = ObservedTrainer(trainer, Path(run_folder), monitor_every)
+        self.trainer = trainer
+        self._rewards_RF: Tensor | None = None  # of all processes, by reward function
+        self._has_new_generation = False
+        self._decision: Decision | None = None
+        self._passes: list[list[int]] = []  # of this process: rows of the generation by pass
+        self._pass_outputs: list[tuple[list[int], Tensor, Tensor | None]] = []  # of the open step
+
+    # -- transformers' events ------------------------------------------------------------------
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # Generations are as many as their steps; the untrained rest of one is sampled anew.
+        self.observed._generation = state.global_step // self.observed.steps_per_generation
+        if self.observed.script_recorder:
+            self.observed.script_recorder.start()
+        observers: tuple[Callable[..., Any], ...] = (
+            self._observe_generation,
+            self._observe_passes,
+            self._observe_rewards,
+            self._observe_logprobs,
+        )
+        for name, observe in zip(WRAPPED_METHODS, observers, strict=True):
+            setattr(self.trainer, name, _wrap(getattr(self.trainer, name), observe))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._record_step()
+        if self.observed.monitor:
+            self.observed.monitor.after_step()
+        if self.observed.script_recorder:
+            self.observed.script_recorder.count_step()
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        if self.observed.script_recorder:
+            self.observed.script_recorder.record_log(logs or {})
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        recorder = self.observed.script_recorder
+        if recorder is None:
+            return
+        if state.global_step % self.observed.steps_per_generation == 0:
+            recorder.close_iteration()
+        recorder.folder.sync()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        for name in WRAPPED_METHODS:
+            self.trainer.__dict__.pop(name, None)
+        if self.observed.script_recorder:
+            self.observed.script_recorder.close_iteration()
+            self.observed.script_recorder.folder.sync()
+
+    # -- TRL's methods -------------------------------------------------------------------------
+
+    def _observe_generation(self, generate: Callable[..., TrlBatch], inputs: Any) -> TrlBatch:
+        if not self.trainer.model.training:  # an evaluation trains nothing
+            return generate(inputs)
+        observed = self.observed
+        observed._generation += 1
+        if observed.script_recorder:
+            observed.script_recorder.begin_iteration(observed._generation)
+        batch = generate(inputs)
+        if unsupported := find_unsupported(batch):
+            raise PoiseError(
+                f"PoiseCallback records text, not '{unsupported}': train without the callback"
+            )
+        num_processes = self.trainer.accelerator.num_processes
+        samples = processes.gather_lists(unpad(batch), num_processes)
+        prompts = processes.gather_lists([example["prompt"] for example in inputs], num_processes)
+        G = self.trainer.num_generations
+        observed.rollouts_by_key = {
+            (f"{observed._generation}:{i // G}", i % G): sample for i, sample in enumerate(samples)
+        }
+        observed.planner.credited_groups = rows_by_trl(samples, G, observed._generation)
+        assert self._rewards_RF is not None  # _calculate_rewards has run
+        rewards_R = combine_rewards(self._rewards_RF, self.trainer.reward_weights)
+        if observed.script_recorder:
+            observed.script_recorder.record_samples(prompts, samples, rewards_R)
+        num_rows = len(batch["completion_ids"])
+        first_row = self.trainer.accelerator.process_index * num_rows
+        batch[ROW_FIELD] = torch.arange(first_row, first_row + num_rows)
+        self._has_new_generation = True
+        return batch
+
+    def _observe_passes(self, prepare: Callable[..., TrlBatch], generation_batch: Any) -> TrlBatch:
+        inputs = prepare(generation_batch)
+        if not self.trainer.model.training:
+            return inputs
+        if self._has_new_generation:
+            self._has_new_generation = False
+            self._decide()
+        options = self.trainer.args
+        pass_index = self.trainer._step % options.steps_per_generation
+        self._pass_outputs.append((self._passes[pass_index], torch.empty(0), None))
+        step, later_pass = divmod(pass_index, options.gradient_accumulation_steps)
+        if self.observed.monitor and self._decision and not later_pass:
+            self.observed.monitor.before_step(self._decision, step)
+        return inputs
+
+    def _observe_rewards(self, calculate: Callable[..., Tensor], *args: Any) -> Tensor:
+        rewards = calculate(*args)
+        self._rewards_RF = rewards
+        return rewards
+
+    def _observe_logprobs(self, score: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        outputs = score(*args, **kwargs)
+        # Old and reference log-probabilities are computed without gradients; those are not wanted.
+        if torch.is_grad_enabled() and self._pass_outputs:
+            logprobs, entropies = outputs[0], outputs[1]
+            rows = self._pass_outputs[-1][0]
+            self._pass_outputs[-1] = (
+                rows,
+                logprobs.detach(),
+                None if entropies is None else entropies.detach(),
+            )
+        return outputs
+
+    # -- what they show ------------------------------------------------------------------------
+
+    def _decide(self) -> None:
+        """Read TRL's shuffle and cut from the row numbers, and take these out of its batches."""
+        batches = self.trainer._buffered_inputs
+        self._passes = [batch.pop(ROW_FIELD).tolist() for batch in batches]
+        num_processes = self.trainer.accelerator.num_processes
+        passes_by_process = processes.gather_lists([self._passes], num_processes)
+        accumulated = self.trainer.args.gradient_accumulation_steps
+        steps = tuple(
+            tuple(
+                row
+                for passes in passes_by_process
+                for pass_rows in passes[start : start + accumulated]
+                for row in pass_rows
+            )
+            for start in range(0, len(self._passes), accumulated)
+        )
+        rows = tuple(row for group in self.observed.planner.credited_groups for row in group)
+        self._decision = Decision(rows, BatchPlan(TRL_PLAN, steps), frozenset(), {})
+        if self.observed.script_recorder:
+            self.observed.script_recorder.record_decision(self._decision)
+
+    def _record_step(self) -> None:
+        """Record the tokens of the step that has just been taken, as TRL's own loss saw them."""
+        pass_outputs, self._pass_outputs = self._pass_outputs, []
+        numbers = [
+            (row, token_numbers)
+            for rows, logprobs_BT, entropies_BT in pass_outputs
+            for row, token_numbers in _split_rows(rows, logprobs_BT, entropies_BT)
+        ]
+        numbers = processes.gather_lists(numbers, self.trainer.accelerator.num_processes)
+        recorder = self.observed.script_recorder
+        if recorder is None or recorder.iteration is None or self._decision is None or not numbers:
+            return
+        step = recorder.iteration.steps_taken
+        result = self._step_result(self._decision, step, dict(numbers))
+        recorder.iteration.results[step] = result
+
+    def _step_result(
+        self, decision: Decision, step: int, numbers: dict[int, TokenNumbers]
+    ) -> StepResult:
+        """The step as `update/step.py` reports one; what only TRL knows is NaN.
+
+        Rows of which TRL trains some tokens only (tools, truncated ones) are left out.
+        """
+        plan_rows = decision.plan.steps[step]
+        samples = {i: self.observed.rollouts_by_key[decision.rows[i].name] for i in plan_rows}
+        used = tuple(
+            i
+            for i in plan_rows
+            if decision.rows[i].advantage
+            and decision.rows[i].num_tokens == len(samples[i].completion_T)
+        )
+        lengths = [decision.rows[i].num_tokens for i in used]
+        logprobs, entropies = (
+            [numbers[i][k][:length] for i, length in zip(used, lengths, strict=True)]
+            for k in (0, 1)
+        )
+        old_logprobs = [samples[i].old_logprobs_T for i in used]
+        unknown = [np.full(length, np.nan, np.float32) for length in lengths]
+        rates = self.trainer.lr_scheduler.get_last_lr() if self.trainer.lr_scheduler else [None]
+        return StepResult(
+            rows=used,
+            logprobs=logprobs,
+            old_logprobs=[
+                new if old is None else old for old, new in zip(old_logprobs, logprobs, strict=True)
+            ],
+            advantages=[decision.rows[i].advantages_T for i in used],
+            entropies=entropies,
+            pulls=unknown,
+            coefficients=np.full(len(used), np.nan, np.float32),
+            loss=float("nan"),
+            grad_norm=float("nan"),
+            clipped_share=float("nan"),
+            tokens=sum(decision.rows[i].num_tokens for i in plan_rows),
+            skipped="" if used else "no signal",
+            learning_rate=rates[0],
+        )
+
+
+def check_stock_trainer(trainer: Any, monitor_every: int) -> None:
+    """Refuse what the callback cannot record, before training begins."""
+    if not isinstance(trainer, GRPOTrainer):
+        raise PoiseError(
+            f"PoiseCallback records TRL's GRPOTrainer, not {type(trainer).__name__}: pass it the "
+            "trainer that you add it to"
+        )
+    options = trainer.args
+    if getattr(options, "run_folder", ""):  # our own trainer
+        raise PoiseError("run_folder records this trainer already: leave PoiseCallback out")
+    if monitor_every < 0:
+        raise PoiseError(f"monitor_every={monitor_every} is negative: 0 is off")
+    if trainer.num_iterations > 1:
+        raise PoiseError(
+            "PoiseCallback records one update of each rollout, and num_iterations="
+            f"{trainer.num_iterations} makes several: set num_iterations=1"
+        )
+    passes, accumulated = options.steps_per_generation, options.gradient_accumulation_steps
+    if passes % accumulated:
+        raise PoiseError(
+            f"steps_per_generation={passes} is no multiple of gradient_accumulation_steps="
+            f"{accumulated}: an optimizer step would span two generations, which a plan cannot say"
+        )
+    if monitor_every and options.loss_type == "bnpo" and accumulated > 1:
+        raise PoiseError(
+            "monitor_every does not know the average of loss_type='bnpo' over several passes: set "
+            "monitor_every=0, or loss_type='dapo'"
+        )
+
+
+def describe_stock_run(observed: ObservedTrainer) -> dict[str, Any]:
+    """The content of imported.json, with the options that pages and `poise replay` read."""
+    trainer, options = observed.stock, observed.stock.args
+    G = options.num_generations
+    update = {
+        "lr": options.learning_rate,
+        "max_grad_norm": options.max_grad_norm,
+        "clip_low": trainer.epsilon_low,
+        "clip_high": trainer.epsilon_high,
+    }
+    if options.loss_type in AGGREGATION_OF_LOSS:
+        update["aggregate"] = AGGREGATION_OF_LOSS[options.loss_type]
+    return {
+        "schema": SCHEMA,
+        "source": f"TRL {version('trl')} with PoiseCallback",
+        "tokenizer": getattr(trainer._tokenizer, "name_or_path", "") or None,
+        "notes": [f"loss_type={options.loss_type}, scale_rewards={options.scale_rewards}"],
+        "options": {
+            "sample": {
+                "prompts": options.generation_batch_size // G,
+                "group_size": G,
+                "temperature": trainer.temperature,
+                "max_new_tokens": trainer.max_completion_length,
+            },
+            "update": update,
+        },
+    }
+
+
+def _wrap(method: Callable[..., Any], observe: Callable[..., Any]) -> Callable[..., Any]:
+    """`observe(method, ...)` in place of `method(...)`."""
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return observe(method, *args, **kwargs)
+
+    return wrapped
+
+
+def _split_rows(
+    rows: Sequence[int], logprobs_BT: Tensor, entropies_BT: Tensor | None
+) -> list[tuple[int, TokenNumbers]]:
+    """(row, its log-probabilities and entropies), in one copy to the host."""
+    if not logprobs_BT.numel():
+        return []
+    if entropies_BT is None:
+        entropies_BT = torch.full_like(logprobs_BT, torch.nan)
+    values_2BT = torch.stack((logprobs_BT.float(), entropies_BT.float())).cpu().numpy()
+    return [(row, (values_2BT[0, i], values_2BT[1, i])) for i, row in enumerate(rows)]

@@ -1,0 +1,91 @@
+"""The folder of a replay: a run folder, and replay.json with what was asked for.
+
+The same request goes on after the last finished iteration; another one is refused. The folder has a
+config.toml like any run's, but `poise train --resume` refuses it: there is nothing to train.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from counterpoise.errors import PoiseError, first_line
+from counterpoise.files import atomic_write, cannot_write, make_folder, remove_path
+from counterpoise.lab.replay.start import ReplayedModel
+from counterpoise.store.folder import CONFIG, REPLAY, SCHEMA, RunFolder
+
+IMPORTED_FOLDER = "imported"  # inside the replay: another trainer's rollouts after their import
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRequest:
+    """The arguments of `poise replay`.
+
+    Example:
+        ReplayRequest(Path("out/theirs"), "Qwen/Qwen3-0.6B", iterations="10:20", compare=True)
+    """
+
+    rollouts: Path
+    model: str
+    iterations: str = ""  # "A:B"; "": all that are stored
+    composer: str = ""  # "": the trainer's own cut where it is stored, else grouped
+    steps: int = 0  # 0: as many as the run had, else 4
+    template: str = ""  # for prompts without tokens; "": their text as it is
+    source: str | None = None  # the trainer, as for `poise import --from`
+    reward: str = ""  # as for `poise import --reward`
+    compare: bool = False  # also take the updates of the alternative plans
+    device: str = "auto"
+    overrides: tuple[str, ...] = field(default=())  # section.option=value
+
+    def to_record(self, digest: str) -> dict[str, Any]:
+        """What must be equal for a replay to go on; where it runs may differ."""
+        record = asdict(self) | {
+            "rollouts": str(self.rollouts.resolve()),
+            "overrides": list(self.overrides),
+            "digest": digest,
+        }
+        del record["device"]
+        return record
+
+
+def open_replay(out: Path, request: ReplayRequest, model: ReplayedModel) -> RunFolder:
+    """Make the folder, or check that the replay in it is of the same request."""
+    record = request.to_record(model.digest)
+    if (out / CONFIG).is_file() and (out / REPLAY).is_file():
+        stored_record = read_replay(out).get("request", {})
+        for name, value in record.items():
+            if stored_record.get(name) != value:
+                raise PoiseError(
+                    f"{out} replays with {name}={stored_record.get(name)!r}, not {value!r}: "
+                    "choose another --out"
+                )
+        return RunFolder(out)
+    if (out / REPLAY).is_file():  # stopped before its first iteration: nothing is lost
+        for name in (REPLAY, IMPORTED_FOLDER):
+            remove_path(out / name)
+    RunFolder.check_free(out)
+    content = {
+        "schema": SCHEMA,
+        "request": record,
+        "checkpoint": str(model.checkpoint.resolve()) if model.checkpoint else None,
+    }
+    try:
+        make_folder(out)
+        with atomic_write(out / REPLAY) as temporary:
+            temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    except OSError as fault:
+        raise cannot_write(out, fault) from fault
+    return RunFolder(out)
+
+
+def read_replay(out: Path) -> dict[str, Any]:
+    """The content of replay.json."""
+    try:
+        content = json.loads((out / REPLAY).read_text(encoding="utf-8"))
+        return dict(content)
+    except (OSError, ValueError, TypeError, RecursionError) as fault:
+        raise PoiseError(
+            f"{out / REPLAY} is damaged ({first_line(fault)}): choose another --out"
+        ) from fault

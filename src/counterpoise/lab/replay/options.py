@@ -1,0 +1,132 @@
+"""The options of the virtual updates: those of the run that stored the rollouts, as far as known.
+
+A run of ours has them all in config.toml, and our TRL recorders keep a few in imported.json. For
+other rollouts the defaults hold. `--lr`, `--optimizer` and `--set` override them. Only options that
+a virtual update reads may be set; any other is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from counterpoise.config import RunConfig
+from counterpoise.config.load import config_from_tables, parse_override, read_tables
+from counterpoise.errors import PoiseError, first_line
+from counterpoise.lab.replay.folder import ReplayRequest
+from counterpoise.lab.replay.source import StoredRollouts
+from counterpoise.lab.replay.start import ReplayedModel
+from counterpoise.store.folder import CONFIG, IMPORTED, is_imported, is_run
+from counterpoise.variants import COMPOSERS
+
+DEFAULT_STEPS = 4  # as `poise plan`
+# What a virtual update reads; an entry without a dot is a whole section.
+SETTABLE = {
+    "update", "credit", "monitor", "sample.temperature", "sample.max_new_tokens",
+    "loop.seed", "loop.threads", "model.dtype", "model.path",
+}  # fmt: skip
+GROUP_COMPOSERS = ("grouped", "coupled", "half_groups")  # they need a group for every step
+Tables = dict[str, dict[str, Any]]
+
+
+def replay_config(
+    request: ReplayRequest, model: ReplayedModel, folder: Path, first: StoredRollouts
+) -> RunConfig:
+    """The options of a replay; `first` is its first iteration, `folder` holds the rollouts."""
+    overrides = list(request.overrides)
+    _check_overrides(overrides)
+    tables = stored_tables(folder)
+    is_own_run = is_run(folder)
+    _set(tables, "model", **asdict(model.config))
+    _set(tables, "loop", checkpoint_every=1, keep_checkpoints=1)
+    _set(tables, "sample", engine="native")
+    if not is_own_run:
+        longest = max(len(r.response_tokens) for group in first.groups for r in group.rollouts)
+        _set(
+            tables,
+            "sample",
+            prompts=max(1, len(first.groups)),
+            group_size=max(2, *(len(group.rollouts) for group in first.groups)),
+        )
+        tables["sample"].setdefault("max_new_tokens", longest)
+    if first.batch is None or not is_own_run:
+        _set(tables, "batch", **_batch_options(request, tables.get("batch", {}), first))
+        _set(tables, "balance", target=0)
+        # A batch is all rows of an iteration; tau is that of the alternative with RB.
+        tables["balance"]["tau"] = 0.0
+    # Without the optimizer's step count, a schedule has no place to go on from.
+    if model.checkpoint is None or any(o.startswith("update.lr") for o in overrides):
+        _set(tables, "update", schedule="constant", warmup_steps=0)
+    watched = max(2, int(tables.get("monitor", {}).get("watch", 2)))
+    _set(tables, "monitor", every=1, watch=watched)
+    _set(tables, "store", rollouts=True, tokens=True, report=True, model=False)
+    _set(tables, "track", to=[])
+    _set(tables, "evaluate", prompts=0)
+    return config_from_tables(tables, overrides, where=str(folder))
+
+
+def stored_tables(folder: Path) -> Tables:
+    """The options that the run stored, by section; empty if it stored none."""
+    if is_run(folder):
+        tables = read_tables(folder / CONFIG)
+        return {name: dict(table) for name, table in tables.items() if isinstance(table, Mapping)}
+    if not is_imported(folder):
+        return {}
+    sections = {field.name: field.type for field in fields(RunConfig)}
+    try:
+        content = json.loads((folder / IMPORTED).read_text(encoding="utf-8"))
+        stored = content.get("options", {})
+        return {name: dict(table) for name, table in stored.items() if name in sections}
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as fault:
+        raise PoiseError(
+            f"{folder / IMPORTED} is damaged ({first_line(fault)}): import the run again"
+        ) from fault
+
+
+def _batch_options(
+    request: ReplayRequest, stored: Mapping[str, Any], first: StoredRollouts
+) -> dict[str, Any]:
+    """The composer and its number of steps, as config.toml can hold them."""
+    if first.batch is not None:
+        rule, num_steps = first.batch.plan.composer, len(first.batch.plan.steps)
+        num_groups = len({row.group for row in first.batch.rows})
+        # A trainer's own cut need not be one of our rules; "shuffled" promises nothing.
+        is_ours = rule in COMPOSERS and (rule not in GROUP_COMPOSERS or num_groups >= num_steps)
+        return {"composer": rule if is_ours else "shuffled", "steps": num_steps}
+    composer = request.composer or str(stored.get("composer", "grouped"))
+    steps = request.steps or int(stored.get("steps", DEFAULT_STEPS))
+    num_rows = sum(len(group.rollouts) for group in first.groups)
+    return {
+        "composer": composer,
+        "steps": fitting_steps(composer, steps, len(first.groups), num_rows),
+    }
+
+
+def fitting_steps(composer: str, steps: int, num_groups: int, num_rows: int) -> int:
+    """The number of steps, or as many as the iteration can fill if that is less.
+
+    Example:
+        >>> fitting_steps("grouped", 4, num_groups=3, num_rows=24)
+        3
+    """
+    if composer == "whole":
+        return 1
+    return min(steps, num_groups if composer in GROUP_COMPOSERS else num_rows)
+
+
+def _check_overrides(overrides: list[str]) -> None:
+    sections = {field.name: field for field in fields(RunConfig)}
+    for override in overrides:
+        section, option_name, _ = parse_override(override, sections)
+        if not {section, f"{section}.{option_name}"} & SETTABLE:
+            raise PoiseError(
+                f"--set {override}: a virtual update does not read {section}.{option_name}; it "
+                f"reads {', '.join(sorted(SETTABLE))}"
+            )
+
+
+def _set(tables: Tables, section: str, **options: Any) -> None:
+    tables.setdefault(section, {}).update(options)

@@ -1,0 +1,217 @@
+"""Read the iterations of any stored run: groups, and the batch that was trained if it is known.
+
+    rollouts/step_00012.jsonl    groups; a line may have its `advantage`
+    plans.jsonl                  the rows of the update, their advantages, and their optimizer steps
+    tokens/step_00012.parquet    token advantages, and old log-probabilities of rows that waited
+
+Only the first is required. Rows that waited in a buffer are read from the iteration that sampled
+them. One iteration is in memory at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from counterpoise.errors import PoiseError, first_line, format_ranges
+from counterpoise.store.folder import RunFolder
+from counterpoise.store.rollout_files import read_groups
+from counterpoise.types import BatchPlan, Floats, Group, Row
+
+REQUIRED_FIELDS = ("group", "prompt_id", "reward", "response_tokens")
+RowName = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredBatch:
+    """The rows of one iteration as they were trained, with the plan that cut them into steps."""
+
+    rows: list[Row]
+    plan: BatchPlan
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredRollouts:
+    """One iteration. `batch` is None where which rollouts shared a step is unknown."""
+
+    number: int
+    groups: list[Group]
+    advantages: dict[RowName, float] | None  # from the rollouts' own lines
+    batch: StoredBatch | None
+    made_no_update: bool = False  # the run has plans, and took no step in this iteration
+
+
+class RolloutFolder:
+    """The stored iterations of a run folder, ours or an imported one."""
+
+    def __init__(self, path: Path) -> None:
+        self.folder = RunFolder(path)
+        self.files = self.folder.step_files("rollouts")
+        if not self.files:
+            raise PoiseError(f"{path} holds no rollouts: rollouts/step_00001.jsonl or others")
+        plans = [plan for plan in self.folder.read("plans") if "steps" in plan]
+        self.plans: dict[int, dict[str, Any]] = {plan["iteration"]: plan for plan in plans}
+        # Iterations of which the run itself says that it took no step, such as those of RB.
+        self.without_update = {
+            record["iteration"]
+            for record in self.folder.read("metrics")
+            if record.get("steps") == 0
+        }
+
+    def choose_iterations(self, selection: str) -> list[int]:
+        """The stored iterations from A to B of "A:B"; either may be left out, and "A" is one."""
+        stored_numbers = sorted(self.files)
+        first, colon, last = (piece.strip() for piece in selection.partition(":"))
+        try:
+            lower = int(first) if first else stored_numbers[0]
+            upper = (int(last) if last else stored_numbers[-1]) if colon else lower
+        except ValueError:
+            raise PoiseError(
+                f"--iterations {selection} is not A:B: write for example 10:20, 10: or 10"
+            ) from None
+        if not selection:
+            upper = stored_numbers[-1]
+        chosen = [number for number in stored_numbers if lower <= number <= upper]
+        if not chosen:
+            raise PoiseError(
+                f"--iterations {selection}: the rollouts are of {format_ranges(stored_numbers)}"
+            )
+        return chosen
+
+    def read(self, number: int, *, own_cut: bool) -> StoredRollouts:
+        """Iteration `number`; its batch only if `own_cut` asks for the trainer's own."""
+        groups = self._read_groups(number)
+        advantages = read_line_advantages(self.files[number])
+        plan = self.plans.get(number) if own_cut else None
+        if plan is None:
+            made_no_update = own_cut and bool(self.plans) and number in self.without_update
+            return StoredRollouts(number, groups, advantages, None, made_no_update)
+        return StoredRollouts(number, groups, advantages, self._read_batch(plan, groups))
+
+    def _read_groups(self, number: int) -> list[Group]:
+        groups = [
+            replace(group, iteration=number)
+            for group in read_groups(self.files[number], REQUIRED_FIELDS)
+        ]
+        for group in groups:
+            if any(not len(rollout.response_tokens) for rollout in group.rollouts):
+                raise PoiseError(
+                    f"{self.files[number]}: a rollout of group {group.key} has no response_tokens: "
+                    "remove its line"
+                )
+        if not groups:
+            raise PoiseError(f"{self.files[number]} holds no rollouts: remove the file")
+        return groups
+
+    def _read_batch(self, plan: Mapping[str, Any], groups: Sequence[Group]) -> StoredBatch:
+        number = plan["iteration"]
+        rollouts = {
+            (group.key, index): rollout
+            for group in groups
+            for index, rollout in enumerate(group.rollouts)
+        }
+        for born in sorted(set(plan["born"]) - {number}):
+            if born in self.files:
+                rollouts |= {
+                    (group.key, index): rollout
+                    for group in self._read_groups(born)
+                    for index, rollout in enumerate(group.rollouts)
+                }
+        trained_tokens = self._read_trained_tokens(number)
+        rows = []
+        for i, group_number in enumerate(plan["group"]):
+            name = (plan["groups"][group_number], plan["index"][i])
+            if name not in rollouts:
+                raise PoiseError(
+                    f"{self.folder.path}: the plan of iteration {number} has rollout {name[1]} of "
+                    f"group {name[0]}, which rollouts/ lacks: choose --composer to plan anew"
+                )
+            rollout = rollouts[name]
+            # A row of which no token was trained is masked: it has neither loss nor weight.
+            is_masked = plan["tokens"][i] == 0
+            if not is_masked and plan["tokens"][i] != len(rollout.response_tokens):
+                raise PoiseError(
+                    f"{self.folder.path}: iteration {number} trained {plan['tokens'][i]} of the "
+                    f"{len(rollout.response_tokens)} tokens of a rollout (tools?), and which ones "
+                    "is not stored: choose other --iterations"
+                )
+            row = Row(
+                group=name[0],
+                advantage=0.0 if is_masked else float(plan["advantage"][i]),
+                num_tokens=len(rollout.response_tokens),
+                index=name[1],
+                born=plan["born"][i],
+                rollout=rollout,
+                masked=is_masked,
+            )
+            rows.append(_with_trained_tokens(row, trained_tokens.get(i), number))
+        steps = tuple(tuple(step) for step in plan["steps"])
+        return StoredBatch(rows, BatchPlan(str(plan.get("rule", "unknown")), steps))
+
+    def _read_trained_tokens(self, number: int) -> dict[int, tuple[Floats, Floats]]:
+        """(token advantages, old log-probabilities) [T] by row of the plan, where stored."""
+        file = self.folder.step_files("tokens").get(number)
+        if file is None:
+            return {}
+        try:
+            table = pq.read_table(file, columns=["row", "position", "advantage", "old_logprob"])
+        except (pa.ArrowException, OSError) as fault:
+            raise PoiseError(
+                f"{file} is damaged ({first_line(fault)}): copy it again, or remove it"
+            ) from fault
+        columns = {name: table[name].to_numpy() for name in table.column_names}
+        order = np.lexsort((columns["position"], columns["row"]))
+        rows, starts = np.unique(columns["row"][order], return_index=True)
+        advantages = np.split(columns["advantage"][order], starts[1:])
+        old_logprobs = np.split(columns["old_logprob"][order], starts[1:])
+        return {
+            int(row): (advantages_T, old_T)
+            for row, advantages_T, old_T in zip(rows, advantages, old_logprobs, strict=True)
+        }
+
+
+def _with_trained_tokens(
+    row: Row, trained_tokens: tuple[Floats, Floats] | None, iteration: int
+) -> Row:
+    """The row with the token weights and old log-probabilities that its update had.
+
+    Old log-probabilities of rows that were sampled in the same iteration are not taken: they are
+    those of the weights that the iteration starts from, which compute them again.
+    """
+    if trained_tokens is None or len(trained_tokens[0]) != row.num_tokens or not row.advantage:
+        return row
+    advantages_T, old_logprobs_T = trained_tokens
+    if (advantages_T != np.float32(row.advantage)).any():
+        # Divided in double precision, the product with the advantage rounds to the same number.
+        weights_T: Any = advantages_T.astype(np.float64) / row.advantage
+        row = replace(row, weights_T=weights_T)
+    if row.born < iteration and np.isfinite(old_logprobs_T).all():
+        row = replace(row, trainer_logprobs_T=old_logprobs_T.astype(np.float32))
+    return row
+
+
+def read_line_advantages(file: Path) -> dict[RowName, float] | None:
+    """`advantage` of every line of rollouts; None unless all lines have one."""
+    advantages: dict[RowName, float] = {}
+    group_sizes: dict[str, int] = {}
+    # `read_groups` has read the same lines, so each of them is a rollout.
+    for line in file.read_text(encoding="utf-8", errors="replace").split("\n"):
+        if not line.strip():
+            continue
+        record = json.loads(line)
+        advantage = record.get("advantage")
+        is_number = isinstance(advantage, int | float) and not isinstance(advantage, bool)
+        if not is_number or not math.isfinite(advantage):
+            return None
+        index = group_sizes.get(str(record["group"]), 0)
+        group_sizes[str(record["group"])] = index + 1
+        advantages[str(record["group"]), index] = float(advantage)
+    return advantages or None

@@ -1,0 +1,322 @@
+"""`poise replay`: virtual updates equal the run's own, for any rollouts and any model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from counterpoise.cli import token_view
+from counterpoise.config.load import load_config
+from counterpoise.errors import PoiseError
+from counterpoise.lab.choose_page import write_report
+from counterpoise.lab.credit_view.result import compare_weightings
+from counterpoise.lab.replay.folder import ReplayRequest
+from counterpoise.lab.replay.run import ReplayObserver, replay
+from counterpoise.loop import train
+from counterpoise.store.folder import RunFolder
+
+SETS = [
+    "loop.iterations=4", "loop.checkpoint_every=1", "loop.keep_checkpoints=9", "model.device='cpu'",
+    "task.levels=[1]", "task.size=40", "task.heldout=8", "sample.prompts=4", "sample.group_size=4",
+    "sample.max_new_tokens=40", "batch.steps=2", "evaluate.prompts=0", "store.model=true",
+    "update.lr=1e-3", "update.schedule='linear'", "credit.weights='cancellation'",
+    "balance.tau=0.25", "balance.target=8",
+]  # fmt: skip
+
+
+class Listen(ReplayObserver):
+    def __init__(self) -> None:
+        self.notices: list[str] = []
+        self.iterations: list[int] = []
+
+    def notify(self, message: str) -> None:
+        self.notices.append(message)
+
+    def on_iteration(self, record: dict[str, Any]) -> None:
+        self.iterations.append(record["iteration"])
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("replayed") / "run"
+    train(load_config("demo", SETS), out)
+    return out
+
+
+def checkpoint_of(run: Path, iteration: int) -> str:
+    return str(run / "checkpoints" / f"iteration_{iteration:05d}")
+
+
+def read_tokens(folder: Path, iteration: int) -> dict[str, np.ndarray]:
+    table = pq.read_table(folder / f"tokens/step_{iteration:05d}.parquet")
+    return {name: table[name].to_numpy() for name in table.column_names}
+
+
+def untimed(record: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in record.items() if not k.endswith(("_seconds", "_per_second"))}
+
+
+def imported_copy(run: Path, out: Path, *, prompts_as_text: bool = False) -> Path:
+    """The rollouts of a run as another trainer's import has them: no options, no plans."""
+    (out / "rollouts").mkdir(parents=True)
+    for file in (run / "rollouts").iterdir():
+        lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        for line in lines:
+            del line["sampled_logprobs"]
+            if prompts_as_text:
+                del line["prompt_tokens"]
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (out / "rollouts" / file.name).write_text(text, encoding="utf-8")
+    (out / "imported.json").write_text('{"schema": 1, "source": "test", "notes": []}')
+    return out
+
+
+def test_a_run_replayed_from_its_checkpoint_repeats_its_own_numbers(
+    run: Path, tmp_path: Path
+) -> None:
+    planned = [plan["iteration"] for plan in RunFolder(run).read("plans")]
+    iteration = next(number for number in reversed(planned) if number > 1)
+    request = ReplayRequest(run, checkpoint_of(run, iteration - 1), iterations=str(iteration))
+    out = tmp_path / "replay"
+    listen = Listen()
+    replay(replace(request, device="cpu"), out, listen)
+    assert any("the optimizer state of that checkpoint" in notice for notice in listen.notices)
+    own, replayed = read_tokens(run, iteration), read_tokens(out, iteration)
+    assert own.keys() == replayed.keys()
+    assert np.abs(own["displacement"]).max() > 1e-3
+    assert len(set(own["advantage"])) > 8  # token weights, not one number for each rollout
+    for name in own:
+        np.testing.assert_array_equal(own[name], replayed[name], err_msg=name)
+    (line,) = RunFolder(out).read("metrics")
+    expected = next(r for r in RunFolder(run).read("metrics") if r["iteration"] == iteration)
+    skipped = {"dropped_no_spread", "dropped_surplus", "dropped_aged", "buffer_positive",
+               "buffer_negative", "sampling_rounds", "sampler_mismatch", "sampler_mismatch_max",
+               "sampler_ratio_std"}  # fmt: skip
+    for name, value in untimed(expected).items():
+        if name not in skipped:
+            assert line[name] == value, name
+    plan = next(p for p in RunFolder(run).read("plans") if p["iteration"] == iteration)
+    assert RunFolder(out).read("plans") == [plan]
+
+
+def test_every_iteration_starts_from_the_same_weights(run: Path, tmp_path: Path) -> None:
+    """Two copies of one iteration get equal displacements: the first update left no trace."""
+    rollouts = imported_copy(run, tmp_path / "theirs")
+    first = rollouts / "rollouts/step_00002.jsonl"
+    for number in (1, 3, 4):
+        (rollouts / f"rollouts/step_{number:05d}.jsonl").unlink()
+    (rollouts / "rollouts/step_00003.jsonl").write_text(first.read_text())
+    out = tmp_path / "replay"
+    overrides = ("update.lr=1e-3", "loop.seed=3")
+    replay(ReplayRequest(rollouts, "embedded", composer="whole", overrides=overrides), out)
+    second, third = read_tokens(out, 2), read_tokens(out, 3)
+    assert np.abs(second["displacement"]).mean() > 1e-3
+    np.testing.assert_array_equal(second["displacement"], third["displacement"])
+
+
+def test_rollouts_of_another_trainer(run: Path, tmp_path: Path) -> None:
+    """Without options, plans or log-probabilities: GRPO's advantages, whole groups, and pages."""
+    rollouts = imported_copy(run, tmp_path / "theirs")
+    out = tmp_path / "replay"
+    request = ReplayRequest(rollouts, "embedded", iterations="2:", compare=True,
+                            overrides=("update.optimizer=sgd", "update.lr=0.1"))  # fmt: skip
+    folder = replay(request, out)
+    assert [line["iteration"] for line in folder.read("metrics")] == [2, 3, 4]
+    for line in folder.read("plans"):
+        assert line["describe"]["split_groups"] == 0
+        assert len(line["steps"]) == 4
+        sums = np.bincount(line["group"], weights=line["advantage"])
+        np.testing.assert_allclose(sums, 0, atol=1e-5)
+    for line in folder.read("alternatives"):
+        own, grouped = line["own"], line["grouped"]
+        assert own["split_groups"] == grouped["split_groups"] == 0
+        # The same composer and seed: the same plan, so the very same displacement.
+        assert (grouped["same_direction"], grouped["correlation"]) == (1.0, pytest.approx(1.0))
+        assert grouped["flipped"] == own["flipped"]
+        if "balanced" in line:
+            assert min(line["balanced"]["positive_share"],
+                       1 - line["balanced"]["positive_share"]) >= 0.25  # fmt: skip
+    assert any("balanced" in line for line in folder.read("alternatives"))
+    # Rows without signal are not trained, but have their log-probabilities and entropies.
+    plan = next(p for p in folder.read("plans") if p["describe"]["rows_without_signal"])
+    tokens = read_tokens(out, plan["iteration"])
+    assert set(tokens["row"]) == set(range(len(plan["group"])))
+    assert (tokens["entropy"] > 0).mean() > 0.9
+    assert (tokens["logprob"] <= 0).all()
+    no_signal = np.array(plan["advantage"])[tokens["row"]] == 0
+    assert np.isnan(tokens["displacement"][no_signal]).all()
+    assert not np.isnan(tokens["displacement"][~no_signal]).any()
+    page = write_report(out).read_text(encoding="utf-8")
+    for name in ("mosaic", "tokens", "monitor", "plans", "rollouts"):
+        assert f'id="{name}"' in page, name
+    pushes = pq.read_table(out / "pushes/step_00004.parquet")
+    view = token_view.read_token_view(out, row=pushes["row"][0].as_py(), token=0)
+    assert view.quantity.name == "displacement"
+    assert view.pushes is not None
+    comparison = compare_weightings("high_entropy", out, (), None, None, lambda activity: None)
+    assert comparison.read_by.startswith("the replayed model")
+
+
+def test_shuffled_rows_move_otherwise_than_whole_groups(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "replay"
+    request = ReplayRequest(run, "embedded", iterations="2", composer="shuffled", steps=4,
+                            compare=True, overrides=("update.lr=1e-4",))  # fmt: skip
+    (line,) = replay(request, out).read("alternatives")
+    assert line["own"]["split_groups"] > 0 == line["grouped"]["split_groups"]
+    assert line["own"]["cross_advantage_ratio"] > line["grouped"]["cross_advantage_ratio"]
+    assert 0.2 < line["grouped"]["correlation"] < 0.9999
+
+
+def test_prompts_without_tokens_are_encoded(run: Path, tmp_path: Path) -> None:
+    """With the run's own template the tokens, and so the numbers, are those of the run."""
+    rollouts = imported_copy(run, tmp_path / "texts", prompts_as_text=True)
+    template = load_config(run / "config.toml").model.template
+    out = tmp_path / "replay"
+    replay(ReplayRequest(rollouts, "embedded", iterations="1", template=template), out)
+    prompts = [line["prompt_tokens"] for line in RunFolder(out).read_rollouts(1)]
+    assert prompts == [line["prompt_tokens"] for line in RunFolder(run).read_rollouts(1)]
+
+
+def test_stored_advantages_of_the_lines_are_taken(run: Path, tmp_path: Path) -> None:
+    rollouts = imported_copy(run, tmp_path / "theirs")
+    file = rollouts / "rollouts/step_00001.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    advantages = [0.5 - i % 3 for i in range(len(lines))]
+    text = "".join(
+        json.dumps(line | {"advantage": advantage}) + "\n"
+        for line, advantage in zip(lines, advantages, strict=True)
+    )
+    file.write_text(text)
+    out = tmp_path / "replay"
+    replay(ReplayRequest(rollouts, "embedded", iterations="1"), out)
+    (plan,) = RunFolder(out).read("plans")
+    assert plan["advantage"] == advantages
+
+
+def test_a_stopped_replay_goes_on(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rollouts = imported_copy(run, tmp_path / "theirs")
+    request = ReplayRequest(rollouts, "embedded")
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    replay(request, whole)
+    from counterpoise.lab.replay import run as module
+
+    real = module.write_iteration
+
+    def stop_at_three(folder: Any, result: Any, record: Any, store: Any) -> None:
+        real(folder, result, record, store)
+        if record["iteration"] == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "write_iteration", stop_at_three)
+    with pytest.raises(KeyboardInterrupt):
+        replay(request, stopped)
+    monkeypatch.undo()
+    shutil.copy(whole / "tokens/step_00004.parquet", stopped / "tokens/step_00003.parquet")
+    listen = Listen()
+    replay(request, stopped, listen)
+    assert listen.iterations == [3, 4]
+    assert "going on after iteration 2" in listen.notices
+    for number in (1, 2, 3, 4):
+        for name, values in read_tokens(whole, number).items():
+            np.testing.assert_array_equal(values, read_tokens(stopped, number)[name])
+    logs = [RunFolder(folder).read("alternatives") for folder in (whole, stopped)]
+    assert logs[0] == logs[1]
+    with pytest.raises(PoiseError, match=r"replays with composer='', not 'shuffled'"):
+        replay(replace(request, composer="shuffled"), stopped)
+    with pytest.raises(PoiseError, match="written by poise replay and has nothing to train"):
+        train(load_config(stopped / "config.toml"), stopped, resume=True)
+
+
+def test_bad_requests_are_one_line_and_leave_the_folder_usable(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "replay"
+    with pytest.raises(PoiseError, match="the rollouts are of 1-4"):
+        replay(ReplayRequest(run, "embedded", iterations="7:9"), out)
+    with pytest.raises(PoiseError, match="write for example 10:20"):
+        replay(ReplayRequest(run, "embedded", iterations="x"), out)
+    with pytest.raises(PoiseError, match=r"does not read task\.size"):
+        replay(ReplayRequest(run, "embedded", overrides=("task.size=3",)), out)
+    with pytest.raises(PoiseError, match="does not exist"):
+        replay(ReplayRequest(tmp_path / "nowhere", "embedded"), tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+    replay(ReplayRequest(run, "embedded", iterations="1"), out)
+    assert len(RunFolder(out).read("metrics")) == 1
+
+
+def test_an_adapter_and_the_general_path(run: Path, tmp_path: Path) -> None:
+    """A LoRA adapter's folder repeats what its own run did; the general path agrees."""
+    lora = tmp_path / "lora"
+    changes = ["loop.iterations=2", "model.lora_rank=2", "balance.tau=0",
+               "credit.weights='uniform'", "update.schedule='constant'"]  # fmt: skip
+    train(load_config("demo", [*SETS, *changes]), lora)
+    own = read_tokens(lora, 2)["displacement"]
+    repeated = tmp_path / "repeated"
+    replay(ReplayRequest(lora, checkpoint_of(lora, 1), iterations="2"), repeated)
+    replayed = read_tokens(repeated, 2)["displacement"]
+    np.testing.assert_array_equal(replayed[~np.isnan(replayed)], own)
+    assert np.abs(own).max() > 1e-4
+    adapter = tmp_path / "adapter"
+    replay(ReplayRequest(run, str(lora / "model"), iterations="2", composer="whole"), adapter)
+    assert np.nanmax(np.abs(read_tokens(adapter, 2)["displacement"])) > 0
+    displacements = []
+    for path in ("fast", "general"):
+        out = tmp_path / path
+        request = ReplayRequest(run, "embedded", iterations="2", composer="grouped",
+                                overrides=(f"model.path={path}", "update.optimizer=sgd",
+                                           "update.lr=0.5"))  # fmt: skip
+        replay(request, out)
+        displacements.append(read_tokens(out, 2)["displacement"])
+    assert np.nanmax(np.abs(displacements[0])) > 1e-2
+    np.testing.assert_allclose(*displacements, rtol=1e-4, atol=2e-5)
+
+
+def test_logs_of_trl_are_imported_first(run: Path, tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    lines = RunFolder(run).read_rollouts(1)
+    table = {
+        "step": [1] * len(lines),
+        "prompt": [line["prompt"] for line in lines],
+        "completion": [line["response"] for line in lines],
+        "correct": [line["reward"] for line in lines],
+        "advantage": [0.0] * len(lines),
+    }
+    (tmp_path / "trl/completions").mkdir(parents=True)
+    pq.write_table(pa.table(table), tmp_path / "trl/completions/completions_00001.parquet")
+    out = tmp_path / "replay"
+    listen = Listen()
+    folder = replay(ReplayRequest(tmp_path / "trl", "embedded", reward="correct"), out, listen)
+    assert any(notice.startswith("TRL: 1 step, 16 rollouts") for notice in listen.notices)
+    stored = folder.read_rollouts(1)
+    assert [line["reward"] for line in stored] == [line["reward"] for line in lines]
+    assert all(line["prompt_tokens"] for line in stored)
+    assert folder.read("metrics")[0]["steps"] >= 1
+
+
+def test_the_command(run: Path, tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from counterpoise.cli import app
+
+    out = tmp_path / "replay"
+    words = ["replay", str(run), "--model", "embedded", "--iterations", "2:", "--out", str(out),
+             "--composer", "shuffled", "--steps", "2", "--lr", "1e-5", "--optimizer", "sgd",
+             "--micro-tokens", "512", "--device", "cpu"]  # fmt: skip
+    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert result.exit_code == 0
+    assert "every iteration starts from the same weights, embedded, with a new optimizer" in (
+        result.output
+    )
+    assert "3/3  iteration 4" in result.output
+    assert "groups cut" in result.output
+    config = RunFolder(out).read_config()
+    assert (config.update.lr, config.update.optimizer) == (1e-5, "sgd")
+    assert (config.update.micro_tokens, config.batch.composer) == (512, "shuffled")
