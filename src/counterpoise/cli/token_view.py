@@ -74,9 +74,14 @@ def read_token_view(
     """Read the first row of the last stored iteration, unless `step` or `row` say otherwise."""
     planned = has_plans(path)
     run = read_imported(path)[0] if planned else RunData.read(path)
-    # An imported run was recorded by an adapter, whose option has another name than ours.
+    # A run with imported.json was recorded by an adapter, whose option has another name than ours,
+    # or comes from files of another trainer.
     iteration = _choose_iteration(
-        run, step, "monitor_every=1" if planned else "--set store.tokens=true"
+        run,
+        step,
+        "train with monitor_every=1, or import files that have the trainer's log-probabilities"
+        if planned
+        else "train with --set store.tokens=true",
     )
     plan = next(plan for plan in run.plans if plan["iteration"] == iteration)
     trace = read_trace(path, iteration)
@@ -105,7 +110,7 @@ def _choose_iteration(run: RunData, step: int | None, remedy: str) -> int:
     if not stored_with_plan and stored_iterations(run.path):
         raise PoiseError(f"{run.path} did not store its plans: train with store.report=true")
     if not stored_with_plan:
-        raise PoiseError(f"{run.path} stored no tokens: train with {remedy}")
+        raise PoiseError(f"{run.path} stored no tokens: {remedy}")
     if step is None:
         return stored_with_plan[-1]
     if step not in stored_with_plan:
@@ -129,10 +134,12 @@ def _choose_row(trace: IterationTrace, row: int | None) -> int:
 
 def _choose_quantity(trace: IterationTrace, by: str | None) -> TokenQuantity:
     # The monitor may have been off in this iteration: then only what the update itself computes
-    # is stored, and entropy takes the place of the displacement.
+    # is stored, and entropy takes the place of the displacement. Other trainers' files may lack
+    # the entropy, too.
     choices = {quantity.name: quantity for quantity in available_quantities(trace.columns)}
     if by is None:
-        return choices.get("displacement") or choices["entropy"]
+        has_entropy = np.isfinite(trace.columns["entropy"]).any()
+        return choices.get("displacement") or choices["entropy" if has_entropy else "advantage"]
     if by in choices:
         return choices[by]
     if by in {quantity.name for quantity in QUANTITIES}:
