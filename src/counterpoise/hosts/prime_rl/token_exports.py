@@ -131,7 +131,8 @@ def _parse_rollout(
     spans = split_by_mask(tokens, record["loss_mask"]) if len(lengths) == 1 else None
     if spans is None:
         raise PoiseError(
-            f"{where}: {', '.join(names)} differ in length, or no token was trained: remove the line"
+            f"{where}: {', '.join(names)} differ in length, or no token was trained: remove "
+            "the line"
         )
     if not is_token_list(tokens):
         raise PoiseError(

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from counterpoise.errors import PoiseError
+from counterpoise.errors import PoiseError, format_count
 from counterpoise.hosts.importing.formats import (
     ImportedRollout,
     answer_text,
@@ -61,15 +61,19 @@ class TraceCounts:
             self.torn_files.append(file.name)
 
     def notes(self) -> list[str]:
-        meanings = {
-            "evaluation episodes": self.evaluation,
-            "episodes that failed without a trace": self.failed,
-            "traces of agents that are not trained": self.not_trainable,
-            "traces without a reward": self.without_reward,
-            "branches without sampled tokens": self.without_tokens,
-            "traces of steps that a resumed run trained again": self.replaced,
-        }
-        notes = [f"left out: {number:,} {kind}" for kind, number in meanings.items() if number]
+        meanings = (
+            (self.evaluation, "episode", "of evaluations"),
+            (self.failed, "episode", "that failed without a trace"),
+            (self.not_trainable, "trace", "of agents that are not trained"),
+            (self.without_reward, "trace", "without a reward"),
+            (self.without_tokens, "path", "without sampled tokens"),
+            (self.replaced, "trace", "of steps that a resumed run trained again"),
+        )
+        notes = [
+            f"left out: {format_count(number, noun)} {reason}"
+            for number, noun, reason in meanings
+            if number
+        ]
         if self.torn_files:
             notes.append(f"left out: the unfinished last line of {', '.join(self.torn_files)}")
         return notes

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import pickle
 import pickletools
+import re
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from counterpoise.errors import PoiseError, first_line
 HEAD_BYTES = 4096  # of the pickle, read to recognise it
 TAIL_BYTES = 512
 NEWEST_FORMAT = 2
+REFUSED_CLASS = re.compile(r"GLOBAL (\S+) was not an allowed global")  # torch's message
 KNOWN_VERSIONS = "slime at 624b824a (format_version 2) and miles at 31f1ca96 are known"
 
 
@@ -97,11 +99,8 @@ def load_dump(file: Path) -> dict[str, Any]:
         with torch.serialization.safe_globals(allowed):
             content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError as fault:
-        reason = first_line(fault).partition(". ")[0]
-        refused = next((word for word in str(fault).split() if "." in word.strip(".`'")), "")
-        cause = (
-            f"holds {refused.strip('.`')}" if "GLOBAL" in str(fault) else f"is damaged ({reason})"
-        )
+        refused = REFUSED_CLASS.search(str(fault))
+        cause = f"holds {refused[1]}" if refused else f"holds an unknown kind ({first_line(fault)})"
         raise PoiseError(
             f"{file} {cause}, which is not read because it could run code: in the trainer's own "
             "environment load it with torch.load(FILE, weights_only=False), delete the fields of "
