@@ -253,7 +253,11 @@ IMPORTERS = Registry(
     {
         "trl": "counterpoise.hosts.trl.importer:SOURCE",
         "verl": "counterpoise.hosts.verl.importer:SOURCE",
-        "prime-rl": "counterpoise.hosts.prime_rl:SOURCE",
+        "prime-rl": "counterpoise.hosts.prime_rl.importer:SOURCE",
+        "slime": "counterpoise.hosts.slime.importer:SLIME",
+        "miles": "counterpoise.hosts.slime.importer:MILES",
+        "wandb": "counterpoise.hosts.wandb_tables:SOURCE",
+        "poise": "counterpoise.hosts.own_rollouts:SOURCE",
     },
 )
 

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from counterpoise.terminal import echo
+from counterpoise.terminal import echo, one_line
+from counterpoise.variants import IMPORTERS
 
 
 def import_rollouts(
@@ -15,7 +16,9 @@ def import_rollouts(
     out: Annotated[Path, typer.Option("--out", "-o", help="A new folder for the rollouts.")],
     source: Annotated[
         str | None,
-        typer.Option("--from", help="trl, verl or prime-rl. Default: recognized from the files."),
+        typer.Option(
+            "--from", help=f"{', '.join(IMPORTERS)}. Default: recognized from what is in the files."
+        ),
     ] = None,
     tokenizer: Annotated[
         str,
@@ -25,19 +28,37 @@ def import_rollouts(
         str,
         typer.Option(
             "--reward",
-            help="TRL only: the reward columns and their weights, such as correct,form=0.2.",
+            help="TRL: the reward columns and their weights, such as correct,form=0.2. slime and "
+            "miles: the reward among several.",
         ),
     ] = "",
 ) -> None:
-    """Convert rollouts logged by TRL, verl or prime-rl, for `poise plan` and `poise report`.
+    """Convert rollouts that another trainer has logged, to report, look at, plan and study them.
 
-    TRL and verl log only texts, so --tokenizer is needed to count tokens. prime-rl logs only
-    tokens; there --tokenizer adds the texts.
+    - `trl`: `completions/completions_STEP.parquet` (log_completions)
+    - `verl`: `STEP.jsonl` (trainer.rollout_data_dir)
+    - `prime-rl`: `monitors/file/traces/`, `rollouts/step_N/`, or `token_exports/`
+    - `slime`, `miles`: `train_data/*.pt` and `rollout_data/*.pt` (--dump-details)
+    - `wandb`: `*.table.json`, such as TRL's completions
+    - `poise`: a run folder of ours, or JSON lines with prompt_id, reward and response_tokens
+
+    Where the files say which rollouts shared an optimizer step, the plans are those of the trainer.
+    TRL, verl and W&B have texts only, so --tokenizer is needed to count tokens; elsewhere it adds
+    texts that are missing.
 
     - `poise import trl_output --out out/theirs --tokenizer Qwen/Qwen3-0.6B`
-    - `poise plan out/theirs/rollouts/step_00010.jsonl --composer shuffled`
+    - `poise import slime_dump --out out/theirs`
     - `poise report out/theirs`
     """
-    from counterpoise.hosts.importing.write_folder import import_run
+    from rich.text import Text
 
-    echo(import_run(path, out, source, tokenizer, reward).terminal_text(out))
+    from counterpoise.hosts.importing.write_folder import import_run
+    from counterpoise.terminal import TerminalConsole
+
+    with TerminalConsole(stderr=True).status("looking at the files") as status:
+
+        def show_progress(activity: str) -> None:
+            status.update(Text(one_line(activity)))
+
+        summary = import_run(path, out, source, tokenizer, reward, show_progress)
+    echo(summary.terminal_text(out))

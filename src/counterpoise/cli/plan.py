@@ -71,6 +71,8 @@ def suggest_import(path: Path, fault: PoiseError) -> None:
         source, _ = recognise_source(path)
     except PoiseError:
         return
+    if not source.is_foreign:
+        return
     command = ["poise", "import", str(path), "--out", "out/imported"]
     if not source.has_tokens:
         command += ["--tokenizer", "MODEL"]

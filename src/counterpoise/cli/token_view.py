@@ -74,8 +74,13 @@ def read_token_view(
     """Read one row of an iteration; by default the first row of the last stored iteration."""
     recorded_by_adapter = has_plans(path)
     run = read_imported(path)[0] if recorded_by_adapter else RunData.read(path)
-    # The TRL adapter's option for storing tokens has another name than that of `poise train`.
-    remedy = "monitor_every=1" if recorded_by_adapter else "--set store.tokens=true"
+    # A run with imported.json was recorded by an adapter, whose option has another name than that of
+    # `poise train`, or comes from files of another trainer.
+    remedy = (
+        "train with monitor_every=1, or import files that have the trainer's log-probabilities"
+        if recorded_by_adapter
+        else "train with --set store.tokens=true"
+    )
     iteration = _choose_iteration(run, iteration, remedy)
     plan = next(plan for plan in run.plans if plan["iteration"] == iteration)
     trace = read_trace(path, iteration)
@@ -104,7 +109,7 @@ def _choose_iteration(run: RunData, iteration: int | None, remedy: str) -> int:
     if not stored_with_plan and stored_iterations(run.path):
         raise PoiseError(f"{run.path} did not store its plans: train with store.report=true")
     if not stored_with_plan:
-        raise PoiseError(f"{run.path} stored no tokens: train with {remedy}")
+        raise PoiseError(f"{run.path} stored no tokens: {remedy}")
     if iteration is None:
         return stored_with_plan[-1]
     if iteration not in stored_with_plan:
@@ -133,10 +138,12 @@ def _choose_row(trace: IterationTrace, row: int | None) -> int:
 
 def _choose_quantity(trace: IterationTrace, quantity_name: str | None) -> TokenQuantity:
     # The monitor may have been off in this iteration: then only what the update itself computes
-    # is stored, and entropy takes the place of the displacement.
+    # is stored, and entropy takes the place of the displacement. Other trainers' files may lack
+    # the entropy, too.
     choices = {quantity.name: quantity for quantity in available_quantities(trace.columns)}
     if quantity_name is None:
-        return choices.get("displacement") or choices["entropy"]
+        has_entropy = np.isfinite(trace.columns["entropy"]).any()
+        return choices.get("displacement") or choices["entropy" if has_entropy else "advantage"]
     if quantity_name in choices:
         return choices[quantity_name]
     if quantity_name in {quantity.name for quantity in QUANTITIES}:

@@ -1,16 +1,30 @@
-"""Files that TRL 1.16 and verl 0.9 wrote themselves; each is skipped where it is not installed."""
+"""Files that TRL 1.16, W&B 0.31, verl 0.9, slime at 624b824a and miles at 31f1ca96 wrote; each is
+skipped where it is not installed. slime and miles need only be on PYTHONPATH."""
 
 from __future__ import annotations
 
+import logging
+import random
+from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hosts.importing.foreign import read_lines
+import torch
+from hosts.importing.foreign import read_lines, trl_file
+from hosts.importing.foreign_dumps import (
+    MICRO_BATCHES,
+    PARTITIONS,
+    sample_record,
+    shard_columns,
+    write_slime_dump,
+)
 
 from counterpoise.batch.plan_file import plan_file
 from counterpoise.hosts.importing.write_folder import import_run
 from counterpoise.lab.choose_page import write_report
 from counterpoise.model.load import EMBEDDED_FOLDER
+from counterpoise.store.folder import RunFolder
 
 
 @pytest.mark.slow
@@ -87,3 +101,131 @@ def test_verl_writer(tmp_path: Path) -> None:
     assert [line["group"] for line in lines] == ["5:a", "5:a", "5:b", "5:b"]
     assert [line["reward"] for line in lines] == scores
     assert import_run(tmp_path / "v0", tmp_path / "out0", tokenizer="embedded").groups == 1
+
+
+def test_wandb_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What TRL does after it wrote a parquet file: it logs the same data frame as a table."""
+    wandb = pytest.importorskip("wandb", reason="W&B is not installed: pip install wandb")
+    pandas = pytest.importorskip("pandas")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    nan = float("nan")
+    rewards = {"correct": [1.0, 0.0, 0.0, 1.0], "form": [nan] * 4}
+    prompts = [[{"role": "user", "content": text}] for text in ("How many?", "How far?")]
+    parquet = trl_file(tmp_path / "run", 1, [prompts[0]] * 2 + [prompts[1]] * 2, rewards=rewards)
+    with wandb.init(dir=str(tmp_path), project="test") as run:
+        run.log({"completions": wandb.Table(dataframe=pandas.read_parquet(parquet))})
+    folders = [tmp_path / "run", tmp_path / "wandb"]
+    for folder, out in zip(folders, ("a", "b"), strict=True):
+        import_run(folder, tmp_path / out, tokenizer="embedded", reward="correct")
+    parquet_lines, table_lines = (
+        read_lines(tmp_path / out / "rollouts" / "step_00001.jsonl") for out in "ab"
+    )
+    names = ("prompt", "response", "reward", "group", "response_tokens")
+    for ours, theirs in zip(parquet_lines, table_lines, strict=True):
+        assert {name: ours[name] for name in names} == {name: theirs[name] for name in names}
+
+
+def check_steps(out: Path, partitions: list, micro_batches: list, per_step: list[int]) -> None:
+    """The plan has the steps, the ranks and the micro-batches of the trainer's own scheduler."""
+    (plan,) = RunFolder(out).read("plans")
+    steps: list[list[int]] = [[] for _ in per_step]
+    for rank, (partition, batches) in enumerate(zip(partitions, micro_batches, strict=True)):
+        remaining = iter(batches)
+        for step, number in enumerate(per_step):
+            for micro_batch in range(number):
+                for index in next(remaining):
+                    position = partition[index]
+                    steps[step].append(position)
+                    assert plan["rank"][position] == rank
+                    assert plan["micro_batch"][position] == micro_batch
+    assert [sorted(step) for step in plan["steps"]] == [sorted(step) for step in steps]
+
+
+def scheduler_arguments(**changes: Any) -> Namespace:
+    arguments = {
+        "use_dynamic_batch_size": True, "max_tokens_per_gpu": 6, "micro_batch_size": None,
+        "balance_data": False, "balance_by_flops": False, "global_batch_size": 4,
+    }  # fmt: skip
+    return Namespace(**arguments | changes)
+
+
+PARALLEL = {"dp_size": 2, "cp_size": 1, "vpp_size": 1, "microbatch_group_size_per_vp_stage": 1}
+
+
+def test_slime_writer_and_scheduler(tmp_path: Path) -> None:
+    writer = pytest.importorskip("slime.observability.train_data_utils", reason="no slime")
+    from slime.utils.dp_schedule import build_dp_schedule
+
+    shards = [
+        {"rank": rank, "data_parallel_rank": rank, "rollout_data": shard_columns(rank)}
+        for rank in range(2)
+    ]
+    real = writer._build_dump_payload(shards, rollout_id=0, writer_rank=0)
+    by_hand = torch.load(write_slime_dump(tmp_path / "hand"), weights_only=True)
+    assert str(real) == str(by_hand)
+    lengths = [len(sample_record(position)["tokens"]) for position in range(8)]
+    partitions, micro_batches, per_step, sizes = build_dp_schedule(
+        scheduler_arguments(), PARALLEL, lengths, global_batch_size=4, rollout_indices=[*range(8)]
+    )
+    columns = {  # of the whole batch, by position
+        name: {
+            position: value
+            for rank in range(2)
+            for position, value in zip(PARTITIONS[rank], shard_columns(rank)[name], strict=True)
+        }
+        for name in shard_columns(0)
+        if len(shard_columns(0)[name]) == len(PARTITIONS[0]) and name != "micro_batch_indices"
+    }
+    for rank, shard in enumerate(shards):
+        shard["rollout_data"] = {
+            **shard_columns(rank),
+            **{n: [values[p] for p in partitions[rank]] for n, values in columns.items()},
+            "partition": partitions[rank],
+            "micro_batch_indices": micro_batches[rank],
+            "num_microbatches": per_step,
+            "global_batch_sizes": sizes,
+        }
+    file = tmp_path / "run" / "train_data" / "0.pt"
+    file.parent.mkdir(parents=True)
+    torch.save(writer._build_dump_payload(shards, rollout_id=0, writer_rank=0), file)
+    import_run(tmp_path / "run", tmp_path / "out")
+    assert micro_batches != MICRO_BATCHES
+    check_steps(tmp_path / "out", partitions, micro_batches, per_step)
+
+
+def test_miles_writers_and_scheduler(tmp_path: Path) -> None:
+    """Sampling dump, conversion, schedule and a training dump for each rank, all by miles."""
+    conversion = pytest.importorskip("miles.ray.rollout.train_data_conversion", reason="no miles")
+    from miles.ray.rollout.debug_data import save_debug_rollout_data
+    from miles.utils.train_dump_utils import save_debug_train_data_for_rank
+    from miles.utils.types import Sample
+
+    logging.disable()
+    arguments = scheduler_arguments(
+        save_debug_rollout_data=str(tmp_path / "run" / "rollout_data" / "{rollout_id}.pt"),
+        save_debug_train_data=str(tmp_path / "run" / "train_data" / "{rollout_id}_{rank}.pt"),
+        save_debug_trajectory_data=None, use_dynamic_global_batch_size=False,
+        advantage_estimator="grpo", rewards_normalization=True, grpo_std_normalization=True,
+        rollout_batch_size=4, n_samples_per_prompt=2, reward_key=None, qkv_format="thd",
+    )  # fmt: skip
+    records = [sample_record(position) for position in range(8)]
+    random.Random(0).shuffle(records)
+    samples = [Sample.from_dict(record) for record in records]
+    save_debug_rollout_data(arguments, samples, rollout_id=0, evaluation=False)
+    data = conversion.convert_samples_to_train_data(arguments, samples, {}, None, None)
+    shards = conversion.split_train_data_by_dp_scheduled_raw(
+        arguments, data, train_parallel_config=PARALLEL
+    )
+    partitions = [list(shard["partition"]) for shard in shards]
+    for rank, shard in enumerate(shards):
+        ready = conversion.process_rollout_data_shard(arguments, dict(shard))
+        for copy in range(2):
+            save_debug_train_data_for_rank(
+                arguments, rollout_id=0, rollout_data=ready, rank=2 * rank + copy
+            )
+    result = import_run(tmp_path / "run", tmp_path / "out")
+    assert (result.source, result.rollouts, result.groups) == ("miles", 8, 4)
+    micro_batches = [shard["micro_batch_indices"] for shard in shards]
+    check_steps(tmp_path / "out", partitions, micro_batches, shards[0]["num_microbatches"])
+    lines = read_lines(tmp_path / "out" / "rollouts" / "step_00000.jsonl")
+    assert [line["reward"] for line in lines] == [record["reward"] for record in records]

@@ -55,10 +55,13 @@ def test_import_plan_report(
     assert planned["steps"] == [[0, 1, 2, 3]]
     assert planned["describe"]["max_abs_group_advantage_sum"] < 1e-6
     page = Page(write_report(out))
-    assert page.sections == ["learning", "rollouts"]
+    # prime-rl's files say which sequences shared a step.
+    planned = title == "prime-rl"
+    plan_sections = ["mosaic", "plans"] if planned else []
+    assert page.sections == ["learning", *plan_sections, "rollouts"]
     text = " ".join(page.text.split())
-    assert f"Rollouts written by {title}" in text
-    assert re.search("rollouts ?4 ?groups", text)
+    assert (f"A run of {title}" if planned else f"Rollouts written by {title}") in text
+    assert re.search("rollouts ?4 ?(optimizer steps|groups)", text)
     assert ("reference 3" in text) == (title == "verl")
     assert not list(tmp_path.rglob("*.part"))
 
@@ -66,7 +69,7 @@ def test_import_plan_report(
 def test_without_texts_the_report_shows_none(tmp_path: Path) -> None:
     prime_file(tmp_path / "run")
     import_run(tmp_path / "run", tmp_path / "out")
-    assert Page(write_report(tmp_path / "out")).sections == ["learning"]
+    assert Page(write_report(tmp_path / "out")).sections == ["learning", "mosaic", "plans"]
 
 
 def empty(folder: Path) -> Path:

@@ -11,10 +11,10 @@ from hosts.importing.foreign import advantages, read_lines, trl_file
 from transformers import AutoTokenizer
 
 from counterpoise.errors import PoiseError
+from counterpoise.hosts.importing.formats import render_text
 from counterpoise.hosts.importing.write_folder import import_run
 from counterpoise.hosts.trl.import_groups import group_rows
 from counterpoise.hosts.trl.import_rewards import infer_reward_columns, parse_reward_columns
-from counterpoise.hosts.trl.importer import render_text
 from counterpoise.model.load import EMBEDDED_FOLDER
 
 

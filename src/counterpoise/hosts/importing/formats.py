@@ -1,15 +1,18 @@
 """The interface between importers and `poise import`: sources, their steps and rollouts.
 
-A source is a trainer whose rollouts we can read; it is recognised by the names of its files.
+A source is a trainer whose rollouts we can read; it is recognised by its files and what is in them.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
+
+import pyarrow as pa
 
 from counterpoise.batch.plan_file import LARGEST_REWARD
 from counterpoise.errors import PoiseError
@@ -34,7 +37,26 @@ class ImportedRollout:
     prompt_tokens: list[int] | None = None  # [S]
     response_tokens: list[int] | None = None  # [T], the trained ones
     sampled_logprobs: list[float] | None = None  # [T]
-    several_turns: bool = False  # the model saw more than prompt + response
+    finished: bool | None = None  # False: cut off
+    turns: list[dict[str, Any]] = field(default_factory=list)  # as store/turns.py writes them
+    advantage: float | None = None  # of the whole rollout
+    advantages_T: list[float] | None = None  # [T]
+    trainer_logprobs: list[float] | None = None  # [T], before the update
+    entropies: list[float] | None = None  # [T], by the trainer
+    further_fields: Mapping[str, Any] = field(default_factory=dict)  # of its line in rollouts/
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Which rollouts really shared an optimizer step, and where each of them was computed.
+
+    Example:
+        Schedule(steps=((0, 3), (1, 2)), ranks={0: 0, 3: 1, 1: 0, 2: 1})
+    """
+
+    steps: tuple[tuple[int, ...], ...]  # places in ImportedStep.rollouts; no place twice
+    ranks: Mapping[int, int] = field(default_factory=dict)  # data-parallel rank of a rollout
+    micro_batches: Mapping[int, int] = field(default_factory=dict)  # on that rank, in the step
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +69,31 @@ class ImportedStep:
 
     number: int
     rollouts: tuple[ImportedRollout, ...]
+    schedule: Schedule | None = None  # None: the files do not say
+    plan_record: dict[str, Any] | None = None  # a line of plans.jsonl that is taken over
+    token_table: pa.Table | None = None  # a table of tokens/ that is taken over
 
 
 AddNote = Callable[[str], None]  # receives a sentence that the user should read
+
+
+def ignore_progress(activity: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ImportContext:
+    """What an importer is given besides its files."""
+
+    title: str  # of the source
+    reward: str  # the option --reward; "" if it was not given
+    add_note: AddNote
+    scratch: Path  # an empty folder that is removed after the import
+    show_progress: Callable[[str], None] = ignore_progress
+
+    def refuse_reward(self, instead: str) -> None:
+        """Raise if --reward was given to a source that has one reward only."""
+        if self.reward:
+            raise PoiseError(f"--reward names columns of TRL's files; {self.title} {instead}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +108,9 @@ class RolloutSource:
     title: str
     file_description: str  # the files it writes, in words
     find_files: Callable[[Path], list[Path]]  # its files at a path, by step; [] if none
-    read_steps: Callable[[Sequence[Path], str, AddNote], Iterator[ImportedStep]]
+    read_steps: Callable[[Sequence[Path], ImportContext], Iterator[ImportedStep]]
     has_tokens: bool  # False: texts only, so counting tokens takes a tokenizer
+    is_foreign: bool = True  # False: our own files
 
 
 def recognise_source(path: Path, name: str | None = None) -> tuple[RolloutSource, list[Path]]:
@@ -97,7 +142,7 @@ def recognise_source(path: Path, name: str | None = None) -> tuple[RolloutSource
 
 
 def identify_trainer(path: Path) -> str:
-    """The trainer whose rollouts lie in the folder, judged by file names; "" if there is none."""
+    """The trainer whose rollouts lie in the folder; "" if there is none."""
     sources = map(_load_source, IMPORTERS)
     return next((source.title for source in sources if source.find_files(path)), "")
 
@@ -106,14 +151,22 @@ def _load_source(name: str) -> RolloutSource:
     return cast(RolloutSource, IMPORTERS.load(name))
 
 
+# -- what several importers need ------------------------------------------------------------------
+
+
 def hash_prompt(prompt: str) -> str:
     """A short id of a prompt's text: sources give prompts no id that lasts across steps.
 
     Example:
-        >>> name_of("Ana has 3 pens.")
+        >>> hash_prompt("Ana has 3 pens.")
         '6900703b6ffd'
     """
     return hashlib.sha256(prompt.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+
+
+def hash_tokens(tokens: Sequence[int]) -> str:
+    """A short id of a prompt of which only the tokens are known."""
+    return hash_prompt(" ".join(map(str, tokens)))
 
 
 def check_reward(reward: object, where: str) -> float:
@@ -123,3 +176,36 @@ def check_reward(reward: object, where: str) -> float:
     if not abs(reward) <= LARGEST_REWARD:  # also true for NaN
         raise PoiseError(f"{where}: the reward {reward!r} is not finite: remove that rollout")
     return float(reward)
+
+
+def answer_text(answer: object) -> str:
+    """A reference answer as text; "" where there is none."""
+    if answer is None:
+        return ""
+    return answer if isinstance(answer, str) else json.dumps(answer, default=str)
+
+
+def render_text(content: Any, where: str) -> str:
+    """A text as it is; messages as their contents, with roles where there are several.
+
+    Example:
+        >>> render_text([{"role": "user", "content": "How many?"}], "")
+        'How many?'
+    """
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list) or not all(isinstance(message, dict) for message in content):
+        raise PoiseError(f"{where}: {content!r} is neither a text nor a list of messages")
+    texts = [_message_text(message.get("content")) for message in content]
+    if len(texts) == 1:
+        return texts[0]
+    return "\n\n".join(
+        f"{message.get('role')}: {text}" for message, text in zip(content, texts, strict=True)
+    )
+
+
+def _message_text(content: Any) -> str:
+    """The text of a message, whose content is a text or a list of parts."""
+    if isinstance(content, list):
+        return "".join(str(item.get("text") or "") for item in content if isinstance(item, dict))
+    return "" if content is None else str(content)

@@ -1,28 +1,87 @@
-"""Read JSON lines of other trainers; a truncated line or a missing field is named."""
+"""Read JSON lines of other trainers; a truncated line or a missing field is named.
+
+Files that end in .zst are decompressed while they are read, frame by frame.
+"""
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
-from counterpoise.errors import PoiseError
+import pyarrow as pa
+
+from counterpoise.errors import PoiseError, first_line
+
+LONGEST_FIRST_LINE = 1 << 28  # of a file that is only looked at, in bytes
 
 
-def read_objects(path: Path, needed: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(location, object) for every line that is not blank."""
+def read_objects(
+    path: Path,
+    needed: Sequence[str] = (),
+    known_format: str = "",
+    add_torn_file: Callable[[Path], None] | None = None,
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(location, object) for every line that is not blank.
+
+    Arguments:
+        needed           fields that every object must have
+        known_format     the newest format that can be read, for the message about a missing field
+        add_torn_file    receives the file if its last line has no end, as in a run that is being
+                         trained; that line is left out. None: such a line is an error
+    """
+    for where, line in read_lines(path):
+        if add_torn_file is not None and not line.endswith(b"\n") and not _is_json(line):
+            add_torn_file(path)
+            return
+        yield where, _parse_object(line, where, needed, known_format)
+
+
+def read_lines(path: Path) -> Iterator[tuple[str, bytes]]:
+    """(location, line) for every line that is not blank, with its line end."""
     try:
-        with path.open("rb") as lines:
+        with open_lines(path) as lines:
             for number, line in enumerate(lines, 1):
                 if line.strip():
-                    where = f"{path}, line {number}"
-                    yield where, _parse_object(line, where, needed)
+                    yield f"{path}, line {number}", line
+    except pa.ArrowException as fault:
+        raise PoiseError(f"{path} is damaged: {first_line(fault)}; copy it again") from fault
     except OSError as fault:
-        raise PoiseError(f"{path} cannot be read: {fault.strerror}") from fault
+        reason = fault.strerror or first_line(fault)
+        raise PoiseError(f"{path} cannot be read: {reason}") from fault
 
 
-def _parse_object(line: bytes, where: str, needed: Sequence[str]) -> dict[str, Any]:
+def open_lines(path: Path) -> BinaryIO:
+    if path.suffix == ".zst":
+        raw_stream = pa.input_stream(str(path), compression="zstd")
+        return cast(BinaryIO, io.BufferedReader(cast(io.RawIOBase, raw_stream)))
+    return path.open("rb")
+
+
+def peek_object(path: Path) -> dict[str, Any]:
+    """The first object of a file, to recognise its format by; {} if there is none."""
+    try:
+        with open_lines(path) as lines:
+            line = lines.readline(LONGEST_FIRST_LINE)
+        record = json.loads(line)
+    except (OSError, ValueError, RecursionError, pa.ArrowException):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _parse_object(
+    line: bytes, where: str, needed: Sequence[str], known_format: str
+) -> dict[str, Any]:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as fault:
@@ -37,6 +96,7 @@ def _parse_object(line: bytes, where: str, needed: Sequence[str]) -> dict[str, A
         present = ", ".join(sorted(record)) or "none"
         raise PoiseError(
             f"{where}: no '{missing[0]}' (fields: {present}): written by another version or tool"
+            + (f"; the format of {known_format} is known" if known_format else "")
         )
     return record
 

@@ -37,22 +37,32 @@ def complete_step(step: ImportedStep, tokenizer: Any) -> ImportedStep:
     """The step with the missing tokens or texts added; unchanged without a tokenizer."""
     if tokenizer is None:
         return step
-    if step.rollouts[0].response_tokens is None:
-        texts = [replace_lone_surrogates(rollout.response or "") for rollout in step.rollouts]
-        ids_R = tokenizer(texts, add_special_tokens=False)["input_ids"]
-        with_tokens = [
-            replace(rollout, response_tokens=ids or [_end_token(tokenizer)])
-            for rollout, ids in zip(step.rollouts, ids_R, strict=True)
-        ]
-        return replace(step, rollouts=tuple(with_tokens))
-    # The source wrote tokens and no texts.
-    prompts = _decode([rollout.prompt_tokens or [] for rollout in step.rollouts], tokenizer)
-    responses = _decode([rollout.response_tokens or [] for rollout in step.rollouts], tokenizer)
-    with_texts = [
-        replace(rollout, prompt=prompt, response=response)
-        for rollout, prompt, response in zip(step.rollouts, prompts, responses, strict=True)
+    rollouts = list(step.rollouts)
+    without_tokens = [
+        place for place, rollout in enumerate(rollouts) if rollout.response_tokens is None
     ]
-    return replace(step, rollouts=tuple(with_texts))
+    if without_tokens:
+        texts = [
+            replace_lone_surrogates(rollouts[place].response or "") for place in without_tokens
+        ]
+        ids_R = tokenizer(texts, add_special_tokens=False)["input_ids"]
+        for place, ids in zip(without_tokens, ids_R, strict=True):
+            tokens = ids or [_end_token(tokenizer)]
+            rollouts[place] = replace(rollouts[place], response_tokens=tokens)
+    for text_field, token_field in (("prompt", "prompt_tokens"), ("response", "response_tokens")):
+        without_text = [
+            place for place, rollout in enumerate(rollouts) if getattr(rollout, text_field) is None
+        ]
+        ids_R = [getattr(rollouts[place], token_field) or [] for place in without_text]
+        for place, text in zip(without_text, _decode(ids_R, tokenizer), strict=True):
+            rollouts[place] = replace(rollouts[place], **{text_field: text})  # type: ignore[arg-type]  # both are texts
+    return replace(step, rollouts=tuple(rollouts))
+
+
+def vocabulary_texts(tokenizer: Any) -> list[str]:
+    """The text of every single token; an incomplete character is U+FFFD."""
+    texts: list[str] = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
+    return texts
 
 
 def replace_lone_surrogates(text: str) -> str:
@@ -70,6 +80,8 @@ def _end_token(tokenizer: Any) -> int:
 
 
 def _decode(ids_R: list[list[int]], tokenizer: Any) -> list[str]:
+    if not ids_R:
+        return []
     vocabulary_size = len(tokenizer)
     largest = max((token for ids in ids_R for token in ids), default=0)
     if largest >= vocabulary_size:

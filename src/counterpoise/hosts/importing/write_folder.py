@@ -1,32 +1,39 @@
 """`poise import`: a foreign run -> rollouts/step_00012.jsonl, metrics.jsonl and imported.json.
 
-There is no config.toml: neither the other trainer's options nor which rollouts shared an optimizer
-step are known. Fields that a source does not write are left out of the lines. The folder appears
-when it is complete, or not at all.
+Where the source says which rollouts shared an optimizer step there are also plans.jsonl and, with
+the trainer's log-probabilities, tokens/step_00012.parquet. There is no config.toml: the other
+trainer's options are not known. Fields that a source does not write are left out of the lines. One
+step is in memory at a time. The folder appears when it is complete, or not at all.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 
 from counterpoise.errors import PoiseError, format_count
 from counterpoise.files import atomic_write, cannot_write
 from counterpoise.hosts.importing.formats import (
+    ImportContext,
     ImportedRollout,
     ImportedStep,
     RolloutSource,
+    ignore_progress,
     recognise_source,
 )
+from counterpoise.hosts.importing.plan_records import plan_step
 from counterpoise.hosts.importing.tokens import (
     complete_step,
     load_tokenizer,
     replace_lone_surrogates,
+    vocabulary_texts,
 )
 from counterpoise.store.folder import IMPORTED, SCHEMA, RunFolder, is_imported
 
@@ -57,7 +64,12 @@ class ImportSummary:
 
 
 def import_run(
-    path: Path, out: Path, name: str | None = None, tokenizer: str = "", reward: str = ""
+    path: Path,
+    out: Path,
+    name: str | None = None,
+    tokenizer: str = "",
+    reward: str = "",
+    show_progress: Callable[[str], None] = ignore_progress,
 ) -> ImportSummary:
     """Read the rollouts at `path` and write them to the new folder `out`."""
     if is_imported(out):
@@ -70,21 +82,25 @@ def import_run(
             "that was trained, as --tokenizer Qwen/Qwen3-0.6B"
         )
     notes: list[str] = []
-    steps = source.read_steps(files, reward, notes.append)
     loaded = load_tokenizer(tokenizer) if tokenizer else None
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(out) as temporary:
             (temporary / "rollouts").mkdir(parents=True)
-            lines = [
-                _write_step(complete_step(step, loaded), temporary)
-                for step in _reject_repeated_steps(steps, path)
-            ]
-            summary = _summarise(source, lines, notes, path)
-            # Sources list files in their own order, readers expect iterations in theirs.
-            lines.sort(key=lambda line: line["iteration"])
-            text = "".join(json.dumps(line) + "\n" for line in lines)
-            (temporary / "metrics.jsonl").write_text(text, encoding="utf-8")
+            scratch = temporary / "scratch"
+            scratch.mkdir()
+            context = ImportContext(source.title, reward, notes.append, scratch, show_progress)
+            writer = StepWriter(temporary, source.title)
+            for step in _reject_repeated_steps(source.read_steps(files, context), path):
+                show_progress(f"step {step.number}: {writer.rollouts:,} rollouts so far")
+                writer.write(complete_step(step, loaded))
+            notes += writer.notes()
+            summary = _summarise(source, writer.metrics, notes, path)
+            writer.write_logs()
+            shutil.rmtree(scratch)
+            if writer.has_tokens and loaded is not None:
+                show_progress("vocabulary")
+                RunFolder(temporary).write_vocabulary(vocabulary_texts(loaded))
             header = {
                 "schema": SCHEMA,
                 "source": summary.source,
@@ -117,18 +133,84 @@ def _summarise(
     return ImportSummary(source.title, len(lines), rollouts, groups, tokens, tuple(notes))
 
 
-def _write_step(step: ImportedStep, folder: Path) -> dict[str, Any]:
-    """Write the step's rollouts; return its metrics line, with what rollouts alone give."""
-    text = "".join(
-        json.dumps(_rollout_line(rollout), ensure_ascii=False) + "\n" for rollout in step.rollouts
-    )
-    file = folder / "rollouts" / f"step_{step.number:05d}.jsonl"
-    file.write_text(text, encoding="utf-8")
+class StepWriter:
+    """Writes the files of each step as it comes, and the logs of all steps in the end."""
+
+    def __init__(self, folder: Path, composer: str) -> None:
+        self.folder, self.composer = folder, composer
+        self.unsorted_plans = folder / "scratch" / "plans.jsonl"
+        self.metrics: list[dict[str, Any]] = []
+        self.plan_spans: list[tuple[int, int, int]] = []  # iteration, start and end in the file
+        self.rollouts = 0
+        self.has_tokens = False
+        self.steps_with_guesses = 0  # steps whose advantages were computed from rewards
+
+    def write(self, step: ImportedStep) -> None:
+        file = self.folder / "rollouts" / f"step_{step.number:05d}.jsonl"
+        with file.open("w", encoding="utf-8") as lines:
+            for rollout in step.rollouts:
+                lines.write(json.dumps(_rollout_line(rollout), ensure_ascii=False) + "\n")
+        planned = plan_step(step, self.composer)
+        self.steps_with_guesses += planned.guessed_advantages
+        if planned.plan is not None:
+            self._append_plan(planned.plan)
+        if planned.tokens is not None:
+            self.has_tokens = True
+            (self.folder / "tokens").mkdir(exist_ok=True)
+            pq.write_table(
+                planned.tokens,
+                self.folder / "tokens" / f"step_{step.number:05d}.parquet",
+                use_dictionary=False,
+            )
+        self.rollouts += len(step.rollouts)
+        self.metrics.append(_metrics_line(step) | planned.metrics)
+
+    def _append_plan(self, plan: dict[str, Any]) -> None:
+        # Plans of a long run are large: they go to the disk at once.
+        with self.unsorted_plans.open("ab") as lines:
+            start = lines.tell()
+            lines.write(json.dumps(plan).encode() + b"\n")
+            self.plan_spans.append((plan["iteration"], start, lines.tell()))
+
+    def write_logs(self) -> None:
+        """Write the logs in the order of iterations: sources list files in their own."""
+        self.metrics.sort(key=lambda record: record["iteration"])
+        with (self.folder / "metrics.jsonl").open("w", encoding="utf-8") as lines:
+            for record in self.metrics:
+                steps = {"steps": record.get("steps", 0)} if self.plan_spans else {}
+                lines.write(json.dumps(record | steps) + "\n")
+        if not self.plan_spans:
+            return
+        with (
+            self.unsorted_plans.open("rb") as unsorted_lines,
+            (self.folder / "plans.jsonl").open("wb") as plan_lines,
+        ):
+            for _, start, end in sorted(self.plan_spans):
+                unsorted_lines.seek(start)
+                plan_lines.write(unsorted_lines.read(end - start))
+
+    def notes(self) -> list[str]:
+        if not self.plan_spans:
+            return []
+        iterations = format_count(len(self.plan_spans), "iteration")
+        notes = [f"plans are those of the trainer: {iterations}"]
+        if self.steps_with_guesses:
+            notes.append(
+                "advantages are not written, so plans show GRPO's, computed from the rewards: "
+                f"{format_count(self.steps_with_guesses, 'iteration')}"
+            )
+        return notes
+
+
+def _metrics_line(step: ImportedStep) -> dict[str, Any]:
+    """The step's line of metrics.jsonl, with what rollouts alone give."""
     # Success is reward > 0, as in runs of our own.
     rewards_PG: dict[str, list[float]] = {}
     for rollout in step.rollouts:
         rewards_PG.setdefault(rollout.group, []).append(rollout.reward)
     tokens = sum(len(rollout.response_tokens or ()) for rollout in step.rollouts)
+    endings = [rollout.finished for rollout in step.rollouts if rollout.finished is not None]
+    truncated_share = {"truncated_share": 1 - sum(endings) / len(endings)} if endings else {}
     return {
         "schema": SCHEMA,
         "iteration": step.number,
@@ -141,18 +223,17 @@ def _write_step(step: ImportedStep, folder: Path) -> dict[str, Any]:
         "groups": len(rewards_PG),
         "rollout_tokens": tokens,
         "response_length": tokens / len(step.rollouts),
+        **truncated_share,
     }
 
 
 def _rollout_line(rollout: ImportedRollout) -> dict[str, Any]:
-    """A line of rollouts/; unknown fields are left out, `finished` always.
-
-    prompt_tokens are written only where prompt and response are all that the model saw: studies
-    recompute hidden states from them.
-    """
+    """A line of rollouts/; unknown fields are left out."""
     texts = {"prompt": rollout.prompt, "response": rollout.response, "answer": rollout.answer}
-    lists = {
-        "prompt_tokens": None if rollout.several_turns else rollout.prompt_tokens,
+    known_fields = {
+        "finished": rollout.finished,
+        "turns": rollout.turns or None,
+        "prompt_tokens": rollout.prompt_tokens,
         "response_tokens": rollout.response_tokens,
         "sampled_logprobs": rollout.sampled_logprobs,
     }
@@ -162,5 +243,6 @@ def _rollout_line(rollout: ImportedRollout) -> dict[str, Any]:
         "prompt_id": replace_lone_surrogates(rollout.prompt_id),
         "reward": rollout.reward,
         **{name: replace_lone_surrogates(text) for name, text in texts.items() if text is not None},
-        **{name: values for name, values in lists.items() if values is not None},
+        **rollout.further_fields,
+        **{name: value for name, value in known_fields.items() if value is not None},
     }

@@ -9,6 +9,8 @@ Prompts and completions are texts or lists of messages. Token ids, log-probabili
 response was truncated are not written; nor are groups, which import_groups.py finds. Read in TRL
 1.16.0, trainer/grpo_trainer.py.
 
+W&B gets the same table, which hosts/wandb_tables.py reads by the functions here.
+
 Three traps. A file holds the last generation at the time of logging: with several optimizer steps
 for each generation the next file repeats the same rollouts, and they are left out there. Reward
 columns are not marked as such (import_rewards.py finds them). A completion that no reward function
@@ -17,26 +19,18 @@ scored has NaN in all of them; TRL ignores it in its group, and it is left out.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from counterpoise.errors import PoiseError, first_line, format_count
-from counterpoise.hosts.importing.formats import (
-    AddNote,
-    ImportedRollout,
-    ImportedStep,
-    RolloutSource,
-    check_reward,
-    hash_prompt,
-)
-from counterpoise.hosts.importing.json_lines import check_step
+from counterpoise.hosts.importing.formats import ImportContext, ImportedStep, RolloutSource
+from counterpoise.hosts.importing.text_rollouts import name_prompt, only_step, text_rollout
 from counterpoise.hosts.trl.import_groups import group_rows
 from counterpoise.hosts.trl.import_rewards import (
     GroupColumns,
@@ -45,34 +39,53 @@ from counterpoise.hosts.trl.import_rewards import (
     total_rewards,
 )
 
+KNOWN_FORMAT = "TRL 1.16.0"
 REQUIRED_COLUMNS = ("step", "prompt", "completion", "advantage")
+LoadTable = Callable[[Path], pa.Table]
 
 
 def find_files(path: Path) -> list[Path]:
     """Look in the trainer's output folder, in its folder of completions, or at one file."""
     if path.is_file():
-        return [path] if path.match("completions_*.parquet") else []
+        named = path.match("completions_*.parquet")
+        return [path] if path.suffix == ".parquet" and (named or _has_columns(path)) else []
     patterns = ("completions_*.parquet", "completions/completions_*.parquet")
     return sorted(file for pattern in patterns for file in path.glob(pattern))
 
 
-def read_steps(files: Sequence[Path], reward: str, add_note: AddNote) -> Iterator[ImportedStep]:
-    names = candidate_columns(files)
+def _has_columns(file: Path) -> bool:
+    try:
+        return set(REQUIRED_COLUMNS) <= set(pq.read_schema(file).names)
+    except (pa.ArrowException, OSError):
+        return False
+
+
+def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[ImportedStep]:
+    return read_tables(files, read_parquet, context)
+
+
+def read_tables(
+    files: Sequence[Path], load_table: LoadTable, context: ImportContext
+) -> Iterator[ImportedStep]:
+    """The steps of TRL's tables, wherever they are stored; one table is in memory at a time."""
+    add_note = context.add_note
+    names = candidate_columns(files, load_table)
+    context.show_progress("which columns are the reward")
     weights = (
-        parse_reward_columns(reward, names)
-        if reward
-        else infer_reward_columns(_iterate_group_columns(files, names), names)
+        parse_reward_columns(context.reward, names)
+        if context.reward
+        else infer_reward_columns(_iterate_group_columns(files, load_table, names), names)
     )
     formula = " + ".join(
         f"{weight:g} * {name}" if weight != 1 else name for name, weight in weights.items()
     )
-    inferred = not reward and len(names) > 1
+    inferred = not context.reward and len(names) > 1
     add_note(f"reward = {formula}" + (" (--reward for others)" if inferred else ""))
     add_note("groups are not written: completions of a step with equal prompts are taken as one")
     repeated_files = unscored = repeated_groups = 0
     previous: pa.Table | None = None
     for file in files:
-        table = _read_table(file)
+        table = load_table(file)
         content = table.select(["prompt", "completion", "advantage"])
         if previous is not None and content.equals(previous):
             repeated_files += 1
@@ -99,12 +112,16 @@ def read_steps(files: Sequence[Path], reward: str, add_note: AddNote) -> Iterato
         add_note(f"left out because nothing scored them: {format_count(unscored, 'completion')}")
 
 
-def candidate_columns(files: Sequence[Path]) -> list[str]:
+def candidate_columns(files: Sequence[Path], load_table: LoadTable) -> list[str]:
     """The columns that may be rewards, in TRL's order; the same in every file."""
     names: list[str] | None = None
     for file in files:
-        schema = _open_parquet(file).schema_arrow
-        _check_columns(schema, str(file))
+        schema = (
+            _open_parquet(file).schema_arrow
+            if load_table is read_parquet
+            else load_table(file).schema
+        )
+        check_columns(schema, str(file))
         numeric = [
             name
             for name in schema.names
@@ -123,9 +140,9 @@ def candidate_columns(files: Sequence[Path]) -> list[str]:
     return names
 
 
-def _check_columns(schema: pa.Schema, where: str) -> None:
+def check_columns(schema: pa.Schema, where: str) -> None:
     """Raise unless TRL's columns are there, each once, and numeric where they must be."""
-    cause = "written by another version or tool"
+    cause = f"written by another version or tool; the format of {KNOWN_FORMAT} is known"
     for required in REQUIRED_COLUMNS:
         if required not in schema.names:
             columns = ", ".join(schema.names)
@@ -149,34 +166,39 @@ def _open_parquet(file: Path) -> pq.ParquetFile:
         ) from fault
 
 
-def _read_table(file: Path, columns: list[str] | None = None) -> pa.Table:
+def read_parquet(file: Path) -> pa.Table:
     try:
-        return _open_parquet(file).read(columns)
+        return _open_parquet(file).read()
     except (pa.ArrowInvalid, OSError) as fault:
         raise PoiseError(
             f"{file} is damaged ({first_line(fault)}): copy it again, or remove it"
         ) from fault
 
 
-def _iterate_group_columns(files: Sequence[Path], names: list[str]) -> Iterator[GroupColumns]:
+def _iterate_group_columns(
+    files: Sequence[Path], load_table: LoadTable, names: list[str]
+) -> Iterator[GroupColumns]:
     """The candidate columns and the advantages of every group, to infer the reward from."""
     if len(names) == 1:
         return
     for file in files:
-        table = _read_table(file, ["prompt", *names, "advantage"])
+        table = load_table(file)
         columns = {name: table[name].to_numpy().astype(float) for name in (*names, "advantage")}
         for rows in _group_indices(table):
             yield {name: values[rows] for name, values in columns.items()}
 
 
+def _prompt_names(table: pa.Table) -> list[str]:
+    return [name_prompt("trl", prompt) for prompt in table["prompt"].to_pylist()]
+
+
 def _group_indices(table: pa.Table) -> list[list[int]]:
-    keys = [_prompt_key(prompt) for prompt in table["prompt"].to_pylist()]
-    return group_rows(keys, table["advantage"].to_numpy().astype(float))
+    return group_rows(_prompt_names(table), table["advantage"].to_numpy().astype(float))
 
 
 def _name_groups(table: pa.Table, step: int) -> list[tuple[str, str]]:
     """(group, prompt id) of every row; a prompt's second group is `...#2`."""
-    prompts = [f"trl/{hash_prompt(_prompt_key(prompt))}" for prompt in table["prompt"].to_pylist()]
+    prompts = _prompt_names(table)
     names = [("", prompt) for prompt in prompts]
     draws: Counter[str] = Counter()
     for rows in _group_indices(table):
@@ -189,57 +211,20 @@ def _name_groups(table: pa.Table, step: int) -> list[tuple[str, str]]:
 
 
 def _parse_step(table: pa.Table, rewards: np.ndarray, where: str) -> ImportedStep:
-    numbers = set(table["step"].to_pylist())
-    if len(numbers) != 1:
-        raise PoiseError(f"{where}: rows of several steps in one file: written by another tool")
-    step = check_step(numbers.pop(), where)
-    rollouts = []
+    step = only_step(table["step"].to_pylist(), where)
+    advantages = table["advantage"].to_numpy().astype(float)
     texts = zip(table["prompt"].to_pylist(), table["completion"].to_pylist(), strict=True)
-    for (prompt, completion), (group, prompt_id), reward in zip(
-        texts, _name_groups(table, step), rewards, strict=True
-    ):
-        if np.isnan(reward):
-            continue
-        rollouts.append(
-            ImportedRollout(
-                group=group,
-                prompt_id=prompt_id,
-                reward=check_reward(float(reward), where),
-                prompt=render_text(prompt, where),
-                response=render_text(completion, where),
-            )
+    rollouts = [
+        replace(
+            text_rollout(prompt_id, group, prompt, completion, float(reward), where),
+            advantage=float(advantage) if np.isfinite(advantage) else None,
         )
+        for (prompt, completion), (group, prompt_id), reward, advantage in zip(
+            texts, _name_groups(table, step), rewards, advantages, strict=True
+        )
+        if not np.isnan(reward)
+    ]
     return ImportedStep(step, tuple(rollouts))
-
-
-def _prompt_key(prompt: Any) -> str:
-    return prompt if isinstance(prompt, str) else json.dumps(prompt, sort_keys=True, default=str)
-
-
-def render_text(content: Any, where: str) -> str:
-    """A text as it is; messages as their contents, with roles where there are several.
-
-    Example:
-        >>> render_text([{"role": "user", "content": "How many?"}], "")
-        'How many?'
-    """
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list) or not all(isinstance(message, dict) for message in content):
-        raise PoiseError(f"{where}: {content!r} is neither a text nor a list of messages")
-    texts = [_message_text(message.get("content")) for message in content]
-    if len(texts) == 1:
-        return texts[0]
-    return "\n\n".join(
-        f"{message.get('role')}: {text}" for message, text in zip(content, texts, strict=True)
-    )
-
-
-def _message_text(content: Any) -> str:
-    """The text of a message, whose content is a text or a list of parts."""
-    if isinstance(content, list):
-        return "".join(str(item.get("text") or "") for item in content if isinstance(item, dict))
-    return "" if content is None else str(content)
 
 
 SOURCE = RolloutSource(

@@ -26,8 +26,7 @@ from counterpoise.batch.buffer import RewardBalancedBuffer
 from counterpoise.config import StoreConfig
 from counterpoise.errors import PoiseError
 from counterpoise.files import cannot_write, find_leftovers, remove_leftovers
-from counterpoise.hosts.importing.formats import hash_prompt
-from counterpoise.hosts.trl.importer import render_text
+from counterpoise.hosts.importing.formats import hash_prompt, render_text
 from counterpoise.hosts.trl.padding import UnpaddedRollout
 from counterpoise.hosts.trl.planner import Decision, to_rollout
 from counterpoise.hosts.trl.recorder import OpenIteration

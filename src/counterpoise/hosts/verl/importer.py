@@ -12,38 +12,44 @@ verl 0.9.1, trainer/ppo/v1/trainer_base.py and trainer/ppo/ray_trainer.py.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from counterpoise.errors import PoiseError, format_count
 from counterpoise.hosts.importing.formats import (
-    AddNote,
+    ImportContext,
     ImportedRollout,
     ImportedStep,
     RolloutSource,
-    check_reward,
-    hash_prompt,
 )
-from counterpoise.hosts.importing.json_lines import check_step, read_objects
+from counterpoise.hosts.importing.json_lines import check_step, peek_object, read_objects
+from counterpoise.hosts.importing.text_rollouts import name_prompt, text_rollout
 
+KNOWN_FORMAT = "verl 0.9.1"
 REQUIRED_FIELDS = ("input", "output", "score", "step")
 
 
 def find_files(path: Path) -> list[Path]:
-    files = [path] if path.is_file() else path.glob("*.jsonl")
-    step_files = [file for file in files if file.suffix == ".jsonl" and file.stem.isdecimal()]
+    """Files that are named by a step, or a file of any name with verl's fields."""
+    if path.is_file():
+        if path.suffix != ".jsonl":
+            return []
+        named = path.stem.isdecimal() and "prompt_id" not in peek_object(path)
+        return [path] if named or set(REQUIRED_FIELDS) <= peek_object(path).keys() else []
+    step_files = [file for file in path.glob("*.jsonl") if file.stem.isdecimal()]
+    # Chunks of prime-rl's streams have such names too.
+    if step_files and "traces" in peek_object(step_files[0]):
+        return []
     return sorted(step_files, key=lambda file: int(file.stem))
 
 
-def read_steps(files: Sequence[Path], reward: str, add_note: AddNote) -> Iterator[ImportedStep]:
-    if reward:
-        raise PoiseError("--reward names columns of TRL's files; verl writes one score")
+def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[ImportedStep]:
+    context.refuse_reward("writes one score")
     steps_without_uid = 0
     for file in files:
         rollouts, steps, lines_with_uid = [], [], 0
-        for where, record in read_objects(file, REQUIRED_FIELDS):
+        for where, record in read_objects(file, REQUIRED_FIELDS, KNOWN_FORMAT):
             steps.append(check_step(record["step"], where))
             if steps[-1] != steps[0]:
                 raise PoiseError(f"{where}: step {steps[-1]} in a file of step {steps[0]}")
@@ -55,7 +61,7 @@ def read_steps(files: Sequence[Path], reward: str, add_note: AddNote) -> Iterato
         if rollouts:
             yield ImportedStep(steps[0], tuple(rollouts))
     if steps_without_uid:
-        add_note(
+        context.add_note(
             f"no uid in {format_count(steps_without_uid, 'step')}: equal prompts of a step are "
             "taken as a group"
         )
@@ -67,20 +73,19 @@ def _parse_rollout(record: dict[str, Any], where: str) -> ImportedRollout:
             raise PoiseError(
                 f"{where}: '{field}' is not a text: was the file written by another tool?"
             )
-    prompt, answer = record["input"], record.get("gts")
-    prompt_id = f"verl/{hash_prompt(prompt)}"
+    prompt_id = name_prompt("verl", record["input"])
     uid = str(record["uid"]) if "uid" in record else prompt_id
     # The V1 trainer's uid is GROUP_ROLLOUT_OUTPUT; other uids name the group itself.
     uid_fields = uid.rsplit("_", 2)
     has_suffix = len(uid_fields) == 3 and uid_fields[1].isdecimal() and uid_fields[2].isdecimal()
-    group = uid_fields[0] if has_suffix else uid
-    return ImportedRollout(
-        group=f"{record['step']}:{group}",
-        prompt_id=prompt_id,
-        reward=check_reward(record["score"], where),
-        prompt=prompt,
-        response=record["output"],
-        answer="" if answer is None else answer if isinstance(answer, str) else json.dumps(answer),
+    return text_rollout(
+        prompt_id,
+        f"{record['step']}:{uid_fields[0] if has_suffix else uid}",
+        record["input"],
+        record["output"],
+        record["score"],
+        where,
+        record.get("gts"),
     )
 
 

@@ -34,7 +34,8 @@ def panel(run: RunData) -> Panel | None:
         if record["iteration"] in plan_by_iteration
         else {
             "iteration": record["iteration"],
-            "waiting": [record["buffer_positive"], record["buffer_negative"]],
+            # Imported runs have no buffer.
+            "waiting": [record.get("buffer_positive", 0), record.get("buffer_negative", 0)],
         }
         for record in run.metrics
     ]

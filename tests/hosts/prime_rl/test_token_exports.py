@@ -59,7 +59,9 @@ def test_only_trained_tokens_of_several_turns_count(tmp_path: Path) -> None:
     import_run(file, tmp_path / "out")
     (line,) = read_lines(tmp_path / "out" / "rollouts" / "step_00003.jsonl")
     assert (line["response_tokens"], line["sampled_logprobs"]) == ([11, 12], [-0.1, -0.2])
-    assert "prompt_tokens" not in line  # what the model saw is not all there
+    assert line["prompt_tokens"] == [5]
+    # What the model saw between its own tokens is kept, what came after them is not.
+    assert [(turn["start"], turn["told"]) for turn in line["turns"]] == [(0, []), (1, [21, 22])]
 
 
 def test_older_exports_have_a_step_only_and_null_is_no_logprob(tmp_path: Path) -> None:

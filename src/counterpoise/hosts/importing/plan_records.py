@@ -1,0 +1,187 @@
+"""A step whose schedule is known -> its line of plans.jsonl and its table of tokens/.
+
+The plan says what really happened: which rollouts shared an optimizer step, and on which
+data-parallel rank and in which micro-batch each was computed. Rollouts that were sampled but not
+trained are in rollouts/ only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from counterpoise.batch.describe import describe_plan
+from counterpoise.hosts.importing.formats import ImportedRollout, ImportedStep
+from counterpoise.store.folder import SCHEMA
+from counterpoise.types import BatchPlan, Rollout, Row, number_groups
+from counterpoise.variants import ADVANTAGES
+
+NO_NUMBERS = np.empty(0, np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """What the files of a run folder hold of one step besides its rollouts."""
+
+    plan: dict[str, Any] | None
+    tokens: pa.Table | None
+    metrics: dict[str, Any]  # numbers that the plan and the tokens give
+    guessed_advantages: bool = False  # the source wrote none
+
+
+def plan_step(step: ImportedStep, composer: str) -> PlannedStep:
+    """The plan and the tokens of a step; none where the source does not tell its schedule."""
+    if step.plan_record is not None:
+        taken_over = {"steps": len(step.plan_record.get("steps", ()))}
+        return PlannedStep(step.plan_record, step.token_table, taken_over)
+    if step.schedule is None or not any(step.schedule.steps):
+        return PlannedStep(None, None, {})
+    schedule = step.schedule
+    places = sorted(place for members in schedule.steps for place in members)
+    row_of_place = {place: row for row, place in enumerate(places)}
+    indices = _indices_in_groups(step)
+    advantages = _computed_advantages(step)
+    rows = []
+    for place in places:
+        rollout = step.rollouts[place]
+        advantage = advantages[place] if rollout.advantage is None else rollout.advantage
+        rows.append(
+            Row(
+                rollout.group,
+                advantage,
+                max(1, len(rollout.response_tokens or ())),
+                index=indices[place],
+                born=step.number,
+                rollout=_tokens_only(rollout),
+            )
+        )
+    plan = BatchPlan(
+        composer,
+        tuple(tuple(row_of_place[place] for place in members) for members in schedule.steps),
+    )
+    group_R, groups = number_groups(rows)
+    description = describe_plan(rows, plan)
+    record: dict[str, Any] = {
+        "iteration": step.number,
+        "rule": composer,
+        "steps": [list(members) for members in plan.steps],
+        "group": group_R,
+        "groups": groups,
+        "index": [row.index for row in rows],
+        "advantage": [row.advantage for row in rows],
+        "tokens": [row.num_tokens for row in rows],
+        "born": [row.born for row in rows],
+        "describe": dict(description),
+    }
+    for name, values in (("rank", schedule.ranks), ("micro_batch", schedule.micro_batches)):
+        if values:
+            record[name] = [values[place] for place in places]
+    columns = _token_columns(step, record, places)
+    return PlannedStep(
+        {"schema": SCHEMA, **record},
+        pa.table(columns) if columns else None,
+        {
+            "steps": len(plan.steps),
+            "batch_rows": len(rows),
+            "rows_without_signal": description["rows_without_signal"],
+            "positive_share": description["positive_share"],
+            "split_groups": description["split_groups"],
+            "token_imbalance": description["token_imbalance"],
+            "max_abs_group_advantage_sum": description["max_abs_group_advantage_sum"],
+            "shared_token_share": description["shared_token_share"],
+            **_token_metrics(columns),
+        },
+        any(step.rollouts[place].advantage is None for place in places),
+    )
+
+
+def _indices_in_groups(step: ImportedStep) -> list[int]:
+    """The place of every rollout in its group, in the order of rollouts/."""
+    members: Counter[str] = Counter()
+    indices = []
+    for rollout in step.rollouts:
+        indices.append(members[rollout.group])
+        members[rollout.group] += 1
+    return indices
+
+
+def _computed_advantages(step: ImportedStep) -> list[float]:
+    """GRPO's advantages, for sources that write rewards alone."""
+    places_of_group: dict[str, list[int]] = {}
+    for place, rollout in enumerate(step.rollouts):
+        places_of_group.setdefault(rollout.group, []).append(place)
+    compute_advantages = ADVANTAGES.load("grpo")
+    advantages = [0.0] * len(step.rollouts)
+    for places in places_of_group.values():
+        rewards_G = np.array([step.rollouts[place].reward for place in places])
+        for place, advantage in zip(places, compute_advantages(rewards_G), strict=True):
+            advantages[place] = float(advantage)
+    return advantages
+
+
+def _tokens_only(rollout: ImportedRollout) -> Rollout | None:
+    if not rollout.response_tokens:
+        return None
+    return Rollout(
+        prompt_id=rollout.prompt_id,
+        prompt="",
+        answer="",
+        response="",
+        reward=rollout.reward,
+        prompt_tokens=np.empty(0, np.int32),
+        response_tokens=np.array(rollout.response_tokens, dtype=np.int32),
+        sampled_logprobs=NO_NUMBERS,
+    )
+
+
+def _token_columns(
+    step: ImportedStep, record: dict[str, Any], places: list[int]
+) -> dict[str, np.ndarray]:
+    """The columns of tokens/ for rows whose log-probabilities the trainer wrote; {} for none."""
+    step_of_row = {row: number for number, rows in enumerate(record["steps"]) for row in rows}
+    columns: dict[str, list[np.ndarray]] = {}
+    for row, place in enumerate(places):
+        rollout = step.rollouts[place]
+        tokens, logprobs = rollout.response_tokens, rollout.trainer_logprobs
+        if not tokens or logprobs is None:
+            continue
+        length = len(tokens)
+        constant = np.full(length, record["advantage"][row])
+        # The policy that sampled the token, as far as it is known.
+        old_logprobs = logprobs if rollout.sampled_logprobs is None else rollout.sampled_logprobs
+        unknown = [np.nan] * length
+        row_columns = {
+            "step": np.full(length, step_of_row[row], np.int32),
+            "row": np.full(length, row, np.int32),
+            "position": np.arange(length, dtype=np.int32),
+            "token": np.array(tokens, np.int32),
+            "advantage": np.array(
+                constant if rollout.advantages_T is None else rollout.advantages_T, np.float32
+            ),
+            "old_logprob": np.array(old_logprobs, np.float32),
+            "logprob": np.array(logprobs, np.float32),
+            "entropy": np.array(rollout.entropies or unknown, np.float32),
+        }
+        for name, values in row_columns.items():
+            columns.setdefault(name, []).append(values)
+    return {name: np.concatenate(values) for name, values in columns.items()}
+
+
+def _token_metrics(columns: dict[str, np.ndarray]) -> dict[str, float]:
+    """Means over the trained tokens, of what was written."""
+    if not columns:
+        return {}
+    difference = np.abs(columns["old_logprob"] - columns["logprob"]).astype(float)
+    metrics = {"old_logprob": float(columns["old_logprob"].mean())}
+    if difference.any():  # all zeros: the sampler's own were not written
+        metrics |= {
+            "sampler_mismatch": float(difference.mean()),
+            "sampler_mismatch_max": float(difference.max()),
+        }
+    if np.isfinite(columns["entropy"]).all():
+        metrics["entropy"] = float(columns["entropy"].mean())
+    return metrics

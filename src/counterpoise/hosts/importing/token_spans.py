@@ -1,0 +1,75 @@
+"""Split a sequence into prompt, trained tokens and what an environment said between them.
+
+    tokens   p p p | a a a | e e | a a | e          mask   0 0 0 1 1 1 0 0 1 1 0
+    prompt = p p p    response = a a a a a    turns: from 0, and from 3 after e e
+
+Tokens after the last trained one are left out: nothing that was trained depends on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSpans:
+    """The tokens of one sequence, by who wrote them.
+
+    Example:
+        split_by_mask([5, 6, 7, 8, 9], [0, 1, 0, 1, 0]).turns[1]["told"] == [7]
+    """
+
+    prompt: list[int]
+    response: list[int]  # [T]
+    turns: list[dict[str, Any]]  # as store/turns.py writes them; none for a single turn
+    trained: list[int]  # [T], places of the response's tokens in the sequence
+
+
+def split_by_mask(tokens: Sequence[int], mask: Sequence[Any]) -> TokenSpans | None:
+    """The spans of a sequence whose trained tokens are marked; None if there is none."""
+    trained: list[int] = np.flatnonzero(np.asarray(mask, dtype=bool)).tolist()
+    if not trained:
+        return None
+    # A gap between trained tokens is an environment's message before another turn.
+    turn_starts = [0, *(np.flatnonzero(np.diff(trained) > 1) + 1).tolist()]
+    turn_ends = [*turn_starts[1:], len(trained)]
+    turns = [
+        {
+            "start": start,
+            "told": list(tokens[trained[start - 1] + 1 : trained[start]]) if start else [],
+            "action": [start, end],
+            "feedback": "",  # of the environment: the files do not tell it from its messages
+        }
+        for start, end in zip(turn_starts, turn_ends, strict=True)
+    ]
+    return TokenSpans(
+        prompt=list(tokens[: trained[0]]),
+        response=[tokens[place] for place in trained],
+        turns=turns if len(turns) > 1 else [],
+        trained=trained,
+    )
+
+
+def is_token_list(tokens: object) -> bool:
+    """Whether it is a list of token ids."""
+    return isinstance(tokens, list) and all(
+        type(token) is int and 0 <= token < 2**31 for token in tokens
+    )
+
+
+def select_numbers(values: Any, places: Sequence[int]) -> list[float] | None:
+    """The numbers at these places; None if a value is missing or is not a number.
+
+    Example:
+        select_numbers([0.0, -0.5, None], [1]) == [-0.5]
+    """
+    if not isinstance(values, list) or (places and len(values) <= places[-1]):
+        return None
+    selected = [values[place] for place in places]
+    if not all(type(value) in (int, float) for value in selected):
+        return None
+    return [float(value) for value in selected]

@@ -1,0 +1,113 @@
+"""Import rollouts in our own format: a run folder, or JSON lines of a trainer of one's own.
+
+    {"prompt_id": "p7", "reward": 1.0, "response_tokens": [5, 9, 2], ...}
+
+A folder has rollouts/step_NNNNN.jsonl; its plans and tokens are taken over as they are. A file may
+have any name; its step is the number at the end of the name, or 1. `group` names the rollouts of a
+prompt in a step, and is the prompt_id where there is none. All other fields of docs/reference/
+run-folder.md are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from counterpoise.errors import PoiseError, first_line
+from counterpoise.hosts.importing.formats import (
+    ImportContext,
+    ImportedRollout,
+    ImportedStep,
+    RolloutSource,
+    check_reward,
+)
+from counterpoise.hosts.importing.json_lines import peek_object, read_objects
+from counterpoise.hosts.importing.token_spans import is_token_list
+from counterpoise.store.folder import RunFolder
+from counterpoise.store.schema import ROLLOUTS
+
+REQUIRED_FIELDS = ("prompt_id", "reward")
+OWN_FIELDS = (
+    "group", "prompt_id", "reward", "prompt", "response", "answer", "finished", "turns",
+    "prompt_tokens", "response_tokens", "sampled_logprobs",
+)  # fmt: skip
+
+
+def find_files(path: Path) -> list[Path]:
+    if path.is_file():
+        is_own = path.suffix == ".jsonl" and set(REQUIRED_FIELDS) <= peek_object(path).keys()
+        return [path] if is_own else []
+    files = (path / "rollouts").glob("step_*.jsonl")
+    return sorted((file for file in files if file.is_file()), key=_step_of_file)
+
+
+def _step_of_file(file: Path) -> int:
+    digits = file.stem.rpartition("_")[2]
+    return int(digits) if digits.isdecimal() else 1
+
+
+def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[ImportedStep]:
+    context.refuse_reward("rollouts have one reward")
+    folder = RunFolder(files[0].parent.parent)
+    is_folder = files[0].parent.name == "rollouts" and (folder.path / "metrics.jsonl").is_file()
+    plans = {plan["iteration"]: plan for plan in folder.read("plans")} if is_folder else {}
+    tables = folder.step_files("tokens") if is_folder else {}
+    for file in files:
+        number = _step_of_file(file)
+        rollouts = [
+            _parse_rollout(record, number, where)
+            for where, record in read_objects(file, REQUIRED_FIELDS, "Counterpoise")
+        ]
+        if rollouts:
+            plan = plans.get(number)
+            step = ImportedStep(number, tuple(rollouts))
+            if plan is not None and "steps" in plan:
+                table = _read_table(tables[number]) if number in tables else None
+                step = replace(step, plan_record=plan, token_table=table)
+            yield step
+
+
+def _parse_rollout(record: dict[str, Any], step: int, where: str) -> ImportedRollout:
+    prompt_id = str(record["prompt_id"])
+    tokens = record.get("response_tokens")
+    if tokens is None or not is_token_list(tokens) or not tokens:
+        raise PoiseError(f"{where}: no 'response_tokens': a list of token ids is needed")
+    group = record.get("group")
+    return ImportedRollout(
+        group=group if isinstance(group, str) else f"{step}:{prompt_id}",
+        prompt_id=prompt_id,
+        reward=check_reward(record["reward"], where),
+        prompt=record.get("prompt"),
+        response=record.get("response"),
+        answer=str(record.get("answer", "")),
+        prompt_tokens=record.get("prompt_tokens"),
+        response_tokens=tokens,
+        sampled_logprobs=record.get("sampled_logprobs"),
+        finished=record.get("finished"),
+        turns=record.get("turns") or [],
+        further_fields={
+            name: record[name] for name in ROLLOUTS if name in record and name not in OWN_FIELDS
+        },
+    )
+
+
+def _read_table(file: Path) -> pa.Table:
+    try:
+        return pq.read_table(file)
+    except (pa.ArrowException, OSError) as fault:
+        raise PoiseError(f"{file} is damaged: {first_line(fault)}") from fault
+
+
+SOURCE = RolloutSource(
+    "Counterpoise",
+    "rollouts/step_N.jsonl, or JSON lines with prompt_id, reward and response_tokens",
+    find_files,
+    read_steps,
+    has_tokens=True,
+    is_foreign=False,
+)

@@ -1,0 +1,1 @@
+"""Import the rollouts of prime-rl: traces, and the token exports of older versions."""

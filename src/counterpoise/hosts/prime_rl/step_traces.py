@@ -1,0 +1,108 @@
+"""Import prime-rl's traces of steps: rollouts/step_N/train/{effective,all}/traces.jsonl.
+
+The form before the trace stream, until August 2026. `effective` holds what was trained in step N,
+in one optimizer step; `all` holds what arrived while step N was collected. Traces of `all` that are
+in no `effective` file are stored with the step in which they arrived, and are in no plan. Neither
+says what the trainer's log-probabilities were.
+
+Read in prime-rl at 559b4477 (monitors/file.py) and 9975d886~1 (orchestrator/utils.py), where a line
+is a trace instead of an episode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from counterpoise.errors import PoiseError
+from counterpoise.hosts.importing.formats import (
+    ImportContext,
+    ImportedRollout,
+    ImportedStep,
+    Schedule,
+)
+from counterpoise.hosts.importing.json_lines import peek_object, read_objects
+from counterpoise.hosts.prime_rl.trace_rollouts import (
+    KNOWN_VERSIONS,
+    TraceCounts,
+    episode_rollouts,
+    is_episode,
+    is_training,
+    list_traces,
+)
+
+SUBSETS = ("effective", "all")  # in the order of reading: trained traces come first
+
+
+def find_files(path: Path) -> list[Path]:
+    """Look in the run's folder, its rollouts, a step, or at one file."""
+    if path.is_file():
+        return [path] if is_file_of(path) else []
+    folders = ("", "train/", "step_*/train/", "rollouts/step_*/train/")
+    files = [
+        file
+        for folder in folders
+        for subset in SUBSETS
+        for file in path.glob(f"{folder}{subset}/traces.jsonl")
+        if is_file_of(file)
+    ]
+    return sorted(files, key=lambda file: (step_of_file(file), SUBSETS.index(file.parent.name)))
+
+
+def is_file_of(file: Path) -> bool:
+    return (
+        file.name == "traces.jsonl"
+        and file.parent.name in SUBSETS
+        and step_of_file(file) >= 0
+        and (not file.stat().st_size or is_episode(peek_object(file)))
+    )
+
+
+def step_of_file(file: Path) -> int:
+    """The number of the folder step_N that the file is in; -1 outside of such a folder."""
+    for folder in file.absolute().parents:
+        prefix, _, number = folder.name.rpartition("_")
+        if prefix == "step" and number.isdecimal():
+            return int(number)
+    return -1
+
+
+def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[ImportedStep]:
+    context.refuse_reward("writes one reward")
+    counts = TraceCounts()
+    files_of_step: dict[int, list[Path]] = {}
+    for file in files:
+        files_of_step.setdefault(step_of_file(file), []).append(file)
+    context.show_progress("which traces were trained")
+    trained_ids = {
+        str(trace.get("id"))
+        for file in files
+        if file.parent.name == "effective"
+        for _, episode in read_objects(file)
+        for trace in list_traces(episode)
+    }
+    for step, step_files in files_of_step.items():
+        rollouts: list[ImportedRollout] = []
+        trained_places: list[int] = []
+        for file in step_files:
+            is_trained = file.parent.name == "effective"
+            for where, episode in read_objects(file, (), "", counts.add_torn_file):
+                if not is_episode(episode):
+                    raise PoiseError(f"{where}: no 'traces': {KNOWN_VERSIONS}")
+                if not is_training(episode):
+                    counts.evaluation += 1
+                    continue
+                counts.failed += not list_traces(episode)
+                if not is_trained and any(
+                    str(t.get("id")) in trained_ids for t in list_traces(episode)
+                ):
+                    continue
+                for _, rollout in episode_rollouts(episode, step, {}, counts, where):
+                    if is_trained:
+                        trained_places.append(len(rollouts))
+                    rollouts.append(rollout)
+        if rollouts:
+            schedule = Schedule((tuple(trained_places),)) if trained_places else None
+            yield ImportedStep(step, tuple(rollouts), schedule)
+    for note in counts.notes():
+        context.add_note(note)

@@ -1,0 +1,298 @@
+"""An episode of prime-rl's traces -> its rollouts.
+
+    episode = {"id", "env": {"id", "name"}, "group": {"id"}, "task": {"key", "data"},
+               "run": {"work": {"type": "train", "step"}}, "ok", "traces": [trace, ...]}
+    trace   = {"version": 1, "id", "nodes", "rewards": {name: {"score", "weight"}}, "info",
+               "stop_condition", "calls", "agent": {"trainable"}, "ok"}
+    node    = {"parent", "message", "token_ids", "mask", "logprobs", ...}
+
+A trace is a graph of messages. Each path from a root to a leaf is a branch, and each branch is one
+training sample: the tokens of its nodes in a row. `mask` marks the tokens that the model sampled,
+and `logprobs` and `advantages` hold numbers for these tokens only. The reward is the weighted sum
+of `rewards`. Before August 2026 a line was a single trace, with env_name and group_id in `info`.
+
+Annotations add what became known later: {"version": 1, "trace_id", "info", "branches": [{"index",
+"advantages" | "trainer_logprobs" | "entropies": [...]}]}, in lists over all tokens of the branch,
+null where unknown. Later annotations replace earlier ones.
+
+Read in prime-rl at 048a6e23, 65a18584 and 96e0cf47 and in verifiers at 00eee6c6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from counterpoise.errors import PoiseError, format_count
+from counterpoise.hosts.importing.formats import (
+    ImportedRollout,
+    answer_text,
+    check_reward,
+    hash_prompt,
+    hash_tokens,
+    render_text,
+)
+from counterpoise.hosts.importing.token_spans import is_token_list, select_numbers, split_by_mask
+
+TRACE_VERSION = UPDATE_VERSION = 1
+KNOWN_VERSIONS = "version 1, as in prime-rl of September 2026, is known"
+# Reasons to stop that verifiers counts as cut off, besides an answer that ran out of length.
+TRUNCATING_STOPS = {
+    "max_turns", "max_input_tokens", "max_output_tokens", "max_total_tokens", "compaction_failed",
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class TraceCounts:
+    """What was left out of the traces, and why."""
+
+    evaluation: int = 0
+    failed: int = 0  # episodes without a trace
+    not_trainable: int = 0
+    without_reward: int = 0
+    without_tokens: int = 0
+    replaced: int = 0  # trained before a resume that trained the step again
+    torn_files: list[str] = field(default_factory=list)
+
+    def add_torn_file(self, file: Path) -> None:
+        if file.name not in self.torn_files:
+            self.torn_files.append(file.name)
+
+    def notes(self) -> list[str]:
+        meanings = (
+            (self.evaluation, "episode", "of evaluations"),
+            (self.failed, "episode", "that failed without a trace"),
+            (self.not_trainable, "trace", "of agents that are not trained"),
+            (self.without_reward, "trace", "without a reward"),
+            (self.without_tokens, "path", "without sampled tokens"),
+            (self.replaced, "trace", "of steps that a resumed run trained again"),
+        )
+        notes = [
+            f"left out: {format_count(number, noun)} {reason}"
+            for number, noun, reason in meanings
+            if number
+        ]
+        if self.torn_files:
+            notes.append(f"left out: the unfinished last line of {', '.join(self.torn_files)}")
+        return notes
+
+
+def is_episode(record: dict[str, Any]) -> bool:
+    return isinstance(record.get("traces"), list) or is_trace(record)
+
+
+def is_trace(record: dict[str, Any]) -> bool:
+    return isinstance(record.get("nodes"), list) and "rewards" in record
+
+
+def list_traces(episode: dict[str, Any]) -> list[dict[str, Any]]:
+    """The traces of a line, which is an episode or, in older files, a trace."""
+    traces = [episode] if is_trace(episode) else episode.get("traces") or []
+    return [trace for trace in traces if isinstance(trace, dict)]
+
+
+def is_training(episode: dict[str, Any]) -> bool:
+    """Whether the policy was sampled to train it, not to evaluate it."""
+    for trace in list_traces(episode):
+        kind = (trace.get("info") or {}).get("kind")
+        if kind in ("train", "eval"):
+            return bool(kind == "train")
+    run = episode.get("run") or {}
+    return ((run.get("work") or {}).get("type") or run.get("type") or "train") == "train"
+
+
+def arrival_step(episode: dict[str, Any]) -> int | None:
+    """The step in which the episode arrived, or was started."""
+    infos = [trace.get("info") or {} for trace in list_traces(episode)]
+    steps = [
+        (info.get(event) or {}).get("step") for event in ("arrival", "dispatch") for info in infos
+    ]
+    run = episode.get("run") or {}
+    steps += [(run.get("work") or {}).get("step"), run.get("step")]
+    return next((step for step in steps if isinstance(step, int) and step >= 0), None)
+
+
+def episode_rollouts(
+    episode: dict[str, Any],
+    step: int,
+    updates_of_trace: dict[str, list[dict[str, Any]]],
+    counts: TraceCounts,
+    where: str,
+) -> Iterator[tuple[str, ImportedRollout]]:
+    """(id of its trace, rollout) for every branch that could be trained."""
+    for trace in list_traces(episode):
+        version = trace.get("version", TRACE_VERSION)
+        if version != TRACE_VERSION:
+            raise PoiseError(f"{where}: a trace of version {version!r}: {KNOWN_VERSIONS}")
+        if (trace.get("agent") or {}).get("trainable") is False:
+            counts.not_trainable += 1
+            continue
+        reward = _total_reward(trace.get("rewards"), where)
+        if reward is None:
+            counts.without_reward += 1
+            continue
+        trace_id = str(trace.get("id"))
+        updates = updates_of_trace.get(trace_id, [])
+        for branch_index, path in enumerate(branch_paths(trace["nodes"], where)):
+            rollout = _branch_rollout(
+                episode, trace, path, _branch_streams(updates, branch_index), reward, step, where
+            )
+            if rollout is None:
+                counts.without_tokens += 1
+            else:
+                yield trace_id, rollout
+
+
+def _total_reward(rewards: object, where: str) -> float | None:
+    """The sum of score times weight; None if nothing was scored."""
+    if not isinstance(rewards, dict):
+        raise PoiseError(f"{where}: 'rewards' is not a table of rewards: {KNOWN_VERSIONS}")
+    total: float | None = None
+    for reward in rewards.values():
+        if isinstance(reward, dict):
+            weight = reward.get("weight")
+            score = check_reward(reward.get("score"), where)
+            value = score * (1.0 if weight is None else check_reward(weight, where))
+        elif reward is None:
+            continue
+        else:
+            value = check_reward(reward, where)
+        total = value if total is None else total + value
+    return total
+
+
+def branch_paths(nodes: Sequence[Any], where: str) -> list[list[dict[str, Any]]]:
+    """The nodes of each branch from root to leaf, in the order of leaves; none for a branch that
+    is not trained, so that the others keep their numbers."""
+    if not all(isinstance(node, dict) for node in nodes):
+        raise PoiseError(f"{where}: 'nodes' holds something else than messages: {KNOWN_VERSIONS}")
+    parents = {node.get("parent") for node in nodes}
+    links = [
+        (link.get("node"), link.get("type"), place)
+        for place, node in enumerate(nodes)
+        for link in node.get("semantic_parents") or []
+        if isinstance(link, dict)
+    ]
+    # A compaction that the agent did not resume from is a branch that is not trained.
+    attempts = {place for _, kind, place in links if kind == "compaction_attempt"}
+    accepted = {source for source, kind, _ in links if kind == "compaction"}
+    paths = []
+    for leaf in (place for place in range(len(nodes)) if place not in parents):
+        path: list[dict[str, Any]] = []
+        place: Any = leaf
+        while isinstance(place, int) and 0 <= place < len(nodes) and len(path) <= len(nodes):
+            path.append(nodes[place])
+            place = nodes[place].get("parent")
+        if len(path) > len(nodes):
+            raise PoiseError(f"{where}: the messages of a trace form a circle: remove the line")
+        paths.append([] if leaf in attempts - accepted else path[::-1])
+    return paths
+
+
+def _branch_streams(updates: Sequence[dict[str, Any]], branch_index: int) -> dict[str, Any]:
+    """The lists of all annotations of a branch; later ones replace earlier ones."""
+    streams: dict[str, Any] = {}
+    for update in updates:
+        for branch in update.get("branches") or []:
+            if isinstance(branch, dict) and branch.get("index") == branch_index:
+                streams |= branch
+    return streams
+
+
+def _branch_rollout(
+    episode: dict[str, Any],
+    trace: dict[str, Any],
+    path: list[dict[str, Any]],
+    streams: dict[str, Any],
+    reward: float,
+    step: int,
+    where: str,
+) -> ImportedRollout | None:
+    tokens: list[int] = []
+    mask: list[bool] = []
+    for node in path:
+        node_tokens, node_mask = node.get("token_ids") or [], node.get("mask") or []
+        if not is_token_list(node_tokens) or len(node_tokens) != len(node_mask):
+            raise PoiseError(f"{where}: token_ids and mask of a message do not match: remove it")
+        tokens += node_tokens
+        mask += map(bool, node_mask)
+    spans = split_by_mask(tokens, mask)
+    if spans is None:
+        return None
+    advantages = select_numbers(streams.get("advantages"), spans.trained)
+    advantages = advantages or _node_numbers(path, "advantages")
+    advantage = (trace.get("info") or {}).get("advantage")
+    if isinstance(advantage, bool) or not isinstance(advantage, int | float):
+        advantage = sum(advantages) / len(advantages) if advantages else None
+    first_sampled = next(place for place, node in enumerate(path) if any(node.get("mask") or []))
+    messages = [node.get("message") or {} for node in path]
+    env_name, prompt_id, group = _names(episode, trace, spans.prompt)
+    return ImportedRollout(
+        group=f"{step}:{env_name}/{group}",
+        prompt_id=f"{env_name}/{prompt_id}",
+        reward=reward,
+        prompt=render_text(_with_reasoning(messages[:first_sampled]), where),
+        response=render_text(_with_reasoning(messages[first_sampled:]), where),
+        answer=_answer(episode, trace),
+        prompt_tokens=spans.prompt,
+        response_tokens=spans.response,
+        sampled_logprobs=_node_numbers(path, "logprobs"),
+        finished=not _is_truncated(trace),
+        turns=spans.turns,
+        advantage=None if advantage is None else float(advantage),
+        advantages_T=advantages,
+        trainer_logprobs=select_numbers(streams.get("trainer_logprobs"), spans.trained)
+        or _node_numbers(path, "trainer_logprobs"),
+        entropies=select_numbers(streams.get("entropies"), spans.trained)
+        or _node_numbers(path, "entropies"),
+    )
+
+
+def _node_numbers(path: list[dict[str, Any]], name: str) -> list[float] | None:
+    """The numbers of all sampled tokens; None unless every node has one for each of its own."""
+    numbers: list[float] = []
+    for node in path:
+        sampled = sum(map(bool, node.get("mask") or []))
+        values = select_numbers(node.get(name), range(sampled)) if sampled else []
+        if values is None or (sampled and len(node[name]) != sampled):
+            return None
+        numbers += values
+    return numbers
+
+
+def _names(
+    episode: dict[str, Any], trace: dict[str, Any], prompt_tokens: list[int]
+) -> tuple[str, str, str]:
+    """(environment, prompt, group); a prompt without a key is named by its tokens."""
+    info, env = trace.get("info") or {}, episode.get("env") or {}
+    env_name = str(env.get("name") or env.get("id") or info.get("env_name") or "prime-rl")
+    task = trace.get("task") or episode.get("task") or {}
+    key = task.get("key") or task.get("hash")
+    prompt_id = hash_prompt(str(key)) if key else hash_tokens(prompt_tokens)
+    group = (episode.get("group") or {}).get("id") or info.get("group_id") or prompt_id
+    return env_name, prompt_id, str(group)
+
+
+def _answer(episode: dict[str, Any], trace: dict[str, Any]) -> str:
+    data = (trace.get("task") or episode.get("task") or {}).get("data")
+    return answer_text(data.get("answer")) if isinstance(data, dict) else ""
+
+
+def _with_reasoning(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages with their reasoning before their contents."""
+    return [
+        message | {"content": f"{reasoning}\n\n{message.get('content') or ''}"}
+        if isinstance(reasoning := message.get("reasoning_content"), str) and reasoning
+        else message
+        for message in messages
+    ]
+
+
+def _is_truncated(trace: dict[str, Any]) -> bool:
+    if trace.get("stop_condition") in TRUNCATING_STOPS:
+        return True
+    calls = [call for call in trace.get("calls") or [] if isinstance(call, dict)]
+    last = next((call for call in reversed(calls) if call.get("error") is None), {})
+    return bool(last.get("finish_reason") == "length")

@@ -1,0 +1,229 @@
+"""Import prime-rl's trace stream with its annotations.
+
+    monitors/file/traces/stream.jsonl  or  stream/00000.jsonl.zst, stream/00001.jsonl, ...
+    monitors/file/traces/annotations/PRODUCER.jsonl  or  annotations/PRODUCER/00000.jsonl, ...
+
+A line of the stream is an episode, in the order of arrival. When the orchestrator ships a batch it
+annotates the traces with info = {"effective": true, "ship": {"step", "time"}, "advantage"}, and the
+trainer annotates them with its log-probabilities and entropies. The trainer takes one optimizer
+step with all that was shipped for a step, so that is the plan. Traces that were never shipped are
+stored with the step in which they arrived, and are in no plan. A run that was resumed ships a step
+again: the last time counts.
+
+Episodes of a step lie far apart in the stream, so they are first sorted into one scratch file for
+each step. The last line of a run that is being trained may be unfinished and is left out.
+
+Read in prime-rl at 048a6e23 (file/monitor.py, file/traces/update.py) and 551bfc39 (chunks.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from counterpoise.errors import PoiseError
+from counterpoise.hosts.importing.formats import (
+    ImportContext,
+    ImportedRollout,
+    ImportedStep,
+    Schedule,
+)
+from counterpoise.hosts.importing.json_lines import peek_object, read_objects
+from counterpoise.hosts.prime_rl.trace_rollouts import (
+    KNOWN_VERSIONS,
+    UPDATE_VERSION,
+    TraceCounts,
+    arrival_step,
+    episode_rollouts,
+    is_episode,
+    is_training,
+    list_traces,
+)
+
+FOLDERS = (".", "traces", "monitors/file/traces")  # of the stream, below what a user may name
+NO_STEP = -1  # of an episode that names none
+
+
+def find_files(path: Path) -> list[Path]:
+    """The chunks of the stream, in order; of a run, of its traces, or one file."""
+    if path.is_file():
+        is_named = path.name == "stream.jsonl" or path.parent.name == "stream"
+        return [path] if is_named or _is_other_trace_file(path) else []
+    if path.name == "stream" and (chunks := _chunks(path)):
+        return chunks
+    for folder in (path / name for name in FOLDERS):
+        if files := _chunks(folder / "stream") or list(folder.glob("stream.jsonl")):
+            return files
+    return []
+
+
+def _is_other_trace_file(path: Path) -> bool:
+    """Whether a file holds traces; those in folders of a step are step_traces.py's."""
+    in_step = any(parent.name.startswith("step_") for parent in path.absolute().parents)
+    return path.suffix == ".jsonl" and not in_step and is_episode(peek_object(path))
+
+
+def is_file_of(file: Path) -> bool:
+    return bool(find_files(file))
+
+
+def _chunks(folder: Path) -> list[Path]:
+    """The numbered files of a stream. A chunk that is being sealed has two, with equal lines."""
+    chunk_of_number: dict[str, Path] = {}
+    for file in sorted(folder.glob("*.jsonl.zst")) + sorted(folder.glob("*.jsonl")):
+        number = file.name.split(".")[0]
+        if number.isdecimal():
+            chunk_of_number[number] = file  # the plain file replaces the sealed one
+    return [chunk_of_number[number] for number in sorted(chunk_of_number, key=int)]
+
+
+def find_annotations(stream_file: Path) -> list[Path]:
+    """The annotation files beside a stream, in the order of producers and chunks."""
+    folder = (
+        stream_file.parent.parent if stream_file.parent.name == "stream" else stream_file.parent
+    )
+    files: list[Path] = []
+    for entry in sorted((folder / "annotations").glob("*")):
+        if entry.is_dir():
+            files += _chunks(entry)
+        elif entry.suffix == ".jsonl" and not entry.name.endswith(".index.jsonl"):
+            files.append(entry)
+    return files
+
+
+def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[ImportedStep]:
+    context.refuse_reward("writes one reward")
+    counts = TraceCounts()
+    annotation_files = find_annotations(files[0])
+    context.show_progress("which traces were trained in which step")
+    shipped = _read_shipping(annotation_files, counts)
+    step_of_trace = _sort_episodes(files, shipped, context, counts)
+    _sort_updates(annotation_files, step_of_trace, context, counts)
+    if not step_of_trace:
+        raise PoiseError(
+            f"{files[0]} holds no trace of training"
+            + (f", only {counts.evaluation} of evaluation" if counts.evaluation else "")
+        )
+    for step in sorted(set(step_of_trace.values())):
+        imported = _read_step(step, shipped, context, counts)
+        if imported is not None:
+            yield imported
+    if not shipped:
+        context.add_note("no annotations say which traces were trained: steps are those of arrival")
+    for note in counts.notes():
+        context.add_note(note)
+
+
+def _updates(files: Sequence[Path], counts: TraceCounts) -> Iterator[dict[str, Any]]:
+    for file in files:
+        for where, update in read_objects(file, ("trace_id",), "prime-rl", counts.add_torn_file):
+            version = update.get("version", UPDATE_VERSION)
+            if version != UPDATE_VERSION:
+                raise PoiseError(f"{where}: an annotation of version {version!r}: {KNOWN_VERSIONS}")
+            yield update
+
+
+def _read_shipping(files: Sequence[Path], counts: TraceCounts) -> dict[str, int]:
+    """The step in which each trace was trained, for traces that were."""
+    shipping: dict[str, tuple[int, float]] = {}  # trace -> step and time
+    latest_time: dict[int, float] = {}
+    for update in _updates(files, counts):
+        ship = (update.get("info") or {}).get("ship")
+        if isinstance(ship, dict) and isinstance(ship.get("step"), int) and ship["step"] >= 0:
+            step, time = ship["step"], float(ship.get("time") or 0.0)
+            shipping[str(update["trace_id"])] = (step, time)
+            latest_time[step] = max(latest_time.get(step, time), time)
+    # All traces of a batch are annotated at the same time.
+    return {
+        trace_id: step if time == latest_time[step] else NO_STEP
+        for trace_id, (step, time) in shipping.items()
+    }
+
+
+def _sort_episodes(
+    files: Sequence[Path], shipped: dict[str, int], context: ImportContext, counts: TraceCounts
+) -> dict[str, int]:
+    """Write every episode to the scratch file of its step; the step of every trace."""
+    step_of_trace: dict[str, int] = {}
+    for file in files:
+        context.show_progress(f"sorting {file.name} by step")
+        for where, episode in read_objects(file, (), "", counts.add_torn_file):
+            if not is_episode(episode):
+                present = ", ".join(sorted(episode)) or "none"
+                raise PoiseError(
+                    f"{where}: no 'traces' (fields: {present}): written by another version; "
+                    f"{KNOWN_VERSIONS}"
+                )
+            traces = list_traces(episode)
+            if not is_training(episode):
+                counts.evaluation += 1
+            elif not traces:
+                counts.failed += 1
+            else:
+                # A trace that a resumed run trained again is left out.
+                trained = [
+                    shipped[trace_id] for t in traces if (trace_id := str(t.get("id"))) in shipped
+                ]
+                if trained and max(trained) == NO_STEP:
+                    counts.replaced += len(traces)
+                    continue
+                step = max(trained) if trained else arrival_step(episode) or 0
+                step_of_trace |= {str(trace.get("id")): step for trace in traces}
+                _append(_scratch_file(context, step, "episodes"), {"where": where, "line": episode})
+    return step_of_trace
+
+
+def _sort_updates(
+    files: Sequence[Path],
+    step_of_trace: dict[str, int],
+    context: ImportContext,
+    counts: TraceCounts,
+) -> None:
+    for file in files:
+        context.show_progress(f"sorting annotations/{file.name} by step")
+        for update in _updates([file], counts):
+            step = step_of_trace.get(str(update["trace_id"]))
+            if step is not None:
+                _append(_scratch_file(context, step, "updates"), update)
+
+
+def _scratch_file(context: ImportContext, step: int, kind: str) -> Path:
+    return context.scratch / f"{kind}_{step}.jsonl"
+
+
+def _append(file: Path, record: dict[str, Any]) -> None:
+    with file.open("ab") as lines:
+        lines.write(json.dumps(record).encode() + b"\n")
+
+
+def _read_step(
+    step: int, shipped: dict[str, int], context: ImportContext, counts: TraceCounts
+) -> ImportedStep | None:
+    updates_of_trace: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    updates_file = _scratch_file(context, step, "updates")
+    if updates_file.exists():
+        for _, update in read_objects(updates_file):
+            updates_of_trace[str(update["trace_id"])].append(update)
+    rollouts: list[ImportedRollout] = []
+    trained_places: list[int] = []
+    episodes_file = _scratch_file(context, step, "episodes")
+    for _, entry in read_objects(episodes_file):
+        episode = entry["line"]
+        for trace in list_traces(episode):
+            for update in updates_of_trace.get(str(trace.get("id")), ()):
+                trace["info"] = (trace.get("info") or {}) | (update.get("info") or {})
+        for trace_id, rollout in episode_rollouts(
+            episode, step, updates_of_trace, counts, entry["where"]
+        ):
+            if trace_id in shipped:
+                trained_places.append(len(rollouts))
+            rollouts.append(rollout)
+    episodes_file.unlink()
+    updates_file.unlink(missing_ok=True)
+    if not rollouts:
+        return None
+    schedule = Schedule((tuple(trained_places),)) if trained_places else None
+    return ImportedStep(step, tuple(rollouts), schedule)

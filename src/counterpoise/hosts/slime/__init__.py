@@ -1,0 +1,1 @@
+"""Import the debug dumps of slime and miles, with the schedule of their optimizer steps."""

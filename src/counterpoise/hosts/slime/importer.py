@@ -1,0 +1,113 @@
+"""Import the dumps of slime and miles: --save-debug-train-data and --save-debug-rollout-data.
+
+    DUMP/train_data/7.pt        slime: all samples of rollout 7 and `dp_shards`, their schedule
+    DUMP/train_data/7_3.pt      miles, and slime before 2026-08-12: what rank 3 was given
+    DUMP/rollout_data/7.pt      what was sampled: texts, groups, rewards
+
+(DUMP as by --dump-details.) Training dumps have tokens, log-probabilities, advantages and the real
+schedule (schedule.py), but no texts and no groups: these come from the sampling dump of the same
+rollout, by sample index. Without it, samples with equal prompt tokens are a group. A sampling dump
+alone gives rollouts without plans. Files of evaluations (eval_7.pt) are left out.
+
+Ranks of tensor parallelism write the same samples again, and count once. With context parallelism
+miles writes a slice of each list of numbers, which is left out.
+
+Read in slime at 624b824a (slime/observability/{train,rollout}_data_utils.py, slime/ray/rollout.py)
+and miles at 31f1ca96 (miles/utils/train_dump_utils.py, miles/ray/rollout/debug_data.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from counterpoise.errors import PoiseError
+from counterpoise.hosts.importing.formats import ImportContext, ImportedStep, RolloutSource
+from counterpoise.hosts.slime.dump_files import (
+    KNOWN_VERSIONS,
+    NEWEST_FORMAT,
+    DumpHead,
+    load_dump,
+    peek_head,
+)
+from counterpoise.hosts.slime.samples import RolloutDump, SampleCounts, TrainSamples, build_step
+
+FOLDERS = (".", "train_data", "rollout_data")  # below what a user may name
+
+
+def find_files(is_miles: bool, path: Path) -> list[Path]:
+    """The dumps at a path, by rollout."""
+    if path.is_file():
+        candidates = [path] if path.suffix == ".pt" else []
+    else:
+        candidates = [file for folder in FOLDERS for file in (path / folder).glob("*.pt")]
+    heads = {file: peek_head(file) for file in candidates if not file.stem.startswith("eval_")}
+    known = {file: head for file, head in heads.items() if head is not None}
+    # A sampling dump does not always say whose it is: the training dumps beside it do.
+    deciding = [head for head in known.values() if head.kind != "rollouts"] or list(known.values())
+    if not deciding or any(head.is_miles for head in deciding) != is_miles:
+        return []
+    return sorted(known, key=lambda file: (known[file].rollout_id, known[file].rank, str(file)))
+
+
+def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[ImportedStep]:
+    counts = SampleCounts()
+    files_of_rollout: dict[int, list[tuple[DumpHead, Path]]] = {}
+    for file in files:
+        if head := peek_head(file):
+            files_of_rollout.setdefault(head.rollout_id, []).append((head, file))
+    for rollout_id, dumps in files_of_rollout.items():
+        context.show_progress(f"rollout {rollout_id}")
+        step = _read_rollout(rollout_id, dumps, context, counts)
+        if step is not None:
+            yield step
+    for note in counts.notes():
+        context.add_note(note)
+
+
+def _read_rollout(
+    rollout_id: int,
+    dumps: list[tuple[DumpHead, Path]],
+    context: ImportContext,
+    counts: SampleCounts,
+) -> ImportedStep | None:
+    """One rollout batch: what was sampled, and what was trained of it."""
+    by_kind: dict[str, list[Path]] = {"train": [], "ranks": [], "rollouts": []}
+    for head, file in dumps:
+        if head.format_version > NEWEST_FORMAT:
+            raise PoiseError(
+                f"{file}: format_version {head.format_version}, expected at most "
+                f"{NEWEST_FORMAT}: {KNOWN_VERSIONS}"
+            )
+        by_kind[head.kind].append(file)
+    for kind in ("train", "rollouts"):
+        if len(by_kind[kind]) > 1:
+            first, second = by_kind[kind][:2]
+            raise PoiseError(
+                f"{first} and {second} both hold rollout {rollout_id}: import each run by itself"
+            )
+    sampled = None
+    if by_kind["rollouts"]:
+        file = by_kind["rollouts"][0]
+        sampled = RolloutDump(load_dump(file), str(file))
+    trained = None
+    if by_kind["train"]:
+        file = by_kind["train"][0]
+        trained = TrainSamples.from_whole_dump(load_dump(file), str(file))
+    elif by_kind["ranks"]:
+        parts = [(load_dump(file), str(file)) for file in by_kind["ranks"]]
+        trained = TrainSamples.from_rank_dumps(parts)
+    return build_step(rollout_id, sampled, trained, context, counts)
+
+
+SLIME, MILES = (
+    RolloutSource(
+        title,
+        f"{files} (--save-debug-train-data) and rollout_data/N.pt (--save-debug-rollout-data)",
+        partial(find_files, title == "miles"),
+        read_steps,
+        True,
+    )
+    for title, files in (("slime", "train_data/N.pt"), ("miles", "train_data/N_RANK.pt"))
+)

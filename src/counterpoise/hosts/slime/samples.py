@@ -1,0 +1,388 @@
+"""Samples of slime's and miles' dumps -> the rollouts of a step, with their schedule.
+
+A sample is {"tokens": prompt and response, "response_lengths", "loss_masks" over the response, and
+lists of numbers over the response: "rollout_log_probs" by the sampler, "log_probs" by the trainer
+before the rollout's first optimizer step, "advantages", "entropy"}. `rewards` are normalised within
+groups; `raw_reward` is what the reward function said, in one list for the whole rollout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from counterpoise.errors import PoiseError, format_count
+from counterpoise.hosts.importing.formats import (
+    ImportContext,
+    ImportedRollout,
+    ImportedStep,
+    answer_text,
+    check_reward,
+    hash_tokens,
+    render_text,
+)
+from counterpoise.hosts.importing.token_spans import is_token_list, select_numbers, split_by_mask
+from counterpoise.hosts.slime.dump_files import KNOWN_VERSIONS, to_list
+from counterpoise.hosts.slime.schedule import Shard, build_schedule, read_layout
+
+REQUIRED_COLUMNS = ("tokens", "response_lengths", "loss_masks")
+
+
+@dataclass(slots=True)
+class SampleCounts:
+    """What was guessed or left out, and how often."""
+
+    groups_guessed: int = 0  # rollouts without a sampling dump
+    not_scheduled: int = 0
+    incomplete: int = 0  # rollouts of which ranks are missing
+    sliced_numbers: int = 0  # samples with lists that are shorter than their responses
+    without_reward: int = 0
+    empty: int = 0
+    rewards_by_order: int = 0
+
+    def notes(self) -> list[str]:
+        meanings = {
+            "groups are not in training dumps: samples with equal prompts are taken as one, in "
+            "{}": (self.groups_guessed, "rollout"),
+            "rewards were matched to samples by the order of sample indices, in {}": (
+                self.rewards_by_order, "rollout"),
+            "no plan, because the files do not tell the optimizer steps, in {}": (
+                self.not_scheduled, "rollout"),
+            "no plan, because files of some ranks are missing, in {}": (
+                self.incomplete, "rollout"),
+            "left out because they cover a part of the response only (context parallelism): the "
+            "numbers of {}": (self.sliced_numbers, "sample"),
+            "left out because nothing scored them: {}": (self.without_reward, "sample"),
+            "left out because their response is empty: {}": (self.empty, "sample"),
+        }  # fmt: skip
+        return [
+            meaning.format(format_count(number, noun))
+            for meaning, (number, noun) in meanings.items()
+            if number
+        ]
+
+
+class RolloutDump:
+    """What was sampled: one table for each sample."""
+
+    def __init__(self, content: dict[str, Any], where: str) -> None:
+        samples = content.get("samples")
+        if not isinstance(samples, list) or not all(isinstance(item, dict) for item in samples):
+            raise PoiseError(f"{where}: 'samples' is not a list of samples: {KNOWN_VERSIONS}")
+        self.where = where
+        self.samples: list[dict[str, Any]] = samples
+
+
+@dataclass(frozen=True, slots=True)
+class LocalShard:
+    """A rank's samples, as places in TrainSamples.samples, and its part of the schedule."""
+
+    rank: int
+    places: list[int]
+    micro_batches: list[list[int]] | None
+    per_step: list[int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class TrainSamples:
+    """What was trained, of all data-parallel ranks."""
+
+    where: str
+    samples: list[dict[str, Any]]
+    shards: list[LocalShard]
+    raw_rewards: list[Any] | None  # of the whole rollout batch, in its order
+    num_rollouts: int | None  # that took part, on all ranks; a rollout may have several samples
+
+    @classmethod
+    def from_whole_dump(cls, content: dict[str, Any], where: str) -> TrainSamples:
+        """slime since 2026-08-12: one file with `samples` and `dp_shards`."""
+        samples, layouts = content.get("samples"), content.get("dp_shards")
+        if not isinstance(samples, list) or not isinstance(layouts, list):
+            present = ", ".join(map(str, content))
+            raise PoiseError(f"{where}: no 'dp_shards' (fields: {present}): {KNOWN_VERSIONS}")
+        shards = []
+        for layout in layouts:
+            rank = int(layout["data_parallel_rank"])
+            places = _local_order(samples, layout, rank, where)
+            micro_batches, per_step = read_layout(layout, len(places), where)
+            shards.append(LocalShard(rank, places, micro_batches, per_step))
+        sizes = to_list(layouts[0].get("global_batch_sizes")) if layouts else None
+        return cls(
+            where,
+            samples,
+            shards,
+            to_list(content.get("raw_reward")),
+            sum(sizes) if sizes else None,
+        )
+
+    @classmethod
+    def from_rank_dumps(cls, parts: Sequence[tuple[dict[str, Any], str]]) -> TrainSamples:
+        """miles, and slime before: a file for each rank, in the order of ranks."""
+        samples: list[dict[str, Any]] = []
+        shards: list[LocalShard] = []
+        seen: set[tuple[Any, ...]] = set()
+        for content, where in parts:
+            columns = content.get("rollout_data")
+            if not isinstance(columns, dict):
+                raise PoiseError(f"{where}: 'rollout_data' is not a table: {KNOWN_VERSIONS}")
+            local_samples = _split_columns(columns, where)
+            identity = tuple(
+                sample.get("sample_index", hash_tokens(to_list(sample["tokens"]) or []))
+                for sample in local_samples
+            )
+            # Ranks of tensor and pipeline parallelism hold the same samples.
+            if identity in seen:
+                continue
+            seen.add(identity)
+            places = list(range(len(samples), len(samples) + len(local_samples)))
+            micro_batches, per_step = read_layout(columns, len(places), where)
+            shards.append(LocalShard(len(shards), places, micro_batches, per_step))
+            samples += local_samples
+        first_columns = parts[0][0]["rollout_data"]
+        sizes = to_list(first_columns.get("num_rollouts", first_columns.get("global_batch_sizes")))
+        return cls(
+            parts[0][1],
+            samples,
+            shards,
+            to_list(first_columns.get("raw_reward")),
+            sum(sizes) if sizes else None,
+        )
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the samples of all ranks are there."""
+        rollout_ids = {
+            sample.get("rollout_ids", place) for place, sample in enumerate(self.samples)
+        }
+        return self.num_rollouts is None or len(rollout_ids) >= self.num_rollouts
+
+
+def _local_order(
+    samples: list[dict[str, Any]], layout: dict[str, Any], rank: int, where: str
+) -> list[int]:
+    """The places of a shard's samples among all, in the shard's own order."""
+    for shard_field, sample_field in (
+        ("partition", "rollout_position"),
+        ("sample_indices", "sample_index"),
+    ):
+        ids = to_list(layout.get(shard_field))
+        if ids is not None and None not in ids:
+            place_of_id = {sample.get(sample_field): place for place, sample in enumerate(samples)}
+            missing = [number for number in ids if number not in place_of_id]
+            if missing:
+                raise PoiseError(
+                    f"{where}: sample {missing[0]} of dp_shards is not among the samples: "
+                    f"{KNOWN_VERSIONS}"
+                )
+            return [place_of_id[number] for number in ids]
+    # Samples without any number stay in the order in which ranks were gathered.
+    return [
+        place for place, sample in enumerate(samples) if sample.get("data_parallel_rank") == rank
+    ]
+
+
+def _split_columns(columns: dict[str, Any], where: str) -> list[dict[str, Any]]:
+    """One table for each sample, from lists over a rank's samples."""
+    missing = [name for name in REQUIRED_COLUMNS if name not in columns]
+    if missing:
+        present = ", ".join(map(str, columns))
+        raise PoiseError(f"{where}: no '{missing[0]}' (fields: {present}): {KNOWN_VERSIONS}")
+    lengths = to_list(columns["response_lengths"]) or []
+    renamed = {"sample_indices": "sample_index", "partition": "rollout_position"}
+    samples: list[dict[str, Any]] = [{} for _ in lengths]
+    whole_batch = ("raw_reward", "micro_batch_indices", "num_microbatches", "num_rollouts")
+    for name, values in columns.items():
+        items = values if isinstance(values, list | tuple) else to_list(values)
+        if name in whole_batch or items is None or len(items) != len(lengths):
+            continue
+        for sample, value in zip(samples, items, strict=True):
+            if value is not None:
+                sample[renamed.get(name, name)] = value
+    return samples
+
+
+def build_step(
+    rollout_id: int,
+    sampled: RolloutDump | None,
+    trained: TrainSamples | None,
+    context: ImportContext,
+    counts: SampleCounts,
+) -> ImportedStep | None:
+    """The rollouts of a batch in the order of sampling, and the schedule of those trained."""
+    where = trained.where if trained else sampled.where if sampled else ""
+    train_of_position = _match(sampled, trained)
+    num_positions = len(sampled.samples) if sampled else len(train_of_position)
+    rollouts: list[ImportedRollout] = []
+    place_of_train: dict[int, int] = {}
+    for position in range(num_positions):
+        train_place = train_of_position.get(position)
+        train_sample = {} if train_place is None or not trained else trained.samples[train_place]
+        sampled_sample = sampled.samples[position] if sampled else {}
+        reward = _find_reward(train_sample, sampled_sample, trained, position, context)
+        if reward is None and train_place is None:
+            counts.without_reward += 1
+            continue
+        rollout = _build_rollout(
+            rollout_id, train_sample, sampled_sample, reward, context, counts, where
+        )
+        if rollout is None:
+            counts.empty += 1
+            continue
+        if train_place is not None:
+            place_of_train[train_place] = len(rollouts)
+        rollouts.append(rollout)
+    if not rollouts:
+        return None
+    counts.groups_guessed += sampled is None
+    counts.rewards_by_order += bool(trained and sampled is None and _rewards_need_order(trained))
+    schedule = None
+    if trained and not trained.is_complete:
+        counts.incomplete += 1
+    elif trained:
+        schedule = build_schedule(_placed_shards(trained, place_of_train), trained.where)
+        counts.not_scheduled += schedule is None
+    return ImportedStep(rollout_id, tuple(rollouts), schedule)
+
+
+def _placed_shards(trained: TrainSamples, place_of_train: Mapping[int, int]) -> list[Shard]:
+    """The shards with places among the rollouts; samples that were left out are no longer there."""
+    shards = []
+    for shard in trained.shards:
+        micro_batches = shard.micro_batches
+        if micro_batches is not None:
+            micro_batches = [
+                [index for index in micro_batch if shard.places[index] in place_of_train]
+                for micro_batch in micro_batches
+            ]
+        places = [place_of_train.get(place, -1) for place in shard.places]
+        shards.append(Shard(shard.rank, places, micro_batches, shard.per_step))
+    return shards
+
+
+def _match(sampled: RolloutDump | None, trained: TrainSamples | None) -> dict[int, int]:
+    """The place among the trained samples, by position in the sampled batch."""
+    if trained is None:
+        return {}
+    samples = trained.samples
+    if sampled is None:
+        # By position or index where all samples have one; otherwise as they come.
+        for name in ("rollout_position", "sample_index"):
+            if all(sample.get(name) is not None for sample in samples):
+                order = sorted(range(len(samples)), key=lambda place: int(samples[place][name]))
+                return dict(enumerate(order))
+        return {place: place for place in range(len(samples))}
+    position_of_index = {
+        sample.get("index"): position for position, sample in enumerate(sampled.samples)
+    }
+    position_of_tokens: dict[tuple[int, ...], int] = {}
+    matches: dict[int, int] = {}
+    for place, sample in enumerate(samples):
+        position = sample.get("rollout_position")
+        if position is None and sample.get("sample_index") is not None:
+            position = position_of_index.get(int(sample["sample_index"]))
+        if position is None:
+            position_of_tokens = position_of_tokens or {
+                tuple(to_list(item.get("tokens")) or ()): number
+                for number, item in enumerate(sampled.samples)
+            }
+            position = position_of_tokens.get(tuple(to_list(sample["tokens"]) or ()))
+        if position is None or not 0 <= int(position) < len(sampled.samples):
+            raise PoiseError(
+                f"{trained.where} holds a sample that {sampled.where} lacks: import the folder of "
+                "training dumps by itself"
+            )
+        matches[int(position)] = place
+    return matches
+
+
+def _find_reward(
+    train_sample: Mapping[str, Any],
+    sampled_sample: Mapping[str, Any],
+    trained: TrainSamples | None,
+    position: int,
+    context: ImportContext,
+) -> Any:
+    """What the reward function said of a sample; None if nothing did."""
+    reward = train_sample.get("local_raw_reward")
+    if reward is None and train_sample and trained and trained.raw_rewards is not None:
+        place = train_sample.get("rollout_position", position)
+        if 0 <= place < len(trained.raw_rewards):
+            reward = trained.raw_rewards[place]
+    if reward is None:
+        reward = sampled_sample.get("reward")
+    if isinstance(reward, dict):
+        if context.reward not in reward:
+            raise PoiseError(
+                f"rewards are tables with {', '.join(map(str, reward))}: name the one that is "
+                f"trained, as --reward {next(iter(reward), 'NAME')}"
+            )
+        reward = reward[context.reward]
+    return reward.item() if reward is not None and hasattr(reward, "item") else reward
+
+
+def _rewards_need_order(trained: TrainSamples) -> bool:
+    """Whether only the order of samples ties them to the list of rewards."""
+    return not any({"local_raw_reward", "rollout_position"} & set(s) for s in trained.samples)
+
+
+def _build_rollout(
+    rollout_id: int,
+    train_sample: Mapping[str, Any],
+    sampled_sample: Mapping[str, Any],
+    reward: Any,
+    context: ImportContext,
+    counts: SampleCounts,
+    where: str,
+) -> ImportedRollout | None:
+    tokens = to_list(train_sample.get("tokens", sampled_sample.get("tokens")))
+    length = train_sample.get("response_lengths", sampled_sample.get("response_length"))
+    if tokens is None or not is_token_list(tokens) or length is None or int(length) > len(tokens):
+        raise PoiseError(f"{where}: a sample has no tokens, or fewer than its response: remove it")
+    length = int(length)
+    prompt, response = tokens[: len(tokens) - length], tokens[len(tokens) - length :]
+    if not response:
+        return None
+    mask = to_list(train_sample.get("loss_masks", sampled_sample.get("loss_mask"))) or [1] * length
+    if len(mask) != length:
+        mask = [1] * length
+    spans = split_by_mask(tokens, [0] * len(prompt) + mask)
+    # A sample whose mask is empty took part in its step without any loss.
+    trained_places = [place - len(prompt) for place in spans.trained] if spans else range(length)
+    numbers = {}
+    for name in ("rollout_log_probs", "log_probs", "advantages", "entropy"):
+        values = to_list(train_sample.get(name, sampled_sample.get(name)))
+        if values is not None and len(values) != length:
+            counts.sliced_numbers += name == "advantages"
+            values = None
+        numbers[name] = select_numbers(values, trained_places) if values is not None else None
+    advantages = numbers["advantages"] if spans else [0.0] * length
+    advantage = sum(advantages) / len(advantages) if advantages else None
+    if advantage is None and train_sample.get("rewards") is not None:
+        advantage = float(train_sample["rewards"])
+    prompt_id = f"{context.title}/{hash_tokens(prompt)}"
+    group_index = sampled_sample.get("group_index")
+    prompt_text, response_text = sampled_sample.get("prompt"), sampled_sample.get("response")
+    return ImportedRollout(
+        group=f"{rollout_id}:{prompt_id if group_index is None else group_index}",
+        prompt_id=prompt_id,
+        reward=check_reward(reward, where),
+        prompt=None if prompt_text is None else render_text(prompt_text, where),
+        response=None if response_text is None else str(response_text),
+        answer=answer_text(sampled_sample.get("label")),
+        prompt_tokens=spans.prompt if spans else prompt,
+        response_tokens=spans.response if spans else response,
+        sampled_logprobs=numbers["rollout_log_probs"],
+        finished=_is_finished(train_sample, sampled_sample),
+        turns=spans.turns if spans else [],
+        advantage=advantage,
+        advantages_T=advantages,
+        trainer_logprobs=numbers["log_probs"],
+        entropies=numbers["entropy"],
+    )
+
+
+def _is_finished(train_sample: Mapping[str, Any], sampled_sample: Mapping[str, Any]) -> bool | None:
+    if "status" in sampled_sample:
+        return bool(sampled_sample["status"] == "completed")
+    return None if "truncated" not in train_sample else not int(train_sample["truncated"])

@@ -1,0 +1,195 @@
+"""Import tables that were logged to W&B: files/media/table/NAME_STEP_HASH.table.json.
+
+    {"columns": ["step", "prompt", "completion", ...], "data": [[...], ...]}
+
+TRL logs the table of its completions files (key `completions`), which is read by TRL's importer.
+Tables of other tools need a prompt, a response and a reward; the step is a column, or else the
+number in the file's name. Rows with equal prompts of a step are a group. Other tables of the run
+are left out.
+
+Read in wandb 0.31.0 (sdk/data_types/table.py), TRL 1.16.0 and verl 0.9.1.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from counterpoise.errors import PoiseError, first_line, format_count
+from counterpoise.hosts.importing.formats import ImportContext, ImportedStep, RolloutSource
+from counterpoise.hosts.importing.json_lines import check_step
+from counterpoise.hosts.importing.text_rollouts import name_prompt, text_rollout
+from counterpoise.hosts.trl.importer import REQUIRED_COLUMNS, read_tables
+
+TABLE_FOLDERS = ("", "media/table", "files/media/table", "*/files/media/table",
+                 "wandb/*/files/media/table")  # fmt: skip
+# Names that other tools give to the columns that are needed, in order of preference.
+COLUMN_NAMES = {
+    "prompt": ("prompt", "prompts", "input", "question", "query"),
+    "response": ("completion", "completions", "response", "responses", "output"),
+    "reward": ("reward", "rewards", "score", "scores"),
+}
+STEP_NAMES = ("step", "global_step", "train/global_step")
+ANSWER_NAMES = ("answer", "ground_truth", "gts", "label")
+
+
+def find_files(path: Path) -> list[Path]:
+    """The tables of one run that hold rollouts, in the order of logging."""
+    if path.is_file():
+        return [path] if path.name.endswith(".table.json") else []
+    files = [
+        file
+        for folder in TABLE_FOLDERS
+        for file in path.glob(f"{folder}/**/*.table.json" if folder else "*.table.json")
+    ]
+    # wandb/latest-run is a link to one of the runs.
+    distinct = {file.resolve(): file for file in sorted(files, reverse=True)}
+    return sorted(distinct.values(), key=lambda file: (file.parent, _logged_step(file), file.name))
+
+
+def _logged_step(file: Path) -> int:
+    """7 of completions_7_0a1b2c.table.json; -1 if there is no such number."""
+    fields = file.name.removesuffix(".table.json").rsplit("_", 2)
+    return int(fields[1]) if len(fields) == 3 and fields[1].isdecimal() else -1
+
+
+def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[ImportedStep]:
+    runs = {file.parents[len(file.parts) - 1 - _run_depth(file)] for file in files}
+    if len(runs) > 1:
+        names = ", ".join(sorted(run.name for run in runs)[:4])
+        raise PoiseError(f"the folder holds tables of {len(runs)} runs ({names}): name one of them")
+    columns_of_file = {file: _read_json(file)["columns"] for file in files}
+    of_trl = [f for f, columns in columns_of_file.items() if set(REQUIRED_COLUMNS) <= set(columns)]
+    if of_trl:
+        _note_others(len(files) - len(of_trl), context)
+        yield from read_tables(of_trl, read_table, context)
+        return
+    readable = [f for f, columns in columns_of_file.items() if _choose_columns(columns)]
+    if not readable:
+        columns = ", ".join(map(str, columns_of_file[files[0]]))
+        raise PoiseError(
+            f"{files[0]}: no table of rollouts (columns: {columns}): expected prompt, completion "
+            "and reward, or TRL's columns as in TRL 1.16.0"
+        )
+    _note_others(len(files) - len(readable), context)
+    context.refuse_reward("has one column of rewards in tables of other tools")
+    yield from _read_plain_tables(readable, context)
+
+
+def _note_others(number: int, context: ImportContext) -> None:
+    if number:
+        context.add_note(f"left out: {format_count(number, 'table')} of something else")
+
+
+def _run_depth(file: Path) -> int:
+    """The place of the run's folder among the file's parts: the one above files/media/table."""
+    folders = file.parts
+    return folders.index("media") - 1 if "media" in folders else len(folders) - 1
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_bytes())
+        columns, rows = content["columns"], content["data"]
+        if not isinstance(columns, list) or not all(len(row) == len(columns) for row in rows):
+            raise ValueError("rows and columns do not match")
+    except OSError as fault:
+        raise PoiseError(f"{file} cannot be read: {fault.strerror}") from fault
+    except (ValueError, KeyError, TypeError, RecursionError) as fault:
+        raise PoiseError(
+            f"{file} is no table of W&B ({first_line(fault)}): expected columns and data, as "
+            "wandb 0.31.0 writes them"
+        ) from fault
+    return {"columns": [str(column) for column in columns], "data": rows}
+
+
+def read_table(file: Path) -> pa.Table:
+    """A table of TRL with the types of its parquet files."""
+    content = _read_json(file)
+    values_of = dict(zip(content["columns"], zip(*content["data"], strict=True), strict=False))
+    columns: dict[str, pa.Array] = {}
+    for name in content["columns"]:
+        values = [_number_or_value(value) for value in values_of.get(name, ())]
+        is_numeric = bool(values) and all(
+            value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+            for value in values
+        )
+        if name == "step":
+            columns[name] = pa.array([int(value) for value in values])
+        elif is_numeric or name == "advantage":
+            columns[name] = pa.array([_as_float(value) for value in values], pa.float64())
+        elif name in ("prompt", "completion"):
+            columns[name] = pa.array(values)
+        else:
+            columns[name] = pa.array([json.dumps(value) for value in values])
+    return pa.table(columns)
+
+
+def _number_or_value(value: Any) -> Any:
+    """W&B writes NaN and infinities as texts."""
+    return float(value) if value in ("NaN", "Infinity", "-Infinity") else value
+
+
+def _as_float(value: Any) -> float:
+    return float("nan") if value is None or isinstance(value, str) else float(value)
+
+
+def _choose_columns(columns: Sequence[str]) -> dict[str, int]:
+    """The places of prompt, response and reward; {} unless all are there."""
+    lowered = [column.lower() for column in columns]
+    chosen = {
+        meaning: next((lowered.index(name) for name in names if name in lowered), None)
+        for meaning, names in COLUMN_NAMES.items()
+    }
+    places = {meaning: place for meaning, place in chosen.items() if place is not None}
+    return places if len(places) == len(COLUMN_NAMES) else {}
+
+
+def _read_plain_tables(files: Sequence[Path], context: ImportContext) -> Iterator[ImportedStep]:
+    """Tables with one row for each rollout, which may be of several steps."""
+    # A table that grows is logged again and again: of each step the last table counts.
+    file_of_step = {step: file for file in files for step in _rows_by_step(file)}
+    for file in files:
+        rows_of_step = _rows_by_step(file)
+        columns = _read_json(file)["columns"]
+        places = _choose_columns(columns)
+        answer_place = next((columns.index(name) for name in ANSWER_NAMES if name in columns), None)
+        for step in sorted(step for step in rows_of_step if file_of_step[step] == file):
+            rollouts = []
+            for where, row in rows_of_step[step]:
+                prompt, response, reward = (row[places[meaning]] for meaning in COLUMN_NAMES)
+                prompt_id = name_prompt("wandb", prompt)
+                answer = None if answer_place is None else row[answer_place]
+                rollouts.append(
+                    text_rollout(
+                        prompt_id, f"{step}:{prompt_id}", prompt, response, reward, where, answer
+                    )
+                )
+            yield ImportedStep(step, tuple(rollouts))
+    context.add_note("groups are not written: rows of a step with equal prompts are taken as one")
+
+
+def _rows_by_step(file: Path) -> dict[int, list[tuple[str, list[Any]]]]:
+    content = _read_json(file)
+    columns = content["columns"]
+    step_place = next((columns.index(name) for name in STEP_NAMES if name in columns), None)
+    rows_of_step: dict[int, list[tuple[str, list[Any]]]] = {}
+    for number, row in enumerate(content["data"], 1):
+        where = f"{file}, row {number}"
+        logged = _logged_step(file) if step_place is None else row[step_place]
+        step = check_step(int(logged) if isinstance(logged, float) else logged, where)
+        rows_of_step.setdefault(step, []).append((where, row))
+    return rows_of_step
+
+
+SOURCE = RolloutSource(
+    "W&B tables",
+    "wandb/RUN/files/media/table/*.table.json",
+    find_files,
+    read_steps,
+    False,
+)
