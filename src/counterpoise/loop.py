@@ -440,7 +440,7 @@ def finish_run(policy: Policy, config: RunConfig, folder: RunFolder, observer: R
         observer.notify(warning)
     if config.store.model:
         with folder.explain_write_errors(MODEL):
-            save_policy(policy, folder.path / MODEL)
+            save_policy(policy, folder.path / MODEL, before_rename=folder.write_model_checksums)
     with folder.explain_write_errors("finished.json"):
         mark_finished(folder, config)
     observer.on_finish(folder.path)

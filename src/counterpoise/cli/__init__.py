@@ -14,6 +14,7 @@ import typer
 
 from counterpoise.cli import (
     bench,
+    check,
     contamination,
     credit,
     demo,
@@ -42,6 +43,7 @@ app.command()(warmup.warmup)
 app.command()(plan.plan)
 app.command()(report.report)
 app.command()(track.track)
+app.command()(check.check)
 app.command("import")(import_rollouts.import_rollouts)
 app.command()(study.study)
 app.command()(experiment.experiment)

@@ -17,6 +17,7 @@ FILES: Fields = {
     "drops.jsonl": "one line for each iteration that dropped rollouts",
     "evaluations.jsonl": "one line for each held-out evaluation and sampling setting",
     "gaps.jsonl": "lost logs that --accept-missing-logs accepted",
+    "checksums.jsonl": "one line for each file and each line of the other logs",
     "contamination.json": "training prompts found in task.benchmarks",
     "rollouts/step_NNNNN.jsonl": "sampled rollouts",
     "tokens/step_NNNNN.parquet": "trained tokens",
@@ -187,12 +188,19 @@ GAPS: Fields = {
     "iteration": "resumed after it",
     "missing": "{file: [iteration, ...]}",
 }
+CHECKSUMS: Fields = {
+    "iteration": "0: of the whole run",
+    "file": "for a log: of its line of the iteration",
+    "bytes": "",
+    "crc32": "hexadecimal",
+}
 LOGS: dict[str, Fields] = {
     "metrics": METRICS,
     "plans": PLANS,
     "drops": DROPS,
     "evaluations": EVALUATIONS,
     "gaps": GAPS,
+    "checksums": CHECKSUMS,
 }
 
 # -- files of an iteration -----------------------------------------------------------------------

@@ -116,7 +116,7 @@ def train(
 class _ReadOnlyFolder(RunFolder):
     """The run folder on the other processes: only process 0 writes to it and rewinds it."""
 
-    writes = False
+    writable = False
 
     def rewind(self, iteration: int) -> None:
         pass
