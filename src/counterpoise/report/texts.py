@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from counterpoise.store.checksums import check_content
 from counterpoise.store.turns import turns_from_record
 
 MAX_CHARACTERS = 4000  # characters kept of one text
@@ -54,7 +53,6 @@ def read_rollout_texts(jsonl_path: Path) -> Iterator[RolloutText]:
     """Yield the rollouts in the order of the file; nothing when there is no file."""
     if not jsonl_path.is_file():
         return
-    check_content(jsonl_path)
     # Rollouts of a group are numbered in the order of the file.
     rows_read: Counter[str] = Counter()
     with jsonl_path.open(encoding="utf-8", errors="replace") as jsonl_file:
