@@ -15,10 +15,9 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from counterpoise import plugins
 from counterpoise.errors import PoiseError
+from counterpoise.store.rollout_lines import to_plain_value
 from counterpoise.types import Message, Prompt
 from counterpoise.verify.plugin_reward import PluginVerifier
 from counterpoise.verify.reward_signatures import reward_arguments
@@ -85,7 +84,7 @@ def _score(request: Mapping[str, Any], send: Callable[[Mapping[str, Any]], None]
         "rewards": scores.rewards,
         "graded": scores.graded,
         "logged": [
-            {name: _plain_value(value) for name, value in logged.items()}
+            {name: to_plain_value(value) for name, value in logged.items()}
             for logged in scores.logged
         ],
         "logged_metrics": scores.logged_metrics,
@@ -95,17 +94,6 @@ def _score(request: Mapping[str, Any], send: Callable[[Mapping[str, Any]], None]
 def _make_prompt(record: Mapping[str, Any]) -> Prompt:
     messages = tuple(Message(**message) for message in record["messages"])
     return Prompt(**{**record, "messages": messages})
-
-
-def _plain_value(value: Any) -> Any:
-    """A logged value that JSON can hold; others become their text, as in rollouts/."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    try:
-        json.dumps(value)
-    except (TypeError, ValueError, RecursionError):
-        return str(value)
-    return value
 
 
 if __name__ == "__main__":
