@@ -56,6 +56,7 @@ from counterpoise.sample.collect import (
     sample_groups,
 )
 from counterpoise.sample.episodes import make_episode_player
+from counterpoise.sample.kv_budget import check_cache_fits
 from counterpoise.sample.positions import check_positions
 from counterpoise.sample.sampler import Sampler
 from counterpoise.seeds import seed_for
@@ -79,7 +80,8 @@ from counterpoise.update.old_logprobs import (
 )
 from counterpoise.update.rules.bind import bind_rule
 from counterpoise.update.step import StepSettings, take_step
-from counterpoise.variants import SAMPLERS, VERIFIERS
+from counterpoise.variants import SAMPLERS
+from counterpoise.verify.limited_reward import make_verifier
 from counterpoise.verify.plugin_reward import training_context
 from counterpoise.verify.scores import Verifier
 
@@ -116,6 +118,7 @@ def train(
     check_generic_texts(task.train, config.sample)
     prompts = encode_prompts(policy, task.train, config, observer)
     check_positions(policy, prompts, config.sample, observer.notify)
+    check_cache_fits(policy, prompts, config.sample)
     sampler: Sampler = SAMPLERS.load(config.sample.engine)(policy, config)
     folder = RunFolder.open(out) if resume else RunFolder.create(out, config)
     with folder_lock(out):  # from before the logs are cut until the last file is written
@@ -137,8 +140,7 @@ def train(
         warn_of_overlap(task.train, benchmarks, folder, observer.notify)
         state.micro_batch.notify = state.prompts_per_draw.notify = observer.notify
         state.sample_function = sampler
-        options = config.verify
-        verifier: Verifier = VERIFIERS.load(options.name)(options.timeout_seconds, options.workers)
+        verifier = make_verifier(config.verify)
         state.episode_player = make_episode_player(config.task, verifier)
         with track_run(folder, config.track.to, observer.notify):
             try:
@@ -443,7 +445,7 @@ def finish_run(policy: Policy, config: RunConfig, folder: RunFolder, observer: R
         observer.notify(warning)
     if config.store.model:
         with folder.explain_write_errors(MODEL):
-            save_policy(policy, folder.path / MODEL)
+            save_policy(policy, folder.path / MODEL, before_rename=folder.write_model_checksums)
     with folder.explain_write_errors("finished.json"):
         mark_finished(folder, config)
     observer.on_finish(folder.path)

@@ -60,7 +60,9 @@ def test_a_run_folder_flushes_what_iterations_wrote(
     power.leaves(tmp_path / "disk", tmp_path / "cut")
     run = tmp_path / "cut" / "new" / "run"
     assert [line["iteration"] for line in RunFolder.open(run).read("metrics")] == [1]
-    assert set(names(run)) == {"config.toml", "metrics.jsonl", "rollouts/step_00001.jsonl"}
+    assert set(names(run)) == {
+        "config.toml", "metrics.jsonl", "checksums.jsonl", "rollouts/step_00001.jsonl",
+    }  # fmt: skip
     assert RunFolder.open(run).read_config() == RunConfig()
 
 

@@ -60,7 +60,7 @@ def test_a_fault_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_a_new_folder_holds_its_configuration(folder: RunFolder) -> None:
-    assert names(folder.path) == {"config.toml"}
+    assert names(folder.path) == {"config.toml", "checksums.jsonl"}
     assert (folder.path / "config.toml").read_text() == to_toml(RunConfig())
     assert RunFolder.open(folder.path).read_config() == RunConfig()
     assert folder.read("metrics") == []
@@ -142,14 +142,15 @@ def test_rewinding_forgets_what_came_after(folder: RunFolder) -> None:
     assert {p: p.read_bytes() for p in folder.path.rglob("*") if p.is_file()} == before
     folder.rewind(-1)
     assert names(folder.path) == {
-        "config.toml", "metrics.jsonl", "plans.jsonl", "evaluations.jsonl", "report.html",
+        "config.toml", "metrics.jsonl", "plans.jsonl", "evaluations.jsonl", "checksums.jsonl",
+        "report.html",
     }  # fmt: skip
     assert folder.read("metrics") == folder.read("evaluations") == []
 
 
 def test_rewinding_an_empty_run(folder: RunFolder) -> None:
     folder.rewind(-1)
-    assert names(folder.path) == {"config.toml"}
+    assert names(folder.path) == {"config.toml", "checksums.jsonl"}
 
 
 # -- files of an iteration ----------------------------------------------------------------------

@@ -410,7 +410,7 @@ def test_permissions_are_for_a_run_that_is_resumed(
 def test_a_start_that_was_killed_is_not_in_the_way(tmp_path: Path) -> None:
     (tmp_path / ".config.toml.4711.part").write_text("schema = 1\n")
     RunFolder.create(tmp_path, RunConfig())
-    assert set(contents(tmp_path)) == {"config.toml"}
+    assert set(contents(tmp_path)) == {"config.toml", "checksums.jsonl"}
 
 
 def test_a_checkpoint_that_was_to_be_removed_goes_when_the_run_is_resumed(run: Path) -> None:

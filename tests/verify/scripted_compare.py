@@ -7,6 +7,8 @@ import time
 def compare(answer: str, gold: str) -> bool:
     if answer.endswith("hang"):
         time.sleep(3600)
+    while answer.endswith("spin"):
+        pass
     if answer.endswith("die"):
         os._exit(3)
     if answer.endswith("raise"):

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -170,3 +171,43 @@ def test_a_pool_that_could_do_nothing_is_refused(timeout_seconds, workers):
 def test_a_worker_that_cannot_start_is_an_error_with_the_remedy(compare):
     with pytest.raises(PoiseError, match=r"cannot start.*python -m counterpoise\.verify\.worker"):
         WorkerPool(compare, timeout_seconds=1.5, workers=1).run([("a", "a")])
+
+
+def test_a_worker_killed_while_it_starts_does_not_end_the_run(pool, monkeypatch):
+    """Twice in a row; at the third time the verifier cannot start."""
+    start, killed = WorkerPool._start, []
+
+    def start_and_kill(self):
+        start(self)
+        if len(killed) < limit:
+            killed.append(self._workers[-1])
+            killed[-1].process.kill()
+
+    monkeypatch.setattr(WorkerPool, "_start", start_and_kill)
+    limit = 2
+    assert pool.run([("a", "a")]) == ["equal"]
+    assert len(killed) == 2
+    pool.close()
+    limit = 5
+    with pytest.raises(PoiseError, match="exited with code -9"):
+        pool.run([("a", "a")])
+
+
+def test_a_pair_whose_worker_is_killed_once_is_compared_again(pool):
+    pool.run([("a", "a")])
+    (worker,) = pool._workers
+    os.kill(worker.process.pid, signal.SIGSTOP)  # so that it holds the pair when it dies
+    worker_thread = threading.Timer(0.3, worker.process.kill)
+    worker_thread.start()
+    assert pool.run([("b", "b")]) == ["equal"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the CPU time of a process")
+def test_the_limit_counts_cpu_time_not_the_load_of_the_machine(pool):
+    """A worker that is stopped for longer than the limit, as by a busy machine, loses nothing."""
+    pool.run([("a", "a")])
+    (worker,) = pool._workers
+    os.kill(worker.process.pid, signal.SIGSTOP)
+    threading.Timer(2.5, os.kill, (worker.process.pid, signal.SIGCONT)).start()
+    assert pool.run([("b", "b")]) == ["equal"]  # timeout_seconds is 1.5
+    assert pool.run([("spin", "")]) == ["timeout"]

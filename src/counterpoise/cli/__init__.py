@@ -14,6 +14,7 @@ import typer
 
 from counterpoise.cli import (
     bench,
+    check,
     contamination,
     credit,
     demo,
@@ -43,6 +44,7 @@ app.command()(warmup.warmup)
 app.command()(plan.plan)
 app.command()(report.report)
 app.command()(track.track)
+app.command()(check.check)
 app.command("import")(import_rollouts.import_rollouts)
 app.command()(replay.replay)
 app.command()(study.study)

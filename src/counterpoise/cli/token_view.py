@@ -74,8 +74,8 @@ def read_token_view(
     """Read one row of an iteration; by default the first row of the last stored iteration."""
     recorded_by_adapter = has_plans(path)
     run = read_imported(path)[0] if recorded_by_adapter else RunData.read(path)
-    # A run with imported.json was recorded by an adapter, whose option has another name than that of
-    # `poise train`, or comes from files of another trainer.
+    # A run with imported.json comes from files of another trainer, or was recorded by an adapter,
+    # whose option for storing tokens has another name than that of `poise train`.
     remedy = (
         "train with monitor_every=1, or import files that have the trainer's log-probabilities"
         if recorded_by_adapter

@@ -209,7 +209,13 @@ class VerifyConfig:
         choices=VERIFIERS.choices,
     )
     timeout_seconds: float = option(
-        5.0, "time limit for verifying one answer; beyond it the reward is 0", at_least=0.01
+        5.0, "CPU time limit for verifying one answer; beyond it the reward is 0", at_least=0.01
+    )
+    reward_timeout_seconds: float = option(
+        600.0,
+        "time limit for one call of a reward function of your own, which runs in a process of its "
+        "own; 0: it runs in the main process, without a limit",
+        at_least=0,
     )
     workers: int = option(2, "number of verifier processes", at_least=1)
     also: list[str] = option(

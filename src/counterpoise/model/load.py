@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -225,10 +225,16 @@ def _random_policy(config: ModelConfig, device: torch.device, dtype: torch.dtype
     return wrap_model(config.name, model, tokenizer, config.template, config.path)
 
 
-def save_policy(policy: Policy, out: Path, dtype: torch.dtype | None = None) -> None:
+def save_policy(
+    policy: Policy,
+    out: Path,
+    dtype: torch.dtype | None = None,
+    before_rename: Callable[[Path], None] | None = None,
+) -> None:
     """Write a folder that `model.name` accepts; it is either complete or not there at all.
 
-    `dtype` converts the saved weights only: the policy itself stays as it is.
+    `dtype` converts the saved weights only: the policy itself stays as it is. `before_rename` gets
+    the complete folder while it still has its temporary name.
     """
     silence_libraries()
     model: Any = policy.model
@@ -237,6 +243,8 @@ def save_policy(policy: Policy, out: Path, dtype: torch.dtype | None = None) -> 
     with atomic_write(out) as temporary:
         model.save_pretrained(temporary)
         policy.tokenizer.save_pretrained(temporary)
+        if before_rename is not None:
+            before_rename(temporary)
 
 
 def silence_libraries() -> None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from counterpoise.errors import PoiseError, first_line
 from counterpoise.report.texts import make_visible
+from counterpoise.store.checksums import check_content
 
 Columns = dict[str, NDArray[Any]]
 TOKEN_COLUMNS = {"row", "position", "token", "advantage", "logprob", "entropy"}
@@ -143,6 +144,7 @@ def read_vocabulary(run_folder: Path) -> Vocabulary:
 
 def _read_columns(parquet_path: Path, required_columns: set[str]) -> Columns:
     """All columns of a parquet file; an error names the first required one that is missing."""
+    check_content(parquet_path)
     try:
         table = pq.read_table(parquet_path)
     except (pa.ArrowException, OSError) as fault:

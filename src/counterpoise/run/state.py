@@ -92,6 +92,7 @@ def save_state(folder: RunFolder, state: RunState, config: RunConfig) -> None:
             "skipped_in_a_row": state.skipped_in_a_row,
             "micro_tokens": state.micro_batch.size,
             "prompts_at_once": state.prompts_per_draw.size,
+            "checksums_from": folder.checksums_from,
         },
         options=to_toml(config),
     )
@@ -170,6 +171,7 @@ def restore_state(
         )
     # All checks have passed: nothing below refuses the run.
     _apply_checkpoint(state, snapshot, config)
+    folder.checksums_from = snapshot.state.get("checksums_from", snapshot.iteration + 1)
     folder.rewind(snapshot.iteration)
     has_all_iterations = snapshot.iteration == config.loop.iterations
     if is_finished(folder.path, snapshot.iteration) and has_all_iterations:

@@ -144,7 +144,7 @@ def newest_intact_options(folder: Path) -> Path | None:
 def load_newest(folder: Path, notify: Callable[[str], None]) -> Checkpoint | None:
     """Load the newest intact checkpoint; `notify` gets a message about each damaged one."""
     for path in reversed(list_checkpoints(folder)):
-        if damage := _find_damage(path):
+        if damage := find_damage(path):
             notify(f"checkpoint {path.name} is damaged ({damage}); trying the one before it")
             continue
         state = json.loads((path / "state.json").read_text(encoding="utf-8"))
@@ -160,7 +160,7 @@ def load_newest(folder: Path, notify: Callable[[str], None]) -> Checkpoint | Non
     return None
 
 
-def _find_damage(path: Path) -> str:
+def find_damage(path: Path) -> str:
     """Why a checkpoint cannot be used; "" if it can."""
     try:
         manifest = json.loads((path / "manifest.json").read_text())

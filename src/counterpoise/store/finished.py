@@ -11,7 +11,7 @@ from pathlib import Path
 
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError, first_line
-from counterpoise.files import atomic_write, remove_path
+from counterpoise.files import remove_path
 from counterpoise.store.folder import CHECKPOINTS, REPLAY, RunFolder
 
 FINISHED_FILE = "finished.json"
@@ -21,8 +21,13 @@ def mark_finished(folder: RunFolder, config: RunConfig) -> None:
     """Write finished.json; remove the checkpoints if the run keeps no model."""
     # finished.json implies that everything else is on disk.
     folder.sync()
-    with atomic_write(folder.path / FINISHED_FILE) as temporary:
-        temporary.write_text(json.dumps({"schema": 1, "iterations": config.loop.iterations}))
+    record = {
+        "schema": 1,
+        "iterations": config.loop.iterations,
+        "checksums_from": folder.checksums_from,
+    }
+    with folder.atomic_write(FINISHED_FILE) as temporary:
+        temporary.write_text(json.dumps(record))
     if not config.store.model:
         remove_path(folder.checkpoints)
 

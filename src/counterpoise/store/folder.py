@@ -1,7 +1,8 @@
 """A run folder: files are replaced atomically, logs grow by JSON lines. schema.py lists all files.
 
 A resumed run first returns to its checkpoint: later lines and files are removed and written again,
-so a folder never holds two versions of an iteration, nor half a line.
+so a folder never holds two versions of an iteration, nor half a line. Everything that is written
+gets a checksum first (checksums.py); a checkpoint and a model folder have their own or several.
 
 What an iteration writes is flushed to disk by `sync`, before the checkpoint that relies on it.
 Flushing every line would be slower and gain nothing: after a power cut, iterations since the last
@@ -35,8 +36,9 @@ from counterpoise.files import (
     sync_file,
     sync_folder,
 )
+from counterpoise.store.checksums import CHECKSUMS, CHECKSUMS_FILE, Checksum
 from counterpoise.store.logs import read_log
-from counterpoise.store.rollout_lines import rollout_lines
+from counterpoise.store.rollout_lines import escape_surrogates, rollout_lines
 from counterpoise.store.schema import LOGS, STEP_FILES
 from counterpoise.types import Group, TokenTrace
 
@@ -47,6 +49,7 @@ IMPORTED = "imported.json"
 REPLAY = "replay.json"  # a run that `poise replay` wrote: virtual updates, nothing to resume
 CHECKPOINTS = "checkpoints"
 MODEL = "model"  # a folder with the trained model, written at the end
+LOGS_AFTER_CHECKPOINT = ("evaluations", "gaps")  # may get lines after the iteration's checkpoint
 
 
 def check_no_run(out: Path, content: str) -> None:
@@ -72,6 +75,7 @@ class RunFolder:
     """The files of one run: opening, writing, rewinding and reading them."""
 
     writable = True  # False if another process writes the folder and this one only reads
+    checksums_from = 1  # first iteration with checksums; later in a resumed run of version 0.2
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -115,7 +119,11 @@ class RunFolder:
                     temporary.write_text(to_toml(config), encoding="utf-8")
         except OSError as fault:
             raise cannot_write(path, fault) from fault
-        return cls(path)
+        folder = cls(path)
+        # After its file, unlike all other checksums: a folder without config.toml holds no run,
+        # and one that a killed process left has to be usable for a new run.
+        folder.write_checksum(CONFIG, Checksum.of_file(path / CONFIG), durable=True)
+        return folder
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
@@ -153,8 +161,30 @@ class RunFolder:
         with self.explain_write_errors(name), atomic_write(path, durable=durable) as temporary:
             temporary.parent.mkdir(exist_ok=True)
             yield temporary
+            self.write_checksum(name, Checksum.of_file(temporary), durable=durable)
         if not durable:
             self._unsynced.add(path)
+
+    def write_checksum(
+        self, name: str, checksum: Checksum, iteration: int | None = None, *, durable: bool = False
+    ) -> None:
+        """Append a line to checksums.jsonl; `name` as a path inside the folder."""
+        if iteration is None:
+            number = Path(name).stem.removeprefix("step_")
+            iteration = int(number) if number.isdecimal() else 0
+        log_file = self.path / CHECKSUMS_FILE
+        with self.explain_write_errors(CHECKSUMS_FILE):
+            record = {"schema": SCHEMA, **checksum.to_record(iteration, name)}
+            append_line(log_file, json.dumps(record))
+            if durable:
+                sync_file(log_file)
+        self._unsynced.add(log_file)
+
+    def write_model_checksums(self, model_folder: Path) -> None:
+        """Checksums of model/, whose files are in `model_folder` until it is renamed."""
+        for file in sorted(model_folder.iterdir()):
+            self.write_checksum(f"{MODEL}/{file.name}", Checksum.of_file(file))
+        sync_file(self.path / CHECKSUMS_FILE)
 
     def sync(self) -> None:
         """Flush everything written since the last call to disk."""
@@ -169,14 +199,18 @@ class RunFolder:
     def append(self, log: str, record: dict[str, Any]) -> None:
         """Append a line to one of the LOGS."""
         log_file = self.path / f"{log}.jsonl"
+        line = json.dumps({"schema": SCHEMA, **record})
+        self.write_checksum(log_file.name, _line_checksum(line), record["iteration"])
         with self.explain_write_errors(log_file.name):
-            append_line(log_file, json.dumps({"schema": SCHEMA, **record}))
+            append_line(log_file, line)
         self._unsynced.add(log_file)
         for listener in self.listeners:
             listener(log, record)
 
     def write_rollouts(self, iteration: int, groups: Sequence[Group]) -> None:
-        file_text = "".join(json_line + "\n" for json_line in rollout_lines(groups))
+        file_text = escape_surrogates(
+            "".join(json_line + "\n" for json_line in rollout_lines(groups))
+        )
         with self.atomic_write(f"rollouts/step_{iteration:05d}.jsonl", durable=False) as temporary:
             temporary.write_text(file_text, encoding="utf-8")
 
@@ -198,19 +232,52 @@ class RunFolder:
 
     def rewind(self, iteration: int) -> None:
         """Remove everything after `iteration` finished iterations."""
-        for log in LOGS:
-            records = [record for record in self.read(log) if record["iteration"] <= iteration]
+        kept_records = {
+            log: [record for record in self.read(log) if record["iteration"] <= iteration]
+            for log in LOGS
+        }
+        kept_records[CHECKSUMS] = self._matching_checksums(kept_records, iteration)
+        for log, records in kept_records.items():
             if (self.path / f"{log}.jsonl").exists():
-                with self.atomic_write(f"{log}.jsonl") as temporary:
-                    temporary.write_text(
-                        "".join(json.dumps(record) + "\n" for record in records), encoding="utf-8"
-                    )
+                self._replace_log(log, records)
         for subfolder in (".", CHECKPOINTS, *STEP_FILES):
             remove_leftovers(self.path / subfolder)
         for subfolder in STEP_FILES:
             for file_iteration, path in self.step_files(subfolder).items():
                 if file_iteration > iteration:
                     path.unlink()
+
+    def _replace_log(self, log: str, records: Sequence[dict[str, Any]]) -> None:
+        log_file = self.path / f"{log}.jsonl"
+        with self.explain_write_errors(log_file.name), atomic_write(log_file) as temporary:
+            temporary.write_text(
+                "".join(json.dumps(record) + "\n" for record in records), encoding="utf-8"
+            )
+
+    def _matching_checksums(
+        self, records_by_log: dict[str, list[dict[str, Any]]], iteration: int
+    ) -> list[dict[str, Any]]:
+        """The checksums that stay when the folder is rewound to `iteration`.
+
+        Evaluations and gaps of that iteration were written after its checkpoint and may have been
+        cut off from their checksums, so theirs are computed again.
+        """
+        late_logs = [f"{log}.jsonl" for log in LOGS_AFTER_CHECKPOINT]
+        kept_checksums = [
+            record
+            for record in records_by_log[CHECKSUMS]
+            if record["iteration"] < iteration or record["file"] not in late_logs
+        ]
+        for log in LOGS_AFTER_CHECKPOINT:
+            kept_checksums += [
+                {
+                    "schema": SCHEMA,
+                    **_line_checksum(json.dumps(record)).to_record(iteration, f"{log}.jsonl"),
+                }
+                for record in records_by_log[log]
+                if record["iteration"] == iteration
+            ]
+        return kept_checksums
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -229,3 +296,7 @@ class RunFolder:
     def read_rollouts(self, iteration: int) -> list[dict[str, Any]]:
         file = self.path / "rollouts" / f"step_{iteration:05d}.jsonl"
         return [json.loads(line) for line in read_complete_lines(file)]
+
+
+def _line_checksum(line: str) -> Checksum:
+    return Checksum.of_content(f"{line}\n".encode())

@@ -2,8 +2,8 @@
 
 An invalid line (from a crash, an editor or another tool) is named with its number. The checks cover
 what all readers rely on: an object with an integer `iteration`; numbers in metrics.jsonl and
-evaluations.jsonl; rows, groups and steps of plans.jsonl that fit together. Which numbers exist
-differs from version to version and is left to the readers.
+evaluations.jsonl; rows, groups and steps of plans.jsonl that fit together; checksums and gaps.
+Which numbers exist differs from version to version and is left to the readers.
 """
 
 from __future__ import annotations
@@ -23,13 +23,11 @@ ROW_LISTS = ("group", "index", "advantage", "tokens", "born")  # in a plan: one 
 
 def read_log(file: Path, log: str) -> list[Record]:
     """The records of FOLDER/`log`.jsonl; a last line cut off by a crash is left out."""
-    check_record = LOG_CHECKS.get(log, _check_nothing)
     records = []
     try:
         for line_number, line in enumerate(read_complete_lines(file), 1):
             try:
-                record = _parse_line(line)
-                check_record(record)
+                record = parse_log_line(line, log)
             except (ValueError, RecursionError) as fault:
                 reason = first_line(fault)
                 raise PoiseError(
@@ -43,13 +41,15 @@ def read_log(file: Path, log: str) -> list[Record]:
     return records
 
 
-def _parse_line(json_line: str) -> Record:
+def parse_log_line(json_line: str, log: str) -> Record:
+    """The record of a line; raises ValueError or RecursionError if readers cannot use it."""
     record = json.loads(json_line)
     if not isinstance(record, dict):
         raise ValueError("not a JSON object")
     iteration = record.get("iteration")
     if not isinstance(iteration, int) or not 0 <= iteration < INT64_LIMIT:
         raise ValueError(f"iteration {_format_value(iteration)} is not a whole number of 0 or more")
+    LOG_CHECKS.get(log, _check_nothing)(record)
     return record
 
 
@@ -95,6 +95,21 @@ def _check_plan(record: Record) -> None:
             raise ValueError("steps holds something that is not a list of rows")
 
 
+def _check_checksum(record: Record) -> None:
+    if not isinstance(record.get("file"), str) or not isinstance(record.get("crc32"), str):
+        raise ValueError("a checksum needs file and crc32, both texts")
+    if not _is_int64(record.get("bytes")):
+        raise ValueError("bytes is not a whole number")
+
+
+def _check_gaps(record: Record) -> None:
+    missing = record.get("missing")
+    if not isinstance(missing, dict) or not all(
+        isinstance(numbers, list) and all(map(_is_int64, numbers)) for numbers in missing.values()
+    ):
+        raise ValueError("missing is not an object of lists of iterations")
+
+
 def _is_numeric(value: object) -> bool:
     if isinstance(value, list):
         return all(map(_is_numeric, value))
@@ -115,4 +130,6 @@ LOG_CHECKS: dict[str, Callable[[Record], None]] = {
     "metrics": _check_numbers,
     "evaluations": _check_numbers,
     "plans": _check_plan,
+    "checksums": _check_checksum,
+    "gaps": _check_gaps,
 }

@@ -24,6 +24,7 @@ from counterpoise.store.folder import CHECKPOINTS, CONFIG, MODEL, STEP_FILES, Ru
 # Options that do not change what a run computes, except for rounding.
 CHANGEABLE_OPTIONS = {
     "loop.iterations", "loop.checkpoint_every", "loop.keep_checkpoints", "verify.workers",
+    "verify.reward_timeout_seconds",
     "update.micro_tokens", "update.checkpointing", "monitor.every", "monitor.tokens",
     "track.to",
 }  # fmt: skip

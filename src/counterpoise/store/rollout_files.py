@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from counterpoise.errors import PoiseError
+from counterpoise.store.checksums import check_content
 from counterpoise.store.turns import messages_from_record, turns_from_record
 from counterpoise.types import Group, Rollout
 
@@ -27,6 +28,7 @@ def read_groups(path: Path, required: Sequence[str] = REQUIRED_FIELDS) -> list[G
         raise PoiseError(f"{path} holds no rollouts: files such as rollouts/step_00001.jsonl")
     rollouts_by_group: dict[str, list[Rollout]] = {}
     for file in files:
+        check_content(file)
         for line_number, json_line in enumerate(_read_text(file).split("\n"), 1):
             if not json_line.strip():
                 continue

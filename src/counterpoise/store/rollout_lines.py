@@ -7,6 +7,7 @@ thousands of rollouts and `json.dumps` formats one number at a time.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from counterpoise.store.turns import messages_to_records, turns_to_records
 from counterpoise.types import Group, Rollout
 
 SCHEMA = 1
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 # json.dumps would create an encoder for every line.
 _encode = json.JSONEncoder(ensure_ascii=False).encode
 
@@ -52,7 +54,7 @@ def _encode_fields(rollout: Rollout, group: str) -> str:
     if rollout.extra_rewards:
         record["further"] = dict(rollout.extra_rewards)
     if rollout.logged:
-        record["logged"] = {name: _to_json(value) for name, value in rollout.logged.items()}
+        record["logged"] = {name: to_plain_value(value) for name, value in rollout.logged.items()}
     if rollout.anchor:
         record["anchor"] = True
     if rollout.turns:
@@ -62,15 +64,32 @@ def _encode_fields(rollout: Rollout, group: str) -> str:
     return _encode(record)[:-1]
 
 
-def _to_json(value: Any) -> Any:
+def to_plain_value(value: Any) -> Any:
     """A value that a user's function logged; what JSON cannot hold becomes its text."""
     if isinstance(value, np.generic):
         value = value.item()
     try:
         json.dumps(value)
     except (TypeError, ValueError, RecursionError):
-        return str(value)
+        return _describe(value)
     return value
+
+
+def _describe(value: Any) -> str:
+    try:
+        return str(value)
+    except RecursionError:  # nested too deeply even for its text
+        return f"a {type(value).__name__} that is nested too deeply"
+
+
+def escape_surrogates(json_text: str) -> str:
+    r"""JSON with halves of surrogate pairs, which UTF-8 lacks, as escapes.
+
+    Example:
+        >>> escape_surrogates('"a\ud800"')
+        '"a\\ud800"'
+    """
+    return LONE_SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", json_text)
 
 
 def _numbers_to_text(number_lists: Sequence[np.ndarray]) -> list[str]:

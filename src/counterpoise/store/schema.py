@@ -18,6 +18,7 @@ FILES: Fields = {
     "evaluations.jsonl": "one line for each held-out evaluation and sampling setting",
     "alternatives.jsonl": "poise replay: one line for each iteration with an update",
     "gaps.jsonl": "lost logs that --accept-missing-logs accepted",
+    "checksums.jsonl": "one line for each file and each line of the other logs",
     "contamination.json": "training prompts found in task.benchmarks",
     "rollouts/step_NNNNN.jsonl": "sampled rollouts",
     "tokens/step_NNNNN.parquet": "trained tokens",
@@ -195,6 +196,12 @@ GAPS: Fields = {
     "iteration": "last one before the resume",
     "missing": "{file: [iteration, ...]}",
 }
+CHECKSUMS: Fields = {
+    "iteration": "0: of the whole run",
+    "file": "for a log: of its line of the iteration",
+    "bytes": "",
+    "crc32": "hexadecimal",
+}
 LOGS: dict[str, Fields] = {
     "metrics": METRICS,
     "plans": PLANS,
@@ -202,6 +209,7 @@ LOGS: dict[str, Fields] = {
     "evaluations": EVALUATIONS,
     "alternatives": ALTERNATIVES,
     "gaps": GAPS,
+    "checksums": CHECKSUMS,
 }
 
 # -- files of an iteration -----------------------------------------------------------------------

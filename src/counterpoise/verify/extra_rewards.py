@@ -19,6 +19,7 @@ from counterpoise.errors import PoiseError, unknown_name
 from counterpoise.plugins import display_name, is_plugin, load_plugin, parse_plugin_name
 from counterpoise.types import Prompt, Response
 from counterpoise.variants import EXTRA_REWARDS
+from counterpoise.verify.limited_reward import make_reward
 from counterpoise.verify.reward_signatures import reward_arguments
 from counterpoise.verify.scores import NO_CONTEXT, ScoringContext, score_responses
 
@@ -152,10 +153,10 @@ def _score_pairs(
     context: ScoringContext,
 ) -> list[float]:
     """The rewards of all (prompt, response) pairs by one reward function."""
-    reward_function = EXTRA_REWARDS.load(reward_name)
     if not is_plugin(reward_name):
+        reward_function = EXTRA_REWARDS.load(reward_name)
         return [float(reward_function(prompt, response, config)) for prompt, response in pairs]
     # A user's function scores all responses in one call, as a verifier does.
     texts = [response.text for _, response in pairs]
     prompts = [prompt for prompt, _ in pairs]
-    return score_responses(reward_function(), texts, prompts, context).rewards
+    return score_responses(make_reward(name, config.verify), texts, prompts, context).rewards

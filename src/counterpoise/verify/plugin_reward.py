@@ -9,10 +9,11 @@ response it returns a number, and verl's form may return {"score": number, ...}.
 form, None means that the reward does not apply to the response: its reward is nan, and its group
 is credited without it. A function may be an `async def`.
 
-It runs in this process without a time limit, on however many responses are at hand: those of an
-iteration, of an evaluation, or a single one (`--engine verl`). So the reward of a response may
-depend only on that response and its problem. `verify.timeout_seconds` and `verify.workers` do not
-apply. An exception it raises ends the run.
+It runs in a process of its own (limited_reward.py), on however many responses are at hand: those of
+an iteration, of an evaluation, or a single one (`--engine verl`). So the reward of a response may
+depend only on that response and its problem. A call may take `verify.reward_timeout_seconds`;
+`verify.timeout_seconds` and `verify.workers` do not apply. An exception it raises ends the run.
+With a limit of 0 it runs in this process, as `PluginVerifier` does.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ Message = Mapping[str, Any]
 
 
 def bind_verifier(name: str) -> Callable[..., Verifier]:
-    """A verifier's constructor, to be called with the options that every verifier gets."""
+    """A constructor of the function as a verifier in this process; it ignores usual options."""
     function = plugins.load_plugin(name)
     return partial(
         PluginVerifier,

@@ -1,7 +1,10 @@
 """Compare pairs of answers in worker processes, with a hard time limit for each pair.
 
 Each worker handles one pair at a time. A worker that exceeds the limit is killed and one that dies
-is replaced; either costs only the pair it was working on. Processes start when they are first
+is replaced; either costs only the pair it was working on. The limit counts CPU time where the
+system tells it (Linux), so that rewards do not depend on what else the machine does; a worker that
+only waits gets WAITING_FACTOR times the limit. A pair whose worker died is tried once more, because
+something else may have killed it. Processes start when they are first
 needed (about a second each), are reused from call to call, and end with the pool or with the
 process that owns it. POSIX only, because it waits on pipes.
 """
@@ -23,6 +26,9 @@ from typing import Literal
 from counterpoise.errors import PoiseError
 
 START_LIMIT_SECONDS = 120.0
+START_ATTEMPTS = 3  # in a row, before the run gives up
+WAITING_FACTOR = 4
+CHECK_SECONDS = 0.05  # shortest time between two looks at a worker's CPU clock
 
 
 class Worker:
@@ -56,14 +62,29 @@ class Worker:
         self.ready = False
         self.pair_index: int | None = None  # index of the pair being compared; None: idle
         self.deadline = time.monotonic() + START_LIMIT_SECONDS
+        self.last_deadline = self.deadline
+        self.cpu_start: float | None = None
         self.reply_buffer = b""
 
     def send(self, index: int, pair: tuple[str, str], timeout_seconds: float) -> None:
         self.pair_index = index
         self.deadline = time.monotonic() + timeout_seconds
+        self.last_deadline = time.monotonic() + WAITING_FACTOR * timeout_seconds
+        self.cpu_start = cpu_seconds(self.process.pid)
         with contextlib.suppress(BrokenPipeError):  # it died: receive() will return None
             self.requests.write(json.dumps(pair).encode() + b"\n")
             self.requests.flush()
+
+    def extend_deadline(self, timeout_seconds: float) -> bool:
+        """Give the worker more time if it has not used `timeout_seconds` of CPU time yet."""
+        used_now = cpu_seconds(self.process.pid)
+        if self.pair_index is None or used_now is None or self.cpu_start is None:
+            return False
+        now, remaining = time.monotonic(), timeout_seconds - (used_now - self.cpu_start)
+        if remaining <= 0 or now >= self.last_deadline:
+            return False
+        self.deadline = min(self.last_deadline, now + max(remaining, CHECK_SECONDS))
+        return True
 
     def receive(self) -> bytes | None:
         """A complete reply, b"" if more is to come, or None if the worker has exited."""
@@ -105,6 +126,7 @@ class WorkerPool:
         self.timeout_seconds = timeout_seconds
         self.max_workers = workers
         self._workers: list[Worker] = []
+        self._failed_starts = 0  # in a row
         self._selector = selectors.DefaultSelector()
         self._finalizer = weakref.finalize(self, _stop_all, self._workers)
 
@@ -112,6 +134,7 @@ class WorkerPool:
         """The outcome of each pair, in order."""
         outcomes: dict[int, Outcome] = {}
         waiting = deque(range(len(pairs)))
+        retried: set[int] = set()
         self._collect(outcomes, wait=False)  # removes workers that died between calls
         try:
             while len(outcomes) < len(pairs):
@@ -122,6 +145,11 @@ class WorkerPool:
                         index = waiting.popleft()
                         worker.send(index, pairs[index], self.timeout_seconds)
                 self._collect(outcomes, wait=True)
+                for index in [i for i, outcome in outcomes.items() if outcome == "crash"]:
+                    if index not in retried:
+                        retried.add(index)
+                        del outcomes[index]
+                        waiting.append(index)
         finally:
             # After an interrupt some workers are still busy. Their late replies would be taken
             # for replies to the next call, so these workers are stopped.
@@ -154,10 +182,20 @@ class WorkerPool:
         for worker in [w for w in self._workers if w in busy and w.deadline < current_time]:
             if worker.pair_index is None and worker.ready:
                 continue  # its reply arrived in time, just now
+            if worker.extend_deadline(self.timeout_seconds):
+                continue
             self._remove(worker)
             if worker.pair_index is None:
-                raise PoiseError(_start_failure(f"took over {START_LIMIT_SECONDS:.0f} s to start"))
+                self._count_failed_start(f"took over {START_LIMIT_SECONDS:.0f} s to start")
+                continue
             outcomes[worker.pair_index] = "timeout"
+
+    def _count_failed_start(self, reason: str) -> None:
+        """Something may have killed it; if it happens again and again, it cannot start."""
+        self._failed_starts += 1
+        if self._failed_starts >= START_ATTEMPTS:
+            self._failed_starts = 0
+            raise PoiseError(_start_failure(reason))
 
     def _handle_reply(self, worker: Worker, outcomes: dict[int, Outcome]) -> None:
         reply = worker.receive()
@@ -168,17 +206,28 @@ class WorkerPool:
             if worker.pair_index is not None:
                 outcomes[worker.pair_index] = "crash"
             elif not worker.ready:
-                raise PoiseError(_start_failure(f"exited with code {exit_code}"))
+                self._count_failed_start(f"exited with code {exit_code}")
             return
         message = json.loads(reply)
         if worker.pair_index is not None:
             outcomes[worker.pair_index] = "equal" if message else "different"
             worker.pair_index = None
         elif "ready" in message:
-            worker.ready = True
+            worker.ready, self._failed_starts = True, 0
         else:
             self._remove(worker)
             raise PoiseError(_start_failure(message["failed"]))
+
+
+def cpu_seconds(pid: int) -> float | None:
+    """The CPU time that a process has used; None where the system does not tell."""
+    if sys.platform != "linux":
+        return None
+    # Linux numbers the CPU clock of a process like this; clock_getcpuclockid(3) returns it.
+    try:
+        return time.clock_gettime(~pid << 3 | 2)
+    except OSError:
+        return None
 
 
 def _start_failure(reason: str) -> str:

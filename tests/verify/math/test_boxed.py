@@ -1,5 +1,7 @@
 """The last balanced box, on any input."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,3 +54,11 @@ def test_any_text(response):
 def test_a_final_box_is_found_behind_any_text(before, content):
     prefix = before.rstrip("\\")  # a backslash before it would escape the box's own
     assert extract_boxed(f"{prefix}\\boxed{{{content}}}") == content.strip()
+
+
+def test_a_million_boxes_take_no_time_and_the_last_one_counts():
+    text = "\\boxed{1}" * 1_000_000
+    start = time.process_time()
+    assert extract_boxed(text + "\\boxed{2}") == "2"
+    assert extract_boxed("\\boxed{" * 1_000_000) is None
+    assert time.process_time() - start < 1.0

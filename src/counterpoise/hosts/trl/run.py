@@ -36,9 +36,8 @@ from counterpoise.store.folder import RunFolder
 from counterpoise.store.resume import STRICT, ResumePermissions
 from counterpoise.task.contamination.training_overlap import load_benchmarks, warn_of_overlap
 from counterpoise.task.load import load_problems
-from counterpoise.variants import VERIFIERS
+from counterpoise.verify.limited_reward import make_verifier
 from counterpoise.verify.plugin_reward import training_context
-from counterpoise.verify.scores import Verifier
 
 
 def train(
@@ -88,10 +87,7 @@ def train(
         if is_main:
             _write_header(folder, config, policy)
             warn_of_overlap(task.train, benchmarks, folder, observer.notify)
-        verify_options = config.verify
-        verifier: Verifier = VERIFIERS.load(verify_options.name)(
-            verify_options.timeout_seconds, verify_options.workers
-        )
+        verifier = make_verifier(config.verify)
 
         # Imported here: they import TRL, which takes seconds and needs host.require_trl first.
         from counterpoise.hosts.trl.run_recorder import RecordedRun, RunRecorder
@@ -118,7 +114,7 @@ def train(
 class _ReadOnlyFolder(RunFolder):
     """The run folder on the other processes: only process 0 writes to it and rewinds it."""
 
-    writes = False
+    writable = False
 
     def rewind(self, iteration: int) -> None:
         pass

@@ -90,6 +90,7 @@ OPTIONS: dict[str, OptionSupport] = {
     "sample.engine_memory": no_effect("only with sample.engine=vllm"),
     "verify.name": handle_here("the reward"),
     "verify.timeout_seconds": handle_here("the reward"),
+    "verify.reward_timeout_seconds": handle_here("the reward"),
     "verify.workers": handle_here("the reward"),
     "verify.also": accept_only([], reason="the adapter takes one reward for each rollout"),
     "verify.overlong_tokens": no_effect("only with verify.also"),

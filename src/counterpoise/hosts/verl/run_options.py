@@ -89,6 +89,7 @@ OPTIONS: dict[str, OptionSupport] = {
     "sample.engine_memory": pass_as(f"{ROLLOUT}.gpu_memory_utilization"),
     "verify.name": pass_as(f"+{REWARD}.reward_kwargs.verifier"),
     "verify.timeout_seconds": pass_as(f"+{REWARD}.reward_kwargs.timeout_seconds"),
+    "verify.reward_timeout_seconds": no_effect("verl calls it in workers of its own"),
     "verify.workers": pass_as("reward.num_workers"),
     "verify.also": accept_only([], reason="the adapter takes one reward for each rollout"),
     "verify.overlong_tokens": no_effect("only with verify.also"),

@@ -36,7 +36,7 @@ from counterpoise.types import Group, Row, StepResult
 from counterpoise.update.old_logprobs import score_missing
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.step import StepSettings, take_step
-from counterpoise.variants import VERIFIERS
+from counterpoise.verify.limited_reward import make_verifier
 from counterpoise.verify.scores import Verifier, score_responses
 
 GROUP_SIZE = 8  # rollouts per prompt, where a study samples them
@@ -118,9 +118,7 @@ class Lab:
 
     @cached_property
     def verifier(self) -> Verifier:
-        options = self.config.verify
-        verifier: Verifier = VERIFIERS.load(options.name)(options.timeout_seconds, options.workers)
-        return verifier
+        return make_verifier(self.config.verify)
 
     @cached_property
     def stored_groups(self) -> list[Group]:

@@ -36,7 +36,7 @@ from counterpoise.sample.episodes import make_episode_player
 from counterpoise.task.load import load_problems
 from counterpoise.terminal import TerminalConsole
 from counterpoise.types import Prompt
-from counterpoise.variants import VERIFIERS
+from counterpoise.verify.limited_reward import make_verifier
 from counterpoise.verify.scores import Verifier
 
 LOG_LINES = 10  # progress lines, if the output is not a terminal
@@ -59,8 +59,7 @@ def run_warmup(config: RunConfig, out: Path, *, resume: bool = False) -> None:
         f"{policy.name}: {policy.num_parameters / 1e6:.2f} M parameters on {policy.device}",
         markup=False,
     )
-    options = config.verify
-    verifier: Verifier = VERIFIERS.load(options.name)(options.timeout_seconds, options.workers)
+    verifier = make_verifier(config.verify)
     try:
         with lock_unfinished(out) as unfinished:
             record = train_with_progress(

@@ -1,0 +1,312 @@
+"""Check that the logs and files of an iteration agree with each other.
+
+    rollouts/   as many rollouts and tokens as metrics.jsonl says, the same mean reward, groups of
+                this iteration, tokens of the vocabulary
+    plans       rows that rollouts/ of their iteration holds, with as many tokens; steps that use
+                each row at most once; as many rows as metrics.jsonl says
+    drops       rollouts that exist and are not trained
+    tokens/     rows and steps of the plan, the tokens and lengths of their rollouts, and, where
+                every token has the weight 1, the plan's advantages
+    pushes/     tokens of tokens/
+
+Folders of earlier versions have no checksums: there these comparisons are all that notices a
+change. Fields that a version did not write are not compared.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from counterpoise.config import RunConfig
+from counterpoise.store.check.findings import CheckReport, describe_fault
+from counterpoise.store.schema import PUSH_COLUMNS, TOKEN_COLUMNS
+from counterpoise.types import Columns
+
+MEAN_TOLERANCE = 1e-9
+ADVANTAGE_TOLERANCE = 1e-6
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRollout:
+    """What plans and tokens refer to."""
+
+    tokens_T: np.ndarray
+    reward: float
+    anchor: bool
+
+
+@dataclass(slots=True)
+class IterationChecker:
+    """Compares iterations in ascending order; plans may hold rollouts of earlier ones."""
+
+    run: Path
+    config: RunConfig | None
+    vocabulary_size: int | None
+    report: CheckReport
+    # iteration -> (group, index) -> rollout; only of iterations that later plans may refer to
+    rollouts: dict[int, dict[tuple[str, int], StoredRollout]] = field(default_factory=dict)
+
+    def check(self, iteration: int, metrics: Record, plan: Record | None, drops: Record) -> None:
+        rollouts = self._check_rollouts(iteration, metrics)
+        if rollouts is not None:
+            self.rollouts[iteration] = rollouts
+        if plan is not None:
+            self._check_plan(iteration, metrics, plan)
+        elif metrics.get("batch_rows"):
+            self.report.add("plans.jsonl", f"lacks iteration {iteration}", iteration)
+        self._check_drops(iteration, plan, drops)
+        self._check_tables(iteration, metrics, plan)
+        oldest = iteration - (self.config.balance.max_age if self.config else 0)
+        for old_iteration in [number for number in self.rollouts if number < oldest]:
+            del self.rollouts[old_iteration]
+
+    # -- rollouts ------------------------------------------------------------------------------
+
+    def _check_rollouts(
+        self, iteration: int, metrics: Record
+    ) -> dict[tuple[str, int], StoredRollout] | None:
+        name = f"rollouts/step_{iteration:05d}.jsonl"
+        if not (self.run / name).is_file():
+            if self.config is not None and self.config.store.rollouts:
+                self.report.add(name, "is missing", iteration)
+            return None
+        try:
+            rollouts = read_rollouts(self.run / name, iteration, self.vocabulary_size)
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as fault:
+            self.report.add(name, describe_fault(fault), iteration)
+            return None
+        expected = {
+            "rollouts": len(rollouts),
+            "rollout_tokens": sum(len(rollout.tokens_T) for rollout in rollouts.values()),
+            "reward": _mean_reward(rollouts),
+        }
+        for metric_name, value in expected.items():
+            logged_value = metrics.get(metric_name)
+            if logged_value is not None and abs(logged_value - value) > MEAN_TOLERANCE * max(
+                1.0, abs(value)
+            ):
+                self.report.add(
+                    name,
+                    f"has {metric_name} {value:g}, but metrics.jsonl says {logged_value:g}",
+                    iteration,
+                )
+        return rollouts
+
+    # -- the plan ------------------------------------------------------------------------------
+
+    def _check_plan(self, iteration: int, metrics: Record, plan: Record) -> None:
+        description = plan.get("describe") or {}
+        num_rows = len(plan["group"]) if "steps" in plan else description.get("rows")
+        if metrics.get("batch_rows") is not None and num_rows != metrics["batch_rows"]:
+            self._plan_problem(
+                iteration, f"has {num_rows} rows, metrics.jsonl says {metrics['batch_rows']}"
+            )
+        if "steps" not in plan:
+            return
+        used_rows = [row for step in plan["steps"] for row in step]
+        if len(set(used_rows)) != len(used_rows):
+            self._plan_problem(iteration, "uses a row twice")
+        if metrics.get("steps", 0) > len(plan["steps"]):
+            self._plan_problem(
+                iteration, f"has {len(plan['steps'])} steps, metrics.jsonl says {metrics['steps']}"
+            )
+        names = [
+            (plan["groups"][group], index)
+            for group, index in zip(plan["group"], plan["index"], strict=True)
+        ]
+        if len(set(names)) != len(names):
+            self._plan_problem(iteration, "holds a rollout twice")
+        for name, born, num_tokens in zip(names, plan["born"], plan["tokens"], strict=True):
+            rollouts = self.rollouts.get(born)
+            if rollouts is None:
+                continue
+            if name not in rollouts:
+                self._plan_problem(iteration, f"holds {name}, which rollouts/ lacks")
+            elif len(rollouts[name].tokens_T) != num_tokens:
+                self._plan_problem(
+                    iteration,
+                    f"says {num_tokens} tokens for {name}, "
+                    f"rollouts/ has {len(rollouts[name].tokens_T)}",
+                )
+
+    def _plan_problem(self, iteration: int, problem: str) -> None:
+        self.report.add("plans.jsonl", f"iteration {iteration} {problem}", iteration)
+
+    # -- drops ---------------------------------------------------------------------------------
+
+    def _check_drops(self, iteration: int, plan: Record | None, drops: Record) -> None:
+        planned_names: set[tuple[str, int]] = set()
+        if plan is not None and "steps" in plan:
+            planned_names = {
+                (plan["groups"][group], index)
+                for group, index in zip(plan["group"], plan["index"], strict=True)
+            }
+        known_names = {name for rollouts in self.rollouts.values() for name in rollouts}
+        for reason, indices_by_group in drops.items():
+            if reason in ("schema", "iteration"):
+                continue
+            try:
+                names = [(group, int(i)) for group, rows in indices_by_group.items() for i in rows]
+            except (AttributeError, TypeError, ValueError) as fault:
+                self._drop_problem(iteration, f"{reason} {describe_fault(fault)}")
+                continue
+            if trained := [name for name in names if name in planned_names]:
+                self._drop_problem(iteration, f"dropped {trained[0]}, which the plan trains")
+            strangers = [
+                name for name in names if name[0].startswith(f"{iteration}:")
+                and iteration in self.rollouts and name not in known_names
+            ]  # fmt: skip
+            if strangers:
+                self._drop_problem(iteration, f"dropped {strangers[0]}, which rollouts/ lacks")
+
+    def _drop_problem(self, iteration: int, problem: str) -> None:
+        self.report.add("drops.jsonl", f"iteration {iteration} {problem}", iteration)
+
+    # -- tables --------------------------------------------------------------------------------
+
+    def _check_tables(self, iteration: int, metrics: Record, plan: Record | None) -> None:
+        name = f"tokens/step_{iteration:05d}.parquet"
+        if not (self.run / name).is_file():
+            expects_tokens = self.config is not None and self.config.store.tokens
+            if expects_tokens and metrics.get("steps"):
+                self.report.add(name, "is missing", iteration)
+            return
+        columns = self._read_table(name, iteration, TOKEN_COLUMNS)
+        if columns is None:
+            return
+        if plan is not None and "steps" in plan and len(columns["row"]):
+            for problem in self._token_problems(columns, plan):
+                self.report.add(name, problem, iteration)
+        push_name = f"pushes/step_{iteration:05d}.parquet"
+        if (self.run / push_name).is_file():
+            pushes = self._read_table(push_name, iteration, PUSH_COLUMNS)
+            if pushes is not None and not _pushes_fit(pushes, columns):
+                self.report.add(push_name, "holds tokens that tokens/ lacks", iteration)
+
+    def _read_table(self, name: str, iteration: int, required: Mapping[str, str]) -> Columns | None:
+        try:
+            table = pq.read_table(self.run / name, use_threads=False)
+            columns = {column: table[column].to_numpy() for column in table.column_names}
+        except (pa.ArrowException, OSError, ValueError, TypeError) as fault:
+            self.report.add(name, describe_fault(fault), iteration)
+            return None
+        # Version 0.1 called `pull` a coefficient.
+        missing_columns = [name for name in required if name not in columns and name != "pull"]
+        if missing_columns:
+            self.report.add(name, f"has no column {missing_columns[0]}", iteration)
+            return None
+        wrong_types = [
+            column for column, values in columns.items() if values.dtype.kind not in "if"
+        ]
+        if wrong_types:
+            self.report.add(name, f"holds no numbers in {wrong_types[0]}", iteration)
+            return None
+        return columns
+
+    def _token_problems(self, columns: Columns, plan: Record) -> list[str]:
+        """What a token table contradicts: its plan, or the rollouts of its rows."""
+        rows_N, steps_N = columns["row"].astype(np.int64), columns["step"].astype(np.int64)
+        num_rows, num_steps = len(plan["group"]), len(plan["steps"])
+        if rows_N.min() < 0 or rows_N.max() >= num_rows or steps_N.max() >= num_steps:
+            return ["holds rows or steps that its plan lacks"]
+        step_of_row = np.full(num_rows, -1)
+        for step_number, step in enumerate(plan["steps"]):
+            step_of_row[step] = step_number
+        problems = []
+        if (step_of_row[rows_N] != steps_N).any():
+            problems.append("has rows in other steps than its plan")
+        problems += self._row_problems(columns, plan)
+        return problems
+
+    def _row_problems(self, columns: Columns, plan: Record) -> list[str]:
+        order_N = np.lexsort((columns["position"], columns["row"]))
+        rows, starts = np.unique(columns["row"][order_N], return_index=True)
+        slices = np.split(order_N, starts[1:])
+        problems = []
+        for row, indices in zip(rows.tolist(), slices, strict=True):
+            if not np.array_equal(columns["position"][indices], np.arange(len(indices))):
+                problems.append(f"skips or repeats positions of row {row}")
+                continue
+            name = (plan["groups"][plan["group"][row]], plan["index"][row])
+            rollout = self.rollouts.get(plan["born"][row], {}).get(name)
+            if rollout is not None and not np.array_equal(
+                columns["token"][indices], rollout.tokens_T
+            ):
+                problems.append(f"has other tokens in row {row} than rollouts/")
+            advantage = plan["advantage"][row]
+            if self._has_plain_advantages and not np.allclose(
+                columns["advantage"][indices], advantage, ADVANTAGE_TOLERANCE, ADVANTAGE_TOLERANCE
+            ):
+                problems.append(f"has another advantage in row {row} than its plan")
+        return problems
+
+    @property
+    def _has_plain_advantages(self) -> bool:
+        """Whether the advantage of a token is that of its row."""
+        if self.config is None:
+            return False
+        credit, update = self.config.credit, self.config.update
+        return credit.weights == "uniform" and credit.rule == "off" and update.trajectory == "off"
+
+
+def read_rollouts(
+    path: Path, iteration: int, vocabulary_size: int | None
+) -> dict[tuple[str, int], StoredRollout]:
+    """The rollouts of a file by group and index in the group; an error names the first bad line."""
+    rollouts: dict[tuple[str, int], StoredRollout] = {}
+    group_sizes: dict[str, int] = {}
+    lines = path.read_text(encoding="utf-8").split("\n")
+    if lines[-1]:
+        raise ValueError("it ends in half a line")
+    for line_number, line in enumerate(lines[:-1], 1):
+        record = json.loads(line)
+        group, tokens_T = record["group"], np.array(record["response_tokens"], dtype=np.int32)
+        if not str(group).startswith(f"{iteration}:"):
+            raise ValueError(f"line {line_number} is of the group {group}, of another iteration")
+        logprobs = record["sampled_logprobs"]
+        if len(logprobs) != len(tokens_T):
+            raise ValueError(
+                f"line {line_number} has {len(logprobs)} log-probabilities, "
+                f"but {len(tokens_T)} tokens"
+            )
+        all_tokens = np.concatenate([tokens_T, np.array(record["prompt_tokens"], dtype=np.int32)])
+        if len(all_tokens) and (
+            all_tokens.min() < 0 or (vocabulary_size and all_tokens.max() >= vocabulary_size)
+        ):
+            raise ValueError(f"line {line_number} has a token that the vocabulary lacks")
+        index = group_sizes.get(group, 0)
+        group_sizes[group] = index + 1
+        rollouts[group, index] = StoredRollout(
+            tokens_T, float(record["reward"]), bool(record.get("anchor", False))
+        )
+    return rollouts
+
+
+def _mean_reward(rollouts: Mapping[tuple[str, int], StoredRollout]) -> float:
+    """As metrics.jsonl has it: without anchors, and without rollouts that have no reward."""
+    rewards = [
+        rollout.reward
+        for rollout in rollouts.values()
+        if not rollout.anchor and not math.isnan(rollout.reward)
+    ]
+    return float(np.mean(rewards)) if rewards else 0.0
+
+
+def _pushes_fit(pushes: Columns, tokens: Columns) -> bool:
+    """Whether every pushed and every pushing token is in the table of tokens."""
+    known = set(zip(tokens["row"].tolist(), tokens["position"].tolist(), strict=True))
+    places = [
+        *zip(pushes["row"].tolist(), pushes["position"].tolist(), strict=True),
+        *zip(pushes["by_row"].tolist(), pushes["by_position"].tolist(), strict=True),
+    ]
+    return known.issuperset(places)

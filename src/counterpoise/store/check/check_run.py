@@ -1,0 +1,131 @@
+"""Check a run folder as a whole. Nothing is written, so a run may go on training meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from counterpoise.config import RunConfig
+from counterpoise.errors import PoiseError
+from counterpoise.files import check_unlocked
+from counterpoise.store.check.agreement import IterationChecker
+from counterpoise.store.check.checkpoints import check_checkpoints
+from counterpoise.store.check.findings import CheckReport
+from counterpoise.store.check.log_lines import (
+    Coverage,
+    LogLine,
+    check_checksum_lines,
+    check_lines,
+    read_lines,
+    records_by_iteration,
+)
+from counterpoise.store.check.stored_files import (
+    check_config,
+    check_files,
+    check_model_folder,
+    check_vocabulary_file,
+    note_other_files,
+    read_json,
+)
+from counterpoise.store.checksums import CHECKSUMS, CHECKSUMS_FILE, group_by_file
+from counterpoise.store.finished import FINISHED_FILE
+from counterpoise.store.folder import RunFolder
+from counterpoise.store.schema import LOGS
+
+
+def check_run(run: Path) -> CheckReport:
+    """Everything that is wrong with the folder `run`; raises PoiseError if it holds no run."""
+    RunFolder.open(run)
+    report = CheckReport(run)
+    try:
+        check_unlocked(run)
+    except PoiseError:
+        report.remarks.append("another process is writing the run: only what is there was checked")
+    config = check_config(run, report)
+    finished = read_json(run, FINISHED_FILE, report)
+    state = check_checkpoints(run, config, report)
+    report.finished = _is_finished(finished, config, report)
+    lines = {log: read_lines(run, log, report, finished=report.finished) for log in LOGS}
+    coverage = _find_coverage(lines, state, finished or {}, report)
+    check_checksum_lines(lines[CHECKSUMS], report)
+    check_lines(lines, coverage, report)
+    checksums = group_by_file(line.record for line in lines[CHECKSUMS])
+    check_files(run, checksums, coverage, report)
+    check_model_folder(run, report)
+    vocabulary_size = check_vocabulary_file(run, report)
+    read_json(run, "contamination.json", report)
+    _check_iterations(run, config, vocabulary_size, lines, coverage, report)
+    note_other_files(run, report)
+    return report
+
+
+def _is_finished(
+    finished: dict[str, Any] | None, config: RunConfig | None, report: CheckReport
+) -> bool:
+    if finished is None:
+        return False
+    iterations = finished.get("iterations")
+    if not isinstance(iterations, int):
+        report.add(FINISHED_FILE, "does not say how many iterations there were")
+        return False
+    return config is None or iterations == config.loop.iterations
+
+
+def _find_coverage(
+    lines: dict[str, list[LogLine]],
+    state: dict[str, Any],
+    finished: dict[str, Any],
+    report: CheckReport,
+) -> Coverage:
+    """From which iteration on the folder has checksums, and up to which it must be complete."""
+    # Checkpoints and finished.json say it as well, so that a lost checksums.jsonl is noticed.
+    first_iteration = state.get("checksums_from", finished.get("checksums_from"))
+    if first_iteration is not None and not lines[CHECKSUMS]:
+        report.add(CHECKSUMS_FILE, "is missing or empty")
+        first_iteration = None
+    if first_iteration is None and lines[CHECKSUMS]:
+        covered_iterations = [line.record["iteration"] for line in lines[CHECKSUMS]]
+        # A run without a checkpoint has them from its start, unless its first line is of later.
+        first_iteration = 1 if 0 in covered_iterations else min(covered_iterations)
+    if first_iteration is None and not report.findings:
+        report.remarks.append(
+            "there are no checksums: an earlier version wrote the run, and changed numbers "
+            "are noticed only where files contradict each other"
+        )
+    settled = max(report.intact_checkpoints, default=0)
+    return Coverage(first_iteration, settled, report.finished)
+
+
+def _check_iterations(
+    run: Path,
+    config: RunConfig | None,
+    vocabulary_size: int | None,
+    lines: dict[str, list[LogLine]],
+    coverage: Coverage,
+    report: CheckReport,
+) -> None:
+    """Iterations 1 to the last one of metrics.jsonl, each with its plan, drops and files."""
+    metrics = records_by_iteration(lines["metrics"])
+    plans = records_by_iteration(lines["plans"])
+    drops = records_by_iteration(lines["drops"])
+    report.iterations = len(metrics)
+    last_iteration = max(metrics, default=0)
+    expected_last = max(coverage.settled, last_iteration)
+    if report.finished and config is not None:
+        expected_last = max(expected_last, config.loop.iterations)
+    gaps = [line.record["missing"].get("metrics.jsonl", []) for line in lines["gaps"]]
+    accepted_gaps = {number for numbers in gaps for number in numbers}
+    checker = IterationChecker(run, config, vocabulary_size, report)
+    for iteration in range(1, min(expected_last, last_iteration + len(metrics) + 1) + 1):
+        if iteration in metrics:
+            checker.check(
+                iteration, metrics[iteration], plans.get(iteration), drops.get(iteration, {})
+            )
+        elif iteration not in accepted_gaps:
+            report.add("metrics.jsonl", f"lacks iteration {iteration}", iteration)
+    for log, records in (("plans", plans), ("drops", drops)):
+        for iteration in records.keys() - metrics.keys():
+            if iteration <= coverage.settled and iteration not in accepted_gaps:
+                report.add(
+                    f"{log}.jsonl", f"has iteration {iteration}, metrics.jsonl has not", iteration
+                )

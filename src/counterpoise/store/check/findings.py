@@ -1,0 +1,106 @@
+"""What a check of a run folder says: damage, remarks, and what can still be trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from counterpoise.errors import first_line, format_ranges
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Damage of one file.
+
+    Example:
+        Finding("tokens/step_00003.parquet", "is not what the run wrote", 3)
+    """
+
+    file: str
+    problem: str
+    iteration: int | None = None  # None: the whole file, or an unknown place in it
+
+
+@dataclass(slots=True)
+class CheckReport:
+    """The result of `check_run`; `stages` fill it."""
+
+    run: Path
+    findings: list[Finding] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)  # not damage
+    iterations: int = 0  # with a line in metrics.jsonl
+    finished: bool = False
+    intact_checkpoints: list[int] = field(default_factory=list)
+    # What was checked: a file, or a folder with the iterations of its files.
+    checked_files: set[str] = field(default_factory=set)
+    checked_steps: dict[str, set[int]] = field(default_factory=dict)
+
+    def add(self, file: str, problem: str, iteration: int | None = None) -> None:
+        finding = Finding(file, problem, iteration)
+        if finding not in self.findings:
+            self.findings.append(finding)
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.findings
+
+    def trusted(self) -> dict[str, str]:
+        """File or folder -> which of it agrees with its checksums and with the other files."""
+        damaged_files = {finding.file for finding in self.findings}
+        trusted: dict[str, str] = {}
+        for file in sorted(self.checked_files - damaged_files):
+            trusted[file] = "all"
+        for log in sorted(self.checked_files & damaged_files):
+            places = [finding.iteration for finding in self.findings if finding.file == log]
+            if log.endswith(".jsonl") and None not in places and self.iterations:
+                bad_iterations = set(places)
+                good = [n for n in range(1, self.iterations + 1) if n not in bad_iterations]
+                if good:
+                    trusted[log] = f"iterations {format_ranges(good)}"
+        for folder, numbers in sorted(self.checked_steps.items()):
+            bad_numbers = {
+                finding.iteration
+                for finding in self.findings
+                if finding.file.startswith(f"{folder}/")
+            }
+            good = sorted(numbers - bad_numbers)
+            if good:
+                trusted[f"{folder}/"] = f"iterations {format_ranges(good)}"
+        if self.intact_checkpoints:
+            trusted["checkpoints/"] = f"iterations {format_ranges(self.intact_checkpoints)}"
+        return trusted
+
+    def to_record(self) -> dict[str, Any]:
+        return {
+            "schema": 1,
+            "run": str(self.run),
+            "whole": self.is_whole,
+            "finished": self.finished,
+            "iterations": self.iterations,
+            "damage": [asdict(finding) for finding in self.findings],
+            "remarks": self.remarks,
+            "trusted": self.trusted(),
+        }
+
+    def resume_advice(self) -> str:
+        """Whether the run can go on, in a sentence."""
+        if self.finished and self.intact_checkpoints:
+            return "It has finished; its checkpoint is intact."
+        if self.finished:
+            return "It has finished."
+        if self.intact_checkpoints:
+            return f"It can be resumed after iteration {self.intact_checkpoints[-1]}."
+        return "It has no intact checkpoint."
+
+
+def describe_fault(fault: BaseException) -> str:
+    """The end of the sentence "FILE ..." for a file that cannot be read."""
+    return f"cannot be read: {first_line(fault)[:200]}"
+
+
+def name_some(values: Sequence[object], limit: int = 3) -> str:
+    """The first few values for a message."""
+    shown = ", ".join(map(str, values[:limit]))
+    return f"{shown} and {len(values) - limit} more" if len(values) > limit else shown

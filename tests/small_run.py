@@ -1,0 +1,56 @@
+"""The cheapest complete run: a random model of a few thousand weights, rewards by a checksum.
+
+It has everything that a run folder can hold: updates, waiting rows, drops, tokens, pushes, held-out
+evaluations and several checkpoints. An iteration takes milliseconds.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from counterpoise.config import RunConfig
+from counterpoise.config.load import load_config
+from counterpoise.model.load import EMBEDDED_FOLDER, save_policy, wrap_model
+
+REWARD = """
+import zlib
+def score(completion, answer): return float(zlib.crc32(completion.encode()) % 2)
+"""
+SETS = (
+    "loop.iterations=4", "loop.checkpoint_every=2", "loop.threads=1", "model.device=cpu",
+    "task.levels=[1]", "task.size=12", "task.heldout=2", "sample.prompts=3",
+    "sample.group_size=3", "sample.max_new_tokens=5", "balance.tau=0.25", "balance.target=4",
+    "batch.steps=2", "evaluate.prompts=2", "evaluate.samples=1", "evaluate.every=2",
+    "monitor.watch=1", "update.lr=1e-3",
+)  # fmt: skip
+
+
+def small_config(folder: Path, *sets: str) -> RunConfig:
+    """The run's options; its model and its reward function are written to `folder` first."""
+    if not (folder / "model").exists():
+        write_model(folder / "model")
+        (folder / "mine.py").write_text(REWARD)
+    return load_config(
+        "demo",
+        [*SETS, f"model.name={folder / 'model'}", f"verify.name={folder}/mine.py:score", *sets],
+    )
+
+
+def write_model(folder: Path) -> None:
+    """A model of one layer with the embedded model's tokenizer."""
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(EMBEDDED_FOLDER, trust_remote_code=False)
+    config = AutoConfig.for_model(
+        "qwen3", vocab_size=len(tokenizer), hidden_size=8, intermediate_size=8,
+        num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1, head_dim=8,
+        max_position_embeddings=256, initializer_range=0.3, tie_word_embeddings=True,
+        eos_token_id=tokenizer.eos_token_id, bos_token_id=None,
+        pad_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).float()
+    save_policy(wrap_model("tiny", model, tokenizer), folder)

@@ -1,0 +1,150 @@
+"""Reward functions of the user's in a process of their own: limits, losses, and what stays."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from small_run import small_config
+
+from counterpoise.config import VerifyConfig
+from counterpoise.errors import PoiseError
+from counterpoise.loop import train
+from counterpoise.types import Message, Prompt
+from counterpoise.verify.limited_reward import LimitedReward, make_reward
+from counterpoise.verify.reward_process import shared_process
+from counterpoise.verify.scores import NO_CONTEXT, ScoringContext, TrainerState
+
+MINE = """
+import asyncio, os, time
+calls = []
+def each(completion, answer):
+    calls.append(completion)
+    if completion == "hang": time.sleep(3600)
+    if completion == "die": os._exit(3)
+    if completion == "once":
+        if not os.path.exists(answer):
+            open(answer, "w").close()
+            os.kill(os.getpid(), 9)
+    if completion == "raise": 1 / 0
+    print("noise")
+    return float(len(completion))
+def lists(responses, answers):
+    calls.extend(responses)
+    if "hang" in responses: time.sleep(3600)
+    return [float(len(calls))] * len(responses)
+async def waits(completion, answer):
+    await asyncio.sleep(0.01)
+    return 2.0
+def trl(completions, trainer_state, log_extra, log_metric, tests, **kwargs):
+    log_extra("seen", [len(kwargs)] * len(completions))
+    log_metric("step", trainer_state.global_step)
+    return [float(test[0]) for test in tests]
+def verl(data_source, solution_str, ground_truth, extra_info):
+    return {"score": 1.0, "source": data_source}
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Iterator[str]:
+    (tmp_path / "mine.py").write_text(MINE)
+    yield f"{tmp_path}/mine.py"
+    for limit in (1.0, 30.0):
+        shared_process(limit).close()
+
+
+def reward(name: str, limit: float = 30.0) -> LimitedReward:
+    verifier = make_reward(name, VerifyConfig(reward_timeout_seconds=limit))
+    assert isinstance(verifier, LimitedReward)
+    return verifier
+
+
+def test_each_form_of_function_gets_what_it_gets_in_this_process(mine: str) -> None:
+    prompt = Prompt(
+        "a", "1 + 1", "2", columns={"tests": [0.5, None]}, messages=(Message("user", "x"),)
+    )
+    context = ScoringContext([[1, 2], [3]], TrainerState(7, 9), "gsm8k")
+    for function in ("each", "waits", "trl", "verl"):
+        name = f"{mine}:{function}"
+        ours = make_reward(name, VerifyConfig(reward_timeout_seconds=0))
+        assert not isinstance(ours, LimitedReward)
+        expected = ours.score_in_context(["abc", ""], [prompt, prompt], context)
+        scores = reward(name).score_in_context(["abc", ""], [prompt, prompt], context)
+        assert scores.rewards == expected.rewards
+        assert scores.logged == expected.logged
+        assert scores.graded == expected.graded
+        assert {k: list(v) for k, v in scores.logged_metrics.items()} == {
+            k: list(v) for k, v in expected.logged_metrics.items()
+        }
+
+
+def test_state_stays_between_calls_and_is_shared_by_the_functions_of_a_file(mine: str) -> None:
+    assert reward(f"{mine}:lists").score(["a", "b"], ["", ""]).rewards == [2.0, 2.0]
+    reward(f"{mine}:each").score(["c"], [""])
+    assert reward(f"{mine}:lists").score(["d"], [""]).rewards == [4.0]
+
+
+def test_a_response_whose_call_hangs_loses_its_reward_and_no_other(mine: str) -> None:
+    start = time.monotonic()
+    scores = reward(f"{mine}:each", limit=1.0).score(["a", "hang", "abc"], ["", "", ""])
+    assert time.monotonic() - start < 60
+    assert scores.rewards[0] == 1.0
+    assert math.isnan(scores.rewards[1])
+    assert scores.rewards[2] == 3.0
+    assert (scores.timeouts, scores.crashes) == (1, 0)
+    assert scores.logged == [{}, {"lost": "timeout"}, {}]
+
+
+def test_a_response_that_ends_its_process_twice_has_no_reward(mine: str, tmp_path: Path) -> None:
+    scores = reward(f"{mine}:each").score(["die", "ab"], ["", ""])
+    assert math.isnan(scores.rewards[0])
+    assert scores.rewards[1:] == [2.0]
+    assert (scores.timeouts, scores.crashes) == (0, 1)
+    # Killed once, from outside as far as anybody can tell: nothing is lost.
+    once = reward(f"{mine}:each").score(["a", "once", "b"], ["", str(tmp_path / "mark"), ""])
+    assert once.rewards == [1.0, 4.0, 1.0]
+    assert once.crashes == 0
+
+
+def test_a_call_for_all_responses_that_hangs_ends_the_run_with_one_line(mine: str) -> None:
+    with pytest.raises(PoiseError, match=r"mine.py:lists did not return within .*=1 for 2 resp"):
+        reward(f"{mine}:lists", limit=1.0).score(["a", "hang"], ["", ""])
+    with pytest.raises(PoiseError, match=r"within .* for 4 responses"):
+        reward(f"{mine}:each", limit=0.2).score(["hang"] * 9, [""] * 9)
+
+
+def test_an_exception_of_the_function_is_told_as_before(mine: str) -> None:
+    with pytest.raises(PoiseError, match=r"mine\.py.*division by zero"):
+        reward(f"{mine}:each").score(["raise"], [""])
+    assert reward(f"{mine}:each").score(["ab"], [""]).rewards == [2.0]
+
+
+def test_what_cannot_be_sent_is_scored_here(mine: str) -> None:
+    prompt = Prompt("a", "1 + 1", "2", columns={"tests": [object()]})
+    scores = reward(f"{mine}:each").score_in_context(["abc"], [prompt], NO_CONTEXT)
+    assert scores.rewards == [3.0]
+
+
+def test_a_process_that_is_killed_between_calls_is_started_again(mine: str) -> None:
+    verifier = reward(f"{mine}:each")
+    verifier.score(["a"], [""])
+    process = shared_process(30.0)._process
+    assert process is not None
+    os.kill(process.pid, signal.SIGKILL)
+    assert verifier.score(["ab"], [""]).rewards == [2.0]
+
+
+def test_a_run_is_the_same_with_the_reward_here_or_there(tmp_path: Path) -> None:
+    config = small_config(tmp_path, "loop.iterations=2", "monitor.every=0")
+    folders = []
+    for limit in (0.0, 30.0):
+        limited = replace(config, verify=replace(config.verify, reward_timeout_seconds=limit))
+        folders.append(train(limited, tmp_path / f"run{limit:g}"))
+    first, second = (folder.path / "rollouts" / "step_00002.jsonl" for folder in folders)
+    assert first.read_bytes() == second.read_bytes()
