@@ -159,4 +159,4 @@ def _score_pairs(
     # A user's function scores all responses in one call, as a verifier does.
     texts = [response.text for _, response in pairs]
     prompts = [prompt for prompt, _ in pairs]
-    return score_responses(make_reward(name, config.verify), texts, prompts, context).rewards
+    return score_responses(make_reward(reward_name, config.verify), texts, prompts, context).rewards
