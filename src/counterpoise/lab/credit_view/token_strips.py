@@ -110,14 +110,14 @@ def groups_that_fit(rows: Sequence[Row]) -> list[list[int]]:
     rows_by_group: dict[str, list[int]] = {}
     for row_index, row in enumerate(rows):
         rows_by_group.setdefault(row.group, []).append(row_index)
-    # False sorts first: prompts with both signs, otherwise in their order.
-    mixed = sorted(
+    # False sorts before True: prompts with both signs come first, otherwise the order is kept.
+    ordered_groups = sorted(
         rows_by_group.values(),
         key=lambda members: len({rows[row_index].sign for row_index in members}) < 2,
     )
     chosen_groups: list[list[int]] = []
     tokens_left = MAX_TOKENS
-    for members in mixed:
+    for members in ordered_groups:
         tokens_left -= sum(rows[row_index].num_tokens for row_index in members)
         # One prompt is always shown, however long its rollouts are.
         if tokens_left < 0 and chosen_groups:
