@@ -15,7 +15,7 @@ def unknown_name(kind: str, name: str, choices: Iterable[str]) -> PoiseError:
     """The error for a name that is not in a table, with the nearest one that is.
 
     Example:
-        >>> print(unknown("composer", "groupd", ["grouped", "shuffled"]))
+        >>> print(unknown_name("composer", "groupd", ["grouped", "shuffled"]))
         unknown composer 'groupd': did you mean 'grouped'? (choices: grouped, shuffled)
     """
     known_names = sorted(choices)
@@ -57,7 +57,7 @@ def format_count(n: int, noun: str) -> str:
     """A count with its noun in the singular or plural.
 
     Example:
-        >>> counted(1, "seed"), counted(12, "comparison")
+        >>> format_count(1, "seed"), format_count(12, "comparison")
         ('1 seed', '12 comparisons')
     """
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
@@ -67,7 +67,7 @@ def format_ranges(numbers: Iterable[int]) -> str:
     """Ascending numbers as ranges, for messages such as "iterations 1-3, 7, 9-10".
 
     Example:
-        >>> ranges([1, 2, 3, 7, 9, 10])
+        >>> format_ranges([1, 2, 3, 7, 9, 10])
         '1-3, 7, 9-10'
     """
     intervals: list[list[int]] = []

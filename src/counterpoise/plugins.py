@@ -100,8 +100,10 @@ def display_name(name: str) -> str:
     """A name for people to read: a plugin without folder and digest, a built-in name unchanged.
 
     Example:
-        >>> shown("/home/ana/my_rewards.py:score@1f0c6a2b9d3e4f50=0.5"), shown("grouped")
-        ('my_rewards.py:score=0.5', 'grouped')
+        >>> display_name("/home/ana/my_rewards.py:score@1f0c6a2b9d3e4f50=0.5")
+        'my_rewards.py:score=0.5'
+        >>> display_name("grouped")
+        'grouped'
     """
     if not is_plugin(name):
         return name

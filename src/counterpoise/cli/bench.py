@@ -57,7 +57,7 @@ def bench(
 
     Sizes depend on the machine. A CPU measures the embedded model (a few minutes on two cores). A
     GPU measures 64 x 8 rollouts with the shape of SmolLM2-135M and the update of Qwen3-1.7B (about
-    four minutes on an H200, and four more for growth), and reports each target of
+    four minutes on an H200, and four more for growth), and reports each bar of
     docs/results/speed.md as met or missed.
 
     - `poise bench --parts sampler,update`

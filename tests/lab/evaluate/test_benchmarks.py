@@ -88,7 +88,9 @@ def test_missing_wrong_and_empty(tmp_path: Path) -> None:
     with pytest.raises(PoiseError, match=r"--data .*nowhere: no such folder"):
         find_benchmark("my_words", tmp_path / "nowhere")
     write(tmp_path / "gsm8k_test.jsonl", {"id": 1, "quest": "1 + 1?", "answer": "2"})
-    with pytest.raises(PoiseError, match=r"aime24: no file aime24.jsonl in .*there: gsm8k_test"):
+    with pytest.raises(
+        PoiseError, match=r"aime24: no file aime24.jsonl in .*its files: gsm8k_test"
+    ):
         load_problems(find_benchmark("aime24", tmp_path), tmp_path)
     with pytest.raises(PoiseError, match=r"jsonl:1: no field 'problem' .*--fields problem=NAME"):
         load_problems(find_benchmark("gsm8k", tmp_path), tmp_path)

@@ -157,7 +157,7 @@ def test_two_commands_on_one_folder(data: Path, whole: Path, tmp_path: Path) -> 
     other = first.replace(b'"seed": 0', b'"seed": 1', 1)
     assert other != first
     file.write_bytes(first + other)
-    with pytest.raises(PoiseError, match=r"is damaged: .*; remove it to judge again"):
+    with pytest.raises(PoiseError, match=r"is damaged: .*; remove it to evaluate again"):
         evaluate(options(data, out))
 
 
@@ -342,7 +342,10 @@ def test_the_command(
         ),
         (["--bench", "words1", "--samples", "word1=4"], "did you mean 'words1'?"),
         (["--bench", "words1", "--fields", "gold=answer"], "unknown field in --fields 'gold'"),
-        (["--bench", "words1", "--fields", "problem="], "--fields problem=: write NAME=VALUE"),
+        (
+            ["--bench", "words1", "--fields", "problem="],
+            "--fields problem=: write comma-separated NAME=VALUE",
+        ),
         (["--bench", ""], "--bench names no benchmark"),
         (["--bench", "words1", "--verifier", "maths"], "unknown verifier 'maths'"),
         (["--bench", "words1", "--verifier", "no.py:f"], "no.py cannot be read: No such file"),

@@ -103,5 +103,5 @@ def test_values_that_poise_eval_does_not_write_are_refused(
     records = [json.loads(text) for text in made.path.read_text().splitlines()]
     records[line][field] = value
     made.path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    with pytest.raises(PoiseError, match=f"is damaged: '{field}' .*; remove it to judge again"):
+    with pytest.raises(PoiseError, match=f"is damaged: '{field}' .*; remove it to evaluate again"):
         read_result_file(made.path)

@@ -22,4 +22,4 @@ def rank_agreement(weights_M: Sequence[Sequence[Floats]]) -> list[list[float | N
         ]
         for first_ranks in ranks_M
     ]
-    return [[rho if np.isfinite(rho) else None for rho in line] for line in rho_MM]
+    return [[rho if np.isfinite(rho) else None for rho in row] for row in rho_MM]

@@ -3,7 +3,7 @@
     mean        of w over the tokens of rows with A > 0, and with A < 0
     half        smallest share of the tokens that carries half of sum |A w|
     residual    |sum A w| / sum |A w| on shared prefixes (microscope/prefixes.py), with the rows of
-                the iteration taken as one optimizer step; shown beside that of w = 1
+                the iteration taken as one optimizer step; shown next to that of w = 1
 
 All weightings share one view of the rows, so what several of them need is computed once. The policy
 is loaded only when a weighting needs it.
@@ -79,18 +79,18 @@ class WeightingSession:
         """Compute the weights of all rows by one weighting."""
         weights_of = TOKEN_WEIGHTS.load(weighting.name)
         settings = parse_settings(weighting.name, weights_of, weighting.settings)
-        start = time.perf_counter()
+        start_time = time.perf_counter()
         rows = self.source.rows
         try:
             # Most weightings need only the rows, so try without the policy, which is slow to load.
-            computed, needed_policy = weights_of(CreditView(rows), **settings), False
+            returned_weights, needed_policy = weights_of(CreditView(rows), **settings), False
         except NoPolicyError:
             # Loading and the shared forward pass do not count towards the time of one weighting.
             view = self._view or self._with_policy(weighting.name)
-            start = time.perf_counter()
-            computed, needed_policy = weights_of(view, **settings), True
-        seconds = time.perf_counter() - start
-        weights = unit_weights(rows) if computed is None else list(computed)
+            start_time = time.perf_counter()
+            returned_weights, needed_policy = weights_of(view, **settings), True
+        seconds = time.perf_counter() - start_time
+        weights = unit_weights(rows) if returned_weights is None else list(returned_weights)
         check_weights(weighting.name, rows, weights)
         return WeightedRows(
             weighting, weights, weight_statistics(rows, weights), seconds, needed_policy
@@ -152,10 +152,10 @@ def share_carrying_half(sizes_N: np.ndarray) -> float:
         >>> share_carrying_half(np.array([0.0, 0.0, 9.0, 1.0]))
         0.25
     """
-    summed = np.cumsum(np.sort(sizes_N)[::-1])
-    if not summed[-1]:
+    cumulative = np.cumsum(np.sort(sizes_N)[::-1])
+    if not cumulative[-1]:
         return 0.0
-    return float((np.searchsorted(summed, summed[-1] / 2) + 1) / len(sizes_N))
+    return float((np.searchsorted(cumulative, cumulative[-1] / 2) + 1) / len(sizes_N))
 
 
 def check_weights(name: str, rows: Sequence[Row], weights: Sequence[Floats]) -> None:

@@ -153,12 +153,12 @@ def _vocabulary(path: Path, policy: Policy | None) -> Vocabulary:
         return vocabulary
     if policy:
         return Vocabulary(tuple(policy.vocabulary_texts()))
-    if name := imported_tokenizer(path):
+    if tokenizer_name := imported_tokenizer(path):
         try:
-            tokenizer = load_tokenizer(name)
+            tokenizer = load_tokenizer(tokenizer_name)
         except PoiseError:  # not on this machine: tokens are shown by number
             return vocabulary
         # Decode every token by itself: joined tokens can merge into other text.
-        texts = tokenizer.batch_decode([[i] for i in range(len(tokenizer))])
+        texts = tokenizer.batch_decode([[token_id] for token_id in range(len(tokenizer))])
         return Vocabulary(tuple(texts))
     return vocabulary

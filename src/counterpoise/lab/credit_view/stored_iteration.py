@@ -22,7 +22,7 @@ from counterpoise.store.folder import IMPORTED, REPLAY, RunFolder, is_imported
 from counterpoise.store.rollout_files import check_vocabulary, read_groups
 from counterpoise.types import Group, Row
 
-# Prompt_tokens only if a policy is needed.
+# `prompt_tokens` are required only if a policy is needed.
 REQUIRED_FIELDS = ("group", "prompt_id", "reward", "response_tokens")
 
 
@@ -87,9 +87,9 @@ class StoredIteration:
 def read_stored_iteration(
     path: Path, iteration: int | None = None, model: str | None = None
 ) -> StoredIteration:
-    """Read one iteration with signal: the given one, or by default the best documented one.
+    """Read one iteration with signal: by default the last one whose sampling weights were kept.
 
-    That is the last one whose sampling weights were kept, else the last one.
+    If none were kept, the last iteration with signal is read.
     """
     config, available_weights = _read_options_and_weights(path)
     if model:
@@ -165,7 +165,10 @@ def _nearest(
     # The nearest in iterations; of two equally near ones, the earlier.
     return min(
         available_weights.values(),
-        key=lambda w: (abs((w.after_iterations or 0) - iteration + 1), w.after_iterations),
+        key=lambda weights: (
+            abs((weights.after_iterations or 0) - iteration + 1),
+            weights.after_iterations,
+        ),
     )
 
 

@@ -29,17 +29,17 @@ def credit_table(result: CreditViewResult) -> RenderableType:
 
 def _about(result: CreditViewResult) -> Text:
     source = result.source
-    about = Text(one_line(f"{source.path}, iteration {source.iteration}"), style="bold")
-    negatives = len(result.rows) - result.right
-    about.append(
+    heading = Text(one_line(f"{source.path}, iteration {source.iteration}"), style="bold")
+    num_negative = len(result.rows) - result.right
+    heading.append(
         f"\n{result.rollouts} rollouts of {len(source.groups)} prompts, {len(result.rows)} with "
-        f"signal ({result.right} with A > 0, {negatives} with A < 0), {result.tokens:,} tokens; "
+        f"signal ({result.right} with A > 0, {num_negative} with A < 0), {result.tokens:,} tokens; "
         f"advantage {source.config.credit.name}",
         style="not bold",
     )
     if result.read_by:
-        about.append(f"\nscored by the {result.read_by}", style="not bold")
-    return about
+        heading.append(f"\nscored by the {result.read_by}", style="not bold")
+    return heading
 
 
 def _numbers(result: CreditViewResult) -> Table:
@@ -58,11 +58,22 @@ def _numbers(result: CreditViewResult) -> Table:
     return table
 
 
-def _line(n: WeightStatistics) -> list[str]:
-    means = ("-" if mean is None else f"{mean:.2f}" for mean in (n.mean_positive, n.mean_negative))
-    shares = (f"{100 * share:.0f} %" for share in (n.zeros, n.ones, n.half))
-    residual = "-" if n.residual is None else f"{n.residual:.2f}"
-    return [*means, f"{n.spread:.2f}", f"{n.lowest:.2f}..{n.highest:.2f}", *shares, residual]
+def _line(statistics: WeightStatistics) -> list[str]:
+    means = (
+        "-" if mean is None else f"{mean:.2f}"
+        for mean in (statistics.mean_positive, statistics.mean_negative)
+    )
+    shares = (
+        f"{100 * share:.0f} %" for share in (statistics.zeros, statistics.ones, statistics.half)
+    )
+    residual = "-" if statistics.residual is None else f"{statistics.residual:.2f}"
+    return [
+        *means,
+        f"{statistics.spread:.2f}",
+        f"{statistics.lowest:.2f}..{statistics.highest:.2f}",
+        *shares,
+        residual,
+    ]
 
 
 def _meaning() -> Text:
@@ -108,7 +119,7 @@ def _agreement(result: CreditViewResult) -> Table:
     table.add_column("rank correlation", overflow="fold")
     for number in range(1, len(labels)):
         table.add_column(str(number), justify="right")
-    for number, (label, line) in enumerate(zip(labels, result.agreement, strict=True), 1):
-        cells = ["-" if rho is None else f"{rho:.2f}" for rho in line[: number - 1]]
+    for number, (label, correlations) in enumerate(zip(labels, result.agreement, strict=True), 1):
+        cells = ["-" if rho is None else f"{rho:.2f}" for rho in correlations[: number - 1]]
         table.add_row(Text(one_line(f"{number} {label}")), *cells)
     return table

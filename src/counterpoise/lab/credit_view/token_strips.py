@@ -107,14 +107,14 @@ def round_weights(w_T: np.ndarray) -> list[float]:
 
 def groups_that_fit(rows: Sequence[Row]) -> list[list[int]]:
     """Row indices of each prompt, prompts with both signs first; at least one prompt."""
-    # False sorts first: prompts with both signs, otherwise in their order.
-    mixed = sorted(
+    # False sorts before True: prompts with both signs come first, otherwise the order is kept.
+    ordered_groups = sorted(
         rows_by_group(rows).values(),
         key=lambda members: len({rows[row_index].sign for row_index in members}) < 2,
     )
     chosen_groups: list[list[int]] = []
     tokens_left = MAX_TOKENS
-    for members in mixed:
+    for members in ordered_groups:
         tokens_left -= sum(rows[row_index].num_tokens for row_index in members)
         # One prompt is always shown, however long its rollouts are.
         if tokens_left < 0 and chosen_groups:

@@ -1,9 +1,10 @@
 """The benchmarks by name, read from a folder of files or from the Hugging Face hub.
 
-The small ones (AIME24, AIME25, AMC) use avg@32, the others pass@1, as in the paper's Appendix B. A
-file is read as training data is (task/columns.py). A name that is not in the table is a file of the
-folder, NAME.jsonl, .json or .parquet, sampled once per problem. A hub dataset may have other column
-names, several answers (the first counts) or a worked solution that ends in "#### 18" (GSM8K).
+The small ones (AIME24, AIME25, AMC) use avg@32, the others pass@1, as in the paper's Appendix B.
+Files are read like training data (task/columns.py). A name that is not in the table stands for a
+file in the folder, NAME.jsonl, .json or .parquet, sampled once per problem. A hub dataset may have
+other column names, several answers (the first counts) or a worked solution that ends in "#### 18"
+(GSM8K).
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def find_benchmark(name: str, data: Path | None) -> Benchmark:
     stems = {Path(benchmark.file).stem for benchmark in _TABLE}
     local_names = [file.stem for file in list_files(data) if file.stem not in stems]
     error = unknown_name("benchmark", name, [*BENCHMARKS, *local_names])
-    raise PoiseError(f"{error}; with --data, any NAME.jsonl, .json or .parquet of the folder")
+    raise PoiseError(f"{error}; with --data, any NAME.jsonl, .json or .parquet in the folder")
 
 
 def load_problems(
@@ -94,14 +95,14 @@ def load_problems(
         file_names = [file.name for file in list_files(data)]
         raise PoiseError(
             f"{benchmark.name}: no file {benchmark.file} in {data}"
-            + (f" (there: {', '.join(file_names[:12])})" if file_names else "")
+            + (f" (its files: {', '.join(file_names[:12])})" if file_names else "")
             + "; --data must be a folder of JSON lines, JSON or parquet; without it the hub is used"
         )
     remedy = "name it with --fields {role}=NAME"
-    names = FieldNames(
+    field_names = FieldNames(
         **(fields or {}), keep=keep, remedy=remedy, answers_required=answers_required
     )
-    return jsonl.read_problems(str(path), names)
+    return jsonl.read_problems(str(path), field_names)
 
 
 def list_files(data: Path | None) -> list[Path]:

@@ -5,7 +5,7 @@
 
 Compared with: the same without the correction c, Student's t over problems, and Wilson's interval
 with all samples taken as independent. `python -m counterpoise.lab.evaluate.coverage` prints the
-table in about four minutes; docs/guide/evaluate.md has its ends.
+table in about four minutes; docs/guide/evaluate.md quotes its extremes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ PAPER_SIZES = (
     (272, 1),
     (500, 1),
 )
-MODELS = {  # true success on each benchmark: the paper's baselines, and a weak model
+# True success on each benchmark: the paper's baselines, and a weak model.
+MODELS = {
     "Qwen3-4B-Base": (0.283, 0.242, 0.58, 0.532, 0.445, 0.862),
     "Qwen3-1.7B-Base": (0.124, 0.094, 0.37, 0.345, 0.283, 0.698),
     "a weak model": (0.02, 0.02, 0.1, 0.1, 0.08, 0.2),
@@ -52,8 +53,8 @@ def uncorrected_interval(x_P: Values, samples: int) -> Bounds:
 
 def student_interval(x_P: Values, samples: int) -> Bounds:
     P, m = len(x_P), float(x_P.mean())
-    half = prompt_intervals.t_critical(P - 1) * float(x_P.std(ddof=1)) / P**0.5
-    return m - half, m + half
+    half_width = prompt_intervals.t_critical(P - 1) * float(x_P.std(ddof=1)) / P**0.5
+    return m - half_width, m + half_width
 
 
 def independent_interval(x_P: Values, samples: int) -> Bounds:
@@ -99,8 +100,8 @@ def simulate_evaluations(
     """Simulated mean success of every problem: [runs, P]."""
     rng = rng_for(0, f"coverage/{problems}/{samples}/{mean}/{rho}", index)
     # A beta distribution with this concentration gives two samples of a problem correlation rho.
-    weight = 1 / rho - 1
-    difficulty = rng.beta(mean * weight, (1 - mean) * weight, size=(runs, problems))
+    concentration = 1 / rho - 1
+    difficulty = rng.beta(mean * concentration, (1 - mean) * concentration, size=(runs, problems))
     return rng.binomial(samples, difficulty) / samples
 
 
@@ -109,9 +110,8 @@ def main() -> None:
     print("|---" * (3 + len(METHODS)) + "|")
     for problems, samples in SIZES:
         for mean in MEANS:
-            for rho in (
-                CORRELATIONS if samples > 1 else CORRELATIONS[1:2]
-            ):  # a single sample per problem has no correlation
+            # A single sample per problem has no correlation.
+            for rho in CORRELATIONS if samples > 1 else CORRELATIONS[1:2]:
                 shares = [coverage(method, problems, samples, mean, rho) for method in METHODS]
                 columns = " | ".join(f"{100 * share:.1f}" for share in shares)
                 correlation = f"{rho:g}" if samples > 1 else "-"

@@ -42,7 +42,7 @@ class ModelSource:
 
     label: str
     name: str  # as given, or the model inside the given run
-    # what is loaded; for a checkpoint, the run's initial model, which then gets other weights
+    # The model to load; for a checkpoint, the run's initial model, which then gets its weights.
     base: str
     digest: str
     template: str = AUTO  # prompt template of the run that trained it
@@ -50,7 +50,7 @@ class ModelSource:
 
 def resolve_models(names: Sequence[str]) -> list[ModelSource]:
     """Resolve the models in the order given; naming a model twice is an error."""
-    resolved = [_place(name) for name in names]
+    resolved = [_locate_model(name) for name in names]
     if duplicates := sorted({name for name in resolved if resolved.count(name) > 1}):
         raise PoiseError(f"model '{duplicates[0]}' is named twice")
     labels = _labels(resolved)
@@ -64,8 +64,8 @@ def load_model(source: ModelSource, device: str, dtype: str) -> Policy:
     config = ModelConfig(name=source.base, device=device, dtype=dtype)
     if run := checkpoint.run_of_checkpoint(Path(source.name)):
         # A checkpoint of a LoRA run holds an adapter: the model must have one to put it into.
-        trained = RunFolder.open(run).read_config().model
-        config = replace(trained, name=source.base, device=device, dtype=dtype, template=AUTO)
+        trained_model = RunFolder.open(run).read_config().model
+        config = replace(trained_model, name=source.base, device=device, dtype=dtype, template=AUTO)
     policy = load_policy(config)
     if source.base != source.name:
         checkpoint.load_checkpoint_weights(policy.model, policy.name, Path(source.name))
@@ -95,7 +95,7 @@ def tokenizer_and_context(source: ModelSource) -> tuple[Any, int]:
     return tokenizer, int(positions or UNLIMITED_POSITIONS)
 
 
-def _place(name: str) -> str:
+def _locate_model(name: str) -> str:
     """The model inside a run's folder; any other name unchanged, after checking that it exists."""
     path = Path(name)
     if is_run(path):
@@ -140,18 +140,18 @@ def _labels(names: Sequence[str]) -> list[str]:
     labels: list[str] = []
     for name in names:
         # These path components do not distinguish models.
-        skipped = ("model", CHECKPOINTS, "/")
-        path_parts = [path_part for path_part in Path(name).parts if path_part not in skipped] or [
-            "model"
-        ]
-        label = path_parts[-1].replace(":", "-")
-        if (label in labels or CHECKPOINTS in Path(name).parts) and len(path_parts) > 1:
-            label = f"{path_parts[-2]}-{label}"
+        uninformative = ("model", CHECKPOINTS, "/")
+        components = [
+            component for component in Path(name).parts if component not in uninformative
+        ] or ["model"]
+        label = components[-1].replace(":", "-")
+        if (label in labels or CHECKPOINTS in Path(name).parts) and len(components) > 1:
+            label = f"{components[-2]}-{label}"
         # Labels become folder names, so equal ones get a number.
-        base, number = label, 1
+        plain_label, number = label, 1
         while label in labels:
             number += 1
-            label = f"{base}-{number}"
+            label = f"{plain_label}-{number}"
         labels.append(label)
     return labels
 

@@ -22,15 +22,15 @@ from counterpoise.report.texts import MAX_CHARACTERS, make_visible
 
 ASSETS = ("summary.css", "evaluation.css")
 TEXT_CHARACTERS = 24_000_000  # total over all responses on the page
-MAX_RESPONSES = 8  # responses of a cell, at most
-MIN_RESPONSE_CHARACTERS = 600  # characters of a response, at least
+MAX_RESPONSES = 8  # maximum number of responses per cell
+MIN_RESPONSE_CHARACTERS = 600  # a response is never cut shorter than this
 
 
 def write_evaluation_page(folder: Path, out: Path | None = None) -> Path:
     """Write the page of the evaluation in `folder`; by default to FOLDER/report.html."""
     result_files = [result_file for result_file in read_result_files(folder) if result_file.judged]
     if not result_files:
-        raise PoiseError(f"{folder} holds no judged problem yet: give the poise eval command again")
+        raise PoiseError(f"{folder} holds no judged problem yet: run the poise eval command again")
     summary = summarise(result_files)
     panels = {
         "summary": table_panel(summary),

@@ -158,14 +158,18 @@ def check_names(options: EvaluationOptions) -> None:
 
 def read_problems(options: EvaluationOptions) -> list[BenchmarkProblems]:
     """The problems of every benchmark, in the order given."""
-    selected = [benchmarks.find_benchmark(name, options.data) for name in options.benchmarks]
-    if duplicates := {benchmark.name for benchmark in selected if selected.count(benchmark) > 1}:
+    chosen_benchmarks = [
+        benchmarks.find_benchmark(name, options.data) for name in options.benchmarks
+    ]
+    if duplicates := {
+        benchmark.name for benchmark in chosen_benchmarks if chosen_benchmarks.count(benchmark) > 1
+    }:
         raise PoiseError(f"benchmark '{min(duplicates)}' is named twice")
     problem_sets = []
-    is_own = is_plugin(options.verifier)
-    keep = reward_arguments(options.verifier).columns if is_own else ()
-    answers_required = not is_own or requires_answers(options.verifier)
-    for benchmark in selected:
+    is_user_function = is_plugin(options.verifier)
+    keep = reward_arguments(options.verifier).columns if is_user_function else ()
+    answers_required = not is_user_function or requires_answers(options.verifier)
+    for benchmark in chosen_benchmarks:
         prompts = benchmarks.load_problems(
             benchmark, options.data, options.fields, keep, answers_required=answers_required
         )[: options.limit]
@@ -179,12 +183,12 @@ def encode_prompts(
     problem_set: BenchmarkProblems, source: ModelSource, tokenizer: Any, options: EvaluationOptions
 ) -> EncodedPrompts:
     """Encode the problems of a benchmark for one model."""
-    name = options.template or problem_set.benchmark.template
+    template_name = options.template or problem_set.benchmark.template
     # `auto` means the template that the model's own run trained with, if there is one.
-    name = source.template if name == templates.AUTO else name
+    template_name = source.template if template_name == templates.AUTO else template_name
     remedy = "give --template "
-    template = templates.resolve_template(name, tokenizer, source.name, remedy)
-    templates.check_chat_data(name, tokenizer, source.name, problem_set.problems, remedy)
+    template = templates.resolve_template(template_name, tokenizer, source.name, remedy)
+    templates.check_chat_data(template_name, tokenizer, source.name, problem_set.problems, remedy)
     encoded = (
         templates.encode_prompt(template, tokenizer, prompt) for prompt in problem_set.problems
     )

@@ -1,7 +1,7 @@
 """Progress of an evaluation: a bar with the remaining time, or occasional lines without a terminal.
 
-The remaining time is that of the missing responses at the speed so far; responses of an earlier
-command count as done but not towards the speed.
+The remaining time assumes the speed so far; responses of an earlier command count as done but not
+towards the speed.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 
 The header has the settings and digests of weights and problems. The line of a problem is written
 completely or not at all once the problem is judged; a partial last line left by a crash is cut off.
-Giving the same command again continues with the missing problems. A file that was made with other
+Running the same command again continues with the missing problems. A file that was made with other
 settings is an error, so results are never mixed.
 """
 
@@ -127,7 +127,7 @@ def read_result_file(path: Path) -> tuple[ResultHeader, dict[str, JudgedProblem]
     try:
         lines = [json.loads(line) for line in read_complete_lines(path)]
         if not lines or lines[0]["schema"] != SCHEMA:
-            raise ValueError(f"its first line is no header of schema {SCHEMA}")
+            raise ValueError(f"its first line is not a header of schema {SCHEMA}")
         header = ResultHeader(
             **{field.name: lines[0][field.name] for field in fields(ResultHeader)}
         )
@@ -136,7 +136,7 @@ def read_result_file(path: Path) -> tuple[ResultHeader, dict[str, JudgedProblem]
         for problem in problems:
             _check_judged(problem, header.samples)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise PoiseError(f"{path} is damaged: {error}; remove it to judge again") from error
+        raise PoiseError(f"{path} is damaged: {error}; remove it to evaluate again") from error
     return header, {problem.id: problem for problem in problems}
 
 
@@ -193,8 +193,8 @@ def read_result_files(folder: Path) -> list[ResultFile]:
         result_file.judged = judged
         result_files.append(result_file)
 
-    def place(cell: ResultFile) -> tuple[int, int, int]:
-        header = cell.header
+    def position(result_file: ResultFile) -> tuple[int, int, int]:
+        header = result_file.header
         return (
             _index(order["models"], header.model),
             _index(order["settings"], [header.temperature, header.top_p]),
@@ -202,7 +202,7 @@ def read_result_files(folder: Path) -> list[ResultFile]:
         )
 
     # Files that are not in evaluation.json come last.
-    return sorted(result_files, key=place)
+    return sorted(result_files, key=position)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -237,5 +237,5 @@ def _writing(path: Path) -> Iterator[None]:
         remedy = "free some space" if error.errno in DISK_FULL_ERRORS else "fix that"
         raise PoiseError(
             f"{path} could not be written: {error.strerror}. Earlier results are intact: "
-            f"{remedy}, then give the same command again"
+            f"{remedy}, then run the same command again"
         ) from error

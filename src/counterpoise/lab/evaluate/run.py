@@ -47,7 +47,7 @@ from counterpoise.verify.reward_signatures import describe_reward
 from counterpoise.verify.scores import ScoringContext, Verifier, score_responses
 
 NO_MEMORY = "give a lower --rows or --max-tokens; results written so far are kept"
-ENGINE_MEMORY = 0.7  # share of the GPU for vLLM: nothing is trained beside it
+ENGINE_MEMORY = 0.7  # share of the GPU for vLLM, as nothing is trained at the same time
 
 
 def evaluate(
@@ -94,7 +94,7 @@ def fill_result_files(
 def warn_about_short_responses(
     jobs: Sequence[EvaluationJob], options: EvaluationOptions, progress: EvaluationProgress
 ) -> None:
-    """Warn where the context is too short for full responses: scores are lower then."""
+    """Warn if the context is too short for full responses, which lowers the scores."""
     token_limits = {
         job.result_file.header.benchmark: job.result_file.header.max_new_tokens for job in jobs
     }
@@ -176,13 +176,13 @@ def fill_result_file(
     # Blocks are cut by position, not by what is missing, so that a resumed evaluation samples
     # the same batches.
     block_size = max(1, header.rows // header.samples)
-    for start in range(0, len(job.problems), block_size):
-        block = job.problems[start : start + block_size]
+    for block_start in range(0, len(job.problems), block_size):
+        block = job.problems[block_start : block_start + block_size]
         if all(prompt.id in judged for prompt in block):
             continue
         seeds = [seeds_for(header, prompt) for prompt in block]
         block_responses = sampler(
-            policy, job.prompt_tokens[start : start + block_size], seeds, config
+            policy, job.prompt_tokens[block_start : block_start + block_size], seeds, config
         )
         # Problems that were judged before an interruption keep their first result.
         unjudged = [
@@ -190,7 +190,9 @@ def fill_result_file(
         ]
         texts = [response.text for _, responses in unjudged for response in responses]
         prompts = [prompt for prompt, responses in unjudged for _ in responses]
-        token_ids = [r.tokens.tolist() for _, responses in unjudged for r in responses]
+        token_ids = [
+            response.tokens.tolist() for _, responses in unjudged for response in responses
+        ]
         context = ScoringContext(token_ids, data_source=header.benchmark)
         scores = score_responses(verifier, texts, prompts, context)
         if scores.timeouts or scores.crashes:
@@ -203,8 +205,10 @@ def fill_result_file(
             job.result_file.write(
                 make_judged_problem(prompt, responses, [next(rewards) for _ in responses])
             )
-        tokens = sum(len(response.tokens) for _, responses in unjudged for response in responses)
-        progress.advance(job.result_file, len(texts), tokens)
+        num_tokens = sum(
+            len(response.tokens) for _, responses in unjudged for response in responses
+        )
+        progress.advance(job.result_file, len(texts), num_tokens)
 
 
 def seeds_for(header: ResultHeader, prompt: Prompt) -> list[int]:

@@ -54,18 +54,24 @@ class BenchmarkScore:
     def to_json(self) -> dict[str, Any]:
         header = asdict(self.header)
         return {
-            **{k: header[k] for k in ("model", "benchmark", "temperature", "top_p", "samples")},
+            **{
+                field: header[field]
+                for field in ("model", "benchmark", "temperature", "top_p", "samples")
+            },
             "measure": self.measure,
             "problems": self.problems,
             "of": self.header.problems,
             **asdict(self.average),
-            "pass_at": {str(k): asdict(estimate) for k, estimate in self.pass_at.items()},
-            "maj_at": {str(k): asdict(estimate) for k, estimate in self.maj_at.items()},
+            "pass_at": {str(field): asdict(estimate) for field, estimate in self.pass_at.items()},
+            "maj_at": {str(field): asdict(estimate) for field, estimate in self.maj_at.items()},
             **({"unscored": self.unscored} if self.unscored else {}),
             "truncated": self.truncated,
             "unboxed": self.unboxed,
             "mean_tokens": self.mean_tokens,
-            **{k: header[k] for k in ("template", "max_new_tokens", "sampler", "seed", "verifier")},
+            **{
+                field: header[field]
+                for field in ("template", "max_new_tokens", "sampler", "seed", "verifier")
+            },
             "weights": header["weights"],
         }
 

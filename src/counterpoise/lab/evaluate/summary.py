@@ -38,9 +38,8 @@ class SummaryLine:
     # By benchmark: this model minus the first one at the same setting.
     differences: dict[str, IntervalEstimate]
     average_difference: IntervalEstimate | None
-    pass_differences: dict[
-        str, IntervalEstimate
-    ]  # the same for pass@n, where there are several samples
+    # The same for pass@n, where there are several samples.
+    pass_differences: dict[str, IntervalEstimate]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +97,9 @@ def summarise(result_files: Sequence[ResultFile]) -> EvaluationSummary:
     files_by_line: dict[tuple[str, EvaluationSetting], dict[str, ResultFile]] = {}
     for result_file in result_files:
         if result_file.judged:
-            key = (result_file.header.model, result_file.header.setting)
-            files_by_line.setdefault(key, {})[result_file.header.benchmark] = result_file
-    # One graded benchmark makes all of them so: their scores are averaged.
+            line_key = (result_file.header.model, result_file.header.setting)
+            files_by_line.setdefault(line_key, {})[result_file.header.benchmark] = result_file
+    # If one benchmark is graded, all are scored as graded, because their scores are averaged.
     graded = any(
         is_graded(problem.rewards)
         for result_file in result_files
@@ -152,11 +151,13 @@ def _line(
         if name in result_files
     }
     scores = {name: score for name, score in benchmark_scores.items() if score}
-    compare = partial(paired_result_difference, values=mean_rewards if graded else solved_shares)
+    paired_difference = partial(
+        paired_result_difference, values=mean_rewards if graded else solved_shares
+    )
     # An average over fewer benchmarks than the other lines have would not be comparable.
-    complete = len(scores) == len(names) and len(names) > 1
-    against = {
-        name: compare({name: result_files[name]}, {name: first[name]})
+    is_comparable = len(scores) == len(names) and len(names) > 1
+    differences = {
+        name: paired_difference({name: result_files[name]}, {name: first[name]})
         for name in scores
         if first is not None and name in first
     }
@@ -164,16 +165,16 @@ def _line(
         model,
         setting,
         scores,
-        average_estimates([score.average for score in scores.values()]) if complete else None,
-        against,
-        compare(result_files, first)
-        if first is not None and len(against) == len(names) > 1
+        average_estimates([score.average for score in scores.values()]) if is_comparable else None,
+        differences,
+        paired_difference(result_files, first)
+        if first is not None and len(differences) == len(names) > 1
         else None,
         {
             name: paired_result_difference(
                 {name: result_files[name]}, {name: first[name]}, solved_any
             )
-            for name in against
+            for name in differences
             if first is not None and result_files[name].header.samples > 1 and not graded
         },
     )

@@ -46,7 +46,8 @@ class SettingChoice:
     """The best setting of a model, and how far the others are from it.
 
     Example:
-        SettingChoice("mine", Setting(0.6, 0.95), 0.412, {Setting(1.0, 0.7): IntervalEstimate(...)})
+        SettingChoice("mine", best=EvaluationSetting(0.6, 0.95), mean=0.412,
+                      differences={EvaluationSetting(1.0, 0.7): IntervalEstimate(...)})
     """
 
     model: str
@@ -100,12 +101,12 @@ def choose_setting(
     values = mean_rewards if graded else solved_shares
     means = {setting: _mean(benchmarks, values) for setting, benchmarks in files_by_setting.items()}
     best = max(means, key=lambda setting: means[setting])
-    behind = {
+    differences = {
         setting: paired_result_difference(files_by_setting[setting], files_by_setting[best], values)
         for setting in files_by_setting
         if setting != best
     }
-    return SettingChoice(model, best, means[best], behind, graded)
+    return SettingChoice(model, best, means[best], differences, graded)
 
 
 def paired_result_difference(

@@ -69,9 +69,9 @@ def details_table(summary: EvaluationSummary) -> Table:
         for name, score in line.scores.items():
             num_samples = score.header.samples
             setting = f" {line.setting}" if summary.has_sweep else ""
-            partly = "" if score.is_complete else f" of {score.header.problems}"
+            total_note = "" if score.is_complete else f" of {score.header.problems}"
             row = [
-                f"{score.problems}{partly} x {num_samples}",
+                f"{score.problems}{total_note} x {num_samples}",
                 *(
                     f"{100 * estimates[num_samples].mean:.1f}"
                     for estimates in (score.pass_at, score.maj_at)
@@ -119,7 +119,9 @@ def _cell(
     estimate: IntervalEstimate, *, is_complete: bool = True, sign: str = "", graded: bool = False
 ) -> Text:
     bounds = (estimate.mean, estimate.low, estimate.high)
-    mean, low, high = (f"{x:{sign}.3f}" if graded else f"{100 * x:{sign}.1f}" for x in bounds)
+    mean, low, high = (
+        f"{value:{sign}.3f}" if graded else f"{100 * value:{sign}.1f}" for value in bounds
+    )
     text = Text(mean + ("" if is_complete else "*"), style="bold")
-    joint = " to " if sign or graded else "–"
-    return text.append(f"\n{low}{joint}{high}", style="not bold dim")
+    separator = " to " if sign or graded else "–"
+    return text.append(f"\n{low}{separator}{high}", style="not bold dim")

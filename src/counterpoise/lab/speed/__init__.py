@@ -1,1 +1,1 @@
-"""`poise bench` and further timings: speed, memory and precision, against peers and floors."""
+"""`poise bench` and other timings: speed, memory and precision, against peers and lower bounds."""

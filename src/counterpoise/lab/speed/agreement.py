@@ -35,18 +35,7 @@ from counterpoise.update.step import StepSettings, accumulate_gradient
 LOGPROB_BAR = 0.01  # mean absolute difference in bfloat16
 ROUNDING_BAR = 1.5  # times the error of transformers' own half precision
 GRADIENT_GROUPS = 4
-HISTOGRAM_EDGES = (
-    0.0,
-    1e-4,
-    1e-3,
-    3e-3,
-    1e-2,
-    3e-2,
-    0.1,
-    0.3,
-    1.0,
-    float("inf"),
-)  # of the histogram
+HISTOGRAM_EDGES = (0.0, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, float("inf"))
 Gradient = dict[str, Tensor]
 
 
@@ -148,14 +137,14 @@ def _gradient_comparison(
     policy: Policy, rows: Sequence[Row], config: UpdateConfig
 ) -> dict[str, dict[str, Any]]:
     """Errors of our gradient and of transformers', both in the model's dtype, against float32."""
-    exact = wrap_model(policy.name, copy.deepcopy(policy.model).float(), policy.tokenizer)
-    update.padded_step(exact, None, rows, config)
-    reference = _take_gradient(exact)
-    del exact  # the float32 copy is large: free it before the next backward pass
-    ours = _native_gradient(policy, rows, config)
+    float32_policy = wrap_model(policy.name, copy.deepcopy(policy.model).float(), policy.tokenizer)
+    update.padded_step(float32_policy, None, rows, config)
+    reference = _take_gradient(float32_policy)
+    del float32_policy  # the float32 copy is large: free it before the next backward pass
+    our_gradient = _native_gradient(policy, rows, config)
     update.padded_step(policy, None, rows, config)
     return {
-        "ours": gradient_errors(ours, reference),
+        "ours": gradient_errors(our_gradient, reference),
         "transformers": gradient_errors(_take_gradient(policy), reference),
     }
 

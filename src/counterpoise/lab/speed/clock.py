@@ -48,10 +48,10 @@ def synchronize(device: torch.device) -> None:
 def time_once(work: Callable[[], object], device: torch.device) -> float:
     """Seconds of one call, including everything it queued on the device."""
     synchronize(device)
-    start = time.perf_counter()
+    start_time = time.perf_counter()
     work()
     synchronize(device)
-    return time.perf_counter() - start
+    return time.perf_counter() - start_time
 
 
 def time_repeats(
@@ -91,23 +91,28 @@ def device_seconds(
         work()
     if device.type != "cuda":
         return statistics.median(time_once(work, device) for _ in range(rounds) for work in works)
-    spent = []
+    durations = []
     for _ in range(rounds):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
+        start_event, end_event = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start_event.record()
         # One pair of events around all calls: events themselves take a few microseconds.
         for work in works:
             work()
-        end.record()
+        end_event.record()
         torch.cuda.synchronize(device)
-        spent.append(start.elapsed_time(end) / 1e3 / len(works))
-    return statistics.median(spent)
+        durations.append(start_event.elapsed_time(end_event) / 1e3 / len(works))
+    return statistics.median(durations)
 
 
 class PeakMemory:
-    """with Peak(device) as peak: ...        bytes beyond what was held at its start.
+    """The largest number of bytes, beyond what was held before, while a block runs.
 
-    On the CPU both stay 0: memory cannot be attributed to a part of a process.
+    On the CPU both numbers stay 0: memory cannot be attributed to part of a process.
+
+    Example:
+        with PeakMemory(device) as peak:
+            ...
+        peak.reserved
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -117,7 +122,7 @@ class PeakMemory:
 
     def start(self) -> None:
         if self.device.type == "cuda":
-            release(self.device)  # else cached blocks would hide what this work reserves
+            release(self.device)  # cached blocks would hide what this work reserves
             self._held = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
             torch.cuda.reset_peak_memory_stats(self.device)
 

@@ -27,15 +27,20 @@ from counterpoise.variants import COMPOSERS
 def make_rows(groups: int, size: int, sigma: float, correlated: bool, seed: int) -> list[Row]:
     """Rows with advantages r - mean; r is 0 or 1 (rate 0.4), both in every group."""
     rng = np.random.default_rng(seed)
-    spread = rng.normal(0.0, sigma, (groups, 1 if correlated else size))
-    lengths_PG = np.broadcast_to(np.maximum(1, np.rint(400 * np.exp(spread))), (groups, size))
+    log_lengths = rng.normal(0.0, sigma, (groups, 1 if correlated else size))
+    lengths_PG = np.broadcast_to(np.maximum(1, np.rint(400 * np.exp(log_lengths))), (groups, size))
     rewards_PG = rng.random((groups, size)) < 0.4
     rewards_PG[:, 0], rewards_PG[:, -1] = True, False
     advantages_PG = rewards_PG - rewards_PG.mean(axis=1, keepdims=True)
     return [
-        Row(f"g{g}", float(advantages_PG[g, i]), int(lengths_PG[g, i]), index=i)
-        for g in range(groups)
-        for i in range(size)
+        Row(
+            f"g{group}",
+            float(advantages_PG[group, index]),
+            int(lengths_PG[group, index]),
+            index=index,
+        )
+        for group in range(groups)
+        for index in range(size)
     ]
 
 
@@ -81,13 +86,13 @@ def main() -> None:
         ]
         imbalances = [description["token_imbalance"] for description in descriptions]
         groups_per_step = [
-            len({rows[i].group for i in step})
+            len({rows[row_index].group for row_index in step})
             for rows, plan in zip(measured_batches, plans, strict=True)
             for step in plan.steps
         ]
-        start = time.perf_counter()
+        start_time = time.perf_counter()
         compose(composer, timed_batch, steps, seed=0)
-        seconds = time.perf_counter() - start
+        seconds = time.perf_counter() - start_time
         table.add_row(
             composer,
             f"{np.mean(imbalances):.5f}",

@@ -71,13 +71,14 @@ from counterpoise.variants import STEP_RULES, TOKEN_WEIGHTS, VERIFIERS
 SHARE_BARS = {"oar_g": 30.0, "grail": 30.0, "grail:which=both": 30.0, "shear": 30.0}  # percent
 PASSES_BAR = {"oar_p": 8.0}
 EXTRA_METHODS = ("grail:which=both", "oar_g:compare=answer_joint", "shear:width=16,stride=4")
-TOKEN_KINDS = 1000  # of tokens in a made-up batch: texts of a token are looked up once
-SKIPPED_METHODS = ("uniform", "off", "serl")  # serl asks for episodes
+# Distinct tokens of a made-up batch: about as many as real text has, as each is looked up once.
+TOKEN_KINDS = 1000
+SKIPPED_METHODS = ("uniform", "off", "serl")  # serl needs episodes
 
 
 @dataclass(frozen=True, slots=True)
 class CreditMethod:
-    """`grail:which=both`, as credit options."""
+    """A method and its settings, such as `grail:which=both`, as credit options."""
 
     name: str
     options: CreditConfig
@@ -112,7 +113,7 @@ class StageTimes:
     def median_difference(self, name: str, other: str) -> float:
         """Median of the differences, turn by turn."""
         pairs = zip(self.seconds[name], self.seconds[other], strict=True)
-        return statistics.median(a - b for a, b in pairs)
+        return statistics.median(seconds - other_seconds for seconds, other_seconds in pairs)
 
 
 # -- rollouts ------------------------------------------------------------------------------------
@@ -147,31 +148,32 @@ def make_groups(
     responses_PG: Sequence[Sequence[Response]],
     turn_number: int,
 ) -> list[Group]:
-    flat = [response for responses in responses_PG for response in responses]
+    flat_responses = [response for responses in responses_PG for response in responses]
     if has_random_weights(config):
         responses_PG = [
-            [plant_box(state.policy, r) for r in responses] for responses in responses_PG
+            [plant_box(state.policy, response) for response in responses]
+            for responses in responses_PG
         ]
-        rewards = workload.alternating_rewards(len(flat))
+        rewards = workload.alternating_rewards(len(flat_responses))
     else:
         verifier = VERIFIERS.load("math")(5.0, 1)
         G = config.sample.group_size
         answers = [prompt.answer for prompt in prompts for _ in range(G)]
-        rewards = verifier.score([response.text for response in flat], answers).rewards
+        rewards = verifier.score([response.text for response in flat_responses], answers).rewards
         verifier.close()
     encoded = [(prompt, state.policy.encode(prompt)) for prompt in prompts]
     return build_groups(encoded, responses_PG, rewards, turn_number)
 
 
 def plant_box(policy: Policy, response: Response) -> Response:
-    r"""With \boxed{12} as its last tokens, and no more kinds of tokens than real text has."""
+    r"""The response with \boxed{12} at its end, and no more distinct tokens than real text has."""
     box = np.array(policy.tokenizer.encode(" \\boxed{12}", add_special_tokens=False), np.int32)
     tokens = np.concatenate((TOKEN_KINDS + response.tokens[: -len(box)] % TOKEN_KINDS, box))
     return replace(response, tokens=tokens.astype(np.int32), text=policy.decode_rows([tokens])[0])
 
 
 def share_with_answer(policy: Policy, rows: Sequence[Row]) -> float:
-    """The share of rows with an answer to look at."""
+    """The share of rows that contain an answer."""
     pieces = split_into_pieces(policy, [row.content.response_tokens for row in rows])
     return sum(locate_answer(piece) is not None for piece in pieces) / max(1, len(rows))
 
@@ -182,10 +184,10 @@ def share_with_answer(policy: Policy, rows: Sequence[Row]) -> float:
 def time_task(task: Callable[[], object], device: torch.device) -> float:
     clock = time.perf_counter if device.type == "cuda" else time.process_time
     synchronize(device)
-    start = clock()
+    start_time = clock()
     task()
     synchronize(device)
-    return clock() - start
+    return clock() - start_time
 
 
 def assign_credit(
@@ -205,7 +207,7 @@ def measure_turn(
     turn_number: int,
     say: Callable[[str], None],
 ) -> tuple[StageTimes, list[Row]]:
-    """Seconds of everything, and the rows."""
+    """The seconds of every stage and method in one turn, and the rows of the turn."""
     device, times = state.policy.device, StageTimes()
     state.iteration = turn_number
     results: list[Any] = []
@@ -219,11 +221,13 @@ def measure_turn(
         "uniform", time_task(lambda: results.append(assign_credit(state, config, groups)), device)
     )
     rows, plan = results.pop()
-    signal = [row for row in rows if row.sign]
-    read, temperature = state.passes.read, config.sample.temperature
+    rows_with_signal = [row for row in rows if row.sign]
+    read_passes, temperature = state.passes.read, config.sample.temperature
 
     def forward() -> object:
-        return score_logprobs(state.policy, signal, temperature, state.micro_batch, read)
+        return score_logprobs(
+            state.policy, rows_with_signal, temperature, state.micro_batch, read_passes
+        )
 
     times.add("forward", time_task(forward, device))
     times.add("update", time_task(lambda: loop.update(state, rows, plan, config), device))
@@ -256,13 +260,13 @@ def measure_methods(
         if turn >= warm_up:
             for name, (seconds,) in times.seconds.items():
                 all_times.add(name, seconds)
-    signal = [row for row in rows if row.sign]
-    prompts = {row.group: len(row.content.prompt_tokens) for row in signal}
+    rows_with_signal = [row for row in rows if row.sign]
+    prompt_lengths = {row.group: len(row.content.prompt_tokens) for row in rows_with_signal}
     facts = {
-        "rows with signal": len(signal),
-        "tokens": sum(row.num_tokens for row in signal),
-        "prompt tokens": sum(prompts.values()),
-        "boxed": share_with_answer(state.policy, signal),
+        "rows with signal": len(rows_with_signal),
+        "tokens": sum(row.num_tokens for row in rows_with_signal),
+        "prompt tokens": sum(prompt_lengths.values()),
+        "boxed": share_with_answer(state.policy, rows_with_signal),
         "dtype": str(state.policy.decoder.dtype).removeprefix("torch."),
     }
     return all_times, facts
@@ -274,19 +278,28 @@ def cost_table(
     iteration = times["sample"] + times["uniform"] + times["update"]
     stages = {"sample": times["sample"], "credit, compose and score": times["uniform"],
               "update": times["update"]}  # fmt: skip
-    monitor = times.median_difference("update, monitored", "update")
+    monitor_seconds = times.median_difference("update, monitored", "update")
     rows, bars, data = [], [], {}
     for method in methods:
-        adds = times.median_difference(method.name, "update" if method.is_rule else "uniform")
-        share, passes = 100 * adds / iteration, adds / times["forward"]
-        monitored_share = 100 * adds / (iteration + monitor)
+        added_seconds = times.median_difference(
+            method.name, "update" if method.is_rule else "uniform"
+        )
+        share, passes = 100 * added_seconds / iteration, added_seconds / times["forward"]
+        monitored_share = 100 * added_seconds / (iteration + monitor_seconds)
         kind = "rule" if method.is_rule else "weights"
-        cells = f"{adds:.3f} s", f"{share:.0f} %", f"{monitored_share:.0f} %", f"{passes:.1f}"
+        cells = (
+            f"{added_seconds:.3f} s",
+            f"{share:.0f} %",
+            f"{monitored_share:.0f} %",
+            f"{passes:.1f}",
+        )
         rows.append([method.name, kind, *cells])
         data[method.name] = {
-            "seconds": adds, "share": share / 100, "share with the monitor": monitored_share / 100,
+            "seconds": added_seconds,
+            "share": share / 100,
+            "share with the monitor": monitored_share / 100,
             "passes": passes,
-        }  # fmt: skip
+        }
         if method.name in SHARE_BARS:
             bars.append(Bar(f"{method.name} adds", share, SHARE_BARS[method.name], "%"))
         if method.name in PASSES_BAR:
@@ -305,11 +318,11 @@ def cost_table(
         bars=bars,
         notes=[
             f"an iteration without: {iteration:.3f} s ({stage_list}); "
-            f"the monitor: {monitor:.3f} s; a forward pass: {times['forward']:.3f} s",
+            f"the monitor: {monitor_seconds:.3f} s; a forward pass: {times['forward']:.3f} s",
             fact_line,
         ],
         data={
-            "iteration": iteration, "stages": stages, "monitor": monitor, "methods": data,
+            "iteration": iteration, "stages": stages, "monitor": monitor_seconds, "methods": data,
             "facts": facts, "seconds": times.seconds,
         },
     )  # fmt: skip
@@ -333,9 +346,9 @@ def main() -> None:
     )
     parser.add_argument("--model", default="embedded")
     parser.add_argument("--methods", nargs="*", default=[], help="NAME or NAME:setting=value,...")
-    parser.add_argument("--prompts", type=int, help="16, of a shape 64")
+    parser.add_argument("--prompts", type=int, help="default: 16, or 64 for a shape")
     parser.add_argument("--group", type=int, default=8)
-    parser.add_argument("--length", type=int, help="new tokens: 112, of a shape 128")
+    parser.add_argument("--length", type=int, help="new tokens; default: 112, or 128 for a shape")
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
@@ -343,13 +356,15 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     console = make_console()
-    every = [name for name in (*TOKEN_WEIGHTS, *STEP_RULES) if name not in SKIPPED_METHODS]
+    all_methods = [name for name in (*TOKEN_WEIGHTS, *STEP_RULES) if name not in SKIPPED_METHODS]
 
     def say(text: str) -> None:
         console.print(text, style="dim", highlight=False, markup=False)
 
     try:
-        methods = [CreditMethod.read(text) for text in args.methods or [*every, *EXTRA_METHODS]]
+        methods = [
+            CreditMethod.read(text) for text in args.methods or [*all_methods, *EXTRA_METHODS]
+        ]
         config = make_config(args)
         times, facts = measure_methods(config, methods, args.repeats, say)
     except PoiseError as fault:

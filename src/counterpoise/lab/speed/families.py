@@ -1,4 +1,4 @@
-"""Check every family of models against transformers, autograd and a run that is resumed.
+"""Check every model family against transformers, autograd and an uninterrupted run.
 
     forward     log-probabilities of response tokens against the model's own forward pass, row by
                 row: the largest difference, relative to the largest log-probability
@@ -60,7 +60,7 @@ RUN_TABLES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class FamilyCheck:
-    """What was measured of one family; errors are relative, see the module's docstring."""
+    """The measurements of one family; errors are relative, see the module's docstring."""
 
     family: str
     path: str  # "fast" or "general"
@@ -95,11 +95,11 @@ def measure(setup: SpeedSetup) -> MeasurementTable:
             for check in checks
         ],
         bars=[
-            Bar("forward, largest error", max(c.forward for c in checks), FORWARD_BAR),
-            Bar("gradient, largest error", max(c.gradient for c in checks), FORWARD_BAR),
-            Bar("sampler, largest gap", max(c.sampler for c in checks), SAMPLER_BAR),
-            Bar("coupling, largest error", max(c.coupling for c in checks), FORWARD_BAR),
-            Bar("runs that differ when resumed", sum(not c.resumed for c in checks), 0),
+            Bar("forward, largest error", max(check.forward for check in checks), FORWARD_BAR),
+            Bar("gradient, largest error", max(check.gradient for check in checks), FORWARD_BAR),
+            Bar("sampler, largest gap", max(check.sampler for check in checks), SAMPLER_BAR),
+            Bar("coupling, largest error", max(check.coupling for check in checks), FORWARD_BAR),
+            Bar("runs that differ when resumed", sum(not check.resumed for check in checks), 0),
         ],
         data={"families": [asdict(check) for check in checks]},
     )
@@ -126,24 +126,28 @@ def check_family(policy: Policy) -> FamilyCheck:
     settings = SampleConfig(prompts=2, group_size=3, max_new_tokens=MAX_NEW_TOKENS)
     responses = sample(policy, prompts, [[1, 2, 3], [4, 5, 6]], settings)
     rows = [
-        _row(number, index, prompt, response.tokens, response.logprobs)
-        for number, (prompt, group) in enumerate(zip(prompts, responses, strict=True))
+        _row(prompt_number, index, prompt, response.tokens, response.logprobs)
+        for prompt_number, (prompt, group) in enumerate(zip(prompts, responses, strict=True))
         for index, response in enumerate(group)
     ]
     model: Any = policy.model
     parameters = [weight for weight in model.parameters() if weight.requires_grad]
-    expected = torch.cat([own_logprobs(model, row) for row in rows])
+    expected_logprobs = torch.cat([own_logprobs(model, row) for row in rows])
     logprobs = forward(policy, rows, 1.0).logprobs_M
-    weights = torch.linspace(-1, 1, len(expected))
-    expected_gradient = torch.autograd.grad(expected @ weights, parameters, allow_unused=True)
+    weights = torch.linspace(-1, 1, len(expected_logprobs))
+    expected_gradient = torch.autograd.grad(
+        expected_logprobs @ weights, parameters, allow_unused=True
+    )
     gradient = torch.autograd.grad(logprobs @ weights, parameters, allow_unused=True)
-    sampled = torch.from_numpy(np.concatenate([row.content.sampled_logprobs for row in rows]))
+    sampled_logprobs = torch.from_numpy(
+        np.concatenate([row.content.sampled_logprobs for row in rows])
+    )
     return FamilyCheck(
         family=policy.name,
         path="general" if isinstance(policy.decoder, GeneralDecoder) else "fast",
-        forward=_relative_error([logprobs], [expected]),
+        forward=_relative_error([logprobs], [expected_logprobs]),
         gradient=_relative_error(gradient, expected_gradient),
-        sampler=float((sampled - expected.detach()).abs().max()),
+        sampler=float((sampled_logprobs - expected_logprobs.detach()).abs().max()),
         coupling=_coupling_error(policy, rows),
     )
 
@@ -153,14 +157,15 @@ def resumes_exactly(policy: Policy, folder: Path) -> bool:
     save_policy(policy, folder / "model")
     tables = {section: dict(options) for section, options in RUN_TABLES.items()}
     tables["model"] = {"name": str(folder / "model"), "device": "cpu"}
-    whole, stopped = (_config(tables, iterations) for iterations in (3, 2))
-    train(whole, folder / "whole")
-    train(stopped, folder / "stopped")
-    train(whole, folder / "stopped", resume=True)
+    whole_config, stopped_config = (_config(tables, iterations) for iterations in (3, 2))
+    train(whole_config, folder / "whole")
+    train(stopped_config, folder / "stopped")
+    train(whole_config, folder / "stopped", resume=True)
     from safetensors.torch import load_file
 
     weights, resumed_weights = (
-        load_file(folder / run / "model" / "model.safetensors") for run in ("whole", "stopped")
+        load_file(folder / run_name / "model" / "model.safetensors")
+        for run_name in ("whole", "stopped")
     )
     first_weights = load_file(folder / "model" / "model.safetensors")
     has_moved = any(

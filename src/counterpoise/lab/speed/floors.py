@@ -15,9 +15,9 @@
     N tokens of the pass (every prompt once), M response tokens; H heads of size d, L layers;
     pairs (query, key) that causal attention may look at.
 
-The embedding lookup is not a product and counts nothing. Recomputation (gradient checkpointing,
-probabilities of the head) does not count either: it is not work of the model. Logits do not count
-as traffic, because a fused sampler never writes them.
+The embedding lookup is not a product and does not count. Recomputation (gradient checkpointing,
+probabilities of the head) does not count either: the model itself does not require it. Logits do
+not count as traffic, because a fused sampler never writes them.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ OPTIMIZER_BYTES = {2: 2 + 2 + 3 * 8, 4: 4 + 3 * 8}
 class DeviceRates:
     """The rates that this device reaches on a plain copy and a plain matrix product."""
 
-    copy: float  # bytes read plus bytes written, a second
-    matrix: float  # FLOP a second of a large product in the model's dtype
+    copy: float  # bytes read plus bytes written, per second
+    matrix: float  # FLOP per second of a large product in the model's dtype
     dtype: str
 
     def data(self) -> dict[str, Any]:
@@ -54,8 +54,8 @@ class ModelSizes:
     """The sizes of a model that floors depend on.
 
     Example (SmolLM2-135M, bfloat16):
-        Sizes(weights=134_515_008, body=106_168_320, head=28_311_552, layers=30, heads=9,
-              kv_heads=3, head_dim=64, width=2)
+        ModelSizes(weights=134_515_008, body=106_168_320, head=28_311_552, layers=30, heads=9,
+                   kv_heads=3, head_dim=64, weight_bytes=2)
     """
 
     weights: int  # all parameters
@@ -89,13 +89,13 @@ def sizes_of(policy: Policy) -> ModelSizes:
     """Read the sizes from a loaded model."""
     decoder = require_fast_path(policy, "a step's shortest possible time")
     # The unembedding is a Linear of its own, even if its weight is tied to the embedding.
-    linear = sum(
+    linear_weights = sum(
         module.weight.numel() for module in policy.model.modules() if isinstance(module, nn.Linear)
     )
     head = decoder.unembedding.numel()
     return ModelSizes(
         weights=policy.num_parameters,
-        body=linear - head,
+        body=linear_weights - head,
         head=head,
         layers=len(decoder.layers),
         heads=decoder.heads,
@@ -172,18 +172,20 @@ def measure_rates(device: torch.device, dtype: torch.dtype) -> DeviceRates:
     """Time a large copy and a large matrix product on random numbers."""
     cuda = device.type == "cuda"
     generator = torch.Generator(device).manual_seed(0)
-    count = 1 << (30 if cuda else 26)  # bytes of one buffer: many times the cache
-    sources = [torch.randint(0, 255, (count,), dtype=torch.uint8, device=device) for _ in range(2)]
+    buffer_bytes = 1 << (30 if cuda else 26)  # bytes of one buffer: many times the cache
+    sources = [
+        torch.randint(0, 255, (buffer_bytes,), dtype=torch.uint8, device=device) for _ in range(2)
+    ]
     target = torch.empty_like(sources[0])
     # Two sources in turn, so that none of the reads comes from the cache.
     copies = [partial(target.copy_, source) for source in sources]
-    copy = 2 * count / device_seconds(copies, device, 10 if cuda else 3)
+    copy_rate = 2 * buffer_bytes / device_seconds(copies, device, 10 if cuda else 3)
     size = 8192 if cuda else 1024
-    pairs = [
+    factors = [
         [torch.randn(size, size, generator=generator, device=device).to(dtype) for _ in range(2)]
         for _ in range(3)
     ]
     out = torch.empty(size, size, dtype=dtype, device=device)
-    products = [partial(torch.mm, left, right, out=out) for left, right in pairs]
-    matrix = 2 * size**3 / device_seconds(products, device, 10 if cuda else 3)
-    return DeviceRates(copy, matrix, str(dtype).removeprefix("torch."))
+    products = [partial(torch.mm, left, right, out=out) for left, right in factors]
+    matrix_rate = 2 * size**3 / device_seconds(products, device, 10 if cuda else 3)
+    return DeviceRates(copy_rate, matrix_rate, str(dtype).removeprefix("torch."))

@@ -1,7 +1,7 @@
 """How an iteration grows: with rollouts, with the length of responses, with the model.
 
 Each point is a fresh model and a real run folder, with one optimizer step. Points that come after
-the time limit are skipped, and that is said; the dear ones can be asked for alone (`chosen`).
+the time limit are skipped, with a note; expensive points can be requested alone (`select_points`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def measure(setup: SpeedSetup) -> MeasurementTable:
     skipped: list[str] = []
     failed: list[str] = []
     for workload_size in select_points(setup.plan, setup.growth_points):
-        release(setup.device)  # of the previous point, which may have failed half-way
+        release(setup.device)  # the previous point may have failed half-way
         if setup.deadline.passed:
             skipped.append(f"{workload_size.model} {workload_size}")
             continue
@@ -59,16 +59,16 @@ def select_points(plan: SpeedPlan, requested: Sequence[str]) -> list[Workload]:
         select_points(plan, ["length=2048", "size"])      # one point of length, all of size
     """
     points: list[Workload] = []
-    for text in requested or plan.growth:
-        axis, equals, value = text.partition("=")
+    for request in requested or plan.growth:
+        axis, equals, value = request.partition("=")
         if axis not in plan.growth:
             raise unknown_name("axis of growth", axis, plan.growth)
-        by_value = {
+        point_by_value = {
             _axis_value(axis, workload_size): workload_size for workload_size in plan.growth[axis]
         }
-        if equals and value not in by_value:
-            raise unknown_name(f"point of {axis}", value, by_value)
-        points += [by_value[value]] if equals else by_value.values()
+        if equals and value not in point_by_value:
+            raise unknown_name(f"point of {axis}", value, point_by_value)
+        points += [point_by_value[value]] if equals else point_by_value.values()
     return points
 
 

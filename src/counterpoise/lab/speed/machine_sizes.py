@@ -15,11 +15,9 @@ from counterpoise.lab.speed.clock import Deadline
 from counterpoise.lab.speed.floors import DeviceRates
 from counterpoise.lab.speed.workload import Workload
 
-SMALL_MODEL, MIDDLE_MODEL, LARGE_MODEL = (
-    "shape:smollm2-135m",
-    "shape:qwen3-0.6b",
-    "shape:qwen3-1.7b",
-)
+SMALL_MODEL = "shape:smollm2-135m"
+MIDDLE_MODEL = "shape:qwen3-0.6b"
+LARGE_MODEL = "shape:qwen3-1.7b"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +36,7 @@ class UpdateCase:
 
 @dataclass(frozen=True, slots=True)
 class SpeedPlan:
-    """What is measured on one kind of machine. All engines take `iteration`."""
+    """What is measured on one kind of machine; all engines run the workload `iteration`."""
 
     iteration: Workload
     peer_repeats: int  # iterations of TRL; ours takes twice as many
@@ -99,9 +97,8 @@ class SpeedSetup:
     deadline: Deadline
     update_options: dict[str, Any]  # of [update], as given by --set
     log: Callable[[str], None]
-    growth_points: Sequence[
-        str
-    ] = ()  # which points of it, as `growth.chosen` reads them; none: all
+    # Points of growth, as `growth.select_points` takes them; none: all.
+    growth_points: Sequence[str] = ()
 
     @property
     def cuda(self) -> bool:

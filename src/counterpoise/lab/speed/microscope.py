@@ -46,21 +46,23 @@ Batch = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 def make_batch(N: int, V: int = V, D: int = D, device: str = "cpu", group: int = GROUP) -> Batch:
     """Tokens by Zipf's law, queries of `group` tokens, advantages of both signs."""
-    g = torch.Generator().manual_seed(0)
-    hidden, W = torch.randn(N, D, generator=g), 0.2 * torch.randn(V, D, generator=g)
-    tokens = torch.multinomial(1 / torch.arange(1, V + 1.0), N, replacement=True, generator=g)
-    advantages = torch.randn(N, generator=g)
+    generator = torch.Generator().manual_seed(0)
+    hidden, W = torch.randn(N, D, generator=generator), 0.2 * torch.randn(V, D, generator=generator)
+    tokens = torch.multinomial(
+        1 / torch.arange(1, V + 1.0), N, replacement=True, generator=generator
+    )
+    advantages = torch.randn(N, generator=generator)
     groups = torch.arange(N) // group
-    return tuple(x.to(device) for x in (hidden, W, tokens, advantages, groups))  # type: ignore[return-value]
+    return tuple(tensor.to(device) for tensor in (hidden, W, tokens, advantages, groups))  # type: ignore[return-value]
 
 
 @torch.no_grad()
 def pairwise(hidden: Tensor, W: Tensor, tokens: Tensor, A: Tensor, groups: Tensor) -> list[Tensor]:
-    """Own and the eight parts from the kernel itself."""
+    """The push of every token on itself, and the eight parts, from the kernel itself."""
     N, rows = len(tokens), 1024
     R = torch.softmax(hidden @ W.T, dim=-1).neg_()
     R[torch.arange(N), tokens] += 1
-    signed = torch.stack((A.clamp(min=0), A.clamp(max=0)), dim=1) / N
+    signed_advantages = torch.stack((A.clamp(min=0), A.clamp(max=0)), dim=1) / N
     own_push = torch.empty(N)
     cross_pushes = torch.empty(4, N, 2)
     for start in range(0, N, rows):
@@ -69,19 +71,26 @@ def pairwise(hidden: Tensor, W: Tensor, tokens: Tensor, A: Tensor, groups: Tenso
         diagonal = K.diagonal(start)
         own_push[block] = diagonal * A[block] / N
         diagonal.zero_()
-        token = tokens[block, None] == tokens[None]
-        query = groups[block, None] == groups[None]
-        for i, mask in enumerate((token & query, token & ~query, ~token & query, ~token & ~query)):
-            cross_pushes[i, block] = (K * mask) @ signed
+        same_token = tokens[block, None] == tokens[None]
+        same_query = groups[block, None] == groups[None]
+        for index, mask in enumerate(
+            (
+                same_token & same_query,
+                same_token & ~same_query,
+                ~same_token & same_query,
+                ~same_token & ~same_query,
+            )
+        ):
+            cross_pushes[index, block] = (K * mask) @ signed_advantages
     return [own_push, *cross_pushes.unbind()]
 
 
 def fastest_seconds(work: Callable[..., object], batch: Batch, repeats: int = 3) -> float:
     times = []
     for _ in range(repeats):
-        start = time.perf_counter()
+        start_time = time.perf_counter()
         work(*batch)
-        times.append(time.perf_counter() - start)
+        times.append(time.perf_counter() - start_time)
     return min(times)
 
 
@@ -148,10 +157,10 @@ def table_large() -> None:
         torch.cuda.synchronize()
         memory_before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
-    start = time.perf_counter()
+    start_time = time.perf_counter()
     coupling = decompose(*batch)
     float(coupling.total.sum())
-    elapsed = time.perf_counter() - start
+    elapsed = time.perf_counter() - start_time
     if device == "cuda":
         extra = (torch.cuda.max_memory_allocated() - memory_before) / 2**30
         echo(f"{elapsed:.1f} s, {extra:.2f} GiB beyond the inputs")
@@ -161,14 +170,14 @@ def table_large() -> None:
 
 
 def milliseconds(work: Callable[[], object], repeats: int = 5) -> float:
-    """Median, after one run to warm up; a GPU has finished."""
+    """Median milliseconds after one warm-up call, including work queued on a GPU."""
     times = []
     for _ in range(repeats + 1):
         synchronize_gpu()
-        start = time.perf_counter()
+        start_time = time.perf_counter()
         work()
         synchronize_gpu()
-        times.append(1000 * (time.perf_counter() - start))
+        times.append(1000 * (time.perf_counter() - start_time))
     return sorted(times[1:])[repeats // 2]
 
 
@@ -187,7 +196,7 @@ def table_precision() -> None:
     )
     for N in (16_384, 65_536) if gpu else (2_048,):
         batch = make_batch(N, vocabulary, size, "cuda" if gpu else "cpu", group=1024)
-        slow, exact = 0.0, None
+        float32_milliseconds, float32_coupling = 0.0, None
         for precision in (torch.float32, torch.float16, torch.bfloat16):
             memory_before = torch.cuda.memory_allocated() if gpu else 0
             if gpu:
@@ -197,11 +206,13 @@ def table_precision() -> None:
                 (torch.cuda.max_memory_allocated() - memory_before) / 2**30 if gpu else float("nan")
             )
             elapsed = milliseconds(partial(decompose_in_precision, batch, precision))
-            slow, exact = slow or elapsed, exact or coupling
+            # float32 comes first: the other precisions are compared with it.
+            float32_milliseconds = float32_milliseconds or elapsed
+            float32_coupling = float32_coupling or coupling
             name = str(precision).removeprefix("torch.")
             echo(
-                f"{N:>8,} {name:>10} {elapsed:>9.1f} {slow / elapsed:>13.1f} {extra:>10.2f} "
-                f"{largest_part_error(coupling, exact):>9.1e}"
+                f"{N:>8,} {name:>10} {elapsed:>9.1f} {float32_milliseconds / elapsed:>13.1f} "
+                f"{extra:>10.2f} {largest_part_error(coupling, float32_coupling):>9.1e}"
             )
 
 
@@ -227,19 +238,21 @@ def table_look() -> None:
     hidden, W, tokens, pulls, groups = make_batch(N, vocabulary, size, device, group=G * T)
     if gpu:
         hidden, W = hidden.bfloat16(), W.bfloat16()
-    keys = tokens.cpu(), pulls.cpu(), groups.cpu()
+    cpu_inputs = tokens.cpu(), pulls.cpu(), groups.cpu()
     rows = [
-        make_row(i // G, tokens_T)
-        for i, tokens_T in enumerate(keys[0].int().numpy().reshape(-1, T))
+        make_row(index // G, tokens_T)
+        for index, tokens_T in enumerate(cpu_inputs[0].int().numpy().reshape(-1, T))
     ]
-    errors = Residuals(hidden, W, keys[0], precision=precision)
+    residuals = Residuals(hidden, W, cpu_inputs[0], precision=precision)
     watched_rows, logprobs = torch.arange(G * T), -torch.rand(N, device=device)
-    coupling = decompose_residuals(errors, *keys)
+    coupling = decompose_residuals(residuals, *cpu_inputs)
     operations: dict[str, Callable[[], object]] = {
-        "errors": lambda: Residuals(hidden, W, keys[0], precision=precision),
-        "decompose": lambda: decompose_residuals(errors, *keys),
-        "token types": lambda: type_pulls(hidden.float(), keys[0], logprobs, pulls),
-        f"strongest pushes on {G * T:,}": lambda: strongest_pushes(errors, keys[1], watched_rows),
+        "errors": lambda: Residuals(hidden, W, cpu_inputs[0], precision=precision),
+        "decompose": lambda: decompose_residuals(residuals, *cpu_inputs),
+        "token types": lambda: type_pulls(hidden.float(), cpu_inputs[0], logprobs, pulls),
+        f"strongest pushes on {G * T:,}": lambda: strongest_pushes(
+            residuals, cpu_inputs[1], watched_rows
+        ),
         "shared prefixes (CPU, meanwhile)": lambda: prefixes.measure_shared_prefixes(rows),
         "home in one transfer": coupling.cpu,
     }
@@ -261,13 +274,15 @@ def table_monitor() -> None:
     with tempfile.TemporaryDirectory() as folder:
         config = load_config("demo", ["loop.iterations=12", "evaluate.prompts=0"])
         run = train(config, Path(folder) / "run")
-        lines = [r for r in run.read("metrics")[2:] if r["monitor_seconds"]]
-    monitor = sorted(r["monitor_seconds"] for r in lines)[len(lines) // 2]
-    iteration = sorted(r["iteration_seconds"] for r in lines)[len(lines) // 2]
-    echo(json.dumps({"iteration": iteration, "monitor": monitor}))
+        records = [record for record in run.read("metrics")[2:] if record["monitor_seconds"]]
+    monitor_seconds = sorted(record["monitor_seconds"] for record in records)[len(records) // 2]
+    iteration_seconds = sorted(record["iteration_seconds"] for record in records)[len(records) // 2]
+    echo(json.dumps({"iteration": iteration_seconds, "monitor": monitor_seconds}))
     echo(
-        f"{monitor:.2f} of {iteration:.2f} s: {100 * monitor / iteration:.0f} % of the iteration, "
-        f"{100 * monitor / (iteration - monitor):.0f} % on top of one without"
+        f"{monitor_seconds:.2f} of {iteration_seconds:.2f} s: "
+        f"{100 * monitor_seconds / iteration_seconds:.0f} % of the iteration, "
+        f"{100 * monitor_seconds / (iteration_seconds - monitor_seconds):.0f} % on top of one "
+        "without"
     )
 
 
@@ -292,7 +307,9 @@ def main() -> None:
     if args.extra_memory:
         echo(extra_memory(args.extra_memory))
         return
-    table_names = args.tables or [t for t in TABLES if t != "large" or torch.cuda.is_available()]
+    table_names = args.tables or [
+        table_name for table_name in TABLES if table_name != "large" or torch.cuda.is_available()
+    ]
     echo(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
     for name in table_names:
         TABLES[name]()

@@ -3,7 +3,7 @@
 on top = on / off - 1         the bar is a limit on this
 share  = the monitor's own clock / on
 
-The monitor looks at its default number of tokens, which the bar is about, or at all of them.
+The monitor measures its default number of tokens, to which the bar applies, or all tokens.
 """
 
 from __future__ import annotations
@@ -12,34 +12,34 @@ from collections.abc import Callable
 from pathlib import Path
 
 from counterpoise.config import MonitorConfig
-from counterpoise.lab.speed import workload as work
+from counterpoise.lab.speed import workload
 from counterpoise.lab.speed.clock import release
 from counterpoise.lab.speed.iteration import TimedEngine, temporary_run_folders
 from counterpoise.lab.speed.machine_sizes import SpeedSetup
 from counterpoise.lab.speed.tables import Bar, MeasurementTable, format_seconds
 
 MONITOR_BAR = 20.0  # percent of an iteration
-MONITORS = {"off": work.MONITOR_OFF, "default": MonitorConfig(), "all": MonitorConfig(tokens=0)}
+MONITORS = {"off": workload.MONITOR_OFF, "default": MonitorConfig(), "all": MonitorConfig(tokens=0)}
 
 
 def profile_workload(setup: SpeedSetup, folder: Path) -> Callable[[], object]:
     """One iteration of ours with the monitor on, for `--profile`."""
     iteration = setup.plan.iteration
-    config = work.run_config(iteration, monitor=MONITORS["default"], **setup.update_options)
-    return TimedEngine(work.load_endless_policy(iteration.model), config, folder / "monitor")
+    config = workload.run_config(iteration, monitor=MONITORS["default"], **setup.update_options)
+    return TimedEngine(workload.load_endless_policy(iteration.model), config, folder / "monitor")
 
 
 def measure(setup: SpeedSetup) -> MeasurementTable:
     """Time iterations with the monitor off, at its default, and on all tokens."""
     plan, iteration = setup.plan, setup.plan.iteration
-    policy = work.load_endless_policy(iteration.model)
+    policy = workload.load_endless_policy(iteration.model)
     rows, bars, comparisons = [], [], []
     with temporary_run_folders() as folder:
         for steps in (1, 4):
             engines = {
                 name: TimedEngine(
                     policy,
-                    work.run_config(
+                    workload.run_config(
                         iteration, steps=steps, monitor=monitor, **setup.update_options
                     ),
                     folder / f"{steps}-{name}",
@@ -52,10 +52,8 @@ def measure(setup: SpeedSetup) -> MeasurementTable:
                     engine() if turn < plan.warm_up else engine.run_timed()
             off = engines.pop("off").summarize(iteration)
             for name, engine in engines.items():
-                on, monitor_seconds = (
-                    engine.summarize(iteration),
-                    engine.stage_timing("monitor").median,
-                )
+                on = engine.summarize(iteration)
+                monitor_seconds = engine.stage_timing("monitor").median
                 on_top = 100 * (on.total.median / off.total.median - 1)
                 tokens = MONITORS[name].tokens or iteration.rollouts * iteration.length
                 cells = [

@@ -26,18 +26,18 @@ def profile_kernels(name: str, setup: SpeedSetup, trace: Path | None = None) -> 
     if name not in PROFILE_WORKLOADS:
         raise unknown_name("profile", name, PROFILE_WORKLOADS)
     with temporary_run_folders() as folder:
-        work = PROFILE_WORKLOADS[name](setup, folder)
+        profiled_call = PROFILE_WORKLOADS[name](setup, folder)
         for _ in range(2):  # load and compile, then capture: neither should be profiled
-            work()
+            profiled_call()
         activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * setup.cuda
         synchronize(setup.device)
         with profile(activities=activities) as profiler:
-            work()
+            profiled_call()
             synchronize(setup.device)
     if trace:
         profiler.export_chrome_trace(str(trace))
-    order = "self_cuda_time_total" if setup.cuda else "self_cpu_time_total"
+    sort_key = "self_cuda_time_total" if setup.cuda else "self_cpu_time_total"
     table: str = profiler.key_averages().table(
-        sort_by=order, row_limit=MAX_KERNELS, max_name_column_width=70
+        sort_by=sort_key, row_limit=MAX_KERNELS, max_name_column_width=70
     )
     return table

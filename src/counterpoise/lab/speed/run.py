@@ -63,9 +63,8 @@ def run(options: BenchOptions, console: Console) -> dict[str, Any]:
     if options.out:
         check_writable(options.out)
     setup = make_setup(options, console)
-    select_points(
-        setup.plan, options.growth
-    )  # raises for an unknown point, before anything is measured
+    # Raises an error for an unknown point before anything is measured.
+    select_points(setup.plan, options.growth)
     if options.profile:
         from counterpoise.lab.speed.profile import profile_kernels
 
@@ -121,22 +120,22 @@ def run_part(name: str, setup: SpeedSetup) -> MeasurementTable:
     if setup.deadline.passed:
         note = f"skipped: {setup.deadline.minutes:g} minutes are over"
         return MeasurementTable(title=name, columns=(), rows=(), notes=[note])
-    start = time.perf_counter()
+    start_time = time.perf_counter()
     table: MeasurementTable = SPEED_MEASUREMENTS.load(name)(setup)
     release(setup.device)
-    return replace(table, seconds=time.perf_counter() - start)
+    return replace(table, seconds=time.perf_counter() - start_time)
 
 
 def parse_update_options(sets: Sequence[str]) -> dict[str, Any]:
     """["update.capture=true"] -> {"capture": True}, checked."""
     config = config_from_tables({}, sets)
-    names = [text.partition("=")[0].strip().split(".") for text in sets]
-    for section, name in names:
+    option_paths = [text.partition("=")[0].strip().split(".") for text in sets]
+    for section, name in option_paths:
         if section != "update":
             raise PoiseError(
                 f"--set {section}.{name}: `poise bench` takes options of [update] only"
             )
-    return {name: getattr(config.update, name) for _, name in names}
+    return {name: getattr(config.update, name) for _, name in option_paths}
 
 
 def make_setup(options: BenchOptions, console: Console) -> SpeedSetup:
@@ -146,9 +145,11 @@ def make_setup(options: BenchOptions, console: Console) -> SpeedSetup:
     cuda = device.type == "cuda"
     rates = measure_rates(device, choose_dtype("auto", device))
     release(device)
-    name = torch.cuda.get_device_name() if cuda else f"CPU, {torch.get_num_threads()} threads"
+    device_name = (
+        torch.cuda.get_device_name() if cuda else f"CPU, {torch.get_num_threads()} threads"
+    )
     console.print(
-        f"{name}: copy {rates.copy / 1e9:,.0f} GB/s, "
+        f"{device_name}: copy {rates.copy / 1e9:,.0f} GB/s, "
         f"{rates.dtype} products {rates.matrix / 1e12:.3g} TFLOP/s",
         highlight=False,
     )

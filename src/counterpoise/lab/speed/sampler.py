@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from counterpoise.config import SampleConfig
-from counterpoise.lab.speed import workload as work
+from counterpoise.lab.speed import workload
 from counterpoise.lab.speed.clock import PeakMemory, time_in_turns
 from counterpoise.lab.speed.floors import sampling_floor, sizes_of
 from counterpoise.lab.speed.machine_sizes import SpeedSetup
@@ -29,7 +29,7 @@ PEER_ROWS = 512  # most rows for `generate`, which pads and repeats every prompt
 
 def sample_native(policy: Policy, prompts: Sequence[Ints], copies: int, length: int) -> int:
     """Sample with our sampler; returns the number of tokens."""
-    seeds_PG = work.make_seeds(len(prompts), copies)
+    seeds_PG = workload.make_seeds(len(prompts), copies)
     responses = sample(policy, prompts, seeds_PG, SampleConfig(max_new_tokens=length))
     return sum(len(response.tokens) for group in responses for response in group)
 
@@ -61,20 +61,20 @@ def sample_transformers(
         min_new_tokens=length if full_length else 1,
         pad_token_id=pad_token,
     )
-    sampled = output[:, longest:].cpu()
+    sampled_tokens = output[:, longest:].cpu()
     if full_length:
-        return sampled.numel()
+        return sampled_tokens.numel()
     # Count the tokens before the first end token, and that token itself.
-    end_count = (sampled == end_token).int().cumsum(dim=1)
-    return int(((end_count == 0) | ((sampled == end_token) & (end_count == 1))).sum())
+    end_count = (sampled_tokens == end_token).int().cumsum(dim=1)
+    return int(((end_count == 0) | ((sampled_tokens == end_token) & (end_count == 1))).sum())
 
 
 def profile_workload(setup: SpeedSetup, folder: Path) -> Callable[[], object]:
     """One call of our sampler at the size of the compared iteration, for `--profile`."""
     iteration = setup.plan.iteration
-    policy = work.load_endless_policy(iteration.model)
-    prompts = work.encode_texts(
-        policy.tokenizer, work.make_texts(policy.tokenizer, iteration.prompts)
+    policy = workload.load_endless_policy(iteration.model)
+    prompts = workload.encode_texts(
+        policy.tokenizer, workload.make_texts(policy.tokenizer, iteration.prompts)
     )
     return partial(sample_native, policy, prompts, iteration.group_size, iteration.length)
 
@@ -82,7 +82,7 @@ def profile_workload(setup: SpeedSetup, folder: Path) -> Callable[[], object]:
 def measure(setup: SpeedSetup) -> MeasurementTable:
     """Time sampling at every number of rollouts of the plan."""
     iteration = setup.plan.iteration
-    policy = work.load_endless_policy(iteration.model)
+    policy = workload.load_endless_policy(iteration.model)
     points = [_measure_point(setup, policy, rollouts) for rollouts in setup.plan.sampler]
     main_points = [data for _, data in points if data["rollouts"] == iteration.rollouts]
     return MeasurementTable(
@@ -107,18 +107,16 @@ def _measure_point(
     setup: SpeedSetup, policy: Policy, rollouts: int
 ) -> tuple[list[str], dict[str, Any]]:
     G, T = setup.plan.iteration.group_size, setup.plan.iteration.length
-    texts = work.make_texts(policy.tokenizer, rollouts // G)
-    prompts = work.encode_texts(policy.tokenizer, texts)
-    works = {"ours": partial(sample_native, policy, prompts, G, T)}
+    texts = workload.make_texts(policy.tokenizer, rollouts // G)
+    prompts = workload.encode_texts(policy.tokenizer, texts)
+    samplers = {"ours": partial(sample_native, policy, prompts, G, T)}
     with PeakMemory(setup.device) as peak:  # the first call also warms up
-        _check_token_count(works["ours"](), rollouts * T)
+        _check_token_count(samplers["ours"](), rollouts * T)
     # The peer warms up on 8 tokens only: a full call takes seconds.
     if rollouts <= PEER_ROWS:
-        works["generate"] = partial(sample_transformers, policy, prompts, G, T)
-        _check_token_count(
-            sample_transformers(policy, prompts, G, 8), rollouts * 8
-        )  # a whole call takes seconds
-    timings = time_in_turns(works, setup.device, setup.plan.sampler_repeats, warm_up=0)
+        samplers["generate"] = partial(sample_transformers, policy, prompts, G, T)
+        _check_token_count(sample_transformers(policy, prompts, G, 8), rollouts * 8)
+    timings = time_in_turns(samplers, setup.device, setup.plan.sampler_repeats, warm_up=0)
     ours, peer = timings["ours"], timings.get("generate")
     floor = sampling_floor(sizes_of(policy), [len(prompt) for prompt in prompts], G, T, setup.rates)
     setup.log(f"sampler, {rollouts:,} rollouts: {ours.median:.3f} s")

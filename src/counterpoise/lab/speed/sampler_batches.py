@@ -5,8 +5,8 @@ Two workloads for every batch size:
     real    both stop at the end token; only tokens up to it count
 
 The two take turns, --rounds times each, and their medians are compared: on a noisy machine the
-ratio is what matters. `poise bench --parts sampler` compares with the bounds of the machine, and on
-a GPU.
+ratio is what matters. `poise bench --parts sampler` also compares with the machine's limits, and
+runs on a GPU.
 
     python -m counterpoise.lab.speed.sampler_batches
     python -m counterpoise.lab.speed.sampler_batches --batches 16x8 --rounds 9 --json sampler.json
@@ -36,11 +36,11 @@ BATCHES = ["1x1", "2x1", "1x8", "4x8", "16x8", "32x8", "64x8"]
 
 def measure_speed(work: Callable[[], int]) -> float:
     """Tokens per second of one call."""
-    start = time.perf_counter()
+    start_time = time.perf_counter()
     tokens = work()
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-    return tokens / (time.perf_counter() - start)
+    return tokens / (time.perf_counter() - start_time)
 
 
 def main() -> None:
@@ -77,10 +77,8 @@ def main() -> None:
                 if turn:  # the first turn warms up
                     native_speeds.append(speeds[0])
                     generate_speeds.append(speeds[1])
-            own_speed, peer_speed = (
-                statistics.median(native_speeds),
-                statistics.median(generate_speeds),
-            )
+            own_speed = statistics.median(native_speeds)
+            peer_speed = statistics.median(generate_speeds)
             work = "equal" if equal else "real"
             rows.append(
                 {
@@ -95,7 +93,7 @@ def main() -> None:
                 f"{batch:>8} {work:>6} {own_speed:13,.0f} {peer_speed:15,.0f} "
                 f"{own_speed / peer_speed:6.2f}"
             )
-    echo(f"smallest ratio: {min(r['ratio'] for r in rows):.2f}")
+    echo(f"smallest ratio: {min(row['ratio'] for row in rows):.2f}")
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1))
 

@@ -30,9 +30,8 @@ from counterpoise.lab.speed.workload import LEARNING_RATE, Workload
 from counterpoise.model.load import Policy
 
 NOT_INSTALLED = "not installed: pip install trl==1.16.0"
-ACTIVATION_MEMORY_SHARE = (
-    0.5  # of the device's memory that the activations of one micro-batch may take
-)
+# Share of the device's memory that the activations of one micro-batch may take.
+ACTIVATION_MEMORY_SHARE = 0.5
 
 
 @dataclass(slots=True)

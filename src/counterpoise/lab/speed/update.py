@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from counterpoise.config import UpdateConfig
-from counterpoise.lab.speed import workload as work
+from counterpoise.lab.speed import workload
 from counterpoise.lab.speed.clock import PeakMemory, release, time_in_turns
 from counterpoise.lab.speed.floors import sizes_of, update_cost, update_floor
 from counterpoise.lab.speed.machine_sizes import SpeedSetup, UpdateCase
@@ -68,15 +68,15 @@ def padded_step(
     longest = max(len(row.content.prompt_tokens) + row.num_tokens for row in rows)
     rows_per_batch = max(1, tokens // longest)
     # Divide by the tokens of the whole step, so that the split into batches does not matter.
-    total = sum(row.num_tokens for row in rows)
+    step_tokens = sum(row.num_tokens for row in rows)
     if optimizer:
         optimizer.zero_grad()
-    for start in range(0, len(rows), rows_per_batch):
-        micro_batch = rows[start : start + rows_per_batch]
+    for first_row in range(0, len(rows), rows_per_batch):
+        micro_batch = rows[first_row : first_row + rows_per_batch]
         logprobs, old_logprobs, advantages = _padded_logprobs(policy, micro_batch)
         ratio = torch.exp(logprobs - old_logprobs)
         clipped = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
-        (-torch.minimum(ratio * advantages, clipped * advantages).sum() / total).backward()
+        (-torch.minimum(ratio * advantages, clipped * advantages).sum() / step_tokens).backward()
     if optimizer:
         optimizer.step(optimizer.grad_norm())
         optimizer.zero_grad()
@@ -88,17 +88,17 @@ def _padded_logprobs(policy: Policy, rows: Sequence[Row]) -> tuple[Tensor, Tenso
     T = max(row.num_tokens for row in rows)
     tokens_RL = np.zeros((len(rows), S + T), dtype=np.int64)
     attention_RL = np.zeros_like(tokens_RL)
-    old_RT_array, advantages = (np.zeros((len(rows), T), dtype=np.float32) for _ in range(2))
+    old_logprobs, advantages = (np.zeros((len(rows), T), dtype=np.float32) for _ in range(2))
     for index, row in enumerate(rows):
         prompt, response = row.content.prompt_tokens, row.content.response_tokens
-        start, end = S - len(prompt), S + len(response)
-        tokens_RL[index, start:end] = np.concatenate((prompt, response))
-        attention_RL[index, start:end] = 1
-        old_RT_array[index, : len(response)] = row.old_logprobs
+        first_column, last_column = S - len(prompt), S + len(response)
+        tokens_RL[index, first_column:last_column] = np.concatenate((prompt, response))
+        attention_RL[index, first_column:last_column] = 1
+        old_logprobs[index, : len(response)] = row.old_logprobs
         advantages[index, : len(response)] = row.advantages_T
     tokens, attention, old_RT, advantages_RT = (
         torch.from_numpy(array).to(policy.device)
-        for array in (tokens_RL, attention_RL, old_RT_array, advantages)
+        for array in (tokens_RL, attention_RL, old_logprobs, advantages)
     )
     model: Any = policy.model
     # Prompts are padded on the left: positions must start at the first real token.
@@ -115,9 +115,11 @@ def _padded_logprobs(policy: Policy, rows: Sequence[Row]) -> tuple[Tensor, Tenso
 def profile_workload(setup: SpeedSetup, folder: Path) -> Callable[[], object]:
     """One step of the last case, for `--profile`."""
     case = setup.plan.update[-1]
-    policy = work.load_endless_policy(case.model)
+    policy = workload.load_endless_policy(case.model)
     rows = _rows(policy, case)[: case.peer_groups * case.group_size]
-    return native_step(policy, rows, UpdateConfig(lr=work.LEARNING_RATE, **setup.update_options))
+    return native_step(
+        policy, rows, UpdateConfig(lr=workload.LEARNING_RATE, **setup.update_options)
+    )
 
 
 def measure(setup: SpeedSetup) -> MeasurementTable:
@@ -143,7 +145,7 @@ def measure(setup: SpeedSetup) -> MeasurementTable:
 
 def _rows(policy: Policy, case: UpdateCase) -> list[Row]:
     vocabulary = len(policy.decoder.unembedding)
-    return work.make_rows(
+    return workload.make_rows(
         vocabulary, case.groups, case.group_size, case.prompt_tokens, case.response_tokens
     )
 
@@ -155,9 +157,9 @@ def _count_tokens(rows: Sequence[Row]) -> int:
 def _measure_case(
     setup: SpeedSetup, case: UpdateCase
 ) -> tuple[list[str], list[Bar], dict[str, Any]]:
-    config = UpdateConfig(lr=work.LEARNING_RATE, **setup.update_options)
+    config = UpdateConfig(lr=workload.LEARNING_RATE, **setup.update_options)
     with PeakMemory(setup.device) as peak:
-        policy = work.load_endless_policy(case.model)
+        policy = workload.load_endless_policy(case.model)
         rows = _rows(policy, case)
         step = native_step(policy, rows, config)
         for _ in range(3):  # load and compile, then capture graphs, then replay them
@@ -167,11 +169,13 @@ def _measure_case(
     steps = {"ours": step} | ({"plain": padded} if padded else {})
     timings = time_in_turns(steps, setup.device, case.repeats, warm_up=0)
     timing, peer = timings["ours"], timings.get("plain")
-    step_cost, pass_tokens = update_cost(sizes_of(policy), work.group_lengths(rows))
+    step_cost, pass_tokens = update_cost(sizes_of(policy), workload.group_lengths(rows))
     share = 100 * step_cost.flop / timing.median / setup.rates.matrix
     setup.log(f"update, {case.model}: {timing.median:.3f} s, {share:.0f} % of the matrix rate")
-    # The peer repeats the prompt for every row, so each of its rows is a group of its own.
-    peer_lengths = [(S, [T]) for S, responses in work.group_lengths(peer_rows) for T in responses]
+    # The peer repeats the prompt for every row, so each of its rows counts as a separate group.
+    peer_lengths = [
+        (S, [T]) for S, responses in workload.group_lengths(peer_rows) for T in responses
+    ]
     peer_flop = update_cost(sizes_of(policy), peer_lengths)[0].flop
     peer_tokens_per_second = _count_tokens(peer_rows) / peer.median if peer else 0.0
     peer_share = 100 * peer_flop / peer.median / setup.rates.matrix if peer else 0.0

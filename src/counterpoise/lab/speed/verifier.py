@@ -1,13 +1,13 @@
 """Time the math verifier on the answers of one iteration: 128 problems x 8 responses.
 
 The time includes the start of the workers. The mix of references is that of MATH: three in four are
-numbers, one in four is LaTeX that needs computer algebra. Of each group of 8 answers, three are
+numbers, one in four is LaTeX that needs computer algebra. In each group of 8 answers, three are
 right (one of them in another form) and five are wrong in different ways. Responses are up to 2,000
 characters long.
 
     python -m counterpoise.lab.speed.verifier --problems 128 --group 8 --workers 2
 
-Real references, and 10,000 responses of 6,000 characters each, a third of which follows a box:
+Real references, and 10,000 responses of 6,000 characters, each with a first box after two thirds:
 
     python -m counterpoise.lab.speed.verifier --problems 1250 --characters 6000 --golds FILE.jsonl
 """
@@ -79,10 +79,10 @@ def lengthen_response(response: str, characters: int) -> str:
     """Put work and a first box before the response, as in long reasoning."""
     work = "Let us add the terms one by one: $\\frac{1}{2} + \\{3\\}$. "
     preamble = (work * (characters // len(work) + 1))[: max(0, characters - len(response) - 40)]
-    cut = 2 * len(preamble) // 3
-    return f"{preamble[:cut]} First try: \\boxed{{0}}. {preamble[cut:]} {response}".ljust(
-        characters
-    )
+    box_position = 2 * len(preamble) // 3
+    before_box, after_box = preamble[:box_position], preamble[box_position:]
+    lengthened = f"{before_box} First try: \\boxed{{0}}. {after_box} {response}"
+    return lengthened.ljust(characters)
 
 
 def main() -> None:
@@ -104,9 +104,9 @@ def main() -> None:
     echo(f"{len(responses)} responses of up to {longest} characters, {options.workers} workers")
     with MathVerifier(workers=options.workers) as verifier:
         for label in ("first call, workers start", "same answers again, cached"):
-            start = time.perf_counter()
+            start_time = time.perf_counter()
             scores = verifier.score(responses, answers)
-            seconds = time.perf_counter() - start
+            seconds = time.perf_counter() - start_time
             right = sum(scores.rewards) / len(scores.rewards)
             echo(f"{label:28s} {seconds:6.2f} s   {right:.1%} right   {scores.timeouts} timeouts")
 

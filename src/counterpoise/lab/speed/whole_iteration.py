@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise.config import MonitorConfig
-from counterpoise.lab.speed import trl_peer
-from counterpoise.lab.speed import workload as work
+from counterpoise.lab.speed import trl_peer, workload
 from counterpoise.lab.speed.clock import PeakMemory, release
 from counterpoise.lab.speed.floors import sampling_floor, sizes_of, update_cost, update_floor
 from counterpoise.lab.speed.iteration import IterationTimings, TimedEngine, temporary_run_folders
@@ -35,8 +34,8 @@ def profile_workload(setup: SpeedSetup, folder: Path) -> Callable[[], object]:
     """One iteration of ours, for `--profile`."""
     iteration = setup.plan.iteration
     return TimedEngine(
-        work.load_endless_policy(iteration.model),
-        work.run_config(iteration, **setup.update_options),
+        workload.load_endless_policy(iteration.model),
+        workload.run_config(iteration, **setup.update_options),
         folder / "peer",
     )
 
@@ -83,9 +82,9 @@ def _time_both_engines(
     # that both see the same state of the machine.
     plan, iteration = setup.plan, setup.plan.iteration
     with PeakMemory(setup.device) as peak:
-        policy = work.load_endless_policy(iteration.model)
+        policy = workload.load_endless_policy(iteration.model)
         engine = TimedEngine(
-            policy, work.run_config(iteration, **setup.update_options), folder / "ours"
+            policy, workload.run_config(iteration, **setup.update_options), folder / "ours"
         )
         for _ in range(plan.warm_up):
             engine()
@@ -99,14 +98,14 @@ def _time_both_engines(
 
     peer_timings: dict[str, IterationTimings] = {}
     if trl_peer.trl_installed():
-        half = plan.peer_repeats // 2
+        half_repeats = plan.peer_repeats // 2
         peer_timings["TRL"] = trl_peer.train_with_trl(
             iteration,
-            work.load_endless_policy(iteration.model),
+            workload.load_endless_policy(iteration.model),
             repeats=plan.peer_repeats,
             warm_up=plan.warm_up,
             between=between,
-            block=half,
+            block=half_repeats,
         )
         release(setup.device)
         setup.log(f"peer, TRL: {peer_timings['TRL'].total.median:.3f} s an iteration")
@@ -114,8 +113,8 @@ def _time_both_engines(
         if setup.cuda and not setup.deadline.passed:
             peer_timings["TRL, gradient checkpointing"] = trl_peer.train_with_trl(
                 iteration,
-                work.load_endless_policy(iteration.model),
-                repeats=half,
+                workload.load_endless_policy(iteration.model),
+                repeats=half_repeats,
                 warm_up=1,
                 checkpointing=True,
             )
@@ -126,7 +125,7 @@ def _time_both_engines(
 def _time_variants(setup: SpeedSetup, policy: Policy, folder: Path) -> dict[str, IterationTimings]:
     timings = {}
     for number, (name, changes) in enumerate(VARIANTS.items()):
-        config = work.run_config(setup.plan.iteration, **changes, **setup.update_options)
+        config = workload.run_config(setup.plan.iteration, **changes, **setup.update_options)
         engine = TimedEngine(policy, config, folder / f"other-{number}")
         for _ in range(setup.plan.warm_up):
             engine()
@@ -170,8 +169,8 @@ def _bars(
 
 def _iteration_floor(setup: SpeedSetup, policy: Policy) -> float:
     iteration, sizes = setup.plan.iteration, sizes_of(policy)
-    texts = work.make_texts(policy.tokenizer, iteration.prompts)
-    prompts_P = [len(tokens) for tokens in work.encode_texts(policy.tokenizer, texts)]
+    texts = workload.make_texts(policy.tokenizer, iteration.prompts)
+    prompts_P = [len(tokens) for tokens in workload.encode_texts(policy.tokenizer, texts)]
     cost, _ = update_cost(
         sizes, [(S, [iteration.length] * iteration.group_size) for S in prompts_P]
     )

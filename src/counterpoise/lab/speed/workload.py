@@ -37,7 +37,7 @@ class Workload:
     """The size of one iteration.
 
     Example:
-        Work("shape:smollm2-135m", prompts=64, group_size=8, length=128).rollouts == 512
+        Workload("shape:smollm2-135m", prompts=64, group_size=8, length=128).rollouts == 512
     """
 
     model: str
@@ -59,15 +59,15 @@ def load_endless_policy(name: str) -> Policy:
 
 
 def make_texts(tokenizer: Any, count: int) -> list[str]:
-    """Word problems joined and cut after a word, to MIN_ to MAX_PROMPT_TOKENS tokens each."""
-    texts, number = [], 0
+    """Word problems joined and cut to between MIN_PROMPT_TOKENS and MAX_PROMPT_TOKENS tokens."""
+    texts, problem_number = [], 0
     for index in range(count):
         words: list[str] = []
         # Lengths are spread over the range; 3 less at the top, as a word may be several tokens.
         target_tokens = MIN_PROMPT_TOKENS + 7 * index % (MAX_PROMPT_TOKENS - MIN_PROMPT_TOKENS - 3)
         while len(tokenizer.encode(" ".join(words))) < target_tokens:
-            words += make_problem("heldout", number, (3,)).problem.split()
-            number += 1
+            words += make_problem("heldout", problem_number, (3,)).problem.split()
+            problem_number += 1
         while len(tokenizer.encode(" ".join(words[:-1]))) >= target_tokens:
             words.pop()
         texts.append(" ".join(words))
@@ -88,7 +88,8 @@ def make_train_set(tokenizer: Any, count: int) -> list[tuple[Prompt, Ints]]:
 
 def make_seeds(prompts: int, copies: int, step: int = 0) -> list[list[int]]:
     return [
-        [seed_for(0, "bench", step, p * copies + g) for g in range(copies)] for p in range(prompts)
+        [seed_for(0, "bench", step, prompt * copies + copy) for copy in range(copies)]
+        for prompt in range(prompts)
     ]
 
 
@@ -120,7 +121,7 @@ def run_config(
     monitor: MonitorConfig = MONITOR_OFF,
     **update: Any,
 ) -> RunConfig:
-    """A run whose iterations are `workload`, of `steps` optimizer steps each."""
+    """Options of a run whose iterations have the size `workload` and `steps` optimizer steps."""
     return RunConfig(
         model=ModelConfig(name=workload.model),
         sample=SampleConfig(
@@ -162,7 +163,7 @@ def make_rows(
 
 
 def group_lengths(rows: Sequence[Row]) -> list[tuple[int, list[int]]]:
-    """(prompt tokens, tokens of each response) of every group: the input of floors."""
+    """(prompt tokens, tokens of each response) of every group, as `update_cost` takes them."""
     groups: dict[str, tuple[int, list[int]]] = {}
     for row in rows:
         groups.setdefault(row.group, (len(row.content.prompt_tokens), []))[1].append(row.num_tokens)

@@ -35,7 +35,8 @@ def equivalent_forms(gold: str) -> list[Form]:
     r"""All forms of `gold` whose text differs from it.
 
     Example:
-        >>> [text for name, text in forms("\\frac{3}{4}") if name in ("slash", "decimal")]
+        >>> forms = equivalent_forms("\\frac{3}{4}")
+        >>> [text for name, text in forms if name in ("slash", "decimal")]
         ['3/4', '0.75']
     """
     candidates = [form for rule in FORM_RULES for form in rule(gold.strip())]
@@ -173,13 +174,13 @@ def top_level_entries(gold: str) -> list[str]:
     """The entries between commas outside brackets; a single entry if it is not a list."""
     if _THOUSANDS.fullmatch(gold):
         return [gold]
-    entries, depth, start = [], 0, 0
-    for index, sign in enumerate(gold):
-        depth += (sign in "({[") - (sign in ")}]")
-        if sign == "," and depth == 0:
-            entries.append(gold[start:index].strip())
-            start = index + 1
-    return [*entries, gold[start:].strip()]
+    entries, depth, entry_start = [], 0, 0
+    for index, character in enumerate(gold):
+        depth += (character in "({[") - (character in ")}]")
+        if character == "," and depth == 0:
+            entries.append(gold[entry_start:index].strip())
+            entry_start = index + 1
+    return [*entries, gold[entry_start:].strip()]
 
 
 def _number_wrappers(number: str) -> Iterator[Form]:

@@ -7,7 +7,7 @@ r"""Make test cases from reference answers: responses whose correct score is kno
     parts        too few or too many of several answers (wrong_answers.py)           0
     echoes       the reference as an unevaluated computation (wrong_answers.py)      0
     asked        a formula of the problem itself                                     0
-    unboxed      the reference in no box                                             0
+    unboxed      the reference without a box                                         0
 
 Pairs of shuffled references that are the same answer are left out (second_opinion.py decides, not
 the verifier), and so are formulas of the problem that state the answer.
@@ -37,7 +37,11 @@ KINDS = (*RIGHT, *WRONG)
 
 @dataclass(frozen=True, slots=True)
 class AuditCase:
-    """Example: Case("forms", "slash", "\\boxed{1/2}", "\\frac{1}{2}", right=True)"""
+    """A response, its reference answer, and whether it is right.
+
+    Example:
+        AuditCase("forms", "slash", "\\boxed{1/2}", "\\frac{1}{2}", right=True)
+    """
 
     kind: str
     form: str
@@ -79,8 +83,8 @@ def shuffled_pairs(golds: Sequence[str], pairs: int, seed: int) -> list[tuple[st
     distinct = list(dict.fromkeys(golds))
     target_count = min(pairs, len(distinct) * (len(distinct) - 1))
     rng, pairs_seen = random.Random(seed), dict[tuple[str, str], bool]()
-    # Every pair is remembered, also one with equal answers: otherwise a benchmark with few
-    # distinct answers would never end this loop.
+    # Pairs with equal answers are remembered too: otherwise the loop would never end for a
+    # benchmark with few distinct answers.
     while len(pairs_seen) < target_count:
         answer, gold = rng.sample(distinct, 2)
         pairs_seen.setdefault((answer, gold), same_answer(answer, gold))

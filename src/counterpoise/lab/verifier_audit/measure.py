@@ -16,9 +16,8 @@ from counterpoise.verify.scores import Verifier
 from counterpoise.verify.worker_pool import WorkerPool
 
 SCHEMA = 1
-ALGEBRA_KIND = (
-    "algebra"  # references that are not numbers, checked against themselves by Math-Verify alone
-)
+# References that are not numbers, checked against themselves by Math-Verify alone.
+ALGEBRA_KIND = "algebra"
 MAX_LISTED_CASES = 50  # wrong verdicts listed for each kind
 
 
@@ -49,18 +48,21 @@ def audit_verifier(
     """Audit the verifier on one benchmark; returns a tally for every kind of case."""
     with MathVerifier(timeout_seconds, workers=1) as verifier:
         tallies = tally_cases(make_cases(problems, items, pairs), verifier)
-    return {**tallies, ALGEBRA_KIND: tally_algebra([p.answer for p in problems], timeout_seconds)}
+    return {
+        **tallies,
+        ALGEBRA_KIND: tally_algebra([problem.answer for problem in problems], timeout_seconds),
+    }
 
 
 def tally_cases(cases: Iterable[AuditCase], verifier: Verifier) -> dict[str, Tally]:
-    """A tally for every kind of case; each response is verified by a call of its own."""
+    """A tally for every kind of case; each response is verified in a separate call."""
     tallies = {kind: Tally() for kind in KINDS}
     roots = count(2)  # a new pair for every warm-up, because verdicts are cached
     _warm_up(verifier, next(roots))
     for case in cases:
-        start = time.perf_counter()
+        start_time = time.perf_counter()
         scores = verifier.score([case.response], [case.gold])
-        seconds = time.perf_counter() - start
+        seconds = time.perf_counter() - start_time
         tallies[case.kind].add(case, scores.rewards[0] > 0, seconds, scores.timeouts)
         if scores.timeouts + scores.crashes:  # the worker was killed: start another, untimed
             _warm_up(verifier, next(roots))
@@ -74,9 +76,9 @@ def tally_algebra(golds: Sequence[str], timeout_seconds: float) -> Tally:
     for gold in dict.fromkeys(golds):
         if parse_number(gold, bare_units=False) is not None:  # numbers never reach computer algebra
             continue
-        start = time.perf_counter()
+        start_time = time.perf_counter()
         outcome = pool.run([(gold, gold)])[0]
-        seconds = time.perf_counter() - start
+        seconds = time.perf_counter() - start_time
         case = AuditCase(ALGEBRA_KIND, "", box_answer(gold), gold, right=True)
         tally.add(case, outcome == "equal", seconds, int(outcome == "timeout"))
     pool.close()

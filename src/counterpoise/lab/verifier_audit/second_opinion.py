@@ -95,41 +95,43 @@ def parse_answer(latex: str, point: int = 0) -> Value | None:
         except (ValueError, ArithmeticError, IndexError):  # outside the grammar, or not a number
             return None
     if not brackets:  # an unordered list
-        entries.sort(key=lambda x: (round(x.real, 9), round(x.imag, 9)))
+        entries.sort(
+            key=lambda entry_value: (round(entry_value.real, 9), round(entry_value.imag, 9))
+        )
     return brackets, tuple(entries)
 
 
 def _split_entries(text: str) -> list[str]:
     """The entries between commas outside brackets."""
-    entries, depth, start = [], 0, 0
-    for index, sign in enumerate(text):
-        depth += (sign in "({[") - (sign in ")}]")
-        if sign == "," and depth == 0:
-            entries.append(text[start:index])
-            start = index + 1
-    return [*entries, text[start:]]
+    entries, depth, entry_start = [], 0, 0
+    for index, character in enumerate(text):
+        depth += (character in "({[") - (character in ")}]")
+        if character == "," and depth == 0:
+            entries.append(text[entry_start:index])
+            entry_start = index + 1
+    return [*entries, text[entry_start:]]
 
 
 class _Reader:
     """A recursive-descent parser that evaluates: sum > product > power > factor."""
 
     def __init__(self, tokens: list[str], point: int) -> None:
-        self.tokens, self.at, self.point = tokens, 0, point
+        self.tokens, self.position, self.point = tokens, 0, point
 
     def read(self) -> complex:
         result = self._sum()
-        if self.at < len(self.tokens):
+        if self.position < len(self.tokens):
             raise ValueError("unparsed tokens remain")
         return result
 
     def _peek(self) -> str:
-        return self.tokens[self.at] if self.at < len(self.tokens) else ""
+        return self.tokens[self.position] if self.position < len(self.tokens) else ""
 
     def _take(self, expected: str = "") -> str:
-        token = self.tokens[self.at]
+        token = self.tokens[self.position]
         if expected and token != expected:
             raise ValueError(f"{expected} is missing")
-        self.at += 1
+        self.position += 1
         return token
 
     def _sum(self) -> complex:
@@ -201,7 +203,7 @@ class _Reader:
         token = self._peek()
         if len(token) > 1 and token.isdigit():
             # \frac12 is 1/2: split the number after its first digit.
-            self.tokens[self.at : self.at + 1] = [token[0], token[1:]]
+            self.tokens[self.position : self.position + 1] = [token[0], token[1:]]
         return self._factor()
 
     def _variable(self, name: str) -> complex:

@@ -102,7 +102,9 @@ def unevaluated_echoes(gold: str) -> Iterator[Form]:
 
 def problem_formulas(problem: str, gold: str) -> list[str]:
     """Formulas of the problem that do not state the answer: what a policy might copy."""
-    formulas = [next(filter(None, m.groups())).strip(" .,;?") for m in _FORMULA.finditer(problem)]
+    formulas = [
+        next(filter(None, match.groups())).strip(" .,;?") for match in _FORMULA.finditer(problem)
+    ]
     return [
         text
         for text in dict.fromkeys(formulas)
@@ -111,7 +113,7 @@ def problem_formulas(problem: str, gold: str) -> list[str]:
 
 
 def unboxed_responses(gold: str) -> list[Form]:
-    """Whole responses with the right answer in no box."""
+    """Whole responses that state the right answer without a box."""
     return [
         ("sentence", f"So the answer is {gold}."),
         ("formula", f"Hence $x = {gold}$."),

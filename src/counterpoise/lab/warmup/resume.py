@@ -2,8 +2,8 @@
 
     DIR.unfinished/iteration_00250/    weights, optimizer, evaluations, options after 250 steps
 
-The folder is beside DIR and not in it: a model folder is complete or absent. Saving takes at most a
-twentieth of the time. The examples of a step depend only on the seed and the step number, and
+The folder is next to DIR, not inside it: a model folder is complete or absent. Saving takes at most
+a twentieth of the time. The examples of a step depend only on the seed and the step number, and
 second turns are sampled again from the initial weights, so a resumed warm-up ends in the same
 weights as an uninterrupted one.
 """
@@ -60,7 +60,8 @@ def lock_unfinished(out: Path) -> Iterator[Path]:
     path = unfinished_folder(out)
     path.mkdir(parents=True, exist_ok=True)
     with folder_lock(path):
-        remove_leftovers(out.parent, escape(out.name))  # of one that was killed while saving
+        # A warm-up that was killed while saving its model leaves a temporary folder behind.
+        remove_leftovers(out.parent, escape(out.name))
         try:
             yield path
         finally:
@@ -69,7 +70,10 @@ def lock_unfinished(out: Path) -> Iterator[Path]:
 
 
 class WarmupCheckpoints(TrainingCheckpoints):
-    """Keeps a policy's training in `path`; `judged` are the looks at it, which this may add to."""
+    """Saves the state of a training in `path`, and restores it.
+
+    `evaluations` is the caller's list; `restore` adds the stored ones to it.
+    """
 
     def __init__(
         self,
@@ -77,46 +81,46 @@ class WarmupCheckpoints(TrainingCheckpoints):
         policy: Policy,
         micro: MicroBatch,
         config: RunConfig,
-        judged: list[dict[str, Any]],
-        tell: Callable[[str], None],
+        evaluations: list[dict[str, Any]],
+        notify: Callable[[str], None],
     ) -> None:
         self.path, self.policy, self.micro, self.config = path, policy, micro, config
-        self.evaluations, self.tell = judged, tell
-        self._last, self._took = time.monotonic(), 0.0
+        self.evaluations, self.notify = evaluations, notify
+        self._last_saved_at, self._save_seconds = time.monotonic(), 0.0
 
     def restore(self, optimizer: Optimizer) -> int:
         """Restore the newest complete checkpoint, if there is one; returns its number of steps."""
-        found = checkpoint.load_newest(self.path, self.tell)
-        if found is None and checkpoint.list_checkpoints(self.path):
+        newest = checkpoint.load_newest(self.path, self.notify)
+        if newest is None and checkpoint.list_checkpoints(self.path):
             raise PoiseError(
-                f"no checkpoint in {self.path} can be used: bring one back from a backup, or "
-                "remove the folder and start again without --resume"
+                f"no checkpoint in {self.path} can be used: restore one from a backup, or remove "
+                "the folder and start again without --resume"
             )
-        if found is None:
+        if newest is None:
             return 0
-        stored = config_from_tables(tomllib.loads(found.options or found.state["config"]))
-        for name, stored_value, new_value in forbidden_differences(stored, self.config):
+        stored_config = config_from_tables(tomllib.loads(newest.options or newest.state["config"]))
+        for option, stored_value, new_value in forbidden_differences(stored_config, self.config):
             raise PoiseError(
-                f"{self.path} was made with {name}={stored_value!r}, not {new_value!r}: "
-                "resume without it, or choose another --out"
+                f"{self.path} was made with {option}={stored_value!r}, not {new_value!r}: "
+                "resume without that change, or choose another --out"
             )
-        checkpoint.set_model_weights(self.policy.model, found.model)
-        optimizer.restore(found.optimizer)
+        checkpoint.set_model_weights(self.policy.model, newest.model)
+        optimizer.restore(newest.optimizer)
         # The limit may have been lowered after running out of memory: keep the lower one.
-        self.micro.size = min(self.micro.size, found.state["micro_tokens"])
-        self.evaluations += found.state["judged"]
-        self.tell(f"resuming after step {found.iteration}")
-        return found.iteration
+        self.micro.size = min(self.micro.size, newest.state["micro_tokens"])
+        self.evaluations += newest.state["judged"]
+        self.notify(f"resuming after step {newest.iteration}")
+        return newest.iteration
 
     def is_due(self) -> bool:
-        return time.monotonic() - self._last >= max(
-            MIN_SAVE_INTERVAL_SECONDS, SAVE_INTERVAL_FACTOR * self._took
+        return time.monotonic() - self._last_saved_at >= max(
+            MIN_SAVE_INTERVAL_SECONDS, SAVE_INTERVAL_FACTOR * self._save_seconds
         )
 
-    def save(self, optimizer: Optimizer, taken: int) -> None:
-        start = time.monotonic()
+    def save(self, optimizer: Optimizer, steps_taken: int) -> None:
+        start_time = time.monotonic()
         state = checkpoint.Checkpoint(
-            iteration=taken,
+            iteration=steps_taken,
             model=checkpoint.model_weights(self.policy.model),
             optimizer=optimizer.state(),
             buffer={},
@@ -132,5 +136,5 @@ class WarmupCheckpoints(TrainingCheckpoints):
                 f"{self.path} could not be written: {os.strerror(number)}. Fix that, then add "
                 "--resume: earlier checkpoints are complete"
             ) from fault
-        self._last = time.monotonic()
-        self._took = self._last - start
+        self._last_saved_at = time.monotonic()
+        self._save_seconds = self._last_saved_at - start_time

@@ -98,14 +98,14 @@ def train_with_progress(
     evaluations: list[dict[str, Any]] = []
     with progress_bar(console) as bar:
         log = partial(bar.console.print, markup=False, highlight=False)
-        line = bar.add_task("", total=steps, loss=float("nan"))
+        progress_task = bar.add_task("", total=steps, loss=float("nan"))
 
-        def tell(step: int, loss: float) -> None:
-            bar.update(line, completed=step, loss=loss)
+        def show_step(step: int, loss: float) -> None:
+            bar.update(progress_task, completed=step, loss=loss)
             if not console.is_terminal and step % max(1, steps // LOG_LINES) == 0:
                 console.print(f"step {step}/{steps}: loss {loss:.3f}", highlight=False)
 
-        def look(step: int) -> bool:
+        def evaluate_step(step: int) -> bool:
             if not prompts:
                 return False
             if evaluations and evaluations[-1]["step"] == step:  # evaluated before it was stopped
@@ -127,8 +127,8 @@ def train_with_progress(
             micro,
             checkpointing=config.update.checkpointing,
             hooks=TrainingHooks(
-                progress=tell,
-                should_stop=look,
+                progress=show_step,
+                should_stop=evaluate_step,
                 checkpoints=WarmupCheckpoints(unfinished, policy, micro, config, evaluations, log),
             ),
         )

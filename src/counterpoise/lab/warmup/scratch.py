@@ -19,9 +19,8 @@ from counterpoise.task.word_problems import make_problem
 PAD, USER, ASSISTANT, END, UNKNOWN = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>", "<unk>"
 SPECIAL = (PAD, USER, ASSISTANT, END, UNKNOWN)
 PIECE_PATTERN = r" ?\\[A-Za-z]+\{?| ?[A-Za-z]+|[0-9]| ?[^\sA-Za-z0-9]|\s"
-SURVEYED_PROBLEMS = (
-    20_000  # problems read to collect the words; every template appears many times over
-)
+# Problems read to collect the words: enough for every template to appear many times.
+SURVEYED_PROBLEMS = 20_000
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{% if message['role'] == 'user' %}" + USER + "{{ message['content'] }}"
@@ -52,7 +51,7 @@ def build_tokenizer() -> Any:
 
     byte_pieces = [f"<0x{byte:02X}>" for byte in range(256)]
     # A Unigram model takes the likeliest split: a known piece whole, spelled bytes otherwise.
-    scored_pieces = [(s, 0.0) for s in SPECIAL] + [(b, -10.0) for b in byte_pieces]
+    scored_pieces = [(token, 0.0) for token in SPECIAL] + [(piece, -10.0) for piece in byte_pieces]
     scored_pieces += [(piece, -1.0) for piece in collect_vocabulary()]
     tokenizer = Tokenizer(
         models.Unigram(scored_pieces, unk_id=SPECIAL.index(UNKNOWN), byte_fallback=True)

@@ -32,8 +32,8 @@ from counterpoise.update.repeatable import repeatable
 
 Progress = Callable[[int, float], None]  # (steps taken, loss of the last)
 ShouldStop = Callable[[int], bool]  # (steps taken) -> whether training is done
-# A problem, and the tokens that its solution follows: None for those of the problem itself,
-# otherwise what was said before a second turn (`lab/warmup/second_turns.py`).
+# A problem, and the tokens that its solution follows: None means the problem itself; for a second
+# turn they hold the first turn and its feedback too (`lab/warmup/second_turns.py`).
 SolutionExample = tuple[Prompt, Ints | None]
 FINISHING = "finishing the step, then a checkpoint"
 SAVING = "saving a checkpoint"
@@ -55,7 +55,7 @@ class TrainingCheckpoints:
 
 @dataclass(frozen=True, slots=True)
 class TrainingHooks:
-    """What a training calls between its steps."""
+    """Functions that are called between training steps."""
 
     progress: Progress = lambda step, loss: None
     should_stop: ShouldStop = lambda step: False
@@ -74,7 +74,7 @@ def supervise(
 ) -> int:
     """Train `policy` in place on the solutions of `examples`; returns the steps taken.
 
-    `should_stop` is called every `config.evaluate_every` steps, and when a training is resumed. On
+    `should_stop` is called every `config.evaluate_every` steps, and when training is resumed. On
     Ctrl-C or SIGTERM the step is finished and saved; an evaluation is not finished.
     """
     check_solutions([prompt for prompt, _ in examples])
@@ -86,13 +86,13 @@ def supervise(
     )
     # Tokenized once: a problem is usually chosen many times.
     example_row = cache(lambda index: solution_row(policy, *examples[index]))
-    steps_taken, every = checkpoints.restore(optimizer), config.evaluate_every
+    steps_taken, evaluation_interval = checkpoints.restore(optimizer), config.evaluate_every
     while True:
         try:
             if (
-                every
+                evaluation_interval
                 and steps_taken
-                and steps_taken % every == 0
+                and steps_taken % evaluation_interval == 0
                 and hooks.should_stop(steps_taken)
             ):
                 return steps_taken
@@ -103,7 +103,7 @@ def supervise(
         if steps_taken == config.steps:
             return steps_taken
         with postpone_interrupts(FINISHING) as stopped:
-            # From the seed and the step number alone, so that a resumed run chooses the same.
+            # The choice depends only on the seed and the step number, so a resumed run repeats it.
             indices = rng_for(seed, "warmup", steps_taken).integers(
                 len(examples), size=config.batch
             )
@@ -149,11 +149,13 @@ def backward(
     after_pass: Callable[[], None] = lambda: None,
 ) -> float:
     """Add the gradient of L to `weight.grad`; any split into micro-batches gives the same."""
-    total = sum(row.num_tokens for row in rows)
+    num_tokens = sum(row.num_tokens for row in rows)
     losses = []
     for batch in micro_batches(rows, micro_tokens):
-        result = forward(policy, [rows[i] for i in batch], 1.0, checkpointing=checkpointing)
-        loss = -result.logprobs_M.sum() / total
+        result = forward(
+            policy, [rows[row_index] for row_index in batch], 1.0, checkpointing=checkpointing
+        )
+        loss = -result.logprobs_M.sum() / num_tokens
         loss.backward()
         after_pass()
         losses.append(loss.detach())
@@ -172,11 +174,10 @@ def solution_row(policy: Policy, prompt: Prompt, context: Ints | None = None) ->
         reward=1.0,
         prompt_tokens=policy.encode(prompt) if context is None else context,
         response_tokens=tokens,
-        sampled_logprobs=np.zeros(
-            len(tokens), dtype=np.float32
-        ),  # it was not sampled; nothing reads these
+        # The solution was not sampled; nothing reads these.
+        sampled_logprobs=np.zeros(len(tokens), dtype=np.float32),
     )
-    # All rows of a group share one prompt, so a second turn needs a group of its own.
+    # All rows of a group share one prompt, so a second turn needs a separate group.
     group = prompt.id if context is None else f"{prompt.id} again"
     return Row(group, advantage=1.0, num_tokens=len(tokens), rollout=rollout)
 
@@ -195,7 +196,7 @@ def learning_rate_factor(step: int, steps: int) -> float:
     """The fraction of the peak learning rate at `step`.
 
     Example:
-        >>> schedule(0, 100), schedule(5, 100)
+        >>> learning_rate_factor(0, 100), learning_rate_factor(5, 100)
         (0.2, 1.0)
     """
     rise = max(1, round(0.05 * steps))

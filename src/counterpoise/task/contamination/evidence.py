@@ -49,7 +49,7 @@ def extract_features(text: str) -> ProblemFeatures:
     """
     Example:
         >>> sorted(extract_features("Find $x^2$").symbols)
-        ['2', 'x ^', 'x ^ 2', '^ 2']
+        ['2', '^ 2', 'x ^', 'x ^ 2']
     """
     text = without_drawings(text)
     formulas = symbol_runs(text)
