@@ -225,10 +225,13 @@ def _random_policy(config: ModelConfig, device: torch.device, dtype: torch.dtype
     return wrap_model(config.name, model, tokenizer, config.template, config.path)
 
 
-def save_policy(policy: Policy, out: Path, dtype: torch.dtype | None = None) -> None:
+def save_policy(
+    policy: Policy, out: Path, dtype: torch.dtype | None = None, *, card: str = ""
+) -> None:
     """Write a folder that `model.name` accepts; it is either complete or not there at all.
 
-    `dtype` converts the saved weights only: the policy itself stays as it is.
+    `dtype` converts the saved weights only: the policy itself stays as it is. `card` is the text of
+    README.md.
     """
     silence_libraries()
     model: Any = policy.model
@@ -237,6 +240,10 @@ def save_policy(policy: Policy, out: Path, dtype: torch.dtype | None = None) -> 
     with atomic_write(out) as temporary:
         model.save_pretrained(temporary)
         policy.tokenizer.save_pretrained(temporary)
+        # PEFT writes a form without content.
+        (temporary / "README.md").unlink(missing_ok=True)
+        if card:
+            (temporary / "README.md").write_text(card, encoding="utf-8")
 
 
 def silence_libraries() -> None:
