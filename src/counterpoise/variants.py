@@ -244,6 +244,7 @@ TRACKERS = Registry(
     {
         "tensorboard": "counterpoise.run.trackers.tensorboard:TensorBoard",
         "wandb": "counterpoise.run.trackers.wandb:WandB",
+        "trackio": "counterpoise.run.trackers.trackio:Trackio",
     },
 )
 

