@@ -100,9 +100,11 @@ def reward_columns(config: VerifyConfig) -> tuple[str, ...]:
 def needs_answers(config: VerifyConfig) -> bool:
     """Whether the verifier, or a reward function that must get `answers`, needs reference answers.
 
-    The built-in verifiers do; the built-in extra rewards read only the response.
+    The built-in verifiers do, but for `verifiers`, whose tasks know what they reward; the built-in
+    extra rewards read only the response.
     """
-    return not is_plugin(config.name) or any(map(requires_answers, plugin_rewards(config)))
+    compares_answers = not is_plugin(config.name) and config.name != "verifiers"
+    return compares_answers or any(map(requires_answers, plugin_rewards(config)))
 
 
 def requires_answers(reward_name: str) -> bool:
