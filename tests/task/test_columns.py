@@ -202,7 +202,8 @@ def test_answers_where_the_reward_needs_none(tmp_path):
             load_problems(load_config("demo", [*sets, f"verify.name={verifier}"]))
         assert str(fault.value) == (
             f"{path}:1: no field 'answer' (fields: prompt), nor reward_model.ground_truth, "
-            "ground_truth, final_answer, expected_answer, target; set task.answer_field"
+            "ground_truth, final_answer, expected_answer, target; set task.answer_field, or "
+            "verify.name to a reward that takes no answers"
         )
 
 

@@ -17,7 +17,9 @@ def track(
             metavar="RUN", help="A run folder, finished or still training, or an imported one."
         ),
     ],
-    to: Annotated[list[str], typer.Option("--to", help="tensorboard or wandb. Repeatable.")],
+    to: Annotated[
+        list[str], typer.Option("--to", help="tensorboard, wandb or trackio. Repeatable.")
+    ],
     out: Annotated[
         Path | None,
         typer.Option(

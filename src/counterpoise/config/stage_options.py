@@ -90,7 +90,9 @@ class TaskConfig:
         at_most=1.0,
     )
     size: int = option(
-        4096, "word_problems, reasoning_gym: training problems to generate", at_least=1
+        4096,
+        "word_problems, reasoning_gym: training problems to generate; verifiers: tasks to read",
+        at_least=1,
     )
     heldout: int = option(
         256,
@@ -101,7 +103,7 @@ class TaskConfig:
     path: str = option(
         "",
         "files: a file of JSON lines, JSON or parquet, or a folder of them; hub: dataset id or "
-        "folder",
+        "folder; verifiers: taskset",
     )
     heldout_path: str = option("", "files: file of held-out problems")
     benchmarks: list[str] = option(

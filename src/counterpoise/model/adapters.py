@@ -11,6 +11,7 @@ so does PEFT.
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,9 @@ def add_adapter(model: nn.Module, config: ModelConfig, base: str) -> Any:
         base_model_name_or_path=base,
     )
     try:
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(), warnings.catch_warnings():
+            # Harmless: GPT-2's transposed layers, and tied embeddings, which check_adapter refuses.
+            warnings.simplefilter("ignore", UserWarning)
             torch.manual_seed(ADAPTER_SEED)
             adapted = peft.get_peft_model(model, lora)
     except ValueError as fault:

@@ -229,12 +229,14 @@ def save_policy(
     policy: Policy,
     out: Path,
     dtype: torch.dtype | None = None,
+    *,
+    card: str = "",
     before_rename: Callable[[Path], None] | None = None,
 ) -> None:
     """Write a folder that `model.name` accepts; it is either complete or not there at all.
 
-    `dtype` converts the saved weights only: the policy itself stays as it is. `before_rename` gets
-    the complete folder while it still has its temporary name.
+    `dtype` converts the saved weights only: the policy itself stays as it is. `card` is the text of
+    README.md. `before_rename` gets the complete folder while it still has its temporary name.
     """
     silence_libraries()
     model: Any = policy.model
@@ -243,6 +245,10 @@ def save_policy(
     with atomic_write(out) as temporary:
         model.save_pretrained(temporary)
         policy.tokenizer.save_pretrained(temporary)
+        # PEFT writes a form without content.
+        (temporary / "README.md").unlink(missing_ok=True)
+        if card:
+            (temporary / "README.md").write_text(card, encoding="utf-8")
         if before_rename is not None:
             before_rename(temporary)
 

@@ -28,7 +28,7 @@ FILES: Fields = {
     "report.html": "the report",
     "replay.json": "poise replay: what was asked for",
     "finished.json": "written last: iterations of the finished run",
-    "tensorboard/, wandb/": "files of the trackers",
+    "tensorboard/, wandb/, trackio/": "files of the trackers",
 }
 
 # -- metrics.jsonl -------------------------------------------------------------------------------

@@ -316,7 +316,10 @@ def _no_column(record: Record, role: str, fields: FieldNames, name: str = "") ->
     name = name or recognised[0]
     present = ", ".join(sorted(record.values)) or "none"
     others = f", nor {', '.join(recognised[1:])}" if name == recognised[0] and role != "id" else ""
-    return f"no field '{name}' (fields: {present}){others}; {fields.remedy.format(role=role)}"
+    remedy = fields.remedy.format(role=role)
+    if remedy == "set task.answer_field":
+        remedy += ", or verify.name to a reward that takes no answers"
+    return f"no field '{name}' (fields: {present}){others}; {remedy}"
 
 
 def final_answer(value: Any) -> Any:

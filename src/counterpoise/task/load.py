@@ -13,7 +13,7 @@ from counterpoise.task.columns import FieldNames
 from counterpoise.task.prompts import Task
 from counterpoise.types import ALL_COLUMNS
 from counterpoise.variants import TASKS
-from counterpoise.verify.extra_rewards import needs_answers, reward_columns
+from counterpoise.verify.extra_rewards import check_references, needs_answers, reward_columns
 
 FILE_TASKS = ("files", "jsonl")  # read from files on this machine, without a download
 
@@ -24,7 +24,9 @@ def load_problems(config: RunConfig) -> Task:
     environment = config.task.environment
     compares_answers = environment != "none" and not is_plugin(environment)
     answers_required = needs_answers(config.verify) or compares_answers
-    return load_task(config.task, reward_columns(config.verify), answers_required=answers_required)
+    task = load_task(config.task, reward_columns(config.verify), answers_required=answers_required)
+    check_references(config.verify, task.train)
+    return task
 
 
 def load_task(

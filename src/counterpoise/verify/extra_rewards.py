@@ -17,10 +17,10 @@ from typing import NamedTuple
 from counterpoise.config import RunConfig, VerifyConfig
 from counterpoise.errors import PoiseError, unknown_name
 from counterpoise.plugins import display_name, is_plugin, load_plugin, parse_plugin_name
-from counterpoise.types import Prompt, Response
+from counterpoise.types import NO_COLUMNS, Prompt, Response
 from counterpoise.variants import EXTRA_REWARDS
 from counterpoise.verify.limited_reward import make_reward
-from counterpoise.verify.reward_signatures import reward_arguments
+from counterpoise.verify.reward_signatures import GROUND_TRUTH, SOLUTION, reward_arguments
 from counterpoise.verify.scores import NO_CONTEXT, ScoringContext, score_responses
 
 
@@ -101,9 +101,11 @@ def reward_columns(config: VerifyConfig) -> tuple[str, ...]:
 def needs_answers(config: VerifyConfig) -> bool:
     """Whether the verifier, or a reward function that must get `answers`, needs reference answers.
 
-    The built-in verifiers do; the built-in extra rewards read only the response.
+    The built-in verifiers do, but for `verifiers`, whose tasks know what they reward; the built-in
+    extra rewards read only the response.
     """
-    return not is_plugin(config.name) or any(map(requires_answers, plugin_rewards(config)))
+    compares_answers = not is_plugin(config.name) and config.name != "verifiers"
+    return compares_answers or any(map(requires_answers, plugin_rewards(config)))
 
 
 def requires_answers(reward_name: str) -> bool:
@@ -116,6 +118,31 @@ def requires_answers(reward_name: str) -> bool:
     return bool(arguments.positional) or any(
         source == "answers" and name in required for name, source in arguments.keywords.items()
     )
+
+
+def check_references(config: VerifyConfig, prompts: Sequence[Prompt]) -> None:
+    """Raise an error if a reward function must get a solution or ground truth and there is none.
+
+    Single problems may lack it: TRL's functions get None then, and say that they do not apply.
+    """
+    for reward_name in plugin_rewards(config):
+        arguments = reward_arguments(reward_name)
+        for parameter, source in arguments.keywords.items():
+            if source not in (SOLUTION, GROUND_TRUTH) or parameter in arguments.optional:
+                continue
+            if prompts and not any(_has_reference(prompt, source) for prompt in prompts):
+                raise PoiseError(
+                    f"{display_name(reward_name)} needs '{parameter}', and no problem has a column "
+                    "of that name or an answer: add the column, set task.answer_field, or give the "
+                    f"parameter a default, as in {parameter}=None"
+                )
+
+
+def _has_reference(prompt: Prompt, column: str) -> bool:
+    """Whether a problem has the column, even an empty one, or what takes its place."""
+    columns = getattr(prompt, "columns", NO_COLUMNS)
+    has_column = any(columns.get(name) is not None for name in (column, "reward_model"))
+    return has_column or bool(prompt.answer or prompt.solution)
 
 
 def score_extra_rewards(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
 import pytest
 
+from counterpoise.config.load import load_config
+from counterpoise.loop import train
+from counterpoise.task import word_problems
 from counterpoise.types import Prompt
 from counterpoise.variants import VERIFIERS
 from counterpoise.verify.reward_signatures import describe_reward
@@ -32,6 +36,40 @@ def test_accuracy_reward_runs_unchanged() -> None:
     assert math.isnan(scores.rewards[3])  # nothing to parse in its solution: None
     assert [len(logged) for logged in scores.logged] == [3] * 4
     assert not scores.graded
+
+
+def test_accuracy_reward_trains_on_chat_messages(tmp_path: Path) -> None:
+    """With a system prompt, without ids and answers; LoRA, a KL and a cosine besides."""
+    problems = word_problems.load(levels=[1], slips=0.0, size=12, heldout=0, seed=0).train
+    chats = [
+        {
+            "prompt": [
+                {"role": "system", "content": "The answer is a number."},
+                {"role": "user", "content": problem.problem},
+            ],
+            "solution": f"\\boxed{{{problem.answer}}}",
+        }
+        for problem in problems
+    ]
+    data = tmp_path / "chat.jsonl"
+    data.write_text("".join(json.dumps(chat) + "\n" for chat in chats))
+    sets = [
+        f"task.path={data}", "task.name=files", "task.heldout=1", "model.device=cpu",
+        "model.lora_rank=4", "update.kl=0.01", "update.schedule=cosine",
+        "loop.iterations=1", "sample.prompts=4", "sample.group_size=4", "sample.max_new_tokens=64",
+        "balance.tau=0", "batch.steps=1", "evaluate.prompts=0",
+        "verify.name=trl.rewards:accuracy_reward",
+    ]  # fmt: skip
+    run = train(load_config("demo", sets), tmp_path / "run")
+    (line,) = run.read("metrics")
+    assert line["steps"] == 1
+    rollouts = run.read_rollouts(1)
+    assert {rollout["logged"]["solution"] for rollout in rollouts} <= {
+        chat["solution"] for chat in chats
+    }
+    rewards = [rollout["reward"] for rollout in rollouts]
+    assert set(rewards) == {0.0, 1.0}
+    assert line["reward"] == pytest.approx(sum(rewards) / 16)
 
 
 def test_a_format_reward() -> None:

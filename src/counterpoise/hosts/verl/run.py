@@ -24,7 +24,7 @@ from counterpoise.hosts.verl.command import build_command, template_name
 from counterpoise.hosts.verl.run_options import check_options
 from counterpoise.model.templates import TEMPLATES, prompt_messages, prompt_text
 from counterpoise.plugins import is_plugin
-from counterpoise.run.trackers.tracker import check_installed
+from counterpoise.run.trackers.tracker import check_installed, load_run_id
 from counterpoise.run.try_plugins import check_plugins_load
 from counterpoise.store.folder import RunFolder
 from counterpoise.store.turns import messages_to_records
@@ -122,8 +122,6 @@ def logger_environment(config: RunConfig, out: Path) -> dict[str, str]:
         "TENSORBOARD_DIR": str(out / "tensorboard"),
     }
     if "wandb" in config.track.to:
-        from counterpoise.run.trackers.wandb import load_run_id
-
         wandb_run = load_run_id(out / "wandb")
         variables |= {"WANDB_DIR": str(out), "WANDB_RUN_ID": wandb_run, "WANDB_RESUME": "allow"}
     return variables

@@ -23,7 +23,7 @@ from counterpoise.hosts.translate_options import (
     whole_section,
 )
 from counterpoise.model.shapes import SHAPE_PREFIX
-from counterpoise.variants import COMPOSERS, COMPOSERS_THAT_READ_TOKENS
+from counterpoise.variants import COMPOSERS, COMPOSERS_THAT_READ_TOKENS, VERIFIERS
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 OPTIM, FSDP = f"{ACTOR}.optim", f"{ACTOR}.fsdp_config"
@@ -87,7 +87,11 @@ OPTIONS: dict[str, OptionSupport] = {
     "sample.anchors": accept_only(0, reason="verl samples a whole group after the same prompt"),
     "sample.engine": no_effect("verl samples with vLLM; the trainer scores the rollouts"),
     "sample.engine_memory": pass_as(f"{ROLLOUT}.gpu_memory_utilization"),
-    "verify.name": pass_as(f"+{REWARD}.reward_kwargs.verifier"),
+    "verify.name": pass_as(
+        f"+{REWARD}.reward_kwargs.verifier",
+        values=tuple(name for name in VERIFIERS.choices if name != "verifiers"),
+        reason="verl's workers get no tasks of verifiers",
+    ),
     "verify.timeout_seconds": pass_as(f"+{REWARD}.reward_kwargs.timeout_seconds"),
     "verify.reward_timeout_seconds": no_effect("verl calls it in workers of its own"),
     "verify.workers": pass_as("reward.num_workers"),

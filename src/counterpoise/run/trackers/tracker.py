@@ -9,6 +9,7 @@ tracked from its middle and a finished run are the same to it. It must not show 
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -16,6 +17,8 @@ from typing import NamedTuple, Protocol
 from counterpoise.errors import PoiseError, first_line
 from counterpoise.files import atomic_write
 from counterpoise.variants import TRACKERS
+
+PROJECT = "counterpoise"  # in trackers that have projects
 
 
 class MetricRow(NamedTuple):
@@ -74,3 +77,14 @@ def prepare_tracker_home(run: Path, out: Path | None) -> Path:
             f"{home} belongs to another run, {recorded_owner['run']}: choose another --out"
         )
     return home
+
+
+def load_run_id(tracker_folder: Path) -> str:
+    """The id stored in `tracker_folder`, created on first use."""
+    id_file = tracker_folder / "id.json"
+    if not id_file.is_file():
+        tracker_folder.mkdir(parents=True, exist_ok=True)
+        with atomic_write(id_file) as temporary:
+            temporary.write_text(json.dumps({"schema": 1, "id": secrets.token_hex(4)}))
+    identifier: str = json.loads(id_file.read_text(encoding="utf-8"))["id"]
+    return identifier

