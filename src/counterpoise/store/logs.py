@@ -9,7 +9,7 @@ differs from version to version and is left to the readers.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,12 @@ ROW_LISTS = ("group", "index", "advantage", "tokens", "born")  # in a plan: one 
 
 def read_log(file: Path, log: str) -> list[Record]:
     """The records of FOLDER/`log`.jsonl; a last line cut off by a crash is left out."""
+    return list(iterate_log(file, log))
+
+
+def iterate_log(file: Path, log: str) -> Iterator[Record]:
+    """The same records, one at a time: plans of a long run need not fit into memory."""
     check_record = LOG_CHECKS.get(log, _check_nothing)
-    records = []
     try:
         for line_number, line in enumerate(read_complete_lines(file), 1):
             try:
@@ -35,12 +39,11 @@ def read_log(file: Path, log: str) -> list[Record]:
                 raise PoiseError(
                     f"{file} is damaged: line {line_number}: {reason}; fix or remove the line"
                 ) from fault
-            records.append(record)
+            yield record
     except UnicodeDecodeError as fault:
         raise PoiseError(f"{file} is damaged: {first_line(fault)}") from fault
     except OSError as fault:
         raise PoiseError(f"{file} cannot be read: {fault.strerror}") from fault
-    return records
 
 
 def _parse_line(json_line: str) -> Record:
