@@ -49,13 +49,16 @@ def heldout_change(run: AuditRun) -> IntervalEstimate | None:
     """Held-out success at the end minus at the beginning; None without two evaluations."""
     if len(run.heldout) < 2:
         return None
-    return gap_between(run.heldout[-1][1].headline, run.heldout[0][1].headline)
+    return gap_between(run.heldout[-1][1], run.heldout[0][1])
 
 
 def is_rising(run: AuditRun) -> bool:
-    """Whether training or held-out success rose beyond its interval."""
-    changes = (training_change(run), heldout_change(run))
-    return any(change is not None and change.low > 0 for change in changes)
+    """Whether held-out success rose beyond its interval; without evaluations, training success.
+
+    Training prompts change from iteration to iteration, so held-out problems are the better judge.
+    """
+    change = heldout_change(run) or training_change(run)
+    return change is not None and change.low > 0
 
 
 def learning_rate(run: AuditRun) -> AuditFinding:
@@ -64,7 +67,7 @@ def learning_rate(run: AuditRun) -> AuditFinding:
     levels: list[Level] = []
     reasons: list[str] = []
     if held := heldout_change(run):
-        first, last = run.heldout[0][1].headline, run.heldout[-1][1].headline
+        first, last = run.heldout[0][1], run.heldout[-1][1]
         measurements += [
             Measurement.of("held-out success before", first, "share"),
             Measurement.of("held-out success after", last, "share"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ from counterpoise.config import RunConfig
 from counterpoise.config.evaluation_settings import group_by_setting
 from counterpoise.errors import PoiseError
 from counterpoise.report.pages.imported import read_imported
-from counterpoise.run.heldout import HeldoutSuccess
+from counterpoise.report.panels.summary import headline_record
 from counterpoise.statistics.prompt_intervals import IntervalEstimate
 from counterpoise.store.folder import RunFolder, is_imported, is_run
 from counterpoise.store.logs import iterate_log
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 Record = dict[str, Any]
 Value = TypeVar("Value")
+HEADLINE_FIELDS = ("mean", "low", "high")
 Progress = Callable[[str, int, int], None]  # (what, files read, files in all)
 
 
@@ -113,13 +114,15 @@ class AuditRun:
         return len(self.metrics)
 
     @cached_property
-    def heldout(self) -> list[tuple[int, HeldoutSuccess]]:
-        """(iteration, success) at the first evaluation setting, in order."""
+    def heldout(self) -> list[tuple[int, IntervalEstimate]]:
+        """(iteration, success) at the first evaluation setting; mean rewards if graded."""
         records = next(iter(group_by_setting(self.evaluations).values()), [])
-        pairs = [
-            (int(record["iteration"]), HeldoutSuccess.from_record(record)) for record in records
-        ]
-        return sorted(pairs, key=lambda pair: pair[0])
+        is_graded = any(record.get("reward_low") is not None for record in records)
+        headlines = [headline_record(record) if is_graded else record for record in records]
+        return sorted(
+            ((int(record["iteration"]), _headline(record)) for record in headlines),
+            key=lambda pair: pair[0],
+        )
 
     @property
     def option_names(self) -> str:
@@ -196,6 +199,10 @@ def _parse_rollout(line: str, iteration: int, places: Counter[str]) -> StoredRol
         )
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
+
+
+def _headline(record: Mapping[str, Any]) -> IntervalEstimate:
+    return IntervalEstimate(*(float(record[name]) for name in HEADLINE_FIELDS))
 
 
 # -- trends ----------------------------------------------------------------------------------------
