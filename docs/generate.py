@@ -107,7 +107,8 @@ def allowed_values(field: dataclasses.Field[Any]) -> str:
 
 # -- variants.md ---------------------------------------------------------------------------------
 
-INTERNAL_TABLES = ("COMPOSER_PROMISES", "STAGE_CHECKS", "PANELS")  # name no choice of the user's
+# Tables that name no choice of the user's.
+INTERNAL_TABLES = ("COMPOSER_PROMISES", "STAGE_CHECKS", "PANELS", "FINDINGS")
 DESCRIBED_BY_THEIR_OBJECT = ("ENVIRONMENTS",)  # their modules are about more
 TABLES_WITH_SETTINGS = ("TOKEN_WEIGHTS", "STEP_RULES")
 

@@ -281,6 +281,36 @@ PANELS = Registry(
     },
 )
 
+# finding(run: AuditRun) -> AuditFinding: a check of `poise audit`. From the first stage of a run to
+# the last: among equally serious findings the earlier stage comes first
+FINDINGS = Registry(
+    "finding",
+    {
+        "benchmark_prompts": "counterpoise.report.audit.prompts:benchmark_prompts",
+        "duplicate_prompts": "counterpoise.report.audit.prompts:duplicate_prompts",
+        "sampler_mismatch": "counterpoise.report.audit.sampler:sampler_mismatch",
+        "equal_rewards": "counterpoise.report.audit.spent_rollouts:equal_rewards",
+        "inconsistent_rewards": "counterpoise.report.audit.verifier:inconsistent_rewards",
+        "rejected_answers": "counterpoise.report.audit.verifier:rejected_answers",
+        "accepted_answers": "counterpoise.report.audit.verifier:accepted_answers",
+        "verifier_timeouts": "counterpoise.report.audit.verifier:verifier_timeouts",
+        "question_echo": "counterpoise.report.audit.hacking:question_echo",
+        "learning_rate": "counterpoise.report.audit.learning:learning_rate",
+        "not_finite_steps": "counterpoise.report.audit.learning:not_finite_steps",
+        "cut_groups": "counterpoise.report.audit.batches:cut_groups",
+        "rare_sign": "counterpoise.report.audit.batches:rare_sign",
+        "unused_rollouts": "counterpoise.report.audit.spent_rollouts:unused_rollouts",
+        "entropy_collapse": "counterpoise.report.audit.learning:entropy_collapse",
+        "length_drift": "counterpoise.report.audit.lengths:length_drift",
+        "reward_gap": "counterpoise.report.audit.hacking:reward_gap",
+        "rollouts_without_signal": (
+            "counterpoise.report.audit.spent_rollouts:rollouts_without_signal"
+        ),
+        "unusable_prompts": "counterpoise.report.audit.prompts:unusable_prompts",
+        "cancelling_types": "counterpoise.report.audit.token_types:cancelling_types",
+    },
+)
+
 # STUDY = Study(...): a figure or table of the paper, for `poise study`
 STUDIES = Registry(
     "study",

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import typer
 
 from counterpoise.cli import (
+    audit,
     bench,
     check,
     contamination,
@@ -43,6 +44,7 @@ app.command()(train.train)
 app.command()(warmup.warmup)
 app.command()(plan.plan)
 app.command()(report.report)
+app.command()(audit.audit)
 app.command()(track.track)
 app.command()(check.check)
 app.command("import")(import_rollouts.import_rollouts)

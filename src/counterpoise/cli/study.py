@@ -52,6 +52,9 @@ def study(
     `poise study replication` measures nothing: in a checkout of the repository it writes the tables
     and the plot of docs/results/replication.md from docs/data/claims.csv.
 
+    `poise study audit` trains runs with one planted fault each and writes how often `poise audit`
+    names it (docs/results/audit.md in a checkout): ten minutes a seed on one core.
+
     - `poise study flipping`
     - `poise study all --budget quick --out out/studies`
     - `poise study proxy,value -m out/smollm2-warm -b full --size batches=4 --minutes 8`
@@ -67,6 +70,16 @@ def study(
 
         for path in write_replication(Path()):
             TerminalConsole().print(f"wrote {path}", markup=False, highlight=False)
+        return
+    if name == "audit":
+        from counterpoise.lab.sick_runs.confusion import run_audit_study
+        from counterpoise.terminal import TerminalConsole
+
+        console = TerminalConsole()
+        page = run_audit_study(
+            budget, sizes or (), out, lambda line: console.print(line, highlight=False)
+        )
+        console.print(f"wrote {page}", markup=False, highlight=False)
         return
     from counterpoise.lab.studies.terminal import StudyLimits, run_studies
 

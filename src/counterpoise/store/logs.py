@@ -9,7 +9,7 @@ Which numbers exist differs from version to version and is left to the readers.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,11 @@ ROW_LISTS = ("group", "index", "advantage", "tokens", "born")  # in a plan: one 
 
 def read_log(file: Path, log: str) -> list[Record]:
     """The records of FOLDER/`log`.jsonl; a last line cut off by a crash is left out."""
-    records = []
+    return list(iterate_log(file, log))
+
+
+def iterate_log(file: Path, log: str) -> Iterator[Record]:
+    """The same records, one at a time: plans of a long run need not fit into memory."""
     try:
         for line_number, line in enumerate(read_complete_lines(file), 1):
             try:
@@ -33,12 +37,11 @@ def read_log(file: Path, log: str) -> list[Record]:
                 raise PoiseError(
                     f"{file} is damaged: line {line_number}: {reason}; fix or remove the line"
                 ) from fault
-            records.append(record)
+            yield record
     except UnicodeDecodeError as fault:
         raise PoiseError(f"{file} is damaged: {first_line(fault)}") from fault
     except OSError as fault:
         raise PoiseError(f"{file} cannot be read: {fault.strerror}") from fault
-    return records
 
 
 def parse_log_line(json_line: str, log: str) -> Record:

@@ -26,6 +26,7 @@ FILES: Fields = {
     "checkpoints/iteration_NNNNN/": "all that --resume needs",
     "model/": "trained policy, as save_pretrained writes it",
     "report.html": "the report",
+    "audit.html": "the audit, if poise audit wrote it",
     "replay.json": "poise replay: what was asked for",
     "finished.json": "written last: iterations of the finished run",
     "tensorboard/, wandb/, trackio/": "files of the trackers",

@@ -62,17 +62,17 @@ def _dump_json(value: Any) -> str:
         return json.dumps(value, separators=(",", ":"), allow_nan=False)
     # NaN and infinities are rare, and searching every value for them is slow.
     except ValueError:
-        return json.dumps(_nan_to_none(value), separators=(",", ":"))
+        return json.dumps(nan_to_none(value), separators=(",", ":"))
 
 
-def _nan_to_none(value: Any) -> Any:
+def nan_to_none(value: Any) -> Any:
     """Replace NaN and infinities by None: JSON cannot express them."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _nan_to_none(item) for key, item in value.items()}
+        return {key: nan_to_none(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_nan_to_none(item) for item in value]
+        return [nan_to_none(item) for item in value]
     return value
 
 

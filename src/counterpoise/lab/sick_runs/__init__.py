@@ -1,0 +1,1 @@
+"""Runs with one planted fault each, and how often `poise audit` names it."""

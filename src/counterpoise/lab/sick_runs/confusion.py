@@ -1,0 +1,144 @@
+"""How often `poise audit` names the planted cause first, and how often a healthy run alarms.
+
+`poise study audit` makes the runs (plant.py), audits them and writes docs/results/audit.md in a
+checkout of the repository, OUT/audit.md elsewhere. Thresholds were set on seed 0, so it is left
+out: seeds count from 1.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from counterpoise.errors import PoiseError
+from counterpoise.files import atomic_write
+from counterpoise.lab.sick_runs.plant import ALL_RUNS, AnyRun, EditedRun, plant_run
+from counterpoise.report.audit.rank import audit_run
+from counterpoise.report.audit.records import AuditReport
+
+CALIBRATION_SEED = 0
+SEEDS_OF_BUDGET = {"quick": 1, "full": 4}
+PAGE = Path("docs/results/audit.md")
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedRun:
+    """What an audit said of a planted run.
+
+    Example:
+        AuditedRun("lr-x10", 1, "learning_rate", "learning_rate", ("learning_rate",), 0)
+    """
+
+    name: str
+    seed: int
+    expected: str  # "": healthy
+    first: str  # the first alarm or warning; "": none
+    alarms: tuple[str, ...]
+    warnings: int
+
+    @property
+    def is_right(self) -> bool:
+        """The planted cause comes first as an alarm; a healthy run has no alarm."""
+        if not self.expected:
+            return not self.alarms
+        return self.first == self.expected and self.expected in self.alarms
+
+
+def audit_planted_runs(
+    seeds: Sequence[int],
+    out: Path,
+    say: Callable[[str], None],
+    runs: Sequence[AnyRun] = ALL_RUNS,
+) -> list[AuditedRun]:
+    """Make and audit every planted run for every seed."""
+    return [
+        summarise_audit(planted, seed, audit_run(plant_run(planted, seed, out, say)))
+        for seed in seeds
+        for planted in runs
+    ]
+
+
+def summarise_audit(planted: AnyRun, seed: int, report: AuditReport) -> AuditedRun:
+    serious = [finding for finding in report.findings if finding.level in ("alarm", "warning")]
+    return AuditedRun(
+        name=planted.name,
+        seed=seed,
+        expected=planted.finding,
+        first=serious[0].name if serious else "",
+        alarms=tuple(finding.name for finding in serious if finding.level == "alarm"),
+        warnings=report.count("warning"),
+    )
+
+
+def run_audit_study(
+    budget: str, sizes: Sequence[str], out: Path, say: Callable[[str], None]
+) -> Path:
+    """`poise study audit`: make the runs, audit them, write the table; returns its path."""
+    num_seeds = _number_of_seeds(budget, sizes)
+    seeds = range(CALIBRATION_SEED + 1, CALIBRATION_SEED + 1 + num_seeds)
+    rows = audit_planted_runs(seeds, out / "sick_runs", say)
+    page_path = PAGE if PAGE.parent.is_dir() else out / "audit.md"
+    with atomic_write(page_path) as temporary:
+        temporary.write_text(confusion_page(rows), encoding="utf-8")
+    return page_path
+
+
+def _number_of_seeds(budget: str, sizes: Sequence[str]) -> int:
+    if budget not in SEEDS_OF_BUDGET:
+        raise PoiseError(f"unknown budget '{budget}': choose quick or full")
+    seeds = SEEDS_OF_BUDGET[budget]
+    for text in sizes:
+        name, _, value = text.partition("=")
+        if name != "seeds" or not value.isdecimal() or int(value) < 1:
+            raise PoiseError(f"--size {text}: this study has one size, as in --size seeds=2")
+        seeds = int(value)
+    return seeds
+
+
+def confusion_page(rows: Sequence[AuditedRun]) -> str:
+    """The text of docs/results/audit.md."""
+    seeds = sorted({row.seed for row in rows})
+    sick = [row for row in rows if row.expected]
+    healthy = [row for row in rows if not row.expected]
+    lines = [
+        "# What `poise audit` finds",
+        "",
+        "<!-- Written by `poise study audit`: edit lab/sick_runs, not this page. -->",
+        "",
+        f"Planted causes named first, as an alarm: {sum(row.is_right for row in sick)} of "
+        f"{len(sick)}. Healthy runs without an alarm: {sum(row.is_right for row in healthy)} of "
+        f"{len(healthy)}. Seeds {', '.join(map(str, seeds))}; thresholds were set on seed "
+        f"{CALIBRATION_SEED}. Runs are the demo with nine iterations of ten prompts; an edited run "
+        "is the healthy `demo` with changed files.",
+        "",
+        "| run | planted | made by | first finding | other alarms | right |",
+        "|---|---|---|---|---|---|",
+    ]
+    for planted in ALL_RUNS:
+        if of_run := [row for row in rows if row.name == planted.name]:
+            lines.append(_table_line(planted, of_run))
+    return "\n".join([*lines, ""])
+
+
+def _table_line(planted: AnyRun, rows: Sequence[AuditedRun]) -> str:
+    firsts = Counter(row.first or "none" for row in rows)
+    others = Counter(name for row in rows for name in row.alarms if name != row.first)
+    cells = (
+        planted.name,
+        planted.planted,
+        "editing" if isinstance(planted, EditedRun) else "training",
+        _format_counts(firsts, len(rows)),
+        _format_counts(others, len(rows)) or "none",
+        f"{sum(row.is_right for row in rows)} of {len(rows)}",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _format_counts(counts: Counter[str], total: int) -> str:
+    """Names, with a count where it is not all of them."""
+    return ", ".join(
+        f"`{name}`" if count == total else f"`{name}` ({count})"
+        for name, count in counts.most_common()
+    )

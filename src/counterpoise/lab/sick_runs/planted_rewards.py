@@ -1,0 +1,50 @@
+r"""Faulty reward functions that planted runs train with, named MODULE:FUNCTION in `verify.name`.
+
+Each is a mistake that people make: a comparison of texts where numbers are meant, a constant, a
+price on length, a coin that decides between two verdicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+
+from counterpoise.verify.math.boxed import extract_boxed
+
+LONG_RESPONSE = 112  # tokens at which `pays_for_length` gives its full reward
+FLAKY_SHARE = 5  # one verdict in this many is turned round
+
+
+def compares_texts(responses: Sequence[str], answers: Sequence[str]) -> list[float]:
+    r"""1 if the box holds the same characters as the reference: rejects 11 for \frac{22}{2}."""
+    return [
+        float((extract_boxed(response) or "").strip() == answer.strip())
+        for response, answer in zip(responses, answers, strict=True)
+    ]
+
+
+def always_right(responses: Sequence[str], answers: Sequence[str]) -> list[float]:
+    """1 whatever the response says."""
+    return [1.0] * len(responses)
+
+
+def pays_for_length(responses: Sequence[str], answers: Sequence[str]) -> list[float]:
+    """The share of LONG_RESPONSE that the response reaches, counted in words."""
+    return [min(1.0, 2 * len(response.split()) / LONG_RESPONSE) for response in responses]
+
+
+def flaky(responses: Sequence[str], answers: Sequence[str]) -> list[float]:
+    """The right verdict, turned round for one place of the list in FLAKY_SHARE.
+
+    The place decides, so two equal responses of one prompt get different rewards.
+    """
+    rewards = compares_texts(responses, answers)
+    return [
+        1.0 - reward if _is_turned(index, response) else reward
+        for index, (response, reward) in enumerate(zip(responses, rewards, strict=True))
+    ]
+
+
+def _is_turned(index: int, response: str) -> bool:
+    digest = blake2b(f"{index}:{len(response)}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "big") % FLAKY_SHARE == 0

@@ -1,0 +1,129 @@
+"""Findings about batches: groups that the trainer cut, and steps in which one sign is rare."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from counterpoise.report.audit.plan_scan import PlanScan
+from counterpoise.report.audit.records import (
+    AuditFinding,
+    Measurement,
+    grade_above,
+    unsupported,
+)
+from counterpoise.report.audit.run_files import AuditRun
+from counterpoise.report.audit.thresholds import CUT_SHARE, RARE_SIGN, RARE_STEPS
+from counterpoise.statistics.prompt_intervals import (
+    IntervalEstimate,
+    share_estimate,
+    wilson_interval,
+)
+
+CUT_TITLE = "Groups cut by the trainer"
+SIGN_TITLE = "One sign is rare"
+PLANS_REMEDY = (
+    "train with batch.composer, or with run_folder of counterpoise.trl, which store the plans"
+)
+
+
+def cut_groups(run: AuditRun) -> AuditFinding:
+    """Groups with signal whose rollouts are in more than one optimizer step."""
+    if not run.has_plans:
+        return unsupported(CUT_TITLE, "plans.jsonl", remedy=PLANS_REMEDY)
+    plans = run.plans
+    groups, cut = plans.signal_groups, plans.cut_groups
+    if not groups:
+        return AuditFinding(CUT_TITLE, "clear", f"0 groups with signal in {plans.plans} plans")
+    estimate = IntervalEstimate(cut / groups, *wilson_interval(cut / groups, groups))
+    composers = ", ".join(sorted(filter(None, plans.composers))) or "unknown"
+    measurements = [
+        Measurement.of("groups cut, of those with signal", estimate, "share"),
+        Measurement("largest advantage left over in a step", plans.largest_remainder),
+    ]
+    if plans.cross_ratios:
+        measurements.append(
+            Measurement("cross term, -1 for whole groups", float(np.mean(plans.cross_ratios)))
+        )
+    return AuditFinding(
+        title=CUT_TITLE,
+        level=grade_above(estimate.low, *CUT_SHARE),
+        verdict=f"{cut:,} of {groups:,} groups with signal were cut (composer {composers})",
+        measurements=(*measurements, *_what_qb_changes(plans)),
+        threshold=f"warning from {CUT_SHARE[0]:.0%}, alarm from {CUT_SHARE[1]:.0%} of groups, by "
+        "the lower end of the interval",
+        cost="what right and wrong rollouts share no longer cancels within a step; in our "
+        "experiments QB alone was not shown to raise success, QB with RB was",
+        remedy='batch.composer = "grouped" (TRL: composer="grouped"; verl: '
+        "+poise.composer=grouped)",
+        examples=tuple(plans.examples.get("cut", ())),
+    )
+
+
+def _what_qb_changes(plans: PlanScan) -> list[Measurement]:
+    """The same rows composed by `grouped`: cut groups, cross term and load, on a few plans."""
+    if not plans.grouped or not any(before["split_groups"] for before, _ in plans.grouped):
+        return []
+    pairs = plans.grouped
+    before_ratios = [before["cross_advantage_ratio"] for before, _ in pairs]
+    after_ratios = [after["cross_advantage_ratio"] for _, after in pairs]
+    return [
+        Measurement(
+            f"with QB, groups cut ({len(pairs)} plans tried)",
+            sum(after["split_groups"] for _, after in pairs)
+            / max(1, sum(after["groups"] for _, after in pairs)),
+            unit="share",
+        ),
+        Measurement(
+            "with QB, change of the cross term",
+            float(np.mean([ratio for ratio in after_ratios if ratio is not None] or [0.0]))
+            - float(np.mean([ratio for ratio in before_ratios if ratio is not None] or [0.0])),
+        ),
+        Measurement(
+            "with QB, heaviest step over the mean",
+            float(np.mean([after["token_imbalance"] for _, after in pairs])),
+        ),
+        Measurement(
+            "as it was, heaviest step over the mean",
+            float(np.mean([before["token_imbalance"] for before, _ in pairs])),
+        ),
+    ]
+
+
+def rare_sign(run: AuditRun) -> AuditFinding:
+    """How often one sign has less than RARE_SIGN of a step's rows with signal."""
+    by_step = run.has_plans and bool(run.plans.rare_share)
+    if by_step:
+        shares, unit = run.plans.rare_share, "steps"
+        examples = tuple(run.plans.examples.get("sign", ()))
+    elif run.rollout_files:
+        # Without plans, the rollouts of an iteration are the smallest batch that is known.
+        shares = [
+            min(tally.positive, tally.negative) / (tally.positive + tally.negative)
+            for tally in run.rollouts.iterations
+            if tally.positive + tally.negative
+        ]
+        unit, examples = "iterations", ()
+    else:
+        return unsupported(SIGN_TITLE, "plans.jsonl", "rollouts/", remedy=PLANS_REMEDY)
+    if not shares:
+        return AuditFinding(SIGN_TITLE, "clear", "0 steps had a rollout with signal")
+    is_rare = [float(share < RARE_SIGN) for share in shares]
+    estimate = share_estimate(is_rare)
+    # Steps of a short run are few: an alarm takes at least eight.
+    level = grade_above(estimate.low, *RARE_STEPS) if len(shares) >= 8 else "clear"
+    return AuditFinding(
+        title=SIGN_TITLE,
+        level=level,
+        verdict=f"in {int(sum(is_rare)):,} of {len(shares):,} {unit} one sign had less than "
+        f"{RARE_SIGN:.0%} of the rows with signal",
+        measurements=(
+            Measurement.of(f"{unit} with a rare sign", estimate, "share"),
+            Measurement("mean share of the rarer sign", float(np.mean(shares)), unit="share"),
+        ),
+        threshold=f"warning from {RARE_STEPS[0]:.0%}, alarm from {RARE_STEPS[1]:.0%} of {unit}, by "
+        "the lower end of the interval",
+        cost=f"{1 - 2 * float(np.mean(shares)):.0%} of the rows with signal have no counterpart of "
+        "the other sign in their step",
+        remedy="balance.tau = 0.25 waits for both signs (RB); batch.composer other than by_sign",
+        examples=examples,
+    )

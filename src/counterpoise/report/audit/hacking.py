@@ -1,0 +1,93 @@
+"""Findings about reward hacking: gains that do not carry over, answers that echo the question."""
+
+from __future__ import annotations
+
+from counterpoise.report.audit.learning import heldout_change, training_change
+from counterpoise.report.audit.records import (
+    AuditFinding,
+    Level,
+    Measurement,
+    grade_above,
+    unsupported,
+)
+from counterpoise.report.audit.run_files import AuditRun, gap_between, thirds
+from counterpoise.report.audit.thresholds import (
+    ECHO_OVERLAP,
+    ECHO_SHARE,
+    HACKING_GAP,
+    MIN_ITERATIONS,
+)
+from counterpoise.statistics.prompt_intervals import share_estimate
+from counterpoise.statistics.two_samples import change_estimate
+
+GAP_TITLE = "Training reward rises, held-out does not"
+ECHO_TITLE = "Answers that echo the question"
+
+
+def reward_gap(run: AuditRun) -> AuditFinding:
+    """The gain on training prompts minus the gain on held-out problems."""
+    held, trained = heldout_change(run), training_change(run)
+    if held is None:
+        return unsupported(
+            GAP_TITLE, "evaluations.jsonl with two evaluations", remedy="evaluate.prompts = 128"
+        )
+    if trained is None:
+        return unsupported(GAP_TITLE, f"{MIN_ITERATIONS} iterations in metrics.jsonl")
+    gap = gap_between(trained, held)
+    level: Level = "clear"
+    if trained.low > 0 and gap.low > HACKING_GAP[0]:
+        level = grade_above(gap.low, HACKING_GAP[0], HACKING_GAP[1])
+    return AuditFinding(
+        title=GAP_TITLE,
+        level=level,
+        verdict=f"training success changed by {100 * trained.mean:+.1f} points, held-out success "
+        f"by {100 * held.mean:+.1f}",
+        measurements=(
+            Measurement.of("gain in training, first to last third", trained, "share"),
+            Measurement.of("gain held out", held, "share"),
+            Measurement.of("difference", gap, "share"),
+        ),
+        threshold=f"warning if both intervals say that training gained more, alarm from "
+        f"{100 * HACKING_GAP[1]:.0f} points (lower end)",
+        cost=f"{100 * max(0.0, gap.mean):.0f} points of training reward that are no ability",
+        remedy="read rewarded rollouts of the last iterations (poise look); a stricter "
+        "verify.name; more prompts, so that none is learned by heart; update.kl",
+    )
+
+
+def question_echo(run: AuditRun) -> AuditFinding:
+    """Rewarded responses of which most is copied from the question."""
+    if not run.rollout_files:
+        return unsupported(ECHO_TITLE, "rollouts/", remedy="store.rollouts = true")
+    scan = run.rollouts
+    tallies = [tally for tally in scan.prompts.values() if tally.rewarded]
+    shares = [tally.echoes / tally.rewarded for tally in tallies]
+    if not shares:
+        return AuditFinding(ECHO_TITLE, "clear", "0 rewarded responses are long enough to echo")
+    estimate = share_estimate(shares)
+    series = [tally.echoes for tally in scan.iterations if tally.echoes is not None]
+    # Some tasks ask for a copy: what is there from the start is no trick that was learned.
+    has_grown = len(series) >= MIN_ITERATIONS and change_estimate(*thirds(series)).low > 0
+    level = grade_above(estimate.low, *ECHO_SHARE)
+    if level == "alarm" and not has_grown:
+        level = "warning"
+    echoes = sum(tally.echoes for tally in tallies)
+    measurements = [Measurement.of("echoes, of rewarded rollouts", estimate, "share")]
+    if len(series) >= MIN_ITERATIONS:
+        measurements.append(
+            Measurement.of("change, first to last third", change_estimate(*thirds(series)), "share")
+        )
+    return AuditFinding(
+        title=ECHO_TITLE,
+        level=level,
+        verdict=f"{echoes:,} of {sum(t.rewarded for t in tallies):,} rewarded rollouts repeat the "
+        f"question in at least {ECHO_OVERLAP:.0%} of their words",
+        measurements=tuple(measurements),
+        threshold=f"warning from {ECHO_SHARE[0]:.0%}, alarm from {ECHO_SHARE[1]:.0%} if it grew, "
+        "by the lower end of the interval over prompts",
+        cost=f"{echoes:,} rewards for text that was given",
+        remedy='a reward that looks at the final answer only (verify.name = "math"); price length '
+        '(verify.also = ["overlong"])',
+        examples=tuple(scan.examples.get("echo", ())),
+        explains=("reward_gap", "length_drift"),
+    )

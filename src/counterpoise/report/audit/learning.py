@@ -1,0 +1,217 @@
+"""Findings about the update: learning rate, entropy, steps that were not finite."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from counterpoise.report.audit.records import (
+    AuditFinding,
+    Level,
+    Measurement,
+    grade_above,
+    unsupported,
+    worst_level,
+)
+from counterpoise.report.audit.run_files import AuditRun, gap_between, thirds
+from counterpoise.report.audit.thresholds import (
+    CLIP_SHARE,
+    COLLAPSE,
+    ENTROPY_BLOWUP,
+    ENTROPY_RATIO,
+    MIN_ITERATIONS,
+    SKIPPED_SHARE,
+)
+from counterpoise.statistics.prompt_intervals import IntervalEstimate, mean_estimate
+from counterpoise.statistics.two_samples import change_estimate, ratio_estimate
+
+RATE_TITLE = "Learning rate too high"
+ENTROPY_TITLE = "Entropy collapse"
+FINITE_TITLE = "Steps that were not finite"
+
+
+def training_series(run: AuditRun) -> list[float]:
+    """Success of each iteration on its prompts, or the mean reward where rewards are graded."""
+    is_graded = any(record.get("graded") for record in run.metrics) or any(
+        record.get("reward") != record.get("success") for record in run.metrics
+    )
+    return [value for _, value in run.metric("reward" if is_graded else "success")]
+
+
+def training_change(run: AuditRun) -> IntervalEstimate | None:
+    """Success of the last third of the iterations minus that of the first; None if too few."""
+    series = training_series(run)
+    return change_estimate(*thirds(series)) if len(series) >= MIN_ITERATIONS else None
+
+
+def heldout_change(run: AuditRun) -> IntervalEstimate | None:
+    """Held-out success at the end minus at the beginning; None without two evaluations."""
+    if len(run.heldout) < 2:
+        return None
+    return gap_between(run.heldout[-1][1], run.heldout[0][1])
+
+
+def is_rising(run: AuditRun) -> bool:
+    """Whether held-out success rose beyond its interval; without evaluations, training success.
+
+    Training prompts change from iteration to iteration, so held-out problems are the better judge.
+    """
+    change = heldout_change(run) or training_change(run)
+    return change is not None and change.low > 0
+
+
+def learning_rate(run: AuditRun) -> AuditFinding:
+    """Success that falls, on held-out problems or in training, or a clip that takes over."""
+    measurements: list[Measurement] = []
+    levels: list[Level] = []
+    reasons: list[str] = []
+    if held := heldout_change(run):
+        first, last = run.heldout[0][1], run.heldout[-1][1]
+        measurements += [
+            Measurement.of("held-out success before", first, "share"),
+            Measurement.of("held-out success after", last, "share"),
+            Measurement.of("held-out change", held, "share"),
+        ]
+        levels.append("alarm" if held.high < 0 else "clear")
+        reasons.append(f"held-out success went from {first.mean:.1%} to {last.mean:.1%}")
+    if change := training_change(run):
+        before, after = (float(np.mean(part)) for part in thirds(training_series(run)))
+        measurements.append(
+            Measurement.of("change of training success, first to last third", change, "share")
+        )
+        has_fallen: Level = "alarm" if after < COLLAPSE * before else "warning"
+        levels.append(has_fallen if change.high < 0 else "clear")
+        reasons.append(f"training success from {before:.1%} to {after:.1%}")
+    if clip_values := [value for _, value in run.metric("clipped_share")]:
+        clipped = mean_estimate(clip_values)
+        measurements.append(Measurement.of("gradients removed by the clip", clipped, "share"))
+        levels.append(grade_above(clipped.low, *CLIP_SHARE))
+        reasons.append(f"the clip removed {clipped.mean:.2%} of the gradients")
+    entropy = [value for _, value in run.metric("entropy") if value > 0]
+    if len(entropy) >= MIN_ITERATIONS:
+        ratio = ratio_estimate(*thirds(entropy))
+        measurements.append(Measurement.of("entropy, last third over first", ratio))
+        levels.append("alarm" if ratio.low >= ENTROPY_BLOWUP else "clear")
+        if ratio.low >= ENTROPY_BLOWUP:
+            reasons.append(f"entropy grew {ratio.mean:.1f} times")
+    if not measurements:
+        return unsupported(
+            RATE_TITLE, f"evaluations.jsonl or {MIN_ITERATIONS} iterations in metrics.jsonl"
+        )
+    rates = [value for _, value in run.metric("lr")]
+    rate = f", which was {max(rates):g}" if rates else ""
+    wasted = run.total("rollouts")
+    return AuditFinding(
+        title=RATE_TITLE,
+        level=worst_level(levels),
+        verdict="; ".join(reasons),
+        measurements=tuple(measurements),
+        threshold="alarm if held-out success falls beyond its interval, if training success halves "
+        f"beyond its interval, from {CLIP_SHARE[1]:.0%} clipped, or if entropy grows "
+        f"{ENTROPY_BLOWUP:g} times; warning if training success falls or from "
+        f"{CLIP_SHARE[0]:.0%} clipped",
+        cost=f"{wasted:,.0f} rollouts bought a policy that is no better than the one at the start",
+        remedy=f"lower update.lr{rate}, by a factor of 3 to 10{run.option_names}; fewer "
+        "batch.steps or update.schedule = \"cosine\" help as well",
+        explains=(
+            "not_finite_steps", "entropy_collapse", "length_drift", "rollouts_without_signal",
+            "unused_rollouts", "unusable_prompts", "rare_sign", "reward_gap",
+        ),
+    )  # fmt: skip
+
+
+def entropy_collapse(run: AuditRun) -> AuditFinding:
+    """Entropy of the last third far below that of the first, while success does not rise."""
+    points = [(iteration, value) for iteration, value in run.metric("entropy") if value > 0]
+    if not points:
+        return unsupported(
+            ENTROPY_TITLE, "entropy in metrics.jsonl", remedy="train with run_folder, or natively"
+        )
+    values = [value for _, value in points]
+    if len(values) < MIN_ITERATIONS:
+        return AuditFinding(
+            ENTROPY_TITLE, "clear", f"{len(values)} updates are too few for a trend"
+        )
+    ratio = ratio_estimate(*thirds(values))
+    rising = is_rising(run)
+    level: Level = "clear"
+    if ratio.high < ENTROPY_RATIO[1]:
+        level = "warning" if rising else "alarm"
+    elif ratio.high < ENTROPY_RATIO[0] and not rising:
+        level = "warning"
+    onset = _onset(points)
+    measurements = [
+        Measurement.of("entropy, last third over first", ratio),
+        Measurement("first", values[0], unit="nats"),
+        Measurement("last", values[-1], unit="nats"),
+    ]
+    if onset is not None:
+        measurements.append(Measurement("below half for good from iteration", onset))
+    mixed = [value for _, value in run.metric("mixed_groups")]
+    lost = float(np.mean(thirds(mixed)[1]) - np.mean(thirds(mixed)[0])) if len(mixed) > 2 else 0.0
+    when = f", below half from iteration {onset}" if onset is not None else ""
+    return AuditFinding(
+        title=ENTROPY_TITLE,
+        level=level,
+        verdict=f"entropy went from {values[0]:.3g} to {values[-1]:.3g} nats{when}",
+        measurements=tuple(measurements),
+        threshold=f"warning if the interval of the ratio ends below {ENTROPY_RATIO[0]:g}, alarm "
+        f"below {ENTROPY_RATIO[1]:g}, one level less while success rises",
+        cost=f"the share of groups with unequal rewards changed by {100 * lost:+.0f} points: a "
+        "policy without entropy samples the same response again",
+        remedy='update.entropy_bonus, a larger update.clip_high, credit.rule = "clip_cov" or '
+        '"kl_cov", a lower update.lr, or stop at the onset',
+        explains=("rollouts_without_signal",),
+    )
+
+
+def _onset(points: list[tuple[int, float]]) -> int | None:
+    """The iteration from which a running median of three stays below half of the start."""
+    values = [value for _, value in points]
+    half = 0.5 * float(np.mean(thirds(values)[0][:3]))
+    onset = None
+    for position in range(len(points)):
+        window = values[max(0, position - 1) : position + 2]
+        if np.median(window) >= half:
+            onset = None
+        elif onset is None:
+            onset = points[position][0]
+    return onset
+
+
+def not_finite_steps(run: AuditRun) -> AuditFinding:
+    """Optimizer steps that were skipped because loss or gradient was not finite."""
+    taken = run.metric("steps")
+    if not taken or not run.metric("skipped_steps"):
+        return unsupported(
+            FINITE_TITLE, "steps and skipped_steps in metrics.jsonl", remedy="train with run_folder"
+        )
+    # Steps whose rows all have advantage 0 are skipped as well, and harmless.
+    harmless = run.plans.steps_without_signal if run.has_plans else 0
+    skipped = max(0.0, run.total("skipped_steps") - harmless)
+    attempted = sum(count for _, count in taken) + run.total("skipped_steps")
+    not_numbers = sum(
+        isinstance(record.get(name), float) and not math.isfinite(record[name])
+        for record in run.metrics
+        for name in ("loss", "grad_norm")
+    )
+    share = skipped / attempted if attempted else 0.0
+    worst = [record["iteration"] for record in run.metrics if record.get("skipped_steps")]
+    gradients = [value for _, value in run.metric("grad_norm")]
+    level = grade_above(share, *SKIPPED_SHARE)
+    return AuditFinding(
+        title=FINITE_TITLE,
+        level=worst_level((level, "warning" if not_numbers else "clear")),
+        verdict=f"{skipped:,.0f} of {attempted:,.0f} optimizer steps were skipped as not finite",
+        measurements=(
+            Measurement("steps skipped as not finite", share, unit="share"),
+            Measurement("losses or gradients that are no numbers", not_numbers),
+            Measurement("largest gradient norm", max(gradients, default=0.0)),
+            Measurement("first iteration with a skipped step", worst[0] if worst else 0),
+        ),
+        threshold=f"warning for any, alarm from {SKIPPED_SHARE[1]:.0%} of the steps",
+        cost=f"{skipped:,.0f} optimizer steps and their rollouts",
+        remedy='lower update.lr or update.max_grad_norm; model.dtype = "float32" or "bfloat16" '
+        "instead of float16; look at the rollouts of these iterations (poise look)",
+    )

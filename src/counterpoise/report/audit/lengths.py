@@ -1,0 +1,99 @@
+"""Findings about response lengths: drift, cut-offs, and rewards that pay for length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from counterpoise.report.audit.learning import is_rising
+from counterpoise.report.audit.records import (
+    AuditFinding,
+    Level,
+    Measurement,
+    grade_above,
+    unsupported,
+    worst_level,
+)
+from counterpoise.report.audit.rollout_scan import IterationTally
+from counterpoise.report.audit.run_files import AuditRun, thirds
+from counterpoise.report.audit.thresholds import (
+    LENGTH_FALL,
+    LENGTH_RATIO,
+    LENGTH_REWARD_CORRELATION,
+    MIN_ITERATIONS,
+    TRUNCATED_SHARE,
+)
+from counterpoise.statistics.prompt_intervals import (
+    IntervalEstimate,
+    mean_estimate,
+    wilson_interval,
+)
+from counterpoise.statistics.two_samples import ratio_estimate
+
+TITLE = "Length drift and cut-offs"
+PAYING_CUT = 0.10  # share of responses cut that makes growth an alarm
+
+
+def length_drift(run: AuditRun) -> AuditFinding:
+    """Responses that grow or shrink, or that are cut at the limit."""
+    if not run.rollout_files:
+        return unsupported(TITLE, "rollouts/", remedy="store.rollouts = true")
+    tallies = run.rollouts.iterations
+    unit = run.rollouts.length_unit
+    lengths = [max(tally.length or 0.0, 1e-6) for tally in tallies]
+    cuts = [tally for tally in tallies if tally.truncated is not None]
+    correlations = [t.length_reward for t in tallies if t.length_reward is not None]
+    measurements: list[Measurement] = []
+    levels: list[Level] = []
+    paid_for = mean_estimate(correlations).low if len(correlations) >= 3 else -1.0
+    late_cut = _share_cut(thirds(cuts)[1]) if cuts else None
+    if late_cut is not None:
+        measurements.append(Measurement.of("cut off, last third", late_cut, "share"))
+        levels.append(grade_above(late_cut.low, *TRUNCATED_SHARE))
+    if len(lengths) >= MIN_ITERATIONS:
+        ratio = ratio_estimate(*thirds(lengths))
+        measurements.insert(0, Measurement.of("length, last third over first", ratio))
+        is_cut = late_cut is not None and late_cut.low >= PAYING_CUT
+        is_paid = paid_for >= LENGTH_REWARD_CORRELATION[0]
+        if ratio.low >= LENGTH_RATIO:
+            levels.append("alarm" if is_cut or is_paid or not is_rising(run) else "warning")
+        elif ratio.high <= LENGTH_FALL:
+            levels.append("warning" if is_rising(run) else "alarm")
+    if correlations:
+        levels.append(grade_above(paid_for, LENGTH_REWARD_CORRELATION[1]))
+        measurements.append(
+            Measurement.of(
+                "correlation of length and reward in a group", mean_estimate(correlations)
+            )
+        )
+    first, last = (float(np.mean(part)) for part in thirds(lengths))
+    measurements += [
+        Measurement("first third", first, unit=unit),
+        Measurement("last third", last, unit=unit),
+    ]
+    cut_text = f"; {late_cut.mean:.1%} of the last ones were cut" if late_cut else ""
+    extra = sum(lengths) - len(lengths) * first
+    return AuditFinding(
+        title=TITLE,
+        level=worst_level(levels),
+        verdict=f"responses went from {first:.0f} to {last:.0f} {unit}{cut_text}",
+        measurements=tuple(measurements),
+        threshold=f"alarm if length grows {LENGTH_RATIO:g} times (lower end) while success does "
+        f"not rise, {PAYING_CUT:.0%} are cut, or it correlates with the reward from "
+        f"{LENGTH_REWARD_CORRELATION[0]:g}; alarm from {TRUNCATED_SHARE[1]:.0%} cut; warning from "
+        f"{TRUNCATED_SHARE[0]:.0%} cut or a correlation of {LENGTH_REWARD_CORRELATION[1]:g}",
+        cost=f"{max(0.0, extra) / max(1e-6, sum(lengths)):.0%} of all sampled {unit} are growth "
+        "since the first third; a cut response usually scores 0 whatever it knew",
+        remedy='verify.also = ["overlong"] prices length; update.mask_truncated leaves cut '
+        'responses out; sample.max_new_tokens; update.aggregate = "constant" or '
+        '"token_mean" does not favour long wrong responses',
+        missing=() if cuts else ("finished in rollouts/",),
+    )
+
+
+def _share_cut(tallies: Sequence[IterationTally]) -> IntervalEstimate:
+    """The share of cut responses; rollouts of a group are alike, so groups are counted."""
+    rollouts = sum(tally.rollouts for tally in tallies)
+    share = sum((tally.truncated or 0.0) * tally.rollouts for tally in tallies) / rollouts
+    return IntervalEstimate(share, *wilson_interval(share, sum(tally.groups for tally in tallies)))

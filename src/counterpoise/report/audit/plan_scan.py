@@ -1,0 +1,158 @@
+"""One pass over plans.jsonl: cut groups, signs, waiting rollouts, and what QB would change.
+
+Only groups with signal count as cut: rows whose advantage is 0 have no gradient that could cancel.
+QB is tried on a few plans, evenly spread: their rows are composed again by `grouped` with as many
+steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from counterpoise.batch.compose import compose
+from counterpoise.batch.describe import PlanDescription, describe_plan
+from counterpoise.errors import PoiseError
+from counterpoise.report.audit.records import Example
+from counterpoise.report.audit.run_files import AuditRun
+from counterpoise.report.audit.thresholds import RARE_SIGN
+from counterpoise.report.texts import make_visible
+from counterpoise.types import BatchPlan, Row
+
+QB_PLANS = 8  # plans that are composed again
+MAX_EXAMPLES = 5
+
+
+@dataclass(eq=False)
+class PlanScan:
+    """Totals over the plans of a run."""
+
+    plans: int = 0
+    with_rows: int = 0  # plans whose rows are stored
+    multi_step: int = 0  # plans of more than one step
+    composers: set[str] = field(default_factory=set)
+    cut_groups: int = 0
+    signal_groups: int = 0
+    cross_ratios: list[float] = field(default_factory=list)
+    largest_remainder: float = 0.0
+    rare_share: list[float] = field(default_factory=list)  # share of the rarer sign, per step
+    steps_without_signal: int = 0
+    steps: int = 0
+    rows: int = 0
+    waited_rows: int = 0
+    longest_wait: int = 0
+    grouped: list[tuple[PlanDescription, PlanDescription]] = field(default_factory=list)
+    examples: dict[str, list[Example]] = field(default_factory=dict)
+
+
+def scan_plans(run: AuditRun) -> PlanScan:
+    """Read every plan once."""
+    scan = PlanScan()
+    tried_every = max(1, run.iterations // QB_PLANS)
+    for number, plan in enumerate(run.iterate_plans()):
+        scan.plans += 1
+        scan.composers.add(str(plan.get("rule", "")))
+        if "steps" in plan:
+            _scan_rows(scan, plan)
+            if number % tried_every == 0:
+                _try_grouped(scan, plan)
+        else:
+            _scan_description(scan, plan.get("describe", {}))
+    return scan
+
+
+def _scan_rows(scan: PlanScan, plan: dict[str, Any]) -> None:
+    """Count from the rows themselves, which every version stores alike."""
+    scan.with_rows += 1
+    step_lists: list[list[int]] = plan["steps"]
+    scan.multi_step += len(step_lists) > 1
+    scan.steps += len(step_lists)
+    advantage_R = np.array(plan["advantage"], dtype=np.float64)
+    group_R = np.array(plan["group"], dtype=np.int64)
+    scan.rows += len(advantage_R)
+    waits_R = plan["iteration"] - np.array(plan["born"], dtype=np.int64)
+    scan.waited_rows += int((waits_R > 0).sum())
+    scan.longest_wait = max(scan.longest_wait, int(waits_R.max(initial=0)))
+    steps_of_group: dict[int, set[int]] = {}
+    for step_number, rows in enumerate(step_lists):
+        step_A = advantage_R[rows]
+        positive, negative = int((step_A > 0).sum()), int((step_A < 0).sum())
+        if positive + negative == 0:
+            scan.steps_without_signal += 1
+            continue
+        rarer = min(positive, negative) / (positive + negative)
+        scan.rare_share.append(rarer)
+        if rarer < RARE_SIGN:
+            _add_example(
+                scan,
+                "sign",
+                f"iteration {plan['iteration']}, step {step_number + 1}",
+                f"{positive} rows up, {negative} down",
+            )
+        for row in rows:
+            if advantage_R[row]:
+                steps_of_group.setdefault(int(group_R[row]), set()).add(step_number)
+    cut = [group for group, steps in steps_of_group.items() if len(steps) > 1]
+    scan.cut_groups += len(cut)
+    scan.signal_groups += len(steps_of_group)
+    for group in cut[:1]:
+        _add_example(
+            scan,
+            "cut",
+            str(plan["groups"][group]),
+            f"iteration {plan['iteration']}: in steps "
+            + ", ".join(str(step + 1) for step in sorted(steps_of_group[group])),
+        )
+    _scan_description(scan, plan.get("describe", {}), with_rows=True)
+
+
+def _scan_description(
+    scan: PlanScan, description: dict[str, Any], *, with_rows: bool = False
+) -> None:
+    """What the trainer itself said of its plan; all there is with store.report=false."""
+    remainder, ratio = (
+        description.get(name) for name in ("max_abs_group_advantage_sum", "cross_advantage_ratio")
+    )
+    scan.largest_remainder = max(scan.largest_remainder, remainder or 0.0)
+    if ratio is not None:
+        scan.cross_ratios.append(ratio)
+    if with_rows or not description:
+        return
+    shares = description.get("positive_share_per_step", [])
+    scan.steps += len(shares)
+    scan.multi_step += len(shares) > 1
+    scan.steps_without_signal += sum(share is None for share in shares)
+    scan.rare_share += [min(share, 1 - share) for share in shares if share is not None]
+    scan.rows += description.get("rows", 0)
+    scan.cut_groups += description.get("split_groups", 0)
+    scan.signal_groups += description.get("groups", 0)
+
+
+def _try_grouped(scan: PlanScan, plan: dict[str, Any]) -> None:
+    rows = _rows_of(plan)
+    steps: Sequence[Sequence[int]] = plan["steps"]
+    if len(steps) < 2:
+        return
+    try:
+        as_it_was = describe_plan(rows, BatchPlan(plan["rule"], tuple(map(tuple, steps))))
+        grouped = compose("grouped", rows, len(steps), plan["iteration"])
+        scan.grouped.append((as_it_was, describe_plan(rows, grouped)))
+    except PoiseError:  # fewer groups than steps: QB cannot be tried on this plan
+        return
+
+
+def _rows_of(plan: dict[str, Any]) -> list[Row]:
+    columns = (plan[name] for name in ("group", "advantage", "tokens", "index", "born"))
+    return [
+        Row(plan["groups"][group], advantage, tokens, index, born)
+        for group, advantage, tokens, index, born in zip(*columns, strict=True)
+    ]
+
+
+def _add_example(scan: PlanScan, kind: str, place: str, text: str) -> None:
+    kept = scan.examples.setdefault(kind, [])
+    if len(kept) < MAX_EXAMPLES:
+        kept.append(Example(make_visible(place, 200), None, make_visible(text, 300)))

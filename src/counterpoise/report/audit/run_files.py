@@ -1,0 +1,229 @@
+"""The files of a run as an audit reads them: logs at once, plans and rollouts one at a time.
+
+Any folder of ours, of TRL or verl through our adapters, or of `poise import` is read. What a folder
+lacks is None or empty here, and the finding that needs it says so. Rollouts are streamed file by
+file, so memory does not grow with the length of a run; nothing is ever written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from counterpoise.config import RunConfig
+from counterpoise.config.evaluation_settings import group_by_setting
+from counterpoise.errors import PoiseError
+from counterpoise.report.pages.imported import read_imported
+from counterpoise.report.panels.summary import headline_record
+from counterpoise.statistics.prompt_intervals import IntervalEstimate
+from counterpoise.store.folder import RunFolder, is_imported, is_run
+from counterpoise.store.logs import iterate_log
+
+if TYPE_CHECKING:
+    from counterpoise.report.audit.plan_scan import PlanScan
+    from counterpoise.report.audit.rollout_scan import RolloutScan
+
+Record = dict[str, Any]
+Value = TypeVar("Value")
+HEADLINE_FIELDS = ("mean", "low", "high")
+Progress = Callable[[str, int, int], None]  # (what, files read, files in all)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRollout:
+    """A line of rollouts/, with None for fields that the trainer did not write."""
+
+    iteration: int
+    group: str
+    index: int  # place in its group, in the order of the file
+    prompt_id: str
+    prompt: str
+    response: str
+    answer: str
+    reward: float
+    tokens: int | None
+    finished: bool | None
+    sampled_logprobs: Sequence[float] | None
+    is_episode: bool
+
+
+@dataclass(eq=False)
+class AuditRun:
+    """A run folder under audit.
+
+    Example:
+        run = AuditRun.read(Path("out/demo"))
+        run.metric("entropy")        [(1, 0.0916), (2, 0.0809), ...]
+    """
+
+    path: Path
+    source: str  # the trainer: "Counterpoise", "TRL", "verl", ...
+    config: RunConfig | None  # None: the options are not known
+    metrics: list[Record]
+    evaluations: list[Record]
+    benchmark_files: Sequence[Path] = ()
+    progress: Progress = field(default=lambda what, done, total: None)
+    unreadable_lines: int = 0
+
+    @classmethod
+    def read(
+        cls,
+        path: Path,
+        benchmark_files: Sequence[Path] = (),
+        progress: Progress = lambda what, done, total: None,
+    ) -> AuditRun:
+        """Read the logs; rollouts and plans are read when a finding asks for them."""
+        if not path.is_dir():
+            problem = "is a file" if path.exists() else "does not exist"
+            raise PoiseError(f"{path} {problem}: name the folder of a run")
+        if is_imported(path):
+            data, source, _ = read_imported(path)
+            # An adapter records the few options it knows; an import knows none.
+            config = data.config if data.plans else None
+            return cls(
+                path, source, config, data.metrics, data.evaluations, benchmark_files, progress
+            )
+        folder = RunFolder.open(path)
+        config = folder.read_config() if is_run(path) else None
+        metrics, evaluations = (folder.read(log) for log in ("metrics", "evaluations"))
+        return cls(path, "Counterpoise", config, metrics, evaluations, benchmark_files, progress)
+
+    # -- logs --------------------------------------------------------------------------------
+
+    def metric(self, name: str) -> list[tuple[int, float]]:
+        """(iteration, value) wherever metrics.jsonl has a finite number of this name."""
+        values = ((record["iteration"], record.get(name)) for record in self.metrics)
+        return [
+            (iteration, float(value))
+            for iteration, value in values
+            if isinstance(value, int | float) and np.isfinite(value)
+        ]
+
+    def total(self, name: str) -> float:
+        return sum(value for _, value in self.metric(name))
+
+    @property
+    def iterations(self) -> int:
+        return len(self.metrics)
+
+    @cached_property
+    def heldout(self) -> list[tuple[int, IntervalEstimate]]:
+        """(iteration, success) at the first evaluation setting; mean rewards if graded."""
+        records = next(iter(group_by_setting(self.evaluations).values()), [])
+        is_graded = any(record.get("reward_low") is not None for record in records)
+        headlines = [headline_record(record) if is_graded else record for record in records]
+        return sorted(
+            ((int(record["iteration"]), _headline(record)) for record in headlines),
+            key=lambda pair: pair[0],
+        )
+
+    @property
+    def option_names(self) -> str:
+        """Whose options a remedy names: those of our run files are known to users of ours."""
+        return "" if self.source == "Counterpoise" else f" ({self.source} has options of its own)"
+
+    # -- plans -------------------------------------------------------------------------------
+
+    def iterate_plans(self) -> Iterator[Record]:
+        """Plans with their rows, one at a time."""
+        yield from iterate_log(self.path / "plans.jsonl", "plans")
+
+    @property
+    def has_plans(self) -> bool:
+        return (self.path / "plans.jsonl").is_file()
+
+    @cached_property
+    def plans(self) -> PlanScan:
+        from counterpoise.report.audit.plan_scan import scan_plans
+
+        return scan_plans(self)
+
+    # -- rollouts ----------------------------------------------------------------------------
+
+    @cached_property
+    def rollout_files(self) -> dict[int, Path]:
+        return dict(sorted(RunFolder(self.path).step_files("rollouts").items()))
+
+    @cached_property
+    def token_files(self) -> dict[int, Path]:
+        return dict(sorted(RunFolder(self.path).step_files("tokens").items()))
+
+    @cached_property
+    def rollouts(self) -> RolloutScan:
+        """One pass over all rollouts, shared by the findings."""
+        from counterpoise.report.audit.rollout_scan import scan_rollouts
+
+        return scan_rollouts(self)
+
+    def iterate_rollouts(self, iteration: int) -> Iterator[StoredRollout]:
+        """Rollouts of one iteration; lines that are no rollout are counted and left out."""
+        places: Counter[str] = Counter()
+        with self.rollout_files[iteration].open(encoding="utf-8", errors="replace") as file:
+            for line in file:
+                rollout = _parse_rollout(line, iteration, places)
+                if rollout is None:
+                    self.unreadable_lines += bool(line.strip())
+                    continue
+                places[rollout.group] += 1
+                yield rollout
+
+
+def _parse_rollout(line: str, iteration: int, places: Counter[str]) -> StoredRollout | None:
+    try:
+        record = json.loads(line)
+        if not isinstance(record, dict) or record.get("anchor"):
+            return None
+        group = str(record["group"])
+        tokens = record.get("response_tokens")
+        finished = record.get("finished")
+        return StoredRollout(
+            iteration=iteration,
+            group=group,
+            index=places[group],
+            prompt_id=str(record.get("prompt_id", group)),
+            prompt=str(record.get("prompt", "")),
+            response=str(record["response"]),
+            answer=str(record.get("answer") or ""),
+            reward=float(record["reward"]),
+            tokens=len(tokens) if isinstance(tokens, list) else None,
+            finished=finished if isinstance(finished, bool) else None,
+            sampled_logprobs=record.get("sampled_logprobs"),
+            is_episode=bool(record.get("turns")),
+        )
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _headline(record: Mapping[str, Any]) -> IntervalEstimate:
+    return IntervalEstimate(*(float(record[name]) for name in HEADLINE_FIELDS))
+
+
+# -- trends ----------------------------------------------------------------------------------------
+
+
+def thirds(values: Sequence[Value]) -> tuple[Sequence[Value], Sequence[Value]]:
+    """The first and the last third of a series, at least two values each where there are four.
+
+    Example:
+        >>> thirds([1, 2, 3, 4, 5, 6, 7])
+        ([1, 2], [6, 7])
+    """
+    size = max(1, len(values) // 3)
+    if len(values) in (4, 5):
+        size = 2
+    return values[:size], values[-size:]
+
+
+def gap_between(after: IntervalEstimate, before: IntervalEstimate) -> IntervalEstimate:
+    """The difference of two independent estimates (Zou and Donner, each side by itself)."""
+    mean = after.mean - before.mean
+    below = float(np.hypot(after.mean - after.low, before.high - before.mean))
+    above = float(np.hypot(after.high - after.mean, before.mean - before.low))
+    return IntervalEstimate(mean, mean - below, mean + above)

@@ -1,0 +1,189 @@
+"""Findings about rollouts that taught nothing: equal rewards, no signal, dropped, waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from counterpoise.report.audit.records import (
+    AuditFinding,
+    Example,
+    Measurement,
+    grade_above,
+    unsupported,
+    worst_level,
+)
+from counterpoise.report.audit.rollout_scan import IterationTally
+from counterpoise.report.audit.run_files import AuditRun
+from counterpoise.report.audit.thresholds import (
+    DROPPED_SHARE,
+    IDLE_SHARE,
+    MIXED_GROUPS,
+    WITHOUT_SIGNAL,
+)
+from counterpoise.statistics.prompt_intervals import share_estimate, wilson_interval
+from counterpoise.store.logs import iterate_log
+
+EQUAL_TITLE = "Rewards are all equal"
+SIGNAL_TITLE = "Rollouts without signal"
+UNUSED_TITLE = "Rollouts sampled and not used"
+
+
+def equal_rewards(run: AuditRun) -> AuditFinding:
+    """Hardly any group has unequal rewards from the first iteration on: nothing can be learned."""
+    if not run.rollout_files:
+        return unsupported(EQUAL_TITLE, "rollouts/", remedy="store.rollouts = true")
+    tallies = run.rollouts.iterations
+    groups, mixed = sum(t.groups for t in tallies), sum(t.mixed_groups for t in tallies)
+    if not groups:
+        return AuditFinding(EQUAL_TITLE, "clear", "0 groups are stored")
+    # A run that learned or collapsed had signal once; a bad reward never has.
+    first = tallies[: max(1, len(tallies) // 3)]
+    first_groups = sum(t.groups for t in first)
+    _, first_high = wilson_interval(sum(t.mixed_groups for t in first) / first_groups, first_groups)
+    low, high = wilson_interval(mixed / groups, groups)
+    is_equal = high < MIXED_GROUPS and first_high < 4 * MIXED_GROUPS
+    mean_reward = float(
+        np.average([t.reward for t in tallies], weights=[t.rollouts for t in tallies])
+    )
+    right = [t.right for t in tallies if t.right is not None]
+    measurements = [
+        Measurement("groups with unequal rewards", mixed / groups, low, high, "share"),
+        Measurement("mean reward", mean_reward),
+    ]
+    if right:
+        measurements.append(
+            Measurement("final answers right by our verifier", float(np.mean(right)), unit="share")
+        )
+    return AuditFinding(
+        title=EQUAL_TITLE,
+        level="alarm" if is_equal else "clear",
+        verdict=f"{mixed:,} of {groups:,} groups have unequal rewards; the mean reward is "
+        f"{mean_reward:.3g}",
+        measurements=tuple(measurements),
+        threshold=f"alarm if the interval of groups with unequal rewards ends below "
+        f"{MIXED_GROUPS:.0%}",
+        cost=f"{sum(t.without_signal for t in tallies):,} of {run.rollouts.rollouts:,} rollouts "
+        "had advantage 0",
+        remedy="check verify.name and the columns it reads (poise train --dry-run shows a prompt); "
+        "with a sound reward take easier or harder problems, or warm up (poise warmup)",
+        examples=tuple(
+            Example(tally.first_group, None, f"{tally.rollouts} rollouts, all alike")
+            for tally in list(run.rollouts.prompts.values())[:3]
+        )
+        if is_equal
+        else (),
+        explains=(
+            "rollouts_without_signal", "rejected_answers", "accepted_answers",
+            "unusable_prompts", "unused_rollouts", "reward_gap", "learning_rate",
+        ),
+    )  # fmt: skip
+
+
+def rollouts_without_signal(run: AuditRun) -> AuditFinding:
+    """Rollouts in groups whose rewards are equal."""
+    if not run.rollout_files:
+        return unsupported(SIGNAL_TITLE, "rollouts/", remedy="store.rollouts = true")
+    tallies = run.rollouts.iterations
+    rollouts = sum(t.rollouts for t in tallies)
+    without = sum(t.without_signal for t in tallies)
+    if not rollouts:
+        return AuditFinding(SIGNAL_TITLE, "clear", "0 rollouts are stored")
+    groups = sum(t.groups for t in tallies)
+    # Rollouts of a group share their fate, so groups are counted.
+    low, high = wilson_interval(without / rollouts, groups)
+    seconds = run.total("sample_seconds") + run.total("verify_seconds")
+    cost = f"{without:,} of {rollouts:,} rollouts were sampled and verified for nothing"
+    if seconds:
+        cost += f", about {seconds * without / rollouts:,.0f} of {seconds:,.0f} seconds of sampling"
+    return AuditFinding(
+        title=SIGNAL_TITLE,
+        level=grade_above(low, *WITHOUT_SIGNAL),
+        verdict=f"{without / rollouts:.1%} of the rollouts are in groups with equal rewards",
+        measurements=(
+            Measurement("rollouts without signal", without / rollouts, low, high, "share"),
+            *(
+                Measurement(f"in the {name} third", _share_without(part), unit="share")
+                for name, part in (
+                    ("first", tallies[: max(1, len(tallies) // 3)]),
+                    ("last", tallies[-max(1, len(tallies) // 3) :]),
+                )
+            ),
+        ),
+        threshold=f"warning from {WITHOUT_SIGNAL[0]:.0%}, alarm from {WITHOUT_SIGNAL[1]:.0%}, by "
+        "the lower end of the interval over groups",
+        cost=cost,
+        remedy="sample.refills replaces such groups; leave out prompts that are never or always "
+        "solved; raise sample.group_size or sample.temperature",
+    )
+
+
+def _share_without(tallies: Sequence[IterationTally]) -> float:
+    rollouts = sum(t.rollouts for t in tallies)
+    return sum(t.without_signal for t in tallies) / rollouts if rollouts else 0.0
+
+
+def unused_rollouts(run: AuditRun) -> AuditFinding:
+    """Rollouts with signal that were dropped, and iterations that made no update."""
+    if not run.metric("batch_rows"):
+        return unsupported(
+            UNUSED_TITLE, "batch_rows in metrics.jsonl", remedy="run_folder of counterpoise.trl"
+        )
+    drops = dict.fromkeys(("no_spread", "surplus", "aged"), 0)
+    examples: list[Example] = []
+    for record in iterate_log(run.path / "drops.jsonl", "drops"):
+        for reason in drops:
+            dropped_groups = record.get(reason) or {}
+            drops[reason] += sum(len(indices) for indices in dropped_groups.values())
+            if reason == "aged" and dropped_groups and len(examples) < 5:
+                group, indices = next(iter(dropped_groups.items()))
+                examples.append(
+                    Example(group, indices[0], f"dropped in iteration {record['iteration']}")
+                )
+    sampled = run.total("rollouts")
+    with_signal = max(1.0, sampled - run.total("rows_without_signal"))
+    dropped = drops["surplus"] + drops["aged"]
+    idle = [float(rows == 0) for _, rows in run.metric("batch_rows")]
+    idle_estimate = share_estimate(idle)
+    dropped_low, dropped_high = wilson_interval(min(1.0, dropped / with_signal), with_signal / 8)
+    waited = run.plans.waited_rows if run.has_plans else 0
+    waiting = [
+        values[-1][1] if (values := run.metric(name)) else 0.0
+        for name in ("buffer_positive", "buffer_negative")
+    ]
+    # An iteration without signal has nothing to update on: another finding says so.
+    has_balance = run.config is not None and run.config.balance.tau > 0
+    level = worst_level(
+        (
+            grade_above(dropped_low, *DROPPED_SHARE),
+            grade_above(idle_estimate.low, *IDLE_SHARE) if has_balance else "clear",
+        )
+    )
+    return AuditFinding(
+        title=UNUSED_TITLE,
+        level=level,
+        verdict=f"{dropped:,} of {with_signal:,.0f} rollouts with signal were dropped, and "
+        f"{int(sum(idle))} of {len(idle)} iterations made no update",
+        measurements=(
+            Measurement(
+                "dropped, of those with signal",
+                min(1.0, dropped / with_signal),
+                dropped_low,
+                dropped_high,
+                "share",
+            ),
+            Measurement("dropped as surplus of their sign", drops["surplus"], unit="rollouts"),
+            Measurement("dropped as too old", drops["aged"], unit="rollouts"),
+            Measurement("replaced by dynamic sampling", drops["no_spread"], unit="rollouts"),
+            Measurement("trained after waiting", waited, unit="rollouts"),
+            Measurement("still waiting at the end", sum(waiting), unit="rollouts"),
+            Measurement.of("iterations without an update", idle_estimate, "share"),
+        ),
+        threshold=f"warning from {DROPPED_SHARE[0]:.0%} dropped or {IDLE_SHARE[0]:.0%} of "
+        f"iterations without an update, alarm from {DROPPED_SHARE[1]:.0%} and {IDLE_SHARE[1]:.0%}",
+        cost=f"{dropped:,} rollouts, {dropped / max(1.0, sampled):.0%} of all that were sampled",
+        remedy="lower balance.target or balance.tau, raise balance.max_age, or sample more prompts "
+        "(sample.prompts)",
+        examples=tuple(examples),
+    )

@@ -1,0 +1,261 @@
+"""The audit as a command: what it reads, what it writes, and what it says of missing files."""
+
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hosts.importing.foreign import advantages, trl_file, write_lines
+from report.audit.made_up_run import Faults, G, write_made_up_run
+from report.synthetic import Page, write_run
+from typer.testing import CliRunner
+
+from counterpoise.cli import app
+from counterpoise.errors import PoiseError
+from counterpoise.hosts.importing.write_folder import import_run
+from counterpoise.report.audit.answer_check import AnswerChecker, FinalAnswer, final_answer
+from counterpoise.report.audit.page import write_audit_page
+from counterpoise.report.audit.plan_scan import scan_plans
+from counterpoise.report.audit.rank import audit_run, rank_findings, report_to_data
+from counterpoise.report.audit.records import AuditFinding, AuditReport, Measurement
+from counterpoise.report.audit.run_files import AuditRun, thirds
+from counterpoise.statistics.two_samples import change_estimate, ratio_estimate
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {
+        str(file.relative_to(folder)): sha256(file.read_bytes()).hexdigest()
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+    }
+
+
+def by_name(report: AuditReport) -> dict[str, AuditFinding]:
+    return {finding.name: finding for finding in report.findings}
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+
+def test_only_the_page_is_written(tmp_path: Path):
+    run = write_made_up_run(tmp_path / "run", Faults(composer="shuffled"))
+    before = digests(run)
+    result = CliRunner().invoke(app, ["audit", str(run), "--no-page"])
+    assert result.exit_code == 0, result.output
+    assert "alarm    Groups cut by the trainer" in result.output
+    assert "batch.composer" in result.output
+    assert digests(run) == before
+    data = json.loads(CliRunner().invoke(app, ["audit", str(run), "--json"]).stdout)
+    assert data["findings"][0]["name"] == "cut_groups"
+    assert data["findings"][0]["measurements"][0]["value"] == 1.0
+    assert digests(run) == before
+    elsewhere = tmp_path / "elsewhere.html"
+    assert CliRunner().invoke(app, ["audit", str(run), "--out", str(elsewhere)]).exit_code == 0
+    assert elsewhere.is_file()
+    assert digests(run) == before
+    assert CliRunner().invoke(app, ["audit", str(run)]).exit_code == 0
+    assert set(digests(run)) - set(before) == {"audit.html"}
+
+
+def test_a_page_has_a_policy_and_hostile_text_adds_nothing(tmp_path: Path):
+    hostile = '</script><script>hacked()</script>" onload="x" \x1b[31m \u202e {{ 7 * 7 }}'
+    pages = []
+    for name, text in (("clean", "How many?"), ("hostile", hostile)):
+        run = write_run(tmp_path / name, response=f"{text} \\boxed{{3}}", prompt=text)
+        for file in (run / "rollouts").glob("*.jsonl"):  # every answer is right: examples appear
+            lines = [json.loads(line) | {"reward": 0.0} for line in file.open(encoding="utf-8")]
+            write_lines(file, lines)
+        pages.append(Page(write_audit_page(audit_run(run), tmp_path / f"{name}.html")))
+    clean, page = pages
+    assert page.tags == clean.tags
+    assert [name for name, _ in page.attributes] == [name for name, _ in clean.attributes]
+    assert "<script>hacked()" not in page.source
+    assert "default-src &#39;none&#39;" in page.source
+    assert "http://" not in page.source.replace("http://www.w3.org", "")
+
+
+@pytest.mark.parametrize("made", ["nothing", "file", "empty"])
+def test_a_folder_without_a_run_is_one_line(made: str, tmp_path: Path):
+    path = tmp_path / "run"
+    if made == "file":
+        path.write_text("x")
+    if made == "empty":
+        path.mkdir()
+    with pytest.raises(PoiseError, match="run"):
+        audit_run(path)
+
+
+def test_a_torn_log_is_one_line_and_torn_rollouts_are_counted(tmp_path: Path):
+    run = write_made_up_run(tmp_path / "run")
+    with (run / "rollouts" / "step_00003.jsonl").open("a") as file:
+        file.write('{"group": "3:x", "resp')
+    report = audit_run(run)
+    assert report.rollouts == 12 * 8 * 8
+    assert report.notes == ("1 lines of rollouts/ are no rollout: left out",)
+    (run / "metrics.jsonl").write_text('{"iteration": 1}\n[3]\n')
+    with pytest.raises(PoiseError, match=r"metrics.jsonl is damaged: line 2"):
+        audit_run(run)
+
+
+def test_what_is_missing_is_named(tmp_path: Path):
+    run = write_made_up_run(tmp_path / "run")
+    for name in ("plans.jsonl", "evaluations.jsonl"):
+        (run / name).unlink()
+    for file in (run / "rollouts").iterdir():
+        file.unlink()
+    findings = by_name(audit_run(run))
+    assert findings["cut_groups"].missing == ("plans.jsonl",)
+    assert findings["reward_gap"].missing == ("evaluations.jsonl with two evaluations",)
+    for name in ("rejected_answers", "duplicate_prompts", "length_drift", "equal_rewards"):
+        assert findings[name].missing == ("rollouts/",)
+    assert findings["benchmark_prompts"].missing == ("contamination.json or benchmark files",)
+    assert findings["cancelling_types"].level == "unsupported"
+
+
+def test_every_finding_has_a_number(tmp_path: Path):
+    for faults in (Faults(), Faults(composer="shuffled")):
+        report = audit_run(write_made_up_run(tmp_path / faults.composer, faults))
+        for finding in report.findings:
+            if finding.level != "unsupported":
+                assert any(character.isdigit() for character in finding.verdict), finding
+            if finding.level in ("alarm", "warning"):
+                assert finding.measurements
+                assert finding.threshold
+                assert finding.cost
+                assert finding.remedy
+
+
+# -- other trainers --------------------------------------------------------------------------------
+
+# What a rollout's text and reward decide. Lengths are counted in other tokens by an importer, and
+# TRL's files hold no references.
+FROM_TEXTS = (
+    "duplicate_prompts", "equal_rewards", "inconsistent_rewards", "question_echo",
+    "rollouts_without_signal", "unusable_prompts",
+)  # fmt: skip
+FROM_REFERENCES = ("rejected_answers", "accepted_answers")
+
+
+@pytest.mark.parametrize("trainer", ["trl", "verl"])
+@pytest.mark.parametrize("sick", [False, True])
+def test_an_import_gives_the_same_audit_as_the_native_folder(
+    trainer: str, sick: bool, tmp_path: Path
+):
+    faults = Faults(reward=lambda right, response, rng: float(right != (rng.random() < 0.2)))
+    native = write_made_up_run(tmp_path / "native", faults if sick else Faults())
+    for file in sorted((native / "rollouts").glob("*.jsonl")):
+        step = int(file.stem.removeprefix("step_"))
+        lines = [json.loads(line) for line in file.open(encoding="utf-8")]
+        rewards = [line["reward"] for line in lines]
+        if trainer == "trl":
+            trl_file(
+                tmp_path / "theirs",
+                step,
+                [line["prompt"] for line in lines],
+                [line["response"] for line in lines],
+                {"correct": rewards},
+                advantages(rewards, G),
+            )
+        else:
+            write_lines(
+                tmp_path / "theirs" / f"{step}.jsonl",
+                [
+                    {
+                        "input": line["prompt"], "output": line["response"], "step": step,
+                        "gts": line["answer"], "score": line["reward"],
+                        "uid": f"{line['group']}_{place % G}_0",
+                    }
+                    for place, line in enumerate(lines)
+                ],
+            )  # fmt: skip
+    import_run(tmp_path / "theirs", tmp_path / "imported", tokenizer="embedded")
+    ours, theirs = (by_name(audit_run(path)) for path in (native, tmp_path / "imported"))
+    assert theirs["cut_groups"].missing == ("plans.jsonl",)
+    for name in (*FROM_TEXTS, *(FROM_REFERENCES if trainer == "verl" else ())):
+        assert theirs[name].level == ours[name].level, name
+        assert theirs[name].verdict == ours[name].verdict, name
+        # Without references there is no share of right answers, the last measurement.
+        count = len(theirs[name].measurements)
+        assert theirs[name].measurements == ours[name].measurements[:count], name
+        assert count >= 1
+        places = [[(e.group, e.index, e.text) for e in f[name].examples] for f in (ours, theirs)]
+        assert [place[1:] for place in places[0]] == [place[1:] for place in places[1]]
+    if trainer == "trl":
+        assert theirs["rejected_answers"].missing == ("answer in rollouts/",)
+    if sick:
+        assert theirs["inconsistent_rewards"].level == "alarm"
+
+
+# -- its pieces ------------------------------------------------------------------------------------
+
+
+def made(name: str, level: str, *explains: str) -> AuditFinding:
+    return AuditFinding(name, level, "1", explains=explains, name=name)  # type: ignore[arg-type]
+
+
+def test_consequences_become_notes_of_their_cause():
+    ranked = rank_findings(
+        [
+            made("a", "warning"),
+            made("cause", "alarm", "effect", "second"),
+            made("effect", "alarm", "innocent"),
+            made("second", "clear"),
+            made("innocent", "warning"),
+        ]
+    )
+    assert [(f.name, f.level, f.consequence_of) for f in ranked] == [
+        ("cause", "alarm", ""),
+        ("a", "warning", ""),
+        ("innocent", "warning", ""),
+        ("effect", "note", "cause"),
+        ("second", "clear", ""),
+    ]
+
+
+def test_a_warning_does_not_explain_an_alarm():
+    ranked = rank_findings([made("cause", "warning", "effect"), made("effect", "alarm")])
+    assert [(f.name, f.level) for f in ranked] == [("effect", "alarm"), ("cause", "warning")]
+
+
+def test_final_answers():
+    assert final_answer("a \\boxed{1} b \\boxed{2}") == FinalAnswer("2", True)
+    assert final_answer("steps\n#### 42") == FinalAnswer("42", False)
+    assert final_answer("So the final answer is: **7**.") == FinalAnswer("7", False)
+    assert final_answer("no idea") is None
+    with AnswerChecker() as checker:
+        pairs = [("11", "\\frac{22}{2}"), ("0.50", "1/2"), ("5+6", "11"), ("red", "\\text{red}")]
+        assert checker.check(pairs) == [True, True, False, True]
+
+
+def test_thirds_and_changes_by_hand():
+    assert thirds([1.0, 2, 3, 4, 5, 6, 7]) == ([1.0, 2], [6, 7])
+    assert thirds([1.0]) == ([1.0], [1.0])
+    change = change_estimate([1.0, 2.0, 3.0], [4.0, 5.0, 6.0])
+    # v = 1/3 + 1/3 with 4 degrees of freedom: t = 2.776
+    half_width = 2.7764 * np.sqrt(2 / 3)
+    assert change.high - 3 == pytest.approx(half_width, rel=1e-4)
+    assert 3 - change.low == pytest.approx(half_width, rel=1e-4)
+    assert change_estimate([1.0], [2.0]).low == -np.inf
+    assert ratio_estimate([1.0, 1.0], [3.0, 3.0]).high == pytest.approx(3.0)
+
+
+def test_plans_without_rows_are_read_from_their_description(tmp_path: Path):
+    run = write_made_up_run(tmp_path / "run", Faults(composer="shuffled"))
+    with_rows = scan_plans(AuditRun.read(run))
+    lines = [json.loads(line) for line in (run / "plans.jsonl").open()]
+    keep = ("schema", "iteration", "rule", "describe")
+    write_lines(run / "plans.jsonl", [{k: line[k] for k in keep} for line in lines])
+    described = scan_plans(AuditRun.read(run))
+    assert described.steps == with_rows.steps
+    assert described.rare_share == pytest.approx(with_rows.rare_share)
+    assert described.cut_groups >= with_rows.cut_groups > 0
+    assert by_name(audit_run(run))["cut_groups"].level == "alarm"
+
+
+def test_json_is_plain(tmp_path: Path):
+    data = report_to_data(audit_run(write_made_up_run(tmp_path / "run")))
+    assert json.loads(json.dumps(data))["schema"] == 1
+    assert str(Measurement("x", 0.25, 0.1, 0.4, "share")) == "25.0 % [10.0, 40.0]"
