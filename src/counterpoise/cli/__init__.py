@@ -25,6 +25,7 @@ from counterpoise.cli import (
     options,
     plan,
     report,
+    serve,
     study,
     track,
     train,
@@ -41,6 +42,7 @@ app.command()(train.train)
 app.command()(warmup.warmup)
 app.command()(plan.plan)
 app.command()(report.report)
+app.command()(serve.serve)
 app.command()(track.track)
 app.command("import")(import_rollouts.import_rollouts)
 app.command()(study.study)
