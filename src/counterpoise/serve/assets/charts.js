@@ -13,13 +13,15 @@ const SMOOTH_FROM = 40; // points from which a moving mean is drawn over the val
 export class Crosshair {
   constructor() {
     this.at = null;
+    this.home = null; // where it rests when the pointer is elsewhere
     this.listeners = new Set();
   }
   on(listener) {
     this.listeners.add(listener);
     listener(this.at);
   }
-  set(at) {
+  set(wanted) {
+    const at = wanted ?? this.home;
     if (at === this.at) return;
     this.at = at;
     for (const listener of this.listeners) listener(at);

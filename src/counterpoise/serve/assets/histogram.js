@@ -39,12 +39,16 @@ export function histogram({ title, choose }) {
       const group = svg.appendChild(s("g", { class: kept(bar, now) ? "kept" : "left-out" }));
       group.append(s("rect", { class: "hit", x: k * step, y: 0, width: step, height: HEIGHT - BASE }));
       group.append(s("rect", { class: "bar", x: k * step + 1, y: HEIGHT - BASE - height, width: Math.max(1, step - 2), height, rx: 1 }));
-      group.append(s("title", {}, `reward ${range_text(bar)}: ${count(bar.count)} rollouts`));
+      group.append(s("title", {}, `reward ${rangeText(bar)}: ${count(bar.count)} rollouts`));
     });
     svg.append(s("line", { class: "rule", x1: 0, x2: width, y1: HEIGHT - BASE + 0.5, y2: HEIGHT - BASE + 0.5 }));
-    svg.append(s("text", { class: "tick", x: 0, y: HEIGHT - 2 }, number(bars[0].low, 2)));
-    svg.append(s("text", { class: "tick", x: width, y: HEIGHT - 2, "text-anchor": "end" }, number(bars.at(-1).high, 2)));
-    svg.setAttribute("aria-label", `${title}: ${bars.filter((bar) => bar.count).map((bar) => `${range_text(bar)}: ${bar.count}`).join("; ")}`);
+    const label = (x, anchor, value) => svg.append(s("text", { class: "tick", x, y: HEIGHT - 2, "text-anchor": anchor }, number(value, 2)));
+    if (bars.length <= 6 && bars.every((bar) => bar.low === bar.high)) bars.forEach((bar, k) => label((k + 0.5) * step, "middle", bar.low));
+    else {
+      label(0, "start", bars[0].low);
+      label(width, "end", bars.at(-1).high);
+    }
+    svg.setAttribute("aria-label", `${title}: ${bars.filter((bar) => bar.count).map((bar) => `${rangeText(bar)}: ${bar.count}`).join("; ")}`);
   }
 
   const barAt = (event) => {
@@ -82,10 +86,10 @@ export function histogram({ title, choose }) {
       bars = next ?? [];
       range = [low, high];
       said.textContent = low === null && high === null ? "Click a bar, or drag over several." : `Kept: ${low === null ? "any" : number(low)} to ${high === null ? "any" : number(high)}.`;
-      put(rows, ...bars.map((bar) => h("tr", {}, h("th", { scope: "row" }, range_text(bar)), h("td", {}, count(bar.count)))));
+      put(rows, ...bars.map((bar) => h("tr", {}, h("th", { scope: "row" }, rangeText(bar)), h("td", {}, count(bar.count)))));
       draw();
     },
   };
 }
 
-const range_text = (bar) => (bar.low === bar.high ? number(bar.low) : `${number(bar.low)} to ${number(bar.high)}`);
+const rangeText = (bar) => (bar.low === bar.high ? number(bar.low) : `${number(bar.low)} to ${number(bar.high)}`);

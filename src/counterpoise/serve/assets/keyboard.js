@@ -1,5 +1,6 @@
 // Shortcuts: those of the page, then those of the view; none while one types.
 import { h, put } from "./elements.js";
+import { CHART_TERMS } from "./metric_charts.js";
 import { TERMS } from "./terms.js";
 
 const typing = (node) => node instanceof Element && node.closest("input:not([type=checkbox]):not([type=radio]):not([type=range]), textarea, select, [contenteditable]");
@@ -33,9 +34,9 @@ const NAMES = { ArrowLeft: "←", ArrowRight: "→", ArrowUp: "↑", ArrowDown: 
 const caps = (keys) => keys.map((key, k) => [k ? " or " : "", key.split(" ").map((cap, j) => [j ? " " : "", h("kbd", {}, NAMES[key] ?? NAMES[cap] ?? cap)])]);
 
 // The overlay of `?`: the shortcuts that act here, and every word of the page.
-export function help(dialog, groups, terms) {
+export function help(dialog, groups) {
   const close = h("button", { class: "button", type: "button", click: () => dialog.close() }, "Close ", h("kbd", {}, "Esc"));
-  const words = Object.entries({ ...TERMS, ...terms }).sort(([a], [b]) => a.localeCompare(b));
+  const words = Object.entries({ ...CHART_TERMS, ...TERMS }).sort(([a], [b]) => a.localeCompare(b));
   const search = h("input", { type: "search", placeholder: "Find a word", "aria-label": "Find a word" });
   const list = h("dl", { class: "words" });
   const write = () => {

@@ -22,7 +22,6 @@ const find = (name) => document.querySelector(name);
 const root = find("#view");
 let shown = { address: null, view: null, key: null, handle: null };
 let loading = null;
-let terms = {};
 
 // -- going somewhere -------------------------------------------------------------------------
 
@@ -45,11 +44,11 @@ async function show({ keep = false, top = null, quiet = false } = {}) {
   const address = parse(new URL(location.href));
   const view = VIEWS[address.view];
   if (!quiet) document.body.classList.add("loading");
+  if (!shown.address) head(view, address, {}); // the first view of the page
   try {
     if (!view) throw new Problem(404, "No view has this address. The list of runs is one click away, at the top left.");
     const data = await view.load(address, aborter.signal);
     if (aborter.signal.aborted) return;
-    terms = { ...terms, ...(data.terms ?? {}) };
     const key = `${address.view} ${view.key?.(address) ?? address.path}`;
     if (shown.handle && shown.key === key) {
       shown.address = address;
@@ -84,6 +83,7 @@ function refuse(fault, address, view, quiet) {
   shown = { address, view: null, key: null, handle: null };
   head(view, address, {});
   root.className = "view-problem";
+  find(".save").hidden = true;
   const again = h("button", { class: "button", type: "button", click: () => show() }, "Try again");
   root.replaceChildren(empty(
     fault.status === 404 ? "Not there" : fault.status === 0 ? "No connection" : "This did not work",
@@ -153,7 +153,7 @@ const everywhere = [
   { keys: ["s"], does: "save as one page", act: () => !find(".save").hidden && find(".save").click() },
 ];
 const shortcuts = () => [...(shown.handle?.keys ?? []), ...everywhere];
-const openHelp = () => help(find("dialog.help"), [{ title: "In this view", shortcuts: (shown.handle?.keys ?? []).filter((one) => one.does) }, { title: "Everywhere", shortcuts: everywhere }], terms);
+const openHelp = () => help(find("dialog.help"), [{ title: "In this view", shortcuts: (shown.handle?.keys ?? []).filter((one) => one.does) }, { title: "Everywhere", shortcuts: everywhere }]);
 listen(shortcuts);
 find(".ask").addEventListener("click", openHelp);
 

@@ -2,58 +2,58 @@
 import { number, percent, seconds } from "./format.js";
 
 const share = (x, digits) => percent(x, digits === 2 ? 0 : 1);
-// [title, columns, format]; several columns are drawn in one chart.
+// [title, columns, format, what it is]; several columns are drawn in one chart.
 export const SECTIONS = [
   ["Learning", [
-    ["success", ["success"], share],
-    ["mean reward", ["reward"], number],
-    ["response length", ["response_length"], number],
-    ["cut off", ["truncated_share"], share],
-    ["groups with unequal rewards", ["mixed_groups"], share],
-    ["entropy", ["entropy"], number],
+    ["success", ["success"], share, "Share of rollouts with a reward above 0."],
+    ["mean reward", ["reward"], number, "Mean of what the verifier gave."],
+    ["response length", ["response_length"], number, "Mean tokens of a response."],
+    ["cut off", ["truncated_share"], share, "Responses that reached sample.max_new_tokens."],
+    ["groups with unequal rewards", ["mixed_groups"], share, "Groups that teach something: not all right, not all wrong."],
+    ["entropy", ["entropy"], number, "How undecided the policy is at a token, in nats; near 0 it has collapsed."],
   ]],
   ["Batch", [
-    ["positive rows", ["positive_share"], share],
-    ["rows of the update", ["batch_rows"], number],
-    ["rows without signal", ["rows_without_signal"], number],
-    ["split groups", ["split_groups"], number],
-    ["heaviest step / mean", ["token_imbalance"], number],
-    ["waiting in the buffer", ["buffer_positive", "buffer_negative"], number],
-    ["dropped", ["dropped_no_spread", "dropped_surplus", "dropped_aged"], number],
-    ["shared token types", ["shared_token_share"], share],
-    ["largest group advantage sum", ["max_abs_group_advantage_sum"], number],
+    ["positive rows", ["positive_share"], share, "Rollouts with a positive advantage, of those with signal."],
+    ["rows of the update", ["batch_rows"], number, "Rollouts of the batch; 0 where nothing was updated."],
+    ["rows without signal", ["rows_without_signal"], number, "Sampled rollouts with advantage 0."],
+    ["split groups", ["split_groups"], number, "Groups whose rollouts lie in several optimizer steps."],
+    ["heaviest step / mean", ["token_imbalance"], number, "Tokens of the heaviest optimizer step over their mean."],
+    ["waiting in the buffer", ["buffer_positive", "buffer_negative"], number, "Rollouts that wait until both signs are there."],
+    ["dropped", ["dropped_no_spread", "dropped_surplus", "dropped_aged"], number, "No spread (this iteration), surplus and aged (since the start)."],
+    ["shared token types", ["shared_token_share"], share, "Token types of positive rollouts that negative ones have too."],
+    ["largest group advantage sum", ["max_abs_group_advantage_sum"], number, "0 where every step holds whole groups."],
   ]],
   ["Update", [
-    ["gradient norm", ["grad_norm"], number],
-    ["loss", ["loss"], number],
-    ["clipped tokens", ["clipped_share"], share],
-    ["KL from the initial policy", ["kl"], number],
-    ["mean ratio", ["mean_ratio"], number],
-    ["skipped steps", ["skipped_steps"], number],
-    ["learning rate", ["lr"], number],
-    ["sampler mismatch", ["sampler_mismatch", "sampler_mismatch_max"], number],
-    ["spread of the importance ratio", ["sampler_ratio_std"], number],
-    ["capped weights", ["capped_share"], share],
+    ["gradient norm", ["grad_norm"], number, "Before clipping."],
+    ["loss", ["loss"], number, "Mean over the optimizer steps."],
+    ["clipped tokens", ["clipped_share"], share, "Tokens whose gradient the ratio clip removed."],
+    ["KL from the initial policy", ["kl"], number, "How far the policy went from where it began."],
+    ["mean ratio", ["mean_ratio"], number, "Probability now over probability when sampled; 1 on policy."],
+    ["skipped steps", ["skipped_steps"], number, "Steps without signal, or with a gradient that is not finite."],
+    ["learning rate", ["lr"], number, "Of the last optimizer step."],
+    ["sampler mismatch", ["sampler_mismatch", "sampler_mismatch_max"], number, "|log p of the sampler − log p of the trainer|: mean and largest."],
+    ["spread of the importance ratio", ["sampler_ratio_std"], number, "How much sampler and trainer disagree from token to token."],
+    ["capped weights", ["capped_share"], share, "Importance weights that reached the cap."],
   ]],
   ["What the update did to tokens", [
-    ["cancellation", ["cancellation"], share],
-    ["moved against their advantage", ["flipped"], share],
-    ["boosted, by sign of advantage", ["boosted_positive", "boosted_negative"], share],
-    ["suppressed, by sign of advantage", ["suppressed_positive", "suppressed_negative"], share],
-    ["mean |displacement|, by sign", ["moved_positive", "moved_negative"], number],
-    ["push from equal tokens", ["same_token_share"], share],
-    ["push of a token on itself", ["own_share"], share],
-    ["predicted sign was right", ["proxy_agreement"], share],
-    ["tokens on shared prefixes", ["shared_prefix_share"], share],
-    ["net / gross pull on prefixes", ["exchangeability"], number],
-    ["learning tax", ["learning_tax"], number],
-    ["drift between right answers", ["solution_drift"], number],
+    ["cancellation", ["cancellation"], share, "1 − net push / gross push: what right and wrong rollouts share cancels."],
+    ["moved against their advantage", ["flipped"], share, "Tokens that moved against the sign of their own advantage."],
+    ["boosted, by sign of advantage", ["boosted_positive", "boosted_negative"], share, "Tokens that became more likely: A > 0 and A < 0."],
+    ["suppressed, by sign of advantage", ["suppressed_positive", "suppressed_negative"], share, "Tokens that became less likely: A > 0 and A < 0."],
+    ["mean |displacement|, by sign", ["moved_positive", "moved_negative"], number, "How far a token's log-probability moved: A > 0 and A < 0."],
+    ["push from equal tokens", ["same_token_share"], share, "Share of the push that comes from the same token elsewhere."],
+    ["push of a token on itself", ["own_share"], share, "Share of the push that is the token's own."],
+    ["predicted sign was right", ["proxy_agreement"], share, "Tokens that moved as the output layer alone predicts."],
+    ["tokens on shared prefixes", ["shared_prefix_share"], share, "Tokens that several rollouts of a group begin with."],
+    ["net / gross pull on prefixes", ["exchangeability"], number, "0 where right and wrong rollouts pull a prefix equally."],
+    ["learning tax", ["learning_tax"], number, "KL(new, old) at tokens that should not move, in nats."],
+    ["drift between right answers", ["solution_drift"], number, "Change of log-odds between right answers: one way wins over others."],
   ]],
   ["Speed", [
-    ["sampled tokens per second", ["tokens_per_second"], number],
-    ["iteration", ["iteration_seconds"], seconds],
-    ["sampled tokens", ["rollout_tokens"], number],
-    ["rollouts", ["rollouts"], number],
+    ["sampled tokens per second", ["tokens_per_second"], number, "Sampled tokens over the time of sampling."],
+    ["iteration", ["iteration_seconds"], seconds, "Without storing and evaluation."],
+    ["sampled tokens", ["rollout_tokens"], number, "In one iteration."],
+    ["rollouts", ["rollouts"], number, "Sampled in one iteration."],
   ]],
 ];
 const ELSEWHERE = new Set(["iteration", "steps", "stable_positive", "stable_negative", "old_logprob", "sampling_rounds", "graded", "cancellation_types", "turn_success"]);
@@ -65,17 +65,20 @@ const known = (values) => Array.isArray(values) && values.some((x) => typeof x =
 export const colourOf = (column, k) => COLOURS.find(([, pattern]) => pattern.test(column))?.[0] ?? SPARE[k % SPARE.length];
 export const words = (column) => column.replaceAll("_", " ");
 
+// Title and line of every chart, for the list of words.
+export const CHART_TERMS = Object.fromEntries(SECTIONS.flatMap(([, charts]) => charts.map(([title, , , line]) => [title, line])));
+
 // Sections with the charts that these metrics can fill; columns that nobody named come last.
-export function chartsOf(metrics) {
+export function chartsOf(metrics, terms = {}) {
   const named = new Set(SECTIONS.flatMap(([, charts]) => charts.flatMap(([, columns]) => columns)));
   const sections = SECTIONS.map(([title, charts]) => [title, charts
-    .map(([name, columns, format]) => ({ title: name, columns: columns.filter((column) => known(metrics[column])), format }))
+    .map(([name, columns, format, line]) => ({ title: name, columns: columns.filter((column) => known(metrics[column])), format, line }))
     .filter((chart) => chart.columns.length)]);
   // A reward of 0 and 1 is its success: one chart is enough.
   const same = known(metrics.reward) && known(metrics.success) && metrics.reward.every((x, k) => x === metrics.success[k]);
   if (same) sections[0][1] = sections[0][1].filter((chart) => chart.columns[0] !== "reward");
   const others = Object.keys(metrics)
     .filter((column) => !named.has(column) && !ELSEWHERE.has(column) && !column.endsWith("_seconds") && known(metrics[column]))
-    .map((column) => ({ title: words(column), columns: [column], format: /_share$|success$/.test(column) ? share : number }));
+    .map((column) => ({ title: words(column), columns: [column], format: /_share$|success$/.test(column) ? share : number, line: terms[column] ?? "" }));
   return [...sections, ["Further numbers", others]].filter(([, charts]) => charts.length);
 }

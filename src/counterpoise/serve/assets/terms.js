@@ -30,11 +30,27 @@ export const TERMS = {
   "held-out success": "Success on prompts that are not trained on, with a 95 % interval.",
 };
 
+// The line of the word under the pointer or the focus: one box for the page, kept inside the window.
+const box = h("div", { class: "what-line", "aria-hidden": "true", hidden: true });
+function explain(event) {
+  const word = event.target.closest?.(".what");
+  box.hidden = !word;
+  if (!word) return;
+  if (!box.isConnected) document.body.append(box);
+  box.textContent = word.querySelector(".unseen").textContent;
+  const at = word.getBoundingClientRect();
+  const below = at.bottom + 8 + box.offsetHeight < innerHeight;
+  box.style.left = `${Math.max(8, Math.min(at.left, document.documentElement.clientWidth - box.offsetWidth - 8))}px`;
+  box.style.top = `${below ? at.bottom + 6 : at.top - box.offsetHeight - 6}px`;
+}
+for (const kind of ["pointerover", "focusin"]) document.addEventListener(kind, explain);
+for (const kind of ["scroll", "focusout", "keydown"]) document.addEventListener(kind, () => { box.hidden = true; }, { passive: true });
+
 // A word with its line, which appears on hover and focus and is read out.
 let last = 0;
 export function term(word, shown = word) {
   const line = TERMS[word];
   if (!line) return shown;
   const id = `what-${++last}`;
-  return h("span", { class: "what", tabindex: 0, "aria-describedby": id }, shown, h("span", { class: "what-line", id, role: "tooltip" }, line));
+  return h("span", { class: "what", tabindex: 0, "aria-describedby": id }, shown, h("span", { class: "unseen", id, hidden: true }, line));
 }

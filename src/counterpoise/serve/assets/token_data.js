@@ -10,6 +10,8 @@ export function tokenView(data, chosen = null) {
   for (const [name, one] of named) poise.tokens.quantities.set(name, one); // tokens_card.js looks them up
   const partsOf = (name) => named.get(name)?.columns ?? [name];
   const has = (name) => partsOf(name).every((column) => columns[column]?.some?.((x) => Number.isFinite(x)));
+  // A ratio is coloured by its distance from 1, where sampler and trainer agree.
+  const centre = (name) => (name === "ratio" ? 1 : 0);
   const value = (name, place) => partsOf(name).reduce((sum, column) => sum + (columns[column]?.[place] ?? NaN), 0);
   const texts = new Map((columns.token ?? []).map((id, k) => [id, columns.text[k]]));
 
@@ -40,7 +42,8 @@ export function tokenView(data, chosen = null) {
     has,
     value,
     text,
-    full: (name) => data.full?.[name] || largest(length, (place) => Math.abs(value(name, place))),
+    centre,
+    full: (name) => (centre(name) ? 0 : data.full?.[name]) || largest(length, (place) => Math.abs(value(name, place) - centre(name))),
     unpulled: new Set((columns.pull ?? []).flatMap((pull, place) => (pull === 0 ? [place] : []))),
     watched: new Set(data.watched ? [0] : []),
     kept: [0],
@@ -61,7 +64,7 @@ export function tokenView(data, chosen = null) {
     strongest: (name) => {
       if (!has(name)) return 0;
       let best = 0;
-      for (let place = 1; place < length; place++) if (Math.abs(value(name, place)) > (Math.abs(value(name, best)) || 0)) best = place;
+      for (let place = 1; place < length; place++) if (Math.abs(value(name, place) - centre(name)) > (Math.abs(value(name, best) - centre(name)) || 0)) best = place;
       return best;
     },
   };

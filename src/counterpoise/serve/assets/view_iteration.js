@@ -14,7 +14,7 @@ export async function load(address, signal) {
     get(to.run(address.run), signal),
     address.group === undefined ? null : get(address.path, signal),
   ]);
-  return { ...iteration, run, open: group, terms: run.terms };
+  return { ...iteration, run, open: group };
 }
 export const trail = (address) => [
   [address.run, to.run(address.run)],
@@ -52,6 +52,7 @@ export function show(root, data, address, page) {
     rule.textContent = next.rule ? visible(next.rule) : "";
     neighbours(xs);
     scrubber.update([{ label: "success", colour: "series", xs, values: metrics.success ?? [], smooth: false }]);
+    crosshair.home = where.iteration;
     crosshair.set(where.iteration);
     const k = xs.indexOf(where.iteration);
     const fact = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, h("b", {}, value)));

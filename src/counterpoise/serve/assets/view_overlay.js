@@ -33,7 +33,7 @@ export function show(root, data) {
     }
     const columns = {};
     for (const run of runs) for (const [name, values] of Object.entries(run.metrics ?? {})) (columns[name] ??= []).push(...values);
-    const found = chartsOf(columns).map(([title, list]) => [title, list.flatMap((chart) => chart.columns.map((column) => ({ ...chart, title: chart.columns.length > 1 ? column.replaceAll("_", " ") : chart.title, column })))]);
+    const found = chartsOf(columns, data.terms).map(([title, list]) => [title, list.flatMap((chart) => chart.columns.map((column) => ({ ...chart, title: chart.columns.length > 1 ? column.replaceAll("_", " ") : chart.title, column })))]);
     const next = JSON.stringify([found.map(([title, list]) => [title, list.map((chart) => chart.column)]), runs.map((run) => run.name)]);
     if (next !== shape) {
       shape = next;
@@ -41,7 +41,7 @@ export function show(root, data) {
       tables = [];
       put(sections, ...found.map(([title, list]) => {
         const made = list.map((chart) => {
-          const one = plot({ title: chart.title, term: visible(data.terms?.[chart.column] ?? ""), format: chart.format, crosshair, height: 110 });
+          const one = plot({ title: chart.title, term: visible(chart.line), format: chart.format, crosshair, height: 110 });
           charts.push({ one, column: chart.column });
           return one;
         });

@@ -5,11 +5,14 @@ import { empty, h, marked, put } from "./elements.js";
 import { count, number, percent, plural } from "./format.js";
 import { load as get } from "./load.js";
 
-export const load = (address, signal) => get(address.path + address.search, signal);
+export function load(address, signal) {
+  const query = Object.fromEntries(address.query);
+  return get(address.path + ask({ sort: SORTS[0][0], ...query }), signal);
+}
 export const trail = (address) => [[address.run, to.run(address.run)], ["prompts", to.prompts(address.run)]];
 export const key = (address) => address.run;
 
-const SORTS = [["-times", "most visits"], ["last_success", "lowest success"], ["-last_success", "highest success"], ["-change", "most improved"], ["change", "most forgotten"], ["prompt_id", "name"]];
+const SORTS = [["-times", "most visits"], ["last_success", "lowest success"], ["-last_success", "highest success"], ["-first_success", "easiest at first"], ["mean_reward", "lowest mean reward"], ["prompt_id", "name"]];
 
 export function show(root, data, address, page) {
   const told = h("p", { class: "told", role: "status" });

@@ -69,22 +69,26 @@ export function show(root, data, address, page) {
       else if (/^[ \t]+$/.test(shown)) strip.append(h("wbr"));
     }
     if (end < text.length) strip.append(h("button", { class: "link", type: "button", click: () => { writeStrip(end + 4 * MOST); colour(); } }, ` … ${plural(text.length - end, "more token")}`));
+    else if (data.tokens?.total > text.length) strip.append(h("p", { class: "note" }, `The first ${text.length} of ${data.tokens.total} tokens; the others are in the JSON of this address (add ?format=json&from=${text.length}).`));
   }
 
   function colour() {
     const by = view.quantity(select.value);
     const { paint, element } = poise.text;
     const has = by && view.has(by.name);
-    tokens.forEach((token, position) => paint(token, has ? view.value(by.name, position) : NaN, has ? view.full(by.name) : 0, by?.signed ?? true));
+    const centre = has ? view.centre(by.name) : 0;
+    const signed = (by?.signed ?? true) || centre !== 0;
+    tokens.forEach((token, position) => paint(token, has ? view.value(by.name, position) - centre : NaN, has ? view.full(by.name) : 0, signed));
     ramp.hidden = !has;
     if (has) {
       const full = view.full(by.name);
-      const marks = by.signed ? [-full, -full / 4, 0, full / 4, full] : [0, full / 4, full];
-      ramp.className = `tints ${by.signed ? "signed" : "size"}`;
-      put(ramp.querySelector(".ticks"), ...marks.map((x) => element("i", "", poise.text.number(by.name === "logprob" ? -x : x, { signed: by.signed }))));
+      const marks = signed ? [-full, -full / 4, 0, full / 4, full] : [0, full / 4, full];
+      const mark = (x) => (centre ? number(centre + x, 4) : poise.text.number(by.name === "logprob" ? -x : x, { signed }));
+      ramp.className = `tints ${signed ? "signed" : "size"}`;
+      put(ramp.querySelector(".ticks"), ...marks.map((x) => element("i", "", mark(x))));
       ramp.setAttribute("aria-label", `Colour: ${by.title}, full from ${number(full)}`);
     }
-    meaning.textContent = has ? `${visible(by.meaning)} Colour grows with the square root; full from the 98th percentile of the iteration.` : `${by ? visible(by.title) : "This quantity"} is not there: ${visible(data.missing?.[by?.name] ?? "it was not stored")}`;
+    meaning.textContent = has ? `${visible(by.meaning)} Colour grows with the square root${centre ? " of the distance from 1" : "; full from the 98th percentile"}.` : `${by ? visible(by.title) : "This quantity"} is not there: ${visible(data.missing?.[by?.name] ?? "it was not stored")}`;
   }
 
   const say = (position) => view.length && poise.tokens.card(card, { view, row: 0, position, by: select.value || "advantage" });
@@ -126,6 +130,7 @@ export function show(root, data, address, page) {
         places.length ? h("p", {}, "Stored for: ", places.slice(0, 6).map((place, k) => [k ? " · " : "", h("a", { href: place }, `rollout ${k + 1}`)])) : null);
     }
     const likely = chosen.distribution;
+    if (!likely?.length && chosen.distribution_missing) pushers.append(h("p", { class: "note" }, `What else was likely here: ${visible(chosen.distribution_missing)}.`));
     if (likely?.length) {
       pushers.append(h("h3", {}, "What else was likely here"), h("table", { class: "likely" }, h("thead", { class: "unseen" }, h("tr", {}, h("th", {}, "token"), h("th", {}, "probability"))), h("tbody", {}, likely.map((one) => {
         const cell = h("span", { class: "token" });
@@ -141,7 +146,7 @@ export function show(root, data, address, page) {
 
   function writeAbout() {
     put(about, 
-      h("b", { class: data.advantage < 0 ? "down" : "up" }, `advantage ${advantage(data.advantage)}`),
+      h("b", { class: data.advantage < 0 ? "down" : data.advantage > 0 ? "up" : null }, `advantage ${advantage(data.advantage)}`),
       ` · ${plural(data.length ?? view.length, "token")} · sampled in `, h("a", { href: to.iteration(address.run, address.iteration) }, `iteration ${data.born ?? address.iteration}`),
       Number.isFinite(data.trained_in) ? ` · trained in iteration ${data.trained_in}${Number.isFinite(data.step) ? `, step ${data.step + 1}` : ""}` : " · not trained on",
       data.finished === false ? [" · ", term("cut off")] : "",
@@ -185,6 +190,7 @@ export function show(root, data, address, page) {
         return;
       }
       writeSelect();
+      bench.classList.toggle("without-values", !view.quantities.some((one) => view.has(one.name)));
       writeStrip(Math.max(MOST, (address.position ?? 0) + 1));
       colour();
       activate(address.position ?? view.strongest(select.value), false);

@@ -12,7 +12,7 @@ export const trail = (address) => [[address.run, to.run(address.run)], ["rollout
 export const key = (address) => address.run;
 export const saved = (address) => `${to.run(address.run)}/rollouts.html${address.search}`;
 
-const SORTS = [["", "iteration", "oldest first"], ["-iteration", "iteration", "newest first"], ["-reward", "reward", "highest reward"], ["reward", "reward", "lowest reward"], ["-length", "length", "longest"], ["length", "length", "shortest"]];
+const SORTS = [["", "iteration", "newest first"], ["iteration", "iteration", "oldest first"], ["-reward", "reward", "highest reward"], ["reward", "reward", "lowest reward"], ["-length", "length", "longest"], ["length", "length", "shortest"]];
 const DROPPED = [["", "any"], ["no_spread", "no spread"], ["no_signal", "no signal"], ["surplus", "surplus"], ["aged", "aged"]];
 const FLAGS = [["cut", "cut off"], ["no_spread", "no spread"], ["timeout", "verifier timeout"]];
 
@@ -66,7 +66,7 @@ export function show(root, data, address, page) {
   const compare = h("a", { class: "button", "aria-disabled": "true", title: "Choose two rows" }, "Compare two");
   const sort = h("select", { name: "sort", "aria-label": "Sort", change: () => set({ sort: sort.value }) }, SORTS.map(([value, , label]) => h("option", { value }, label)));
   const body = h("tbody");
-  const heads = [["", "choose"], ["iteration", "iter."], ["reward", "reward"], [null, "adv."], ["length", "tokens"], [null, "prompt"], [null, "response"]];
+  const heads = [["", "choose"], ["iteration", "iter."], ["reward", "reward"], [null, "adv."], ["length", "tokens"], [null, "prompt"], [null, "response"], [null, "remarks"]];
   const head = h("tr", {}, heads.map(([by, label]) => {
     if (by === "") return h("th", { scope: "col" }, h("span", { class: "unseen" }, label));
     if (by === null) return h("th", { scope: "col", class: label === "adv." ? "figure" : null }, label);
@@ -75,12 +75,14 @@ export function show(root, data, address, page) {
   }));
   const table = h("table", { class: "rollouts list" }, h("caption", { class: "unseen" }, "Rollouts"), h("thead", {}, head), body);
   const nothing = h("div");
+  const notes = h("div", { class: "notes", role: "status" });
+  let again = null;
   const [back, on] = [h("button", { class: "button", type: "button", click: () => turn(-1) }, "← Previous"), h("button", { class: "button", type: "button", click: () => turn(1) }, "Next →")];
   const place = h("span", { class: "muted figure" });
   root.append(
     h("div", { class: "head" }, h("h1", {}, "Rollouts"), told, fresh, h("div", { class: "head-tools" }, compare)),
     h("div", { class: "search-row" }, search, sort),
-    h("div", { class: "with-filters" }, drawer, h("div", { class: "results" }, table, nothing, h("div", { class: "paging" }, back, place, on))));
+    h("div", { class: "with-filters" }, drawer, h("div", { class: "results" }, notes, table, nothing, h("div", { class: "paging" }, back, place, on))));
   // The drawer is open where there is room for a column of filters.
   const wide = matchMedia("(min-width: 900px)");
   const fit = () => { drawer.open = wide.matches; };
@@ -95,8 +97,9 @@ export function show(root, data, address, page) {
     page.go(`${to.run(address.run)}/rollouts${ask(next)}`, { keep: true, ...options });
   }
   function sortBy(by) {
-    const now = query().sort ?? "iteration";
-    set({ sort: now === `-${by}` ? (by === "iteration" ? "" : by) : now === by || by !== "iteration" ? `-${by}` : "-iteration" });
+    const downwards = `-${by}`;
+    const next = (query().sort ?? "-iteration") === downwards ? by : downwards;
+    set({ sort: next === "-iteration" ? "" : next }); // the order of the server where none is named
   }
   function turn(by) {
     const now = query();
@@ -110,10 +113,10 @@ export function show(root, data, address, page) {
   }
 
   function row(rollout) {
-    const words = (query().search ?? "").split(/\s+/);
+    const words = state.data.search ?? (query().search ?? "").split(/\s+/);
     const box = h("input", { type: "checkbox", "aria-label": "Compare this response", change: () => choose(rollout.place, box) });
     box.checked = chosen.has(rollout.place);
-    const flags = [rollout.finished === false && "cut off", rollout.dropped && `dropped: ${rollout.dropped}`, rollout.timeout && "verifier timeout"].filter(Boolean);
+    const remarks = [[rollout.finished === false, "cut off", "cut off"], [rollout.dropped, `dropped: ${rollout.dropped}`, String(rollout.dropped).replaceAll("_", " ")], [rollout.timeout, "verifier timeout", "timeout"]].filter(([there]) => there);
     const text = rollout.excerpt ?? rollout.response;
     return h("tr", { class: outcome(rollout.reward), data: { place: rollout.place } },
       h("td", { class: "choose" }, box),
@@ -122,7 +125,8 @@ export function show(root, data, address, page) {
       h("td", { class: "figure" }, advantage(rollout.advantage)),
       h("td", { class: "figure" }, count(rollout.length)),
       h("td", { class: "prompt-cell" }, h("a", { class: "clamp", href: to.prompt(address.run, rollout.prompt_id), title: "This prompt over time" }, marked(rollout.prompt, words))),
-      h("td", { class: "text-cell" }, h("a", { class: "clamp mono open", href: inside(rollout.place) }, marked(text || "(empty)", words)), flags.map((flag) => h("span", { class: "tag" }, term(flag, flag.replaceAll("_", " "))))));
+      h("td", { class: "text-cell" }, h("a", { class: "clamp mono open", href: inside(rollout.place) }, marked(text || "(empty)", words))),
+      h("td", { class: "remarks" }, remarks.map(([, name, short]) => h("span", { class: "tag" }, term(name, short)))));
   }
 
   function choose(where, box) {
@@ -148,8 +152,9 @@ export function show(root, data, address, page) {
     dropped.value = now.dropped ?? "";
     sort.value = SORTS.some(([value]) => value === now.sort) ? now.sort : "";
     for (const cell of head.querySelectorAll("[data-by]")) {
-      const by = (now.sort || "iteration").replace(/^-/, "") === cell.dataset.by;
-      cell.setAttribute("aria-sort", by ? ((now.sort ?? "").startsWith("-") ? "descending" : "ascending") : "none");
+      const order = now.sort || "-iteration";
+      const mine = order.replace(/^-/, "") === cell.dataset.by;
+      cell.setAttribute("aria-sort", mine ? (order.startsWith("-") ? "descending" : "ascending") : "none");
     }
     prompt.hidden = !now.prompt;
     if (now.prompt) put(prompt, "prompt ", foreign(now.prompt), " ", h("button", { class: "link", type: "button", click: () => set({ prompt: "" }) }, "any prompt"));
@@ -167,6 +172,9 @@ export function show(root, data, address, page) {
     put(nothing, ...(rows.length ? [] : [active
       ? empty("No rollout matches", "Take a filter away, or search for fewer words.")
       : empty("No rollouts are stored", "The run has store.rollouts=false, or its first iteration is not written yet.")]));
+    put(notes, [...Object.values(next.missing ?? {}), ...(next.problems ?? [])].slice(0, 5).map((line) => h("p", { class: "note" }, visible(line))));
+    clearTimeout(again);
+    if (share < 1) again = setTimeout(() => page.refresh(), 1000); // the index is being built
     back.disabled = !now.after;
     on.disabled = !next.next;
     place.textContent = rows.length ? `${count(rows.length)} of ${count(next.total ?? rows.length)}` : "";
@@ -193,7 +201,7 @@ export function show(root, data, address, page) {
       fresh.hidden = false;
       fresh.textContent = Number.isFinite(event.iterations) ? `Iteration ${event.iterations} is there: show` : "New rollouts: show";
     },
-    leave: () => clearTimeout(typing),
+    leave: () => [typing, again].forEach(clearTimeout),
     keys: [
       { keys: ["/"], does: "search", act: () => search.focus() },
       { keys: ["j", "ArrowDown"], does: "next row", act: () => move(1) },

@@ -36,7 +36,7 @@ export function show(root, data, address, page) {
 
   function build(data) {
     const metrics = data.metrics ?? {};
-    const found = chartsOf(metrics);
+    const found = chartsOf(metrics, data.terms);
     const evaluated = evaluations(data);
     const next = JSON.stringify([found, evaluated.length]);
     if (next !== shape) {
@@ -45,8 +45,7 @@ export function show(root, data, address, page) {
       tables = [];
       put(sections, ...found.map(([title, list]) => {
         const made = list.map((chart) => {
-          const terms = chart.columns.map((column) => data.terms?.[column]).filter(Boolean);
-          const one = plot({ title: chart.title, term: visible(terms.join("; ")), format: chart.format, crosshair, open });
+          const one = plot({ title: chart.title, term: visible(chart.line), format: chart.format, crosshair, open });
           charts.push({ one, columns: chart.columns });
           return one;
         });
