@@ -62,7 +62,7 @@ class RunLibrary:
         self.indexer.close()
         with self._lock:
             for entry in self._tables.values():
-                entry.search.table.close()
+                entry.search.close()
             self._tables.clear()
 
     # -- following -----------------------------------------------------------------------------
@@ -111,7 +111,7 @@ class RunLibrary:
         entry = self._tables.get(folder)
         if entry and not entry.users:
             del self._tables[folder]
-            entry.search.table.close()
+            entry.search.close()
             self.indexer.forget(folder)
 
     # -- reading -------------------------------------------------------------------------------

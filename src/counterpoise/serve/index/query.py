@@ -11,15 +11,18 @@ import base64
 import json
 import math
 import re
+import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from counterpoise.serve.answers import BadRequestError
 from counterpoise.serve.index.fates import DROP_REASONS
@@ -32,6 +35,7 @@ MOST_WORDS = 12
 BINS = 20
 DISTINCT_REWARDS = 12  # up to this many, each reward is a bin of its own
 KEPT_SEARCHES = 8
+KEPT_FILES = 64  # of searches: requests that read an older one have long ended
 SORT_COLUMNS = {
     "iteration": "iteration",
     "reward": "reward",
@@ -116,7 +120,7 @@ class RolloutQuery:
 
     def restrict_iterations(self, iterations: list[int]) -> RolloutQuery:
         """The same query over some iterations only."""
-        condition = ("some", "list_contains($some, iteration)", iterations)
+        condition = ("some", "iteration IN (SELECT unnest($some))", iterations)
         return replace(self, conditions=(*self.conditions, condition))
 
 
@@ -186,6 +190,7 @@ class SearchMatches:
 
     keys: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     searched: dict[int, Signature] = field(default_factory=dict)
+    file: Path | None = None  # the keys as parquet
 
 
 class RolloutSearch:
@@ -199,12 +204,18 @@ class RolloutSearch:
         self._matches: OrderedDict[tuple[str, ...], SearchMatches] = OrderedDict()
         self._counts: OrderedDict[Any, tuple[int, list[dict[str, float]]]] = OrderedDict()
         self._search_lock = threading.Lock()
+        self._folder = tempfile.TemporaryDirectory(prefix="poise-serve-")
+        self._file_number = 0
+
+    def close(self) -> None:
+        self.table.close()
+        self._folder.cleanup()
 
     def page(self, query: RolloutQuery) -> dict[str, Any]:
         """Rows of one page with the numbers of ROW_FIELDS, the total and the histogram."""
         cursor = self.table.cursor()
         try:
-            source = self._source(cursor, query)
+            source = self._source(query)
             rows = self._rows(cursor, source, query)
             total, histogram = self._count(cursor, source, query)
         finally:
@@ -222,13 +233,13 @@ class RolloutSearch:
             "indexed": self.table.indexed_share,
         }
 
-    def _source(self, cursor: duckdb.DuckDBPyConnection, query: RolloutQuery) -> str:
+    def _source(self, query: RolloutQuery) -> str:
         """The table to select from: all rollouts, or those that the search matches."""
         if not query.words:
             return "rollouts"
-        keys = self._search(query.words)
-        cursor.register("matches", pa.table({"key": keys}))
-        return "(SELECT rollouts.* FROM rollouts SEMI JOIN matches USING (key))"
+        # Through a file, because DuckDB would import pandas to look at an array of Python.
+        matches = sql_text(str(self._search(query.words)))
+        return f"(SELECT rollouts.* FROM rollouts SEMI JOIN read_parquet({matches}) USING (key))"
 
     def _rows(
         self, cursor: duckdb.DuckDBPyConnection, source: str, query: RolloutQuery
@@ -305,8 +316,8 @@ class RolloutSearch:
             for place in range(BINS)
         ]
 
-    def _search(self, words: tuple[str, ...]) -> np.ndarray:
-        """Keys of the rows whose texts have all words."""
+    def _search(self, words: tuple[str, ...]) -> Path:
+        """A file with the keys of the rows whose texts have all words."""
         with self._search_lock:
             current = self.table.iterations
             matches = self._matches.setdefault(words, SearchMatches())
@@ -314,36 +325,86 @@ class RolloutSearch:
             while len(self._matches) > KEPT_SEARCHES:
                 self._matches.popitem(last=False)
             stale = [key for key, value in matches.searched.items() if current.get(key) != value]
-            if stale:
-                found_in = matches.keys >> 32
-                matches.keys = matches.keys[~np.isin(found_in, stale)]
-                for iteration in stale:
-                    del matches.searched[iteration]
-            new = sorted(key for key in current if key not in matches.searched)
-            if new:
-                matches.keys = np.concatenate([matches.keys, self._scan(words, new)])
-                matches.searched |= {key: current[key] for key in new}
-            return matches.keys
+            new = sorted(key for key in current if matches.searched.get(key) != current[key])
+            if stale or new or matches.file is None:
+                kept = matches.keys[~np.isin(matches.keys >> 32, stale)]
+                added = self._scan(words, new) if new else np.empty(0, np.int64)
+                matches.keys = np.concatenate([kept, added])
+                matches.searched = dict(current)
+                matches.file = self._write_keys(matches.keys)
+            return matches.file
+
+    def _write_keys(self, keys: np.ndarray) -> Path:
+        """A new file each time: a request may still be reading the one before."""
+        self._file_number += 1
+        path = Path(self._folder.name) / f"matches-{self._file_number}.parquet"
+        # Not `pa.array(keys)`, which would import pandas: half a second at the first search.
+        column = pa.Array.from_buffers(pa.int64(), len(keys), [None, pa.py_buffer(keys)])
+        pq.write_table(pa.table({"key": column}), path, compression="none")
+        expired = Path(self._folder.name) / f"matches-{self._file_number - KEPT_FILES}.parquet"
+        expired.unlink(missing_ok=True)
+        return path
 
     def _scan(self, words: tuple[str, ...], iterations: list[int]) -> np.ndarray:
-        """Search the segments of some iterations."""
-        values = {f"word{number}": word for number, word in enumerate(words)}
-        # Every word may stand in either text.
-        condition = " AND ".join(
-            f"(contains(response_text, ${name}) OR contains(prompt_text, ${name}))"
-            for name in values
-        )
+        """Search the segments of some iterations; a word may stand in either text.
+
+        Prompts repeat and are stored once in a segment's dictionary: asking them costs little.
+        Responses are read once: rows must have the words there that no prompt has, and for the
+        others the scan says which rows do.
+        """
+        segments = self.table.segment_paths(set(iterations))
         cursor = self.table.cursor()
         try:
-            result = cursor.execute(
-                f"SELECT {KEY} AS key FROM read_parquet($segments) "
-                f"WHERE {condition} AND list_contains($iterations, iteration)",
-                {
-                    **values,
-                    "segments": self.table.segment_paths(set(iterations)),
-                    "iterations": iterations,
-                },
-            ).fetchnumpy()
+            prompt_keys = [_rows_with_prompt(cursor, segments, word) for word in words]
+            required = [
+                word for word, keys in zip(words, prompt_keys, strict=True) if not len(keys)
+            ]
+            optional = {
+                word: keys for word, keys in zip(words, prompt_keys, strict=True) if len(keys)
+            }
+            columns = _scan_responses(cursor, segments, required, list(optional))
         finally:
             cursor.close()
-        return np.asarray(result["key"], dtype=np.int64)
+        keys = columns["key"]
+        is_match = np.ones(len(keys), dtype=bool)
+        for number, with_prompt in enumerate(optional.values()):
+            is_match &= columns[f"has{number}"] | np.isin(keys, with_prompt)
+        # A segment may hold iterations that were searched before.
+        return keys[is_match & np.isin(keys >> 32, iterations)]
+
+
+def sql_text(text: str) -> str:
+    """A text as SQL; for names of our own files where a parameter cannot stand."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _rows_with_prompt(
+    cursor: duckdb.DuckDBPyConnection, segments: list[str], word: str
+) -> np.ndarray:
+    """Keys of the rows whose prompt has a word."""
+    columns = cursor.execute(
+        f"SELECT {KEY} AS key FROM read_parquet($segments) WHERE contains(prompt_text, $word)",
+        {"segments": segments, "word": word},
+    ).fetchnumpy()
+    return np.asarray(columns["key"], dtype=np.int64)
+
+
+def _scan_responses(
+    cursor: duckdb.DuckDBPyConnection,
+    segments: list[str],
+    required: list[str],
+    optional: list[str],
+) -> dict[str, np.ndarray]:
+    """Keys of the rows whose response has all required words, and whether it has each other."""
+    values = {f"required{number}": word for number, word in enumerate(required)}
+    where = " AND ".join(f"contains(response_text, ${name})" for name in values) or "true"
+    flags = "".join(
+        f", contains(response_text, $optional{number}) AS has{number}"
+        for number in range(len(optional))
+    )
+    values |= {f"optional{number}": word for number, word in enumerate(optional)}
+    columns = cursor.execute(
+        f"SELECT {KEY} AS key{flags} FROM read_parquet($segments) WHERE {where}",
+        {**values, "segments": segments},
+    ).fetchnumpy()
+    return {name: np.asarray(column) for name, column in columns.items()}
