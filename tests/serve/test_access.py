@@ -1,4 +1,4 @@
-"""Requests that another site could cause are refused, and answers forbid what a page must not do."""
+"""Requests that another site could cause are refused; answers forbid what a page must not do."""
 
 from __future__ import annotations
 

@@ -66,10 +66,9 @@ class ResponsePool:
 
 def make_vocabulary() -> list[str]:
     rng = np.random.default_rng(1)
-    words = [
+    return [
         " " + "".join(rng.choice(SYLLABLES, size=rng.integers(1, 4))) for _ in range(VOCABULARY)
     ]
-    return words
 
 
 def make_pool(vocabulary: list[str], mean_tokens: int) -> ResponsePool:

@@ -179,7 +179,10 @@ def read_token_rows(reader: RunReader, fate: dict[str, Any]) -> tuple[Columns, s
         path = reader.step_file("tokens", fate["trained_in"])
     except NotFoundError:
         return {}, f"tokens of iteration {fate['used']} were not stored (store.tokens)"
-    columns = read_rows(path, [("row", "=", fate["row"])])
+    try:
+        columns = read_rows(path, [("row", "=", fate["row"])])
+    except PoiseError as fault:  # the texts and rewards of the rollout are still there
+        return {}, str(fault)
     if not len(columns.get("position", ())):
         return {}, "the update did not train on the rollout: its advantage is 0"
     return columns, ""
@@ -236,7 +239,11 @@ def _full_sizes(columns: dict[str, np.ndarray]) -> dict[str, float]:
 
 def describe_quantities(columns: dict[str, np.ndarray]) -> list[dict[str, Any]]:
     """What tokens can be coloured by, in the report's words; those that are missing too."""
-    known = [quantity for quantity in (*QUANTITIES, *POLICY_QUANTITIES) if quantity.name != "value"]
+    known = [
+        quantity
+        for quantity in (*QUANTITIES, *POLICY_QUANTITIES)
+        if quantity.name != "value" or "value" in columns
+    ]
     names = {name for quantity in QUANTITIES for name in (quantity.name, *quantity.columns)}
     extra = [
         TokenQuantity(name, "Credit", name.replace("_", " "), "A column of tokens/.", (name,))
