@@ -23,7 +23,7 @@ ORIGIN = f"http://127.0.0.1:{PORT}"
 @contextmanager
 def serve(*folders: Path, cache: Path, token: str | None = None) -> Iterator[TestClient]:
     """A client of a server; the index is brought up to date at every request that needs it."""
-    library = RunLibrary(folders, cache, IndexInThisProcess(cache))
+    library = RunLibrary(folders, cache, IndexInThisProcess(cache), patience=60)
     gate = AccessGate(make_app(library), LOOPBACK, PORT, token)
     with TestClient(gate, base_url=ORIGIN, follow_redirects=False) as client:
         client.library = library

@@ -261,7 +261,7 @@ def test_small_segments_are_merged_and_nothing_changes(tmp_path: Path, monkeypat
         write_rollouts(run, iteration, line(f"{iteration}:a", f"word{iteration}", 1.0))
         append_plan(run, iteration, [(f"{iteration}:a", 0, float(iteration))], {})
         IndexInThisProcess(cache).follow(run, [tmp_path])
-        rollouts.refresh()
+        rollouts.refresh(60)
         page = RolloutSearch(rollouts).page(RolloutQuery.from_address({"limit": "100"}))
         assert [row["advantage"] for row in page["rows"]] == [
             float(number) for number in range(iteration, 0, -1)
@@ -303,14 +303,14 @@ def test_only_one_server_writes_and_the_other_reads(tmp_path: Path):
     while first.work():
         pass
     rollouts = RolloutTable(second.folder, tmp_path / "spill")
-    rollouts.refresh()
+    rollouts.refresh(60)
     assert rollouts.indexed_share == 1.0
     first.close()
     write_rollouts(tmp_path / "run", 3, line("3:a", "late"))
     while second.work():
         pass
     second.close()
-    rollouts.refresh()
+    rollouts.refresh(60)
     assert sorted(rollouts.iterations) == [1, 2, 3]
 
 
@@ -337,7 +337,7 @@ def test_readers_see_whole_iterations_while_rows_are_entered(tmp_path: Path, mon
     made_up(run, iterations=1)
     IndexInThisProcess(cache).follow(run, [tmp_path])
     rollouts = RolloutTable(index_folder(cache, run), cache / "spill")
-    rollouts.refresh()
+    rollouts.refresh(60)
     search = RolloutSearch(rollouts)
     stop = threading.Event()
     totals: set[int] = set()
@@ -352,7 +352,7 @@ def test_readers_see_whole_iterations_while_rows_are_entered(tmp_path: Path, mon
         lines = [line(f"{iteration}:p/{number}", "alpha", 1.0) for number in range(12)]
         write_rollouts(run, iteration, *lines)
         IndexInThisProcess(cache).follow(run, [tmp_path])
-        rollouts.refresh()
+        rollouts.refresh(60)
     stop.set()
     reader.join()
     assert totals <= {12 * count for count in range(1, 8)}

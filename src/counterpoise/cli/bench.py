@@ -12,7 +12,8 @@ def bench(
     parts: Annotated[
         str,
         typer.Option(
-            "--parts", help="Any of peer, sampler, update, agreement, monitor, growth, families."
+            "--parts",
+            help="Any of peer, sampler, update, agreement, monitor, growth, families, serve.",
         ),
     ] = "peer,sampler,update,agreement,monitor",
     model: Annotated[
@@ -44,6 +45,12 @@ def bench(
             "--growth", help="Only these axes (rollouts, length, size) or points (length=2048)."
         ),
     ] = "",
+    run_size: Annotated[
+        str,
+        typer.Option(
+            "--run-size", help="Iterations x rollouts x tokens of the made-up run of `serve`."
+        ),
+    ] = "100x102x300",
 ) -> None:
     """Measure speed, memory and numerical agreement on this machine, against peers and bounds.
 
@@ -55,6 +62,7 @@ def bench(
     - **monitor**: the time that the online monitor adds to an iteration
     - **growth**: time and memory against rollouts, response length and model size
     - **families**: tiny models of many families against transformers, and resumed runs
+    - **serve**: pages, filters and searches of `poise serve` while a run grows
 
     Sizes suit the machine. On a CPU it is the embedded model (a few minutes on two cores). On a
     GPU it is 64 x 8 rollouts of the shape of SmolLM2-135M and the update of Qwen3-1.7B (about four
@@ -73,6 +81,6 @@ def bench(
     # Sizes and rates are chosen when the device is known, in run().
     points = [text.strip() for text in growth.split(",") if text.strip()]
     run(
-        BenchOptions(parts.split(","), model, minutes, out, profile, sets or (), points),
+        BenchOptions(parts.split(","), model, minutes, out, profile, sets or (), points, run_size),
         make_console(),
     )

@@ -13,7 +13,7 @@ from counterpoise.serve.answers import NotFoundError
 from counterpoise.serve.discover import find_runs
 from counterpoise.serve.index.manifest import index_folder
 from counterpoise.serve.index.query import RolloutSearch
-from counterpoise.serve.index.table import RolloutTable
+from counterpoise.serve.index.table import PATIENCE_SECONDS, RolloutTable
 from counterpoise.serve.run_reader import RunReader
 from counterpoise.serve.run_state import locked_inodes
 
@@ -48,7 +48,15 @@ class RunLibrary:
         library.refresh()      # names of runs that changed, appeared or went
     """
 
-    def __init__(self, folders: Sequence[Path], cache: Path, indexer: Indexer) -> None:
+    def __init__(
+        self,
+        folders: Sequence[Path],
+        cache: Path,
+        indexer: Indexer,
+        patience: float = PATIENCE_SECONDS,
+    ) -> None:
+        """`patience`: seconds that a request waits for rollouts that are being entered."""
+        self.patience = patience
         self.roots = [folder.resolve() for folder in folders]
         self.cache = cache
         self.indexer = indexer
@@ -143,7 +151,7 @@ class RunLibrary:
             entry.last_use = time.monotonic()
         try:
             self.indexer.follow(reader.folder, self.roots)
-            entry.search.table.refresh()
+            entry.search.table.refresh(self.patience)
             yield entry.search
         finally:
             with self._lock:

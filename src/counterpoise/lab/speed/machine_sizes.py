@@ -13,6 +13,7 @@ import torch
 from counterpoise import __version__
 from counterpoise.lab.speed.clock import Deadline
 from counterpoise.lab.speed.floors import DeviceRates
+from counterpoise.lab.speed.made_up_run import DEFAULT_RUN_SIZE
 from counterpoise.lab.speed.workload import Workload
 
 SMALL_MODEL, MIDDLE_MODEL, LARGE_MODEL = (
@@ -102,6 +103,7 @@ class SpeedSetup:
     growth_points: Sequence[
         str
     ] = ()  # which points of it, as `growth.chosen` reads them; none: all
+    run_size: str = DEFAULT_RUN_SIZE  # of serve: iterations x rollouts x tokens
 
     @property
     def cuda(self) -> bool:

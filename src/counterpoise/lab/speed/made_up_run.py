@@ -21,9 +21,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from counterpoise.config.load import config_from_tables
+from counterpoise.errors import PoiseError
 from counterpoise.files import atomic_write
 from counterpoise.store.folder import RunFolder
 
+DEFAULT_RUN_SIZE = "100x102x300"  # a hundredth of the size that the bars are for
 POOL = 4096  # responses
 VOCABULARY = 8192
 GROUP_SIZE = 8
@@ -48,7 +50,14 @@ class RunSize:
 
     @classmethod
     def parse(cls, text: str) -> RunSize:
-        return cls(*(int(number) for number in text.lower().split("x")))
+        numbers = text.lower().replace(" ", "").replace(",", "").split("x")
+        is_size = len(numbers) == 3 and all(number.isdecimal() for number in numbers)
+        if not is_size or int(numbers[0]) < 1 or int(numbers[1]) < GROUP_SIZE:
+            raise PoiseError(
+                f"--run-size {text}: write iterations x rollouts x tokens, such as "
+                f"{DEFAULT_RUN_SIZE}, with at least {GROUP_SIZE} rollouts"
+            )
+        return cls(*map(int, numbers))
 
     def __str__(self) -> str:
         return f"{self.iterations:,} x {self.rollouts:,} x {self.tokens:,}"
@@ -254,7 +263,7 @@ def _metrics(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--size", default="10x1024x300", help="iterations x rollouts x tokens")
+    parser.add_argument("--size", default=DEFAULT_RUN_SIZE, help="iterations x rollouts x tokens")
     parser.add_argument("--every", type=float, default=0.0, help="seconds between iterations")
     options = parser.parse_args()
     write_made_up_run(options.folder, RunSize.parse(options.size), options.every)
