@@ -268,7 +268,8 @@ def _compare(client: Client, size: RunSize, serials: list[int], measured: Measur
 
 def peak_memory(server: int) -> dict[str, float]:
     """Peak bytes of the server and of the processes it started."""
-    children = Path(f"/proc/{server}/task/{server}/children").read_text().split()
+    lists = Path(f"/proc/{server}/task").glob("*/children")  # by the thread that started them
+    children = [child for each in lists for child in each.read_text().split()]
     names = {server: "server", **{int(child): "index process" for child in children}}
     return {name: _peak_bytes(process) for process, name in names.items()}
 

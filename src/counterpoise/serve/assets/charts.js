@@ -1,7 +1,7 @@
 // Small charts that share one crosshair. A chart has a fixed height from the first, so that numbers
 // that arrive later move nothing; its values are read in its heading, not in a box over the lines.
 import { h, put, s } from "./elements.js";
-import { number, ticks } from "./format.js";
+import { number, tick, ticks } from "./format.js";
 
 const LEFT = 42;
 const RIGHT = 7;
@@ -132,9 +132,11 @@ export function plot({ title, term = "", format = number, crosshair, open = null
     svg.replaceChildren();
     svg.setAttribute("width", width);
     svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-    for (const y of ticks(bottom, top)) {
+    const levels = ticks(bottom, top);
+    const written = format.tick ?? tick;
+    for (const y of levels) {
       svg.append(s("line", { class: "rule", x1: LEFT, x2: width - RIGHT, y1: up(y), y2: up(y) }));
-      svg.append(s("text", { class: "tick", x: LEFT - 6, y: up(y) + 3.5, "text-anchor": "end" }, format(y, 2)));
+      svg.append(s("text", { class: "tick", x: LEFT - 6, y: up(y) + 3.5, "text-anchor": "end" }, written(y, levels.length > 1 ? levels[1] - levels[0] : Math.abs(y) || 1)));
     }
     svg.append(s("text", { class: "tick", x: LEFT, y: height - 3 }, number(low)));
     if (firsts.some((one) => one.xs.at(-1) > low)) svg.append(s("text", { class: "tick", x: width - RIGHT, y: height - 3, "text-anchor": "end" }, number(high)));

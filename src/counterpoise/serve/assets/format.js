@@ -38,6 +38,20 @@ export function ago(unix, now = Date.now() / 1000) {
 
 export const plural = (n, noun, several = `${noun}s`) => `${count(n)} ${n === 1 ? noun : several}`;
 
+// A number on an axis whose marks are `step` apart: all of them with the same decimals.
+export function tick(x, step) {
+  if (x === 0) return "0";
+  if (step >= 1e6) return minus(`${x / 1e6}M`);
+  if (step >= 1e4) return minus(`${x / 1e3}k`);
+  if (step < 1e-4) return minus(x.toExponential(1));
+  const text = step.toPrecision(2);
+  const decimals = Math.max(0, -Math.floor(Math.log10(step) + 1e-9) + (/[1-9].*[1-9]/.test(text.replace(".", "")) ? 1 : 0));
+  return minus(x.toLocaleString("en", { minimumFractionDigits: decimals, maximumFractionDigits: decimals }));
+}
+number.tick = tick;
+percent.tick = (x, step) => `${tick(100 * x, 100 * step)} %`;
+seconds.tick = (x, step) => (x === 0 ? "0" : step < 1 ? `${tick(1000 * x, 1000 * step)} ms` : `${tick(x, step)} s`);
+
 // Round numbers that span [low, high]: at most `most` of them.
 export function ticks(low, high, most = 3) {
   if (!(high > low)) return [low];

@@ -41,9 +41,10 @@ export function timing({ crosshair, open }) {
     svg.replaceChildren();
     svg.setAttribute("width", width);
     svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
-    for (const y of ticks(0, most)) {
+    const levels = ticks(0, most);
+    for (const y of levels) {
       svg.append(s("line", { class: "rule", x1: LEFT, x2: width - RIGHT, y1: up(y), y2: up(y) }));
-      svg.append(s("text", { class: "tick", x: LEFT - 6, y: up(y) + 3.5, "text-anchor": "end" }, y ? `${number(y, 2)} s` : "0"));
+      svg.append(s("text", { class: "tick", x: LEFT - 6, y: up(y) + 3.5, "text-anchor": "end" }, seconds.tick(y, levels.length > 1 ? levels[1] - levels[0] : y)));
     }
     const floor = new Array(bars).fill(0);
     stages.forEach(({ name }, k) => {

@@ -33,7 +33,7 @@ export function show(root, data, address, page) {
   const title = h("h1");
   const rule = h("span", { class: "muted" });
   const [back, on] = [h("a", { class: "button", "aria-label": "Previous iteration" }, "←"), h("a", { class: "button", "aria-label": "Next iteration" }, "→")];
-  const scrubber = plot({ title: "success", term: null, format: (x, digits) => percent(x, digits === 2 ? 0 : 1), crosshair, open: (iteration) => page.go(to.iteration(address.run, iteration), { keep: true }), height: 64 });
+  const scrubber = plot({ title: "success", term: null, format: percent, crosshair, open: (iteration) => page.go(to.iteration(address.run, iteration), { keep: true }), height: 64 });
   const pin = h("div", { class: "scrubber" }, scrubber.node);
   const facts = h("dl", { class: "facts" });
   const stage = h("div");

@@ -14,9 +14,8 @@ export const trail = (address) => [[address.run, to.run(address.run)], ["prompts
 export function show(root, data, address, page) {
   const crosshair = new Crosshair();
   const jump = (iteration) => root.querySelector(`[data-iteration="${iteration}"]`)?.scrollIntoView({ block: "start", behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
-  const share = (x, digits) => percent(x, digits === 2 ? 0 : 1);
   const charts = [
-    plot({ title: "success", term: "Share of its responses with a reward above 0.", format: share, crosshair, open: jump }),
+    plot({ title: "success", term: "Share of its responses with a reward above 0.", format: percent, crosshair, open: jump }),
     plot({ title: "mean reward", term: "What the verifier gave its responses.", format: number, crosshair, open: jump }),
     plot({ title: "mean length", term: "Tokens of its responses.", format: number, crosshair, open: jump }),
   ];

@@ -26,6 +26,7 @@ export function show(root, data, address, page) {
   const place = h("span", { class: "muted figure" });
   root.append(h("div", { class: "head" }, h("h1", {}, "Prompts"), told), h("div", { class: "search-row" }, search, sort), table, nothing, h("div", { class: "paging" }, first, place, on));
   let typing = null;
+  let again = null;
   let next = null;
 
   const query = () => Object.fromEntries(address.query);
@@ -53,7 +54,9 @@ export function show(root, data, address, page) {
       h("td", { class: "figure" }, number(row.times)), h("td", { class: "figure" }, percent(row.first_success, 0)), h("td", { class: "figure" }, percent(row.last_success, 0)),
       h("td", { class: "spark-cell" }, row.successes?.length > 1 ? sparkline(row.successes, { width: 96, label: `success from ${percent(row.first_success, 0)} to ${percent(row.last_success, 0)}` }) : h("span", { class: "muted" }, "one visit")))));
     table.hidden = !rows.length;
-    told.textContent = plural(data.total ?? rows.length, "prompt");
+    clearTimeout(again);
+    if (data.indexed < 1) again = setTimeout(() => page.refresh(), 1000); // the index is being built
+    told.textContent = `${plural(data.total ?? rows.length, "prompt")}${data.indexed < 1 ? `, ${percent(data.indexed, 0)} of the iterations indexed so far` : ""}`;
     put(nothing, ...(rows.length ? [] : [now.search ? empty("No prompt matches", "Search for fewer words.") : empty("No prompts yet", "They appear with the first stored iteration (store.rollouts).")]));
     first.disabled = !now.after;
     on.disabled = !next;
@@ -67,8 +70,8 @@ export function show(root, data, address, page) {
   };
   return {
     update,
-    quiet: () => true,
-    leave: () => clearTimeout(typing),
+    quiet: () => body.children.length > 0, // rows do not move under the reader
+    leave: () => [typing, again].forEach(clearTimeout),
     keys: [
       { keys: ["/"], does: "search", act: () => search.focus() },
       { keys: ["j", "ArrowDown"], does: "next prompt", act: () => move(1) },

@@ -50,7 +50,7 @@ export function show(root, data, address, page) {
           return one;
         });
         if (title === "Learning" && evaluated.length) {
-          const one = plot({ title: "held-out success", term: "Success on prompts that are not trained on, with a 95 % interval.", format: (x, digits) => percent(x, digits === 2 ? 0 : 1), crosshair, open });
+          const one = plot({ title: "held-out success", term: "Success on prompts that are not trained on, with a 95 % interval.", format: percent, crosshair, open });
           charts.push({ one, columns: null });
           made.unshift(one);
         }

@@ -16,9 +16,8 @@ const mean = (values) => {
 
 export function show(root, data, address) {
   const crosshair = new Crosshair();
-  const share = (x, digits) => percent(x, digits === 2 ? 0 : 1);
-  const chart = plot({ title: "cancellation of the chosen type", term: null, format: share, crosshair, height: 120 });
-  const weight = plot({ title: "its share of the gross push", term: null, format: share, crosshair, height: 120 });
+  const chart = plot({ title: "cancellation of the chosen type", term: null, format: percent, crosshair, height: 120 });
+  const weight = plot({ title: "its share of the gross push", term: null, format: percent, crosshair, height: 120 });
   const body = h("tbody");
   const search = h("input", { type: "search", placeholder: "Find a token", "aria-label": "Find a token", input: () => write() });
   const told = h("p", { class: "told" });

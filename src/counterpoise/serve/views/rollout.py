@@ -9,7 +9,8 @@ A column that the run did not store is null, and `missing` says why.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -180,7 +181,7 @@ def read_token_rows(reader: RunReader, fate: dict[str, Any]) -> tuple[Columns, s
     except NotFoundError:
         return {}, f"tokens of iteration {fate['used']} were not stored (store.tokens)"
     try:
-        columns = read_rows(path, [("row", "=", fate["row"])])
+        columns = read_rows(path, [fate["row"]])
     except PoiseError as fault:  # the texts and rewards of the rollout are still there
         return {}, str(fault)
     if not len(columns.get("position", ())):
@@ -188,14 +189,26 @@ def read_token_rows(reader: RunReader, fate: dict[str, Any]) -> tuple[Columns, s
     return columns, ""
 
 
-def read_rows(path: Any, filters: list[tuple[str, str, Any]]) -> Columns:
-    """Rows of a parquet file; a damaged file is a PoiseError."""
+def read_rows(path: Path, rows: Sequence[int], position: int | None = None) -> Columns:
+    """Columns of tokens/ or pushes/ for some rows of the plan; a damaged file is a PoiseError.
+
+    Columns are read one after another and cut at once, so that a large file needs little memory.
+    (`read_table` with filters does the same, but imports pandas: seconds at the first visit.)
+    """
     try:
-        table = pq.read_table(path, filters=filters, use_threads=False)
-        return {name: table[name].to_numpy() for name in table.column_names}
-    except (pa.ArrowException, OSError, ValueError, TypeError) as fault:
+        with pq.ParquetFile(path) as file:
+            is_wanted = np.isin(_read_column(file, "row"), rows)
+            if position is not None:
+                is_wanted &= _read_column(file, "position") == position
+            return {name: _read_column(file, name)[is_wanted] for name in file.schema_arrow.names}
+    except (pa.ArrowException, OSError, ValueError, TypeError, LookupError) as fault:
         reason = str(fault).partition("\n")[0][:300]
         raise PoiseError(f"{path.parent.name}/{path.name} is damaged: {reason}") from fault
+
+
+def _read_column(file: pq.ParquetFile, name: str) -> np.ndarray:
+    values: np.ndarray = file.read(columns=[name], use_threads=False)[name].to_numpy()
+    return values
 
 
 def _by_position(columns: Columns, name: str, length: int) -> np.ndarray:
@@ -259,7 +272,8 @@ def _watched(reader: RunReader, fate: dict[str, Any]) -> dict[str, Any]:
         return nothing
     try:
         path = reader.step_file("pushes", fate["trained_in"])
-        rows = np.unique(pq.read_table(path, columns=["row"])["row"].to_numpy()).tolist()
+        with pq.ParquetFile(path) as file:
+            rows = np.unique(_read_column(file, "row")).tolist()
     except (NotFoundError, pa.ArrowException, OSError, LookupError):
         return nothing
     plan = read_plan(reader, fate["trained_in"])
@@ -357,7 +371,7 @@ def _pushes(
             f"no pushes of iteration {fate['trained_in']} were stored: monitor.watch says how many "
             "groups of an update are watched"
         )
-    columns = read_rows(path, [("row", "=", fate["row"]), ("position", "=", position)])
+    columns = read_rows(path, [fate["row"]], position)
     plan = read_plan(reader, fate["trained_in"])
     if not len(columns.get("push", ())) or plan is None:
         return [], "the monitor watched other groups of this update (monitor.watch)"
@@ -369,7 +383,7 @@ def _pushes(
         if 0 <= columns["by_row"][place] < len(plan["group"])
     }
     token_rows = [*{row for row, _ in sources}, fate["row"]]
-    tokens = read_rows(reader.step_file("tokens", fate["trained_in"]), [("row", "in", token_rows)])
+    tokens = read_rows(reader.step_file("tokens", fate["trained_in"]), token_rows)
     own_token = _token_at(tokens, fate["row"], position)[1]
     pushes = []
     for (row, source_position), place in sources.items():
