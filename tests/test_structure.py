@@ -53,7 +53,7 @@ def test_no_module_imports_another_in_a_circle():
 ROOMS = (
     "ground", "config", "statistics", "model", "store",
     "verify", "task", "sample", "credit", "batch", "update", "microscope",
-    "run", "loop", "hosts", "report", "lab", "cli", "public names",
+    "run", "loop", "hosts", "report", "serve", "lab", "cli", "public names",
 )  # fmt: skip
 GROUND = {"errors", "files", "plugins", "seeds", "terminal", "types", "variants"}
 PUBLIC_NAMES = {"trl", "verl", "adapters"}

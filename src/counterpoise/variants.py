@@ -343,5 +343,6 @@ SPEED_MEASUREMENTS = Registry(
         "monitor": "counterpoise.lab.speed.monitor:measure",
         "growth": "counterpoise.lab.speed.growth:measure",
         "families": "counterpoise.lab.speed.families:measure",
+        "serve": "counterpoise.lab.speed.serve:measure",
     },
 )

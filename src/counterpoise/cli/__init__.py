@@ -28,6 +28,7 @@ from counterpoise.cli import (
     plan,
     replay,
     report,
+    serve,
     study,
     track,
     train,
@@ -44,6 +45,7 @@ app.command()(train.train)
 app.command()(warmup.warmup)
 app.command()(plan.plan)
 app.command()(report.report)
+app.command()(serve.serve)
 app.command()(audit.audit)
 app.command()(track.track)
 app.command()(check.check)

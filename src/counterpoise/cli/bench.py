@@ -12,7 +12,8 @@ def bench(
     parts: Annotated[
         str,
         typer.Option(
-            "--parts", help="Any of peer, sampler, update, agreement, monitor, growth, families."
+            "--parts",
+            help="Any of peer, sampler, update, agreement, monitor, growth, families, serve.",
         ),
     ] = "peer,sampler,update,agreement,monitor",
     model: Annotated[
@@ -44,6 +45,12 @@ def bench(
             "--growth", help="Only these axes (rollouts, length, size) or points (length=2048)."
         ),
     ] = "",
+    run_size: Annotated[
+        str,
+        typer.Option(
+            "--run-size", help="Iterations x rollouts x tokens of the made-up run of `serve`."
+        ),
+    ] = "100x102x300",
 ) -> None:
     """Measure speed, memory and numerical agreement, against peers and the hardware's limits.
 
@@ -54,6 +61,7 @@ def bench(
     - **monitor**: the time that the online monitor adds to an iteration
     - **growth**: time and memory against rollouts, response length and model size
     - **families**: tiny models of many families against transformers, and resumed runs
+    - **serve**: pages, filters and searches of `poise serve` while a run grows
 
     Sizes depend on the machine. A CPU measures the embedded model (a few minutes on two cores). A
     GPU measures 64 x 8 rollouts with the shape of SmolLM2-135M and the update of Qwen3-1.7B (about
@@ -72,6 +80,6 @@ def bench(
     # Sizes and rates are chosen when the device is known, in run().
     points = [point.strip() for point in growth.split(",") if point.strip()]
     run(
-        BenchOptions(parts.split(","), model, minutes, out, profile, sets or (), points),
+        BenchOptions(parts.split(","), model, minutes, out, profile, sets or (), points, run_size),
         make_console(),
     )

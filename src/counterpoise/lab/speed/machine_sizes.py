@@ -13,6 +13,7 @@ import torch
 from counterpoise import __version__
 from counterpoise.lab.speed.clock import Deadline
 from counterpoise.lab.speed.floors import DeviceRates
+from counterpoise.lab.speed.made_up_run import DEFAULT_RUN_SIZE
 from counterpoise.lab.speed.workload import Workload
 
 SMALL_MODEL = "shape:smollm2-135m"
@@ -99,6 +100,7 @@ class SpeedSetup:
     log: Callable[[str], None]
     # Points of growth, as `growth.select_points` takes them; none: all.
     growth_points: Sequence[str] = ()
+    run_size: str = DEFAULT_RUN_SIZE  # of serve: iterations x rollouts x tokens
 
     @property
     def cuda(self) -> bool:

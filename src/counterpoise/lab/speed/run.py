@@ -25,6 +25,7 @@ from counterpoise.lab.speed.machine_sizes import (
     describe_machine,
     gpu_plan,
 )
+from counterpoise.lab.speed.made_up_run import DEFAULT_RUN_SIZE, RunSize
 from counterpoise.lab.speed.tables import MeasurementTable, print_table
 from counterpoise.model.load import choose_device, choose_dtype, silence_libraries
 from counterpoise.variants import SPEED_MEASUREMENTS
@@ -39,6 +40,7 @@ EXPECTED_SECONDS = {
     "monitor": (25, 60),
     "growth": (240, 60),
     "families": (60, 120),
+    "serve": (30, 30),
 }
 
 
@@ -53,6 +55,7 @@ class BenchOptions:
     profile: str = ""  # a part whose kernels are listed instead
     sets: Sequence[str] = ()  # options of [update]: update.capture=true
     growth: Sequence[str] = ()  # axes or points of growth: size, length=2048; none: all
+    run_size: str = DEFAULT_RUN_SIZE  # of serve: iterations x rollouts x tokens
 
 
 def run(options: BenchOptions, console: Console) -> dict[str, Any]:
@@ -60,6 +63,7 @@ def run(options: BenchOptions, console: Console) -> dict[str, Any]:
     for name in options.parts:
         if name not in SPEED_MEASUREMENTS:
             raise unknown_name("part", name, SPEED_MEASUREMENTS)
+    RunSize.parse(options.run_size)  # raises if it is not three numbers
     if options.out:
         check_writable(options.out)
     setup = make_setup(options, console)
@@ -163,4 +167,5 @@ def make_setup(options: BenchOptions, console: Console) -> SpeedSetup:
         update_options=parse_update_options(options.sets),
         log=lambda text: console.print(text, style="dim", highlight=False, markup=False),
         growth_points=options.growth,
+        run_size=options.run_size,
     )

@@ -56,7 +56,7 @@ def panel(run: RunData) -> Panel | None:
             left_out=_describe_omissions(run, packed_texts),
         ),
         data={"iterations": iterations, "largest": largest_advantage},
-        assets=("mosaic.css", "mosaic.js"),
+        assets=("mosaic.css", "mosaic_drawing.js", "mosaic.js"),
     )
 
 

@@ -1,0 +1,325 @@
+"""Measure `poise serve` on a made-up run: pages, filters, searches and memory, while it grows.
+
+    poise bench --parts serve                                 # a hundredth of the size of the bars
+    poise bench --parts serve --run-size 1000x1024x300        # about 13 GB of disk, ten minutes
+
+A server of its own process is asked over HTTP. First while it makes the index, then while another
+process appends an iteration every second. Every search is for a new word, so no answer comes from
+the results that the server keeps. Memory is the peak of the server and of its index process,
+added. At the end all matches of a planted word are paged through, in a run that is still growing,
+and compared with the ones that were written.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+from counterpoise.errors import PoiseError
+from counterpoise.lab.speed.machine_sizes import SpeedSetup
+from counterpoise.lab.speed.made_up_run import (
+    GROUP_SIZE,
+    NEEDLE,
+    NEEDLE_EVERY,
+    RunSize,
+    write_made_up_run,
+)
+from counterpoise.lab.speed.tables import Bar, MeasurementTable, format_seconds
+
+RUN = "made-up"
+APPENDED_SHARE = 0.01  # of the run's iterations, at least APPENDED_LEAST
+APPENDED_LEAST = 6
+PAGE_SECONDS, FILTER_SECONDS, SEARCH_SECONDS, NEWS_SECONDS = 1.0, 1.0, 3.0, 2.0
+MEMORY_BYTES = 1e9
+INDEX_LIMIT_SECONDS = 1800
+FILTERS: dict[str, dict[str, Any]] = {
+    "first page": {},
+    "sign": {"sign": "negative"},
+    "reward, by length": {"reward_min": 0.5, "sort": "-length"},
+    "length": {"length_min": 400},
+    "cut off": {"cut": 1},
+    "no spread": {"no_spread": 1},
+    "dropped": {"dropped": "no_signal"},
+    "prompt": {"prompt": "made_up/train/7"},
+    "by advantage": {"sort": "advantage"},
+    "iterations": {"iteration_min": 5, "iteration_max": 9},
+}
+SEARCHES = {
+    "a rare word": NEEDLE,
+    "a word that is nowhere": "zymurgy",
+    "a word of many responses": "batika",
+    "two words": f"serial {NEEDLE[:6]}",
+    "a phrase in prompts": '"question made_up/train/7"',
+}
+
+
+@dataclass(slots=True)
+class Measurements:
+    """Seconds of every request, by what was asked."""
+
+    pages: dict[str, float] = field(default_factory=dict)
+    filters: dict[str, float] = field(default_factory=dict)
+    searches: dict[str, float] = field(default_factory=dict)
+    news: list[float] = field(default_factory=list)  # from a line of metrics to its event
+    write_seconds: float = 0.0
+    index_seconds: float = 0.0
+    memory: dict[str, float] = field(default_factory=dict)  # process -> peak bytes
+    lost: int = 0
+    doubled: int = 0
+
+
+class Client:
+    """Asks the server for JSON, one request after another."""
+
+    def __init__(self, address: str) -> None:
+        self.host = urlsplit(address).netloc
+
+    def get(self, path: str, **parameters: Any) -> tuple[Any, float]:
+        """(the answer, seconds)."""
+        query = f"?{urlencode(parameters)}" if parameters else ""
+        connection = http.client.HTTPConnection(self.host, timeout=120)
+        started = time.perf_counter()
+        connection.request("GET", path + query)
+        response = connection.getresponse()
+        text = response.read()
+        seconds = time.perf_counter() - started
+        connection.close()
+        if response.status != 200:
+            raise PoiseError(f"{path}{query} answered {response.status}: {text[:200]!r}")
+        return json.loads(text), seconds
+
+
+def measure(setup: SpeedSetup) -> MeasurementTable:
+    try:
+        import counterpoise.serve.start  # noqa: F401 (the extra may be missing)
+    except ModuleNotFoundError as fault:
+        note = f"skipped: {fault.name} is missing; pip install 'counterpoise[serve]'"
+        return MeasurementTable(title="serve", columns=(), rows=(), notes=[note])
+    size = RunSize.parse(setup.run_size)
+    folder = Path(tempfile.mkdtemp(prefix="poise-bench-"))
+    try:
+        return as_table(measure_in(folder, size, setup), size)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def measure_in(folder: Path, size: RunSize, setup: SpeedSetup) -> Measurements:
+    """Write the run into `folder` unless it is there, serve it and ask for everything."""
+    measured = Measurements()
+    run = folder / "runs" / RUN
+    started = time.perf_counter()
+    if not run.exists():
+        setup.log(f"serve: writing a run of {size}")
+        write_made_up_run(run, size)
+    measured.write_seconds = time.perf_counter() - started
+    with start_server(folder) as (address, process):
+        client = Client(address)
+        _measure_pages(client, measured)
+        setup.log("serve: waiting for the index")
+        measured.index_seconds = _wait_for_index(client, size.iterations)
+        appended = max(APPENDED_LEAST, int(size.iterations * APPENDED_SHARE))
+        growth = RunSize(appended, size.rollouts, size.tokens)
+        with (
+            append_iterations(run, growth) as appender,
+            follow_events(address, run, measured.news),
+        ):
+            _measure_queries(client, measured)
+            matches = _page_through(client)
+            appender.wait()
+        _wait_for_index(client, size.iterations + appended)
+        _compare(client, RunSize(size.iterations + appended, size.rollouts, 0), matches, measured)
+        measured.memory = peak_memory(process.pid)
+    return measured
+
+
+@contextmanager
+def start_server(folder: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """(address, process) of a server over the folder's runs."""
+    command = [sys.executable, "-m", "counterpoise.cli", "serve", str(folder / "runs")]
+    command += ["--port", "0", "--no-token", "--cache", str(folder / "cache")]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        address = process.stdout.readline().strip() if process.stdout else ""
+        if not address.startswith("http"):
+            raise PoiseError("the server did not start: see poise serve")
+        yield address, process
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+@contextmanager
+def append_iterations(run: Path, size: RunSize) -> Iterator[subprocess.Popen[bytes]]:
+    """Another process that writes an iteration every second, as training does."""
+    shape = f"{size.iterations}x{size.rollouts}x{size.tokens}"
+    command = [sys.executable, "-m", "counterpoise.lab.speed.made_up_run", str(run)]
+    process = subprocess.Popen([*command, "--size", shape, "--every", "1"])
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@contextmanager
+def follow_events(address: str, run: Path, delays: list[float]) -> Iterator[None]:
+    """Note the seconds between a line of metrics.jsonl and the event that tells of it."""
+    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=60)
+    connection.request("GET", "/events")
+    response = connection.getresponse()
+    stopped = threading.Event()
+
+    def listen() -> None:
+        iterations = 0
+        while not stopped.is_set():
+            try:
+                line = response.readline()
+            except (OSError, ValueError, http.client.HTTPException):
+                return
+            if not line.startswith(b"data: "):
+                continue
+            event = json.loads(line[6:])
+            is_first, iterations = not iterations, event["iterations"]
+            if not is_first:
+                delays.append(time.time() - (run / "metrics.jsonl").stat().st_mtime)
+
+    listener = threading.Thread(target=listen, daemon=True)
+    listener.start()
+    yield
+    stopped.set()
+
+
+def _measure_pages(client: Client, measured: Measurements) -> None:
+    """Every kind of page, before the index is there."""
+    _, measured.pages["list of runs"] = client.get("/")
+    _, measured.pages["one run"] = client.get(f"/runs/{RUN}")
+    _, measured.pages["rollouts, first visit"] = client.get(f"/runs/{RUN}/rollouts")
+    batch, measured.pages["one iteration"] = client.get(f"/runs/{RUN}/iterations/3")
+    place = batch["steps"][0][0]["place"]
+    _, measured.pages["one rollout, its tokens"] = client.get(place)
+
+
+def _measure_queries(client: Client, measured: Measurements) -> None:
+    for name, parameters in FILTERS.items():
+        _, measured.filters[name] = client.get(f"/runs/{RUN}/rollouts", **parameters)
+    for name, text in SEARCHES.items():
+        _, measured.searches[name] = client.get(f"/runs/{RUN}/rollouts", search=text)
+    _, measured.pages["one prompt over time"] = client.get(
+        f"/runs/{RUN}/prompts/made_up%2Ftrain%2F7"
+    )
+
+
+def _wait_for_index(client: Client, iterations: int) -> float:
+    """Seconds until every rollout can be searched."""
+    started = time.perf_counter()
+    while time.perf_counter() - started < INDEX_LIMIT_SECONDS:
+        page, _ = client.get(f"/runs/{RUN}/rollouts", limit=1, sort="-iteration")
+        newest = page["rows"][0]["iteration"] if page["rows"] else 0
+        if page["indexed"] == 1.0 and newest == iterations:
+            return time.perf_counter() - started
+        time.sleep(0.25)
+    raise PoiseError(f"the index was not ready after {INDEX_LIMIT_SECONDS} seconds")
+
+
+def _page_through(client: Client) -> list[int]:
+    """Serial numbers of all rollouts with the planted word, while iterations arrive."""
+    serials: list[int] = []
+    after = ""
+    while after is not None:
+        page, _ = client.get(
+            f"/runs/{RUN}/rollouts", search=NEEDLE, sort="iteration", limit=500, after=after
+        )
+        serials += [int(row["response"].split()[1].rstrip(".")) for row in page["rows"]]
+        after = page["next"]
+    return serials
+
+
+def _compare(client: Client, size: RunSize, serials: list[int], measured: Measurements) -> None:
+    """Count rows that are missing from pages and totals, or in them twice."""
+    rollouts = size.rollouts // GROUP_SIZE * GROUP_SIZE
+    last_seen = max(serials, default=0)
+    written = {
+        serial
+        for serial in range(rollouts, rollouts * (size.iterations + 1))
+        if serial % NEEDLE_EVERY == 0 and serial <= last_seen
+    }
+    measured.lost = len(written - set(serials))
+    measured.doubled = len(serials) - len(set(serials))
+    page, _ = client.get(f"/runs/{RUN}/rollouts")
+    difference = page["total"] - rollouts * size.iterations
+    measured.lost += max(0, -difference)
+    measured.doubled += max(0, difference)
+
+
+def peak_memory(server: int) -> dict[str, float]:
+    """Peak bytes of the server and of the processes it started."""
+    lists = Path(f"/proc/{server}/task").glob("*/children")  # by the thread that started them
+    children = [child for each in lists for child in each.read_text().split()]
+    names = {server: "server", **{int(child): "index process" for child in children}}
+    return {name: _peak_bytes(process) for process, name in names.items()}
+
+
+def _peak_bytes(process: int) -> float:
+    for line in Path(f"/proc/{process}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return float(line.split()[1]) * 1024
+    return 0.0
+
+
+def as_table(measured: Measurements, size: RunSize) -> MeasurementTable:
+    kinds = {
+        "page": (measured.pages, PAGE_SECONDS),
+        "filter": (measured.filters, FILTER_SECONDS),
+        "search": (measured.searches, SEARCH_SECONDS),
+    }
+    memory = sum(measured.memory.values())
+    bars = [
+        Bar(f"slowest {kind}", max(times.values()), limit, "s")
+        for kind, (times, limit) in kinds.items()
+    ]
+    bars += [
+        Bar("a new iteration is told after", max(measured.news, default=0.0), NEWS_SECONDS, "s"),
+        Bar("memory, server and index", memory / 1e6, MEMORY_BYTES / 1e6, "MB"),
+        Bar("lost or doubled rows", measured.lost + measured.doubled, 0),
+    ]
+    load = os.getloadavg()[0]
+    return MeasurementTable(
+        title=f"serve, a run of {size} tokens",
+        columns=("kind", "what", "time"),
+        rows=[
+            (kind, name, format_seconds(seconds))
+            for kind, (times, _) in kinds.items()
+            for name, seconds in times.items()
+        ],
+        bars=bars,
+        notes=[
+            f"written in {format_seconds(measured.write_seconds)}, indexed in "
+            f"{format_seconds(measured.index_seconds)}; load average {load:.1f} on "
+            f"{os.cpu_count()} cores",
+            ", ".join(f"{name} {peak / 1e6:.0f} MB" for name, peak in measured.memory.items()),
+        ],
+        data={
+            "pages": measured.pages,
+            "filters": measured.filters,
+            "searches": measured.searches,
+            "news": measured.news,
+            "memory": measured.memory,
+            "index_seconds": measured.index_seconds,
+            "size": str(size),
+        },
+    )

@@ -1,0 +1,7 @@
+// The name that the report's scripts write to: token_text.js, tokens_card.js, mosaic_drawing.js.
+const poise = {
+  get tokens() {
+    this.tokenView ??= { ...this.text, quantities: new Map() };
+    return this.tokenView;
+  },
+};

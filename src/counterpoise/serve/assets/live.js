@@ -1,0 +1,17 @@
+// Server-sent events: a run grew, appeared or went. The browser connects again by itself.
+
+export function follow({ grew, state }) {
+  const source = new EventSource("/events");
+  source.addEventListener("open", () => state("live"));
+  source.addEventListener("error", () => state("lost"));
+  source.addEventListener("message", (message) => {
+    let event;
+    try {
+      event = JSON.parse(message.data);
+    } catch {
+      return; // a line that is not an event
+    }
+    grew(event);
+  });
+  return source;
+}

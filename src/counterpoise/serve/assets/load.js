@@ -1,0 +1,34 @@
+// JSON of an address, and what to say when there is none.
+
+export class Problem extends Error {
+  constructor(status, text) {
+    super(text);
+    this.status = status;
+  }
+}
+
+const ADVICE = {
+  401: "Open the address that `poise serve` printed: it carries the access token.",
+  403: "Open the address that `poise serve` printed: it carries the access token.",
+  404: "It may have been deleted or renamed, or this iteration was not stored.",
+};
+
+export async function load(address, signal) {
+  const url = new URL(address, location.origin);
+  url.searchParams.set("format", "json");
+  let response;
+  try {
+    response = await fetch(url, { headers: { Accept: "application/json" }, credentials: "same-origin", signal });
+  } catch (fault) {
+    if (fault.name === "AbortError") throw fault;
+    throw new Problem(0, "The server does not answer. Start it again with `poise serve`, then reload this page.");
+  }
+  let data = null;
+  try {
+    data = await response.json();
+  } catch (fault) {
+    if (fault.name === "AbortError") throw fault;
+  }
+  if (response.ok && data !== null) return data;
+  throw new Problem(response.status, data?.problem ?? ADVICE[response.status] ?? `The server answered ${response.status}.`);
+}

@@ -1,0 +1,91 @@
+// Several runs laid over each other: the same charts, a colour a run.
+import { to } from "./address.js";
+import { Crosshair, plot, tableOf } from "./charts.js";
+import { empty, foreign, h, put, visible } from "./elements.js";
+import { count, percent } from "./format.js";
+import { load as get } from "./load.js";
+import { chartsOf } from "./metric_charts.js";
+import { heading } from "./view_run.js";
+import { state } from "./view_runs.js";
+
+export const load = (address, signal) => get(address.path + address.search, signal);
+export const trail = (address) => [["Overlay", address.path + address.search]];
+export const key = (address) => address.path + address.search;
+
+const COLOURS = ["positive", "negative", "green", "violet", "gold", "series", "fate-aged", "soft"];
+
+export function show(root, data) {
+  const crosshair = new Crosshair();
+  const hidden = new Set();
+  const legend = h("div", { class: "legend-bar" });
+  const sections = h("div");
+  root.append(h("div", { class: "head" }, h("h1", {}, "Overlay")), legend, sections);
+  let charts = [];
+  let tables = [];
+  let shape = "";
+  let runs = [];
+
+  function update(data) {
+    runs = data.runs ?? [];
+    if (!runs.length) {
+      put(sections, empty("No such runs", "Choose two runs or more in the list, then press Overlay."));
+      return;
+    }
+    const columns = {};
+    for (const run of runs) for (const [name, values] of Object.entries(run.metrics ?? {})) (columns[name] ??= []).push(...values);
+    const found = chartsOf(columns, data.terms).map(([title, list]) => [title, list.flatMap((chart) => chart.columns.map((column) => ({ ...chart, title: chart.columns.length > 1 ? column.replaceAll("_", " ") : chart.title, column })))]);
+    const next = JSON.stringify([found.map(([title, list]) => [title, list.map((chart) => chart.column)]), runs.map((run) => run.name)]);
+    if (next !== shape) {
+      shape = next;
+      charts = [];
+      tables = [];
+      put(sections, ...found.map(([title, list]) => {
+        const made = list.map((chart) => {
+          const one = plot({ title: chart.title, term: visible(chart.line), format: chart.format, crosshair, height: 110 });
+          charts.push({ one, column: chart.column });
+          return one;
+        });
+        const table = tableOf(made, `${title}: numbers of every run and iteration`);
+        tables.push(table);
+        return h("section", { class: "panel" }, heading(title), h("div", { class: "plots" }, made.map((one) => one.node)), table.node);
+      }));
+    }
+    draw();
+  }
+
+  function draw() {
+    put(legend, ...runs.map((run, k) => {
+      const on = !hidden.has(run.name);
+      return h("span", { class: "legend-run", "--hue": `var(--${COLOURS[k % COLOURS.length]})` },
+        h("button", { type: "button", "aria-pressed": on, title: on ? "Fade this run" : "Show this run", click: () => {
+          if (on) hidden.add(run.name);
+          else hidden.delete(run.name);
+          draw();
+          legend.children[k].querySelector("button").focus();
+        } }, h("i", { class: "swatch", "aria-hidden": "true" }), foreign(run.name)),
+        run.state && state(run.state), h("span", { class: "muted" }, `${count(run.metrics?.iteration?.length ?? 0)} iterations, success ${percent(run.metrics?.success?.at(-1))}`),
+        h("a", { href: to.run(run.name) }, "open"));
+    }));
+    for (const { one, column } of charts) {
+      one.update(runs.map((run, k) => ({ label: visible(run.name), colour: COLOURS[k % COLOURS.length], faded: hidden.has(run.name), xs: run.metrics?.iteration ?? [], values: run.metrics?.[column] ?? [] }))
+        .filter((series) => series.values.length));
+    }
+    for (const table of tables) table.update();
+  }
+
+  update(data);
+  const longest = () => runs.reduce((a, b) => ((b.metrics?.iteration?.length ?? 0) > a.length ? b.metrics.iteration : a), []);
+  const step = (by) => {
+    const xs = longest();
+    const place = crosshair.at === null ? (by > 0 ? -1 : xs.length) : xs.indexOf(crosshair.at);
+    crosshair.set(xs[Math.max(0, Math.min(xs.length - 1, place + by))] ?? null);
+  };
+  return {
+    update,
+    keys: [
+      { keys: ["ArrowRight"], does: "crosshair to the next iteration", act: () => step(1) },
+      { keys: ["ArrowLeft"], does: "crosshair to the previous iteration", act: () => step(-1) },
+      { keys: ["Escape"], does: "take the crosshair away", act: () => crosshair.set(null) },
+    ],
+  };
+}

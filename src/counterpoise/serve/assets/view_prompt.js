@@ -1,0 +1,93 @@
+// One prompt over time: its success, its responses, and how their texts changed.
+import { to } from "./address.js";
+import { Crosshair, plot, tableOf } from "./charts.js";
+import { empty, foreign, h, inside, put } from "./elements.js";
+import { advantage, number, percent, plural } from "./format.js";
+import { outcome, rewardMark, shortPlace } from "./group.js";
+import { load as get } from "./load.js";
+import { wordDiff } from "./word_diff.js";
+import { heading } from "./view_run.js";
+
+export const load = (address, signal) => get(address.path, signal);
+export const trail = (address) => [[address.run, to.run(address.run)], ["prompts", to.prompts(address.run)], [address.prompt, address.path]];
+
+export function show(root, data, address, page) {
+  const crosshair = new Crosshair();
+  const jump = (iteration) => root.querySelector(`[data-iteration="${iteration}"]`)?.scrollIntoView({ block: "start", behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
+  const charts = [
+    plot({ title: "success", term: "Share of its responses with a reward above 0.", format: percent, crosshair, open: jump }),
+    plot({ title: "mean reward", term: "What the verifier gave its responses.", format: number, crosshair, open: jump }),
+    plot({ title: "mean length", term: "Tokens of its responses.", format: number, crosshair, open: jump }),
+  ];
+  const columns = ["success", "mean_reward", "mean_length"];
+  const table = tableOf(charts, "The prompt in every iteration");
+  const told = h("p", { class: "told" });
+  const compare = h("a", { class: "button", "aria-disabled": "true", title: "Choose two responses" }, "Compare two");
+  const change = h("section", { class: "panel" });
+  const visits = h("section", { class: "panel" });
+  root.append(
+    h("div", { class: "head" }, h("h1", {}, "One prompt"), told, h("div", { class: "head-tools" }, h("a", { class: "button", href: to.rollouts(address.run, { prompt: address.prompt }) }, "Its rollouts as a table"), compare)),
+    h("p", { class: "question", dir: "auto" }, foreign(data.prompt, "", 4000)),
+    h("p", { class: "note" }, data.answer ? ["reference answer ", h("b", {}, foreign(data.answer, "", 400)), " · "] : "", foreign(address.prompt)),
+    h("section", { class: "panel" }, h("div", { class: "plots" }, charts.map((one) => one.node)), table.node), change, visits);
+  const chosen = new Map();
+  let seen = 0;
+
+  function choose(place, box) {
+    if (box.checked) chosen.set(place, box);
+    else chosen.delete(place);
+    if (chosen.size > 2) { // the oldest choice gives way
+      const [oldest, old] = chosen.entries().next().value;
+      old.checked = false;
+      chosen.delete(oldest);
+    }
+    const ready = chosen.size === 2;
+    compare.setAttribute("aria-disabled", !ready);
+    if (ready) compare.href = to.diff(address.run, ...[...chosen.keys()].map(shortPlace));
+    else compare.removeAttribute("href");
+  }
+
+  const card = (response) => {
+    const box = h("input", { type: "checkbox", "aria-label": `Compare response ${response.index + 1}`, change: () => choose(response.place, box) });
+    box.checked = chosen.has(response.place);
+    if (box.checked) chosen.set(response.place, box);
+    return h("article", { class: `response ${outcome(response.reward)}` },
+      h("header", {}, h("label", { class: "pick" }, box), rewardMark(response.reward), h("b", { class: "figure" }, advantage(response.advantage)), h("span", { class: "muted" }, plural(response.length, "token")), h("a", { class: "more", href: inside(response.place) }, "tokens →")),
+      h("pre", { dir: "auto" }, foreign(response.response, "", 3000)));
+  };
+
+  // The first wrong text against the last right one says most about what was learned.
+  function writeChange(over) {
+    const known = over.filter((visit) => visit.responses?.length);
+    if (!known.length) {
+      put(change);
+      return;
+    }
+    const [early, late] = [known[0], known.at(-1)];
+    const before = early.responses.find((one) => !(one.reward > 0)) ?? early.responses[0];
+    const after = late.responses.find((one) => one.reward > 0) ?? late.responses[0];
+    put(change, 
+      heading("How the text changed", early === late
+        ? `Sampled in iteration ${early.iteration} only: two of its responses. Choose any two below to compare them.`
+        : `A response of iteration ${early.iteration} against one of iteration ${late.iteration}; choose any two below to compare them.`),
+      h("p", { class: "diff-key" }, h("del", {}, "only in the first"), h("ins", {}, "only in the last"), h("a", { href: to.diff(address.run, shortPlace(before.place), shortPlace(after.place)) }, "open this comparison")),
+      h("div", { class: "diff-text", dir: "auto" }, wordDiff(before.response ?? "", after.response ?? "")));
+  }
+
+  function update(next) {
+    const over = next.over_time ?? [];
+    charts.forEach((chart, k) => chart.update([{ label: chart.title, colour: "series", smooth: false, points: true, xs: over.map((visit) => visit.iteration), values: over.map((visit) => visit[columns[k]]) }]));
+    table.update();
+    told.textContent = over.length ? `${plural(over.length, "visit")}, ${plural(over.reduce((sum, visit) => sum + (visit.responses?.length ?? 0), 0), "response")}` : "";
+    if (over.length === seen) return; // nothing new: the reader's place stays
+    seen = over.length;
+    writeChange(over);
+    put(visits, heading("Responses, newest first"), ...[...over].reverse().map((visit) =>
+      h("div", { class: "visit", data: { iteration: visit.iteration } },
+        h("h3", {}, h("a", { href: to.iteration(address.run, visit.iteration) }, `iteration ${visit.iteration}`), h("span", { class: "muted" }, `  success ${percent(visit.success, 0)}`)),
+        h("div", { class: "side-by-side", tabindex: 0, role: "region", "aria-label": `Responses of iteration ${visit.iteration}` }, (visit.responses ?? []).map(card)))));
+    if (!over.length) put(visits, empty("Not sampled yet", "No stored iteration has this prompt."));
+  }
+  update(data);
+  return { update, keys: [{ keys: ["d"], does: "compare the two chosen", act: () => compare.href && page.go(compare.href) }] };
+}

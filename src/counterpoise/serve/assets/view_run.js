@@ -1,0 +1,145 @@
+// One run: headline, alerts, curves with one crosshair, time by stage, its options.
+import { to } from "./address.js";
+import { Crosshair, plot, tableOf } from "./charts.js";
+import { empty, foreign, h, put, visible } from "./elements.js";
+import { ago, count, number, percent, seconds } from "./format.js";
+import { load as get } from "./load.js";
+import { chartsOf, colourOf, words } from "./metric_charts.js";
+import { term } from "./terms.js";
+import { timing } from "./timing.js";
+import { state } from "./view_runs.js";
+
+export const load = (address, signal) => get(address.path, signal);
+export const trail = (address) => [[address.run, to.run(address.run)]];
+
+const last = (values) => values?.findLast?.((x) => typeof x === "number" && Number.isFinite(x));
+const mean = (values) => {
+  const known = (values ?? []).filter((x) => typeof x === "number" && Number.isFinite(x));
+  return known.length ? known.reduce((a, b) => a + b, 0) / known.length : NaN;
+};
+
+export function show(root, data, address, page) {
+  const crosshair = new Crosshair();
+  const open = (iteration) => page.go(to.iteration(address.run, iteration));
+  const facts = h("dl", { class: "facts" });
+  const badge = h("span");
+  const alerts = h("div", { class: "alerts" });
+  const sections = h("div");
+  const clock = timing({ crosshair, open });
+  const timeSection = h("section", { class: "panel", id: "time" }, heading("Time by stage", "Seconds of every stage in each iteration; click one to open it."), clock.node);
+  const options = h("section", { class: "panel", id: "options" });
+  root.append(h("div", { class: "head" }, h("h1", {}, foreign(address.run)), badge), facts, alerts, sections, timeSection, options);
+  let shape = "";
+  let charts = [];
+  let tables = [];
+  let xs = [];
+
+  function build(data) {
+    const metrics = data.metrics ?? {};
+    const found = chartsOf(metrics, data.terms);
+    const evaluated = evaluations(data);
+    const next = JSON.stringify([found, evaluated.length]);
+    if (next !== shape) {
+      shape = next;
+      charts = [];
+      tables = [];
+      put(sections, ...found.map(([title, list]) => {
+        const made = list.map((chart) => {
+          const one = plot({ title: chart.title, term: visible(chart.line), format: chart.format, crosshair, open });
+          charts.push({ one, columns: chart.columns });
+          return one;
+        });
+        if (title === "Learning" && evaluated.length) {
+          const one = plot({ title: "held-out success", term: "Success on prompts that are not trained on, with a 95 % interval.", format: percent, crosshair, open });
+          charts.push({ one, columns: null });
+          made.unshift(one);
+        }
+        const table = tableOf(made, `${title}: numbers of every iteration`);
+        tables.push(table);
+        return h("section", { class: "panel" }, heading(title), h("div", { class: "plots" }, made.map((one) => one.node)), table.node);
+      }));
+      if (!found.length) put(sections, empty("No iterations yet", "The first one appears here by itself as soon as it is written."));
+    }
+    for (const { one, columns } of charts) {
+      one.update(columns === null ? evaluated : columns.map((column, k) => ({ label: words(column), colour: columns.length > 1 ? colourOf(column, k) : "series", xs, values: metrics[column] ?? [] })));
+    }
+    for (const table of tables) table.update();
+  }
+
+  function evaluations({ evaluations: records = [] }) {
+    const settings = new Map();
+    for (const record of records) {
+      const setting = `T ${record.temperature ?? "?"}`;
+      if (!settings.has(setting)) settings.set(setting, []);
+      settings.get(setting).push(record);
+    }
+    return [...settings].map(([label, list], k) => ({
+      label, colour: ["positive", "gold", "violet", "green"][k % 4], points: true,
+      xs: list.map((one) => one.iteration), values: list.map((one) => one.mean), lows: list.map((one) => one.low), highs: list.map((one) => one.high),
+    }));
+  }
+
+  function update(data) {
+    const metrics = data.metrics ?? {};
+    xs = metrics.iteration ?? [];
+    put(badge, state(data.state));
+    const first = evaluations(data)[0];
+    const heldOut = last(first?.values);
+    const gain = first && first.values.length > 1 ? heldOut - first.values[0] : NaN;
+    const fact = (name, value, more = "") => h("div", {}, h("dt", {}, name), h("dd", {}, h("b", {}, value), more && h("span", { class: "muted" }, ` ${more}`)));
+    const planned = data.planned_iterations;
+    put(facts, ...[
+      fact("iterations", count(data.iterations ?? xs.length), planned ? `of ${count(planned)}` : ""),
+      first ? fact(term("held-out success"), percent(heldOut), Number.isFinite(gain) ? `${gain >= 0 ? "+" : "−"}${Math.abs(100 * gain).toFixed(1)} points` : "") : null,
+      fact(term("success"), percent(mean((metrics.success ?? []).slice(-5))), "last 5"),
+      metrics.cancellation?.some(Number.isFinite) ? fact(term("cancellation"), percent(mean(metrics.cancellation.slice(-5)), 0), "last 5") : null,
+      fact("an iteration", seconds(mean((metrics.iteration_seconds ?? []).slice(-5))), "last 5"),
+      fact("sampled", number(mean((metrics.tokens_per_second ?? []).slice(-5))), "tokens/s"),
+      fact("changed", ago(data.updated)),
+    ].filter(Boolean));
+    writeAlerts(data);
+    build(data);
+    timeSection.hidden = !xs.length;
+    clock.update(xs, data.timing ?? {});
+    if (!options.children.length && data.config) options.append(...configuration(data.config));
+  }
+
+  function writeAlerts(data) {
+    const list = [...(data.problem ? [{ iteration: null, text: data.problem, level: "error" }] : []), ...(data.alerts ?? [])];
+    put(alerts, ...(list.length ? [h("ul", {}, list.slice(-8).reverse().map((alert) =>
+      h("li", { class: `alert ${["note", "warning", "error"].includes(alert.level) ? alert.level : "note"}` },
+        Number.isFinite(alert.iteration) && alert.iteration > 0 ? h("a", { href: to.iteration(address.run, alert.iteration) }, `iteration ${alert.iteration}`) : h("span", {}, "run"),
+        h("span", {}, visible(alert.text)))))] : []));
+    if (list.length > 8) alerts.append(h("p", { class: "note" }, `The newest 8 of ${list.length}.`));
+  }
+
+  update(data);
+  const step = (by) => {
+    if (!xs.length) return;
+    const place = crosshair.at === null ? (by > 0 ? -1 : xs.length) : xs.indexOf(crosshair.at);
+    crosshair.set(xs[Math.max(0, Math.min(xs.length - 1, place + by))]);
+    page.say(`iteration ${crosshair.at}: success ${percent(data.metrics?.success?.[xs.indexOf(crosshair.at)])}`);
+  };
+  return {
+    update: (next) => {
+      data = next;
+      update(next);
+    },
+    keys: [
+      { keys: ["ArrowRight", "]"], does: "crosshair to the next iteration", act: () => step(1) },
+      { keys: ["ArrowLeft", "["], does: "crosshair to the previous iteration", act: () => step(-1) },
+      { keys: ["Enter"], does: "open the iteration at the crosshair", act: () => crosshair.at !== null && open(crosshair.at) },
+      { keys: ["i"], does: "open the newest iteration", act: () => xs.length && open(xs.at(-1)) },
+      { keys: ["Escape"], does: "take the crosshair away", act: () => crosshair.set(null) },
+    ],
+  };
+}
+
+export const heading = (title, note = "") => h("div", { class: "panel-head" }, h("h2", {}, title), note && h("p", { class: "note" }, note));
+
+function configuration(config) {
+  const sections = Object.entries(config).map(([name, options]) =>
+    h("div", { class: "option-section" }, h("h3", {}, visible(name)),
+      h("dl", {}, Object.entries(options ?? {}).map(([option, value]) => h("div", {}, h("dt", {}, visible(option)), h("dd", {}, foreign(typeof value === "string" ? value : JSON.stringify(value))))))));
+  return [h("details", { class: "options" }, h("summary", {}, "Options of the run"), h("div", { class: "option-grid" }, sections))];
+}

@@ -1,0 +1,219 @@
+"""Bring the index of a run up to date, a bounded piece of work at a time.
+
+Only one process writes the index of a run (a lock in the cache folder); others read it. Newest
+iterations come first: they are what somebody who opens a run wants to see.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+from counterpoise.serve.discover import is_inside
+from counterpoise.serve.index import fates
+from counterpoise.serve.index.fates import Fate
+from counterpoise.serve.index.manifest import (
+    LogPlace,
+    Manifest,
+    Segment,
+    Signature,
+    index_folder,
+    read_manifest,
+    write_manifest,
+)
+from counterpoise.serve.index.segments import (
+    SegmentDraft,
+    choose_merge,
+    merge,
+    without_iterations,
+)
+
+MOST_SMALL_FATE_FILES = 12
+SMALL_FATE_ROWS = 100_000
+LINE_READERS: dict[str, Callable[[bytes], Iterator[Fate]]] = {
+    "plans": fates.plan_fates,
+    "drops": fates.drop_fates,
+}
+
+
+class IndexWriter:
+    """The index of one run, as the process that writes it sees it.
+
+    Example:
+        with IndexWriter(run_folder, cache, roots) as writer:
+            while writer.work():    # a second of work or less; True while there is more
+                pass
+    """
+
+    def __init__(self, run_folder: Path, cache: Path, roots: Sequence[Path]) -> None:
+        self.run_folder = run_folder
+        self.roots = list(roots)
+        self.folder = index_folder(cache, run_folder)
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock: IO[bytes] | None = None
+        self._manifest: Manifest | None = None
+        self._listing: tuple[int, dict[int, Signature]] | None = None  # folder's time, files
+
+    def __enter__(self) -> IndexWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the lock, so that another server can go on with the index."""
+        if self._lock:
+            self._lock.close()
+            self._lock = None
+
+    def work(self) -> bool:
+        """Do a bounded piece of work; returns whether there is more to do."""
+        if not self._take_lock():
+            return False
+        if self._manifest is None:
+            self._manifest = read_manifest(self.folder) or self._start_again()
+        has_more_fates = self._follow_logs(self._manifest)
+        has_more_rollouts = self._follow_rollouts(self._manifest)
+        return has_more_fates or has_more_rollouts
+
+    def _take_lock(self) -> bool:
+        if self._lock is None:
+            lock = (self.folder / "lock").open("ab")
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                lock.close()
+                return False
+            except OSError:
+                pass  # this file system has no locks: the cache is then used by one server
+            self._lock = lock
+            self._manifest = None  # another server may have written it meanwhile
+        return True
+
+    def _start_again(self) -> Manifest:
+        """An empty index; files of an older version or of a damaged index are removed."""
+        for leftover in self.folder.glob("*.parquet"):
+            leftover.unlink(missing_ok=True)
+        manifest = Manifest(run=str(self.run_folder))
+        write_manifest(self.folder, manifest)
+        return manifest
+
+    # -- rollouts ------------------------------------------------------------------------------
+
+    def _follow_rollouts(self, manifest: Manifest) -> bool:
+        files = self._list_rollouts()
+        indexed = manifest.iterations
+        gone = {key for key, signature in indexed.items() if files.get(key) != signature}
+        is_changed = manifest.listed != len(files)
+        manifest.listed = len(files)
+        if gone:
+            self._remove_iterations(manifest, gone)
+            is_changed = True
+        new = sorted((key for key in files if key not in indexed or key in gone), reverse=True)
+        draft = SegmentDraft()
+        for iteration in new:
+            if draft.is_full:
+                break
+            self._add_file(draft, iteration, files[iteration], manifest)
+        if draft.iterations:
+            manifest.segments.append(draft.write(self.folder, manifest.new_file("rollouts")))
+            is_changed = True
+        if small := choose_merge(manifest.segments):
+            merged = merge(self.folder, manifest.new_file("rollouts"), small)
+            manifest.segments = [each for each in manifest.segments if each not in small]
+            manifest.segments.append(merged)
+            manifest.supersede([segment.file for segment in small])
+            is_changed = True
+        if is_changed:
+            write_manifest(self.folder, manifest)
+        return len(draft.iterations) < len(new)
+
+    def _list_rollouts(self) -> dict[int, Signature]:
+        """Iteration -> signature of its file; links that lead out of the served folders are not."""
+        folder = self.run_folder / "rollouts"
+        if not is_inside(folder, self.roots):
+            return {}
+        files: dict[int, Signature] = {}
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    number = entry.name.removeprefix("step_").removesuffix(".jsonl")
+                    is_usual = entry.name.startswith("step_") and entry.name.endswith(".jsonl")
+                    if not is_usual or not number.isdecimal() or len(number) > 9:
+                        continue
+                    if entry.is_symlink() and not is_inside(Path(entry.path), self.roots):
+                        continue
+                    status = entry.stat()
+                    files[int(number)] = (status.st_size, status.st_mtime_ns)
+        except OSError:  # the run was deleted, perhaps while it was listed
+            return {}
+        return files
+
+    def _add_file(
+        self, draft: SegmentDraft, iteration: int, signature: Signature, manifest: Manifest
+    ) -> None:
+        path = self.run_folder / "rollouts" / f"step_{iteration:05d}.jsonl"
+        rows_before = draft.rows
+        try:
+            draft.add(iteration, path, signature)
+        # Deleted or unreadable: what was read of it is taken back, the others stay.
+        except OSError as fault:
+            for column in draft.columns.values():
+                del column[rows_before:]
+            draft.iterations[iteration] = signature
+            draft.damaged[iteration] = f"{path.parent.name}/{path.name}: {fault.strerror}"
+
+    def _remove_iterations(self, manifest: Manifest, gone: set[int]) -> None:
+        kept: list[Segment] = []
+        for segment in manifest.segments:
+            if not gone & segment.iterations.keys():
+                kept.append(segment)
+                continue
+            manifest.supersede([segment.file])
+            file = manifest.new_file("rollouts")
+            rest = without_iterations(self.folder, file, segment, gone)
+            if rest:
+                kept.append(rest)
+        manifest.segments = kept
+
+    # -- plans and drops -----------------------------------------------------------------------
+
+    def _follow_logs(self, manifest: Manifest) -> bool:
+        events: list[Fate] = []
+        has_more = is_changed = False
+        for log, read_line in LINE_READERS.items():
+            path = self.run_folder / f"{log}.jsonl"
+            if not is_inside(path, self.roots):
+                continue
+            place = manifest.places.get(log, LogPlace())
+            lines, new_place, is_another = fates.read_new_lines(path, place)
+            if is_another:  # the run was resumed: both logs are read again from the start
+                manifest.supersede([file for file, _ in manifest.fates])
+                manifest.fates, manifest.places = [], {}
+                manifest.fate_epoch += 1
+                write_manifest(self.folder, manifest)
+                return True
+            if lines:
+                for line in lines:
+                    events += read_line(line)
+                manifest.places[log] = new_place
+                is_changed = has_more = True
+        if events:
+            file = manifest.new_file("fates")
+            manifest.fate_sequence += 1
+            fates.write_fates(self.folder / file, events, manifest.fate_sequence)
+            manifest.fates.append((file, len(events)))
+        small = [entry for entry in manifest.fates if entry[1] < SMALL_FATE_ROWS]
+        if len(small) > MOST_SMALL_FATE_FILES:
+            merged = manifest.new_file("fates")
+            names = [file for file, _ in small]
+            fates.merge_fates(self.folder, merged, names)
+            manifest.supersede(names)
+            manifest.fates = [entry for entry in manifest.fates if entry not in small]
+            manifest.fates.append((merged, sum(rows for _, rows in small)))
+        if is_changed:
+            write_manifest(self.folder, manifest)
+        return has_more

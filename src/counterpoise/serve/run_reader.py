@@ -1,0 +1,264 @@
+"""One run as the server sees it: its logs, followed as they grow, and what the list shows of it.
+
+Numbers of metrics.jsonl are kept as columns of doubles, half a megabyte for 1,000 iterations.
+Plans, drops and lists are read from their lines when an address asks for them.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import tomllib
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from counterpoise.errors import first_line
+from counterpoise.serve.answers import NotFoundError
+from counterpoise.serve.discover import is_inside
+from counterpoise.serve.log_tail import LogTail, Record
+from counterpoise.serve.run_state import run_state
+from counterpoise.store.folder import CONFIG, is_imported
+
+NAN = float("nan")
+SPARKLINE_POINTS = 60
+MOST_COLUMNS = 500  # of metrics.jsonl: a damaged or hostile log must not grow without bound
+MOST_EVALUATIONS = 20_000
+LARGEST_CONFIG = 1 << 20
+
+
+class RunReader:
+    """The logs of one run folder.
+
+    Example:
+        reader = RunReader("demo", Path("out/demo"), roots)
+        reader.refresh(); reader.columns["success"]
+    """
+
+    def __init__(self, name: str, folder: Path, roots: list[Path]) -> None:
+        self.name = name
+        self.folder = folder
+        self.roots = roots
+        self.lock = threading.RLock()
+        self.iterations: array[int] = array("q")
+        self.columns: dict[str, array[float]] = {}
+        self.evaluations: list[Record] = []
+        self.state = "torn"
+        self.version = 0  # grows whenever a log or the state changes
+        self._config: tuple[tuple[int, int] | None, dict[str, Any] | None, str | None] | None = None
+        self.metrics = self._tail("metrics", self._take_metrics, self._clear_metrics)
+        self.evaluation_log = self._tail(
+            "evaluations", self._take_evaluation, lambda: self.evaluations.clear()
+        )
+        self.plans = self._tail("plans")
+        self.drops = self._tail("drops")
+        self.gaps = self._tail("gaps")
+
+    def _tail(
+        self,
+        log: str,
+        on_record: Callable[[Record], None] | None = None,
+        on_restart: Callable[[], None] | None = None,
+    ) -> LogTail:
+        return LogTail(self.folder / f"{log}.jsonl", self.may_read, on_record, on_restart)
+
+    # -- following -----------------------------------------------------------------------------
+
+    def refresh(self, locks: set[tuple[int, int, int]] | None) -> bool:
+        """Read what the logs gained; returns whether the run changed."""
+        with self.lock:
+            changed = [tail.poll() for tail in (self.metrics, self.evaluation_log)]
+            state = run_state(
+                self.folder,
+                last_iteration=self.last_iteration,
+                planned_iterations=self.planned_iterations,
+                updated=self.updated,
+                is_torn=self.problem is not None,
+                locks=locks,
+            )
+            is_changed = any(changed) or state != self.state
+            self.state = state
+            self.version += is_changed
+            return is_changed
+
+    def _take_metrics(self, record: Record) -> None:
+        iteration = record["iteration"]
+        # A line that repeats an iteration replaces the earlier one, in its place.
+        try:
+            place = len(self.iterations) - 1 - self.iterations[::-1].index(iteration)
+            is_repeated = self.iterations[place] == iteration
+        except ValueError:
+            place, is_repeated = len(self.iterations), False
+        if not is_repeated:
+            self.iterations.append(iteration)
+            for column in self.columns.values():
+                column.append(NAN)
+        for field, value in record.items():
+            if isinstance(value, bool):
+                value = float(value)
+            if field in ("schema", "iteration") or not isinstance(value, int | float):
+                continue
+            if field not in self.columns:
+                if len(self.columns) >= MOST_COLUMNS:
+                    continue
+                self.columns[field] = array("d", [NAN]) * len(self.iterations)
+            try:
+                self.columns[field][place] = float(value)
+            except OverflowError:  # an integer of hundreds of digits
+                continue
+
+    def _clear_metrics(self) -> None:
+        self.iterations = array("q")
+        self.columns.clear()
+
+    def _take_evaluation(self, record: Record) -> None:
+        if len(self.evaluations) < MOST_EVALUATIONS:
+            self.evaluations.append(
+                {
+                    field: value
+                    for field, value in record.items()
+                    if value is None or isinstance(value, int | float)
+                }
+            )
+
+    # -- reading files -------------------------------------------------------------------------
+
+    def may_read(self, path: Path) -> bool:
+        """Whether a path, its links followed, lies in the served folders."""
+        return is_inside(path, self.roots)
+
+    def file(self, *parts: str) -> Path:
+        """A file of the run that exists; NotFoundError if not, or if a link leads out."""
+        path = self.folder.joinpath(*parts)
+        if not self.may_read(path):
+            raise NotFoundError(f"{'/'.join(parts)} is a link that leads out of the served folders")
+        if not path.is_file():
+            raise NotFoundError(f"{self.name} has no {'/'.join(parts)}")
+        return path
+
+    def step_file(self, kind: str, iteration: int) -> Path:
+        suffix = "jsonl" if kind == "rollouts" else "parquet"
+        return self.file(kind, f"step_{iteration:05d}.{suffix}")
+
+    # -- what is known of the run --------------------------------------------------------------
+
+    @property
+    def last_iteration(self) -> int:
+        return self.iterations[-1] if self.iterations else 0
+
+    @property
+    def updated(self) -> float:
+        """Time of the last change, in unix seconds."""
+        return max(self.metrics.modified, self.evaluation_log.modified) or _time_of(self.folder)
+
+    @property
+    def problem(self) -> str | None:
+        """The first thing that is wrong with the folder; None if nothing is known."""
+        logs = (self.metrics, self.evaluation_log, self.plans, self.drops)
+        return self._read_config()[1] or next((log.problem for log in logs if log.problem), None)
+
+    @property
+    def config(self) -> dict[str, Any] | None:
+        """Options by section; None where config.toml is absent or damaged."""
+        return self._read_config()[0]
+
+    @property
+    def planned_iterations(self) -> int | None:
+        loop_options = (self.config or {}).get("loop")
+        iterations = loop_options.get("iterations") if isinstance(loop_options, dict) else None
+        return iterations if isinstance(iterations, int) else None
+
+    def _read_config(self) -> tuple[dict[str, Any] | None, str | None]:
+        path = self.folder / CONFIG
+        try:
+            status = path.stat()
+            signature = (status.st_size, status.st_mtime_ns)
+        except OSError:
+            signature = None
+        if self._config is None or self._config[0] != signature:
+            self._config = (signature, *self._parse_config(path, signature is not None))
+        return self._config[1], self._config[2]
+
+    def _parse_config(self, path: Path, is_there: bool) -> tuple[dict[str, Any] | None, str | None]:
+        if not self.folder.is_dir():
+            return None, "the folder is gone"
+        if not is_there:
+            missing = None if is_imported(self.folder) else f"{CONFIG} is missing"
+            return None, missing
+        if not self.may_read(path):
+            return None, f"{CONFIG} is a link that leads out of the served folders"
+        # Only read as TOML: checking the options would open the files of plugins that they name.
+        try:
+            tables = tomllib.loads(path.read_bytes()[:LARGEST_CONFIG].decode("utf-8"))
+        except OSError as fault:
+            return None, f"{CONFIG} cannot be read: {fault.strerror}"
+        except (ValueError, RecursionError) as fault:
+            return None, f"{CONFIG} is damaged: {first_line(fault)}"
+        sections = {name: table for name, table in tables.items() if isinstance(table, dict)}
+        return json.loads(json.dumps(sections, default=str)), None
+
+    def summary(self) -> dict[str, Any]:
+        """The run's entry in the list of runs."""
+        with self.lock:
+            curve_name = self.curve_name
+            curve = self.columns.get(curve_name, array("d"))
+            return {
+                "name": self.name,
+                "folder": str(self.folder),
+                "state": self.state,
+                "iterations": self.last_iteration,
+                "planned_iterations": self.planned_iterations,
+                "headline": self._headline(),
+                "sparkline": thin_out(curve, SPARKLINE_POINTS),
+                "sparkline_of": curve_name,
+                "updated": self.updated,
+                "problem": self.problem,
+            }
+
+    @property
+    def is_graded(self) -> bool:
+        """Whether rewards other than 0 and 1 occurred: then the mean reward leads."""
+        success, reward = (self.columns.get(name) for name in ("success", "reward"))
+        if success is None or reward is None:
+            return reward is not None
+        return any(a != b for a, b in zip(success, reward, strict=True) if a == a and b == b)
+
+    @property
+    def curve_name(self) -> str:
+        return "reward" if self.is_graded else "success"
+
+    def _headline(self) -> dict[str, Any] | None:
+        """Held-out success or reward after the last evaluation, else of the last iteration."""
+        heldout_field = "reward" if self.is_graded else "mean"
+        values = [each.get(heldout_field, each.get("mean")) for each in self.evaluations]
+        values = [value for value in values if value is not None]
+        word = "reward" if self.is_graded else "success"
+        if values:
+            return {"label": f"held-out {word}", "value": values[-1]}
+        curve = self.columns.get(self.curve_name)
+        return {"label": word, "value": curve[-1]} if curve else None
+
+
+def thin_out(values: array[float], most: int) -> list[float]:
+    """At most `most` values, each the mean of its stretch, rounded for the list.
+
+    Example:
+        >>> thin_out(array("d", [0.0, 1.0, 2.0, 4.0]), 2)
+        [0.5, 3.0]
+    """
+    count = len(values)
+    points = min(count, most)
+    means = []
+    for point in range(points):
+        stretch = values[point * count // points : (point + 1) * count // points]
+        numbers = [value for value in stretch if value == value]
+        means.append(round(sum(numbers) / len(numbers), 5) if numbers else NAN)
+    return means
+
+
+def _time_of(folder: Path) -> float:
+    try:
+        return folder.stat().st_mtime
+    except OSError:
+        return 0.0

@@ -1,0 +1,137 @@
+"""Start the server: check the folders, take a port, print the address, serve until Ctrl-C."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import secrets
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+
+from counterpoise.errors import PoiseError
+from counterpoise.serve.access import LOOPBACK, AccessGate
+from counterpoise.serve.app import make_app
+from counterpoise.serve.index.process import IndexProcess
+from counterpoise.serve.library import RunLibrary
+
+DEFAULT_PORT = 8642
+PORTS_TO_TRY = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """The options of `poise serve`."""
+
+    folders: Sequence[Path]
+    host: str = "127.0.0.1"
+    port: int | None = None  # None: DEFAULT_PORT or the next that is free
+    with_token: bool = True
+    cache: Path | None = None
+
+
+def serve(options: ServeOptions, announce: Callable[[str], None]) -> None:
+    """Serve until interrupted; `announce` gets the address to open."""
+    folders = check_folders(options.folders)
+    is_local = is_loopback(options.host)
+    if not is_local and not options.with_token:
+        raise PoiseError(
+            f"--host {options.host} lets other machines in, so it needs the token: "
+            "leave out --no-token"
+        )
+    cache = options.cache or default_cache()
+    try:
+        cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as fault:
+        raise PoiseError(
+            f"{cache} cannot be written: {fault.strerror}; choose another --cache"
+        ) from fault
+    for folder in folders:
+        if cache.resolve().is_relative_to(folder.resolve()) and is_run_folder(folder):
+            raise PoiseError(f"{cache} lies in the run folder {folder}: choose another --cache")
+    listener = listen(options.host, options.port)
+    port = listener.getsockname()[1]
+    token = secrets.token_urlsafe(24) if options.with_token else None
+    library = RunLibrary(folders, cache, IndexProcess(cache))
+    hosts = [*LOOPBACK] if is_local else [options.host, *LOOPBACK]
+    if options.host in ("0.0.0.0", "::"):
+        hosts += [socket.gethostname(), *own_addresses()]
+    gate = AccessGate(make_app(library), hosts, port, token)
+    shown_host = "127.0.0.1" if is_local else hosts[-1] if options.host == "0.0.0.0" else hosts[0]
+    announce(f"http://{shown_host}:{port}/" + (f"?token={token}" if token else ""))
+    config = uvicorn.Config(
+        gate,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        ws="none",
+        timeout_graceful_shutdown=1,
+    )
+    try:
+        uvicorn.Server(config).run(sockets=[listener])
+    finally:
+        library.close()
+        listener.close()
+
+
+def check_folders(folders: Sequence[Path]) -> list[Path]:
+    """The folders to serve; without any, `out` if there is one, else the current folder."""
+    chosen = list(folders) or [Path("out") if Path("out").is_dir() else Path()]
+    for folder in chosen:
+        if not folder.is_dir():
+            problem = "is a file" if folder.exists() else "does not exist"
+            raise PoiseError(f"{folder} {problem}: name a run folder, or a folder of runs")
+    return chosen
+
+
+def is_run_folder(folder: Path) -> bool:
+    return (folder / "metrics.jsonl").exists() or (folder / "config.toml").exists()
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def own_addresses() -> list[str]:
+    """Addresses of this machine under which others reach it."""
+    try:
+        entries = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)
+    except OSError:
+        return []
+    return sorted({str(entry[4][0]) for entry in entries})
+
+
+def default_cache() -> Path:
+    """The user's cache folder, as the XDG rules name it."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "counterpoise"
+
+
+def listen(host: str, port: int | None) -> socket.socket:
+    """A listening socket; a port that was asked for is not replaced by another."""
+    ports = [port] if port is not None else range(DEFAULT_PORT, DEFAULT_PORT + PORTS_TO_TRY)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for candidate in ports:
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, candidate))
+        except OSError as fault:
+            listener.close()
+            if port is not None or candidate == ports[-1]:
+                raise PoiseError(
+                    f"{host}:{candidate} cannot be used: {fault.strerror}; choose another --port"
+                ) from fault
+            continue
+        listener.listen(128)
+        return listener
+    raise PoiseError("no port is free: choose one with --port")

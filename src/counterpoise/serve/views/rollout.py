@@ -1,0 +1,434 @@
+"""One rollout with every token of it, and what pushed one token.
+
+    ratio               exp(logprob - old_logprob), just before the step
+    sampler_mismatch    log-probability by the sampler - by the trainer (old_logprob)
+
+A column that the run did not store is null, and `missing` says why.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from counterpoise.errors import PoiseError
+from counterpoise.report.charts.quantities import (
+    QUANTITIES,
+    TokenQuantity,
+    available_quantities,
+    full_colour_size,
+    quantity_values,
+)
+from counterpoise.report.traces import Columns, Vocabulary
+from counterpoise.serve.answers import BadRequestError, NotFoundError
+from counterpoise.serve.rollout_lines import StoredRollout, read_line_at, read_stored_rollouts
+from counterpoise.serve.run_reader import RunReader
+from counterpoise.serve.views.batch import NO_FATE, find_fates, read_plan, rollout_address
+from counterpoise.serve.vocabulary import read_run_vocabulary
+from counterpoise.store.turns import turns_from_record
+
+MOST_CHARACTERS = 1_000_000  # of a text in an answer; `response_cut` says that there is more
+MOST_TOKENS = 20_000  # of one answer; `from` continues
+CONTEXT_TOKENS = 3  # on either side of a token that pushed
+MOST_PUSHES = 20  # in each direction
+MOST_WATCHED = 12
+SOURCE_CHARACTERS = 300
+UNCOLOURED = {"sampled_logprob", "old_logprob", "pull", "ratio", "sampler_mismatch"}
+POLICY_QUANTITIES = (
+    TokenQuantity(
+        "ratio",
+        "Policy",
+        "ratio",
+        "Probability just before the step over that when it was sampled.",
+        ("ratio",),
+        signed=False,
+    ),
+    TokenQuantity(
+        "sampler_mismatch",
+        "Policy",
+        "sampler mismatch",
+        "Log-probability by the sampler minus that by the trainer.",
+        ("sampler_mismatch",),
+    ),
+)
+PLAN_COLUMNS = {"step", "row", "position", "token"}
+COMPUTED = {"ratio": ("logprob", "old_logprob"), "sampler_mismatch": ("old_logprob",)}
+EXPECTED = ("advantage", "displacement", "entropy", "ratio", "sampler_mismatch")
+NO_DISTRIBUTION = (
+    "runs store the log-probability of the sampled token and the entropy, not the distribution"
+)
+
+
+def find_rollout(reader: RunReader, iteration: int, group: str, index: int) -> StoredRollout:
+    rollouts = read_stored_rollouts(reader.step_file("rollouts", iteration))
+    return _pick(reader, rollouts, iteration, group, index)
+
+
+def _pick(
+    reader: RunReader, rollouts: Iterable[StoredRollout], iteration: int, group: str, index: int
+) -> StoredRollout:
+    for rollout in rollouts:
+        if rollout.index == index and rollout.group == group:
+            return rollout
+    raise NotFoundError(
+        f"iteration {iteration} of {reader.name} has no rollout {index} of {group[:200]}"
+    )
+
+
+def rollout_view(
+    reader: RunReader, iteration: int, group: str, index: int, first_token: int = 0
+) -> dict[str, Any]:
+    reader.plans.poll()
+    reader.drops.poll()
+    path = reader.step_file("rollouts", iteration)
+    siblings = list(read_stored_rollouts(path))
+    stored = _pick(reader, siblings, iteration, group, index)
+    record = read_line_at(path, stored.offset, stored.size) or {}
+    fates = find_fates(reader, iteration, group)
+    fate = fates.get(index, NO_FATE)
+    tokens = _token_ids(record.get("response_tokens"))
+    columns, missing = _token_columns(reader, fate, tokens, record)
+    window = slice(first_token, first_token + MOST_TOKENS)
+    vocabulary = read_run_vocabulary(reader)
+    return {
+        "iteration": iteration,
+        "born": iteration,
+        "group": group,
+        "index": index,
+        "prompt_id": stored.prompt_id,
+        "prompt": stored.prompt[:MOST_CHARACTERS],
+        "answer": stored.answer[:MOST_CHARACTERS],
+        "response": stored.response[:MOST_CHARACTERS],
+        "response_cut": len(stored.response) > MOST_CHARACTERS,
+        "reward": stored.reward,
+        "length": stored.length,
+        "finished": stored.finished,
+        **fate,
+        **{name: record.get(name) for name in ("further", "logged", "messages")},
+        "told": _told(record, vocabulary),
+        "tokens": {
+            "first": first_token,
+            "total": len(tokens),
+            "token": tokens[window].tolist(),
+            "text": [vocabulary[int(token)] for token in tokens[window]],
+            **{name: values[window].tolist() for name, values in columns.items()},
+        },
+        "full": _full_sizes(columns),
+        "quantities": describe_quantities(columns),
+        **_watched(reader, fate),
+        **_neighbours(reader, iteration, siblings, stored, fates),
+        "missing": missing,
+        "place": rollout_address(reader.name, iteration, group, index),
+    }
+
+
+def _token_ids(values: Any) -> np.ndarray:
+    try:
+        return np.asarray(values if isinstance(values, list) else [], dtype=np.int64)
+    except (TypeError, ValueError, OverflowError):
+        return np.empty(0, np.int64)
+
+
+def _token_columns(
+    reader: RunReader, fate: dict[str, Any], tokens: np.ndarray, record: dict[str, Any]
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """(every number of each token, why a usual one is absent); all have the response's length."""
+    columns: dict[str, np.ndarray] = {}
+    missing: dict[str, str] = {}
+    stored, reason = read_token_rows(reader, fate)
+    for name in stored.keys() - PLAN_COLUMNS:
+        if np.issubdtype(stored[name].dtype, np.number):
+            columns[name] = _by_position(stored, name, len(tokens))
+    sampled = _as_numbers(record.get("sampled_logprobs"), len(tokens))
+    if sampled is not None:
+        columns["sampled_logprob"] = sampled
+    if {"logprob", "old_logprob"} <= columns.keys():
+        with np.errstate(over="ignore"):
+            columns["ratio"] = np.exp(columns["logprob"] - columns["old_logprob"])
+    if sampled is not None and "old_logprob" in columns:
+        columns["sampler_mismatch"] = sampled - columns["old_logprob"]
+    for name in EXPECTED:
+        if name not in columns:
+            missing[name] = reason or _why_missing(name)
+            columns[name] = np.full(len(tokens), math.nan)
+        elif not np.isfinite(columns[name]).any():
+            missing[name] = f"{name} was not measured for this rollout"
+    return columns, missing
+
+
+def _why_missing(name: str) -> str:
+    if name == "displacement":
+        return "the monitor did not look at this iteration (monitor.every)"
+    if name == "sampler_mismatch":
+        return "the rollout has no log-probabilities of the sampler"
+    return f"tokens/ of this iteration has no column {' or '.join(COMPUTED.get(name, (name,)))}"
+
+
+def read_token_rows(reader: RunReader, fate: dict[str, Any]) -> tuple[Columns, str]:
+    """(columns of tokens/ for one row of a plan, why there are none)."""
+    if fate["trained_in"] is None:
+        if fate["dropped"]:
+            return {}, f"no update used the rollout: it was dropped ({fate['dropped']})"
+        return {}, "no update has used the rollout, or the run stored no plans"
+    try:
+        path = reader.step_file("tokens", fate["trained_in"])
+    except NotFoundError:
+        return {}, f"tokens of iteration {fate['used']} were not stored (store.tokens)"
+    try:
+        columns = read_rows(path, [fate["row"]])
+    except PoiseError as fault:  # the texts and rewards of the rollout are still there
+        return {}, str(fault)
+    if not len(columns.get("position", ())):
+        return {}, "the update did not train on the rollout: its advantage is 0"
+    return columns, ""
+
+
+def read_rows(path: Path, rows: Sequence[int], position: int | None = None) -> Columns:
+    """Columns of tokens/ or pushes/ for some rows of the plan; a damaged file is a PoiseError.
+
+    Columns are read one after another and cut at once, so that a large file needs little memory.
+    (`read_table` with filters does the same, but imports pandas: seconds at the first visit.)
+    """
+    try:
+        with pq.ParquetFile(path) as file:
+            is_wanted = np.isin(_read_column(file, "row"), rows)
+            if position is not None:
+                is_wanted &= _read_column(file, "position") == position
+            return {name: _read_column(file, name)[is_wanted] for name in file.schema_arrow.names}
+    except (pa.ArrowException, OSError, ValueError, TypeError, LookupError) as fault:
+        reason = str(fault).partition("\n")[0][:300]
+        raise PoiseError(f"{path.parent.name}/{path.name} is damaged: {reason}") from fault
+
+
+def _read_column(file: pq.ParquetFile, name: str) -> np.ndarray:
+    values: np.ndarray = file.read(columns=[name], use_threads=False)[name].to_numpy()
+    return values
+
+
+def _by_position(columns: Columns, name: str, length: int) -> np.ndarray:
+    """A column in the order of the response; NaN at tokens that the update left out."""
+    values = np.full(length, math.nan)
+    positions = columns["position"].astype(np.int64)
+    is_inside = (positions >= 0) & (positions < length)
+    values[positions[is_inside]] = columns[name][is_inside].astype(np.float64)
+    return values
+
+
+def _as_numbers(values: Any, length: int) -> np.ndarray | None:
+    try:
+        numbers = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return numbers if numbers.shape == (length,) and length else None
+
+
+def _told(record: dict[str, Any], vocabulary: Vocabulary) -> list[tuple[int, str]]:
+    """(position, text) of what an environment wrote before the policy's token at a position."""
+    try:
+        turns = turns_from_record(record)
+    except (ValueError, TypeError, OverflowError):
+        return []
+    return [
+        (turn.start, "".join(vocabulary[int(token)] for token in turn.observation))
+        for turn in turns
+        if len(turn.observation)
+    ]
+
+
+def _full_sizes(columns: dict[str, np.ndarray]) -> dict[str, float]:
+    """The size from which the colour of each quantity is full, over this rollout."""
+    sums = {
+        quantity.name: quantity_values(quantity, columns)
+        for quantity in available_quantities(columns)
+    }
+    return {name: full_colour_size(values) for name, values in {**columns, **sums}.items()}
+
+
+def describe_quantities(columns: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+    """What tokens can be coloured by, in the report's words; those that are missing too."""
+    known = [
+        quantity
+        for quantity in (*QUANTITIES, *POLICY_QUANTITIES)
+        if quantity.name != "value" or "value" in columns
+    ]
+    names = {name for quantity in QUANTITIES for name in (quantity.name, *quantity.columns)}
+    extra = [
+        TokenQuantity(name, "Credit", name.replace("_", " "), "A column of tokens/.", (name,))
+        for name in sorted(columns.keys() - names - UNCOLOURED)
+    ]
+    return [quantity._asdict() for quantity in (*known, *extra)]
+
+
+def _watched(reader: RunReader, fate: dict[str, Any]) -> dict[str, Any]:
+    """Whether the pushes on this rollout were stored, and for which others of the update."""
+    nothing = {"watched": False, "watched_places": []}
+    if fate["trained_in"] is None:
+        return nothing
+    try:
+        path = reader.step_file("pushes", fate["trained_in"])
+        with pq.ParquetFile(path) as file:
+            rows = np.unique(_read_column(file, "row")).tolist()
+    except (NotFoundError, pa.ArrowException, OSError, LookupError):
+        return nothing
+    plan = read_plan(reader, fate["trained_in"])
+    if plan is None:
+        return nothing
+    places = [
+        rollout_address(
+            reader.name,
+            plan["born"][row],
+            plan["groups"][plan["group"][row]],
+            plan["index"][row],
+        )
+        for row in rows[:MOST_WATCHED]
+        if 0 <= row < len(plan["group"])
+    ]
+    return {"watched": fate["row"] in rows, "watched_places": places}
+
+
+def _neighbours(
+    reader: RunReader,
+    iteration: int,
+    rollouts: list[StoredRollout],
+    stored: StoredRollout,
+    fates: dict[int, dict[str, Any]],
+) -> dict[str, Any]:
+    """The other rollouts of the group, and those before and after it in the iteration."""
+
+    def address(rollout: StoredRollout) -> str:
+        return rollout_address(reader.name, iteration, rollout.group, rollout.index)
+
+    place = rollouts.index(stored)
+    return {
+        "siblings": [
+            {
+                "index": each.index,
+                "reward": each.reward,
+                "advantage": fates.get(each.index, NO_FATE)["advantage"],
+                "place": address(each),
+            }
+            for each in rollouts
+            if each.group == stored.group
+        ],
+        "previous": address(rollouts[place - 1]) if place else None,
+        "next": address(rollouts[place + 1]) if place + 1 < len(rollouts) else None,
+    }
+
+
+def token_view(
+    reader: RunReader, iteration: int, group: str, index: int, position: int
+) -> dict[str, Any]:
+    """Who pushed one token, up and down."""
+    reader.plans.poll()
+    stored = find_rollout(reader, iteration, group, index)
+    if not 0 <= position < max(1, stored.length):
+        raise BadRequestError(f"the response has tokens 0 to {stored.length - 1}, not {position}")
+    fate = find_fates(reader, iteration, group).get(index, NO_FATE)
+    vocabulary = read_run_vocabulary(reader)
+    columns, reason = read_token_rows(reader, fate)
+    place = np.flatnonzero(columns["position"] == position) if columns else np.empty(0)
+    numbers = {
+        name: float(values[place[0]])
+        for name, values in columns.items()
+        if len(place) and np.issubdtype(values.dtype, np.number)
+    }
+    token = numbers.get("token")
+    pushes, push_reason = _pushes(reader, stored, fate, position, vocabulary)
+    return {
+        "iteration": iteration,
+        "group": group,
+        "index": index,
+        "position": position,
+        "text": vocabulary[int(token)] if token is not None else None,
+        "numbers": numbers,
+        "pushes": pushes,
+        "distribution": None,
+        "distribution_missing": NO_DISTRIBUTION,
+        "missing": reason or push_reason or None,
+    }
+
+
+def _pushes(
+    reader: RunReader,
+    stored: StoredRollout,
+    fate: dict[str, Any],
+    position: int,
+    vocabulary: Vocabulary,
+) -> tuple[list[dict[str, Any]], str]:
+    """(strongest pushes on a token, why there are none)."""
+    if fate["trained_in"] is None:
+        return [], "no update has used the rollout"
+    try:
+        path = reader.step_file("pushes", fate["trained_in"])
+    except NotFoundError:
+        return [], (
+            f"no pushes of iteration {fate['trained_in']} were stored: monitor.watch says how many "
+            "groups of an update are watched"
+        )
+    columns = read_rows(path, [fate["row"]], position)
+    plan = read_plan(reader, fate["trained_in"])
+    if not len(columns.get("push", ())) or plan is None:
+        return [], "the monitor watched other groups of this update (monitor.watch)"
+    order = np.argsort(columns["push"], kind="stable")
+    strongest = dict.fromkeys([*order[::-1][:MOST_PUSHES].tolist(), *order[:MOST_PUSHES].tolist()])
+    sources = {
+        (int(columns["by_row"][place]), int(columns["by_position"][place])): place
+        for place in strongest
+        if 0 <= columns["by_row"][place] < len(plan["group"])
+    }
+    token_rows = [*{row for row, _ in sources}, fate["row"]]
+    tokens = read_rows(reader.step_file("tokens", fate["trained_in"]), token_rows)
+    own_token = _token_at(tokens, fate["row"], position)[1]
+    pushes = []
+    for (row, source_position), place in sources.items():
+        before, token, after = _token_at(tokens, row, source_position)
+        group = plan["groups"][plan["group"][row]]
+        address = rollout_address(reader.name, plan["born"][row], group, plan["index"][row])
+        pushes.append(
+            {
+                "group": group,
+                "index": plan["index"][row],
+                "row": row,
+                "position": source_position,
+                "token": token,
+                "text": None if token is None else vocabulary[token],
+                "before": [vocabulary[neighbour] for neighbour in before],
+                "after": [vocabulary[neighbour] for neighbour in after],
+                "push": float(columns["push"][place]),
+                "advantage": plan["advantage"][row],
+                **_source_text(reader, plan["born"][row], group, plan["index"][row]),
+                "same_prompt": group == stored.group,
+                "same_rollout": row == fate["row"],
+                "same_token": token == own_token,
+                "place": address,
+            }
+        )
+    return pushes, ""
+
+
+def _source_text(reader: RunReader, born: int, group: str, index: int) -> dict[str, Any]:
+    """Reward and prompt of a rollout that pushed."""
+    try:
+        rollout = find_rollout(reader, born, group, index)
+    except (NotFoundError, OSError):
+        return {"reward": None, "prompt": None}
+    return {"reward": rollout.reward, "prompt": rollout.prompt[:SOURCE_CHARACTERS]}
+
+
+def _token_at(tokens: Columns, row: int, position: int) -> tuple[list[int], int | None, list[int]]:
+    """(ids before, id, ids after) of a token of the update."""
+    places = np.flatnonzero(tokens["row"] == row)
+    places = places[np.argsort(tokens["position"][places])]
+    here = np.flatnonzero(tokens["position"][places] == position)
+    if not len(here):
+        return [], None, []
+    middle = int(here[0])
+    ids = tokens["token"][places].tolist()
+    start = max(0, middle - CONTEXT_TOKENS)
+    return ids[start:middle], ids[middle], ids[middle + 1 : middle + 1 + CONTEXT_TOKENS]

@@ -1,0 +1,115 @@
+"""The table of rollouts over all iterations, with the beginnings of their texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from counterpoise.serve.answers import NotFoundError
+from counterpoise.serve.index.query import RolloutQuery, RolloutSearch
+from counterpoise.serve.rollout_lines import plain_text, read_head_at
+from counterpoise.serve.run_reader import RunReader
+from counterpoise.serve.views.batch import EXCERPT_CHARACTERS, rollout_address
+
+CHANGED = "the file of this rollout has changed since it was indexed"
+
+
+def rollouts_view(
+    reader: RunReader, search: RolloutSearch, parameters: Mapping[str, str]
+) -> dict[str, Any]:
+    query = RolloutQuery.from_address(parameters)
+    if "timeout" in query.unsupported:
+        timeouts = reader.columns.get("verifier_timeouts", ())
+        with_timeouts = [
+            iteration
+            for iteration, count in zip(reader.iterations, timeouts, strict=False)
+            if count > 0
+        ]
+        query = query.restrict_iterations(with_timeouts)
+    page = search.page(query)
+    damaged = {
+        iteration: text
+        for segment in search.table.manifest.segments
+        for iteration, text in segment.damaged.items()
+    }
+    return {
+        **page,
+        "rows": [_row(reader, row, query.words) for row in page["rows"]],
+        **value_ranges(search),
+        "search": list(query.words),
+        "missing": query.unsupported,
+        "problems": [damaged[key] for key in sorted(damaged)][:20],
+        "problem_count": len(damaged),
+    }
+
+
+def value_ranges(search: RolloutSearch) -> dict[str, Any]:
+    """The smallest and largest length and reward of all rollouts, for the filters."""
+    cursor = search.table.cursor()
+    try:
+        low_length, high_length, low_reward, high_reward = cursor.execute(
+            "SELECT min(length), max(length), min(reward), max(reward) FROM rollouts"
+        ).fetchall()[0]
+    finally:
+        cursor.close()
+    return {
+        "lengths": {"min": low_length, "max": high_length},
+        "rewards": {"min": low_reward, "max": high_reward},
+    }
+
+
+def _row(reader: RunReader, row: dict[str, Any], words: tuple[str, ...]) -> dict[str, Any]:
+    group = row["group_name"] or f"{row['iteration']}:{row['prompt_id']}"
+    try:
+        path = reader.step_file("rollouts", row["iteration"])
+        head = read_head_at(path, row["offset"], row["size"])
+    except NotFoundError:
+        head = None
+    # A line at this offset that is another rollout's must not be shown under this one's numbers.
+    is_same = head is not None and plain_text(head["group"]) == group
+    texts = head if is_same and head is not None else {}
+    response = plain_text(texts.get("response", ""))
+    prompt = plain_text(texts.get("prompt", ""))
+    return {
+        "iteration": row["iteration"],
+        "group": group,
+        "prompt_id": row["prompt_id"],
+        "index": row["index"],
+        "prompt": prompt[:EXCERPT_CHARACTERS],
+        "response": response[:EXCERPT_CHARACTERS],
+        "match": excerpt_around(response, prompt, words) if words else None,
+        "excerpt": _plain_excerpt(excerpt_around(response, prompt, words)),
+        "timeout": None,
+        "reward": row["reward"],
+        "advantage": row["advantage"],
+        "length": row["length"],
+        "finished": row["finished"],
+        "no_spread": row["no_spread"],
+        "dropped": row["dropped"],
+        "trained_in": row["used"],
+        "step": row["step"],
+        "problem": None if is_same else CHANGED,
+        "place": rollout_address(reader.name, row["iteration"], group, row["index"]),
+    }
+
+
+def _plain_excerpt(match: dict[str, str] | None) -> str | None:
+    return f"{match['before'][-60:]}{match['text']}{match['after'][:100]}" if match else None
+
+
+def excerpt_around(response: str, prompt: str, words: tuple[str, ...]) -> dict[str, str] | None:
+    """Where the first word occurs: the text before it, the match, and the text after."""
+    for source, text in (("response", response), ("prompt", prompt)):
+        folded = text.casefold()
+        for word in words:
+            start = folded.find(word)
+            # Folding may change the length of a text; then places in it say nothing.
+            if start >= 0 and len(folded) == len(text):
+                end = start + len(word)
+                return {
+                    "in": source,
+                    "before": text[max(0, start - 120) : start],
+                    "text": text[start:end],
+                    "after": text[end : end + 160],
+                }
+    return None

@@ -1,0 +1,266 @@
+"""Every address answers in JSON with the numbers of the run's files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from report.synthetic import PIECES, write_run
+from serve.served import encoded, get, serve
+from starlette.testclient import TestClient
+
+from counterpoise.store.folder import RunFolder
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("served")
+    write_run(folder / "out" / "one", iterations=5)
+    write_run(folder / "out" / "sweep" / "seed 1", iterations=3, microscope="off")
+    with serve(folder / "out", cache=folder / "cache") as client:
+        yield client, folder / "out" / "one"
+
+
+def test_the_list_has_every_run_with_its_state_and_headline(served):
+    client, _ = served
+    runs = {run["name"]: run for run in get(client, "/")["runs"]}
+    assert runs.keys() == {"one", "sweep/seed 1"}
+    assert runs["one"]["iterations"] == 5
+    assert runs["one"]["planned_iterations"] == 9
+    assert runs["one"]["state"] == "failed"  # nobody trains it, and there is no checkpoint
+    assert runs["one"]["headline"] == {"label": "held-out success", "value": 0.5}
+    assert len(runs["one"]["sparkline"]) == 5
+    assert runs["one"]["problem"] is None
+
+
+def test_a_run_has_its_metrics_as_columns(served):
+    client, path = served
+    run = get(client, "/runs/one")
+    records = RunFolder(path).read("metrics")
+    for name in ("iteration", "success", "batch_rows", "flipped"):
+        assert run["metrics"][name] == [record.get(name) for record in records]
+    assert run["timing"]["sample"] == [record["sample_seconds"] for record in records]
+    assert [each["mean"] for each in run["evaluations"]] == [0.25, 0.5]
+    assert run["config"]["batch"]["composer"] == "grouped"
+    assert run["terms"]["clipped_share"] == "tokens whose gradient the clip removed"
+    assert get(client, f"/runs/{encoded('sweep/seed 1')}")["iterations"] == 3
+
+
+def test_an_iteration_is_its_plan(served):
+    client, path = served
+    plan = next(plan for plan in RunFolder(path).read("plans") if plan["iteration"] == 4)
+    view = get(client, "/runs/one/iterations/4")
+    cells = [cell for step in view["steps"] for cell in step]
+    assert [len(step) for step in view["steps"]] == [len(step) for step in plan["steps"]]
+    assert [group["group"] for group in view["groups"]] == plan["groups"]
+    for cell in cells:
+        row = cell["row"]
+        assert cell["advantage"] == plan["advantage"][row]
+        assert cell["group"] == plan["group"][row]
+        assert cell["waited"] == 4 - plan["born"][row]
+        assert cell["reward"] in (0.0, 1.0)
+        assert get(client, cell["place"])["trained_in"] == 4
+    assert (view["previous"], view["next"]) == (3, 5)
+    assert view["largest"] == max(map(abs, plan["advantage"]))
+
+
+def test_an_iteration_without_an_update_says_why_it_is_empty(served):
+    client, _ = served
+    view = get(client, "/runs/one/iterations/1")
+    assert (view["update"], view["steps"]) == (False, [])
+    assert "wait" in view["missing"]["steps"]
+    assert view["waiting"]["positive"] + view["waiting"]["negative"] > 0
+
+
+def test_a_group_shows_its_rollouts_side_by_side(served):
+    client, path = served
+    group = "4:made/up/2"
+    view = get(client, f"/runs/one/iterations/4/groups/{encoded(group)}")
+    stored = [each for each in RunFolder(path).read_rollouts(4) if each["group"] == group]
+    assert [each["reward"] for each in view["rollouts"]] == [each["reward"] for each in stored]
+    assert [each["tokens"] for each in view["rollouts"]] == [
+        len(each["response_tokens"]) for each in stored
+    ]
+    assert sum(each["advantage"] for each in view["rollouts"]) == pytest.approx(0, abs=1e-6)
+    # The same group by another iteration's address: it is found where it was sampled.
+    assert get(client, f"/runs/one/iterations/5/groups/{encoded(group)}")["born"] == 4
+
+
+def trained_rollout(path: Path) -> tuple[dict, int]:
+    """The plan of the last update, and a row whose pushes were stored."""
+    plan = RunFolder(path).read("plans")[-1]
+    pushes = pq.read_table(path / "pushes" / f"step_{plan['iteration']:05d}.parquet")
+    return plan, int(pushes["row"][0].as_py())
+
+
+def place_of(plan: dict, row: int) -> str:
+    group = plan["groups"][plan["group"][row]]
+    return f"/runs/one/rollouts/{plan['born'][row]}/{encoded(group)}/{plan['index'][row]}"
+
+
+def test_a_rollout_has_every_column_of_its_tokens(served):
+    client, path = served
+    plan, row = trained_rollout(path)
+    view = get(client, place_of(plan, row))
+    table = pq.read_table(path / "tokens" / f"step_{plan['iteration']:05d}.parquet")
+    mask = table["row"].to_numpy() == row
+    tokens = view["tokens"]
+    for name in ("displacement", "entropy", "advantage", "own", "same_token_same_query_positive"):
+        assert tokens[name] == pytest.approx(table[name].to_numpy()[mask].tolist())
+    assert tokens["token"] == table["token"].to_numpy()[mask].tolist()
+    assert tokens["text"] == [PIECES[token] for token in tokens["token"]]
+    assert tokens["ratio"] == pytest.approx([1.0] * len(tokens["token"]))
+    expected = -0.5 - table["old_logprob"].to_numpy()[mask]
+    assert tokens["sampler_mismatch"] == pytest.approx(expected.tolist(), abs=1e-6)
+    assert view["missing"] == {}
+    assert view["watched"] is True
+    assert view["place"] in view["watched_places"]
+    assert len(view["siblings"]) == 4
+
+
+def test_columns_that_were_not_stored_are_null_and_say_why(served):
+    client, _ = served
+    run = f"/runs/{encoded('sweep/seed 1')}"
+    rows = get(client, f"{run}/rollouts", sign="positive")["rows"]
+    view = get(client, rows[0]["place"])
+    assert set(view["tokens"]["displacement"]) == {None}
+    assert "monitor" in view["missing"]["displacement"]
+    waiting = get(client, "/runs/one/rollouts", iteration_min=5, limit=100)["rows"]
+    unused = next(row for row in waiting if row["trained_in"] is None)
+    assert "no update" in get(client, unused["place"])["missing"]["entropy"]
+
+
+def test_a_token_names_what_pushed_it_strongest_first(served):
+    client, path = served
+    plan, row = trained_rollout(path)
+    view = get(client, f"{place_of(plan, row)}/tokens/1")
+    table = pq.read_table(path / "pushes" / f"step_{plan['iteration']:05d}.parquet").to_pydict()
+    stored = [
+        table["push"][place]
+        for place in range(len(table["push"]))
+        if (table["row"][place], table["position"][place]) == (row, 1)
+    ]
+    pushes = [push["push"] for push in view["pushes"]]
+    assert sorted(pushes) == pytest.approx(sorted(set(stored)), rel=1e-6)
+    assert view["pushes"][0]["push"] == max(pushes)
+    for push in view["pushes"]:
+        source = get(client, push["place"])
+        assert source["tokens"]["token"][push["position"]] == push["token"]
+        assert push["text"] == PIECES[push["token"]]
+    assert view["distribution"] is None
+    assert client.get(f"{place_of(plan, row)}/tokens/999").status_code == 400
+
+
+def test_a_prompt_over_time(served):
+    client, path = served
+    prompt = RunFolder(path).read_rollouts(3)[0]["prompt_id"]
+    view = get(client, f"/runs/one/prompts/{encoded(prompt)}")
+    stored = [each for each in RunFolder(path).read_rollouts(3) if each["prompt_id"] == prompt]
+    assert [point["iteration"] for point in view["over_time"]] == [3]
+    point = view["over_time"][0]
+    assert point["success"] == np.mean([each["reward"] > 0 for each in stored])
+    assert point["mean_length"] == np.mean([len(each["response_tokens"]) for each in stored])
+    assert point["responses"][0]["response"] == "The answer is 3."
+    listed = get(client, "/runs/one/prompts", sort="-mean_reward", limit=5)
+    assert listed["total"] == 30
+    assert listed["rows"][0]["mean_reward"] == 1.0
+    second = get(client, "/runs/one/prompts", sort="-mean_reward", limit=5, after=listed["next"])
+    assert not {row["prompt_id"] for row in listed["rows"]} & {
+        row["prompt_id"] for row in second["rows"]
+    }
+
+
+def test_a_diff_gives_back_both_texts(served):
+    client, _ = served
+    view = get(client, "/runs/one/diff", left="4/4:made/up/2/1", right="3/3:made/up/2/0")
+    for side in ("left", "right"):
+        parts = [part["text"] for part in view["parts"] if part["kind"] in ("same", side)]
+        assert "".join(parts) == view[side]["response"]
+
+
+def test_types_and_overlay(served):
+    client, _ = served
+    types = get(client, "/runs/one/types")
+    assert types["types"][0]["text"] == "3"
+    assert types["types"][0]["cancellation"] == [0.9] * len(types["iterations"])
+    overlay = get(client, "/overlay", runs=f"one,{encoded('sweep/seed 1')}")
+    assert [len(run["metrics"]["success"]) for run in overlay["runs"]] == [5, 3]
+
+
+def test_pages_to_save_are_downloads_without_scripts_of_ours(served):
+    client, _ = served
+    response = client.get("/runs/one/rollouts.html", params={"search": "answer"})
+    assert response.headers["content-disposition"].startswith("attachment")
+    assert "120 of 120 rollouts" in response.text
+    assert "<script" not in response.text
+
+
+def test_a_browser_gets_the_page_and_a_script_gets_json(served):
+    client, _ = served
+    browser = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    for address in ("/", "/runs/one", "/runs/one/rollouts/4/4%3Amade%2Fup%2F2/1", "/nowhere"):
+        page = client.get(address, headers=browser)
+        assert page.headers["content-type"].startswith("text/html"), address
+    asked = client.get("/runs/one?format=json", headers=browser)
+    assert asked.headers["content-type"] == "application/json"
+    assert client.get("/runs/one", headers={"accept": "*/*"}).json()["name"] == "one"
+    assert client.get("/assets/main.js").headers["content-type"].startswith("text/javascript")
+
+
+@pytest.mark.parametrize(
+    ("address", "status", "words"),
+    [
+        ("/runs/nobody", 404, "no run nobody"),
+        ("/runs/one/iterations/77", 404, "step_00077"),
+        ("/runs/one/iterations/x", 400, "not a number"),
+        ("/runs/one/rollouts/4/nobody/0", 404, "no rollout 0"),
+        ("/runs/one/prompts/nobody", 404, "no rollouts of the prompt"),
+        ("/runs/one/rollouts?sort=colour", 400, "choose one of iteration"),
+        ("/runs/one/rollouts?reward_min=much", 400, "not a number"),
+        ("/runs/one/rollouts?after=nonsense", 400, "cursor"),
+        ("/runs/one/rollouts?limit=0", 400, "1 to 500"),
+        ("/runs/one/diff?left=1&right=2", 400, "ITERATION/GROUP/INDEX"),
+        ("/overlay", 400, "runs=A,B"),
+        ("/nowhere/at/all", 404, "nothing at this address"),
+        ("/assets/app.py", 404, "nothing at this address"),
+        ("/assets/..%2fapp.py", 404, "nothing at this address"),
+    ],
+)
+def test_a_wrong_address_says_what_is_wrong(served, address, status, words):
+    client: TestClient = served[0]
+    response = client.get(address)
+    assert response.status_code == status
+    assert words in response.json()["problem"]
+
+
+def test_nothing_in_a_run_folder_is_touched(served):
+    client, path = served
+
+    def state() -> dict[str, tuple[int, int]]:
+        files = sorted(path.rglob("*"))
+        return {
+            str(file): (file.stat().st_mtime_ns, file.stat().st_size) for file in [path, *files]
+        }
+
+    before = state()
+    for address in ("/", "/runs/one", "/runs/one/rollouts?search=3", "/runs/one/types"):
+        get(client, address)
+    assert state() == before
+
+
+def test_an_imported_run_without_plans_or_config(tmp_path: Path):
+    write_run(tmp_path / "theirs", iterations=2)
+    (tmp_path / "theirs" / "config.toml").unlink()
+    (tmp_path / "theirs" / "plans.jsonl").unlink()
+    (tmp_path / "theirs" / "imported.json").write_text(
+        json.dumps({"source": "TRL", "notes": [], "options": {}})
+    )
+    with serve(tmp_path, cache=tmp_path / "cache") as client:
+        (run,) = get(client, "/")["runs"]
+        assert run["problem"] is None
+        rows = get(client, "/runs/theirs/rollouts")["rows"]
+        assert {row["advantage"] for row in rows} == {None}
+        assert "no plans.jsonl" in get(client, "/runs/theirs/iterations/1")["missing"]["steps"]

@@ -1,0 +1,203 @@
+"""Runs that are being trained: what is new is read, and only that; states; events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+
+import pytest
+from report.synthetic import write_run
+from serve.served import get, serve
+
+from counterpoise.files import folder_lock
+from counterpoise.serve import run_state
+from counterpoise.serve.app import make_app
+from counterpoise.serve.discover import find_runs
+from counterpoise.serve.events import EventFeed
+from counterpoise.serve.index.process import IndexInThisProcess
+from counterpoise.serve.library import RunLibrary
+from counterpoise.serve.log_tail import LogTail
+from counterpoise.store.folder import RunFolder
+
+
+def tail_of(path: Path) -> tuple[LogTail, list[int]]:
+    seen: list[int] = []
+    tail = LogTail(path, lambda _: True, lambda record: seen.append(record["iteration"]))
+    tail.on_restart = seen.clear
+    return tail, seen
+
+
+def append(path: Path, text: str) -> None:
+    with path.open("a") as file:
+        file.write(text)
+
+
+def test_a_tail_reads_each_line_once_and_a_cut_line_when_it_is_whole(tmp_path: Path):
+    path = tmp_path / "metrics.jsonl"
+    tail, seen = tail_of(path)
+    assert tail.poll() is False
+    append(path, '{"schema": 1, "iteration": 1}\n{"iterat')
+    assert tail.poll() is True
+    assert seen == [1]
+    assert tail.poll() is False
+    append(path, 'ion": 2, "x": "y"}\n')
+    assert tail.poll() is True
+    assert seen == [1, 2]
+    assert tail.read_record(2) == {"iteration": 2, "x": "y"}
+    assert tail.read_record(3) is None
+    assert tail.problem is None
+
+
+def test_a_tail_starts_again_where_the_log_was_cut_or_replaced(tmp_path: Path):
+    path = tmp_path / "metrics.jsonl"
+    tail, seen = tail_of(path)
+    append(path, "".join(f'{{"iteration": {number}}}\n' for number in range(1, 5)))
+    tail.poll()
+    path.write_text('{"iteration": 1}\n')
+    assert tail.poll() is True
+    assert (seen, list(tail.spans)) == ([1], [1])
+    other = tmp_path / "other"
+    other.write_text("".join(f'{{"iteration": {number}}}\n' for number in range(7, 12)))
+    other.replace(path)
+    tail.poll()
+    assert seen == [7, 8, 9, 10, 11]
+    path.unlink()
+    assert tail.poll() is True
+    assert seen == []
+
+
+def test_long_lines_are_found_without_parsing_them(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("counterpoise.serve.log_tail.CHUNK_BYTES", 64)
+    path = tmp_path / "plans.jsonl"
+    records = [{"schema": 1, "iteration": number, "x": "ü" * 90} for number in range(1, 9)]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    tail = LogTail(path, lambda _: True)
+    tail.poll()
+    assert [tail.read_record(number) for number in range(1, 9)] == records
+
+
+def test_states_of_a_run(tmp_path: Path):
+    run = write_run(tmp_path / "run", 3)
+    folder = RunFolder(run)
+
+    def state(**changed: object) -> str:
+        facts = {"last_iteration": 3, "planned_iterations": 9, "updated": 0.0, "is_torn": False}
+        return run_state.run_state(run, **{**facts, **changed}, locks=run_state.locked_inodes())
+
+    assert state() == "failed"
+    (folder.checkpoints / "iteration_00003").mkdir(parents=True)
+    assert state() == "stopped"
+    (run / "finished.json").write_text('{"iterations": 9}')
+    assert state() == "finished"
+    assert state(is_torn=True) == "torn"
+    (run / "finished.json").write_text("{torn")
+    assert state() == "stopped"
+    with folder_lock(run):
+        assert state() == "training"
+        assert state(is_torn=True) == "training"
+    assert state() == "stopped"
+
+
+def test_without_a_list_of_locks_recent_files_mean_training(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(run_state, "LOCK_LIST", tmp_path / "none")
+    assert run_state.locked_inodes() is None
+    assert run_state.is_locked(tmp_path, None, time.time()) is True
+    assert run_state.is_locked(tmp_path, None, time.time() - 999) is False
+
+
+def test_looking_at_a_run_never_takes_its_lock(tmp_path: Path):
+    run = write_run(tmp_path / "run", 1)
+    with serve(tmp_path, cache=tmp_path / "cache") as client:
+        for _ in range(20):
+            client.library._refreshed = float("-inf")
+            get(client, "/")
+            with folder_lock(run):  # as a run that starts at this moment does
+                pass
+
+
+def test_runs_are_found_below_the_folders_and_named_by_their_path(tmp_path: Path):
+    for name in ("out/a", "out/sweep/seed-1", "out/sweep/seed-2", "more/a"):
+        write_run(tmp_path / name, 0)
+    (tmp_path / "out" / "a" / "checkpoints" / "inner").mkdir(parents=True)
+    (tmp_path / "out" / ".hidden").mkdir()
+    runs = find_runs([tmp_path / "out", tmp_path / "more", tmp_path / "out" / "a"])
+    assert {name: path.relative_to(tmp_path).as_posix() for name, path in runs.items()} == {
+        "a": "out/a",
+        "sweep/seed-1": "out/sweep/seed-1",
+        "sweep/seed-2": "out/sweep/seed-2",
+        "a~2": "more/a",
+    }
+
+
+def test_a_growing_run_is_told_within_two_seconds(tmp_path: Path):
+    run = write_run(tmp_path / "run", 2)
+    folder = RunFolder(run)
+    cache = tmp_path / "cache"
+    library = RunLibrary([tmp_path], cache, IndexInThisProcess(cache))
+    feed = EventFeed(library)
+    make_app(library)
+
+    class Connected:
+        async def is_disconnected(self) -> bool:
+            return False
+
+    async def listen() -> tuple[list[dict], float]:
+        stream = feed.stream(Connected())
+        assert await anext(stream) == "retry: 1000\n\n"
+        watcher = asyncio.create_task(feed.watch())
+        events = [json.loads((await anext(stream)).removeprefix("data: "))]
+        started = time.monotonic()
+        folder.append("metrics", {"iteration": 3, "success": 0.75})
+        events.append(json.loads((await anext(stream)).removeprefix("data: ")))
+        seconds = time.monotonic() - started
+        write_run(tmp_path / "new", 1)
+        events.append(
+            json.loads((await asyncio.wait_for(anext(stream), 20)).removeprefix("data: "))
+        )
+        watcher.cancel()
+        await stream.aclose()
+        return events, seconds
+
+    events, seconds = asyncio.run(listen())
+    library.close()
+    assert events[0] == {"run": "run", "iterations": 2, "state": "failed"}
+    assert events[1] == {"run": "run", "iterations": 3, "state": "failed"}
+    assert (events[2]["run"], events[2]["iterations"]) == ("new", 1)
+    assert seconds < 2
+
+
+def test_a_listener_that_does_not_read_loses_old_events_only(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("counterpoise.serve.events.MOST_WAITING", 3)
+    library = RunLibrary([tmp_path], tmp_path / "cache", IndexInThisProcess(tmp_path / "cache"))
+    feed = EventFeed(library)
+
+    class Connected:
+        async def is_disconnected(self) -> bool:
+            return False
+
+    async def listen() -> list[str]:
+        stream = feed.stream(Connected())
+        await anext(stream)
+        for number in range(10):
+            feed._tell(f"data: {number}\n\n")
+        received = [await anext(stream) for _ in range(3)]
+        await stream.aclose()
+        assert not feed._listeners
+        return received
+
+    assert asyncio.run(listen()) == [f"data: {number}\n\n" for number in (7, 8, 9)]
+
+
+@pytest.mark.parametrize("seconds", [0.0, 9.0])
+def test_a_request_sees_an_iteration_that_was_just_written(tmp_path: Path, seconds: float):
+    run = write_run(tmp_path / "run", 2)
+    with serve(tmp_path, cache=tmp_path / "cache") as client:
+        assert get(client, "/runs/run")["iterations"] == 2
+        RunFolder(run).append("metrics", {"iteration": 3, "success": 0.75})
+        client.library._refreshed -= seconds or 0.5
+        view = get(client, "/runs/run")
+        assert view["iterations"] == 3
+        assert view["metrics"]["success"][-1] == 0.75
+        assert view["metrics"]["loss"][-1] is None
