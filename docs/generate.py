@@ -174,7 +174,8 @@ def describe_variant(entry: str, alone: bool) -> tuple[str, str]:
     module, _, attribute = entry.partition(":")
     tree = parse(SOURCE.joinpath(*module.split(".")[1:]).with_suffix(".py"))
     definitions = [node for node in tree.body if getattr(node, "name", "") == attribute]
-    docstrings = [ast.get_docstring(node) for node in [tree] * alone + definitions]
+    # An object without a docstring of its own is described by its module.
+    docstrings = [ast.get_docstring(node) for node in [*[tree] * alone, *definitions, tree]]
     text = next(filter(None, docstrings))
     papers = re.findall(r"arXiv:\d{4}\.\d{5}", text)
     sentence = re.sub(r"\s*(?:arXiv:|docs/)\S+", "", drop_label(first_paragraph(text)))

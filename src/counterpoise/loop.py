@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from counterpoise.batch.compose import compose
+from counterpoise.batch.compose import plan_batch
 from counterpoise.batch.describe import describe_plan
 from counterpoise.batch.dropped_rollouts import find_drops
 from counterpoise.config import RunConfig
@@ -66,7 +66,7 @@ from counterpoise.store.folder import MODEL, RunFolder
 from counterpoise.store.resume import STRICT, ResumePermissions
 from counterpoise.task.contamination.training_overlap import load_benchmarks, warn_of_overlap
 from counterpoise.task.load import load_problems
-from counterpoise.types import BatchPlan, Group, Prompt, Row, StepResult, rows_by_group
+from counterpoise.types import BatchPlan, Group, Prompt, Row, StepResult
 from counterpoise.update.kl_penalty import (
     NO_PENALTIES,
     RewardPenalties,
@@ -208,7 +208,7 @@ def iterate(
     batch = balance_batch(state, credited, config, iteration)
     oldest = iteration - config.balance.max_age
     drops = find_drops(sampled.dropped, rows, batch, state.buffer.state(), oldest)
-    plan = compose_batch(batch, config, seed_for(seed, "compose", iteration)) if batch else None
+    plan = plan_batch(batch, config.batch, seed_for(seed, "compose", iteration)) if batch else None
     description = describe_plan(batch, plan) if plan else None
     clock.lap("compose")
 
@@ -290,17 +290,6 @@ def balance_batch(
     state.buffer.add(groups)
     balanced = state.buffer.take(now)
     return list(balanced.rows) if balanced else []
-
-
-def compose_batch(batch: list[Row], config: RunConfig, seed: int) -> BatchPlan:
-    """The plan of an update, in `batch.steps` steps or as many as its rows with signal fill."""
-    options, num_steps = config.batch, config.batch.steps
-    if options.rows_per_step:
-        num_steps = max(1, sum(row.sign != 0 for row in batch) // options.rows_per_step)
-    # Any composer can fill one step for each group.
-    if options.rows_per_step or options.drop_silent:
-        num_steps = min(num_steps, len(rows_by_group(batch)))
-    return compose(options.composer, batch, num_steps, seed)
 
 
 def with_old_logprobs(

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from counterpoise.config.stage_options import BatchConfig
 from counterpoise.errors import PoiseError, format_count
 from counterpoise.plugins import display_name
-from counterpoise.types import BatchPlan, Row
+from counterpoise.types import BatchPlan, Row, rows_by_group
 from counterpoise.variants import COMPOSER_PROMISES, COMPOSERS
 
 
@@ -47,6 +48,17 @@ def compose(rule: str, rows: Sequence[Row], num_steps: int, seed: int) -> BatchP
     if fault := _find_fault(rows, plan, num_steps):
         raise PoiseError(f"{fault}. The composer is at fault")
     return plan
+
+
+def plan_batch(rows: Sequence[Row], options: BatchConfig, seed: int) -> BatchPlan:
+    """The plan of an update, in `batch.steps` steps or as many as its rows with signal fill."""
+    num_steps = options.steps
+    if options.rows_per_step:
+        num_steps = max(1, sum(row.sign != 0 for row in rows) // options.rows_per_step)
+    # Any composer can fill one step for each group.
+    if options.rows_per_step or options.drop_silent:
+        num_steps = min(num_steps, len(rows_by_group(rows)))
+    return compose(options.composer, rows, num_steps, seed)
 
 
 def check_plan(rows: Sequence[Row], plan: BatchPlan, num_steps: int | None = None) -> None:

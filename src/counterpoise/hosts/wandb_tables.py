@@ -86,7 +86,7 @@ def _note_others(number: int, context: ImportContext) -> None:
 
 
 def _run_depth(file: Path) -> int:
-    """The place of the run's folder among the file's parts: the one above files/media/table."""
+    """The index of the run's folder among the file's parts: the one above files/media/table."""
     folders = file.parts
     return folders.index("media") - 1 if "media" in folders else len(folders) - 1
 
@@ -139,14 +139,18 @@ def _as_float(value: Any) -> float:
 
 
 def _choose_columns(columns: Sequence[str]) -> dict[str, int]:
-    """The places of prompt, response and reward; {} unless all are there."""
+    """The column_indices of prompt, response and reward; {} unless all are there."""
     lowered = [column.lower() for column in columns]
     chosen = {
         meaning: next((lowered.index(name) for name in names if name in lowered), None)
         for meaning, names in COLUMN_NAMES.items()
     }
-    places = {meaning: place for meaning, place in chosen.items() if place is not None}
-    return places if len(places) == len(COLUMN_NAMES) else {}
+    column_indices = {
+        meaning: column_index
+        for meaning, column_index in chosen.items()
+        if column_index is not None
+    }
+    return column_indices if len(column_indices) == len(COLUMN_NAMES) else {}
 
 
 def _read_plain_tables(files: Sequence[Path], context: ImportContext) -> Iterator[ImportedStep]:
@@ -156,12 +160,14 @@ def _read_plain_tables(files: Sequence[Path], context: ImportContext) -> Iterato
     for file in files:
         rows_of_step = _rows_by_step(file)
         columns = _read_json(file)["columns"]
-        places = _choose_columns(columns)
+        column_indices = _choose_columns(columns)
         answer_place = next((columns.index(name) for name in ANSWER_NAMES if name in columns), None)
         for step in sorted(step for step in rows_of_step if file_of_step[step] == file):
             rollouts = []
             for where, row in rows_of_step[step]:
-                prompt, response, reward = (row[places[meaning]] for meaning in COLUMN_NAMES)
+                prompt, response, reward = (
+                    row[column_indices[meaning]] for meaning in COLUMN_NAMES
+                )
                 prompt_id = name_prompt("wandb", prompt)
                 answer = None if answer_place is None else row[answer_place]
                 rollouts.append(

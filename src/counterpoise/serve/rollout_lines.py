@@ -24,7 +24,7 @@ LONGEST_LINE = 256 << 20  # bytes; a longer line is skipped
 
 
 @dataclass(frozen=True, slots=True)
-class StoredRollout:
+class RolloutLine:
     """A rollout without its lists of numbers."""
 
     group: str
@@ -53,9 +53,7 @@ class DamagedLines:
         self.count += 1
 
 
-def read_stored_rollouts(
-    path: Path, damaged: DamagedLines | None = None
-) -> Iterator[StoredRollout]:
+def read_stored_rollouts(path: Path, damaged: DamagedLines | None = None) -> Iterator[RolloutLine]:
     """Yield the rollouts of a file in its order."""
     rows_of_group: Counter[str] = Counter()
     offset = 0
@@ -70,7 +68,7 @@ def read_stored_rollouts(
             else:
                 fields, length = record
                 group = plain_text(fields["group"])
-                yield StoredRollout(
+                yield RolloutLine(
                     group=group,
                     index=rows_of_group[group],
                     prompt_id=plain_text(fields.get("prompt_id", group)),

@@ -54,7 +54,7 @@ class Schedule:
         Schedule(steps=((0, 3), (1, 2)), ranks={0: 0, 3: 1, 1: 0, 2: 1})
     """
 
-    steps: tuple[tuple[int, ...], ...]  # places in ImportedStep.rollouts; no place twice
+    steps: tuple[tuple[int, ...], ...]  # indices in ImportedStep.rollouts; none twice
     ranks: Mapping[int, int] = field(default_factory=dict)  # data-parallel rank of a rollout
     micro_batches: Mapping[int, int] = field(default_factory=dict)  # on that rank, in the step
 

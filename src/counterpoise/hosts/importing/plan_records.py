@@ -41,27 +41,32 @@ def plan_step(step: ImportedStep, composer: str) -> PlannedStep:
     if step.schedule is None or not any(step.schedule.steps):
         return PlannedStep(None, None, {})
     schedule = step.schedule
-    places = sorted(place for members in schedule.steps for place in members)
-    row_of_place = {place: row for row, place in enumerate(places)}
+    rollout_indices = sorted(
+        rollout_index for members in schedule.steps for rollout_index in members
+    )
+    row_of_rollout = {rollout_index: row for row, rollout_index in enumerate(rollout_indices)}
     indices = _indices_in_groups(step)
     advantages = _computed_advantages(step)
     rows = []
-    for place in places:
-        rollout = step.rollouts[place]
-        advantage = advantages[place] if rollout.advantage is None else rollout.advantage
+    for rollout_index in rollout_indices:
+        rollout = step.rollouts[rollout_index]
+        advantage = advantages[rollout_index] if rollout.advantage is None else rollout.advantage
         rows.append(
             Row(
                 rollout.group,
                 advantage,
                 max(1, len(rollout.response_tokens or ())),
-                index=indices[place],
+                index=indices[rollout_index],
                 born=step.number,
                 rollout=_tokens_only(rollout),
             )
         )
     plan = BatchPlan(
         composer,
-        tuple(tuple(row_of_place[place] for place in members) for members in schedule.steps),
+        tuple(
+            tuple(row_of_rollout[rollout_index] for rollout_index in members)
+            for members in schedule.steps
+        ),
     )
     group_R, groups = number_groups(rows)
     description = describe_plan(rows, plan)
@@ -79,8 +84,8 @@ def plan_step(step: ImportedStep, composer: str) -> PlannedStep:
     }
     for name, values in (("rank", schedule.ranks), ("micro_batch", schedule.micro_batches)):
         if values:
-            record[name] = [values[place] for place in places]
-    columns = _token_columns(step, record, places)
+            record[name] = [values[rollout_index] for rollout_index in rollout_indices]
+    columns = _token_columns(step, record, rollout_indices)
     return PlannedStep(
         {"schema": SCHEMA, **record},
         pa.table(columns) if columns else None,
@@ -95,12 +100,12 @@ def plan_step(step: ImportedStep, composer: str) -> PlannedStep:
             "shared_token_share": description["shared_token_share"],
             **_token_metrics(columns),
         },
-        any(step.rollouts[place].advantage is None for place in places),
+        any(step.rollouts[rollout_index].advantage is None for rollout_index in rollout_indices),
     )
 
 
 def _indices_in_groups(step: ImportedStep) -> list[int]:
-    """The place of every rollout in its group, in the order of rollouts/."""
+    """The rollout_index of every rollout in its group, in the order of rollouts/."""
     members: Counter[str] = Counter()
     indices = []
     for rollout in step.rollouts:
@@ -111,15 +116,19 @@ def _indices_in_groups(step: ImportedStep) -> list[int]:
 
 def _computed_advantages(step: ImportedStep) -> list[float]:
     """GRPO's advantages, for sources that write rewards alone."""
-    places_of_group: dict[str, list[int]] = {}
-    for place, rollout in enumerate(step.rollouts):
-        places_of_group.setdefault(rollout.group, []).append(place)
+    indices_of_group: dict[str, list[int]] = {}
+    for rollout_index, rollout in enumerate(step.rollouts):
+        indices_of_group.setdefault(rollout.group, []).append(rollout_index)
     compute_advantages = ADVANTAGES.load("grpo")
     advantages = [0.0] * len(step.rollouts)
-    for places in places_of_group.values():
-        rewards_G = np.array([step.rollouts[place].reward for place in places])
-        for place, advantage in zip(places, compute_advantages(rewards_G), strict=True):
-            advantages[place] = float(advantage)
+    for rollout_indices in indices_of_group.values():
+        rewards_G = np.array(
+            [step.rollouts[rollout_index].reward for rollout_index in rollout_indices]
+        )
+        for rollout_index, advantage in zip(
+            rollout_indices, compute_advantages(rewards_G), strict=True
+        ):
+            advantages[rollout_index] = float(advantage)
     return advantages
 
 
@@ -139,13 +148,13 @@ def _tokens_only(rollout: ImportedRollout) -> Rollout | None:
 
 
 def _token_columns(
-    step: ImportedStep, record: dict[str, Any], places: list[int]
+    step: ImportedStep, record: dict[str, Any], rollout_indices: list[int]
 ) -> dict[str, np.ndarray]:
     """The columns of tokens/ for rows whose log-probabilities the trainer wrote; {} for none."""
     step_of_row = {row: number for number, rows in enumerate(record["steps"]) for row in rows}
     columns: dict[str, list[np.ndarray]] = {}
-    for row, place in enumerate(places):
-        rollout = step.rollouts[place]
+    for row, rollout_index in enumerate(rollout_indices):
+        rollout = step.rollouts[rollout_index]
         tokens, logprobs = rollout.response_tokens, rollout.trainer_logprobs
         if not tokens or logprobs is None:
             continue

@@ -26,7 +26,7 @@ class TokenSpans:
     prompt: list[int]
     response: list[int]  # [T]
     turns: list[dict[str, Any]]  # as store/turns.py writes them; none for a single turn
-    trained: list[int]  # [T], places of the response's tokens in the sequence
+    trained: list[int]  # [T], token_indices of the response's tokens in the sequence
 
 
 def split_by_mask(tokens: Sequence[int], mask: Sequence[Any]) -> TokenSpans | None:
@@ -48,7 +48,7 @@ def split_by_mask(tokens: Sequence[int], mask: Sequence[Any]) -> TokenSpans | No
     ]
     return TokenSpans(
         prompt=list(tokens[: trained[0]]),
-        response=[tokens[place] for place in trained],
+        response=[tokens[token_index] for token_index in trained],
         turns=turns if len(turns) > 1 else [],
         trained=trained,
     )
@@ -61,15 +61,15 @@ def is_token_list(tokens: object) -> bool:
     )
 
 
-def select_numbers(values: Any, places: Sequence[int]) -> list[float] | None:
-    """The numbers at these places; None if a value is missing or is not a number.
+def select_numbers(values: Any, token_indices: Sequence[int]) -> list[float] | None:
+    """The numbers at these token_indices; None if a value is missing or is not a number.
 
     Example:
         select_numbers([0.0, -0.5, None], [1]) == [-0.5]
     """
-    if not isinstance(values, list) or (places and len(values) <= places[-1]):
+    if not isinstance(values, list) or (token_indices and len(values) <= token_indices[-1]):
         return None
-    selected = [values[place] for place in places]
+    selected = [values[token_index] for token_index in token_indices]
     if not all(type(value) in (int, float) for value in selected):
         return None
     return [float(value) for value in selected]

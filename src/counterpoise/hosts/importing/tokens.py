@@ -39,23 +39,30 @@ def complete_step(step: ImportedStep, tokenizer: Any) -> ImportedStep:
         return step
     rollouts = list(step.rollouts)
     without_tokens = [
-        place for place, rollout in enumerate(rollouts) if rollout.response_tokens is None
+        rollout_index
+        for rollout_index, rollout in enumerate(rollouts)
+        if rollout.response_tokens is None
     ]
     if without_tokens:
         texts = [
-            replace_lone_surrogates(rollouts[place].response or "") for place in without_tokens
+            replace_lone_surrogates(rollouts[rollout_index].response or "")
+            for rollout_index in without_tokens
         ]
         ids_R = tokenizer(texts, add_special_tokens=False)["input_ids"]
-        for place, ids in zip(without_tokens, ids_R, strict=True):
+        for rollout_index, ids in zip(without_tokens, ids_R, strict=True):
             tokens = ids or [_end_token(tokenizer)]
-            rollouts[place] = replace(rollouts[place], response_tokens=tokens)
+            rollouts[rollout_index] = replace(rollouts[rollout_index], response_tokens=tokens)
     for text_field, token_field in (("prompt", "prompt_tokens"), ("response", "response_tokens")):
         without_text = [
-            place for place, rollout in enumerate(rollouts) if getattr(rollout, text_field) is None
+            rollout_index
+            for rollout_index, rollout in enumerate(rollouts)
+            if getattr(rollout, text_field) is None
         ]
-        ids_R = [getattr(rollouts[place], token_field) or [] for place in without_text]
-        for place, text in zip(without_text, _decode(ids_R, tokenizer), strict=True):
-            rollouts[place] = replace(rollouts[place], **{text_field: text})  # type: ignore[arg-type]  # both are texts
+        ids_R = [
+            getattr(rollouts[rollout_index], token_field) or [] for rollout_index in without_text
+        ]
+        for rollout_index, text in zip(without_text, _decode(ids_R, tokenizer), strict=True):
+            rollouts[rollout_index] = replace(rollouts[rollout_index], **{text_field: text})  # type: ignore[arg-type]  # both are texts
     return replace(step, rollouts=tuple(rollouts))
 
 

@@ -138,7 +138,7 @@ def _parse_rollout(
         raise PoiseError(
             f"{where}: token_ids holds something else than token ids: written by another tool"
         )
-    logprobs = [record["inference_logprobs"][place] for place in spans.trained]
+    logprobs = [record["inference_logprobs"][token_index] for token_index in spans.trained]
     if not all(value is None or isinstance(value, int | float) for value in logprobs):
         raise PoiseError(f"{where}: inference_logprobs must be numbers: written by another tool")
     advantages = select_numbers(record.get("advantages"), spans.trained)
@@ -173,7 +173,7 @@ def _sequence_reward(record: dict[str, Any], trained: Sequence[int], where: str)
             f"{where}: no 'rewards': prime-rl exports none since 2026-06-27; import the run's "
             f"traces, or take the advantages for rewards by --reward {ADVANTAGE}"
         )
-    rewards = [record["rewards"][place] for place in trained]
+    rewards = [record["rewards"][token_index] for token_index in trained]
     if any(reward != rewards[0] for reward in rewards):
         raise PoiseError(
             f"{where}: rewards differ within the sequence: only one reward a sequence can be read"

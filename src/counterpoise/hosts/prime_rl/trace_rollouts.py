@@ -170,21 +170,23 @@ def branch_paths(nodes: Sequence[Any], where: str) -> list[list[dict[str, Any]]]
         raise PoiseError(f"{where}: 'nodes' holds something else than messages: {KNOWN_VERSIONS}")
     parents = {node.get("parent") for node in nodes}
     links = [
-        (link.get("node"), link.get("type"), place)
-        for place, node in enumerate(nodes)
+        (link.get("node"), link.get("type"), node_index)
+        for node_index, node in enumerate(nodes)
         for link in node.get("semantic_parents") or []
         if isinstance(link, dict)
     ]
     # A compaction that the agent did not resume from is a branch that is not trained.
-    attempts = {place for _, kind, place in links if kind == "compaction_attempt"}
+    attempts = {node_index for _, kind, node_index in links if kind == "compaction_attempt"}
     accepted = {source for source, kind, _ in links if kind == "compaction"}
     paths = []
-    for leaf in (place for place in range(len(nodes)) if place not in parents):
+    for leaf in (node_index for node_index in range(len(nodes)) if node_index not in parents):
         path: list[dict[str, Any]] = []
-        place: Any = leaf
-        while isinstance(place, int) and 0 <= place < len(nodes) and len(path) <= len(nodes):
-            path.append(nodes[place])
-            place = nodes[place].get("parent")
+        node_index: Any = leaf
+        while (
+            isinstance(node_index, int) and 0 <= node_index < len(nodes) and len(path) <= len(nodes)
+        ):
+            path.append(nodes[node_index])
+            node_index = nodes[node_index].get("parent")
         if len(path) > len(nodes):
             raise PoiseError(f"{where}: the messages of a trace form a circle: remove the line")
         paths.append([] if leaf in attempts - accepted else path[::-1])
@@ -226,7 +228,9 @@ def _branch_rollout(
     advantage = (trace.get("info") or {}).get("advantage")
     if isinstance(advantage, bool) or not isinstance(advantage, int | float):
         advantage = sum(advantages) / len(advantages) if advantages else None
-    first_sampled = next(place for place, node in enumerate(path) if any(node.get("mask") or []))
+    first_sampled = next(
+        node_index for node_index, node in enumerate(path) if any(node.get("mask") or [])
+    )
     messages = [node.get("message") or {} for node in path]
     env_name, prompt_id, group = _names(episode, trace, spans.prompt)
     return ImportedRollout(

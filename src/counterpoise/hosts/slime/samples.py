@@ -76,10 +76,10 @@ class RolloutDump:
 
 @dataclass(frozen=True, slots=True)
 class LocalShard:
-    """A rank's samples, as places in TrainSamples.samples, and its part of the schedule."""
+    """A rank's samples, as sample_indices in TrainSamples.samples, and its part of the schedule."""
 
     rank: int
-    places: list[int]
+    sample_indices: list[int]
     micro_batches: list[list[int]] | None
     per_step: list[int] | None
 
@@ -104,9 +104,9 @@ class TrainSamples:
         shards = []
         for layout in layouts:
             rank = int(layout["data_parallel_rank"])
-            places = _local_order(samples, layout, rank, where)
-            micro_batches, per_step = read_layout(layout, len(places), where)
-            shards.append(LocalShard(rank, places, micro_batches, per_step))
+            sample_indices = _local_order(samples, layout, rank, where)
+            micro_batches, per_step = read_layout(layout, len(sample_indices), where)
+            shards.append(LocalShard(rank, sample_indices, micro_batches, per_step))
         sizes = to_list(layouts[0].get("global_batch_sizes")) if layouts else None
         return cls(
             where,
@@ -135,9 +135,9 @@ class TrainSamples:
             if identity in seen:
                 continue
             seen.add(identity)
-            places = list(range(len(samples), len(samples) + len(local_samples)))
-            micro_batches, per_step = read_layout(columns, len(places), where)
-            shards.append(LocalShard(len(shards), places, micro_batches, per_step))
+            sample_indices = list(range(len(samples), len(samples) + len(local_samples)))
+            micro_batches, per_step = read_layout(columns, len(sample_indices), where)
+            shards.append(LocalShard(len(shards), sample_indices, micro_batches, per_step))
             samples += local_samples
         first_columns = parts[0][0]["rollout_data"]
         sizes = to_list(first_columns.get("num_rollouts", first_columns.get("global_batch_sizes")))
@@ -153,7 +153,8 @@ class TrainSamples:
     def is_complete(self) -> bool:
         """Whether the samples of all ranks are there."""
         rollout_ids = {
-            sample.get("rollout_ids", place) for place, sample in enumerate(self.samples)
+            sample.get("rollout_ids", sample_index)
+            for sample_index, sample in enumerate(self.samples)
         }
         return self.num_rollouts is None or len(rollout_ids) >= self.num_rollouts
 
@@ -161,24 +162,29 @@ class TrainSamples:
 def _local_order(
     samples: list[dict[str, Any]], layout: dict[str, Any], rank: int, where: str
 ) -> list[int]:
-    """The places of a shard's samples among all, in the shard's own order."""
+    """The sample_indices of a shard's samples among all, in the shard's own order."""
     for shard_field, sample_field in (
         ("partition", "rollout_position"),
         ("sample_indices", "sample_index"),
     ):
         ids = to_list(layout.get(shard_field))
         if ids is not None and None not in ids:
-            place_of_id = {sample.get(sample_field): place for place, sample in enumerate(samples)}
-            missing = [number for number in ids if number not in place_of_id]
+            index_of_id = {
+                sample.get(sample_field): sample_index
+                for sample_index, sample in enumerate(samples)
+            }
+            missing = [number for number in ids if number not in index_of_id]
             if missing:
                 raise PoiseError(
                     f"{where}: sample {missing[0]} of dp_shards is not among the samples: "
                     f"{KNOWN_VERSIONS}"
                 )
-            return [place_of_id[number] for number in ids]
+            return [index_of_id[number] for number in ids]
     # Samples without any number stay in the order in which ranks were gathered.
     return [
-        place for place, sample in enumerate(samples) if sample.get("data_parallel_rank") == rank
+        sample_index
+        for sample_index, sample in enumerate(samples)
+        if sample.get("data_parallel_rank") == rank
     ]
 
 
@@ -214,7 +220,7 @@ def build_step(
     train_of_position = _match(sampled, trained)
     num_positions = len(sampled.samples) if sampled else len(train_of_position)
     rollouts: list[ImportedRollout] = []
-    place_of_train: dict[int, int] = {}
+    index_of_train: dict[int, int] = {}
     for position in range(num_positions):
         train_place = train_of_position.get(position)
         train_sample = {} if train_place is None or not trained else trained.samples[train_place]
@@ -230,7 +236,7 @@ def build_step(
             counts.empty += 1
             continue
         if train_place is not None:
-            place_of_train[train_place] = len(rollouts)
+            index_of_train[train_place] = len(rollouts)
         rollouts.append(rollout)
     if not rollouts:
         return None
@@ -240,28 +246,30 @@ def build_step(
     if trained and not trained.is_complete:
         counts.incomplete += 1
     elif trained:
-        schedule = build_schedule(_placed_shards(trained, place_of_train), trained.where)
+        schedule = build_schedule(_placed_shards(trained, index_of_train), trained.where)
         counts.not_scheduled += schedule is None
     return ImportedStep(rollout_id, tuple(rollouts), schedule)
 
 
-def _placed_shards(trained: TrainSamples, place_of_train: Mapping[int, int]) -> list[Shard]:
-    """The shards with places among the rollouts; samples that were left out are no longer there."""
+def _placed_shards(trained: TrainSamples, index_of_train: Mapping[int, int]) -> list[Shard]:
+    """The shards with indices of rollouts; samples that were left out are gone."""
     shards = []
     for shard in trained.shards:
         micro_batches = shard.micro_batches
         if micro_batches is not None:
             micro_batches = [
-                [index for index in micro_batch if shard.places[index] in place_of_train]
+                [index for index in micro_batch if shard.sample_indices[index] in index_of_train]
                 for micro_batch in micro_batches
             ]
-        places = [place_of_train.get(place, -1) for place in shard.places]
-        shards.append(Shard(shard.rank, places, micro_batches, shard.per_step))
+        sample_indices = [
+            index_of_train.get(sample_index, -1) for sample_index in shard.sample_indices
+        ]
+        shards.append(Shard(shard.rank, sample_indices, micro_batches, shard.per_step))
     return shards
 
 
 def _match(sampled: RolloutDump | None, trained: TrainSamples | None) -> dict[int, int]:
-    """The place among the trained samples, by position in the sampled batch."""
+    """The sample_index among the trained samples, by position in the sampled batch."""
     if trained is None:
         return {}
     samples = trained.samples
@@ -269,15 +277,17 @@ def _match(sampled: RolloutDump | None, trained: TrainSamples | None) -> dict[in
         # By position or index where all samples have one; otherwise as they come.
         for name in ("rollout_position", "sample_index"):
             if all(sample.get(name) is not None for sample in samples):
-                order = sorted(range(len(samples)), key=lambda place: int(samples[place][name]))
+                order = sorted(
+                    range(len(samples)), key=lambda sample_index: int(samples[sample_index][name])
+                )
                 return dict(enumerate(order))
-        return {place: place for place in range(len(samples))}
+        return {sample_index: sample_index for sample_index in range(len(samples))}
     position_of_index = {
         sample.get("index"): position for position, sample in enumerate(sampled.samples)
     }
     position_of_tokens: dict[tuple[int, ...], int] = {}
     matches: dict[int, int] = {}
-    for place, sample in enumerate(samples):
+    for sample_index, sample in enumerate(samples):
         position = sample.get("rollout_position")
         if position is None and sample.get("sample_index") is not None:
             position = position_of_index.get(int(sample["sample_index"]))
@@ -292,7 +302,7 @@ def _match(sampled: RolloutDump | None, trained: TrainSamples | None) -> dict[in
                 f"{trained.where} holds a sample that {sampled.where} lacks: import the folder of "
                 "training dumps by itself"
             )
-        matches[int(position)] = place
+        matches[int(position)] = sample_index
     return matches
 
 
@@ -306,9 +316,9 @@ def _find_reward(
     """What the reward function said of a sample; None if nothing did."""
     reward = train_sample.get("local_raw_reward")
     if reward is None and train_sample and trained and trained.raw_rewards is not None:
-        place = train_sample.get("rollout_position", position)
-        if 0 <= place < len(trained.raw_rewards):
-            reward = trained.raw_rewards[place]
+        sample_index = train_sample.get("rollout_position", position)
+        if 0 <= sample_index < len(trained.raw_rewards):
+            reward = trained.raw_rewards[sample_index]
     if reward is None:
         reward = sampled_sample.get("reward")
     if isinstance(reward, dict):
@@ -348,14 +358,16 @@ def _build_rollout(
         mask = [1] * length
     spans = split_by_mask(tokens, [0] * len(prompt) + mask)
     # A sample whose mask is empty took part in its step without any loss.
-    trained_places = [place - len(prompt) for place in spans.trained] if spans else range(length)
+    trained_positions = (
+        [sample_index - len(prompt) for sample_index in spans.trained] if spans else range(length)
+    )
     numbers = {}
     for name in ("rollout_log_probs", "log_probs", "advantages", "entropy"):
         values = to_list(train_sample.get(name, sampled_sample.get(name)))
         if values is not None and len(values) != length:
             counts.sliced_numbers += name == "advantages"
             values = None
-        numbers[name] = select_numbers(values, trained_places) if values is not None else None
+        numbers[name] = select_numbers(values, trained_positions) if values is not None else None
     advantages = numbers["advantages"] if spans else [0.0] * length
     advantage = sum(advantages) / len(advantages) if advantages else None
     if advantage is None and train_sample.get("rewards") is not None:

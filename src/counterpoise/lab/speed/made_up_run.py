@@ -92,8 +92,8 @@ def make_pool(vocabulary: list[str], mean_tokens: int) -> ResponsePool:
         tokens.append(ids)
         texts.append("".join([vocabulary[token] for token in id_list]))
         token_lists.append(", ".join(map(str, id_list)))
-        places = rng.integers(VOCABULARY, size=length).tolist()
-        logprob_lists.append(", ".join([number_texts[place] for place in places]))
+        pool_indices = rng.integers(VOCABULARY, size=length).tolist()
+        logprob_lists.append(", ".join([number_texts[pool_index] for pool_index in pool_indices]))
     return ResponsePool(tokens, texts, token_lists, logprob_lists)
 
 
@@ -135,7 +135,7 @@ def write_made_up_iteration(
     advantages_PG = rewards_PG - rewards_PG.mean(axis=1, keepdims=True)
     has_signal_P = rewards_PG.std(axis=1) > 0
     rows = np.flatnonzero(has_signal_P.repeat(GROUP_SIZE))
-    lengths = np.array([len(pool.tokens[place]) for place in chosen])
+    lengths = np.array([len(pool.tokens[pool_index]) for pool_index in chosen])
     advantages = advantages_PG.reshape(-1)
     _write_tokens(folder, iteration, rows, chosen, advantages, pool, rng)
     keys = [f"{iteration}:{prompt_id}" for prompt_id in prompt_ids]
@@ -161,18 +161,18 @@ def _write_rollouts(
     pool: ResponsePool,
 ) -> None:
     lines = []
-    for row, place in enumerate(chosen.tolist()):
+    for row, pool_index in enumerate(chosen.tolist()):
         prompt_id = prompt_ids[row // GROUP_SIZE]
         serial = iteration * len(chosen) + row
         word = f" {NEEDLE}" if serial % NEEDLE_EVERY == 0 else ""
         lines.append(
             f'{{"schema": 1, "group": "{iteration}:{prompt_id}", "prompt_id": "{prompt_id}", '
             f'"prompt": "Question {prompt_id}:{pool.texts[row // GROUP_SIZE][:200]}?", '
-            f'"response": "Serial {serial}.{pool.texts[place]}{word}", "answer": "{serial}", '
+            f'"response": "Serial {serial}.{pool.texts[pool_index]}{word}", "answer": "{serial}", '
             f'"reward": {rewards[row]}, "finished": {"true" if row % 50 else "false"}, '
             f'"prompt_tokens": [{pool.token_lists[row // GROUP_SIZE][:200].rpartition(",")[0]}], '
-            f'"response_tokens": [{pool.token_lists[place]}], '
-            f'"sampled_logprobs": [{pool.logprob_lists[place]}]}}\n'
+            f'"response_tokens": [{pool.token_lists[pool_index]}], '
+            f'"sampled_logprobs": [{pool.logprob_lists[pool_index]}]}}\n'
         )
     with folder.atomic_write(f"rollouts/step_{iteration:05d}.jsonl", durable=False) as temporary:
         temporary.write_text("".join(lines), encoding="utf-8")
@@ -221,12 +221,12 @@ def _plan(
     numbers = np.arange(len(rows))
     group_of_row = (rows // GROUP_SIZE).tolist()
     used_groups = list(dict.fromkeys(group_of_row))
-    place_of_group = {group: place for place, group in enumerate(used_groups)}
+    index_of_group = {group: pool_index for pool_index, group in enumerate(used_groups)}
     return {
         "iteration": iteration,
         "rule": "shuffled",
         "steps": [numbers[numbers % STEPS == step].tolist() for step in range(STEPS)],
-        "group": [place_of_group[group] for group in group_of_row],
+        "group": [index_of_group[group] for group in group_of_row],
         "groups": [keys[group] for group in used_groups],
         "index": (rows % GROUP_SIZE).tolist(),
         "advantage": np.round(advantages[rows], 6).tolist(),

@@ -19,7 +19,7 @@ from counterpoise.report.audit.answer_check import (
     tidy_reference,
 )
 from counterpoise.report.audit.records import Example
-from counterpoise.report.audit.run_files import AuditRun, StoredRollout
+from counterpoise.report.audit.run_files import AuditRollout, AuditRun
 from counterpoise.report.audit.thresholds import ECHO_OVERLAP
 from counterpoise.report.texts import make_visible
 from counterpoise.task.contamination.wording import letters_and_digits, split_words
@@ -98,7 +98,7 @@ class RolloutScan:
         """Whether rewards took at most two values: then a reward is a verdict."""
         return len(self.rewards_seen) <= 2
 
-    def add_example(self, kind: str, rollout: StoredRollout, text: str) -> None:
+    def add_example(self, kind: str, rollout: AuditRollout, text: str) -> None:
         """Keep the first few rollouts that show something, from different groups."""
         kept = self.examples.setdefault(kind, [])
         if len(kept) < MAX_EXAMPLES and all(example.group != rollout.group for example in kept):
@@ -162,7 +162,7 @@ def _iteration_facts(
 
 
 def _prompt_tally(
-    scan: RolloutScan, key: bytes, rollout: StoredRollout, groups: set[str]
+    scan: RolloutScan, key: bytes, rollout: AuditRollout, groups: set[str]
 ) -> PromptTally:
     tally = scan.prompts.get(key)
     if tally is None:
@@ -187,7 +187,7 @@ def _prompt_tally(
 
 
 def _check_answer(
-    rollout: StoredRollout, tally: PromptTally, scan: RolloutScan, checker: AnswerChecker
+    rollout: AuditRollout, tally: PromptTally, scan: RolloutScan, checker: AnswerChecker
 ) -> bool | None:
     """Whether the final answer is right by our verifier; None without answer or reference."""
     reference = tidy_reference(rollout.answer)
@@ -221,7 +221,7 @@ def _check_answer(
     return right
 
 
-def _check_consistency(rollout: StoredRollout, tally: PromptTally, scan: RolloutScan) -> None:
+def _check_consistency(rollout: AuditRollout, tally: PromptTally, scan: RolloutScan) -> None:
     """Whether the same answer, or the same response where rewards are graded, scored the same."""
     if rollout.is_episode:  # the reward of an episode depends on all its turns
         return
@@ -249,7 +249,7 @@ def _check_consistency(rollout: StoredRollout, tally: PromptTally, scan: Rollout
 
 
 def _check_echo(
-    rollout: StoredRollout,
+    rollout: AuditRollout,
     tally: PromptTally,
     scan: RolloutScan,
     question_grams: frozenset[tuple[str, ...]],

@@ -37,7 +37,7 @@ Progress = Callable[[str, int, int], None]  # (what, files read, files in all)
 
 
 @dataclass(frozen=True, slots=True)
-class StoredRollout:
+class AuditRollout:
     """A line of rollouts/, with None for fields that the trainer did not write."""
 
     iteration: int
@@ -162,7 +162,7 @@ class AuditRun:
 
         return scan_rollouts(self)
 
-    def iterate_rollouts(self, iteration: int) -> Iterator[StoredRollout]:
+    def iterate_rollouts(self, iteration: int) -> Iterator[AuditRollout]:
         """Rollouts of one iteration; lines that are no rollout are counted and left out."""
         places: Counter[str] = Counter()
         with self.rollout_files[iteration].open(encoding="utf-8", errors="replace") as file:
@@ -175,7 +175,7 @@ class AuditRun:
                 yield rollout
 
 
-def _parse_rollout(line: str, iteration: int, places: Counter[str]) -> StoredRollout | None:
+def _parse_rollout(line: str, iteration: int, places: Counter[str]) -> AuditRollout | None:
     try:
         record = json.loads(line)
         if not isinstance(record, dict) or record.get("anchor"):
@@ -183,7 +183,7 @@ def _parse_rollout(line: str, iteration: int, places: Counter[str]) -> StoredRol
         group = str(record["group"])
         tokens = record.get("response_tokens")
         finished = record.get("finished")
-        return StoredRollout(
+        return AuditRollout(
             iteration=iteration,
             group=group,
             index=places[group],

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from counterpoise.files import atomic_write
 from counterpoise.serve.index.manifest import Segment, Signature
-from counterpoise.serve.rollout_lines import DamagedLines, StoredRollout, read_stored_rollouts
+from counterpoise.serve.rollout_lines import DamagedLines, RolloutLine, read_stored_rollouts
 
 FULL_ROWS = 16_384
 FULL_TEXT_BYTES = 24 << 20
@@ -81,9 +81,7 @@ class SegmentDraft:
             )
         self.iterations[iteration] = signature
 
-    def _add_rows(
-        self, iteration: int, rollouts: Iterable[StoredRollout]
-    ) -> list[tuple[str, float]]:
+    def _add_rows(self, iteration: int, rollouts: Iterable[RolloutLine]) -> list[tuple[str, float]]:
         """Add the columns of one file; returns (group, reward) of each row."""
         columns, rewards = self.columns, []
         for row, rollout in enumerate(rollouts):

@@ -11,7 +11,7 @@ from counterpoise.plugins import display_name
 from counterpoise.serve.answers import NotFoundError
 from counterpoise.serve.index.fates import DROP_REASONS, REASONS_WITHOUT_ADVANTAGE, born_in
 from counterpoise.serve.log_tail import Record
-from counterpoise.serve.rollout_lines import StoredRollout, read_stored_rollouts
+from counterpoise.serve.rollout_lines import RolloutLine, read_stored_rollouts
 from counterpoise.serve.run_reader import RunReader
 from counterpoise.store.logs import LOG_CHECKS
 from counterpoise.store.schema import DESCRIPTION, DROPS
@@ -193,7 +193,7 @@ def group_view(reader: RunReader, iteration: int, group: str) -> dict[str, Any]:
     }
 
 
-def _read_group(reader: RunReader, iteration: int, group: str) -> tuple[int, list[StoredRollout]]:
+def _read_group(reader: RunReader, iteration: int, group: str) -> tuple[int, list[RolloutLine]]:
     """(iteration that sampled the group, its rollouts); a group may have waited."""
     for born in dict.fromkeys((born_in(group, iteration), iteration)):
         try:

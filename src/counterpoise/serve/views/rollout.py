@@ -27,7 +27,7 @@ from counterpoise.report.charts.quantities import (
 )
 from counterpoise.report.traces import Columns, Vocabulary
 from counterpoise.serve.answers import BadRequestError, NotFoundError
-from counterpoise.serve.rollout_lines import StoredRollout, read_line_at, read_stored_rollouts
+from counterpoise.serve.rollout_lines import RolloutLine, read_line_at, read_stored_rollouts
 from counterpoise.serve.run_reader import RunReader
 from counterpoise.serve.views.batch import NO_FATE, find_fates, read_plan, rollout_address
 from counterpoise.serve.vocabulary import read_run_vocabulary
@@ -65,14 +65,14 @@ NO_DISTRIBUTION = (
 )
 
 
-def find_rollout(reader: RunReader, iteration: int, group: str, index: int) -> StoredRollout:
+def find_rollout(reader: RunReader, iteration: int, group: str, index: int) -> RolloutLine:
     rollouts = read_stored_rollouts(reader.step_file("rollouts", iteration))
     return _pick(reader, rollouts, iteration, group, index)
 
 
 def _pick(
-    reader: RunReader, rollouts: Iterable[StoredRollout], iteration: int, group: str, index: int
-) -> StoredRollout:
+    reader: RunReader, rollouts: Iterable[RolloutLine], iteration: int, group: str, index: int
+) -> RolloutLine:
     for rollout in rollouts:
         if rollout.index == index and rollout.group == group:
             return rollout
@@ -295,13 +295,13 @@ def _watched(reader: RunReader, fate: dict[str, Any]) -> dict[str, Any]:
 def _neighbours(
     reader: RunReader,
     iteration: int,
-    rollouts: list[StoredRollout],
-    stored: StoredRollout,
+    rollouts: list[RolloutLine],
+    stored: RolloutLine,
     fates: dict[int, dict[str, Any]],
 ) -> dict[str, Any]:
     """The other rollouts of the group, and those before and after it in the iteration."""
 
-    def address(rollout: StoredRollout) -> str:
+    def address(rollout: RolloutLine) -> str:
         return rollout_address(reader.name, iteration, rollout.group, rollout.index)
 
     place = rollouts.index(stored)
@@ -356,7 +356,7 @@ def token_view(
 
 def _pushes(
     reader: RunReader,
-    stored: StoredRollout,
+    stored: RolloutLine,
     fate: dict[str, Any],
     position: int,
     vocabulary: Vocabulary,

@@ -37,7 +37,7 @@ Record = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class StoredRollout:
+class CheckedRollout:
     """What plans and tokens refer to."""
 
     tokens_T: np.ndarray
@@ -54,7 +54,7 @@ class IterationChecker:
     vocabulary_size: int | None
     report: CheckReport
     # iteration -> (group, index) -> rollout; only of iterations that later plans may refer to
-    rollouts: dict[int, dict[tuple[str, int], StoredRollout]] = field(default_factory=dict)
+    rollouts: dict[int, dict[tuple[str, int], CheckedRollout]] = field(default_factory=dict)
 
     def check(self, iteration: int, metrics: Record, plan: Record | None, drops: Record) -> None:
         rollouts = self._check_rollouts(iteration, metrics)
@@ -74,7 +74,7 @@ class IterationChecker:
 
     def _check_rollouts(
         self, iteration: int, metrics: Record
-    ) -> dict[tuple[str, int], StoredRollout] | None:
+    ) -> dict[tuple[str, int], CheckedRollout] | None:
         name = f"rollouts/step_{iteration:05d}.jsonl"
         if not (self.run / name).is_file():
             if self.config is not None and self.config.store.rollouts:
@@ -261,9 +261,9 @@ class IterationChecker:
 
 def read_rollouts(
     path: Path, iteration: int, vocabulary_size: int | None
-) -> dict[tuple[str, int], StoredRollout]:
+) -> dict[tuple[str, int], CheckedRollout]:
     """The rollouts of a file by group and index in the group; an error names the first bad line."""
-    rollouts: dict[tuple[str, int], StoredRollout] = {}
+    rollouts: dict[tuple[str, int], CheckedRollout] = {}
     group_sizes: dict[str, int] = {}
     lines = path.read_text(encoding="utf-8").split("\n")
     if lines[-1]:
@@ -286,13 +286,13 @@ def read_rollouts(
             raise ValueError(f"line {line_number} has a token that the vocabulary lacks")
         index = group_sizes.get(group, 0)
         group_sizes[group] = index + 1
-        rollouts[group, index] = StoredRollout(
+        rollouts[group, index] = CheckedRollout(
             tokens_T, float(record["reward"]), bool(record.get("anchor", False))
         )
     return rollouts
 
 
-def _mean_reward(rollouts: Mapping[tuple[str, int], StoredRollout]) -> float:
+def _mean_reward(rollouts: Mapping[tuple[str, int], CheckedRollout]) -> float:
     """As metrics.jsonl has it: without anchors, and without rollouts that have no reward."""
     rewards = [
         rollout.reward

@@ -11,11 +11,11 @@ from counterpoise.errors import first_line, format_ranges
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Damage:
     """Damage of one file.
 
     Example:
-        Finding("tokens/step_00003.parquet", "is not what the run wrote", 3)
+        Damage("tokens/step_00003.parquet", "is not what the run wrote", 3)
     """
 
     file: str
@@ -28,7 +28,7 @@ class CheckReport:
     """The result of `check_run`; `stages` fill it."""
 
     run: Path
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[Damage] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)  # not damage
     iterations: int = 0  # with a line in metrics.jsonl
     finished: bool = False
@@ -38,7 +38,7 @@ class CheckReport:
     checked_steps: dict[str, set[int]] = field(default_factory=dict)
 
     def add(self, file: str, problem: str, iteration: int | None = None) -> None:
-        finding = Finding(file, problem, iteration)
+        finding = Damage(file, problem, iteration)
         if finding not in self.findings:
             self.findings.append(finding)
 

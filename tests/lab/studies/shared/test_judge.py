@@ -1,4 +1,4 @@
-"""Matched differences by hand, and verdicts on made-up places."""
+"""Matched differences by hand, and verdicts on made-up nodes."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def test_verdicts(effects, verdict):
     assert verdict_on(effects, rise=0.1) == verdict
 
 
-def places(pull_by_arm: dict[str, tuple[float, float]], noise: float = 0.02) -> list[Record]:
+def nodes(pull_by_arm: dict[str, tuple[float, float]], noise: float = 0.02) -> list[Record]:
     """40 prompts; Delta = net pull of right and wrong rollouts, (right, wrong) by arm."""
     rng = np.random.default_rng(0)
     records = []
     for prompt in range(40):
         for right, wrong in ((1, 0), (2, 0), (3, 0), (1, 1), (2, 1), (1, 2), (0, 2), (2, 2)):
             record: Record = {
-                "panel": "places",
+                "panel": "nodes",
                 "prompt": prompt,
                 "p": float(rng.uniform(0.05, 0.5)),
                 "right": right,
@@ -87,7 +87,7 @@ def verdicts(finding: Finding) -> dict[str, str]:
 
 def test_cancellation_is_found():
     finding = judge(
-        places({"joint": (0.1, -0.1), "positive_only": (0.1, 0.0), "shuffled": (0.0, 0.0)})
+        nodes({"joint": (0.1, -0.1), "positive_only": (0.1, 0.0), "shuffled": (0.0, 0.0)})
     )
     assert finding.verdict == "replicated"
     numbers = {number.name: number.value for number in finding.numbers}
@@ -97,15 +97,14 @@ def test_cancellation_is_found():
     assert numbers["push of the output layer that cancels, specific"] == pytest.approx(0.0)
     assert numbers["push of the output layer that cancels, shared"] > 0.5
     assert (
-        len(draw(places({"joint": (0.1, -0.1), "positive_only": (0.1, 0), "shuffled": (0, 0)})))
-        == 2
+        len(draw(nodes({"joint": (0.1, -0.1), "positive_only": (0.1, 0), "shuffled": (0, 0)}))) == 2
     )
 
 
 def test_what_wrong_rollouts_do_not_cause_is_told_apart():
     """Shared tokens rise less, but just as much less without the wrong rollouts' advantages."""
     finding = judge(
-        places({"joint": (0.1, 0.0), "positive_only": (0.1, 0.0), "shuffled": (0.0, 0.0)})
+        nodes({"joint": (0.1, 0.0), "positive_only": (0.1, 0.0), "shuffled": (0.0, 0.0)})
     )
     assert verdicts(finding) == {
         SPECIFIC_CLAIM: "replicated",
@@ -116,7 +115,7 @@ def test_what_wrong_rollouts_do_not_cause_is_told_apart():
 
 def test_no_difference_is_found_where_there_is_none():
     finding = judge(
-        places({"joint": (0.1, 0.1), "positive_only": (0.1, 0.1), "shuffled": (0.1, 0.1)})
+        nodes({"joint": (0.1, 0.1), "positive_only": (0.1, 0.1), "shuffled": (0.1, 0.1)})
     )
     assert set(verdicts(finding).values()) == {"not replicated"}
 
@@ -128,7 +127,7 @@ def test_the_embedded_model_is_measured(tmp_path: Path):
         records = measure(lab)
     finally:
         lab.close()
-    table = [record for record in records if record["panel"] == "places"]
+    table = [record for record in records if record["panel"] == "nodes"]
     assert len(table) > 30
     assert all(record["p"] <= MAX_PROBABILITY + 1e-6 for record in table)
     assert all(1 <= record["right"] + record["wrong"] <= 8 for record in table)

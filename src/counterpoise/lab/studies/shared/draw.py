@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from counterpoise.lab.studies.shared.judge import ARMS, BINNINGS, JUDGED_OPTIMIZER, PlaceTable
+from counterpoise.lab.studies.shared.judge import ARMS, BINNINGS, JUDGED_OPTIMIZER, NodeTable
 from counterpoise.report.charts.forest import ForestPoint, forest_chart, forest_point
 from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.finding import Records
@@ -16,11 +16,11 @@ ARM_NAMES = {"joint": "joint", "positive_only": "right rollouts only", "shuffled
 
 
 def draw(records: Records) -> tuple[Figure, ...]:
-    table = PlaceTable(records)
+    table = NodeTable(records)
     return _changes(table), _differences(table)
 
 
-def _changes(table: PlaceTable) -> Figure:
+def _changes(table: NodeTable) -> Figure:
     kinds = {"specific to success": table.is_specific, "shared": table.is_shared}
     points = [
         forest_point(ARM_NAMES[arm], kind, table.mean(_changes_of(table, arm), is_member_N))
@@ -35,7 +35,7 @@ def _changes(table: PlaceTable) -> Figure:
     )
 
 
-def _differences(table: PlaceTable) -> Figure:
+def _differences(table: NodeTable) -> Figure:
     points = [
         forest_point(
             ARM_NAMES[arm], f"matched {phrase}", table.gap(_changes_of(table, arm), binning)
@@ -48,11 +48,11 @@ def _differences(table: PlaceTable) -> Figure:
         "The difference, matched",
         "specific minus shared",
         "Specific minus shared among tokens of like probability, and of like frequency in the "
-        "batch (by token) or in the group (by place).",
+        "batch (by token) or in the group (by node).",
     )
 
 
-def _changes_of(table: PlaceTable, arm: str) -> NDArray[np.float64]:
+def _changes_of(table: NodeTable, arm: str) -> NDArray[np.float64]:
     return table.column(f"{JUDGED_OPTIMIZER} {arm}")
 
 

@@ -1,4 +1,4 @@
-"""Matched differences between shared and specific places, and the verdicts on three claims."""
+"""Matched differences between shared and specific nodes, and the verdicts on three claims."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ SMALLEST_EFFECT = 0.25
 SPECIFIC_CLAIM = "tokens specific to success rise more than shared ones"
 CAUSE_CLAIM = "failed rollouts hold the shared ones back"
 SIGN_MIX_CLAIM = "at fixed frequency the mix of signs decides"
-BINNINGS = {"token": "by token", "place": "by place"}
+BINNINGS = {"token": "by token", "node": "by node"}
 
 
-class PlaceTable:
-    """The measured places as columns, and statistics of them under any weights of the prompts."""
+class NodeTable:
+    """The measured nodes as columns, and statistics of them under any weights of the prompts."""
 
     def __init__(self, records: Records) -> None:
-        self.records = [record for record in records if record["panel"] == "places"]
+        self.records = [record for record in records if record["panel"] == "nodes"]
         self.prompts = [record["prompt"] for record in self.records]
         right_N, wrong_N = self.column("right"), self.column("wrong")
         self.is_specific = wrong_N == 0
         self.is_shared = (right_N > 0) & (wrong_N > 0)
-        self.place_count = right_N + wrong_N
-        self.sign_mix = (right_N - wrong_N) / self.place_count
+        self.node_count = right_N + wrong_N
+        self.sign_mix = (right_N - wrong_N) / self.node_count
         probability_bin = equal_bins(self.column("p"), PROBABILITY_BINS)
         batch_bin = equal_bins(self.column("in_batch"), FREQUENCY_BINS)
         self.bins = {
             "token": probability_bin * FREQUENCY_BINS + batch_bin,
-            "place": probability_bin * 1_000 + self.place_count.astype(np.int64),
+            "node": probability_bin * 1_000 + self.node_count.astype(np.int64),
         }
 
     def column(self, name: str) -> NDArray[np.float64]:
@@ -61,16 +61,16 @@ class PlaceTable:
         return ratio_interval(self.prompts, values_N * is_member_N, is_member_N)
 
     def gap(self, values_N: NDArray[np.float64], binning: str) -> Interval:
-        """Specific minus shared places within bins."""
+        """Specific minus shared nodes within bins."""
         statistic = partial(
             binned_difference, values_N, self.is_specific, self.is_shared, self.bins[binning]
         )
         return bootstrap_interval(self.prompts, statistic)
 
     def sign_mix_slope(self, values_N: NDArray[np.float64]) -> Interval:
-        """Change of `values_N` per unit of sign mix, among places that several rollouts pass."""
-        is_member_N = self.place_count >= 2
-        bins_N = self.bins["place"][is_member_N]
+        """Change of `values_N` per unit of sign mix, among nodes that several rollouts pass."""
+        is_member_N = self.node_count >= 2
+        bins_N = self.bins["node"][is_member_N]
         mix_N, member_values_N = self.sign_mix[is_member_N], values_N[is_member_N]
         return bootstrap_interval(
             self.prompts,
@@ -136,7 +136,7 @@ def slope_within_bins(
 
 
 def judge(records: Records) -> Finding:
-    table = PlaceTable(records)
+    table = NodeTable(records)
     joint, positive_only, shuffled = (table.column(f"{JUDGED_OPTIMIZER} {arm}") for arm in ARMS)
     rise = table.mean(joint, table.is_specific)
     gaps = {binning: table.gap(joint, binning) for binning in BINNINGS}
@@ -178,14 +178,14 @@ def judge(records: Records) -> Finding:
         f"After one AdamW step tokens specific to success rose by {format_interval(rise)} and "
         f"shared ones by {format_interval(table.mean(joint, table.is_shared))}. Among tokens of "
         f"like probability and frequency the difference is {format_interval(gaps['token'])} "
-        f"({format_interval(gaps['place'])} by place), of which failed rollouts cause "
-        f"{format_interval(causes['token'])} ({format_interval(causes['place'])}). At fixed "
+        f"({format_interval(gaps['node'])} by node), of which failed rollouts cause "
+        f"{format_interval(causes['token'])} ({format_interval(causes['node'])}). At fixed "
         f"frequency the slope on the mix of signs is {format_interval(slope)}.",
         tuple(numbers),
         (
             f"{int(table.is_shared.sum())} shared and {int(table.is_specific.sum())} specific "
-            f"places with p <= 0.5, of {len(set(table.prompts))} prompts.",
-            "A place is a token after one prefix: after rollouts have parted they share no place, "
+            f"nodes with p <= 0.5, of {len(set(table.prompts))} prompts.",
+            "A node is a token after one prefix: after rollouts have parted they share no node, "
             "even where their words are the same.",
         ),
         claims,
@@ -201,8 +201,8 @@ def verdict_on(effects: Sequence[Interval], rise: float) -> Verdict:
     return "not replicated" if absent and not present else "inconclusive"
 
 
-def _push_numbers(table: PlaceTable) -> list[Number]:
-    """1 - |net| / gross push through the output layer, by kind of place: 1 if all of it cancels."""
+def _push_numbers(table: NodeTable) -> list[Number]:
+    """1 - |net| / gross push through the output layer, by kind of node: 1 if all of it cancels."""
     right_N, wrong_N = table.column("push_right"), table.column("push_wrong")
     net_N, gross_N = np.abs(right_N + wrong_N), np.abs(right_N) + np.abs(wrong_N)
     return [

@@ -1,29 +1,29 @@
 """The hypothesis itself: what right and wrong rollouts share cancels, what is specific rises.
 
-The tokens of a group's rollouts are counted by place (`places.py`): a place is *shared* if right
+The tokens of a group's rollouts are counted by node (`prefix_tree.py`): a node is *shared* if right
 and wrong rollouts pass through it, and *specific to success* if only right ones do. Judged are
-places with p(o) <= 0.5, since a token that is nearly certain has nowhere to rise. One AdamW step
+nodes with p(o) <= 0.5, since a token that is nearly certain has nowhere to rise. One AdamW step
 from the loaded weights, on the same rows, in three arms:
 
     joint          GRPO advantages
     positive_only  negative advantages set to 0, the rows kept: nothing else changes
     shuffled       advantages permuted within each group: the labels below mean nothing to it
 
-    Delta          log p(o) after the step - before, of every place
-    D(arm)         mean Delta of specific places - mean Delta of shared ones, within bins
+    Delta          log p(o) after the step - before, of every node
+    D(arm)         mean Delta of specific nodes - mean Delta of shared ones, within bins
 
-Two ways to bin, because specific places are rarer and less likely than shared ones:
+Two ways to bin, because specific nodes are rarer and less likely than shared ones:
 
     by token       p(o) in five bins x how often the token occurs in the whole batch, in three
-    by place       p(o) in five bins x how many rollouts of the group pass through the place
+    by node        p(o) in five bins x how many rollouts of the group pass through the node
 
-and a third number that needs no two kinds of places, the sign mix at fixed frequency: the slope of
-Delta on (right - wrong) / (right + wrong) of the rollouts through a place, among places that at
-least two rollouts pass, within the bins by place.
+and a third number that needs no two kinds of nodes, the sign mix at fixed frequency: the slope of
+Delta on (right - wrong) / (right + wrong) of the rollouts through a node, among nodes that at
+least two rollouts pass, within the bins by node.
 
-Three claims, each judged against the mean rise s of specific places in the joint arm:
+Three claims, each judged against the mean rise s of specific nodes in the joint arm:
 
-    1  specific places rise more        D(joint) above 0 in both binnings
+    1  specific nodes rise more         D(joint) above 0 in both binnings
     2  wrong rollouts are the cause     D(joint) - D(positive_only) above 0 in both binnings
     3  the sign mix decides             the slope above 0
 
@@ -50,7 +50,7 @@ from counterpoise.lab.studies.harness import Lab
 from counterpoise.lab.studies.partial_results import measure_batches
 from counterpoise.lab.studies.shared.draw import draw
 from counterpoise.lab.studies.shared.judge import ARMS, judge
-from counterpoise.lab.studies.shared.places import find_places
+from counterpoise.lab.studies.shared.prefix_tree import find_nodes
 from counterpoise.lab.studies.study import Study
 from counterpoise.lab.studies.token_values import VALUE_SIZES, TokenValueStore
 from counterpoise.lab.studies.value.measure import shuffle_row_advantages
@@ -72,26 +72,26 @@ def _measure_batch(lab: Lab, batch: int) -> list[Record]:
     rows = lab.rows(lab.sizes["prompts"], batch=batch)
     snapshot_before = take_snapshot(lab.policy, rows)
     logprob_N = snapshot_before.logprobs.double().cpu().numpy()
-    places, places_of_rows = find_places(rows)
-    # The tokens of a place are alike in everything below, so its first one stands for all.
-    _, first_token_N = np.unique(np.concatenate(places_of_rows), return_index=True)
+    nodes, nodes_of_rows = find_nodes(rows)
+    # The tokens of a node are alike in everything below, so its first one stands for all.
+    _, first_token_N = np.unique(np.concatenate(nodes_of_rows), return_index=True)
     group_N = snapshot_before.groups.tolist()
     delta_by_arm = _displacements(lab, rows, snapshot_before)
     push_right_N, push_wrong_N = _pushes_by_sign(lab, snapshot_before)
     token_counts = Counter(snapshot_before.tokens.tolist())
     return [
         {
-            "panel": "places",
+            "panel": "nodes",
             "prompt": f"{batch}:{group_N[token_index]}",
             "p": float(np.exp(logprob_N[token_index])),
-            "right": place.num_right,
-            "wrong": place.num_wrong,
-            "in_batch": token_counts[place.token],
+            "right": node.num_right,
+            "wrong": node.num_wrong,
+            "in_batch": token_counts[node.token],
             "push_right": float(push_right_N[token_index]),
             "push_wrong": float(push_wrong_N[token_index]),
             **{arm: float(delta_N[token_index]) for arm, delta_N in delta_by_arm.items()},
         }
-        for place, token_index in zip(places, first_token_N.tolist(), strict=True)
+        for node, token_index in zip(nodes, first_token_N.tolist(), strict=True)
         if logprob_N[token_index] <= np.log(MAX_PROBABILITY)
     ]
 
@@ -122,7 +122,7 @@ def _pushes_by_sign(
     """What right and what wrong rollouts do to each token through the output layer: [N] each.
 
     A token's push on itself counts with the sign of its own rollout, so that all rollouts through a
-    place are treated alike.
+    node are treated alike.
     """
     W = lab.policy.decoder.unembedding.detach()
     coupling = decompose(snapshot.hidden, W, snapshot.tokens, snapshot.advantages, snapshot.groups)
@@ -137,26 +137,26 @@ def _pushes_by_sign(
 def _value_records(lab: Lab) -> list[Record]:
     """Monte Carlo values of the judged tokens in first rollouts that are right."""
     batch = FixedBatch(lab)
-    places, places_of_rows = find_places(batch.rows)
+    nodes, nodes_of_rows = find_nodes(batch.rows)
     candidates = [
         candidate
         for candidate in batch.candidates()
         if batch.rows[candidate.row].sign > 0 and candidate.logprob <= np.log(MAX_PROBABILITY)
     ]
     value_records = TokenValueStore(lab, batch).value_records(candidates)
-    candidate_places = [
-        places[places_of_rows[candidate.row][candidate.position]] for candidate in candidates
+    candidate_nodes = [
+        nodes[nodes_of_rows[candidate.row][candidate.position]] for candidate in candidates
     ]
     return [
         {
             "panel": "value",
             "prompt": record["prompt"],
             "p": record["p"],
-            "right": place.num_right,
-            "wrong": place.num_wrong,
+            "right": node.num_right,
+            "wrong": node.num_wrong,
             "value": record["value"],
         }
-        for place, record in zip(candidate_places, value_records, strict=True)
+        for node, record in zip(candidate_nodes, value_records, strict=True)
     ]
 
 
@@ -169,7 +169,7 @@ STUDY = Study(
     rule="Three claims after one AdamW step, on tokens with p <= 0.5. Specific tokens rise more "
     "than shared ones; failed rollouts are the cause (the difference is larger than without their "
     "advantages); at fixed frequency the mix of signs decides. All among tokens of like "
-    "probability and frequency, counted in the batch and at the place. Replicated when the whole "
+    "probability and frequency, counted in the batch and at the node. Replicated when the whole "
     "interval lies above 0; not replicated when it lies below a quarter of the specific tokens' "
     "mean rise; otherwise inconclusive.",
     budgets={

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from counterpoise.lab.studies.shared.places import find_places
+from counterpoise.lab.studies.shared.prefix_tree import find_nodes
 from counterpoise.types import Rollout, Row
 
 
@@ -20,11 +20,11 @@ def test_rollouts_share_a_place_until_they_part():
         row("a", 1.0, [1, 2, 3, 4]),
         row("a", -1.0, [1, 2, 5, 4]),
         row("a", 1.0, [1, 2, 3, 6]),
-        row("b", -1.0, [1, 2, 3, 4]),  # another prompt: other places
+        row("b", -1.0, [1, 2, 3, 4]),  # another prompt: other nodes
     ]
-    places, places_of_rows = find_places(rows)
-    assert places_of_rows == [[0, 1, 2, 3], [0, 1, 4, 5], [0, 1, 2, 6], [7, 8, 9, 10]]
-    counts = [(place.token, place.num_right, place.num_wrong) for place in places]
+    nodes, nodes_of_rows = find_nodes(rows)
+    assert nodes_of_rows == [[0, 1, 2, 3], [0, 1, 4, 5], [0, 1, 2, 6], [7, 8, 9, 10]]
+    counts = [(node.token, node.num_right, node.num_wrong) for node in nodes]
     assert counts[:7] == [
         (1, 2, 1),
         (2, 2, 1),
@@ -38,6 +38,6 @@ def test_rollouts_share_a_place_until_they_part():
 
 
 def test_a_token_that_repeats_is_another_place_each_time():
-    places, places_of_rows = find_places([row("a", 1.0, [7, 7, 7]), row("a", -1.0, [7, 7])])
-    assert places_of_rows == [[0, 1, 2], [0, 1]]
-    assert [(place.num_right, place.num_wrong) for place in places] == [(1, 1), (1, 1), (1, 0)]
+    nodes, nodes_of_rows = find_nodes([row("a", 1.0, [7, 7, 7]), row("a", -1.0, [7, 7])])
+    assert nodes_of_rows == [[0, 1, 2], [0, 1]]
+    assert [(node.num_right, node.num_wrong) for node in nodes] == [(1, 1), (1, 1), (1, 0)]
