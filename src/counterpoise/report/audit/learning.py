@@ -11,6 +11,7 @@ from counterpoise.report.audit.records import (
     Level,
     Measurement,
     grade_above,
+    percent,
     unsupported,
     worst_level,
 )
@@ -74,7 +75,9 @@ def learning_rate(run: AuditRun) -> AuditFinding:
             Measurement.of("held-out change", held, "share"),
         ]
         levels.append("alarm" if held.high < 0 else "clear")
-        reasons.append(f"held-out success went from {first.mean:.1%} to {last.mean:.1%}")
+        reasons.append(
+            f"held-out success went from {percent(first.mean, 1)} to {percent(last.mean, 1)}"
+        )
     if change := training_change(run):
         before, after = (float(np.mean(part)) for part in thirds(training_series(run)))
         measurements.append(
@@ -82,12 +85,12 @@ def learning_rate(run: AuditRun) -> AuditFinding:
         )
         has_fallen: Level = "alarm" if after < COLLAPSE * before else "warning"
         levels.append(has_fallen if change.high < 0 else "clear")
-        reasons.append(f"training success from {before:.1%} to {after:.1%}")
+        reasons.append(f"training success from {percent(before, 1)} to {percent(after, 1)}")
     if clip_values := [value for _, value in run.metric("clipped_share")]:
         clipped = mean_estimate(clip_values)
         measurements.append(Measurement.of("gradients removed by the clip", clipped, "share"))
         levels.append(grade_above(clipped.low, *CLIP_SHARE))
-        reasons.append(f"the clip removed {clipped.mean:.2%} of the gradients")
+        reasons.append(f"the clip removed {percent(clipped.mean, 2)} of the gradients")
     entropy = [value for _, value in run.metric("entropy") if value > 0]
     if len(entropy) >= MIN_ITERATIONS:
         ratio = ratio_estimate(*thirds(entropy))
@@ -108,9 +111,9 @@ def learning_rate(run: AuditRun) -> AuditFinding:
         verdict="; ".join(reasons),
         measurements=tuple(measurements),
         threshold="alarm if held-out success falls beyond its interval, if training success halves "
-        f"beyond its interval, from {CLIP_SHARE[1]:.0%} clipped, or if entropy grows "
+        f"beyond its interval, from {percent(CLIP_SHARE[1])} clipped, or if entropy grows "
         f"{ENTROPY_BLOWUP:g} times; warning if training success falls or from "
-        f"{CLIP_SHARE[0]:.0%} clipped",
+        f"{percent(CLIP_SHARE[0])} clipped",
         cost=f"{wasted:,.0f} rollouts bought a policy that is no better than the one at the start",
         remedy=f"lower update.lr{rate}, by a factor of 3 to 10{run.option_names}; fewer "
         "batch.steps or update.schedule = \"cosine\" help as well",
@@ -210,7 +213,7 @@ def not_finite_steps(run: AuditRun) -> AuditFinding:
             Measurement("largest gradient norm", max(gradients, default=0.0)),
             Measurement("first iteration with a skipped step", worst[0] if worst else 0),
         ),
-        threshold=f"warning for any, alarm from {SKIPPED_SHARE[1]:.0%} of the steps",
+        threshold=f"warning for any, alarm from {percent(SKIPPED_SHARE[1])} of the steps",
         cost=f"{skipped:,.0f} optimizer steps and their rollouts",
         remedy='lower update.lr or update.max_grad_norm; model.dtype = "float32" or "bfloat16" '
         "instead of float16; look at the rollouts of these iterations (poise look)",

@@ -18,7 +18,7 @@ from counterpoise.report.audit.answer_check import (
     is_number,
     tidy_reference,
 )
-from counterpoise.report.audit.records import Example
+from counterpoise.report.audit.records import Example, percent
 from counterpoise.report.audit.run_files import AuditRun, StoredRollout
 from counterpoise.report.audit.thresholds import ECHO_OVERLAP
 from counterpoise.report.texts import make_visible
@@ -265,7 +265,9 @@ def _check_echo(
         tally.echoes += is_echo
         if is_echo:
             scan.add_example(
-                "echo", rollout, f"{copied / len(response_grams):.0%} copied: {rollout.response}"
+                "echo",
+                rollout,
+                f"{percent(copied / len(response_grams))} copied: {rollout.response}",
             )
     return is_echo
 
