@@ -301,3 +301,22 @@ def test_a_mismatch_is_shown_by_token(tmp_path: Path):
     ]
     position = int(worst.text.split(":")[0].removeprefix("token "))
     assert lines[worst.index or 0]["response_tokens"][position] == odd_token
+
+
+@pytest.mark.parametrize("plans", [True, False])
+def test_steps_without_signal_are_not_taken_for_steps_that_were_not_finite(
+    plans: bool, tmp_path: Path
+):
+    run = write_made_up_run(tmp_path / "run", Faults(reward=lambda right, response, rng: 1.0))
+    metrics = [json.loads(line) for line in (run / "metrics.jsonl").open()]
+    for line in metrics:
+        line |= {"steps": 0, "skipped_steps": 4, "positive_share": None}
+    write_lines(run / "metrics.jsonl", metrics)
+    if not plans:
+        (run / "plans.jsonl").unlink()
+    assert by_name(audit_run(run))["not_finite_steps"].level == "clear"
+    for line in metrics:
+        line["positive_share"] = 0.5
+    write_lines(run / "metrics.jsonl", metrics)
+    expected = "clear" if plans else "alarm"  # the plans say that no step had signal
+    assert by_name(audit_run(run))["not_finite_steps"].level == expected

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -190,9 +192,7 @@ def not_finite_steps(run: AuditRun) -> AuditFinding:
         return unsupported(
             FINITE_TITLE, "steps and skipped_steps in metrics.jsonl", remedy="train with run_folder"
         )
-    # Steps whose rows all have advantage 0 are skipped as well, and harmless.
-    harmless = run.plans.steps_without_signal if run.has_plans else 0
-    skipped = max(0.0, run.total("skipped_steps") - harmless)
+    skipped = sum(_skipped_as_not_finite(run, record) for record in run.metrics)
     attempted = sum(count for _, count in taken) + run.total("skipped_steps")
     not_numbers = sum(
         isinstance(record.get(name), float) and not math.isfinite(record[name])
@@ -200,7 +200,7 @@ def not_finite_steps(run: AuditRun) -> AuditFinding:
         for name in ("loss", "grad_norm")
     )
     share = skipped / attempted if attempted else 0.0
-    worst = [record["iteration"] for record in run.metrics if record.get("skipped_steps")]
+    worst = [record["iteration"] for record in run.metrics if _skipped_as_not_finite(run, record)]
     gradients = [value for _, value in run.metric("grad_norm")]
     level = grade_above(share, *SKIPPED_SHARE)
     return AuditFinding(
@@ -218,3 +218,16 @@ def not_finite_steps(run: AuditRun) -> AuditFinding:
         remedy='lower update.lr or update.max_grad_norm; model.dtype = "float32" or "bfloat16" '
         "instead of float16; look at the rollouts of these iterations (poise look)",
     )
+
+
+def _skipped_as_not_finite(run: AuditRun, record: Mapping[str, Any]) -> int:
+    """Skipped steps of an iteration without those whose rows all have advantage 0."""
+    skipped = int(record.get("skipped_steps") or 0)
+    if not skipped or record.get("positive_share", 0.0) is None:
+        return 0
+    without_signal = run.plans.steps_without_signal if run.has_plans else {}
+    if record["iteration"] in without_signal:
+        return max(0, skipped - without_signal[record["iteration"]])
+    # Without the plan's steps, a skipped one is counted only if it must have had signal.
+    is_certain = not record.get("steps") or not record.get("rows_without_signal")
+    return skipped if is_certain else 0
