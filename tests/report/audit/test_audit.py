@@ -320,3 +320,22 @@ def test_steps_without_signal_are_not_taken_for_steps_that_were_not_finite(
     write_lines(run / "metrics.jsonl", metrics)
     expected = "clear" if plans else "alarm"  # the plans say that no step had signal
     assert by_name(audit_run(run))["not_finite_steps"].level == expected
+
+
+def test_rollouts_without_texts_are_no_suspects(tmp_path: Path):
+    """prime-rl's files, imported without a tokenizer: tokens and rewards alone."""
+    run = write_made_up_run(tmp_path / "run")
+    for file in (run / "rollouts").glob("*.jsonl"):
+        lines = [json.loads(line) for line in file.open(encoding="utf-8")]
+        for line in lines:
+            for name in ("prompt", "response", "answer", "finished"):
+                del line[name]
+        write_lines(file, lines)
+    report = audit_run(run)
+    findings = by_name(report)
+    assert report.rollouts == 768
+    assert findings["inconsistent_rewards"].missing == ("response in rollouts/",)
+    assert findings["question_echo"].missing == ("response in rollouts/",)
+    assert findings["length_drift"].missing == ("finished in rollouts/",)
+    assert findings["duplicate_prompts"].level == "clear"
+    assert not [f for f in report.findings if f.level in ("alarm", "warning")]

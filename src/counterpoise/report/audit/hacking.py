@@ -61,6 +61,10 @@ def question_echo(run: AuditRun) -> AuditFinding:
     if not run.rollout_files:
         return unsupported(ECHO_TITLE, "rollouts/", remedy="store.rollouts = true")
     scan = run.rollouts
+    if not scan.with_response:
+        return unsupported(
+            ECHO_TITLE, "response in rollouts/", remedy="import the run again with --tokenizer"
+        )
     tallies = [tally for tally in scan.prompts.values() if tally.rewarded]
     shares = [tally.echoes / tally.rewarded for tally in tallies]
     if not shares:

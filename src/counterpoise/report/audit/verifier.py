@@ -28,6 +28,7 @@ INCONSISTENT_TITLE = "Equal answers, different rewards"
 REJECTED_TITLE = "Right answers that scored 0"
 ACCEPTED_TITLE = "Wrong answers that scored 1"
 TIMEOUT_TITLE = "Verifier timeouts and crashes"
+TEXTS_REMEDY = "import the run again with --tokenizer"
 SHOW_REMEDY = "run poise verify-check on your data; compare the examples by hand"
 
 
@@ -46,6 +47,8 @@ def inconsistent_rewards(run: AuditRun) -> AuditFinding:
     """The same answer to the same prompt with different rewards: chance is among the judges."""
     if not run.rollout_files:
         return unsupported(INCONSISTENT_TITLE, "rollouts/", remedy="store.rollouts = true")
+    if not run.rollouts.with_response:
+        return unsupported(INCONSISTENT_TITLE, "response in rollouts/", remedy=TEXTS_REMEDY)
     tallies = run.rollouts.prompts.values()
     estimate = _over_prompts([(t.inconsistent, t.repeats) for t in tallies])
     inconsistent, repeats = sum(t.inconsistent for t in tallies), sum(t.repeats for t in tallies)
