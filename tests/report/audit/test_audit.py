@@ -7,6 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from hosts.importing.foreign import advantages, trl_file, write_lines
 from report.audit.made_up_run import Faults, G, write_made_up_run
@@ -259,3 +260,82 @@ def test_json_is_plain(tmp_path: Path):
     data = report_to_data(audit_run(write_made_up_run(tmp_path / "run")))
     assert json.loads(json.dumps(data))["schema"] == 1
     assert str(Measurement("x", 0.25, 0.1, 0.4, "share")) == "25.0 % [10.0, 40.0]"
+
+
+def test_a_mismatch_is_shown_by_token(tmp_path: Path):
+    """One token type is off by half a nat; the tables of tokens say which."""
+    run = write_run(tmp_path / "run", iterations=9, tau=0.0, microscope="off")
+    odd_token, shift = 4, 0.5
+    for file in (run / "rollouts").glob("*.jsonl"):
+        lines = [json.loads(line) for line in file.open(encoding="utf-8")]
+        for line in lines:
+            line["sampled_logprobs"] = [
+                logprob - shift * (token == odd_token)
+                for token, logprob in zip(
+                    line["response_tokens"], line["sampled_logprobs"], strict=True
+                )
+            ]
+        write_lines(file, lines)
+    metrics = [json.loads(line) for line in (run / "metrics.jsonl").open()]
+    for line in metrics:
+        line |= {"sampler_mismatch": 0.02 * line["iteration"], "old_logprob": -0.5}
+    write_lines(run / "metrics.jsonl", metrics)
+    finding = by_name(audit_run(run))["sampler_mismatch"]
+    assert finding.level == "alarm"
+    by_type = [m for m in finding.measurements if m.name.startswith("at ")]
+    assert by_type[0].name.startswith("at '3'")  # the text of token 4
+    tables = [pq.read_table(file) for file in sorted((run / "tokens").iterdir())[-4:]]
+    old_logprobs = np.concatenate(
+        [
+            table["old_logprob"].to_numpy()[table["token"].to_numpy() == odd_token]
+            for table in tables
+        ]
+    )
+    assert by_type[0].value == pytest.approx(np.abs(old_logprobs + 0.5 + shift).mean(), rel=1e-5)
+    worst = finding.examples[0]
+    lines = [
+        json.loads(line)
+        for file in (run / "rollouts").glob("*.jsonl")
+        for line in file.open(encoding="utf-8")
+        if json.loads(line)["group"] == worst.group
+    ]
+    position = int(worst.text.split(":")[0].removeprefix("token "))
+    assert lines[worst.index or 0]["response_tokens"][position] == odd_token
+
+
+@pytest.mark.parametrize("plans", [True, False])
+def test_steps_without_signal_are_not_taken_for_steps_that_were_not_finite(
+    plans: bool, tmp_path: Path
+):
+    run = write_made_up_run(tmp_path / "run", Faults(reward=lambda right, response, rng: 1.0))
+    metrics = [json.loads(line) for line in (run / "metrics.jsonl").open()]
+    for line in metrics:
+        line |= {"steps": 0, "skipped_steps": 4, "positive_share": None}
+    write_lines(run / "metrics.jsonl", metrics)
+    if not plans:
+        (run / "plans.jsonl").unlink()
+    assert by_name(audit_run(run))["not_finite_steps"].level == "clear"
+    for line in metrics:
+        line["positive_share"] = 0.5
+    write_lines(run / "metrics.jsonl", metrics)
+    expected = "clear" if plans else "alarm"  # the plans say that no step had signal
+    assert by_name(audit_run(run))["not_finite_steps"].level == expected
+
+
+def test_rollouts_without_texts_are_no_suspects(tmp_path: Path):
+    """prime-rl's files, imported without a tokenizer: tokens and rewards alone."""
+    run = write_made_up_run(tmp_path / "run")
+    for file in (run / "rollouts").glob("*.jsonl"):
+        lines = [json.loads(line) for line in file.open(encoding="utf-8")]
+        for line in lines:
+            for name in ("prompt", "response", "answer", "finished"):
+                del line[name]
+        write_lines(file, lines)
+    report = audit_run(run)
+    findings = by_name(report)
+    assert report.rollouts == 768
+    assert findings["inconsistent_rewards"].missing == ("response in rollouts/",)
+    assert findings["question_echo"].missing == ("response in rollouts/",)
+    assert findings["length_drift"].missing == ("finished in rollouts/",)
+    assert findings["duplicate_prompts"].level == "clear"
+    assert not [f for f in report.findings if f.level in ("alarm", "warning")]

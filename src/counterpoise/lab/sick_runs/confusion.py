@@ -110,11 +110,11 @@ def confusion_page(rows: Sequence[AuditedRun]) -> str:
         f"Planted causes named first, as an alarm: {sum(row.is_right for row in sick)} of "
         f"{len(sick)}. Healthy runs without an alarm: {sum(row.is_right for row in healthy)} of "
         f"{len(healthy)}. Seeds {', '.join(map(str, seeds))}; thresholds were set on seed "
-        f"{CALIBRATION_SEED}. Runs are the demo with nine iterations of ten prompts; an edited run "
-        "is the healthy `demo` with changed files.",
+        f"{CALIBRATION_SEED}. Runs are the demo with nine iterations of ten prompts; edited ones "
+        "are the healthy `demo` with changed files.",
         "",
-        "| run | planted | made by | first finding | other alarms | right |",
-        "|---|---|---|---|---|---|",
+        "| run | first finding | right |",
+        "|---|---|---|",
     ]
     for planted in ALL_RUNS:
         if of_run := [row for row in rows if row.name == planted.name]:
@@ -125,12 +125,11 @@ def confusion_page(rows: Sequence[AuditedRun]) -> str:
 def _table_line(planted: AnyRun, rows: Sequence[AuditedRun]) -> str:
     firsts = Counter(row.first or "none" for row in rows)
     others = Counter(name for row in rows for name in row.alarms if name != row.first)
+    made_by = " (edited)" if isinstance(planted, EditedRun) else ""
+    also = f"; also {_format_counts(others, len(rows))}" if others else ""
     cells = (
-        planted.name,
-        planted.planted,
-        "editing" if isinstance(planted, EditedRun) else "training",
-        _format_counts(firsts, len(rows)),
-        _format_counts(others, len(rows)) or "none",
+        f"{planted.name}{made_by}: {planted.planted}",
+        f"{_format_counts(firsts, len(rows))}{also}",
         f"{sum(row.is_right for row in rows)} of {len(rows)}",
     )
     return f"| {' | '.join(cells)} |"

@@ -9,6 +9,7 @@ from counterpoise.report.audit.records import (
     AuditFinding,
     Measurement,
     grade_above,
+    percent,
     unsupported,
 )
 from counterpoise.report.audit.run_files import AuditRun
@@ -49,7 +50,8 @@ def cut_groups(run: AuditRun) -> AuditFinding:
         level=grade_above(estimate.low, *CUT_SHARE),
         verdict=f"{cut:,} of {groups:,} groups with signal were cut (composer {composers})",
         measurements=(*measurements, *_what_qb_changes(plans)),
-        threshold=f"warning from {CUT_SHARE[0]:.0%}, alarm from {CUT_SHARE[1]:.0%} of groups, by "
+        threshold=f"warning from {percent(CUT_SHARE[0])}, alarm from {percent(CUT_SHARE[1])} of "
+        f"groups, by "
         "the lower end of the interval",
         cost="what right and wrong rollouts share no longer cancels within a step; in our "
         "experiments QB alone was not shown to raise success, QB with RB was",
@@ -115,14 +117,16 @@ def rare_sign(run: AuditRun) -> AuditFinding:
         title=SIGN_TITLE,
         level=level,
         verdict=f"in {int(sum(is_rare)):,} of {len(shares):,} {unit} one sign had less than "
-        f"{RARE_SIGN:.0%} of the rows with signal",
+        f"{percent(RARE_SIGN)} of the rows with signal",
         measurements=(
             Measurement.of(f"{unit} with a rare sign", estimate, "share"),
             Measurement("mean share of the rarer sign", float(np.mean(shares)), unit="share"),
         ),
-        threshold=f"warning from {RARE_STEPS[0]:.0%}, alarm from {RARE_STEPS[1]:.0%} of {unit}, by "
+        threshold=f"warning from {percent(RARE_STEPS[0])}, alarm from {percent(RARE_STEPS[1])} of "
+        f"{unit}, by "
         "the lower end of the interval",
-        cost=f"{1 - 2 * float(np.mean(shares)):.0%} of the rows with signal have no counterpart of "
+        cost=f"{percent(1 - 2 * float(np.mean(shares)))} of the rows with signal have no "
+        f"counterpart of "
         "the other sign in their step",
         remedy="balance.tau = 0.25 waits for both signs (RB); batch.composer other than by_sign",
         examples=examples,

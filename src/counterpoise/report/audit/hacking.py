@@ -8,6 +8,7 @@ from counterpoise.report.audit.records import (
     Level,
     Measurement,
     grade_above,
+    percent,
     unsupported,
 )
 from counterpoise.report.audit.run_files import AuditRun, gap_between, thirds
@@ -60,6 +61,10 @@ def question_echo(run: AuditRun) -> AuditFinding:
     if not run.rollout_files:
         return unsupported(ECHO_TITLE, "rollouts/", remedy="store.rollouts = true")
     scan = run.rollouts
+    if not scan.with_response:
+        return unsupported(
+            ECHO_TITLE, "response in rollouts/", remedy="import the run again with --tokenizer"
+        )
     tallies = [tally for tally in scan.prompts.values() if tally.rewarded]
     shares = [tally.echoes / tally.rewarded for tally in tallies]
     if not shares:
@@ -81,9 +86,10 @@ def question_echo(run: AuditRun) -> AuditFinding:
         title=ECHO_TITLE,
         level=level,
         verdict=f"{echoes:,} of {sum(t.rewarded for t in tallies):,} rewarded rollouts repeat the "
-        f"question in at least {ECHO_OVERLAP:.0%} of their words",
+        f"question in at least {percent(ECHO_OVERLAP)} of their words",
         measurements=tuple(measurements),
-        threshold=f"warning from {ECHO_SHARE[0]:.0%}, alarm from {ECHO_SHARE[1]:.0%} if it grew, "
+        threshold=f"warning from {percent(ECHO_SHARE[0])}, alarm from {percent(ECHO_SHARE[1])} if "
+        f"it grew, "
         "by the lower end of the interval over prompts",
         cost=f"{echoes:,} rewards for text that was given",
         remedy='a reward that looks at the final answer only (verify.name = "math"); price length '

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +13,7 @@ from counterpoise.report.audit.records import (
     Level,
     Measurement,
     grade_above,
+    percent,
     unsupported,
     worst_level,
 )
@@ -74,7 +77,9 @@ def learning_rate(run: AuditRun) -> AuditFinding:
             Measurement.of("held-out change", held, "share"),
         ]
         levels.append("alarm" if held.high < 0 else "clear")
-        reasons.append(f"held-out success went from {first.mean:.1%} to {last.mean:.1%}")
+        reasons.append(
+            f"held-out success went from {percent(first.mean, 1)} to {percent(last.mean, 1)}"
+        )
     if change := training_change(run):
         before, after = (float(np.mean(part)) for part in thirds(training_series(run)))
         measurements.append(
@@ -82,12 +87,12 @@ def learning_rate(run: AuditRun) -> AuditFinding:
         )
         has_fallen: Level = "alarm" if after < COLLAPSE * before else "warning"
         levels.append(has_fallen if change.high < 0 else "clear")
-        reasons.append(f"training success from {before:.1%} to {after:.1%}")
+        reasons.append(f"training success from {percent(before, 1)} to {percent(after, 1)}")
     if clip_values := [value for _, value in run.metric("clipped_share")]:
         clipped = mean_estimate(clip_values)
         measurements.append(Measurement.of("gradients removed by the clip", clipped, "share"))
         levels.append(grade_above(clipped.low, *CLIP_SHARE))
-        reasons.append(f"the clip removed {clipped.mean:.2%} of the gradients")
+        reasons.append(f"the clip removed {percent(clipped.mean, 2)} of the gradients")
     entropy = [value for _, value in run.metric("entropy") if value > 0]
     if len(entropy) >= MIN_ITERATIONS:
         ratio = ratio_estimate(*thirds(entropy))
@@ -108,9 +113,9 @@ def learning_rate(run: AuditRun) -> AuditFinding:
         verdict="; ".join(reasons),
         measurements=tuple(measurements),
         threshold="alarm if held-out success falls beyond its interval, if training success halves "
-        f"beyond its interval, from {CLIP_SHARE[1]:.0%} clipped, or if entropy grows "
+        f"beyond its interval, from {percent(CLIP_SHARE[1])} clipped, or if entropy grows "
         f"{ENTROPY_BLOWUP:g} times; warning if training success falls or from "
-        f"{CLIP_SHARE[0]:.0%} clipped",
+        f"{percent(CLIP_SHARE[0])} clipped",
         cost=f"{wasted:,.0f} rollouts bought a policy that is no better than the one at the start",
         remedy=f"lower update.lr{rate}, by a factor of 3 to 10{run.option_names}; fewer "
         "batch.steps or update.schedule = \"cosine\" help as well",
@@ -187,9 +192,7 @@ def not_finite_steps(run: AuditRun) -> AuditFinding:
         return unsupported(
             FINITE_TITLE, "steps and skipped_steps in metrics.jsonl", remedy="train with run_folder"
         )
-    # Steps whose rows all have advantage 0 are skipped as well, and harmless.
-    harmless = run.plans.steps_without_signal if run.has_plans else 0
-    skipped = max(0.0, run.total("skipped_steps") - harmless)
+    skipped = sum(_skipped_as_not_finite(run, record) for record in run.metrics)
     attempted = sum(count for _, count in taken) + run.total("skipped_steps")
     not_numbers = sum(
         isinstance(record.get(name), float) and not math.isfinite(record[name])
@@ -197,7 +200,7 @@ def not_finite_steps(run: AuditRun) -> AuditFinding:
         for name in ("loss", "grad_norm")
     )
     share = skipped / attempted if attempted else 0.0
-    worst = [record["iteration"] for record in run.metrics if record.get("skipped_steps")]
+    worst = [record["iteration"] for record in run.metrics if _skipped_as_not_finite(run, record)]
     gradients = [value for _, value in run.metric("grad_norm")]
     level = grade_above(share, *SKIPPED_SHARE)
     return AuditFinding(
@@ -210,8 +213,21 @@ def not_finite_steps(run: AuditRun) -> AuditFinding:
             Measurement("largest gradient norm", max(gradients, default=0.0)),
             Measurement("first iteration with a skipped step", worst[0] if worst else 0),
         ),
-        threshold=f"warning for any, alarm from {SKIPPED_SHARE[1]:.0%} of the steps",
+        threshold=f"warning for any, alarm from {percent(SKIPPED_SHARE[1])} of the steps",
         cost=f"{skipped:,.0f} optimizer steps and their rollouts",
         remedy='lower update.lr or update.max_grad_norm; model.dtype = "float32" or "bfloat16" '
         "instead of float16; look at the rollouts of these iterations (poise look)",
     )
+
+
+def _skipped_as_not_finite(run: AuditRun, record: Mapping[str, Any]) -> int:
+    """Skipped steps of an iteration without those whose rows all have advantage 0."""
+    skipped = int(record.get("skipped_steps") or 0)
+    if not skipped or record.get("positive_share", 0.0) is None:
+        return 0
+    without_signal = run.plans.steps_without_signal if run.has_plans else {}
+    if record["iteration"] in without_signal:
+        return max(0, skipped - without_signal[record["iteration"]])
+    # Without the plan's steps, a skipped one is counted only if it must have had signal.
+    is_certain = not record.get("steps") or not record.get("rows_without_signal")
+    return skipped if is_certain else 0

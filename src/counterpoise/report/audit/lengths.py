@@ -12,6 +12,7 @@ from counterpoise.report.audit.records import (
     Level,
     Measurement,
     grade_above,
+    percent,
     unsupported,
     worst_level,
 )
@@ -72,7 +73,7 @@ def length_drift(run: AuditRun) -> AuditFinding:
         Measurement("first third", first, unit=unit),
         Measurement("last third", last, unit=unit),
     ]
-    cut_text = f"; {late_cut.mean:.1%} of the last ones were cut" if late_cut else ""
+    cut_text = f"; {percent(late_cut.mean, 1)} of the last ones were cut" if late_cut else ""
     extra = sum(lengths) - len(lengths) * first
     return AuditFinding(
         title=TITLE,
@@ -80,10 +81,12 @@ def length_drift(run: AuditRun) -> AuditFinding:
         verdict=f"responses went from {first:.0f} to {last:.0f} {unit}{cut_text}",
         measurements=tuple(measurements),
         threshold=f"alarm if length grows {LENGTH_RATIO:g} times (lower end) while success does "
-        f"not rise, {PAYING_CUT:.0%} are cut, or it correlates with the reward from "
-        f"{LENGTH_REWARD_CORRELATION[0]:g}; alarm from {TRUNCATED_SHARE[1]:.0%} cut; warning from "
-        f"{TRUNCATED_SHARE[0]:.0%} cut or a correlation of {LENGTH_REWARD_CORRELATION[1]:g}",
-        cost=f"{max(0.0, extra) / max(1e-6, sum(lengths)):.0%} of all sampled {unit} are growth "
+        f"not rise, {percent(PAYING_CUT)} are cut, or it correlates with the reward from "
+        f"{LENGTH_REWARD_CORRELATION[0]:g}; alarm from {percent(TRUNCATED_SHARE[1])} cut; warning "
+        f"from "
+        f"{percent(TRUNCATED_SHARE[0])} cut or a correlation of {LENGTH_REWARD_CORRELATION[1]:g}",
+        cost=f"{percent(max(0.0, extra) / max(1e-6, sum(lengths)))} of all sampled {unit} are "
+        f"growth "
         "since the first third; a cut response usually scores 0 whatever it knew",
         remedy='verify.also = ["overlong"] prices length; update.mask_truncated leaves cut '
         'responses out; sample.max_new_tokens; update.aggregate = "constant" or '

@@ -39,7 +39,7 @@ class PlanScan:
     cross_ratios: list[float] = field(default_factory=list)
     largest_remainder: float = 0.0
     rare_share: list[float] = field(default_factory=list)  # share of the rarer sign, per step
-    steps_without_signal: int = 0
+    steps_without_signal: dict[int, int] = field(default_factory=dict)  # by iteration
     steps: int = 0
     rows: int = 0
     waited_rows: int = 0
@@ -60,7 +60,7 @@ def scan_plans(run: AuditRun) -> PlanScan:
             if number % tried_every == 0:
                 _try_grouped(scan, plan)
         else:
-            _scan_description(scan, plan.get("describe", {}))
+            _scan_description(scan, plan)
     return scan
 
 
@@ -70,6 +70,7 @@ def _scan_rows(scan: PlanScan, plan: dict[str, Any]) -> None:
     step_lists: list[list[int]] = plan["steps"]
     scan.multi_step += len(step_lists) > 1
     scan.steps += len(step_lists)
+    scan.steps_without_signal[plan["iteration"]] = 0
     advantage_R = np.array(plan["advantage"], dtype=np.float64)
     group_R = np.array(plan["group"], dtype=np.int64)
     scan.rows += len(advantage_R)
@@ -81,7 +82,7 @@ def _scan_rows(scan: PlanScan, plan: dict[str, Any]) -> None:
         step_A = advantage_R[rows]
         positive, negative = int((step_A > 0).sum()), int((step_A < 0).sum())
         if positive + negative == 0:
-            scan.steps_without_signal += 1
+            scan.steps_without_signal[plan["iteration"]] += 1
             continue
         rarer = min(positive, negative) / (positive + negative)
         scan.rare_share.append(rarer)
@@ -106,25 +107,25 @@ def _scan_rows(scan: PlanScan, plan: dict[str, Any]) -> None:
             f"iteration {plan['iteration']}: in steps "
             + ", ".join(str(step + 1) for step in sorted(steps_of_group[group])),
         )
-    _scan_description(scan, plan.get("describe", {}), with_rows=True)
+    _scan_description(scan, plan, with_rows=True)
 
 
-def _scan_description(
-    scan: PlanScan, description: dict[str, Any], *, with_rows: bool = False
-) -> None:
+def _scan_description(scan: PlanScan, plan: dict[str, Any], *, with_rows: bool = False) -> None:
     """What the trainer itself said of its plan; all there is with store.report=false."""
+    description: dict[str, Any] = plan.get("describe", {})
     remainder, ratio = (
         description.get(name) for name in ("max_abs_group_advantage_sum", "cross_advantage_ratio")
     )
     scan.largest_remainder = max(scan.largest_remainder, remainder or 0.0)
     if ratio is not None:
         scan.cross_ratios.append(ratio)
-    if with_rows or not description:
+    if with_rows or not description or description.get("positive_share") is None:
         return
     shares = description.get("positive_share_per_step", [])
+    if shares:
+        scan.steps_without_signal[plan["iteration"]] = sum(share is None for share in shares)
     scan.steps += len(shares)
     scan.multi_step += len(shares) > 1
-    scan.steps_without_signal += sum(share is None for share in shares)
     scan.rare_share += [min(share, 1 - share) for share in shares if share is not None]
     scan.rows += description.get("rows", 0)
     scan.cut_groups += description.get("split_groups", 0)

@@ -11,6 +11,7 @@ from counterpoise.report.audit.records import (
     Level,
     Measurement,
     grade_above,
+    percent,
     unsupported,
 )
 from counterpoise.report.audit.run_files import AuditRun
@@ -62,7 +63,7 @@ def benchmark_prompts(run: AuditRun) -> AuditFinding:
                 for benchmark in overlap["benchmarks"]
             ),
         ),
-        threshold=f"warning for any copy, alarm from {BENCHMARK_SHARE:.0%} of the prompts",
+        threshold=f"warning for any copy, alarm from {percent(BENCHMARK_SHARE)} of the prompts",
         cost="the score on these benchmarks no longer measures ability",
         remedy="poise contamination --train FILE --bench FILES --write-clean CLEAN writes the file "
         "without them",
@@ -112,7 +113,8 @@ def duplicate_prompts(run: AuditRun) -> AuditFinding:
             Measurement("groups with a repeated prompt", share, low, high, "share"),
             Measurement("distinct texts", len(tallies)),
         ),
-        threshold=f"warning from {DUPLICATE_SHARE[0]:.0%}, alarm from {DUPLICATE_SHARE[1]:.0%} of "
+        threshold=f"warning from {percent(DUPLICATE_SHARE[0])}, alarm from "
+        f"{percent(DUPLICATE_SHARE[1])} of "
         "groups, by the lower end of the interval",
         cost=f"the data are {groups / max(1, groups - copies):.1f} times smaller than they look; "
         "repeated prompts are learned by heart",
@@ -148,7 +150,7 @@ def unusable_prompts(run: AuditRun) -> AuditFinding:
             Measurement("always solved", len(always) / len(tallies), unit="share"),
             Measurement.of("either", estimate, "share"),
         ),
-        threshold=f"warning from {UNUSABLE_PROMPTS:.0%}, by the lower end of the interval",
+        threshold=f"warning from {percent(UNUSABLE_PROMPTS)}, by the lower end of the interval",
         cost=f"{spent:,} of {run.rollouts.rollouts:,} rollouts",
         remedy="leave them out of task.path, or sample.refills = 2 draws others instead",
         examples=tuple(

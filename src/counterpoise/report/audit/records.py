@@ -109,6 +109,16 @@ def worst_level(levels: Sequence[Level]) -> Level:
     return min(levels, key=LEVELS.index, default="clear")
 
 
+def percent(share: float, digits: int = 0) -> str:
+    """A share in percent.
+
+    Example:
+        >>> percent(0.256), percent(0.256, 1)
+        ('26 %', '25.6 %')
+    """
+    return f"{100 * share:.{digits}f} %"
+
+
 def format_number(value: float) -> str:
     """A number in four significant digits; counts with thousands separators.
 

@@ -18,7 +18,7 @@ from counterpoise.report.audit.answer_check import (
     is_number,
     tidy_reference,
 )
-from counterpoise.report.audit.records import Example
+from counterpoise.report.audit.records import Example, percent
 from counterpoise.report.audit.run_files import AuditRollout, AuditRun
 from counterpoise.report.audit.thresholds import ECHO_OVERLAP
 from counterpoise.report.texts import make_visible
@@ -88,6 +88,7 @@ class RolloutScan:
     rewards_seen: set[float] = field(default_factory=set)  # at most a few: binary or graded
     rollouts: int = 0
     with_reference: int = 0
+    with_response: int = 0
     untracked_prompts: bool = False
     length_unit: str = "tokens"
     undecided_pairs: int = 0
@@ -144,6 +145,7 @@ def _iteration_facts(
         if np.isnan(rollout.reward):
             continue
         scan.rollouts += 1
+        scan.with_response += bool(rollout.response)
         if len(scan.rewards_seen) <= 2:
             scan.rewards_seen.add(rollout.reward)
         key = _digest(letters_and_digits(rollout.prompt) or rollout.prompt_id)
@@ -223,7 +225,8 @@ def _check_answer(
 
 def _check_consistency(rollout: AuditRollout, tally: PromptTally, scan: RolloutScan) -> None:
     """Whether the same answer, or the same response where rewards are graded, scored the same."""
-    if rollout.is_episode:  # the reward of an episode depends on all its turns
+    # The reward of an episode depends on all its turns; a trainer may have stored no texts.
+    if rollout.is_episode or not rollout.response:
         return
     answer = final_answer(rollout.response)
     texts = [("response", rollout.response)]
@@ -265,7 +268,9 @@ def _check_echo(
         tally.echoes += is_echo
         if is_echo:
             scan.add_example(
-                "echo", rollout, f"{copied / len(response_grams):.0%} copied: {rollout.response}"
+                "echo",
+                rollout,
+                f"{percent(copied / len(response_grams))} copied: {rollout.response}",
             )
     return is_echo
 

@@ -45,7 +45,7 @@ class AuditRollout:
     index: int  # place in its group, in the order of the file
     prompt_id: str
     prompt: str
-    response: str
+    response: str  # "": the trainer stored no texts
     answer: str
     reward: float
     tokens: int | None
@@ -189,7 +189,7 @@ def _parse_rollout(line: str, iteration: int, places: Counter[str]) -> AuditRoll
             index=places[group],
             prompt_id=str(record.get("prompt_id", group)),
             prompt=str(record.get("prompt", "")),
-            response=str(record["response"]),
+            response=str(record.get("response", "")),
             answer=str(record.get("answer") or ""),
             reward=float(record["reward"]),
             tokens=len(tokens) if isinstance(tokens, list) else None,

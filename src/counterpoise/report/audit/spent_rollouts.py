@@ -11,6 +11,7 @@ from counterpoise.report.audit.records import (
     Example,
     Measurement,
     grade_above,
+    percent,
     unsupported,
     worst_level,
 )
@@ -63,7 +64,7 @@ def equal_rewards(run: AuditRun) -> AuditFinding:
         f"{mean_reward:.3g}",
         measurements=tuple(measurements),
         threshold=f"alarm if the interval of groups with unequal rewards ends below "
-        f"{MIXED_GROUPS:.0%}",
+        f"{percent(MIXED_GROUPS)}",
         cost=f"{sum(t.without_signal for t in tallies):,} of {run.rollouts.rollouts:,} rollouts "
         "had advantage 0",
         remedy="check verify.name and the columns it reads (poise train --dry-run shows a prompt); "
@@ -100,7 +101,8 @@ def rollouts_without_signal(run: AuditRun) -> AuditFinding:
     return AuditFinding(
         title=SIGNAL_TITLE,
         level=grade_above(low, *WITHOUT_SIGNAL),
-        verdict=f"{without / rollouts:.1%} of the rollouts are in groups with equal rewards",
+        verdict=f"{percent(without / rollouts, 1)} of the rollouts are in groups with equal "
+        f"rewards",
         measurements=(
             Measurement("rollouts without signal", without / rollouts, low, high, "share"),
             *(
@@ -111,7 +113,8 @@ def rollouts_without_signal(run: AuditRun) -> AuditFinding:
                 )
             ),
         ),
-        threshold=f"warning from {WITHOUT_SIGNAL[0]:.0%}, alarm from {WITHOUT_SIGNAL[1]:.0%}, by "
+        threshold=f"warning from {percent(WITHOUT_SIGNAL[0])}, alarm from "
+        f"{percent(WITHOUT_SIGNAL[1])}, by "
         "the lower end of the interval over groups",
         cost=cost,
         remedy="sample.refills replaces such groups; leave out prompts that are never or always "
@@ -180,9 +183,12 @@ def unused_rollouts(run: AuditRun) -> AuditFinding:
             Measurement("still waiting at the end", sum(waiting), unit="rollouts"),
             Measurement.of("iterations without an update", idle_estimate, "share"),
         ),
-        threshold=f"warning from {DROPPED_SHARE[0]:.0%} dropped or {IDLE_SHARE[0]:.0%} of "
-        f"iterations without an update, alarm from {DROPPED_SHARE[1]:.0%} and {IDLE_SHARE[1]:.0%}",
-        cost=f"{dropped:,} rollouts, {dropped / max(1.0, sampled):.0%} of all that were sampled",
+        threshold=f"warning from {percent(DROPPED_SHARE[0])} dropped or {percent(IDLE_SHARE[0])} "
+        f"of "
+        f"iterations without an update, alarm from {percent(DROPPED_SHARE[1])} and "
+        f"{percent(IDLE_SHARE[1])}",
+        cost=f"{dropped:,} rollouts, {percent(dropped / max(1.0, sampled))} of all that were "
+        f"sampled",
         remedy="lower balance.target or balance.tau, raise balance.max_age, or sample more prompts "
         "(sample.prompts)",
         examples=tuple(examples),

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from counterpoise.report.audit.records import AuditFinding, Measurement, unsupported
+from counterpoise.report.audit.records import AuditFinding, Measurement, percent, unsupported
 from counterpoise.report.audit.run_files import AuditRun
 from counterpoise.report.charts.render import show_blanks
 from counterpoise.report.texts import make_visible
@@ -46,18 +46,18 @@ def cancelling_types(run: AuditRun) -> AuditFinding:
     return AuditFinding(
         title=TITLE,
         level="note",
-        verdict=f"{overall:.0%} of the push on tokens cancels within a step ({how})",
+        verdict=f"{percent(overall)} of the push on tokens cancels within a step ({how})",
         measurements=tuple(
             Measurement(
                 f"{show_blanks(make_visible(vocabulary[token], 40), alone=True)!r}, "
-                f"{weights[token][0] / total:.1%} of the push: cancels",
+                f"{percent(weights[token][0] / total, 1)} of the push: cancels",
                 weights[token][1] / weights[token][0] if weights[token][0] else 0.0,
                 unit="share",
             )
             for token in heaviest
         ),
         threshold="none: cancellation is what whole groups are for",
-        cost=f"{1 - overall:.0%} of the push is left to move the policy",
+        cost=f"{percent(1 - overall)} of the push is left to move the policy",
         remedy='credit.weights = "cancellation" gives tokens that cancel less weight',
     )
 

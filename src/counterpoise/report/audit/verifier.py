@@ -10,6 +10,7 @@ from counterpoise.report.audit.records import (
     AuditFinding,
     Measurement,
     grade_above,
+    percent,
     unsupported,
     worst_level,
 )
@@ -27,6 +28,7 @@ INCONSISTENT_TITLE = "Equal answers, different rewards"
 REJECTED_TITLE = "Right answers that scored 0"
 ACCEPTED_TITLE = "Wrong answers that scored 1"
 TIMEOUT_TITLE = "Verifier timeouts and crashes"
+TEXTS_REMEDY = "import the run again with --tokenizer"
 SHOW_REMEDY = "run poise verify-check on your data; compare the examples by hand"
 
 
@@ -45,6 +47,8 @@ def inconsistent_rewards(run: AuditRun) -> AuditFinding:
     """The same answer to the same prompt with different rewards: chance is among the judges."""
     if not run.rollout_files:
         return unsupported(INCONSISTENT_TITLE, "rollouts/", remedy="store.rollouts = true")
+    if not run.rollouts.with_response:
+        return unsupported(INCONSISTENT_TITLE, "response in rollouts/", remedy=TEXTS_REMEDY)
     tallies = run.rollouts.prompts.values()
     estimate = _over_prompts([(t.inconsistent, t.repeats) for t in tallies])
     inconsistent, repeats = sum(t.inconsistent for t in tallies), sum(t.repeats for t in tallies)
@@ -54,8 +58,9 @@ def inconsistent_rewards(run: AuditRun) -> AuditFinding:
         verdict=f"{inconsistent:,} of {repeats:,} repeated answers got another reward than the "
         "first",
         measurements=(Measurement.of("repeats with another reward", estimate, "share"),),
-        threshold=f"warning from {INCONSISTENT_SHARE[0]:.1%}, alarm from "
-        f"{INCONSISTENT_SHARE[1]:.0%} of repeats, by the lower end of the interval over prompts",
+        threshold=f"warning from {percent(INCONSISTENT_SHARE[0], 1)}, alarm from "
+        f"{percent(INCONSISTENT_SHARE[1])} of repeats, by the lower end of the interval over "
+        f"prompts",
         cost=f"{inconsistent:,} rollouts pushed the same answer both ways",
         remedy="the reward of a response may depend only on it and its problem: look for "
         "randomness, a time limit, a judge model or a cache in verify.name",
@@ -91,8 +96,10 @@ def rejected_answers(run: AuditRun) -> AuditFinding:
             Measurement.of("right without a box", unboxed, "share"),
             Measurement("comparisons left undecided", run.rollouts.undecided_pairs),
         ),
-        threshold=f"warning from {REJECTED_SHARE[0]:.1%}, alarm from {REJECTED_SHARE[1]:.0%} "
-        f"(boxed), warning from {UNBOXED_SHARE:.0%} (not boxed), by the lower end of the interval "
+        threshold=f"warning from {percent(REJECTED_SHARE[0], 1)}, alarm from "
+        f"{percent(REJECTED_SHARE[1])} "
+        f"(boxed), warning from {percent(UNBOXED_SHARE)} (not boxed), by the lower end of the "
+        f"interval "
         "over prompts",
         cost=f"{rejected:,} right rollouts were pushed down or lost their signal",
         remedy=f'verify.name = "math" compares values; {SHOW_REMEDY}',
@@ -120,7 +127,8 @@ def accepted_answers(run: AuditRun) -> AuditFinding:
         verdict=f"{accepted:,} of {paid:,} rollouts that scored 1 answer another number than the "
         "reference",
         measurements=(Measurement.of("wrong, of those that scored 1", estimate, "share"),),
-        threshold=f"warning from {ACCEPTED_SHARE[0]:.0%}, alarm from {ACCEPTED_SHARE[1]:.0%}, by "
+        threshold=f"warning from {percent(ACCEPTED_SHARE[0])}, alarm from "
+        f"{percent(ACCEPTED_SHARE[1])}, by "
         "the lower end of the interval over prompts; rewards of two values and numeric "
         "references only",
         cost=f"{accepted:,} wrong rollouts were pushed up",
@@ -145,7 +153,8 @@ def verifier_timeouts(run: AuditRun) -> AuditFinding:
         verdict=f"{timeouts:,.0f} comparisons hung and {crashes:,.0f} crashed, for "
         f"{rollouts:,.0f} rollouts",
         measurements=(Measurement("timeouts and crashes per rollout", share, unit="share"),),
-        threshold=f"warning from {TIMEOUT_SHARE[0]:.1%}, alarm from {TIMEOUT_SHARE[1]:.0%}",
+        threshold=f"warning from {percent(TIMEOUT_SHARE[0], 1)}, alarm from "
+        f"{percent(TIMEOUT_SHARE[1])}",
         cost=f"{timeouts + crashes:,.0f} rollouts scored 0 without being compared",
         remedy="raise verify.timeout_seconds or verify.workers; simplify references",
     )

@@ -1,0 +1,109 @@
+"""The planted runs: what is planted is there, and the table says what the audits said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from counterpoise.errors import PoiseError
+from counterpoise.lab.sick_runs import data_files
+from counterpoise.lab.sick_runs.causes import HEALTHY_RUNS, SICK_RUNS, EditedRun
+from counterpoise.lab.sick_runs.confusion import (
+    AuditedRun,
+    audit_planted_runs,
+    confusion_page,
+    run_audit_study,
+)
+from counterpoise.lab.sick_runs.plant import ALL_RUNS
+from counterpoise.lab.sick_runs.planted_rewards import always_right, compares_texts, flaky
+from counterpoise.variants import FINDINGS
+from counterpoise.verify.math.verifier import MathVerifier
+
+ROOT = Path(__file__).parents[3]
+
+
+def read_lines(file: Path) -> list[dict]:
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def test_there_are_enough_of_them_and_each_expects_a_finding_of_its_own():
+    assert len(HEALTHY_RUNS) >= 4
+    assert len(SICK_RUNS) >= 8
+    assert sum(not isinstance(planted, EditedRun) for planted in SICK_RUNS) >= 8
+    expected = [planted.finding for planted in SICK_RUNS]
+    assert len(set(expected)) == len(expected)
+    assert set(expected) <= set(FINDINGS)
+    assert len({planted.name for planted in ALL_RUNS}) == len(ALL_RUNS)
+
+
+def test_half_of_the_references_are_fractions_that_only_a_text_comparison_rejects(tmp_path: Path):
+    options = data_files.write_fractions(tmp_path, 0)
+    records = read_lines(tmp_path / "train.jsonl")
+    healthy = data_files.write_problems(tmp_path / "healthy", 0)
+    numbers = [record["answer"] for record in read_lines(tmp_path / "healthy" / "train.jsonl")]
+    assert len(options) == len(healthy) == 3
+    responses = [f"so \\boxed{{{number}}}" for number in numbers]
+    references = [record["answer"] for record in records]
+    assert sum(compares_texts(responses, references)) == len(records) / 2
+    with MathVerifier() as verifier:
+        assert sum(verifier.score(responses, references).rewards) == len(records)
+
+
+def test_duplicates_and_leaks_are_planted(tmp_path: Path):
+    data_files.write_duplicates(tmp_path / "copies", 0)
+    records = read_lines(tmp_path / "copies" / "train.jsonl")
+    assert len({record["id"] for record in records}) == len(records) == 240
+    assert len({record["problem"] for record in records}) == 24
+    for leak, share in ((True, 40), (False, 0)):
+        folder = tmp_path / f"leak-{leak}"
+        data_files.write_benchmark(folder, 0, leak=leak)
+        train, bench = (
+            {record["problem"] for record in read_lines(folder / f"{name}.jsonl")}
+            for name in ("train", "benchmark")
+        )
+        assert len(train & bench) == share
+
+
+def test_bad_rewards_are_bad():
+    answers = ["1"] * 200
+    assert always_right(["x", "y"], ["1", "2"]) == [1.0, 1.0]
+    rewards = flaky(["\\boxed{1}"] * 200, answers)
+    assert 20 < rewards.count(0.0) < 60  # one in five, on average
+
+
+def test_the_table_counts(tmp_path: Path):
+    rows = [
+        AuditedRun("lr-x10", 1, "learning_rate", "learning_rate", ("learning_rate",), 0),
+        AuditedRun("lr-x10", 2, "learning_rate", "cut_groups", ("cut_groups", "learning_rate"), 0),
+        AuditedRun("demo", 1, "", "", (), 1),
+        AuditedRun("demo", 2, "", "length_drift", ("length_drift",), 0),
+    ]
+    assert [row.is_right for row in rows] == [True, False, True, False]
+    page = confusion_page(rows)
+    assert "named first, as an alarm: 1 of 2. Healthy runs without an alarm: 1 of 2." in page
+    assert "| `learning_rate` (1), `cut_groups` (1); also `learning_rate` (1) | 1 of 2 |" in page
+    with pytest.raises(PoiseError, match="--size seeds=2"):
+        run_audit_study("quick", ["batches=2"], tmp_path, print)
+
+
+def test_the_page_in_docs_is_of_these_runs():
+    page = (ROOT / "docs" / "results" / "audit.md").read_text(encoding="utf-8")
+    table = [line for line in page.splitlines() if line.startswith("| ")][1:]
+    assert [line.split(": ")[0].removeprefix("| ").split(" ")[0] for line in table] == [
+        planted.name for planted in ALL_RUNS
+    ]
+    counts = [line.split(" | ")[-1].rstrip(" |").split(" of ") for line in table]
+    right, total = ([int(count[side]) for count in counts] for side in (0, 1))
+    healthy = len(HEALTHY_RUNS)
+    assert f"as an alarm: {sum(right[healthy:])} of {sum(total[healthy:])}." in page
+    assert f"without an alarm: {sum(right[:healthy])} of {sum(total[:healthy])}." in page
+
+
+@pytest.mark.slow
+def test_real_runs_are_seen_through(tmp_path: Path):
+    """Two of the runs behind docs/results/audit.md, on a seed that it does not use."""
+    chosen = [planted for planted in ALL_RUNS if planted.name in ("demo", "lr-x10", "length")]
+    rows = audit_planted_runs([7], tmp_path, lambda line: None, chosen)
+    assert [row.is_right for row in rows] == [True, True, True], rows
