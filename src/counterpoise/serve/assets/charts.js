@@ -66,10 +66,7 @@ function linePath(xs, values, across, up, width) {
   let path = "";
   let pen = false;
   for (const k of keep) {
-    if (!finite(values[k])) {
-      pen = false;
-      continue;
-    }
+    if (!finite(values[k])) continue; // no update in that iteration: the line goes on to the next
     path += `${pen ? "L" : "M"}${across(xs[k]).toFixed(1)},${up(values[k]).toFixed(1)}`;
     pen = true;
   }
