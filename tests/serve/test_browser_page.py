@@ -6,6 +6,7 @@ run, finds rollouts, shows who pushed a token, and is not taken over by what it 
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -48,8 +49,8 @@ ARGUMENTS = [
 ]
 TOLD = "document.querySelector('.head .told')?.textContent"
 # A run that is read while it grows: files that gain lines, and folders that gain a file.
-LOGS = ("metrics", "plans", "drops", "evaluations")
 TABLES = ("rollouts", "tokens", "pushes")
+LOGS = ("plans", "drops", "evaluations", "metrics")
 
 
 @pytest.fixture(scope="module")
@@ -342,10 +343,7 @@ def test_an_iteration_that_is_written_appears_by_itself(
     browser: Browser, runs: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ):
     growing = tmp_path / "out" / "growing"
-    shutil.copytree(runs / "growing", growing)
-    held_back = {name: take_last_line(growing / f"{name}.jsonl") for name in LOGS[:2]}
-    for name in TABLES:
-        (growing / name / f"step_00003.{suffix(name)}").unlink()
+    grow(runs / "growing", growing, iterations=2)
     with (
         served(tmp_path / "out", cache=tmp_path_factory.mktemp("cache")) as site,
         opened(browser, site, "/runs/growing") as page,
@@ -355,12 +353,7 @@ def test_an_iteration_that_is_written_appears_by_itself(
         assert page.evaluate(facts) == "2"
         tops = "[...document.querySelectorAll('.panel')].map((panel) => panel.offsetTop).join()"
         before = page.evaluate(tops)
-        for name in TABLES:
-            source = runs / "growing" / name / f"step_00003.{suffix(name)}"
-            shutil.copy(source, growing / name / source.name)
-        for name, last_line in held_back.items():
-            with (growing / f"{name}.jsonl").open("a", encoding="utf-8") as log:
-                log.write(last_line)
+        grow(runs / "growing", growing, iterations=3)
         waited = wait_until(page, f"{facts} === '3'")
         assert waited < 2 * max(1, os.getloadavg()[0] / (os.cpu_count() or 1))
         assert page.evaluate(tops) == before  # nothing jumped
@@ -371,14 +364,29 @@ def test_an_iteration_that_is_written_appears_by_itself(
         page.locator(".empty", has_text="No runs yet").wait_for()
 
 
-def take_last_line(log: Path) -> str:
-    lines = log.read_text(encoding="utf-8").splitlines(keepends=True)
-    log.write_text("".join(lines[:-1]), encoding="utf-8")
-    return lines[-1]
-
-
-def suffix(table: str) -> str:
-    return "jsonl" if table == "rollouts" else "parquet"
+def grow(source: Path, run: Path, iterations: int) -> None:
+    """Write what the source has up to an iteration and the run has not, as training does."""
+    run.mkdir(parents=True, exist_ok=True)
+    for name in ("config.toml", "vocabulary.json"):
+        shutil.copy(source / name, run / name)
+    for name in TABLES:
+        (run / name).mkdir(exist_ok=True)
+        for path in (source / name).iterdir():
+            if (
+                int(path.stem.rpartition("_")[2]) <= iterations
+                and not (run / name / path.name).exists()
+            ):
+                shutil.copy(path, run / name / path.name)
+    for name in LOGS:
+        log = run / f"{name}.jsonl"
+        written = log.read_text(encoding="utf-8").count("\n") if log.exists() else 0
+        if not (source / log.name).exists():
+            continue
+        lines = (source / log.name).read_text(encoding="utf-8").splitlines(keepends=True)
+        with log.open("a", encoding="utf-8") as file:
+            file.writelines(
+                line for line in lines[written:] if json.loads(line)["iteration"] <= iterations
+            )
 
 
 def test_nothing_that_a_run_holds_is_executed(browser: Browser, site: str):
@@ -484,7 +492,8 @@ def test_the_pictures(browser: Browser, tmp_path: Path):
     `poise demo --set task.size=64` samples its prompts several times.
     """
     folder = Path(os.environ["POISE_PICTURES"])
-    with served(folder, cache=tmp_path) as site:
+    picture_of_training(browser, folder, tmp_path)
+    with served(folder, cache=tmp_path / "cache") as site:
         newest = read(site, "/")["runs"][0]
         run = f"/runs/{quote(newest['name'], safe='')}"
         batch = next(
@@ -492,14 +501,20 @@ def test_the_pictures(browser: Browser, tmp_path: Path):
             for n in range(newest["iterations"], 0, -1)
             if (batch := read(site, f"{run}/iterations/{n}"))["steps"]
         )
-        group = quote(batch["groups"][1]["group"], safe="")
+        rewards = {
+            (cell["group"], cell["index"]): cell["reward"]
+            for step in batch["steps"]
+            for cell in step
+        }
+        # A group whose first two responses differ shows more than one of equals.
+        mixed = [g for g, i in rewards if i == 0 and rewards.get((g, 1), 0) != rewards[g, 0]]
+        group = quote(batch["groups"][(mixed or [0])[0]]["group"], safe="")
         prompt = read(site, f"{run}/prompts?sort=-times&limit=1")["rows"][0]["prompt_id"]
         iteration = f"{run}/iterations/{batch['iteration']}"
         place = watched_place(site, newest["name"], batch["iteration"])
         token = f"{place}/tokens/{strongest_token(site, place)}"
         search = f"{run}/rollouts?search=half&sign=negative"
         for name, address, selector, options in (
-            ("run", run, ".plot", PICTURE),
             ("group", f"{iteration}/groups/{group}", ".response", PICTURE),
             ("search", search, ".rollouts mark", SHORT),
             ("prompt", f"{run}/prompts/{quote(prompt, safe='')}", ".visit", PICTURE),
@@ -509,9 +524,33 @@ def test_the_pictures(browser: Browser, tmp_path: Path):
             with opened(browser, site, address, **options) as page:
                 page.locator(selector).first.wait_for()
                 page.wait_for_timeout(500)
-                page.evaluate(f"scrollTo(0, {340 if name == 'group' else 0})")
+                page.evaluate(f"scrollTo(0, {230 if name == 'group' else 0})")
                 page.screenshot(path=PICTURES / f"serve_{name}.png")
             assert (PICTURES / f"serve_{name}.png").stat().st_size < 150_000
+
+
+def picture_of_training(browser: Browser, folder: Path, tmp_path: Path) -> None:
+    """The newest run again as it was two thirds on, written while the page is open."""
+    source = max(folder.glob("*/metrics.jsonl"), key=lambda log: log.stat().st_mtime).parent
+    run = tmp_path / "out" / source.name
+    iterations = 2 * len((source / "metrics.jsonl").read_text(encoding="utf-8").splitlines()) // 3
+    grow(source, run, iterations - 1)
+    descriptor = os.open(run, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)  # as a run that is being trained
+    address = f"/runs/{quote(run.name, safe='')}"
+    with (
+        served(run.parent, cache=tmp_path / "live") as site,
+        opened(browser, site, address, **PICTURE) as page,
+    ):
+        page.locator(".live[data-state=live]").wait_for()
+        grow(source, run, iterations)
+        wait_until(page, f"document.querySelector('.facts dd b').textContent === '{iterations}'")
+        for _ in range(4):
+            page.keyboard.press("ArrowLeft")
+        page.wait_for_timeout(500)
+        page.screenshot(path=PICTURES / "serve_run.png")
+    os.close(descriptor)
+    assert (PICTURES / "serve_run.png").stat().st_size < 150_000
 
 
 def strongest_token(site: str, place: str) -> int:
