@@ -5,9 +5,10 @@
 
 A server of its own process is asked over HTTP. First while it makes the index, then while another
 process appends an iteration every second. Every search is for a new word, so no answer comes from
-the results that the server keeps. Memory is the peak of the server and of its index process,
-added. At the end all matches of a planted word are paged through, in a run that is still growing,
-and compared with the ones that were written.
+the results that the server keeps. Bars are for two free cores: on a busy machine read the server's
+CPU seconds, which two cores can halve for a search. Memory is the peak of the server and of its
+index process, added. At the end all matches of a planted word are paged through, in a run that is
+still growing, and compared with the ones that were written.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlencode, urlsplit
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode, urlsplit
 
 from counterpoise.errors import PoiseError
 from counterpoise.lab.speed.machine_sizes import SpeedSetup
@@ -66,13 +67,20 @@ SEARCHES = {
 }
 
 
+class Timing(NamedTuple):
+    """Of one request. The server's CPU seconds hardly depend on what else the machine does."""
+
+    seconds: float
+    cpu_seconds: float
+
+
 @dataclass(slots=True)
 class Measurements:
-    """Seconds of every request, by what was asked."""
+    """The time of every request, by what was asked."""
 
-    pages: dict[str, float] = field(default_factory=dict)
-    filters: dict[str, float] = field(default_factory=dict)
-    searches: dict[str, float] = field(default_factory=dict)
+    pages: dict[str, Timing] = field(default_factory=dict)
+    filters: dict[str, Timing] = field(default_factory=dict)
+    searches: dict[str, Timing] = field(default_factory=dict)
     news: list[float] = field(default_factory=list)  # from a line of metrics to its event
     write_seconds: float = 0.0
     index_seconds: float = 0.0
@@ -84,22 +92,24 @@ class Measurements:
 class Client:
     """Asks the server for JSON, one request after another."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, server: int) -> None:
+        """`server` is its process."""
         self.host = urlsplit(address).netloc
+        self.server = server
 
-    def get(self, path: str, **parameters: Any) -> tuple[Any, float]:
-        """(the answer, seconds)."""
+    def get(self, path: str, **parameters: Any) -> tuple[Any, Timing]:
         query = f"?{urlencode(parameters)}" if parameters else ""
         connection = http.client.HTTPConnection(self.host, timeout=120)
-        started = time.perf_counter()
+        started, cpu_before = time.perf_counter(), cpu_seconds(self.server)
         connection.request("GET", path + query)
         response = connection.getresponse()
         text = response.read()
         seconds = time.perf_counter() - started
+        timing = Timing(seconds, cpu_seconds(self.server) - cpu_before)
         connection.close()
         if response.status != 200:
             raise PoiseError(f"{path}{query} answered {response.status}: {text[:200]!r}")
-        return json.loads(text), seconds
+        return json.loads(text), timing
 
 
 def measure(setup: SpeedSetup) -> MeasurementTable:
@@ -126,7 +136,7 @@ def measure_in(folder: Path, size: RunSize, setup: SpeedSetup) -> Measurements:
         write_made_up_run(run, size)
     measured.write_seconds = time.perf_counter() - started
     with start_server(folder) as (address, process):
-        client = Client(address)
+        client = Client(address, process.pid)
         _measure_pages(client, measured)
         setup.log("serve: waiting for the index")
         measured.index_seconds = _wait_for_index(client, size.iterations)
@@ -219,9 +229,9 @@ def _measure_queries(client: Client, measured: Measurements) -> None:
         _, measured.filters[name] = client.get(f"/runs/{RUN}/rollouts", **parameters)
     for name, text in SEARCHES.items():
         _, measured.searches[name] = client.get(f"/runs/{RUN}/rollouts", search=text)
-    _, measured.pages["one prompt over time"] = client.get(
-        f"/runs/{RUN}/prompts/made_up%2Ftrain%2F7"
-    )
+    page, _ = client.get(f"/runs/{RUN}/rollouts", limit=1)
+    prompt_id = quote(page["rows"][0]["prompt_id"], safe="")
+    _, measured.pages["one prompt over time"] = client.get(f"/runs/{RUN}/prompts/{prompt_id}")
 
 
 def _wait_for_index(client: Client, iterations: int) -> float:
@@ -232,7 +242,7 @@ def _wait_for_index(client: Client, iterations: int) -> float:
         newest = page["rows"][0]["iteration"] if page["rows"] else 0
         if page["indexed"] == 1.0 and newest == iterations:
             return time.perf_counter() - started
-        time.sleep(0.25)
+        time.sleep(1.0)  # asking more often would slow the index down
     raise PoiseError(f"the index was not ready after {INDEX_LIMIT_SECONDS} seconds")
 
 
@@ -266,6 +276,12 @@ def _compare(client: Client, size: RunSize, serials: list[int], measured: Measur
     measured.doubled += max(0, difference)
 
 
+def cpu_seconds(process: int) -> float:
+    """CPU time that a process has used, in all its threads."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def peak_memory(server: int) -> dict[str, float]:
     """Peak bytes of the server and of the processes it started."""
     lists = Path(f"/proc/{server}/task").glob("*/children")  # by the thread that started them
@@ -289,7 +305,7 @@ def as_table(measured: Measurements, size: RunSize) -> MeasurementTable:
     }
     memory = sum(measured.memory.values())
     bars = [
-        Bar(f"slowest {kind}", max(times.values()), limit, "s")
+        Bar(f"slowest {kind}", max(timing.seconds for timing in times.values()), limit, "s")
         for kind, (times, limit) in kinds.items()
     ]
     bars += [
@@ -300,11 +316,11 @@ def as_table(measured: Measurements, size: RunSize) -> MeasurementTable:
     load = os.getloadavg()[0]
     return MeasurementTable(
         title=f"serve, a run of {size} tokens",
-        columns=("kind", "what", "time"),
+        columns=("kind", "what", "time", "CPU"),
         rows=[
-            (kind, name, format_seconds(seconds))
+            (kind, name, format_seconds(timing.seconds), format_seconds(timing.cpu_seconds))
             for kind, (times, _) in kinds.items()
-            for name, seconds in times.items()
+            for name, timing in times.items()
         ],
         bars=bars,
         notes=[

@@ -1,6 +1,6 @@
 // Small charts that share one crosshair. A chart has a fixed height from the first, so that numbers
 // that arrive later move nothing; its values are read in its heading, not in a box over the lines.
-import { h, put, s } from "./elements.js";
+import { h, put, s, unseen } from "./elements.js";
 import { number, tick, ticks } from "./format.js";
 
 const LEFT = 42;
@@ -8,6 +8,20 @@ const RIGHT = 7;
 const TOP = 6;
 const BOTTOM = 16;
 const SMOOTH_FROM = 40; // points from which a moving mean is drawn over the values
+
+// Work of the next frame, each piece once: dozens of charts change together, and what is measured
+// is measured by observers, so that no chart forces the layout of the page.
+const frame = new Set();
+export function nextFrame(work) {
+  if (!frame.size) {
+    requestAnimationFrame(() => {
+      const pieces = [...frame];
+      frame.clear();
+      for (const piece of pieces) piece();
+    });
+  }
+  frame.add(work);
+}
 
 // The iteration that the pointer or the keyboard is at, for every chart of a view.
 export class Crosshair {
@@ -24,8 +38,11 @@ export class Crosshair {
     const at = wanted ?? this.home;
     if (at === this.at) return;
     this.at = at;
-    for (const listener of this.listeners) listener(at);
+    nextFrame(this.tell);
   }
+  tell = () => {
+    for (const listener of this.listeners) listener(this.at);
+  };
 }
 
 const finite = (x) => x !== null && x !== undefined && Number.isFinite(x);
@@ -66,10 +83,7 @@ function linePath(xs, values, across, up, width) {
   let path = "";
   let pen = false;
   for (const k of keep) {
-    if (!finite(values[k])) {
-      pen = false;
-      continue;
-    }
+    if (!finite(values[k])) continue; // no update in that iteration: the line goes on to the next
     path += `${pen ? "L" : "M"}${across(xs[k]).toFixed(1)},${up(values[k]).toFixed(1)}`;
     pen = true;
   }
@@ -94,15 +108,15 @@ const smoothingWindow = (n) => Math.max(5, Math.round(n / 16));
 
 function movingMean(values, window) {
   const half = window >> 1;
+  const [sums, counts] = [[0], [0]];
+  values.forEach((value, k) => {
+    sums.push(sums[k] + (finite(value) ? value : 0));
+    counts.push(counts[k] + (finite(value) ? 1 : 0));
+  });
   return values.map((value, k) => {
     if (!finite(value)) return null;
-    let [sum, n] = [0, 0];
-    for (let j = Math.max(0, k - half); j <= Math.min(values.length - 1, k + half); j++) {
-      if (!finite(values[j])) continue;
-      sum += values[j];
-      n++;
-    }
-    return sum / n;
+    const [from, end] = [Math.max(0, k - half), Math.min(values.length, k + half + 1)];
+    return (sums[end] - sums[from]) / (counts[end] - counts[from]);
   });
 }
 
@@ -118,9 +132,9 @@ export function plot({ title, term = "", format = number, crosshair, open = null
   let across = null;
   let marks = [];
   let line = null;
+  let width = 0;
 
   function draw() {
-    const width = canvas.clientWidth;
     if (!width || !series.length) return;
     const firsts = series.filter((one) => one.xs.length);
     const low = Math.min(...firsts.map((one) => one.xs[0]));
@@ -141,12 +155,13 @@ export function plot({ title, term = "", format = number, crosshair, open = null
     svg.append(s("text", { class: "tick", x: LEFT, y: height - 3 }, number(low)));
     if (firsts.some((one) => one.xs.at(-1) > low)) svg.append(s("text", { class: "tick", x: width - RIGHT, y: height - 3, "text-anchor": "end" }, number(high)));
     line = svg.appendChild(s("line", { class: "cursor", y1: TOP - 4, y2: height - BOTTOM, visibility: "hidden" }));
-    marks = series.map((one) => drawSeries(one, up, width));
+    marks = series.map((one) => drawSeries(one, up));
+    put(readout, marks.map((mark) => mark.value));
     point(crosshair.at);
     svg.setAttribute("aria-label", summary());
   }
 
-  function drawSeries(one, up, width) {
+  function drawSeries(one, up) {
     const hue = { "--hue": `var(--${one.colour ?? "series"})` };
     const group = svg.appendChild(s("g", { class: one.faded ? "faded" : null, ...hue }));
     if (one.points) {
@@ -160,15 +175,17 @@ export function plot({ title, term = "", format = number, crosshair, open = null
     group.append(s("path", { class: smooth || one.points ? "line raw" : "line", d: linePath(one.xs, one.values, across, up, width) }));
     if (smooth) group.append(s("path", { class: "line", d: linePath(one.xs, movingMean(one.values, smoothingWindow(longest)), across, up, width) }));
     const dot = group.appendChild(s("circle", { class: "dot", r: 3, visibility: "hidden" }));
-    return { one, up, dot };
+    const text = document.createTextNode("");
+    const labelled = series.length > 1;
+    const value = h("span", { class: "value", title: one.label, ...hue }, labelled && h("i", { class: "swatch", "aria-hidden": "true" }), labelled && unseen(`${one.label} `), text);
+    return { one, up, dot, text, value };
   }
 
   function point(at) {
     if (!across) return;
     line.setAttribute("visibility", at === null ? "hidden" : "visible");
     if (at !== null) for (const end of ["x1", "x2"]) line.setAttribute(end, across(at));
-    const shown = [];
-    for (const { one, up, dot } of marks) {
+    for (const { one, up, dot, text } of marks) {
       const k = at === null ? one.values.findLastIndex(finite) : nearest(one.xs, at);
       // Evaluations are sparse: read the last before the crosshair.
       const place = at !== null && one.points ? one.xs.findLastIndex((x) => x <= at) : k;
@@ -179,9 +196,8 @@ export function plot({ title, term = "", format = number, crosshair, open = null
         dot.setAttribute("cx", across(one.xs[place]));
         dot.setAttribute("cy", up(value));
       }
-      shown.push(h("span", { class: "value", "--hue": `var(--${one.colour ?? "series"})`, title: one.label }, marks.length > 1 && h("i", { class: "swatch", "aria-hidden": "true" }), marks.length > 1 && marks.length < 4 && h("span", { class: "value-label" }, `${one.label} `), format(value)));
+      text.data = format(value);
     }
-    put(readout, ...shown);
   }
 
   const summary = () =>
@@ -202,12 +218,15 @@ export function plot({ title, term = "", format = number, crosshair, open = null
   canvas.addEventListener("click", (event) => across && open?.(iterationAt(event)));
   if (open) canvas.classList.add("opens");
   crosshair.on(point);
-  new ResizeObserver(draw).observe(canvas);
+  new ResizeObserver(([entry]) => {
+    width = entry.contentRect.width;
+    nextFrame(draw);
+  }).observe(canvas);
   return {
     node,
     update(next) {
       series = next.filter((one) => one.xs.length);
-      draw();
+      nextFrame(draw);
     },
     get series() {
       return series;

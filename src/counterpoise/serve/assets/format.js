@@ -60,5 +60,5 @@ export function ticks(low, high, most = 3) {
   const step = [1, 2, 2.5, 5, 10].map((k) => k * power).find((k) => k >= rough * 0.999);
   const marks = [];
   for (let x = Math.ceil(low / step - 1e-9) * step; x <= high + step * 1e-9; x += step) marks.push(Math.abs(x) < step * 1e-9 ? 0 : x);
-  return marks;
+  return marks.length > 1 || most > 6 ? marks : ticks(low, high, 2 * most); // one mark has no scale
 }

@@ -1,5 +1,5 @@
 // Where the time goes: seconds of every stage, stacked over iterations, and their shares.
-import { nearest } from "./charts.js";
+import { nearest, nextFrame } from "./charts.js";
 import { h, put, s } from "./elements.js";
 import { number, percent, seconds, ticks } from "./format.js";
 
@@ -23,9 +23,9 @@ export function timing({ crosshair, open }) {
   let state = { xs: [], stages: [] };
   let across = null;
   let line = null;
+  let width = 0;
 
   function draw() {
-    const width = canvas.clientWidth;
     const { xs, stages } = state;
     if (!width || !xs.length) return;
     // One bar a pixel at most: bars of a long run are means over neighbours.
@@ -94,7 +94,10 @@ export function timing({ crosshair, open }) {
   canvas.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && crosshair.set(null));
   canvas.addEventListener("click", () => crosshair.at !== null && open(crosshair.at));
   crosshair.on(point);
-  new ResizeObserver(draw).observe(canvas);
+  new ResizeObserver(([entry]) => {
+    width = entry.contentRect.width;
+    nextFrame(draw);
+  }).observe(canvas);
   return {
     node,
     update(xs, timings) {
@@ -106,7 +109,7 @@ export function timing({ crosshair, open }) {
         h("tr", { "--hue": `var(--${colour(name, k)})` },
           h("th", { scope: "row" }, h("i", { class: "swatch", "aria-hidden": "true" }), name),
           h("td", { class: "figure" }), h("td", { class: "figure" }), h("td", { class: "share-cell", "aria-hidden": "true" }, h("span", { class: "share" })))));
-      draw();
+      nextFrame(draw);
       point(crosshair.at);
     },
   };

@@ -28,6 +28,9 @@ const DESCRIBED = [
   ["max_abs_group_advantage_sum", "largest group advantage sum"], ["rows_without_signal", "without signal"], ["shared_token_share", "shared token types"],
 ];
 
+// What an iteration without an update has to tell.
+const SAMPLED = [["rollouts", "rollouts", count], ["mixed_groups", "groups with unequal rewards", percent], ["response_length", "response length", number], ["rows_without_signal", "without signal", number]];
+
 export function show(root, data, address, page) {
   const crosshair = new Crosshair();
   const title = h("h1");
@@ -38,7 +41,8 @@ export function show(root, data, address, page) {
   const facts = h("dl", { class: "facts" });
   const stage = h("div");
   const group = h("div");
-  root.append(h("div", { class: "head" }, title, rule, h("div", { class: "head-tools pair-of-buttons" }, back, on)), pin, facts, stage, group);
+  const leftOut = h("div");
+  root.append(h("div", { class: "head" }, title, rule, h("div", { class: "head-tools pair-of-buttons" }, back, on)), pin, facts, stage, group, leftOut);
   const picture = mosaic(page);
   let now = data;
 
@@ -56,11 +60,14 @@ export function show(root, data, address, page) {
     crosshair.set(where.iteration);
     const k = xs.indexOf(where.iteration);
     const fact = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, h("b", {}, value)));
-    const describe = next.describe ?? {};
+    const describe = next.steps?.length ? next.describe ?? {} : {};
+    const sampled = next.steps?.length ? [] : SAMPLED.filter(([name]) => Number.isFinite(next.metrics?.[name]));
     put(facts, 
       fact(term("success"), percent(metrics.success?.[k])),
+      ...sampled.map(([name, label, written]) => fact(label, written(next.metrics[name]))),
       ...DESCRIBED.filter(([name]) => Number.isFinite(describe[name])).map(([name, label]) => fact(name === "split_groups" ? term("split", label) : label, /share/.test(name) ? percent(describe[name], 0) : number(describe[name]))));
     writeBatch(next);
+    put(leftOut, dropped(next));
     put(group, ...(next.open ? [groupPanel(next.open, address, page)] : []));
     if (next.open && moved !== null) picture.light(next.open.group);
     if (next.open) group.scrollIntoView({ block: "nearest" });
@@ -81,15 +88,13 @@ export function show(root, data, address, page) {
       const known = Number.isFinite(waiting.positive);
       put(stage, empty("No update in this iteration", known
         ? `${waiting.positive} positive and ${waiting.negative} negative rollouts are waiting in the buffer until both signs are there (balance.tau).`
-        : "No plan is stored for it: the run has store.report=false, or its log is torn."), dropped(next));
+        : "No plan is stored for it: the run has store.report=false, or its log is torn."));
       return;
     }
     if (!stage.contains(picture.node)) {
       put(stage, h("section", { class: "panel" }, heading("Batch", "A column is an optimizer step, a row the rollouts of one prompt in it, a cell one rollout. Click a cell for its group."), picture.node));
     }
     picture.update(next, address);
-    stage.querySelector(".dropped")?.remove();
-    stage.append(dropped(next));
   }
 
   update(data, address);

@@ -76,6 +76,7 @@ export function show(root, data, address, page) {
 
   function update(next) {
     const over = next.over_time ?? [];
+    charts[1].node.hidden = over.every((visit) => visit.mean_reward === visit.success); // rewards of 0 and 1
     charts.forEach((chart, k) => chart.update([{ label: chart.title, colour: "series", smooth: false, points: true, xs: over.map((visit) => visit.iteration), values: over.map((visit) => visit[columns[k]]) }]));
     table.update();
     told.textContent = over.length ? `${plural(over.length, "visit")}, ${plural(over.reduce((sum, visit) => sum + (visit.responses?.length ?? 0), 0), "response")}` : "";

@@ -14,6 +14,17 @@ export const saved = (address) => `${to.run(address.run)}/rollouts.html${address
 
 const SORTS = [["", "iteration", "newest first"], ["iteration", "iteration", "oldest first"], ["-reward", "reward", "highest reward"], ["reward", "reward", "lowest reward"], ["-length", "length", "longest"], ["length", "length", "shortest"]];
 const DROPPED = [["", "any"], ["no_spread", "no spread"], ["no_signal", "no signal"], ["surplus", "surplus"], ["aged", "aged"]];
+const BEFORE = 24; // characters before a hit: it must be seen in a cell of two lines
+
+// The text of a cell, from shortly before the place where the search found it.
+function around(rollout, name) {
+  const { match } = rollout;
+  if (match?.in !== name) return rollout[name];
+  const before = match.before ?? "";
+  const cut = before.length > BEFORE ? `… ${before.slice(-BEFORE).replace(/^\S*\s/, "")}` : before;
+  return `${cut}${match.text}${match.after ?? ""}`;
+}
+
 const FLAGS = [["cut", "cut off"], ["no_spread", "no spread"], ["timeout", "verifier timeout"]];
 
 export function show(root, data, address, page) {
@@ -117,15 +128,14 @@ export function show(root, data, address, page) {
     const box = h("input", { type: "checkbox", "aria-label": "Compare this response", change: () => choose(rollout.place, box) });
     box.checked = chosen.has(rollout.place);
     const remarks = [[rollout.finished === false, "cut off", "cut off"], [rollout.dropped, `dropped: ${rollout.dropped}`, String(rollout.dropped).replaceAll("_", " ")], [rollout.timeout, "verifier timeout", "timeout"]].filter(([there]) => there);
-    const text = rollout.excerpt ?? rollout.response;
     return h("tr", { class: outcome(rollout.reward), data: { place: rollout.place } },
       h("td", { class: "choose" }, box),
       h("td", { class: "figure" }, h("a", { href: to.iteration(address.run, rollout.iteration) }, number(rollout.iteration))),
       h("td", { class: "figure" }, rewardMark(rollout.reward)),
       h("td", { class: "figure" }, advantage(rollout.advantage)),
       h("td", { class: "figure" }, count(rollout.length)),
-      h("td", { class: "prompt-cell" }, h("a", { class: "clamp", href: to.prompt(address.run, rollout.prompt_id), title: "This prompt over time" }, marked(rollout.prompt, words))),
-      h("td", { class: "text-cell" }, h("a", { class: "clamp mono open", href: inside(rollout.place) }, marked(text || "(empty)", words))),
+      h("td", { class: "prompt-cell" }, h("a", { class: "clamp", href: to.prompt(address.run, rollout.prompt_id), title: "This prompt over time" }, marked(around(rollout, "prompt"), words))),
+      h("td", { class: "text-cell" }, h("a", { class: "clamp mono open", href: inside(rollout.place) }, marked(around(rollout, "response") || "(empty)", words))),
       h("td", { class: "remarks" }, remarks.map(([, name, short]) => h("span", { class: "tag" }, term(name, short)))));
   }
 

@@ -23,6 +23,8 @@ export function show(root, data, address, page) {
   const open = (iteration) => page.go(to.iteration(address.run, iteration));
   const facts = h("dl", { class: "facts" });
   const badge = h("span");
+  const changed = h("span");
+  const clockwork = setInterval(() => { changed.textContent = ago(data.updated); }, 5000);
   const alerts = h("div", { class: "alerts" });
   const sections = h("div");
   const clock = timing({ crosshair, open });
@@ -83,6 +85,7 @@ export function show(root, data, address, page) {
     const metrics = data.metrics ?? {};
     xs = metrics.iteration ?? [];
     put(badge, state(data.state));
+    changed.textContent = ago(data.updated);
     const first = evaluations(data)[0];
     const heldOut = last(first?.values);
     const gain = first && first.values.length > 1 ? heldOut - first.values[0] : NaN;
@@ -95,7 +98,7 @@ export function show(root, data, address, page) {
       metrics.cancellation?.some(Number.isFinite) ? fact(term("cancellation"), percent(mean(metrics.cancellation.slice(-5)), 0), "last 5") : null,
       fact("an iteration", seconds(mean((metrics.iteration_seconds ?? []).slice(-5))), "last 5"),
       fact("sampled", number(mean((metrics.tokens_per_second ?? []).slice(-5))), "tokens/s"),
-      fact("changed", ago(data.updated)),
+      fact("changed", changed),
     ].filter(Boolean));
     writeAlerts(data);
     build(data);
@@ -125,6 +128,7 @@ export function show(root, data, address, page) {
       data = next;
       update(next);
     },
+    leave: () => clearInterval(clockwork),
     keys: [
       { keys: ["ArrowRight", "]"], does: "crosshair to the next iteration", act: () => step(1) },
       { keys: ["ArrowLeft", "["], does: "crosshair to the previous iteration", act: () => step(-1) },

@@ -19,6 +19,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from counterpoise.serve.index.writer import IndexWriter
+from counterpoise.terminal import echo_message
 
 PAUSE_SECONDS = 0.4  # between looks at runs that have nothing new
 NICENESS = 10
@@ -58,7 +59,7 @@ def run_loop(cache: Path, commands: SimpleQueue[dict[str, Any] | None]) -> None:
             try:
                 writers[command["run"]] = IndexWriter(Path(command["run"]), cache, roots)
             except OSError as fault:  # a full disk, or a cache folder that cannot be written
-                print(f"{command['run']}: {fault}", file=sys.stderr, flush=True)
+                echo_message(f"{command['run']}: {fault}")
             has_more = True
     for writer in writers.values():
         writer.close()
@@ -69,7 +70,7 @@ def _work(writer: IndexWriter) -> bool:
     try:
         return writer.work()
     except Exception as fault:
-        print(f"{writer.run_folder}: {type(fault).__name__}: {fault}", file=sys.stderr, flush=True)
+        echo_message(f"{writer.run_folder}: {type(fault).__name__}: {fault}")
         time.sleep(PAUSE_SECONDS)
         return False
 
