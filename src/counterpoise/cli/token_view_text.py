@@ -129,7 +129,9 @@ def _legend(view: TokenView, coloured: bool) -> Text:
 def _strongest_tokens(view: TokenView) -> Table:
     """The tokens with the largest values of the quantity, in either direction."""
     entropy = next(q for q in available_quantities(view.columns) if q.name == "entropy")
-    quantities = list(dict.fromkeys((view.quantity, entropy)))
+    # Other trainers' files may lack the entropy.
+    has_entropy = np.isfinite(view.columns["entropy"]).any()
+    quantities = list(dict.fromkeys((view.quantity, entropy) if has_entropy else (view.quantity,)))
     table = _plain_table("token", "text", *(q.title for q in quantities), "probability")
     strongest = np.argsort(-np.abs(np.nan_to_num(view.values)), kind="stable")[:NUM_STRONGEST]
     for position in strongest.tolist():
@@ -162,7 +164,9 @@ def _token_details(view: TokenView, position: int) -> RenderableType:
         logprob_after = min(0.0, values["logprob"] + values["displacement"])
         details.append(f" -> {_format_probability(logprob_after)}")
         details.append("  displacement ").append(_format_value(values["displacement"], signed=True))
-    details.append(f"  entropy {values['entropy']:.3g}  advantage {values['advantage']:+.3g}")
+    if math.isfinite(values["entropy"]):
+        details.append(f"  entropy {values['entropy']:.3g}")
+    details.append(f"  advantage {values['advantage']:+.3g}")
     if "value" in values:
         details.append(f"  value {values['value']:+.3g}")
     if tokens_without_gradient(view.columns)[position]:
