@@ -259,6 +259,7 @@ def run_folder_page() -> str:
             lines += [f"## {log}.jsonl", "", *aligned(fields)]
         if log == "plans":
             lines += ["### describe", "", *aligned(schema.DESCRIPTION)]
+            lines += ["### imported plans", "", *aligned(schema.SCHEDULE)]
     for kind, fields in schema.STEP_FILES.items():
         lines += [f"## {kind}/", "", *aligned(fields)]
     lines += ["## checkpoints/", "", *aligned(schema.CHECKPOINT)]

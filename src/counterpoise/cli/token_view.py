@@ -140,10 +140,11 @@ def _choose_quantity(trace: IterationTrace, quantity_name: str | None) -> TokenQ
     # The monitor may have been off in this iteration: then only what the update itself computes
     # is stored, and entropy takes the place of the displacement. Other trainers' files may lack
     # the entropy, too.
-    choices = {quantity.name: quantity for quantity in available_quantities(trace.columns)}
+    known_columns = {name for name, values in trace.columns.items() if np.isfinite(values).any()}
+    choices = {quantity.name: quantity for quantity in available_quantities(known_columns)}
     if quantity_name is None:
-        has_entropy = np.isfinite(trace.columns["entropy"]).any()
-        return choices.get("displacement") or choices["entropy" if has_entropy else "advantage"]
+        defaults = ("displacement", "entropy", "advantage")
+        return next(choices[name] for name in defaults if name in choices)
     if quantity_name in choices:
         return choices[quantity_name]
     if quantity_name in {quantity.name for quantity in QUANTITIES}:

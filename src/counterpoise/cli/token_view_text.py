@@ -135,7 +135,9 @@ def _strongest_tokens(view: TokenView) -> Table:
     entropy = next(
         quantity for quantity in available_quantities(view.columns) if quantity.name == "entropy"
     )
-    quantities = list(dict.fromkeys((view.quantity, entropy)))
+    # Other trainers' files may lack the entropy.
+    has_entropy = np.isfinite(view.columns["entropy"]).any()
+    quantities = list(dict.fromkeys((view.quantity, entropy) if has_entropy else (view.quantity,)))
     table = _plain_table(
         "token", "text", *(quantity.title for quantity in quantities), "probability"
     )
@@ -170,7 +172,9 @@ def _token_details(view: TokenView, position: int) -> RenderableType:
         logprob_after = min(0.0, values["logprob"] + values["displacement"])
         details.append(f" -> {_format_probability(logprob_after)}")
         details.append("  displacement ").append(_format_value(values["displacement"], signed=True))
-    details.append(f"  entropy {values['entropy']:.3g}  advantage {values['advantage']:+.3g}")
+    if math.isfinite(values["entropy"]):
+        details.append(f"  entropy {values['entropy']:.3g}")
+    details.append(f"  advantage {values['advantage']:+.3g}")
     if "value" in values:
         details.append(f"  value {values['value']:+.3g}")
     if tokens_without_gradient(view.columns)[position]:

@@ -1,8 +1,11 @@
-"""Adapters and importers for other trainers: the only code that knows TRL, verl or prime-rl.
+"""Adapters and importers for other trainers: the only code that knows TRL, verl, prime-rl, slime, miles or W&B.
 
     trl/         our batches inside TRL's GRPOTrainer; `--engine trl`; the importer of TRL's files
     verl/        the same inside verl, as a plug-in; `--engine verl`; the importer of verl's files
-    prime_rl.py  the importer of prime-rl's token exports
+    prime_rl/    the importers of prime-rl's traces and token exports
+    slime/       the importer of slime's and miles' debug dumps, with their schedule
+    wandb_tables.py   the importer of tables that were logged to W&B
+    own_rollouts.py   the importer of our own run folders and of JSON lines
     importing/   what every importer shares: rollouts of another trainer -> a folder we can read
 
 One run file, three engines: `poise train X.toml --engine native|trl|verl`. An engine either honours

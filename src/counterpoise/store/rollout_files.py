@@ -71,8 +71,8 @@ def _parse_record(json_line: str, where: str, required_fields: Sequence[str]) ->
     ]
     if missing_fields:
         raise PoiseError(
-            f"{where}: no '{missing_fields[0]}': the tokens the model saw are needed, as prime-rl "
-            "and runs of Counterpoise store them"
+            f"{where}: no '{missing_fields[0]}': the tokens the model saw are needed, as prime-rl, "
+            "slime, miles and runs of Counterpoise store them"
         )
     return dict(record)
 

@@ -148,6 +148,10 @@ PLANS: Fields = {
     "born": "iteration that sampled the row",
     "describe": "numbers below; alone with store.report=false",
 }
+SCHEDULE: Fields = {  # imported plans only, where the other trainer's files say so
+    "rank": "of each row: data-parallel rank",
+    "micro_batch": "of each row: on its rank, in its step",
+}
 DESCRIPTION: Fields = {
     "rows": "",
     "groups": "",

@@ -32,19 +32,20 @@ def read_objects(
         add_torn_file    receives the file if its last line has no end, as in a run that is being
                          trained; that line is left out. None: such a line is an error
     """
-    for where, line in read_lines(path):
-        if add_torn_file is not None and not line.endswith(b"\n") and not _is_json(line):
-            add_torn_file(path)
-            return
-        yield where, _parse_object(line, where, needed, known_format)
+    for where, line in read_lines(path, add_torn_file):
+        yield where, parse_object(line, where, needed, known_format)
 
 
-def read_lines(path: Path) -> Iterator[tuple[str, bytes]]:
+def read_lines(
+    path: Path, add_torn_file: Callable[[Path], None] | None = None
+) -> Iterator[tuple[str, bytes]]:
     """(location, line) for every line that is not blank, with its line end."""
     try:
         with open_lines(path) as lines:
             for number, line in enumerate(lines, 1):
-                if line.strip():
+                if add_torn_file is not None and not line.endswith(b"\n") and not _is_json(line):
+                    add_torn_file(path)
+                elif line.strip():
                     yield f"{path}, line {number}", line
     except pa.ArrowException as fault:
         raise PoiseError(f"{path} is damaged: {first_line(fault)}; copy it again") from fault
@@ -79,9 +80,10 @@ def _is_json(line: bytes) -> bool:
     return True
 
 
-def _parse_object(
-    line: bytes, where: str, needed: Sequence[str], known_format: str
+def parse_object(
+    line: bytes, where: str, needed: Sequence[str] = (), known_format: str = ""
 ) -> dict[str, Any]:
+    """The object of one line."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as fault:

@@ -56,9 +56,9 @@ def split_by_mask(tokens: Sequence[int], mask: Sequence[Any]) -> TokenSpans | No
 
 def is_token_list(tokens: object) -> bool:
     """Whether it is a list of token ids."""
-    return isinstance(tokens, list) and all(
-        type(token) is int and 0 <= token < 2**31 for token in tokens
-    )
+    if not isinstance(tokens, list) or not set(map(type, tokens)) <= {int}:
+        return False
+    return not tokens or (min(tokens) >= 0 and max(tokens) < 2**31)
 
 
 def select_numbers(values: Any, token_indices: Sequence[int]) -> list[float] | None:
@@ -70,6 +70,4 @@ def select_numbers(values: Any, token_indices: Sequence[int]) -> list[float] | N
     if not isinstance(values, list) or (token_indices and len(values) <= token_indices[-1]):
         return None
     selected = [values[token_index] for token_index in token_indices]
-    if not all(type(value) in (int, float) for value in selected):
-        return None
-    return [float(value) for value in selected]
+    return list(map(float, selected)) if set(map(type, selected)) <= {int, float} else None

@@ -19,6 +19,7 @@ Read in prime-rl at 048a6e23 (file/monitor.py, file/traces/update.py) and 551bfc
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -31,7 +32,7 @@ from counterpoise.hosts.importing.formats import (
     ImportedStep,
     Schedule,
 )
-from counterpoise.hosts.importing.json_lines import peek_object, read_objects
+from counterpoise.hosts.importing.json_lines import parse_object, peek_object, read_lines
 from counterpoise.hosts.prime_rl.trace_rollouts import (
     KNOWN_VERSIONS,
     UPDATE_VERSION,
@@ -44,7 +45,10 @@ from counterpoise.hosts.prime_rl.trace_rollouts import (
 )
 
 FOLDERS = (".", "traces", "monitors/file/traces")  # of the stream, below what a user may name
-NO_STEP = -1  # of an episode that names none
+NO_STEP = -1  # of a trace that a resumed run trained no more
+# In annotations the id comes first: the long lists after it need not be parsed to sort a line.
+TRACE_ID = re.compile(rb'^\{"version": ?1, ?"trace_id": ?"([0-9A-Za-z_-]+)"')
+TRACE_ID_BYTES = 300
 
 
 def find_files(path: Path) -> list[Path]:
@@ -117,25 +121,28 @@ def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[Import
         context.add_note(note)
 
 
-def _updates(files: Sequence[Path], counts: TraceCounts) -> Iterator[dict[str, Any]]:
-    for file in files:
-        for where, update in read_objects(file, ("trace_id",), "prime-rl", counts.add_torn_file):
-            version = update.get("version", UPDATE_VERSION)
-            if version != UPDATE_VERSION:
-                raise PoiseError(f"{where}: an annotation of version {version!r}: {KNOWN_VERSIONS}")
-            yield update
+def _parse_update(line: bytes, where: str) -> dict[str, Any]:
+    update = parse_object(line, where, ("trace_id",), "prime-rl")
+    version = update.get("version", UPDATE_VERSION)
+    if version != UPDATE_VERSION:
+        raise PoiseError(f"{where}: an annotation of version {version!r}: {KNOWN_VERSIONS}")
+    return update
 
 
 def _read_shipping(files: Sequence[Path], counts: TraceCounts) -> dict[str, int]:
     """The step in which each trace was trained, for traces that were."""
     shipping: dict[str, tuple[int, float]] = {}  # trace -> step and time
     latest_time: dict[int, float] = {}
-    for update in _updates(files, counts):
-        ship = (update.get("info") or {}).get("ship")
-        if isinstance(ship, dict) and isinstance(ship.get("step"), int) and ship["step"] >= 0:
-            step, time = ship["step"], float(ship.get("time") or 0.0)
-            shipping[str(update["trace_id"])] = (step, time)
-            latest_time[step] = max(latest_time.get(step, time), time)
+    for file in files:
+        for where, line in read_lines(file, counts.add_torn_file):
+            if b'"ship"' not in line:  # the trainer's annotations are long, and need not be parsed
+                continue
+            update = _parse_update(line, where)
+            ship = (update.get("info") or {}).get("ship")
+            if isinstance(ship, dict) and isinstance(ship.get("step"), int) and ship["step"] >= 0:
+                step, time = ship["step"], float(ship.get("time") or 0.0)
+                shipping[str(update["trace_id"])] = (step, time)
+                latest_time[step] = max(latest_time.get(step, time), time)
     # All traces of a batch are annotated at the same time.
     return {
         trace_id: step if time == latest_time[step] else NO_STEP
@@ -150,7 +157,8 @@ def _sort_episodes(
     step_of_trace: dict[str, int] = {}
     for file in files:
         context.show_progress(f"sorting {file.name} by step")
-        for where, episode in read_objects(file, (), "", counts.add_torn_file):
+        for where, line in read_lines(file, counts.add_torn_file):
+            episode = parse_object(line, where)
             if not is_episode(episode):
                 present = ", ".join(sorted(episode)) or "none"
                 raise PoiseError(
@@ -172,7 +180,7 @@ def _sort_episodes(
                     continue
                 step = max(trained) if trained else arrival_step(episode) or 0
                 step_of_trace |= {str(trace.get("id")): step for trace in traces}
-                _append(_scratch_file(context, step, "episodes"), {"where": where, "line": episode})
+                _append(_scratch_file(context, step, "episodes"), where, line)
     return step_of_trace
 
 
@@ -184,19 +192,29 @@ def _sort_updates(
 ) -> None:
     for file in files:
         context.show_progress(f"sorting annotations/{file.name} by step")
-        for update in _updates([file], counts):
-            step = step_of_trace.get(str(update["trace_id"]))
+        for where, line in read_lines(file, counts.add_torn_file):
+            match = TRACE_ID.search(line, 0, TRACE_ID_BYTES)
+            trace_id = match[1].decode() if match else str(_parse_update(line, where)["trace_id"])
+            step = step_of_trace.get(trace_id)
             if step is not None:
-                _append(_scratch_file(context, step, "updates"), update)
+                _append(_scratch_file(context, step, "updates"), where, line)
 
 
 def _scratch_file(context: ImportContext, step: int, kind: str) -> Path:
     return context.scratch / f"{kind}_{step}.jsonl"
 
 
-def _append(file: Path, record: dict[str, Any]) -> None:
+def _append(file: Path, where: str, line: bytes) -> None:
+    """Add a line, after one with its location."""
     with file.open("ab") as lines:
-        lines.write(json.dumps(record).encode() + b"\n")
+        lines.write(json.dumps(where).encode() + b"\n" + line.rstrip(b"\n") + b"\n")
+
+
+def _read_scratch(file: Path) -> Iterator[tuple[str, bytes]]:
+    if file.exists():
+        with file.open("rb") as lines:
+            for where in lines:
+                yield json.loads(where), next(lines)
 
 
 def _read_step(
@@ -204,21 +222,19 @@ def _read_step(
 ) -> ImportedStep | None:
     updates_of_trace: dict[str, list[dict[str, Any]]] = defaultdict(list)
     updates_file = _scratch_file(context, step, "updates")
-    if updates_file.exists():
-        for _, update in read_objects(updates_file):
-            updates_of_trace[str(update["trace_id"])].append(update)
+    for where, line in _read_scratch(updates_file):
+        update = _parse_update(line, where)
+        updates_of_trace[str(update["trace_id"])].append(update)
     rollouts: list[ImportedRollout] = []
     trained_places: list[int] = []
     episodes_file = _scratch_file(context, step, "episodes")
-    for _, entry in read_objects(episodes_file):
-        episode = entry["line"]
+    for where, line in _read_scratch(episodes_file):
+        episode = parse_object(line, where)
         for trace in list_traces(episode):
             for update in updates_of_trace.get(str(trace.get("id")), ()):
                 trace["info"] = (trace.get("info") or {}) | (update.get("info") or {})
-        for trace_id, rollout in episode_rollouts(
-            episode, step, updates_of_trace, counts, entry["where"]
-        ):
-            if trace_id in shipped:
+        for trace_id, rollout in episode_rollouts(episode, step, updates_of_trace, counts, where):
+            if shipped.get(trace_id) == step:
                 trained_places.append(len(rollouts))
             rollouts.append(rollout)
     episodes_file.unlink()

@@ -1,4 +1,4 @@
-"""Import the dumps of slime and miles: --save-debug-train-data and --save-debug-rollout-data.
+"""Import slime's debug dumps, train_data/N.pt with its schedule and rollout_data/N.pt.
 
     DUMP/train_data/7.pt        slime: all samples of rollout 7 and `dp_shards`, their schedule
     DUMP/train_data/7_3.pt      miles, and slime before 2026-08-12: what rank 3 was given
@@ -101,13 +101,14 @@ def _read_rollout(
     return build_step(rollout_id, sampled, trained, context, counts)
 
 
-SLIME, MILES = (
-    RolloutSource(
+def make_source(title: str, train_files: str) -> RolloutSource:
+    return RolloutSource(
         title,
-        f"{files} (--save-debug-train-data) and rollout_data/N.pt (--save-debug-rollout-data)",
+        f"{train_files} (--save-debug-train-data), rollout_data/N.pt (--save-debug-rollout-data)",
         partial(find_files, title == "miles"),
         read_steps,
         True,
     )
-    for title, files in (("slime", "train_data/N.pt"), ("miles", "train_data/N_RANK.pt"))
-)
+
+
+SOURCE = make_source("slime", "train_data/N.pt")

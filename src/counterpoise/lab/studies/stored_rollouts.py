@@ -5,7 +5,7 @@
 DIR is a run folder or the output of `poise import`. Groups are taken in the order of steps; batch b
 of n prompts is the groups (b-1) n to b n. They are credited and scored anew under the model, which
 should be the one that sampled them. Prompts and responses must be stored as token ids: TRL and verl
-do not write those, prime-rl does.
+do not write those; prime-rl, slime and miles do.
 """
 
 from __future__ import annotations

@@ -57,6 +57,7 @@ class PackedIteration(NamedTuple):
     rows_stored: int  # number of rows whose tokens the run stored
     token_ids: frozenset[int]  # ids whose texts the page needs
     columns: frozenset[str]  # columns of tokens/ that are embedded
+    known_columns: frozenset[str]  # those with a value: other trainers may not write the entropy
 
 
 def panel(run: RunData) -> Panel | None:
@@ -71,6 +72,9 @@ def panel(run: RunData) -> Panel | None:
     quantities = available_quantities(
         frozenset.union(*(packed.columns for packed in packed_iterations))
     )
+    choices = available_quantities(
+        frozenset.union(*(packed.known_columns for packed in packed_iterations))
+    )
     token_ids = sorted(frozenset.union(*(packed.token_ids for packed in packed_iterations)))
     return Panel(
         "Tokens",
@@ -78,7 +82,7 @@ def panel(run: RunData) -> Panel | None:
         render(
             "tokens.html",
             last=len(packed_iterations) - 1,
-            families=group_by_family(quantities),
+            families=group_by_family(choices),
             left_out=describe_omissions(packed_iterations, iterations, vocabulary),
         ),
         data={
@@ -177,6 +181,7 @@ def pack_iteration(run: RunData, plan: dict[str, Any]) -> PackedIteration:
         len(trace.row_spans),
         frozenset(occurring_ids),
         frozenset(column_names),
+        frozenset(name for name in column_names if np.isfinite(trace.columns[name]).any()),
     )
 
 
