@@ -1,4 +1,4 @@
-"""Adapters and importers for other trainers: the only code that knows TRL, verl, prime-rl, slime, miles or W&B.
+"""Adapters and importers for other trainers: the only code that knows TRL, verl and their like.
 
     trl/         our batches inside TRL's GRPOTrainer; `--engine trl`; the importer of TRL's files
     verl/        the same inside verl, as a plug-in; `--engine verl`; the importer of verl's files

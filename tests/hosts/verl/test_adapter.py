@@ -33,7 +33,10 @@ FOUR = "actor_rollout_ref.rollout.n=4"
 GRPO, OURS = (f"algorithm.adv_estimator={name}" for name in ("grpo", "poise_grpo"))
 RUNS: dict[str, tuple[int, list[str]]] = {  # how many rollouts of four are right; options
     "stock": (2, []),
-    "qb": (2, [OURS, "+poise.composer=grouped", "+poise.monitor_every=1"]),
+    "qb": (
+        2,
+        [OURS, "+poise.composer=grouped", "+poise.monitor_every=1", "+poise.run_folder=record"],
+    ),
     "rb": (
         1,
         [
@@ -51,6 +54,7 @@ RUNS: dict[str, tuple[int, list[str]]] = {  # how many rollouts of four are righ
 class Run:
     updates: list[list[list[dict[str, Any]]]]  # update -> optimizer step -> rows of all ranks
     metrics: list[dict[str, float]]  # verl's tracking, a line an update
+    record: Path  # of +poise.run_folder
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -69,7 +73,7 @@ def read(folder: Path) -> Run:
     ]
     tracked = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     updates = [steps[i : i + STEPS] for i in range(0, len(steps), STEPS)]
-    return Run(updates, [line["data"] for line in tracked])
+    return Run(updates, [line["data"] for line in tracked], folder.parent / "record")
 
 
 def cut(run: Run) -> tuple[int, int]:
@@ -300,3 +304,54 @@ def test_rows_that_waited_keep_the_policy_that_sampled_them(runs: dict[str, Run]
 def test_the_page_names_every_option() -> None:
     text = (ROOT / "docs" / "guide" / "verl.md").read_text()
     assert all(f"`+poise.{field.name}=" in text for field in fields(VerlAdapterOptions))
+
+
+# -- +poise.run_folder --------------------------------------------------------------------------
+
+
+@needs_verl
+@pytest.mark.slow
+def test_the_record_is_what_the_workers_got(runs: dict[str, Run]) -> None:
+    """The rows of every optimizer step, in metrics, plans, rollouts and tokens."""
+    import numpy as np
+    import pyarrow.parquet as pq
+
+    from counterpoise.lab.choose_page import write_report
+
+    run = runs["qb"]
+    folder = run.record
+    plans, metrics = (
+        [json.loads(line) for line in (folder / name).read_text().splitlines()]
+        for name in ("plans.jsonl", "metrics.jsonl")
+    )
+    assert [plan["iteration"] for plan in plans] == [1, 2]
+    for plan, steps, record in zip(plans, run.updates, metrics, strict=True):
+        assert plan["rule"] == "grouped"
+        for rows, noted in zip(plan["steps"], steps, strict=True):
+            recorded = sorted(
+                (plan["groups"][plan["group"][i]].split(":")[1], plan["tokens"][i],
+                 round(plan["advantage"][i], 5))
+                for i in rows
+            )  # fmt: skip
+            assert recorded == sorted(
+                (row["uid"].split("_")[0], row["tokens"], round(row["advantage"], 5))
+                for row in noted
+            )
+        assert record["flipped"] == pytest.approx(
+            run.metrics[record["iteration"] - 1]["poise/flipped"]
+        )
+        assert record["grad_norm"] > 0
+        table = pq.read_table(folder / f"tokens/step_{plan['iteration']:05d}.parquet").to_pandas()
+        assert len(table) == sum(
+            tokens
+            for tokens, advantage in zip(plan["tokens"], plan["advantage"], strict=True)
+            if advantage
+        )
+        against = (table["displacement"] * table["advantage"] < 0) & (
+            np.abs(table["displacement"]) > 1e-6
+        )
+        assert against.mean() == pytest.approx(record["flipped"], abs=1e-6)
+    assert "NaN" not in (folder / "metrics.jsonl").read_text()
+    page = write_report(folder, folder / "page.html").read_text(encoding="utf-8")
+    for name in ("mosaic", "tokens", "plans", "rollouts"):
+        assert f'id="{name}"' in page, name

@@ -13,7 +13,6 @@ train --resume` refuses the folder.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
@@ -24,16 +23,15 @@ import numpy as np
 
 from counterpoise.batch.buffer import RewardBalancedBuffer
 from counterpoise.config import StoreConfig
-from counterpoise.errors import PoiseError
-from counterpoise.files import cannot_write, find_leftovers, remove_leftovers
 from counterpoise.hosts.importing.formats import hash_prompt, render_text
+from counterpoise.hosts.recorded_folder import start_folder
 from counterpoise.hosts.trl.padding import UnpaddedRollout
 from counterpoise.hosts.trl.planner import Decision, to_rollout
 from counterpoise.hosts.trl.recorder import OpenIteration
 from counterpoise.microscope.monitor import StepMeasurement
 from counterpoise.run import metrics
 from counterpoise.run.write_iteration import write_iteration
-from counterpoise.store.folder import IMPORTED, SCHEMA, RunFolder, is_imported
+from counterpoise.store.folder import SCHEMA, RunFolder
 from counterpoise.types import Floats, Rollout, StepResult
 from counterpoise.verify.scores import Scores, is_graded
 
@@ -42,6 +40,7 @@ if TYPE_CHECKING:
     from counterpoise.hosts.trl.trainer import PoiseGRPOTrainer
 
 LOGGED_BY_TRL = ("grad_norm", "loss")
+RESUME_HINT = "a run goes on in its own by trainer.train(resume_from_checkpoint=...)"
 # For a step of the plan that the monitor did not measure.
 UNSEEN_RESULT = StepResult(
     rows=(),
@@ -107,20 +106,9 @@ class ScriptRecorder:
 
     def start(self) -> None:
         """Make the folder, or rewind it to the checkpoint that the trainer resumed from."""
-        path, trainer = self.folder.path, self.trainer
-        resumed = trainer.state.global_step > 0
-        if not (resumed and is_imported(path)):
-            _check_free(path)
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as fault:
-            raise cannot_write(f"run_folder={path}", fault) from fault
-        if resumed:
-            self.folder.rewind(trainer._generation)
-        else:
-            remove_leftovers(path, IMPORTED)
-        with self.folder.atomic_write(IMPORTED) as temporary:
-            temporary.write_text(json.dumps(self.describe(trainer), indent=1), encoding="utf-8")
+        trainer = self.trainer
+        finished = trainer._generation if trainer.state.global_step > 0 else None
+        start_folder(self.folder, self.describe(trainer), finished, RESUME_HINT)
         if trainer.monitor or trainer.records_tokens:
             self.folder.write_vocabulary(trainer.policy.vocabulary_texts())
 
@@ -261,20 +249,6 @@ def describe_run(trainer: PoiseGRPOTrainer) -> dict[str, Any]:
 
 def _is_nan(value: object) -> bool:
     return isinstance(value, float) and np.isnan(value)
-
-
-def _check_free(path: Path) -> None:
-    try:
-        # A process that was killed at its start leaves only its unfinished imported.json.
-        unfinished = set(find_leftovers(path, IMPORTED))
-        is_free = not path.exists() or (path.is_dir() and not set(path.iterdir()) - unfinished)
-    except OSError as fault:
-        raise PoiseError(f"run_folder={path} cannot be used: {fault.strerror}") from fault
-    if not is_free:
-        raise PoiseError(
-            f"run_folder={path} is not empty: choose another or remove it; to continue its run, "
-            "call trainer.train(resume_from_checkpoint=...)"
-        )
 
 
 def _bare_rollout(sample: UnpaddedRollout, or_old_logprobs: bool = False) -> Rollout:

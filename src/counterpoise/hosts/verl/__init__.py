@@ -11,7 +11,8 @@ Credit, balance and plan are ours: which rollouts share an optimizer step.
     options.py     `+poise.*`, checked         trainer.py  the overridden methods
     row_layout.py  a plan over ranks           sampler.py  RB as verl's custom sampler
     credit.py      advantage estimators        ledger.py   RB's bookkeeping, without verl
-    monitor.py     how the update moved tokens
+    monitor.py     how the update moved tokens recorder.py  a folder for `poise report`
+    turns.py       tools' tokens in a response
 
     run.py, command.py, run_options.py, reward.py    `poise train --engine verl`
     importer.py                                      `poise import` of verl's files

@@ -34,6 +34,7 @@ class VerlAdapterOptions:
     max_age: int = 4  # RB: sampling rounds that a rollout may wait
     max_refills: int = 8  # RB: further rounds before an update; then the run stops
     monitor_every: int = 0  # updates between measurements of displacement; 0 is off
+    run_folder: str = ""  # where plans, rollouts and tokens of every update go; "" is nowhere
     seed: int = 0  # of the composer
 
 
@@ -170,6 +171,11 @@ def _size_fault(config: VerlConfig, options: VerlAdapterOptions) -> str:
         return "+poise.composer=whole makes one step: set ppo_mini_batch_size=train_batch_size"
     if select(config, "actor_rollout_ref.rollout.n", 1) < 2:
         return "actor_rollout_ref.rollout.n=1 makes groups of one rollout: set it to 2 or more"
+    if options.run_folder and select(config, "actor_rollout_ref.actor.ppo_epochs", 1) > 1:
+        return (
+            "+poise.run_folder records one update of each rollout, and ppo_epochs makes several: "
+            "set actor_rollout_ref.actor.ppo_epochs=1"
+        )
     if min(options.max_age, options.max_refills, options.monitor_every) < 0:
         return "+poise.max_age, max_refills and monitor_every cannot be negative"
     return ""

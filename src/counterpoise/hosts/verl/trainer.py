@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,6 +33,7 @@ from counterpoise.errors import PoiseError
 from counterpoise.hosts.verl import options as adapter_options
 from counterpoise.hosts.verl import queue
 from counterpoise.hosts.verl.monitor import displacement_shares
+from counterpoise.hosts.verl.recorder import UpdateRecorder
 from counterpoise.hosts.verl.row_layout import block_size, executed_plan, order_rows
 from counterpoise.seeds import seed_for
 from counterpoise.types import BatchPlan, Row
@@ -54,6 +56,10 @@ class PlannedTrainer:
         self._step_rows = 0  # rows of an optimizer step, with fillers, in the latest plan
         self._scored_keys: set[str] = set()  # of waiting rows whose old log-probabilities are known
         self._logprobs_before: Any = None  # of a monitored batch, before its update; nested
+        self._logprobs_after: Any = None  # after it; nested
+        self._recorder: UpdateRecorder | None = None
+        if self.poise is not None and self.poise.run_folder:
+            self._recorder = UpdateRecorder(Path(self.poise.run_folder), config)
         super().__init__(config)  # type: ignore[call-arg]
 
     @property
@@ -200,9 +206,7 @@ class PlannedTrainer:
     def _plan_metrics(self, batch: KVBatchMeta, data: TensorDict) -> dict[str, float]:
         """The plan's metrics, from the order and the advantages that the workers will get."""
         assert self.poise is not None
-        is_row = [queue.is_real_row(tag) for tag in batch.tags]
-        ranks = self._actor_ranks()
-        plan = executed_plan(is_row, ranks, self._step_rows // ranks, self.poise.composer)
+        plan = self._executed_plan(batch)
         rows = queue.composer_rows(batch, data)
         if self.poise.composer != adapter_options.VERL_ORDER:
             check_plan(rows, plan)
@@ -213,8 +217,15 @@ class PlannedTrainer:
             if isinstance(value, int | float)
         }
         metrics["optimizer_steps"] = float(len(plan.steps))
-        metrics["fillers"] = float(len(is_row) - len(rows))
+        metrics["fillers"] = float(len(batch.tags) - len(rows))
         return {f"{adapter_options.SECTION}/{name}": value for name, value in metrics.items()}
+
+    def _executed_plan(self, batch: KVBatchMeta) -> BatchPlan:
+        """Which rows share an optimizer step, read off the order that the workers get."""
+        assert self.poise is not None
+        is_row = [queue.is_real_row(tag) for tag in batch.tags]
+        ranks = self._actor_ranks()
+        return executed_plan(is_row, ranks, self._step_rows // ranks, self.poise.composer)
 
     def _update_actor(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         if self.poise is None:
@@ -223,6 +234,12 @@ class PlannedTrainer:
             batch = super()._update_actor(batch, metrics)  # type: ignore[misc]
         if self._is_monitored:
             metrics.update(self._measure_displacement(batch))
+        if self._recorder:
+            logprobs_after = self._logprobs_after if self._is_monitored else None
+            plan = self._executed_plan(batch)
+            self._recorder.record(
+                self.global_steps, batch, plan, self.tokenizer, metrics, logprobs_after
+            )
         return batch
 
     @property
@@ -242,8 +259,8 @@ class PlannedTrainer:
         self.actor_rollout_wg.compute_log_prob(scoring_batch)
         data = queue.get_fields(batch, "log_probs", "response_mask", "advantages")
         mask_RT = data["response_mask"]
-        logprobs_after = response_from_nested(data["log_probs"], mask_RT)
-        columns = (self._logprobs_before, logprobs_after, data["advantages"])
+        self._logprobs_after = response_from_nested(data["log_probs"], mask_RT)
+        columns = (self._logprobs_before, self._logprobs_after, data["advantages"])
         shares = displacement_shares(*(queue.trained_values(column, mask_RT) for column in columns))
         return {f"{adapter_options.SECTION}/{name}": value for name, value in shares.items()}
 

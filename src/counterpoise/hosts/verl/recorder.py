@@ -1,0 +1,237 @@
+"""Record every update of a verl run into `+poise.run_folder`, for `poise report` and replays.
+
+    imported.json    verl's version, and the options that pages show
+    plans.jsonl      which rollouts shared an optimizer step, as the workers got them
+    rollouts/        the rollouts of the update; metrics.jsonl a line for each update
+    tokens/          their advantages and old log-probabilities; with the monitor their displacement
+
+The driver process writes it after the update. The workers keep what happens between optimizer steps
+to themselves, so `logprob` is known for the first step only, `entropy` and `pull` are NaN, and the
+displacement of a token is that of the whole update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib.metadata import version
+from itertools import compress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transfer_queue import KVBatchMeta
+
+from counterpoise.batch.buffer import RewardBalancedBuffer
+from counterpoise.batch.describe import describe_plan
+from counterpoise.config import StoreConfig
+from counterpoise.hosts.importing.formats import hash_prompt
+from counterpoise.hosts.recorded_folder import start_folder
+from counterpoise.hosts.verl import queue
+from counterpoise.hosts.verl.options import SECTION, select
+from counterpoise.hosts.verl.turns import split_turns
+from counterpoise.run import metrics
+from counterpoise.run.write_iteration import write_iteration
+from counterpoise.store.folder import SCHEMA, RunFolder
+from counterpoise.types import BatchPlan, Floats, Group, Rollout, Row, StepResult, TokenTrace
+from counterpoise.verify.scores import Scores, is_graded
+
+FIELDS = ("prompts", "responses", "response_mask", "rm_scores", "advantages", "old_log_probs")
+# Our names of numbers that verl's actor reports.
+VERL_METRICS = {
+    "loss": "actor/pg_loss", "grad_norm": "actor/grad_norm", "entropy": "actor/entropy",
+    "clipped_share": "actor/pg_clipfrac", "lr": "actor/lr",
+}  # fmt: skip
+RESUME_HINT = "a run goes on in its own by trainer.resume_mode=auto"
+
+
+class UpdateRecorder:
+    """Writes the folder of one verl run."""
+
+    def __init__(self, path: Path, config: Any) -> None:
+        self.folder, self.config = RunFolder(path), config
+        self._has_started = False
+
+    def record(
+        self,
+        number: int,
+        batch: KVBatchMeta,
+        plan: BatchPlan,
+        tokenizer: Any,
+        verl_metrics: Mapping[str, Any],
+        logprobs_after: Any = None,
+    ) -> None:
+        """Write update `number`; `logprobs_after` [nested] are those of the new weights."""
+        if not self._has_started:
+            self._start(number, tokenizer)
+        data = queue.get_fields(batch, *FIELDS)
+        rows, old_logprobs = self._read_rows(number, batch, data, tokenizer)
+        results = [_step_result(rows, step, old_logprobs, s) for s, step in enumerate(plan.steps)]
+        groups: dict[str, list[Rollout]] = {}
+        for row in sorted(rows, key=lambda row: (row.group, row.index)):
+            groups.setdefault(row.group, []).append(row.content)
+        rewards = [row.content.reward for row in rows]
+        result = metrics.IterationResult(
+            number=number,
+            groups=[Group(key, number, tuple(members)) for key, members in groups.items()],
+            scores=Scores(rewards, graded=is_graded(rewards)),
+            credited_groups=[rows],
+            batch=rows,
+            plan=plan,
+            description=describe_plan(rows, plan),
+            results=results,
+            measurements=[],
+        )
+        if any(step.rows for step in results):
+            trace = metrics.token_trace(result)
+            if logprobs_after is not None:
+                trace = _with_displacement(trace, result, batch, data, logprobs_after)
+            self.folder.write_table("tokens", number, trace)
+        store = StoreConfig(rollouts=True, tokens=False, model=False, report=True)
+        write_iteration(self.folder, result, self._metrics_line(result, verl_metrics), store)
+        self.folder.sync()
+
+    def _start(self, number: int, tokenizer: Any) -> None:
+        finished = number - 1 if number > 1 else None
+        start_folder(self.folder, self._describe(tokenizer), finished, RESUME_HINT)
+        pieces = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
+        self.folder.write_vocabulary(pieces)
+        self._has_started = True
+
+    def _describe(self, tokenizer: Any) -> dict[str, Any]:
+        """The content of imported.json."""
+        actor, rollout = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+        options = {
+            "sample": {
+                "prompts": select(self.config, "data.train_batch_size"),
+                "group_size": select(self.config, f"{rollout}.n"),
+                "temperature": float(select(self.config, f"{rollout}.temperature", 1.0)),
+                "max_new_tokens": select(self.config, "data.max_response_length"),
+            },
+            "update": {
+                "lr": float(select(self.config, f"{actor}.optim.lr", 1e-6)),
+                "max_grad_norm": float(select(self.config, f"{actor}.grad_clip", 1.0)),
+                "clip_low": float(select(self.config, f"{actor}.clip_ratio_low", 0.2)),
+                "clip_high": float(select(self.config, f"{actor}.clip_ratio_high", 0.2)),
+            },
+        }
+        return {
+            "schema": SCHEMA,
+            "source": f"verl {version('verl')} with counterpoise.hosts.verl",
+            "tokenizer": getattr(tokenizer, "name_or_path", "") or None,
+            "notes": ["the displacement of a token is that of the whole update"],
+            "options": options,
+        }
+
+    def _read_rows(
+        self, number: int, batch: KVBatchMeta, data: Any, tokenizer: Any
+    ) -> tuple[list[Row], list[Floats]]:
+        """The rows of the batch with their rollouts, and their old log-probabilities [T]."""
+        columns = [data[name].unbind() for name in FIELDS]
+        real_rows = [i for i, tag in enumerate(batch.tags) if queue.is_real_row(tag)]
+        rows, old_logprobs = [], []
+        for i in real_rows:
+            prompt_S, response_T, mask_T, scores_T, advantages_T, old_T = (c[i] for c in columns)
+            trained_T = mask_T.bool()
+            # A key is uid_session_output.
+            group, _, session = batch.keys[i].rpartition("_")[0].rpartition("_")
+            prompt = tokenizer.decode(prompt_S, skip_special_tokens=True)
+            tokens = response_T[trained_T].numpy().astype(np.int32)
+            advantage_T = advantages_T[trained_T].float().numpy()
+            rollout = Rollout(
+                prompt_id=f"verl/{hash_prompt(prompt)}",
+                prompt=prompt,
+                answer="",
+                response=tokenizer.decode(response_T, skip_special_tokens=True),
+                reward=float(scores_T.sum()),
+                prompt_tokens=prompt_S.numpy().astype(np.int32),
+                response_tokens=tokens,
+                sampled_logprobs=np.full(len(tokens), np.nan, np.float32),
+                turns=split_turns(response_T.numpy(), trained_T.numpy()),
+            )
+            advantage = float(advantage_T.mean()) if len(tokens) else 0.0
+            is_uniform = not len(tokens) or bool((advantage_T == advantage_T[0]).all())
+            rows.append(
+                Row(
+                    group=f"{number}:{group}",
+                    advantage=float(advantage_T[0]) if len(tokens) and is_uniform else advantage,
+                    num_tokens=len(tokens),
+                    index=int(session),
+                    born=number,
+                    rollout=rollout,
+                    weights_T=None if is_uniform or not advantage else advantage_T / advantage,
+                )
+            )
+            old_logprobs.append(old_T[trained_T].float().numpy())
+        return _number_in_groups(rows), old_logprobs
+
+    def _metrics_line(
+        self, result: metrics.IterationResult, verl_metrics: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        clock = metrics.StageClock()
+        clock.lap("sample")
+        line = metrics.metrics_record(result, RewardBalancedBuffer(tau=0.0, target=1), clock)
+        # Times are verl's to tell, and what was not seen is null.
+        for name, value in line.items():
+            is_unknown = isinstance(value, float) and np.isnan(value)
+            if is_unknown or name.endswith(("_seconds", "_per_second")):
+                line[name] = None
+        for name, verl_name in VERL_METRICS.items():
+            if verl_name in verl_metrics:
+                line[name] = float(np.mean(verl_metrics[verl_name]))
+        # The monitor's shares of moved tokens.
+        for name, value in line.items():
+            if value is None and f"{SECTION}/{name}" in verl_metrics:
+                line[name] = float(verl_metrics[f"{SECTION}/{name}"])
+        return line
+
+
+def _number_in_groups(rows: list[Row]) -> list[Row]:
+    """Rows numbered from 0 in their group, by verl's numbers, of which some may be missing."""
+    members: dict[str, list[int]] = {}
+    for row in rows:
+        members.setdefault(row.group, []).append(row.index)
+    return [replace(row, index=sorted(members[row.group]).index(row.index)) for row in rows]
+
+
+def _step_result(
+    rows: list[Row], step: tuple[int, ...], old_logprobs: list[Floats], number: int
+) -> StepResult:
+    """What is known of a step: before the first one, log-probabilities are the old ones."""
+    used = tuple(i for i in step if rows[i].advantage and rows[i].num_tokens)
+    unknown = [np.full(rows[i].num_tokens, np.nan, np.float32) for i in used]
+    old = [old_logprobs[i] for i in used]
+    return StepResult(
+        rows=used,
+        logprobs=unknown if number else old,
+        old_logprobs=old,
+        advantages=[rows[i].advantages_T for i in used],
+        entropies=unknown,
+        pulls=unknown,
+        coefficients=np.full(len(used), np.nan, np.float32),
+        loss=float("nan"),
+        grad_norm=float("nan"),
+        clipped_share=float("nan"),
+        tokens=sum(rows[i].num_tokens for i in step),
+        skipped="" if used else "no signal",
+    )
+
+
+def _with_displacement(
+    trace: TokenTrace,
+    result: metrics.IterationResult,
+    batch: KVBatchMeta,
+    data: Any,
+    logprobs_after: Any,
+) -> TokenTrace:
+    """The table with the change of every token's log-probability by the update."""
+    is_row = [queue.is_real_row(tag) for tag in batch.tags]
+    mask_RT = data["response_mask"]
+    after, before = (
+        list(compress(queue.trained_values(column, mask_RT), is_row))
+        for column in (logprobs_after, data["old_log_probs"])
+    )
+    moved = [new - old for new, old in zip(after, before, strict=True)]
+    used = [row for step in result.results for row in step.rows]
+    displacement = np.concatenate([moved[row] for row in used]).astype(np.float32)
+    return TokenTrace({**trace.columns, "displacement": displacement})
