@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 
-.PHONY: demo test check docs clean test-engines test-trl test-verl test-vllm test-verifiers
+.PHONY: demo test check docs torture clean test-engines test-trl test-verl test-vllm test-verifiers
 .NOTPARALLEL:
 
 demo: $(VENV)/.installed
@@ -17,6 +17,10 @@ check: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	MYPY_NUM_WORKERS=2 $(VENV)/bin/mypy
+
+# Crash points, power cuts, disk errors, signals, damage and fuzzing; writes docs/results/trust.md.
+torture: $(VENV)/.installed-dev
+	$(VENV)/bin/python tests/torture/run.py --minutes 30 --page docs/results/trust.md
 
 docs: $(VENV)/.installed
 	$(VENV)/bin/python docs/generate.py

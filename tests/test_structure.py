@@ -132,6 +132,7 @@ def test_everything_that_is_printed_goes_through_what_spells_out_controls():
     allowed = {
         "terminal.py",
         "verify/worker.py",
+        "verify/reward_worker.py",
         "lab/evaluate/coverage.py",
         "adapters/__init__.py",
     }

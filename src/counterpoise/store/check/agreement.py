@@ -27,6 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from counterpoise.config import RunConfig
+from counterpoise.errors import UNEXPECTED_VALUE_ERRORS, first_line
 from counterpoise.store.check.findings import CheckReport, describe_fault
 from counterpoise.store.schema import PUSH_COLUMNS, TOKEN_COLUMNS
 from counterpoise.types import Columns
@@ -57,34 +58,38 @@ class IterationChecker:
     rollouts: dict[int, dict[tuple[str, int], CheckedRollout]] = field(default_factory=dict)
 
     def check(self, iteration: int, metrics: Record, plan: Record | None, drops: Record) -> None:
-        rollouts = self._check_rollouts(iteration, metrics)
-        if rollouts is not None:
-            self.rollouts[iteration] = rollouts
-        if plan is not None:
-            self._check_plan(iteration, metrics, plan)
-        elif metrics.get("batch_rows"):
-            self.report.add("plans.jsonl", f"lacks iteration {iteration}", iteration)
-        self._check_drops(iteration, plan, drops)
-        self._check_tables(iteration, metrics, plan)
+        comparisons = {
+            "metrics.jsonl": lambda: self._check_rollouts(iteration, metrics),
+            "plans.jsonl": lambda: self._check_plan(iteration, metrics, plan),
+            "drops.jsonl": lambda: self._check_drops(iteration, plan, drops),
+            f"tokens/step_{iteration:05d}.parquet": lambda: self._check_tables(
+                iteration, metrics, plan
+            ),
+        }
+        for file_name, compare in comparisons.items():
+            try:
+                compare()
+            except UNEXPECTED_VALUE_ERRORS as fault:
+                problem = f"holds a value that cannot be compared: {first_line(fault)[:200]}"
+                self.report.add(file_name, problem, iteration)
         oldest = iteration - (self.config.balance.max_age if self.config else 0)
         for old_iteration in [number for number in self.rollouts if number < oldest]:
             del self.rollouts[old_iteration]
 
     # -- rollouts ------------------------------------------------------------------------------
 
-    def _check_rollouts(
-        self, iteration: int, metrics: Record
-    ) -> dict[tuple[str, int], CheckedRollout] | None:
+    def _check_rollouts(self, iteration: int, metrics: Record) -> None:
         name = f"rollouts/step_{iteration:05d}.jsonl"
         if not (self.run / name).is_file():
             if self.config is not None and self.config.store.rollouts:
                 self.report.add(name, "is missing", iteration)
-            return None
+            return
         try:
             rollouts = read_rollouts(self.run / name, iteration, self.vocabulary_size)
         except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as fault:
             self.report.add(name, describe_fault(fault), iteration)
-            return None
+            return
+        self.rollouts[iteration] = rollouts
         expected = {
             "rollouts": len(rollouts),
             "rollout_tokens": sum(len(rollout.tokens_T) for rollout in rollouts.values()),
@@ -100,11 +105,14 @@ class IterationChecker:
                     f"has {metric_name} {value:g}, but metrics.jsonl says {logged_value:g}",
                     iteration,
                 )
-        return rollouts
 
     # -- the plan ------------------------------------------------------------------------------
 
-    def _check_plan(self, iteration: int, metrics: Record, plan: Record) -> None:
+    def _check_plan(self, iteration: int, metrics: Record, plan: Record | None) -> None:
+        if plan is None:
+            if metrics.get("batch_rows"):
+                self.report.add("plans.jsonl", f"lacks iteration {iteration}", iteration)
+            return
         description = plan.get("describe") or {}
         num_rows = len(plan["group"]) if "steps" in plan else description.get("rows")
         if metrics.get("batch_rows") is not None and num_rows != metrics["batch_rows"]:
