@@ -31,6 +31,7 @@ from counterpoise.microscope.monitor import Monitor
 from counterpoise.model.fit_memory import GENERAL_REMEDY, explain_out_of_memory
 from counterpoise.model.load import Policy, load_policy, save_policy
 from counterpoise.run import metrics
+from counterpoise.run.check_model import check_model
 from counterpoise.run.decline import describe_decline
 from counterpoise.run.encode_prompts import encode_prompts
 from counterpoise.run.heldout import evaluate_policy
@@ -112,8 +113,7 @@ def train(
     if config.loop.threads:
         torch.set_num_threads(config.loop.threads)
     policy = load_policy(config.model)
-    for notice in policy.notices:
-        observer.notify(notice)
+    check_model(policy, config, observer.notify)
     task, benchmarks = load_problems(config), load_benchmarks(config.task.benchmarks)
     task.announce(observer.notify)
     check_generic_texts(task.train, config.sample)

@@ -14,6 +14,8 @@ from counterpoise.config import ModelConfig, SampleConfig, UpdateConfig
 from counterpoise.config.load import load_config
 from counterpoise.credit.view import PolicyReader
 from counterpoise.errors import PoiseError
+from counterpoise.hosts.trl import run_options as trl
+from counterpoise.hosts.verl import run_options as verl
 from counterpoise.lab.evaluate.models import load_model, resolve_models, tokenizer_and_context
 from counterpoise.lab.speed.families import own_logprobs
 from counterpoise.loop import train
@@ -23,6 +25,7 @@ from counterpoise.model.general import GeneralDecoder
 from counterpoise.model.load import Policy, load_policy
 from counterpoise.model.scoring import forward, score_logprobs
 from counterpoise.sample.native import sample
+from counterpoise.sample.vllm import VLLMSampler
 from counterpoise.types import Rollout, Row
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.reference import copy_weights, score_reference
@@ -170,3 +173,15 @@ def test_bad_adapters_are_refused_in_one_line(trained: Path, tmp_path: Path) -> 
     (tmp_path / "adapter_config.json").write_text(json.dumps({"r": 4}))
     with pytest.raises(PoiseError, match=r"adapter_config.json cannot be read"):
         load_policy(ModelConfig(name=str(tmp_path)))
+
+
+def test_what_does_not_take_an_adapter_says_so(trained: Path) -> None:
+    config = load_config("demo", ["sample.engine=vllm"])
+    with pytest.raises(PoiseError, match=r"trained by an adapter: set sample\.engine=native"):
+        VLLMSampler(load_policy(LORA), config)
+    adapter = load_config("demo", [f"model.name={trained}"])
+    for engine in (trl, verl):
+        with pytest.raises(PoiseError, match=r"\(an adapter trains with --engine native\)"):
+            engine.check_options(adapter)
+        with pytest.raises(PoiseError, match=r"model\.lora_rank=4 \(LoRA trains with --engine nat"):
+            engine.check_options(load_config("demo", ["model.lora_rank=4"]))

@@ -11,6 +11,7 @@ import tiny
 import torch
 
 from counterpoise.config import ModelConfig, SampleConfig, UpdateConfig
+from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
 from counterpoise.lab.speed.families import (
     FORWARD_BAR,
@@ -19,6 +20,7 @@ from counterpoise.lab.speed.families import (
     make_policy,
     resumes_exactly,
 )
+from counterpoise.loop import train
 from counterpoise.microscope.monitor import Monitor
 from counterpoise.model.general import GeneralDecoder
 from counterpoise.model.load import Policy, load_policy, save_policy, wrap_model
@@ -169,3 +171,15 @@ def test_logits_of_another_form_are_refused() -> None:
     policy.model.forward = squared
     with pytest.raises(PoiseError, match="more than a scaled, biased or soft-capped product"):
         GeneralDecoder(policy.model)
+
+
+def test_options_that_need_the_fast_path_are_refused_before_the_run(tmp_path: Path) -> None:
+    sets = ["model.path=general", "model.device=cpu", "task.size=20", "sample.prompts=4"]
+    for option, feature in (
+        ("credit.weights=oar_p", r"credit\.weights=oar_p"),
+        ("sample.engine=vllm", r"sample\.engine=vllm"),
+    ):
+        line = rf"^{feature} needs a model on the fast path, and this \w+ model takes the general"
+        with pytest.raises(PoiseError, match=line):
+            train(load_config("demo", [*sets, option]), tmp_path / "run")
+        assert not (tmp_path / "run").exists()

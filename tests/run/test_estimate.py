@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import tiny
 import torch
 
-from counterpoise.config import RunConfig
+from counterpoise.config import ModelConfig, RunConfig
 from counterpoise.config.load import config_from_tables, load_config, to_toml
 from counterpoise.errors import PoiseError
-from counterpoise.model.load import EMBEDDED_FOLDER
+from counterpoise.lab.speed.families import make_policy
+from counterpoise.model.load import EMBEDDED_FOLDER, load_policy, save_policy
 from counterpoise.run.estimate import KNOWN_SHAPES, describe_problems, describe_run, find_shape
 
 PUBLISHED = {
@@ -217,3 +219,33 @@ def test_of_generated_problems_one_is_made() -> None:
         describe_problems(
             load_config("demo", ["task.name=reasoning_gym", "task.dataset=leg_countin"])
         )
+
+
+# -- LoRA ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["embedded", "gpt2", "gemma3_text"])
+@pytest.mark.parametrize("targets", [["all-linear"], ["down_proj", "c_proj"]])
+def test_an_adapter_has_as_many_parameters_as_peft_makes(
+    family: str, targets: list[str], tmp_path: Path
+) -> None:
+    model = ModelConfig(name="embedded", device="cpu", lora_rank=4, lora_targets=targets)
+    if family != "embedded":
+        save_policy(make_policy(family), tmp_path / family)
+        model = replace(model, name=str(tmp_path / family))
+    shape = find_shape(model.name)
+    assert shape is not None
+    policy = load_policy(model)
+    trained = [weight.numel() for weight in policy.model.parameters() if weight.requires_grad]
+    assert shape.adapter_parameters(4, targets) == sum(trained) > 0
+
+
+def test_lora_needs_the_weights_once_and_trains_the_adapter() -> None:
+    shape = KNOWN_SHAPES["Qwen/Qwen2.5-Math-7B"]
+    queries, keys = 3584 + 28 * 128, 3584 + 4 * 128
+    adapter = 16 * 28 * (2 * queries + 2 * keys + 3 * (3584 + 18944))
+    lora = ["model.lora_rank=16", "balance.tau=0"]
+    for sets, size in ((lora, 16), ([*lora, "update.kl=0.01"], 20)):
+        text = describe_run(load_config("qwen2.5-math-7b", sets), GPU)
+        assert f"training {(2 * shape.parameters + size * adapter) / 1e9:.2f} GB" in text
+        assert f"bits on cuda; {adapter / 1e6:.1f} M of an adapter are trained" in text

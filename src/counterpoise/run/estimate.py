@@ -4,7 +4,8 @@
                 CPU and bfloat16 on a GPU
     training    16 bytes a parameter in float32 (weights, gradient, two AdamW moments); 20 in
                 bfloat16 (2 + 2, and float32 masters, their gradient and moments); 4 or 2 more
-                where a rule reads the first weights
+                where a rule reads the first weights. With LoRA the model's weights alone (4 or 2)
+                and 16 bytes for each of the adapter's, rank (in + out) of every adapted layer
     libraries   resident memory of Python, torch and transformers; on a CPU they share the memory
     key/values  a row: longest sequence * layers * 2 * key/value heads * head size
     activations tokens of a pass (micro_tokens, or those of a step if fewer) * layers * what a
@@ -22,6 +23,7 @@ weights are loaded; the output says what was not checked.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from counterpoise.config import RunConfig
 from counterpoise.config.load import to_toml
 from counterpoise.errors import PoiseError, first_line
+from counterpoise.model.adapters import ALL_LINEAR
 from counterpoise.plugins import display_name
 from counterpoise.run.first_prompt import PromptPreview, check_prompts_left, find_tokenizer
 from counterpoise.sample.positions import describe_overflow
@@ -42,6 +45,9 @@ if TYPE_CHECKING:
 GB = 1e9
 # Measured: the process before its first iteration, embedded model.
 LIBRARY_BYTES = 0.45 * GB
+
+
+LinearSizes = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,26 @@ class DecoderShape:
     positions: int  # longest sequence that it was trained for
     fused: bool = True  # whether a GPU runs its layers by `model/layer.py`
     counted_parameters: int = 0  # where the layers are not those of the formula below
+    counted_linears: LinearSizes = ()  # the same
+
+    @property
+    def linears(self) -> LinearSizes:
+        """(name, inputs + outputs) of every linear layer but the output layer."""
+        if self.counted_linears:
+            return self.counted_linears
+        queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        sizes = {
+            "q_proj": queries, "k_proj": keys, "v_proj": keys, "o_proj": queries,
+            "gate_proj": self.intermediate, "up_proj": self.intermediate,
+            "down_proj": self.intermediate,
+        }  # fmt: skip
+        return self.layers * tuple((name, self.hidden + size) for name, size in sizes.items())
+
+    def adapter_parameters(self, rank: int, targets: Sequence[str]) -> int:
+        """The parameters of a LoRA adapter, A [rank, in] and B [out, rank] of each layer."""
+        return rank * sum(
+            size for name, size in self.linears if list(targets) == [ALL_LINEAR] or name in targets
+        )
 
     @property
     def parameters(self) -> int:
@@ -115,18 +141,28 @@ def find_shape(
         tied=model_config.tie_word_embeddings,
         positions=getattr(text_config, "max_position_embeddings", None) or UNLIMITED_POSITIONS,
         fused=is_llama_like,
-        counted_parameters=0 if is_llama_like else count_parameters(model_config),
+        **({} if is_llama_like else count_parameters(model_config)),
     )
 
 
-def count_parameters(model_config: Any) -> int:
-    """The number of a model's parameters, from a copy without memory."""
+def count_parameters(model_config: Any) -> dict[str, Any]:
+    """The number of a model's parameters and its linear layers, from a copy without memory."""
     import torch
     from transformers import AutoModelForCausalLM
+    from transformers.pytorch_utils import Conv1D
 
     with torch.device("meta"):
         model: Any = AutoModelForCausalLM.from_config(model_config)
-    return sum(parameter.numel() for parameter in model.parameters())
+    linears = [
+        (name.rpartition(".")[2], sum(layer.weight.shape))
+        for name, layer in model.named_modules()
+        if isinstance(layer, torch.nn.Linear | Conv1D)
+        and layer is not model.get_output_embeddings()
+    ]
+    return {
+        "counted_parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "counted_linears": tuple(linears),
+    }
 
 
 def _load_model_config(model_name: str, path: str, device_type: str) -> Any:
@@ -198,7 +234,14 @@ def describe_memory(config: RunConfig, device: torch.device | None = None) -> li
     bytes_per_number = 4 if is_float32 else 2
     # Mixed precision needs more than float32: it keeps float32 masters beside bfloat16 weights.
     training_bytes = (16 if is_float32 else 20) * shape.parameters
-    if config.update.kl:
+    lora_rank = config.model.lora_rank
+    adapter = shape.adapter_parameters(lora_rank, config.model.lora_targets)
+    if lora_rank:
+        # PEFT keeps the adapter in float32; its reference is the adapter's first weights.
+        training_bytes = bytes_per_number * shape.parameters + (16 + 4 * bool(config.update.kl)) * (
+            adapter
+        )
+    elif config.update.kl:
         training_bytes += bytes_per_number * shape.parameters  # a frozen copy of the weights
     elif config.credit.rule != "off":
         from counterpoise.update.rules.bind import reads_initial_weights
@@ -206,7 +249,7 @@ def describe_memory(config: RunConfig, device: torch.device | None = None) -> li
         training_bytes += bytes_per_number * shape.parameters * reads_initial_weights(config.credit)
     floats_per_token = _activations_per_token(
         shape,
-        fused=shape.fused and device.type == "cuda",
+        fused=shape.fused and device.type == "cuda" and not lora_rank,
         checkpointing=config.update.checkpointing,
     )
     sample = config.sample
@@ -234,7 +277,8 @@ def describe_memory(config: RunConfig, device: torch.device | None = None) -> li
     overflow_warning = describe_overflow(0, sample.max_new_tokens, shape.positions)
     return [
         f"model          {shape.parameters / 1e6:,.1f} M parameters, "
-        f"{8 * bytes_per_number} bits on {device}",
+        f"{8 * bytes_per_number} bits on {device}"
+        + (f"; {adapter / 1e6:,.1f} M of an adapter are trained" if lora_rank else ""),
         f"memory         training {training_bytes / GB:.2f} GB, "
         f"activations {activation_bytes / GB:.2f} GB"
         + (f", libraries {LIBRARY_BYTES / GB:.2f} GB" if device.type == "cpu" else ""),

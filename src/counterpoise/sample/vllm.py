@@ -25,6 +25,7 @@ from torch import Tensor
 
 from counterpoise.config import RunConfig, SampleConfig
 from counterpoise.errors import PoiseError, first_line
+from counterpoise.model.adapters import is_adapted
 from counterpoise.model.load import Policy, require_fast_path
 from counterpoise.sample.kv_budget import CPU_CACHE_BYTES
 from counterpoise.sample.vllm_heads import supported_head_width, widen_config, widen_weight
@@ -41,6 +42,11 @@ class VLLMSampler:
 
     def __init__(self, policy: Policy, config: RunConfig) -> None:
         decoder = self._decoder = require_fast_path(policy, "sample.engine=vllm")
+        if is_adapted(policy.model):
+            raise PoiseError(
+                "sample.engine=vllm gets whole models, and this one is trained by an adapter: set "
+                "sample.engine=native, or model.lora_rank=0"
+            )
         vllm = import_vllm()
         self._sampling_params = vllm.SamplingParams
         self._head_width = supported_head_width(

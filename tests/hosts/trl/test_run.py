@@ -217,6 +217,20 @@ def flat(model: torch.nn.Module) -> torch.Tensor:
 
 
 @needs_trl
+def test_how_the_model_runs_is_said(tmp_path: Path) -> None:
+    notices: list[str] = []
+
+    class Listening(RunObserver):
+        def notify(self, message: str) -> None:
+            notices.append(message)
+
+    config = small("model.path=general", "sample.max_prompt_tokens=1")  # no prompt is left
+    with pytest.raises(PoiseError, match="prompt"):
+        run(config, tmp_path / "run", observer=Listening())
+    assert notices[0].startswith("qwen3: transformers' own forward pass (the general path)")
+
+
+@needs_trl
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "sets",

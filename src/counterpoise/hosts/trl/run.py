@@ -26,6 +26,7 @@ from counterpoise.hosts.trl.run_options import check_options, trainer_arguments
 from counterpoise.loop import encode_prompts, finish_run
 from counterpoise.model.fit_memory import GENERAL_REMEDY, explain_out_of_memory
 from counterpoise.model.load import Policy, choose_device, choose_dtype, load_policy
+from counterpoise.run.check_model import check_model
 from counterpoise.run.observer import RunObserver
 from counterpoise.run.state import RunState, new_state, restore_state
 from counterpoise.run.trackers.feed import track_run
@@ -66,6 +67,7 @@ def train(
     if config.loop.threads:
         torch.set_num_threads(config.loop.threads)
     policy = _load_float32(config)
+    check_model(policy, config, observer.notify)
     task, benchmarks = load_problems(config), load_benchmarks(config.task.benchmarks)
     task.announce(observer.notify)
     prompts = encode_prompts(policy, task.train, config, observer)

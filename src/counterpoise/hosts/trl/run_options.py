@@ -27,6 +27,7 @@ from counterpoise.hosts.translate_options import (
     whole_section,
 )
 from counterpoise.hosts.trl.host import TEXT_READING_WEIGHTS
+from counterpoise.model.adapters import find_base
 from counterpoise.model.shapes import SHAPE_PREFIX
 from counterpoise.plugins import display_name, is_plugin
 from counterpoise.variants import COMPOSERS_THAT_READ_TOKENS, TOKEN_WEIGHTS
@@ -197,6 +198,8 @@ def check_options(config: RunConfig, processes: int = 1) -> None:
             f"update.kl={config.update.kl:g} with model.name={config.model.name} (TRL loads its "
             "reference from a folder or a hub id)"
         )
+    if find_base(config.model.name):
+        faults.append(f"model.name={config.model.name} (an adapter trains with --engine native)")
     weights = config.credit.weights
     if is_plugin(weights) and (text_input := find_text_input(weights)):
         faults.append(

@@ -22,6 +22,7 @@ from counterpoise.hosts.translate_options import (
     pass_as,
     whole_section,
 )
+from counterpoise.model.adapters import find_base
 from counterpoise.model.shapes import SHAPE_PREFIX
 from counterpoise.variants import COMPOSERS, COMPOSERS_THAT_READ_TOKENS, VERIFIERS
 
@@ -222,6 +223,8 @@ def check_options(config: RunConfig, table: OptionTable = OPTIONS) -> list[str]:
         )
     if config.model.name == "scratch" or config.model.name.startswith(SHAPE_PREFIX):
         faults.append(f"model.name={config.model.name} (verl loads a folder or a hub id)")
+    if find_base(config.model.name):
+        faults.append(f"model.name={config.model.name} (an adapter trains with --engine native)")
     check_support(config, table, "verl", faults)
     remarks = [f"verl has {omission}" for omission in list_omissions(config, table)]
     if config.balance.tau:

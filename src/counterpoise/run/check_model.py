@@ -1,0 +1,22 @@
+"""What a run should know of its model once it is loaded, before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from counterpoise.config import RunConfig
+from counterpoise.model.load import Policy, require_fast_path
+
+# They run the layers of the fast path one by one; sample/vllm.py checks for itself.
+FAST_PATH_WEIGHTS = ("oar_p",)
+
+
+def check_model(policy: Policy, config: RunConfig, notify: Callable[[str], None]) -> None:
+    """Say how the model runs; raise an error if an option needs the fast path and it is not on it.
+
+    Without this, such an option would end the run only after the first rollouts.
+    """
+    for notice in policy.notices:
+        notify(notice)
+    if config.credit.weights in FAST_PATH_WEIGHTS:
+        require_fast_path(policy, f"credit.weights={config.credit.weights}")
