@@ -176,7 +176,7 @@ def test_names_set_by_options(tmp_path):
     assert prompt == Prompt("9", "1 + 1 = ?", "2")
     both = write(tmp_path / "b.jsonl", [{"problem": "plain", "messages": [USER], "answer": 2}])
     assert load(both, heldout=0).columns_line.endswith(
-        "; 'messages' is not read (task.problem_field=messages would)"
+        "; 'messages' is not read; to read it, set task.problem_field=messages"
     )
     chosen = load(both, heldout=0, fields=FieldNames(problem="messages"))
     assert chosen.train[0].messages == CHAT[1:]

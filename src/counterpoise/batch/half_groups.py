@@ -1,7 +1,7 @@
 """Composer `half_groups`: every group cut into two random halves that go to different steps.
 
 It lies between `grouped`, where a group's advantages cancel inside one step, and `shuffled`, where
-the rows of a group rarely meet. With G rows a group, two rows of it share a step with probability
+the rows of a group rarely meet. With G rows per group, two of them share a step with probability
 (G/2 - 1) / (G - 1), so the expected cross-advantage ratio (describe.py) is -3/7 for G = 8.
 `grouped` has -1, `shuffled` with k steps about -1/k.
 

@@ -50,7 +50,7 @@ def contamination(
         Path | None, typer.Option("--data", help="The folder of the benchmarks named by --bench.")
     ] = None,
     fields: Annotated[
-        str, typer.Option("--fields", help="The benchmarks' field, as problem=question.")
+        str, typer.Option("--fields", help="The benchmarks' problem field: problem=question.")
     ] = "",
     evals: Annotated[list[str] | None, typer.Option("--eval", "-e", hidden=True)] = None,
     eval_field: Annotated[str, typer.Option("--eval-field", hidden=True)] = "",
@@ -113,7 +113,7 @@ def benchmark_files(names: Sequence[str], data: Path | None) -> list[Path]:
 
 
 def benchmark_problem_field(fields: str) -> str:
-    """The field with a problem's text, of `--fields problem=question` as in `poise eval`."""
+    """The benchmarks' field for the problem text, from `--fields problem=question`."""
     from counterpoise.cli.evaluate import parse_pairs
 
     # Other roles are ignored, so that the value given to `poise eval` can be used unchanged.

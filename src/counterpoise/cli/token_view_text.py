@@ -3,7 +3,7 @@
 Numbers, names and scale are those of the report's token view. A terminal with no colours, or with
 only sixteen, gets a mark before a token instead: ▲ ▼ from half of the scale on, △ ▽ from a fifth.
 
-Model output is untrusted text. It has gone through `visible`, so it cannot move the cursor or ring
+Model output is untrusted text. It went through `make_visible`, so it cannot move the cursor or ring
 the bell, and it is put into `Text`, which does not interpret brackets as markup.
 """
 
@@ -168,7 +168,7 @@ def _token_details(view: TokenView, position: int) -> RenderableType:
     details.append(f"  id {token}\n", style="dim")
     details.append(f"probability {_format_probability(values['logprob'])}")
     if math.isfinite(values.get("displacement", math.nan)):
-        # The displacement is a prediction to first order, which may exceed probability 1.
+        # The two numbers were rounded separately: their sum may slightly exceed probability 1.
         logprob_after = min(0.0, values["logprob"] + values["displacement"])
         details.append(f" -> {_format_probability(logprob_after)}")
         details.append("  displacement ").append(_format_value(values["displacement"], signed=True))

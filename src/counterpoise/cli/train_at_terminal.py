@@ -47,7 +47,7 @@ def train_natively(
 def train_with_trl(
     run: RunConfig, out: Path, *, resume: bool, permissions: ResumePermissions | None = None
 ) -> None:
-    """Train with TRL. Of several processes only the first one prints."""
+    """Train with TRL. With several processes, only the first one prints."""
     from counterpoise.terminal import TerminalConsole
 
     console = TerminalConsole(quiet=not _is_first_process())

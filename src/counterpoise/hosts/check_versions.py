@@ -26,7 +26,7 @@ ADAPTER_REMEDY = (
 
 @dataclass(frozen=True, slots=True)
 class HostMethod:
-    """A function or method of TRL's or verl's that may change without notice.
+    """One of TRL's or verl's functions or methods that may change without notice.
 
     Example:
         HostMethod("trl:GRPOTrainer", "_compute_loss", ("self", "model", "inputs"), overridden=True)

@@ -146,8 +146,7 @@ def decompose_residuals(
         self_push_N2[places] = coupling_sums.A_N2[places] * squares[..., None]
         by_any_N2[places] = coupling_sums.apply_matrix(matrix_of_all, R, H) - self_push_N2[places]
 
-    # A kernel gives two sums at once (by query, and by query and token), so it pays for larger
-    # sets.
+    # A kernel gives the sums by query and by (query, token) at once, so it pays for larger sets.
     max_size = 4 * coupling_sums.break_even_size // 3 + coupling_sums.row_width
     queries = coupling_sums.lay_out_sets(query_N, max_size, _indices_sharing_key(query_N, targets))
     by_query, by_both = coupling_sums.sums_within(queries, (query_N, token_N), add_block)

@@ -114,16 +114,12 @@ def push_table(
         position_N = np.concatenate(
             [np.arange(length, dtype=np.int32) for length in measurement.lengths]
         )
-        source_index, strength = (
-            measurement.pushes.sources.numpy(),
-            measurement.pushes.strengths.numpy(),
-        )
+        source_index = measurement.pushes.sources.numpy()
+        strength = measurement.pushes.strengths.numpy()
         # Unused slots have strength 0; nonzero drops them.
         watched_index, slot = np.nonzero(strength)
-        pushed, source_index = (
-            measurement.watched_tokens[watched_index],
-            source_index[watched_index, slot],
-        )
+        pushed = measurement.watched_tokens[watched_index]
+        source_index = source_index[watched_index, slot]
         tables["row"].append(row_N[pushed])
         tables["position"].append(position_N[pushed])
         tables["by_row"].append(row_N[source_index])

@@ -143,7 +143,7 @@ class VLLMSampler:
             return common | {"gpu_memory_utilization": config.engine_memory}
         return common | {
             "enforce_eager": True,  # compiling takes longer than most runs on a CPU
-            "enable_chunked_prefill": False,  # with seeds vLLM 0.32 fails on a prompt cut in two
+            "enable_chunked_prefill": False,  # vLLM 0.32 with seeds fails if a prompt is split
             "max_num_batched_tokens": max(CPU_PASS_TOKENS, self._max_length),
             "block_size": CPU_BLOCK_TOKENS,
             "kv_cache_memory_bytes": self._cache_bytes(policy),

@@ -136,7 +136,8 @@ def forbidden_differences(
     first_config: RunConfig, second_config: RunConfig
 ) -> list[tuple[str, object, object]]:
     """The `config_differences` that a resumed run may not have."""
-    # A schedule decays over the iterations: with more of them, past steps had other rates.
+    # A schedule decays over all iterations: with more of them, past steps would have had other
+    # learning rates.
     has_schedule = first_config.update.schedule != "constant"
     changeable = CHANGEABLE_OPTIONS - ({"loop.iterations"} if has_schedule else set())
     return [

@@ -25,7 +25,9 @@ def read_groups(path: Path, required: Sequence[str] = REQUIRED_FIELDS) -> list[G
     """Groups of a run folder or one of its files; only `required` fields must be there."""
     files = [path] if path.is_file() else sorted((path / "rollouts").glob("step_*.jsonl"))
     if not files:
-        raise PoiseError(f"{path} holds no rollouts: files such as rollouts/step_00001.jsonl")
+        raise PoiseError(
+            f"{path} holds no rollouts: rollouts/step_00001.jsonl and the like are missing"
+        )
     rollouts_by_group: dict[str, list[Rollout]] = {}
     for file in files:
         check_content(file)

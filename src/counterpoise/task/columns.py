@@ -1,4 +1,4 @@
-r"""Which columns of a record hold what: recognised by name, or named by options.
+r"""Find the columns that hold prompt, answer and id: recognised by name, or named by options.
 
     prompt   problem, prompt, messages, conversations, question, query; a text, or chat messages
     answer   answer, reward_model.ground_truth, ground_truth, final_answer, expected_answer, target,
@@ -109,7 +109,9 @@ class ColumnRoles:
         if self.id != DEFAULT_FIELDS.id:
             description += f", ids from '{self.id}'" if self.id else ", ids from row numbers"
         if self.unread:
-            description += f"; '{self.unread}' is not read (task.problem_field={self.unread} would)"
+            description += (
+                f"; '{self.unread}' is not read; to read it, set task.problem_field={self.unread}"
+            )
         return description
 
 

@@ -4,10 +4,10 @@ r"""The `hub` task: a dataset of the Hugging Face hub, or a local folder, read b
     path = "data/my_problems"                       a folder of .jsonl, .csv or .parquet files,
                                                     or one written by `save_to_disk`
 
-Columns are recognised as those of files are (columns.py); without an id column the row number is
-the id. All columns are kept for reward functions. Held-out problems come from a second split, or
-are taken out of the training split by `split_heldout.hold_out`.
-Offline (HF_HUB_OFFLINE=1) a hub dataset must be in the local cache. A dataset's code is never run.
+Columns are recognised as in files (columns.py); without an id column the row number is the id. All
+columns are kept for reward functions. Held-out problems come from a second split, or are taken out
+of the training split by `split_heldout.hold_out`. Offline (HF_HUB_OFFLINE=1) a hub dataset must be
+in the local cache. A dataset's code is never run.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Rewards besides the verifier's: `verify.also = ["overlong", "equations=0.5", "mine.py:brief"]`.
 
-Each entry names a function (prompt, response, config) -> number of `EXTRA_REWARDS`, or a user's
+Each entry names a function (prompt, response, config) -> number in `EXTRA_REWARDS`, or a user's
 function, which is called in the same way as one that replaces the verifier (plugin_reward.py). The
 number after the name is the share of that reward, 1 by default; the verifier's share is always 1.
 `credit.mixture` decides how several rewards are combined. Success rates and held-out evaluations

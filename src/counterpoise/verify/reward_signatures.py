@@ -177,18 +177,29 @@ def _list_arguments(parameters: Sequence[Parameter]) -> RewardArguments:
 
 
 def _keyword_arguments(parameters: Sequence[Parameter], style: str) -> RewardArguments:
-    named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    named_parameters = [
+        parameter
+        for parameter in parameters
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
     sources = dict(SOURCES[style])
     if style == ONE_SAMPLE:
         # score(text: str, gold: str) names neither role: the positions decide.
-        sources |= dict(zip(_positional_names(named), POSITIONAL_ROLES, strict=False))
-    completions = next((p for p in named if p.name == "completions"), None)
+        sources |= dict(zip(_positional_names(named_parameters), POSITIONAL_ROLES, strict=False))
+    completions = next(
+        (parameter for parameter in named_parameters if parameter.name == "completions"), None
+    )
     return RewardArguments(
         (),
-        {parameter.name: sources.get(parameter.name, parameter.name) for parameter in named},
+        {
+            parameter.name: sources.get(parameter.name, parameter.name)
+            for parameter in named_parameters
+        },
         style,
-        optional=tuple(parameter.name for parameter in named if not _is_required(parameter)),
-        takes_everything=any(p.kind is p.VAR_KEYWORD for p in parameters),
+        optional=tuple(
+            parameter.name for parameter in named_parameters if not _is_required(parameter)
+        ),
+        takes_everything=any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters),
         as_messages=_wants_messages(completions) if completions else None,
     )
 

@@ -153,8 +153,9 @@ class WorkerPool:
         finally:
             # After an interrupt some workers are still busy. Their late replies would be taken
             # for replies to the next call, so these workers are stopped.
-            for worker in [w for w in self._workers if w.pair_index is not None]:
-                self._remove(worker)
+            for worker in list(self._workers):
+                if worker.pair_index is not None:
+                    self._remove(worker)
         return [outcomes[index] for index in range(len(pairs))]
 
     def close(self) -> None:
@@ -174,12 +175,22 @@ class WorkerPool:
 
     def _collect(self, outcomes: dict[int, Outcome], wait: bool) -> None:
         """Handle the replies that have arrived; with `wait`, block until a reply or a deadline."""
-        busy = [w for w in self._workers if w.pair_index is not None or not w.ready]
-        seconds_to_deadline = min((w.deadline for w in busy), default=0.0) - time.monotonic()
+        busy = [
+            busy_worker
+            for busy_worker in self._workers
+            if busy_worker.pair_index is not None or not busy_worker.ready
+        ]
+        seconds_to_deadline = (
+            min((busy_worker.deadline for busy_worker in busy), default=0.0) - time.monotonic()
+        )
         for selector_key, _ in self._selector.select(max(0.0, seconds_to_deadline) if wait else 0):
             self._handle_reply(selector_key.data, outcomes)
         current_time = time.monotonic()
-        for worker in [w for w in self._workers if w in busy and w.deadline < current_time]:
+        for worker in [
+            busy_worker
+            for busy_worker in self._workers
+            if busy_worker in busy and busy_worker.deadline < current_time
+        ]:
             if worker.pair_index is None and worker.ready:
                 continue  # its reply arrived in time, just now
             if worker.extend_deadline(self.timeout_seconds):

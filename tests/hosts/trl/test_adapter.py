@@ -97,7 +97,7 @@ def test_private_methods_are_as_we_know_them() -> None:
         ({"credit": "positive_only", "tau": 0.25}, "set tau=0"),
         ({"num_generations": 24}, "1 groups cannot fill 4 optimizer steps whole"),
         ({"credit_weights": "rlsd"}, "reads texts, and TRL hands over tokens"),
-        ({"credit_weights": "high_entropy", "credit": "trl"}, "choose a credit of ours"),
+        ({"credit_weights": "high_entropy", "credit": "trl"}, "choose one of Counterpoise's"),
         (
             {"credit_weights": "high_entropy", "credit_settings": ["sharp=1"]},
             "did you mean 'share'",

@@ -49,7 +49,7 @@ class PoiseConfig(GRPOConfig):
         8, "RB: further generations before an update; the run stops if none makes a balanced batch"
     )
     credit: str = _option(
-        "grpo", "rewards of a group -> advantages: a name of ours, or 'trl' for TRL's own"
+        "grpo", "rewards of a group -> advantages: one of ours by name, or 'trl' for TRL's own"
     )
     credit_weights: str = _option(UNIFORM, "token weights on top of the advantage")
     credit_settings: list[str] = field(
@@ -154,7 +154,7 @@ class PoiseConfig(GRPOConfig):
         if name == UNIFORM:
             return ""
         if self.credit == TRL_CREDIT:
-            return "credit='trl' takes no credit_weights: choose a credit of ours"
+            return "credit='trl' takes no credit_weights: choose one of Counterpoise's"
         if is_plugin(name) and (text_input := find_text_input(name)):
             return (
                 f"credit_weights='{display_name(name)}' reads {text_input}, and TRL hands over "

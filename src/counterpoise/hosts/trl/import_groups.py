@@ -28,7 +28,7 @@ def group_rows(prompts: Sequence[str], advantages: np.ndarray) -> list[list[int]
     for row, prompt in enumerate(prompts):
         rows_by_prompt.setdefault(prompt, []).append(row)
     sizes = Counter(map(len, rows_by_prompt.values()))
-    # The most frequent size; of equally frequent ones the smallest: others may be multiples.
+    # The most frequent size; among equally frequent ones the smallest: others may be multiples.
     group_size = max(sizes, key=lambda size: (sizes[size], -size), default=1)
     groups: list[list[int]] = []
     for rows in rows_by_prompt.values():

@@ -1,6 +1,6 @@
 """Keep several processes in agreement: all know every rollout, process 0 decides.
 
-Once a generation `torch.distributed` sends Python objects: the rollouts of every process, in the
+Once per generation `torch.distributed` sends Python objects: the rollouts of every process, in the
 order of the processes (in which TRL gathers rewards too), and one decision.
 """
 

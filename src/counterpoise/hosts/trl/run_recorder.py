@@ -39,7 +39,8 @@ from counterpoise.types import Prompt, Rollout, Row, StepResult
 from counterpoise.verify.scores import Scores, Verifier
 
 SAVING = "saving a checkpoint"
-LOGGED_METRICS = {  # our name -> TRL's
+# Our name -> TRL's.
+LOGGED_METRICS = {
     "loss": "loss", "grad_norm": "grad_norm", "entropy": "entropy",
     "clipped_share": "clip_ratio/region_mean", "kl": "kl",
 }  # fmt: skip

@@ -105,7 +105,7 @@ class RunTrainer(PoiseGRPOTrainer):
         self.skipped_in_a_row = 0
 
     def resume_after(self, iteration: int, rollouts_by_key: dict[Any, UnpaddedRollout]) -> None:
-        """Go on after `iteration`, with the rollouts that wait for a balanced batch."""
+        """Continue after `iteration`, with the rollouts that wait for a balanced batch."""
         self._generation = iteration
         self.rollouts_by_key = dict(rollouts_by_key)
 
@@ -226,7 +226,7 @@ class _StepCallbacks(TrainerCallback):
         if trainer.skipped_in_a_row >= MAX_SKIPPED_STEPS:
             raise PoiseError(
                 f"{MAX_SKIPPED_STEPS} optimizer steps in a row had a gradient that is not finite: "
-                "start anew with a lower update.lr; what the run wrote before is intact"
+                "start a new run with a lower update.lr; what the run wrote before is intact"
             )
 
     def on_optimizer_step(self, *args: Any, **kwargs: Any) -> None:

@@ -88,8 +88,7 @@ def _reward_inputs(prompt: Prompt, config: RunConfig) -> dict[str, str]:
         return {}
     needed_columns = reward_columns(config.verify)
     try:
-        # Columns that the function may use, but does not need, are left out if JSON cannot hold
-        # them.
+        # A column that the function only may use is left out if JSON cannot hold it.
         columns = json.dumps(
             {
                 name: value

@@ -162,7 +162,7 @@ def _nearest(
 ) -> PolicyWeights | None:
     if None in available_weights or not available_weights:
         return available_weights.get(None)
-    # The nearest in iterations; of two equally near ones, the earlier.
+    # The nearest in iterations; if two are equally near, the earlier one.
     return min(
         available_weights.values(),
         key=lambda weights: (

@@ -68,7 +68,7 @@ def find_benchmark(name: str, data: Path | None) -> Benchmark:
         return Benchmark(name, name, file.name, template=AUTO)
     if data is not None and not data.is_dir():
         raise PoiseError(f"--data {data}: no such folder")
-    # Files of the table are offered by their benchmark's name, not by their file name.
+    # The error suggests a benchmark of the table by its name, not by its file's name.
     stems = {Path(benchmark.file).stem for benchmark in _TABLE}
     local_names = [file.stem for file in list_files(data) if file.stem not in stems]
     error = unknown_name("benchmark", name, [*BENCHMARKS, *local_names])

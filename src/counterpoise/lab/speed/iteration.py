@@ -30,7 +30,7 @@ class IterationTimings:
     steps: int  # optimizer steps of each iteration
     allocated: int = 0  # bytes at the peak; 0: not measured
     reserved: int = 0
-    stages: dict[str, float] = field(default_factory=dict)  # median seconds of each, if known
+    stages: dict[str, float] = field(default_factory=dict)  # median seconds by stage, if known
 
     def data(self) -> dict[str, Any]:
         return {

@@ -254,7 +254,7 @@ def table_look() -> None:
             residuals, cpu_inputs[1], watched_rows
         ),
         "shared prefixes (CPU, meanwhile)": lambda: prefixes.measure_shared_prefixes(rows),
-        "home in one transfer": coupling.cpu,
+        "to the CPU in one transfer": coupling.cpu,
     }
     echo(f"\nbefore one step of {N:,} tokens, V = {vocabulary:,}, D = {size} on {device}, ms")
     for name, work in operations.items():

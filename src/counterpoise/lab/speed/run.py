@@ -90,7 +90,7 @@ def run(options: BenchOptions, console: Console) -> dict[str, Any]:
     for name in options.parts:
         try:
             table = run_part(name, setup)
-        except Exception as fault:  # one part must not cost the others their numbers
+        except Exception as fault:  # the other parts are still measured
             console.print_exception()
             failed.append(name)
             table = MeasurementTable(title=name, columns=(), rows=(), notes=[f"failed: {fault}"])

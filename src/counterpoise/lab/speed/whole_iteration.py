@@ -89,7 +89,7 @@ def _time_both_engines(
         for _ in range(plan.warm_up):
             engine()
         engine.run_timed(plan.peer_repeats)
-    setup.log(f"peer, ours: {engine.summarize(iteration).total.median:.3f} s an iteration")
+    setup.log(f"peer, ours: {engine.summarize(iteration).total.median:.3f} s per iteration")
 
     def between() -> None:
         release(setup.device)  # memory cached by one engine must not limit the other
@@ -108,7 +108,7 @@ def _time_both_engines(
             block=half_repeats,
         )
         release(setup.device)
-        setup.log(f"peer, TRL: {peer_timings['TRL'].total.median:.3f} s an iteration")
+        setup.log(f"peer, TRL: {peer_timings['TRL'].total.median:.3f} s per iteration")
         # Checkpointing is TRL's default: leaner, and slower. The memory bar uses the leaner one.
         if setup.cuda and not setup.deadline.passed:
             peer_timings["TRL, gradient checkpointing"] = trl_peer.train_with_trl(

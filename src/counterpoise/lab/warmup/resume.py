@@ -70,7 +70,7 @@ def lock_unfinished(out: Path) -> Iterator[Path]:
 
 
 class WarmupCheckpoints(TrainingCheckpoints):
-    """Saves the state of a training in `path`, and restores it.
+    """Saves the state of training in `path`, and restores it.
 
     `evaluations` is the caller's list; `restore` adds the stored ones to it.
     """

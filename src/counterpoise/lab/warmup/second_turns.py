@@ -3,9 +3,9 @@
     prompt     problem, the wrong turn, the feedback of the environment           not trained
     response   the worked solution of the problem                                 trained
 
-A model that never saw feedback cannot use it: the embedded one is right in 2 of 100 second tries
-(docs/guide/your-data-and-reward.md). One first turn is sampled for every problem from the weights
-that the warm-up starts from; a right first turn gives no example.
+A model that never saw feedback cannot use it: the embedded one is hardly ever right in its second
+try (docs/guide/your-data-and-reward.md). One first turn is sampled for every problem from the
+weights that the warm-up starts from; a right first turn gives no example.
 """
 
 from __future__ import annotations

@@ -110,8 +110,8 @@ def _pick(
     t = tl.load(step) + offset
     threshold = tl.load(uniforms + slot * new_tokens + t) * total
 
-    # Rounding can leave the threshold above the whole cumulative sum. Then take the last block that
-    # has any weight, and below the last token of that block.
+    # Rounding can leave the threshold above the whole cumulative sum. Then the last block that has
+    # any weight is taken, and further down the last such token of the block.
     passed = (tl.cumsum(weights, 0) <= threshold) & (b < blocks)
     last_block = tl.max(tl.where(weights > 0, b, 0), 0)
     chosen_block = tl.minimum(tl.sum(passed.to(tl.int32), 0), last_block)

@@ -68,7 +68,7 @@ def split_entries(latex: str) -> tuple[str, list[str]] | None:
                 entry_start = mark.end()
         else:
             depth += 1 if mark.group()[-1] in "{([" else -1
-            if depth < 0:  # `(1,2),(3,4)`: the first and last bracket are no pair
+            if depth < 0:  # `(1,2),(3,4)`: the first and last bracket are not a pair
                 return None
     list_entries.append(text[entry_start:].strip())
     is_list = depth == 0 and len(list_entries) > 1 and "=" not in text
