@@ -206,17 +206,44 @@ def shown_settings(registry: Registry, variant: str) -> str:
 # -- commands.md ---------------------------------------------------------------------------------
 
 
+SHARED_BY = 3  # commands: a flag that so many describe alike is described once
+
+
 def commands_page() -> str:
-    lines = []
-    for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
-        parameters = [p for p in command.params if not p.hidden]
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    shown_parameters = {
+        name: [parameter for parameter in command.params if not parameter.hidden]
+        for name, command in commands.items()
+    }
+    counts = Counter(
+        describe_parameter(parameter)
+        for parameters in shown_parameters.values()
+        for parameter in parameters
+    )
+    shared = [description for description, count in counts.items() if count >= SHARED_BY]
+    lines = ["## Shared by several commands", "", *(f"- {text}" for text in shared), ""]
+    for name, command in commands.items():
+        parameters = shown_parameters[name]
         arguments = [p for p in parameters if p.param_type_name == "argument"]
         options = [p for p in parameters if p.param_type_name == "option"]
         required = [f"{p.opts[0]} {p.name.upper()}" for p in options if p.required]
         optional = ["[options]"] if any(not p.required for p in options) else []
         synopsis = ["poise", name, *map(argument_place, arguments), *required, *optional]
-        lines += [f"## {name}", "", f"`{' '.join(synopsis)}`", "", first_paragraph(command.help)]
-        lines += ["", *(f"- {describe_parameter(p)}" for p in parameters), ""]
+        lines += [
+            f"## {name}",
+            "",
+            f"`{' '.join(synopsis)}`",
+            "",
+            first_paragraph(command.help),
+            "",
+        ]
+        shared_flags = []
+        for parameter in parameters:
+            if describe_parameter(parameter) in shared:
+                shared_flags.append(f"`{parameter.opts[0]}`")
+            else:
+                lines.append(f"- {describe_parameter(parameter)}")
+        lines += [f"- {', '.join(shared_flags)}", ""] if shared_flags else [""]
     introduction = (
         "Exit codes: 0; 1 for a failed self-check of `poise doctor`; 2 for a fault that the user "
         "can mend, in one line on standard error; 130 after Ctrl-C or SIGTERM."
@@ -275,25 +302,43 @@ def run_folder_page() -> str:
 
 
 def tree_page() -> str:
-    """docs/reference/tree.md: every folder with its summary, then the names of its modules."""
+    """docs/reference/tree.md: what each folder holds, and the names of its modules."""
+    names_by_folder = {
+        folder: [path.stem for path in sorted(folder.glob("*.py")) if path.stem != "__init__"]
+        for folder in sorted({path.parent for path in SOURCE.rglob("*.py")})
+    }
     lines = []
-    for folder in sorted({path.parent for path in SOURCE.rglob("*.py")}):
-        modules = [path.stem for path in sorted(folder.glob("*.py")) if path.stem != "__init__"]
-        if not modules:
+    for folder, names in names_by_folder.items():
+        if not names:
             continue
+        relative_path = folder.relative_to(SOURCE)
         if folder == SOURCE:
-            lines += ["## The package", ""]
+            lines += ["## The package", "", *wrapped_names("", names)]
+        elif len(relative_path.parts) == 1 or relative_path.parts[0] == "adapters":
+            lines += [
+                "",
+                f"## {relative_path.as_posix()}/",
+                "",
+                summary_line(folder / "__init__.py"),
+                "",
+            ]
+            lines += wrapped_names("", names)
         else:
-            summary = summary_line(folder / "__init__.py")
-            lines += [f"## {folder.relative_to(SOURCE).as_posix()}/", "", summary, ""]
-        lines += [f"    {line}" for line in textwrap.wrap("  ".join(modules), 96)]
-        lines += [""]
+            lines += wrapped_names(
+                f"{relative_path.relative_to(relative_path.parts[0]).as_posix()}/  ", names
+            )
     introduction = (
         "Every module of `src/counterpoise/`, by folder; the first line of a module says what it "
         "does. Commands are described in [commands.md](commands.md), variants in "
         "[variants.md](variants.md)."
     )
     return page_text("Every module", introduction, lines)
+
+
+def wrapped_names(folder_name: str, names: Sequence[str]) -> list[str]:
+    """Names as lines of a code block, after the name of their folder."""
+    text = folder_name + "  ".join(names)
+    return textwrap.wrap(text, 96, initial_indent=" " * 4, subsequent_indent=" " * 8)
 
 
 # -- api.md --------------------------------------------------------------------------------------
