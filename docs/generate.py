@@ -111,6 +111,13 @@ def allowed_values(field: dataclasses.Field[Any]) -> str:
 INTERNAL_TABLES = ("COMPOSER_PROMISES", "STAGE_CHECKS", "PANELS", "FINDINGS")
 DESCRIBED_BY_THEIR_OBJECT = ("ENVIRONMENTS",)  # their modules are about more
 TABLES_WITH_SETTINGS = ("TOKEN_WEIGHTS", "STEP_RULES")
+# Tables whose variants have a page: only names, settings and papers are listed.
+DESCRIBED_ON_A_PAGE = {
+    "ADVANTAGES": "credit-methods.md#advantages",
+    "TOKEN_WEIGHTS": "credit-methods.md#token-weights",
+    "STEP_RULES": "credit-methods.md#step-rules",
+    "COMPOSERS": "batching.md#composers",
+}
 
 
 def variants_page() -> str:
@@ -125,13 +132,18 @@ def variants_page() -> str:
         option = option_that_names(registry)
         text = f"Option `{option}`" if option else comments[name]
         plugin = f", or `{PLUGIN_CHOICE}`" if registry.plugin_loader else ""
-        lines += [f"## {name}", "", f"{text}{plugin}{'.' if option else ''}", ""]
+        page = DESCRIBED_ON_A_PAGE.get(name)
+        formulas = f" [What they do]({page})." if page else ""
+        lines += [f"## {name}", "", f"{text}{plugin}{'.' if option else ''}{formulas}", ""]
         for variant, entry in registry.items():
             alone = variants_in_module[entry.partition(":")[0]] == 1
             text, paper = describe_variant(entry, alone and name not in DESCRIBED_BY_THEIR_OBJECT)
             settings = shown_settings(registry, variant) if name in TABLES_WITH_SETTINGS else ""
             details = "".join(f" {detail}." for detail in (settings, paper) if detail)
-            lines.append(f"- `{variant}`: {text}{details}")
+            if page:
+                lines.append(f"- `{variant}`{':' if details else ''}{details}")
+            else:
+                lines.append(f"- `{variant}`: {text}{details}")
         lines += [""]
     introduction = (
         "Every name that an option or a command takes, by its table in `variants.py`. What you "

@@ -148,7 +148,7 @@ def test_differences_of_the_movement_text() -> None:
 def test_training() -> None:
     rows = list(table_rows(PAGE, "| | success, % |"))
     results = trained()
-    assert len(rows) == len(results) - 8
+    assert len(rows) == len(results) - 18
     for name, success, difference in rows:
         result = results[arm_of(name)]
         mean = result.success
@@ -157,7 +157,7 @@ def test_training() -> None:
         check(difference, other and tuple(100 * x for x in (other.value, other.low, other.high)))
     unlisted = results.keys() - {arm_of(name) for name, *_ in rows}
     differences = [results[arm].by_rollouts for arm in unlisted]
-    assert max(abs(100 * d.value) for d in differences if d) < 0.65
+    assert max(abs(100 * d.value) for d in differences if d) < 0.75
     above = [arm for arm, r in results.items() if r.by_rollouts and r.by_rollouts.low > 0]
     below = [arm for arm, r in results.items() if r.by_rollouts and r.by_rollouts.high < 0]
     assert (above, below) == ([], ["grail"])
