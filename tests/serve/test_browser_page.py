@@ -68,7 +68,7 @@ def served(*folders: Path, cache: Path) -> Iterator[str]:
     """The address of a real server over these folders, on a port of its own."""
     listener = listen("127.0.0.1", 0)
     port = listener.getsockname()[1]
-    library = RunLibrary(folders, cache, IndexInThisProcess(cache))
+    library = RunLibrary(folders, cache, IndexInThisProcess(cache), patience=60)
     gate = AccessGate(make_app(library), LOOPBACK, port, None)
     config = uvicorn.Config(
         gate, log_level="error", ws="none", lifespan="on", timeout_graceful_shutdown=0

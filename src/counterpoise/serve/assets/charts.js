@@ -215,7 +215,15 @@ export function plot({ title, term = "", format = number, crosshair, open = null
   };
   canvas.addEventListener("pointermove", (event) => across && crosshair.set(iterationAt(event)));
   canvas.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && crosshair.set(null));
-  canvas.addEventListener("click", (event) => across && open?.(iterationAt(event)));
+  // A finger points first and opens with a second tap.
+  let pointed = null;
+  canvas.addEventListener("pointerdown", () => { pointed = crosshair.at; });
+  canvas.addEventListener("click", (event) => {
+    if (!across) return;
+    const iteration = iterationAt(event);
+    crosshair.set(iteration);
+    if (event.pointerType !== "touch" || pointed === iteration) open?.(iteration);
+  });
   if (open) canvas.classList.add("opens");
   crosshair.on(point);
   new ResizeObserver(([entry]) => {

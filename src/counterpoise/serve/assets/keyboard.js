@@ -47,7 +47,7 @@ export function help(dialog, groups) {
   };
   search.addEventListener("input", write);
   write();
-  put(dialog, 
+  put(dialog,
     h("div", { class: "help-head" }, h("h2", {}, "Keyboard and words"), close),
     h("div", { class: "help-body" },
       h("section", {}, groups.filter((group) => group.shortcuts.length).map((group) => [

@@ -45,9 +45,10 @@ export function show(root, data, address, page) {
   root.append(h("div", { class: "head" }, title, rule, h("div", { class: "head-tools pair-of-buttons" }, back, on)), pin, facts, stage, group, leftOut);
   const picture = mosaic(page);
   let now = data;
+  let opened = "null";
+  let listed = "";
 
   function update(next, where) {
-    const moved = !now || where.iteration !== now.iteration || now === next;
     now = next;
     address = where;
     const metrics = next.run?.metrics ?? {};
@@ -62,14 +63,19 @@ export function show(root, data, address, page) {
     const fact = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, h("b", {}, value)));
     const describe = next.steps?.length ? next.describe ?? {} : {};
     const sampled = next.steps?.length ? [] : SAMPLED.filter(([name]) => Number.isFinite(next.metrics?.[name]));
-    put(facts, 
+    put(facts,
       fact(term("success"), percent(metrics.success?.[k])),
       ...sampled.map(([name, label, written]) => fact(label, written(next.metrics[name]))),
       ...DESCRIBED.filter(([name]) => Number.isFinite(describe[name])).map(([name, label]) => fact(name === "split_groups" ? term("split", label) : label, /share/.test(name) ? percent(describe[name], 0) : number(describe[name]))));
     writeBatch(next);
-    put(leftOut, dropped(next));
-    put(group, ...(next.open ? [groupPanel(next.open, address, page)] : []));
-    if (next.open && moved !== null) picture.light(next.open.group);
+    // A live update leaves lists and an open group as they are: what was opened, chosen and scrolled stays.
+    const lists = JSON.stringify(next.dropped ?? null);
+    if (lists !== listed) put(leftOut, dropped(next));
+    listed = lists;
+    const open = JSON.stringify(next.open ?? null);
+    if (open === opened) return;
+    opened = open;
+    put(group, next.open && groupPanel(next.open, address, page));
     if (next.open) group.scrollIntoView({ block: "nearest" });
   }
 
@@ -104,8 +110,8 @@ export function show(root, data, address, page) {
     keys: [
       { keys: ["]", "ArrowRight"], does: "next iteration", act: () => toIteration(on) },
       { keys: ["[", "ArrowLeft"], does: "previous iteration", act: () => toIteration(back) },
-      { keys: ["j", "ArrowDown"], does: "next rollout of the mosaic", act: () => picture.move(1) },
-      { keys: ["k", "ArrowUp"], does: "previous rollout", act: () => picture.move(-1) },
+      { keys: ["j", "ArrowDown"], does: "next rollout of the mosaic", act: (event) => picture.move(1, event) },
+      { keys: ["k", "ArrowUp"], does: "previous rollout", act: (event) => picture.move(-1, event) },
       { keys: ["Enter"], does: "its group, side by side", act: () => picture.open() },
       { keys: ["Escape"], does: "close the group", act: () => address.group !== undefined && page.go(to.iteration(address.run, address.iteration), { keep: true }) },
     ],
@@ -166,7 +172,7 @@ function mosaic(page) {
     poise.mosaic.add(svg, "rect", { class: "chosen", ...Object.fromEntries(["x", "y", "width", "height"].map((name) => [name, cell.getAttribute(name)])) });
     for (const part of svg.querySelectorAll(`[data-group="${rollout.group}"]`)) part.classList.add("lit");
     const waited = rollout.waited > 0 ? ` · waited ${plural(rollout.waited, "iteration")}` : "";
-    put(card, 
+    put(card,
       h("p", {}, "advantage ", h("b", {}, advantage(rollout.advantage)), Number.isFinite(rollout.reward) ? ` · reward ${number(rollout.reward)}` : "", ` · ${plural(rollout.tokens, "token")}`),
       h("p", {}, foreign(group?.group), ` · response ${rollout.index + 1}${waited}`),
       group?.prompt ? h("p", { dir: "auto" }, visible(group.prompt)) : "",
@@ -200,8 +206,10 @@ function mosaic(page) {
     node,
     light,
     open,
-    move: (by) => {
+    move: (by, event) => {
+      if (event.key.startsWith("Arrow") && document.activeElement !== frame) return false; // the page scrolls
       choose(cells[Math.max(0, Math.min(cells.length - 1, chosen + by))]);
+      return true;
     },
     update(next, where) {
       const same = data?.iteration === next.iteration && plan && data.steps.length === next.steps.length;

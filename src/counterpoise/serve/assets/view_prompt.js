@@ -66,7 +66,7 @@ export function show(root, data, address, page) {
     const [early, late] = [known[0], known.at(-1)];
     const before = early.responses.find((one) => !(one.reward > 0)) ?? early.responses[0];
     const after = late.responses.find((one) => one.reward > 0) ?? late.responses[0];
-    put(change, 
+    put(change,
       heading("How the text changed", early === late
         ? `Sampled in iteration ${early.iteration} only: two of its responses. Choose any two below to compare them.`
         : `A response of iteration ${early.iteration} against one of iteration ${late.iteration}; choose any two below to compare them.`),

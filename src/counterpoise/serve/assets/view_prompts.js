@@ -74,8 +74,8 @@ export function show(root, data, address, page) {
     leave: () => [typing, again].forEach(clearTimeout),
     keys: [
       { keys: ["/"], does: "search", act: () => search.focus() },
-      { keys: ["j", "ArrowDown"], does: "next prompt", act: () => move(1) },
-      { keys: ["k", "ArrowUp"], does: "previous prompt", act: () => move(-1) },
+      { keys: ["j"], does: "next prompt", act: () => move(1) },
+      { keys: ["k"], does: "previous prompt", act: () => move(-1) },
       { keys: ["Enter"], does: "open it", act: () => false },
       { keys: ["n"], does: "next page", act: turn },
     ],

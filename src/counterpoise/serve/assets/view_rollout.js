@@ -145,7 +145,7 @@ export function show(root, data, address, page) {
   // -- all of it ---------------------------------------------------------------------------
 
   function writeAbout() {
-    put(about, 
+    put(about,
       h("b", { class: data.advantage < 0 ? "down" : data.advantage > 0 ? "up" : null }, `advantage ${advantage(data.advantage)}`),
       ` · ${plural(data.length ?? view.length, "token")} · sampled in `, h("a", { href: to.iteration(address.run, address.iteration) }, `iteration ${data.born ?? address.iteration}`),
       Number.isFinite(data.trained_in) ? ` · trained in iteration ${data.trained_in}${Number.isFinite(data.step) ? `, step ${data.step + 1}` : ""}` : " · not trained on",
@@ -219,8 +219,8 @@ export function show(root, data, address, page) {
       { keys: ["End"], does: "last token", act: () => activate(tokens.length - 1) },
       { keys: ["Enter", " "], does: "who pushed the token", act: () => pick(active) },
       { keys: ["Escape"], does: "close it", act: () => address.position !== undefined && pick(null) },
-      { keys: ["]", "ArrowDown"], does: "next rollout", act: () => follow(on) },
-      { keys: ["[", "ArrowUp"], does: "previous rollout", act: () => follow(back) },
+      { keys: ["]"], does: "next rollout", act: () => follow(on) },
+      { keys: ["["], does: "previous rollout", act: () => follow(back) },
       { keys: ["c"], does: "colour by the next quantity", act: () => {
         const known = [...select.options].filter((option) => view.has(option.value));
         if (!known.length) return;

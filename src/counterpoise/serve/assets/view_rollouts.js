@@ -214,8 +214,8 @@ export function show(root, data, address, page) {
     leave: () => [typing, again].forEach(clearTimeout),
     keys: [
       { keys: ["/"], does: "search", act: () => search.focus() },
-      { keys: ["j", "ArrowDown"], does: "next row", act: () => move(1) },
-      { keys: ["k", "ArrowUp"], does: "previous row", act: () => move(-1) },
+      { keys: ["j"], does: "next row", act: () => move(1) },
+      { keys: ["k"], does: "previous row", act: () => move(-1) },
       { keys: ["Enter"], does: "tokens of the row", act: () => false },
       { keys: ["x"], does: "choose the row; two can be compared", act: () => document.activeElement?.closest("tr")?.querySelector("input")?.click() },
       { keys: ["d"], does: "compare the two chosen", act: () => compare.href && page.go(compare.href) },

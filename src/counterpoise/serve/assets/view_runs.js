@@ -107,8 +107,8 @@ export function show(root, data, address, page) {
     leave: () => clearInterval(clock),
     keys: [
       { keys: ["/"], does: "filter", act: () => search.focus() },
-      { keys: ["j", "ArrowDown"], does: "next run", act: () => move(1) },
-      { keys: ["k", "ArrowUp"], does: "previous run", act: () => move(-1) },
+      { keys: ["j"], does: "next run", act: () => move(1) },
+      { keys: ["k"], does: "previous run", act: () => move(-1) },
       { keys: ["Enter"], does: "open it", act: () => active >= 0 && page.go(body.children[active].querySelector("a").href) },
       { keys: ["x"], does: "choose it", act: () => active >= 0 && body.children[active].querySelector("input").click() },
       { keys: ["o"], does: "overlay the chosen runs", act: () => chosen.size > 1 && page.go(to.overlay([...chosen])) },
