@@ -22,7 +22,7 @@ from counterpoise.report.audit.page import write_audit_page
 from counterpoise.report.audit.plan_scan import scan_plans
 from counterpoise.report.audit.rank import audit_run, rank_findings, report_to_data
 from counterpoise.report.audit.records import AuditFinding, AuditReport, Measurement
-from counterpoise.report.audit.run_files import AuditRun, thirds
+from counterpoise.report.audit.run_files import RunFiles, thirds
 from counterpoise.statistics.two_samples import change_estimate, ratio_estimate
 
 
@@ -245,11 +245,11 @@ def test_thirds_and_changes_by_hand():
 
 def test_plans_without_rows_are_read_from_their_description(tmp_path: Path):
     run = write_made_up_run(tmp_path / "run", Faults(composer="shuffled"))
-    with_rows = scan_plans(AuditRun.read(run))
+    with_rows = scan_plans(RunFiles.read(run))
     lines = [json.loads(line) for line in (run / "plans.jsonl").open()]
     keep = ("schema", "iteration", "rule", "describe")
     write_lines(run / "plans.jsonl", [{k: line[k] for k in keep} for line in lines])
-    described = scan_plans(AuditRun.read(run))
+    described = scan_plans(RunFiles.read(run))
     assert described.steps == with_rows.steps
     assert described.rare_share == pytest.approx(with_rows.rare_share)
     assert described.cut_groups >= with_rows.cut_groups > 0

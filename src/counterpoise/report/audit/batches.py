@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from counterpoise.report.audit.audited_run import AuditRun
 from counterpoise.report.audit.plan_scan import PlanScan
 from counterpoise.report.audit.records import (
     AuditFinding,
@@ -12,7 +13,6 @@ from counterpoise.report.audit.records import (
     percent,
     unsupported,
 )
-from counterpoise.report.audit.run_files import AuditRun
 from counterpoise.report.audit.thresholds import CUT_SHARE, RARE_SIGN, RARE_STEPS
 from counterpoise.statistics.prompt_intervals import (
     IntervalEstimate,

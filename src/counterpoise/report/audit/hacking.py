@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from counterpoise.report.audit.audited_run import AuditRun
 from counterpoise.report.audit.learning import heldout_change, training_change
 from counterpoise.report.audit.records import (
     AuditFinding,
@@ -11,7 +12,7 @@ from counterpoise.report.audit.records import (
     percent,
     unsupported,
 )
-from counterpoise.report.audit.run_files import AuditRun, gap_between, thirds
+from counterpoise.report.audit.run_files import gap_between, thirds
 from counterpoise.report.audit.thresholds import (
     ECHO_OVERLAP,
     ECHO_SHARE,

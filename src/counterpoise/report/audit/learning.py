@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from counterpoise.report.audit.audited_run import AuditRun
 from counterpoise.report.audit.records import (
     AuditFinding,
     Level,
@@ -17,7 +18,7 @@ from counterpoise.report.audit.records import (
     unsupported,
     worst_level,
 )
-from counterpoise.report.audit.run_files import AuditRun, gap_between, thirds
+from counterpoise.report.audit.run_files import gap_between, thirds
 from counterpoise.report.audit.thresholds import (
     CLIP_SHARE,
     COLLAPSE,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from counterpoise.report.audit.audited_run import AuditRun
 from counterpoise.report.audit.learning import is_rising
 from counterpoise.report.audit.records import (
     AuditFinding,
@@ -17,7 +18,7 @@ from counterpoise.report.audit.records import (
     worst_level,
 )
 from counterpoise.report.audit.rollout_scan import IterationTally
-from counterpoise.report.audit.run_files import AuditRun, thirds
+from counterpoise.report.audit.run_files import thirds
 from counterpoise.report.audit.thresholds import (
     LENGTH_FALL,
     LENGTH_RATIO,

@@ -17,7 +17,7 @@ from counterpoise.batch.compose import compose
 from counterpoise.batch.describe import PlanDescription, describe_plan
 from counterpoise.errors import PoiseError
 from counterpoise.report.audit.records import Example
-from counterpoise.report.audit.run_files import AuditRun
+from counterpoise.report.audit.run_files import RunFiles
 from counterpoise.report.audit.thresholds import RARE_SIGN
 from counterpoise.report.texts import make_visible
 from counterpoise.types import BatchPlan, Row
@@ -48,7 +48,7 @@ class PlanScan:
     examples: dict[str, list[Example]] = field(default_factory=dict)
 
 
-def scan_plans(run: AuditRun) -> PlanScan:
+def scan_plans(run: RunFiles) -> PlanScan:
     """Read every plan once."""
     scan = PlanScan()
     tried_every = max(1, run.iterations // QB_PLANS)

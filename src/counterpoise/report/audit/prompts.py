@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from counterpoise.report.audit.audited_run import AuditRun
 from counterpoise.report.audit.records import (
     AuditFinding,
     Example,
@@ -14,7 +15,6 @@ from counterpoise.report.audit.records import (
     percent,
     unsupported,
 )
-from counterpoise.report.audit.run_files import AuditRun
 from counterpoise.report.audit.thresholds import (
     BENCHMARK_SHARE,
     DUPLICATE_SHARE,

@@ -14,9 +14,10 @@ from typing import Any
 
 from counterpoise import __version__
 from counterpoise.errors import explain_damage
+from counterpoise.report.audit.audited_run import AuditRun
 from counterpoise.report.audit.prompts import benchmark_files_of
 from counterpoise.report.audit.records import LEVELS, AuditFinding, AuditReport
-from counterpoise.report.audit.run_files import AuditRun, Progress
+from counterpoise.report.audit.run_files import Progress
 from counterpoise.variants import FINDINGS
 
 SCHEMA = 1

@@ -19,7 +19,7 @@ from counterpoise.report.audit.answer_check import (
     tidy_reference,
 )
 from counterpoise.report.audit.records import Example, percent
-from counterpoise.report.audit.run_files import AuditRollout, AuditRun
+from counterpoise.report.audit.run_files import RunFiles, AuditRollout
 from counterpoise.report.audit.thresholds import ECHO_OVERLAP
 from counterpoise.report.texts import make_visible
 from counterpoise.task.contamination.wording import letters_and_digits, split_words
@@ -120,7 +120,7 @@ class RolloutFacts:
     echo: bool | None
 
 
-def scan_rollouts(run: AuditRun) -> RolloutScan:
+def scan_rollouts(run: RunFiles) -> RolloutScan:
     """Read every stored rollout once."""
     scan = RolloutScan()
     keep_texts = bool(run.benchmark_files)
@@ -136,7 +136,7 @@ def scan_rollouts(run: AuditRun) -> RolloutScan:
 
 
 def _iteration_facts(
-    run: AuditRun, iteration: int, scan: RolloutScan, checker: AnswerChecker, keep_texts: bool
+    run: RunFiles, iteration: int, scan: RolloutScan, checker: AnswerChecker, keep_texts: bool
 ) -> Iterator[RolloutFacts]:
     """Fold each rollout into the tally of its prompt, and yield what its iteration needs."""
     groups_of_prompt: dict[bytes, set[str]] = {}

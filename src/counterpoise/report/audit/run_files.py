@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -25,10 +25,6 @@ from counterpoise.report.panels.summary import headline_record
 from counterpoise.statistics.prompt_intervals import IntervalEstimate
 from counterpoise.store.folder import RunFolder, is_imported, is_run
 from counterpoise.store.logs import iterate_log
-
-if TYPE_CHECKING:
-    from counterpoise.report.audit.plan_scan import PlanScan
-    from counterpoise.report.audit.rollout_scan import RolloutScan
 
 Record = dict[str, Any]
 Value = TypeVar("Value")
@@ -55,11 +51,11 @@ class AuditRollout:
 
 
 @dataclass(eq=False)
-class AuditRun:
-    """A run folder under audit.
+class RunFiles:
+    """A run folder as it is stored.
 
     Example:
-        run = AuditRun.read(Path("out/demo"))
+        run = RunFiles.read(Path("out/demo"))
         run.metric("entropy")        [(1, 0.0916), (2, 0.0809), ...]
     """
 
@@ -78,7 +74,7 @@ class AuditRun:
         path: Path,
         benchmark_files: Sequence[Path] = (),
         progress: Progress = lambda what, done, total: None,
-    ) -> AuditRun:
+    ) -> Self:
         """Read the logs; rollouts and plans are read when a finding asks for them."""
         if not path.is_dir():
             problem = "is a file" if path.exists() else "does not exist"
@@ -139,12 +135,6 @@ class AuditRun:
     def has_plans(self) -> bool:
         return (self.path / "plans.jsonl").is_file()
 
-    @cached_property
-    def plans(self) -> PlanScan:
-        from counterpoise.report.audit.plan_scan import scan_plans
-
-        return scan_plans(self)
-
     # -- rollouts ----------------------------------------------------------------------------
 
     @cached_property
@@ -154,13 +144,6 @@ class AuditRun:
     @cached_property
     def token_files(self) -> dict[int, Path]:
         return dict(sorted(RunFolder(self.path).step_files("tokens").items()))
-
-    @cached_property
-    def rollouts(self) -> RolloutScan:
-        """One pass over all rollouts, shared by the findings."""
-        from counterpoise.report.audit.rollout_scan import scan_rollouts
-
-        return scan_rollouts(self)
 
     def iterate_rollouts(self, iteration: int) -> Iterator[AuditRollout]:
         """Rollouts of one iteration; lines that are no rollout are counted and left out."""

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from counterpoise.report.audit.audited_run import AuditRun
 from counterpoise.report.audit.records import (
     AuditFinding,
     Example,
@@ -26,7 +27,7 @@ from counterpoise.report.audit.records import (
     percent,
     unsupported,
 )
-from counterpoise.report.audit.run_files import AuditRun, thirds
+from counterpoise.report.audit.run_files import thirds
 from counterpoise.report.audit.thresholds import GROWING_MISMATCH, MIN_ITERATIONS, MISMATCH
 from counterpoise.report.charts.render import show_blanks
 from counterpoise.report.texts import make_visible

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from counterpoise.report.audit.audited_run import AuditRun
 from counterpoise.report.audit.records import (
     AuditFinding,
     Example,
@@ -16,7 +17,6 @@ from counterpoise.report.audit.records import (
     worst_level,
 )
 from counterpoise.report.audit.rollout_scan import IterationTally
-from counterpoise.report.audit.run_files import AuditRun
 from counterpoise.report.audit.thresholds import (
     DROPPED_SHARE,
     IDLE_SHARE,

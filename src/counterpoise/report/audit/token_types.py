@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from counterpoise.report.audit.audited_run import AuditRun
 from counterpoise.report.audit.records import AuditFinding, Measurement, percent, unsupported
-from counterpoise.report.audit.run_files import AuditRun
 from counterpoise.report.charts.render import show_blanks
 from counterpoise.report.texts import make_visible
 from counterpoise.report.traces import read_vocabulary

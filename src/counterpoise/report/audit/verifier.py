@@ -6,6 +6,7 @@ are not independent, so intervals are over prompts.
 
 from __future__ import annotations
 
+from counterpoise.report.audit.audited_run import AuditRun
 from counterpoise.report.audit.records import (
     AuditFinding,
     Measurement,
@@ -14,7 +15,6 @@ from counterpoise.report.audit.records import (
     unsupported,
     worst_level,
 )
-from counterpoise.report.audit.run_files import AuditRun
 from counterpoise.report.audit.thresholds import (
     ACCEPTED_SHARE,
     INCONSISTENT_SHARE,
