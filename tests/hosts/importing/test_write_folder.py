@@ -11,13 +11,16 @@ from pathlib import Path
 
 import pytest
 from hosts.importing.foreign import prime_record, trl_file, verl_file, write_lines
+from hosts.importing.foreign_dumps import write_miles_dumps, write_slime_dump
 from report.synthetic import Page
 
 from counterpoise.batch.plan_file import plan_file
 from counterpoise.cli import main
 from counterpoise.errors import PoiseError
+from counterpoise.hosts.importing.formats import recognise_source
 from counterpoise.hosts.importing.write_folder import import_run
 from counterpoise.lab.choose_page import write_report
+from counterpoise.variants import IMPORTERS
 
 
 def prime_file(folder: Path) -> Path:
@@ -99,6 +102,30 @@ def lacking(folder: Path) -> Path:
 
 def array(folder: Path) -> Path:
     return write_lines(folder / "1.jsonl", [[1, 2]]).parent
+
+
+def test_help_lists_every_format(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert poise(monkeypatch, "import", "--help") == 0
+    content = capsys.readouterr().out
+    assert all(name in content for name in IMPORTERS)
+
+
+def test_files_are_recognised_by_content(tmp_path: Path) -> None:
+    """Files of other names, all in one folder: each is read by its own importer."""
+    files = {
+        "verl": verl_file(tmp_path / "a").rename(tmp_path / "one.jsonl"),
+        "prime-rl": prime_file(tmp_path / "b").rename(tmp_path / "two.jsonl"),
+        "TRL": trl_file(tmp_path / "c").rename(tmp_path / "three.parquet"),
+        "slime": write_slime_dump(tmp_path / "d").rename(tmp_path / "four.pt"),
+        "miles": write_miles_dumps(tmp_path / "e")[0].rename(tmp_path / "five.pt"),
+        "Counterpoise": write_lines(tmp_path / "7.jsonl", [{"prompt_id": "p", "reward": 1.0}]),
+    }
+    for title, file in files.items():
+        assert recognise_source(file)[0].title == title
+    with pytest.raises(PoiseError, match="holds no rollouts that can be read"):
+        recognise_source(write_lines(tmp_path / "notes.jsonl", [{"text": "hello"}]))
 
 
 T = ("--tokenizer", "embedded")

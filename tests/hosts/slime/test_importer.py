@@ -204,6 +204,23 @@ def test_schedules_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         import_run(file, tmp_path / "out")
 
 
+def test_other_files_are_named(tmp_path: Path) -> None:
+    files = [write_slime_dump(tmp_path / "run", rollout_id) for rollout_id in range(3)]
+    files[1].write_bytes(files[1].read_bytes()[:-100])
+    files[2].with_name("eval_2.pt").write_bytes(files[2].read_bytes())
+    result = import_run(tmp_path / "run", tmp_path / "out")
+    assert result.steps == 2
+    assert "left out: 1 file of evaluations" in result.notes
+    assert "left out because they are no complete dumps: 1.pt" in result.notes
+
+
+def test_odd_values_are_one_line(tmp_path: Path) -> None:
+    file = write_slime_dump(tmp_path / "run", dp_shards=[{"rank": 0}])
+    with pytest.raises(PoiseError, match="or slime of another version wrote it: KeyError: 'data_"):
+        import_run(file, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
 def test_one_of_several_rewards_must_be_named(tmp_path: Path) -> None:
     file = write_rollout_dump(tmp_path / "run")
     content = torch.load(file, weights_only=True)

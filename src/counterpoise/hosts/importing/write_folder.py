@@ -18,7 +18,12 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from counterpoise.errors import PoiseError, format_count
+from counterpoise.errors import (
+    UNEXPECTED_VALUE_ERRORS,
+    PoiseError,
+    first_line,
+    format_count,
+)
 from counterpoise.files import atomic_write, cannot_write
 from counterpoise.hosts.importing.formats import (
     ImportContext,
@@ -91,7 +96,8 @@ def import_run(
             scratch.mkdir()
             context = ImportContext(source.title, reward, notes.append, scratch, show_progress)
             writer = StepWriter(temporary, source.title)
-            for step in _reject_repeated_steps(source.read_steps(files, context), path):
+            steps = _explain_odd_values(source.read_steps(files, context), source.title, path)
+            for step in _reject_repeated_steps(steps, path):
                 show_progress(f"step {step.number}: {writer.rollouts:,} rollouts so far")
                 writer.write(complete_step(step, loaded))
             notes += writer.notes()
@@ -111,6 +117,24 @@ def import_run(
     except OSError as fault:
         raise cannot_write(out, fault) from fault
     return summary
+
+
+def _explain_odd_values(
+    steps: Iterator[ImportedStep], title: str, path: Path
+) -> Iterator[ImportedStep]:
+    """Turn errors about values of an unknown form into one line; importers check the usual ones."""
+    while True:
+        try:
+            step = next(steps)
+        except StopIteration:
+            return
+        except UNEXPECTED_VALUE_ERRORS as fault:
+            raise PoiseError(
+                f"{path} is damaged, or {title} of another version wrote it: "
+                f"{type(fault).__name__}: {first_line(fault)}; docs/guide/any-run.md says which "
+                "versions are known"
+            ) from fault
+        yield step
 
 
 def _reject_repeated_steps(steps: Iterator[ImportedStep], path: Path) -> Iterator[ImportedStep]:

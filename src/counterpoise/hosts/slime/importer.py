@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from counterpoise.errors import PoiseError
+from counterpoise.errors import PoiseError, format_count
 from counterpoise.hosts.importing.formats import ImportContext, ImportedStep, RolloutSource
 from counterpoise.hosts.slime.dump_files import (
     KNOWN_VERSIONS,
@@ -62,8 +62,24 @@ def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[Import
         step = _read_rollout(rollout_id, dumps, context, counts)
         if step is not None:
             yield step
-    for note in counts.notes():
+    for note in (*counts.notes(), *_notes_on_other_files(files)):
         context.add_note(note)
+
+
+def _notes_on_other_files(files: Sequence[Path]) -> list[str]:
+    """What else lies in the folders: evaluations, and files that are torn or of something else."""
+    others = {file for folder in {f.parent for f in files} for file in folder.glob("*.pt")}
+    if len(files) == 1 or not (others := others - set(files)):
+        return []
+    evaluations = {file for file in others if file.stem.startswith("eval_")}
+    unknown = sorted(file.name for file in others - evaluations)
+    notes = []
+    if evaluations:
+        notes.append(f"left out: {format_count(len(evaluations), 'file')} of evaluations")
+    if unknown:
+        names = ", ".join(unknown[:3]) + (", ..." if len(unknown) > 3 else "")
+        notes.append(f"left out because they are no complete dumps: {names}")
+    return notes
 
 
 def _read_rollout(
