@@ -19,7 +19,7 @@ from counterpoise.report.audit.answer_check import (
     tidy_reference,
 )
 from counterpoise.report.audit.records import Example, percent
-from counterpoise.report.audit.run_files import RunFiles, AuditRollout
+from counterpoise.report.audit.run_files import AuditRollout, RunFiles
 from counterpoise.report.audit.thresholds import ECHO_OVERLAP
 from counterpoise.report.texts import make_visible
 from counterpoise.task.contamination.wording import letters_and_digits, split_words
