@@ -112,8 +112,8 @@ def _read_rollout(
         file = by_kind["train"][0]
         trained = TrainSamples.from_whole_dump(load_dump(file), str(file))
     elif by_kind["ranks"]:
-        parts = [(load_dump(file), str(file)) for file in by_kind["ranks"]]
-        trained = TrainSamples.from_rank_dumps(parts)
+        rank_dumps = [(load_dump(file), str(file)) for file in by_kind["ranks"]]
+        trained = TrainSamples.from_rank_dumps(rank_dumps)
     return build_step(rollout_id, sampled, trained, context, counts)
 
 

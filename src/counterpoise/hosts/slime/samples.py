@@ -117,12 +117,12 @@ class TrainSamples:
         )
 
     @classmethod
-    def from_rank_dumps(cls, parts: Sequence[tuple[dict[str, Any], str]]) -> TrainSamples:
+    def from_rank_dumps(cls, rank_dumps: Sequence[tuple[dict[str, Any], str]]) -> TrainSamples:
         """miles, and slime before: a file for each rank, in the order of ranks."""
         samples: list[dict[str, Any]] = []
         shards: list[LocalShard] = []
         seen: set[tuple[Any, ...]] = set()
-        for content, where in parts:
+        for content, where in rank_dumps:
             columns = content.get("rollout_data")
             if not isinstance(columns, dict):
                 raise PoiseError(f"{where}: 'rollout_data' is not a table: {KNOWN_VERSIONS}")
@@ -139,10 +139,10 @@ class TrainSamples:
             micro_batches, per_step = read_layout(columns, len(sample_indices), where)
             shards.append(LocalShard(len(shards), sample_indices, micro_batches, per_step))
             samples += local_samples
-        first_columns = parts[0][0]["rollout_data"]
+        first_columns = rank_dumps[0][0]["rollout_data"]
         sizes = to_list(first_columns.get("num_rollouts", first_columns.get("global_batch_sizes")))
         return cls(
-            parts[0][1],
+            rank_dumps[0][1],
             samples,
             shards,
             to_list(first_columns.get("raw_reward")),
