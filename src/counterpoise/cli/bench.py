@@ -2,56 +2,63 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from counterpoise.cli.flags import takes_flags
 
-def bench(
+
+@dataclass(frozen=True)
+class BenchFlags:
     parts: Annotated[
         str,
         typer.Option(
             "--parts",
             help="Any of peer, sampler, update, agreement, monitor, growth, families, serve.",
         ),
-    ] = "peer,sampler,update,agreement,monitor",
+    ] = "peer,sampler,update,agreement,monitor"
     model: Annotated[
         str,
         typer.Option(
             "--model", "-m", help="Default: 'embedded' on a CPU, 'shape:smollm2-135m' on a GPU."
         ),
-    ] = "",
+    ] = ""
     minutes: Annotated[
         float | None,
         typer.Option("--minutes", min=0, help="Skip what has not started after this many minutes."),
-    ] = None,
+    ] = None
     out: Annotated[
         Path, typer.Option("--json", help="File for every repeat, the versions and the tables.")
-    ] = Path("out/bench.json"),
+    ] = Path("out/bench.json")
     profile: Annotated[
         str,
         typer.Option(
             "--profile", help="Instead of measuring, list the kernels of this part by time."
         ),
-    ] = "",
+    ] = ""
     sets: Annotated[
         list[str] | None,
         typer.Option("--set", "-s", help="An option of the update: update.micro_tokens=16384."),
-    ] = None,
+    ] = None
     growth: Annotated[
         str,
         typer.Option(
             "--growth", help="Only these axes (rollouts, length, size) or points (length=2048)."
         ),
-    ] = "",
+    ] = ""
     run_size: Annotated[
         str,
         typer.Option(
             "--run-size", help="Iterations x rollouts x tokens of the made-up run of `serve`."
         ),
-    ] = "100x102x300",
-) -> None:
+    ] = "100x102x300"
+
+
+@takes_flags
+def bench(flags: BenchFlags) -> None:
     """Measure speed, memory and numerical agreement, against peers and the hardware's limits.
 
     - **peer**: a whole GRPO iteration, ours and (where `trl==1.16.0` is installed) TRL's
@@ -78,8 +85,17 @@ def bench(
     from counterpoise.lab.speed.tables import make_console
 
     # Sizes and rates are chosen when the device is known, in run().
-    points = [point.strip() for point in growth.split(",") if point.strip()]
+    points = [point.strip() for point in flags.growth.split(",") if point.strip()]
     run(
-        BenchOptions(parts.split(","), model, minutes, out, profile, sets or (), points, run_size),
+        BenchOptions(
+            flags.parts.split(","),
+            flags.model,
+            flags.minutes,
+            flags.out,
+            flags.profile,
+            flags.sets or (),
+            points,
+            flags.run_size,
+        ),
         make_console(),
     )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from counterpoise.cli.flags import takes_flags
 from counterpoise.errors import PoiseError
 from counterpoise.terminal import echo, echo_message, one_line
 
@@ -17,11 +19,12 @@ if TYPE_CHECKING:
     from counterpoise.task.contamination.search import OverlapReport
 
 
-def contamination(
+@dataclass(frozen=True)
+class ContaminationFlags:
     train: Annotated[
         Path,
         typer.Option("--train", "-t", help="The training file: JSON lines, JSON or parquet."),
-    ],
+    ]
     bench: Annotated[
         list[str] | None,
         typer.Option(
@@ -29,33 +32,36 @@ def contamination(
             "-b",
             help="Benchmarks, one or more: files of the same formats, or names in --data.",
         ),
-    ] = None,
+    ] = None
     # An option takes one value, so the files that a shell expands after the first end up here.
-    more_benchmarks: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
+    more_benchmarks: Annotated[list[str] | None, typer.Argument(hidden=True)] = None
     clean: Annotated[
         Path | None,
         typer.Option("--write-clean", help="Write the training file without the copies."),
-    ] = None,
+    ] = None
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="HTML file that shows the pairs side by side."),
-    ] = None,
+    ] = None
     field: Annotated[
         str,
         typer.Option(
             "--problem-field", help="The training file's field that holds the problem text."
         ),
-    ] = "problem",
+    ] = "problem"
     data: Annotated[
         Path | None, typer.Option("--data", help="The folder of the benchmarks named by --bench.")
-    ] = None,
+    ] = None
     fields: Annotated[
         str, typer.Option("--fields", help="The benchmarks' problem field: problem=question.")
-    ] = "",
-    evals: Annotated[list[str] | None, typer.Option("--eval", "-e", hidden=True)] = None,
-    eval_field: Annotated[str, typer.Option("--eval-field", hidden=True)] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with the texts.")] = False,
-) -> None:
+    ] = ""
+    evals: Annotated[list[str] | None, typer.Option("--eval", "-e", hidden=True)] = None
+    eval_field: Annotated[str, typer.Option("--eval-field", hidden=True)] = ""
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with the texts.")] = False
+
+
+@takes_flags
+def contamination(flags: ContaminationFlags) -> None:
     """Find training prompts that are benchmark problems: copied, reworded or translated.
 
     - `poise contamination --train dapo.jsonl --bench amc23.jsonl math500.jsonl --out pairs.html`
@@ -68,29 +74,33 @@ def contamination(
     from counterpoise.task.contamination.items import read_benchmarks, read_items
     from counterpoise.task.contamination.search import find_overlap, overlap_to_data
 
-    benchmark_field = eval_field or benchmark_problem_field(fields)
-    files = benchmark_files([*(bench or []), *(evals or []), *(more_benchmarks or [])], data)
-    items = read_items(train, field)
+    benchmark_field = flags.eval_field or benchmark_problem_field(flags.fields)
+    files = benchmark_files(
+        [*(flags.bench or []), *(flags.evals or []), *(flags.more_benchmarks or [])], flags.data
+    )
+    items = read_items(flags.train, flags.field)
     overlap = find_overlap(items, read_benchmarks(files, benchmark_field))
     written_files = []
-    if clean is not None:
-        num_clean = write_clean(items, overlap.train_copies(), clean)
-        written_files.append(f"clean  {clean}: {num_clean:,} of {len(items):,} prompts")
-    if out is not None:
+    if flags.clean is not None:
+        num_clean = write_clean(items, overlap.train_copies(), flags.clean)
+        written_files.append(f"clean  {flags.clean}: {num_clean:,} of {len(items):,} prompts")
+    if flags.out is not None:
         from counterpoise.report.pages.contamination import write_contamination_page
 
-        page = write_contamination_page(overlap_to_data(overlap), train.stem, out)
+        page = write_contamination_page(overlap_to_data(overlap), flags.train.stem, flags.out)
         written_files.append(f"page   {page}")
     # Files are written with --json too; only the printed summary differs.
-    if as_json:
+    if flags.as_json:
         echo(json.dumps(overlap_to_data(overlap)))
     else:
         _print_overlap(overlap, written_files)
     # Printed last: if the command fails, the error stays a single line.
-    if evals:
+    if flags.evals:
         echo_message("poise: --eval is now --bench, as in poise eval")
-    if eval_field:
-        echo_message(f"poise: --eval-field is now --fields problem={eval_field}, as in poise eval")
+    if flags.eval_field:
+        echo_message(
+            f"poise: --eval-field is now --fields problem={flags.eval_field}, as in poise eval"
+        )
 
 
 def benchmark_files(names: Sequence[str], data: Path | None) -> list[Path]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from counterpoise.cli.flags import takes_flags
 from counterpoise.errors import PoiseError
 from counterpoise.lab.evaluate import PAPER
 from counterpoise.terminal import echo, echo_message
@@ -75,27 +77,31 @@ Verifier = Annotated[str, typer.Option("--verifier", help="math, exact or FILE.p
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
-def evaluate(
-    models: Models,
-    bench: Bench = PAPER_BENCHMARKS,
-    data: Data = None,
-    out: Out = Path("out/eval"),
-    temperature: Temperature = "",
-    top_p: TopP = "",
-    sweep: Sweep = False,
-    samples: Samples = "",
-    limit: Limit = None,
-    template: Template = None,
-    max_tokens: MaxTokens = None,
-    fields: Fields = "",
-    seed: Seed = 0,
-    rows: Rows = None,
-    sampler: Sampler = "native",
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    verifier: Verifier = "math",
-    as_json: AsJson = False,
-) -> None:
+@dataclass(frozen=True)
+class EvaluateFlags:
+    models: Models
+    bench: Bench = PAPER_BENCHMARKS
+    data: Data = None
+    out: Out = Path("out/eval")
+    temperature: Temperature = ""
+    top_p: TopP = ""
+    sweep: Sweep = False
+    samples: Samples = ""
+    limit: Limit = None
+    template: Template = None
+    max_tokens: MaxTokens = None
+    fields: Fields = ""
+    seed: Seed = 0
+    rows: Rows = None
+    sampler: Sampler = "native"
+    device: Device = "auto"
+    dtype: Dtype = "auto"
+    verifier: Verifier = "math"
+    as_json: AsJson = False
+
+
+@takes_flags
+def evaluate(flags: EvaluateFlags) -> None:
     """Evaluate models on benchmarks: avg@k, pass@k, maj@k, each with a 95 % interval.
 
     By default, problems of aime24, aime25, amc23 and amc83 get 32 responses each (avg@32), those of
@@ -112,29 +118,29 @@ def evaluate(
     from counterpoise.lab.evaluate.sweep import parse_settings
 
     options = EvaluationOptions(
-        models=models,
-        out=out,
-        benchmarks=[name for name in bench.split(",") if name],
-        data=data,
-        settings=parse_settings(temperature, top_p, sweep=sweep),
+        models=flags.models,
+        out=flags.out,
+        benchmarks=[name for name in flags.bench.split(",") if name],
+        data=flags.data,
+        settings=parse_settings(flags.temperature, flags.top_p, sweep=flags.sweep),
         samples={
             name: parse_sample_count(count)
-            for name, count in parse_pairs("--samples", samples).items()
+            for name, count in parse_pairs("--samples", flags.samples).items()
         },
-        template=template,
-        max_new_tokens=max_tokens,
-        limit=limit,
-        fields=parse_pairs("--fields", fields),
-        seed=seed,
-        rows=rows,
-        sampler=sampler,
-        device=device,
-        dtype=dtype,
-        verifier=verifier,
+        template=flags.template,
+        max_new_tokens=flags.max_tokens,
+        limit=flags.limit,
+        fields=parse_pairs("--fields", flags.fields),
+        seed=flags.seed,
+        rows=flags.rows,
+        sampler=flags.sampler,
+        device=flags.device,
+        dtype=flags.dtype,
+        verifier=flags.verifier,
         # At least two: while one comparison hangs until its time limit, the other continues.
         verify_workers=max(2, min(8, os.cpu_count() or 2)),
     )
-    run_evaluation(options, as_json=as_json)
+    run_evaluation(options, as_json=flags.as_json)
 
 
 def run_evaluation(options: EvaluationOptions, *, as_json: bool) -> None:

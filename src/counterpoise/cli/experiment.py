@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
 from counterpoise.cli.app import OutOption
+from counterpoise.cli.flags import takes_flags
 
 
-def experiment(
+@dataclass(frozen=True)
+class ExperimentFlags:
     file: Annotated[
         str, typer.Argument(help="A TOML file with [experiment], or the name of a preset.")
-    ],
-    out: OutOption = None,
+    ]
+    out: OutOption = None
     jobs: Annotated[
         int | None,
         typer.Option("--jobs", "-j", min=1, help="Runs at a time. Default: one per core."),
-    ] = None,
+    ] = None
     minutes: Annotated[
         float | None,
         typer.Option(
@@ -25,19 +28,17 @@ def experiment(
             min=0,
             help="Stop after this long; run it again to continue. 0: only compare finished runs.",
         ),
-    ] = None,
+    ] = None
     seeds: Annotated[
         str | None, typer.Option("--seeds", help="Only these seeds, by index: 0:4, the first four.")
-    ] = None,
+    ] = None
     rates: Annotated[
         str | None, typer.Option("--rates", help="Only these learning rates: 1e-5,4e-5.")
-    ] = None,
-    arms: Annotated[
-        str | None, typer.Option("--arms", help="Only these arms: shuffled,QB.")
-    ] = None,
+    ] = None
+    arms: Annotated[str | None, typer.Option("--arms", help="Only these arms: shuffled,QB.")] = None
     model: Annotated[
         str | None, typer.Option("--model", "-m", help="Folder of the model on this machine.")
-    ] = None,
+    ] = None
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -45,8 +46,11 @@ def experiment(
             help="Print the planned runs, which of them --out already has, how long the rest will "
             "take, and the smallest difference that the seeds can show.",
         ),
-    ] = False,
-) -> None:
+    ] = False
+
+
+@takes_flags
+def experiment(flags: ExperimentFlags) -> None:
     """Train the arms of an experiment, seed by seed, and compare them.
 
     The file's margin, level and hypotheses determine the verdicts; --dry-run and every result
@@ -61,5 +65,13 @@ def experiment(
     """
     from counterpoise.lab.experiments.terminal import RunSelection, run_experiment
 
-    selection = RunSelection(seeds, rates, arms)
-    run_experiment(file, out, selection, jobs=jobs, minutes=minutes, model=model, dry_run=dry_run)
+    selection = RunSelection(flags.seeds, flags.rates, flags.arms)
+    run_experiment(
+        flags.file,
+        flags.out,
+        selection,
+        jobs=flags.jobs,
+        minutes=flags.minutes,
+        model=flags.model,
+        dry_run=flags.dry_run,
+    )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from counterpoise.cli.app import OutOption, SetOption
+from counterpoise.cli.flags import takes_flags
 
 Rollouts = Annotated[
     Path, typer.Argument(help="A run folder, an imported one, or what `poise import` reads.")
@@ -58,23 +60,27 @@ RewardOption = Annotated[
 ]
 
 
-def replay(
-    rollouts: Rollouts,
-    model: ModelOption,
-    out: OutOption = None,
-    iterations: IterationsOption = "",
-    composer: ComposerOption = "",
-    steps: StepsOption = 0,
-    lr: Annotated[float | None, typer.Option("--lr", help="Learning rate: update.lr.")] = None,
-    optimizer: Annotated[str, typer.Option("--optimizer", help="adamw or sgd.")] = "",
-    micro_tokens: MicroTokensOption = None,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
-    compare: CompareOption = False,
-    template: TemplateOption = "",
-    source: SourceOption = None,
-    reward: RewardOption = "",
-    settings: SetOption = None,
-) -> None:
+@dataclass(frozen=True)
+class ReplayFlags:
+    rollouts: Rollouts
+    model: ModelOption
+    out: OutOption = None
+    iterations: IterationsOption = ""
+    composer: ComposerOption = ""
+    steps: StepsOption = 0
+    lr: Annotated[float | None, typer.Option("--lr", help="Learning rate: update.lr.")] = None
+    optimizer: Annotated[str, typer.Option("--optimizer", help="adamw or sgd.")] = ""
+    micro_tokens: MicroTokensOption = None
+    device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto"
+    compare: CompareOption = False
+    template: TemplateOption = ""
+    source: SourceOption = None
+    reward: RewardOption = ""
+    settings: SetOption = None
+
+
+@takes_flags
+def replay(flags: ReplayFlags) -> None:
     """Show what stored rollouts of any trainer do to a model: one virtual update each iteration.
 
     Every iteration starts from the same weights. The result is a run folder for `poise report`,
@@ -88,14 +94,14 @@ def replay(
 
     from counterpoise.terminal import TerminalConsole
 
-    overrides = list(settings or ())
+    overrides = list(flags.settings or ())
     named_options = {
-        "update.lr": lr,
-        "update.optimizer": optimizer or None,
-        "update.micro_tokens": micro_tokens,
+        "update.lr": flags.lr,
+        "update.optimizer": flags.optimizer or None,
+        "update.micro_tokens": flags.micro_tokens,
     }
     overrides += [f"{name}={value}" for name, value in named_options.items() if value is not None]
-    target = out or Path("out") / f"{rollouts.resolve().name}-replay"
+    target = flags.out or Path("out") / f"{flags.rollouts.resolve().name}-replay"
     console = TerminalConsole()
     # Importing torch takes seconds; the status line shows that something is happening.
     with console.status("loading") if console.is_terminal else nullcontext():
@@ -103,16 +109,16 @@ def replay(
         from counterpoise.lab.replay.folder import ReplayRequest
         from counterpoise.lab.replay.run import replay as replay_rollouts
     request = ReplayRequest(
-        rollouts=rollouts,
-        model=model,
-        iterations=iterations,
-        composer=composer,
-        steps=steps,
-        template=template,
-        source=source,
-        reward=reward,
-        compare=compare,
-        device=device,
+        rollouts=flags.rollouts,
+        model=flags.model,
+        iterations=flags.iterations,
+        composer=flags.composer,
+        steps=flags.steps,
+        template=flags.template,
+        source=flags.source,
+        reward=flags.reward,
+        compare=flags.compare,
+        device=flags.device,
         overrides=tuple(overrides),
     )
     display = ReplayDisplay(console)

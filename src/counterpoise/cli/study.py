@@ -2,46 +2,52 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from counterpoise.cli.app import SetOption
+from counterpoise.cli.flags import takes_flags
 
 
-def study(
+@dataclass(frozen=True)
+class StudyFlags:
     name: Annotated[
         str, typer.Argument(help="Comma-separated names, or 'all'. Default: list the studies.")
-    ] = "",
+    ] = ""
     model: Annotated[
         str, typer.Option("--model", "-m", help="'embedded', 'smollm2', a folder, or a hub id.")
-    ] = "embedded",
+    ] = "embedded"
     budget: Annotated[
         str, typer.Option("--budget", "-b", help="'quick' (for a CPU) or 'full' (for a GPU).")
-    ] = "quick",
+    ] = "quick"
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the results.")] = Path(
         "out/studies"
-    ),
+    )
     again: Annotated[
         bool, typer.Option("--again", help="Repeat measurements that are already there.")
-    ] = False,
+    ] = False
     rollouts: Annotated[
         Path | None,
         typer.Option(
             "--rollouts", help="Use stored rollouts of a run or an import instead of sampling."
         ),
-    ] = None,
+    ] = None
     minutes: Annotated[
         float | None,
         typer.Option("--minutes", min=0, help="Stop after this long; run it again to continue."),
-    ] = None,
+    ] = None
     sizes: Annotated[
         list[str] | None,
         typer.Option("--size", help="Override a size of the budget: batches=4. Repeatable."),
-    ] = None,
-    sets: SetOption = None,
-) -> None:
+    ] = None
+    sets: SetOption = None
+
+
+@takes_flags
+def study(flags: StudyFlags) -> None:
     """Reproduce a figure or table of the paper, with a verdict on its claim.
 
     Writes NAME.json, NAME.parquet, NAME.svg, NAME.png and NAME.html, and report.html for all
@@ -59,29 +65,40 @@ def study(
     - `poise study all --budget quick --out out/studies`
     - `poise study proxy,value -m out/smollm2-warm -b full --size batches=4 --minutes 8`
     """
-    if not name:
+    if not flags.name:
         from counterpoise.lab.studies.descriptions import list_studies
 
         list_studies()
         return
-    if name == "replication":
+    if flags.name == "replication":
         from counterpoise.lab.replication import write_replication
         from counterpoise.terminal import TerminalConsole
 
         for path in write_replication(Path()):
             TerminalConsole().print(f"wrote {path}", markup=False, highlight=False)
         return
-    if name == "audit":
+    if flags.name == "audit":
         from counterpoise.lab.sick_runs.confusion import run_audit_study
         from counterpoise.terminal import TerminalConsole
 
         console = TerminalConsole()
         page = run_audit_study(
-            budget, sizes or (), out, lambda line: console.print(line, highlight=False)
+            flags.budget,
+            flags.sizes or (),
+            flags.out,
+            lambda line: console.print(line, highlight=False),
         )
         console.print(f"wrote {page}", markup=False, highlight=False)
         return
     from counterpoise.lab.studies.terminal import StudyLimits, run_studies
 
-    limits = StudyLimits(sizes or (), sets or (), minutes)
-    run_studies(name, model, budget, out, again=again, rollouts=rollouts, limits=limits)
+    limits = StudyLimits(flags.sizes or (), flags.sets or (), flags.minutes)
+    run_studies(
+        flags.name,
+        flags.model,
+        flags.budget,
+        flags.out,
+        again=flags.again,
+        rollouts=flags.rollouts,
+        limits=limits,
+    )

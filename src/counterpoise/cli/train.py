@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from counterpoise.cli.app import OutOption, SetOption
+from counterpoise.cli.flags import takes_flags
 from counterpoise.errors import PoiseError
 from counterpoise.terminal import echo
 
@@ -26,29 +28,33 @@ AcceptMissingLogs = Annotated[
 ]
 
 
-def train(
+@dataclass(frozen=True)
+class TrainFlags:
     config: Annotated[
         str | None, typer.Argument(help="A TOML file, or the name of a preset, such as demo.")
-    ] = None,
-    out: OutOption = None,
-    sets: SetOption = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
-    from_start: FromStart = False,
-    accept_missing_logs: AcceptMissingLogs = False,
+    ] = None
+    out: OutOption = None
+    sets: SetOption = None
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False
+    from_start: FromStart = False
+    accept_missing_logs: AcceptMissingLogs = False
     dry_run: Annotated[
         bool,
         typer.Option(
             "--dry-run", help="Check options and data, print what the run needs; do not train."
         ),
-    ] = False,
+    ] = False
     engine: Annotated[
         str | None,
         typer.Option("--engine", "-e", help="The trainer: native (default), trl or verl."),
-    ] = None,
+    ] = None
     show: Annotated[
         bool, typer.Option("--print", help="Print what --engine would be given, and exit.")
-    ] = False,
-) -> None:
+    ] = False
+
+
+@takes_flags
+def train(flags: TrainFlags) -> None:
     """Train a policy: sample, verify, credit, balance, compose, update.
 
     - `poise train demo --out out/first`
@@ -63,35 +69,37 @@ def train(
     from counterpoise.run.trackers.tracker import check_installed
     from counterpoise.run.try_plugins import check_plugins_load
 
-    engine_name = choose_engine(engine, out, resume=resume)
-    permissions = _resume_permissions(engine_name, from_start, accept_missing_logs, resume=resume)
-    run = _resolve_run(config, out, sets or [], resume=resume)
+    engine_name = choose_engine(flags.engine, flags.out, resume=flags.resume)
+    permissions = _resume_permissions(
+        engine_name, flags.from_start, flags.accept_missing_logs, resume=flags.resume
+    )
+    run = _resolve_run(flags.config, flags.out, flags.sets or [], resume=flags.resume)
     # Import the user's own functions now: a mistake in them should not wait for the model to load.
     check_plugins_load(run)
     if engine_name != "native":
         _train_with_engine(
             engine_name,
             run,
-            out,
-            resume=resume,
+            flags.out,
+            resume=flags.resume,
             permissions=permissions,
-            show=show,
-            dry_run=dry_run,
+            show=flags.show,
+            dry_run=flags.dry_run,
         )
         return
-    if show:
+    if flags.show:
         raise PoiseError(
             "--print shows the configuration of another engine: add --engine trl or --engine verl"
         )
-    if dry_run:
+    if flags.dry_run:
         check_installed(run.track.to)
         _print_dry_run(run)
         return
-    if out is None:
+    if flags.out is None:
         raise PoiseError("--out is missing: the folder to write the run to")
     from counterpoise.cli.train_at_terminal import train_natively
 
-    train_natively(run, out, resume=resume, permissions=permissions)
+    train_natively(run, flags.out, resume=flags.resume, permissions=permissions)
 
 
 def _resolve_run(
