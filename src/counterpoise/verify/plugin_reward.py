@@ -19,7 +19,6 @@ With a limit of 0 it runs in this process, as `PluginVerifier` does.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -69,16 +68,20 @@ Message = Mapping[str, Any]
 
 
 def bind_verifier(name: str) -> Callable[..., Verifier]:
-    """A constructor of the function as a verifier in this process; it ignores usual options."""
+    """A constructor of the function as a verifier in this process."""
     function = plugins.load_plugin(name)
-    return partial(
-        PluginVerifier,
-        function.call,
-        str(plugins.parse_plugin_name(name)),
-        reward_arguments(name),
-        call_each=function.call_each,
-        graded=function.graded,
-    )
+
+    # Time limit and workers are for verifiers with processes of their own.
+    def make_verifier(timeout_seconds: float = 0, workers: int = 0) -> PluginVerifier:
+        return PluginVerifier(
+            function.call,
+            str(plugins.parse_plugin_name(name)),
+            reward_arguments(name),
+            call_each=function.call_each,
+            graded=function.graded,
+        )
+
+    return make_verifier
 
 
 def training_context(
@@ -112,8 +115,6 @@ class PluginVerifier(ContextVerifier):
         function: Callable[..., Any],
         name: str,
         arguments: RewardArguments | None = None,
-        timeout_seconds: float = 0,
-        workers: int = 0,
         *,
         call_each: Callable[[Sequence[Mapping[str, Any]]], list[Any]] | None = None,
         graded: bool = False,
