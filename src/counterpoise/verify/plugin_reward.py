@@ -70,13 +70,14 @@ Message = Mapping[str, Any]
 def bind_verifier(name: str) -> Callable[..., Verifier]:
     """A constructor of the function as a verifier in this process."""
     function = plugins.load_plugin(name)
+    arguments = reward_arguments(name)  # a signature that cannot be called is refused here
 
     # Time limit and workers are for verifiers with processes of their own.
     def make_verifier(timeout_seconds: float = 0, workers: int = 0) -> PluginVerifier:
         return PluginVerifier(
             function.call,
             str(plugins.parse_plugin_name(name)),
-            reward_arguments(name),
+            arguments,
             call_each=function.call_each,
             graded=function.graded,
         )
