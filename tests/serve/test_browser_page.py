@@ -170,7 +170,8 @@ def test_runs_can_be_chosen_and_laid_over_each_other(browser: Browser, site: str
         overlay.click()
         page.locator(".legend-run").nth(1).wait_for()
         assert page.url == f"{site}/overlay?runs=whole,cut"
-        success = page.locator("figure.plot").first
+        assert "batch.composer" in page.locator(".options-table").inner_text()
+        success = page.locator("figure.plot", has_text="Share of rollouts with a reward above 0")
         success.locator(".line").nth(1).wait_for()
         # of prompt p, p + n - 3 of four are right: 23 of 24 in iteration 6, 18 in iteration 4
         values = success.locator(".value").all_inner_texts()

@@ -5,7 +5,8 @@ import { empty, foreign, h, put, visible } from "./elements.js";
 import { count, percent } from "./format.js";
 import { load as get } from "./load.js";
 import { chartsOf } from "./metric_charts.js";
-import { heading } from "./view_run.js";
+import { TERMS } from "./terms.js";
+import { evaluations, heading } from "./view_run.js";
 import { state } from "./view_runs.js";
 
 export const load = (address, signal) => get(address.path + address.search, signal);
@@ -19,7 +20,8 @@ export function show(root, data) {
   const hidden = new Set();
   const legend = h("div", { class: "legend-bar" });
   const sections = h("div");
-  root.append(h("div", { class: "head" }, h("h1", {}, "Overlay")), legend, sections);
+  const options = h("section", { class: "panel" });
+  root.append(h("div", { class: "head" }, h("h1", {}, "Overlay")), legend, options, sections);
   let charts = [];
   let tables = [];
   let shape = "";
@@ -45,11 +47,17 @@ export function show(root, data) {
           charts.push({ one, column: chart.column });
           return one;
         });
+        if (title === "Learning" && runs.some((run) => run.evaluations?.length)) {
+          const one = plot({ title: "held-out success", term: TERMS["held-out success"], format: percent, crosshair, height: 110 });
+          charts.push({ one, column: null });
+          made.unshift(one);
+        }
         const table = tableOf(made, `${title}: numbers of every run and iteration`);
         tables.push(table);
         return h("section", { class: "panel" }, heading(title), h("div", { class: "plots" }, made.map((one) => one.node)), table.node);
       }));
     }
+    put(options, differences(runs));
     draw();
   }
 
@@ -67,8 +75,10 @@ export function show(root, data) {
         h("a", { href: to.run(run.name) }, "open"));
     }));
     for (const { one, column } of charts) {
-      one.update(runs.map((run, k) => ({ label: visible(run.name), colour: COLOURS[k % COLOURS.length], faded: hidden.has(run.name), xs: run.metrics?.iteration ?? [], values: run.metrics?.[column] ?? [] }))
-        .filter((series) => series.values.length));
+      one.update(runs.map((run, k) => ({
+        ...(column === null ? evaluations(run)[0] ?? { xs: [], values: [] } : { xs: run.metrics?.iteration ?? [], values: run.metrics?.[column] ?? [] }),
+        label: visible(run.name), colour: COLOURS[k % COLOURS.length], faded: hidden.has(run.name),
+      })).filter((series) => series.values.length));
     }
     for (const table of tables) table.update();
   }
@@ -88,4 +98,19 @@ export function show(root, data) {
       { keys: ["Escape"], does: "take the crosshair away", act: () => crosshair.set(null) },
     ],
   };
+}
+
+// Options that are not the same in all runs: what the curves below may be due to.
+function differences(runs) {
+  const names = new Set(runs.flatMap((run) => Object.entries(run.config ?? {}).flatMap(([section, options]) => Object.keys(options ?? {}).map((option) => `${section}.${option}`))));
+  const valueOf = (run, name) => {
+    const [section, ...option] = name.split(".");
+    const value = run.config?.[section]?.[option.join(".")];
+    return value === undefined ? "–" : typeof value === "string" ? value : JSON.stringify(value);
+  };
+  const rows = [...names].map((name) => [name, runs.map((run) => valueOf(run, name))]).filter(([, values]) => new Set(values).size > 1);
+  if (!rows.length) return null;
+  return [heading("Options that differ"), h("div", { class: "scroll" }, h("table", { class: "options-table" },
+    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "option"), runs.map((run) => h("th", { scope: "col" }, foreign(run.name))))),
+    h("tbody", {}, rows.map(([name, values]) => h("tr", {}, h("th", { scope: "row" }, visible(name)), values.map((value) => h("td", { class: "mono" }, foreign(value, "", 200))))))))];
 }

@@ -5,7 +5,7 @@ import { empty, foreign, h, put, visible } from "./elements.js";
 import { ago, count, number, percent, seconds } from "./format.js";
 import { load as get } from "./load.js";
 import { chartsOf, colourOf, words } from "./metric_charts.js";
-import { term } from "./terms.js";
+import { TERMS, term } from "./terms.js";
 import { timing } from "./timing.js";
 import { state } from "./view_runs.js";
 
@@ -52,7 +52,7 @@ export function show(root, data, address, page) {
           return one;
         });
         if (title === "Learning" && evaluated.length) {
-          const one = plot({ title: "held-out success", term: "Success on prompts that are not trained on, with a 95 % interval.", format: percent, crosshair, open });
+          const one = plot({ title: "held-out success", term: TERMS["held-out success"], format: percent, crosshair, open });
           charts.push({ one, columns: null });
           made.unshift(one);
         }
@@ -66,19 +66,6 @@ export function show(root, data, address, page) {
       one.update(columns === null ? evaluated : columns.map((column, k) => ({ label: words(column), colour: columns.length > 1 ? colourOf(column, k) : "series", xs, values: metrics[column] ?? [] })));
     }
     for (const table of tables) table.update();
-  }
-
-  function evaluations({ evaluations: records = [] }) {
-    const settings = new Map();
-    for (const record of records) {
-      const setting = `T ${record.temperature ?? "?"}`;
-      if (!settings.has(setting)) settings.set(setting, []);
-      settings.get(setting).push(record);
-    }
-    return [...settings].map(([label, list], k) => ({
-      label, colour: ["positive", "gold", "violet", "green"][k % 4], points: true,
-      xs: list.map((one) => one.iteration), values: list.map((one) => one.mean), lows: list.map((one) => one.low), highs: list.map((one) => one.high),
-    }));
   }
 
   function update(data) {
@@ -137,6 +124,20 @@ export function show(root, data, address, page) {
       { keys: ["Escape"], does: "take the crosshair away", act: () => crosshair.set(null) },
     ],
   };
+}
+
+// Held-out evaluations as series, one for each sampling setting.
+export function evaluations({ evaluations: records = [] }) {
+  const settings = new Map();
+  for (const record of records) {
+    const setting = `T ${record.temperature ?? "?"}`;
+    if (!settings.has(setting)) settings.set(setting, []);
+    settings.get(setting).push(record);
+  }
+  return [...settings].map(([label, list], k) => ({
+    label, colour: ["positive", "gold", "violet", "green"][k % 4], points: true,
+    xs: list.map((one) => one.iteration), values: list.map((one) => one.mean), lows: list.map((one) => one.low), highs: list.map((one) => one.high),
+  }));
 }
 
 export const heading = (title, note = "") => h("div", { class: "panel-head" }, h("h2", {}, title), note && h("p", { class: "note" }, note));

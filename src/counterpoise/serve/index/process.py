@@ -106,8 +106,10 @@ class IndexProcess:
         with self._lock:
             if self._process and self._process.stdin:
                 self._process.stdin.close()
+                # On a busy machine a process of low priority takes its time; what it writes is
+                # complete or absent, so it may be ended at any moment.
                 try:
-                    self._process.wait(timeout=5)
+                    self._process.wait(timeout=2)
                 except subprocess.TimeoutExpired:
                     self._process.kill()
                     self._process.wait()
