@@ -20,6 +20,7 @@ FILES: Fields = {
     "gaps.jsonl": "lost logs that --accept-missing-logs accepted",
     "checksums.jsonl": "one line for each file and each line of the other logs",
     "contamination.json": "training prompts found in task.benchmarks",
+    "replay.json": "poise replay: what was asked for",
     "rollouts/step_NNNNN.jsonl": "sampled rollouts",
     "tokens/step_NNNNN.parquet": "trained tokens",
     "pushes/step_NNNNN.parquet": "strongest pushes on the tokens of monitor.watch groups",
@@ -27,7 +28,6 @@ FILES: Fields = {
     "model/": "trained policy, as save_pretrained writes it",
     "report.html": "the report",
     "audit.html": "the audit, if poise audit wrote it",
-    "replay.json": "poise replay: what was asked for",
     "finished.json": "written last: iterations of the finished run",
     "tensorboard/, wandb/, trackio/": "files of the trackers",
 }
