@@ -14,6 +14,7 @@ from pathlib import Path
 import forked
 import pytest
 
+from counterpoise import cli
 from counterpoise.run import interrupts
 from counterpoise.run.interrupts import postpone_interrupts, sigterm_as_interrupt
 from counterpoise.store import checkpoint
@@ -137,3 +138,19 @@ def test_a_run_that_is_deaf_to_ctrl_c_hears_sigterm(tmp_path: Path) -> None:
     assert f"resuming after iteration {behind}" in resumed.stdout
     lines = RunFolder.open(tmp_path / "run").read("metrics")
     assert [line["iteration"] for line in lines] == list(range(1, behind + 2))
+
+
+def test_an_interrupt_before_the_command_begins_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """typer reads every command first, which takes a while."""
+
+    def interrupted(**_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "app", interrupted)
+    monkeypatch.setattr(sys, "argv", ["poise", "train"])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert stopped.value.code == 130
+    assert capsys.readouterr().err == "poise: stopped before anything was done\n"

@@ -188,7 +188,8 @@ class Torture:
                 os.kill(pid, signal.SIGCONT)
             code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             tally.injected += 1
-            allowed = {signal.SIGKILL: (-9, 0), signal.SIGTERM: (130, 0, 2), signal.SIGSTOP: (0,)}
+            # Before Python has a handler, SIGTERM ends any process.
+            allowed = {signal.SIGKILL: (-9, 0), signal.SIGTERM: (130, 0, -15), signal.SIGSTOP: (0,)}
             if code not in allowed[kind]:
                 tally.blame(f"{kind.name}: exit code {code}")
             (self.case / "run").mkdir(exist_ok=True)

@@ -93,6 +93,9 @@ def main() -> None:
         # Without standalone mode typer raises its errors instead of printing a box of ten lines.
         with sigterm_as_interrupt():
             code = app(prog_name="poise", standalone_mode=False)
+    except KeyboardInterrupt:  # while the commands were still being read; later ones are typer's
+        echo_message("poise: stopped before anything was done")
+        sys.exit(130)
     except PoiseError as fault:
         exit_with_error(str(fault))
     except OSError as fault:

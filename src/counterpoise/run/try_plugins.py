@@ -30,6 +30,7 @@ from counterpoise.types import Floats, Prompt, Rollout, Row, number_groups
 from counterpoise.update.rules.bind import check_rule
 from counterpoise.variants import COMPOSERS, ENVIRONMENTS, STEP_RULES, TOKEN_WEIGHTS, VERIFIERS
 from counterpoise.verify.extra_rewards import plugin_rewards
+from counterpoise.verify.limited_reward import make_reward
 from counterpoise.verify.plugin_reward import training_context
 from counterpoise.verify.reward_signatures import (
     LISTS,
@@ -178,9 +179,11 @@ def _try_reward(
     responses = [*(f"\\boxed{{{prompt.answer}}}" for prompt in prompts), *("" for _ in prompts)]
     # There is no tokenizer here, and most functions only count tokens: one for each character.
     context = training_context(config, 0, [list(map(ord, response)) for response in responses])
-    rewards = score_responses(
-        VERIFIERS.load(reward_name)(), responses, [*prompts, *prompts], context
-    ).rewards
+    verifier = make_reward(reward_name, config.verify)  # with its limit, as in the run
+    try:
+        rewards = score_responses(verifier, responses, [*prompts, *prompts], context).rewards
+    finally:
+        verifier.close()
     reward_if_correct, reward_if_empty = rewards[0], rewards[len(prompts)]
     outcome = (
         f"{_format(reward_if_correct)} for the answer in a box, {_format(reward_if_empty)} for "
