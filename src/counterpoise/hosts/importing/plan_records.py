@@ -7,6 +7,7 @@ trained are in rollouts/ only.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -48,7 +49,9 @@ def plan_step(step: ImportedStep, composer: str) -> PlannedStep:
     rows = []
     for place in places:
         rollout = step.rollouts[place]
-        advantage = advantages[place] if rollout.advantage is None else rollout.advantage
+        advantage = rollout.advantage
+        if advantage is None or not math.isfinite(advantage):
+            advantage = advantages[place]
         rows.append(
             Row(
                 rollout.group,
@@ -95,8 +98,13 @@ def plan_step(step: ImportedStep, composer: str) -> PlannedStep:
             "shared_token_share": description["shared_token_share"],
             **_token_metrics(columns),
         },
-        any(step.rollouts[place].advantage is None for place in places),
+        not all(_is_known(step.rollouts[place]) for place in places),
     )
+
+
+def _is_known(rollout: ImportedRollout) -> bool:
+    """Whether the source wrote an advantage that is a number, as pages need it."""
+    return rollout.advantage is not None and math.isfinite(rollout.advantage)
 
 
 def _indices_in_groups(step: ImportedStep) -> list[int]:
