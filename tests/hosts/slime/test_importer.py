@@ -204,6 +204,17 @@ def test_schedules_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         import_run(file, tmp_path / "out")
 
 
+def test_advantages_that_are_no_numbers_are_computed(tmp_path: Path) -> None:
+    file = write_slime_dump(tmp_path / "run")
+    content = torch.load(file, weights_only=True)
+    content["samples"][0]["advantages"] = torch.tensor([float("nan")])
+    torch.save(content, file)
+    notes = import_run(file, tmp_path / "out").notes
+    (plan,) = RunFolder(tmp_path / "out").read("plans")
+    assert plan["advantage"][0] > 0
+    assert notes[-1].startswith("advantages are not written, so plans show GRPO's")
+
+
 def test_other_files_are_named(tmp_path: Path) -> None:
     files = [write_slime_dump(tmp_path / "run", rollout_id) for rollout_id in range(3)]
     files[1].write_bytes(files[1].read_bytes()[:-100])

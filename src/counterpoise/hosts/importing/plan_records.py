@@ -7,6 +7,7 @@ trained are in rollouts/ only.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -50,7 +51,17 @@ def plan_step(step: ImportedStep, composer: str) -> PlannedStep:
     rows = []
     for rollout_index in rollout_indices:
         rollout = step.rollouts[rollout_index]
-        advantage = advantages[rollout_index] if rollout.advantage is None else rollout.advantage
+        advantage = 
+<<<<<<< ours
+advantages[rollout_index] if 
+||||||| base
+advantages[place] if 
+=======
+
+>>>>>>> theirs
+rollout.advantage
+        if advantage is None or not math.isfinite(advantage):
+            advantage = advantages[place]
         rows.append(
             Row(
                 rollout.group,
@@ -100,8 +111,13 @@ def plan_step(step: ImportedStep, composer: str) -> PlannedStep:
             "shared_token_share": description["shared_token_share"],
             **_token_metrics(columns),
         },
-        any(step.rollouts[rollout_index].advantage is None for rollout_index in rollout_indices),
+        not all(_is_known(step.rollouts[rollout_index]) for rollout_index in rollout_indices),
     )
+
+
+def _is_known(rollout: ImportedRollout) -> bool:
+    """Whether the source wrote an advantage that is a number, as pages need it."""
+    return rollout.advantage is not None and math.isfinite(rollout.advantage)
 
 
 def _indices_in_groups(step: ImportedStep) -> list[int]:
