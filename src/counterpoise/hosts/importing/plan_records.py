@@ -51,17 +51,9 @@ def plan_step(step: ImportedStep, composer: str) -> PlannedStep:
     rows = []
     for rollout_index in rollout_indices:
         rollout = step.rollouts[rollout_index]
-        advantage = 
-<<<<<<< ours
-advantages[rollout_index] if 
-||||||| base
-advantages[place] if 
-=======
-
->>>>>>> theirs
-rollout.advantage
+        advantage = rollout.advantage
         if advantage is None or not math.isfinite(advantage):
-            advantage = advantages[place]
+            advantage = advantages[rollout_index]
         rows.append(
             Row(
                 rollout.group,
