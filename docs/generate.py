@@ -90,7 +90,8 @@ def options_page() -> str:
         lines += [""]
     introduction = (
         "A run file is TOML with these sections; `--set section.option=value` overrides it. In "
-        "brackets: the default, then the values that are allowed. `poise options` prints this list."
+        "brackets: the default, then the values that are allowed; `FILE.py:FUNCTION` is a function "
+        "[of your own](../guide/extending.md). `poise options` prints this list."
     )
     return page_text("Options of a run file", introduction, lines)
 

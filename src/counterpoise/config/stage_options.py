@@ -149,8 +149,7 @@ class TaskConfig:
     environment: str = option(
         "none",
         "environment that replies to a response: 'tries' says whether a wrong answer was too high "
-        "or too low and asks again. The policy reads its replies but is not trained on them. Your "
-        "own class can be given as FILE.py:CLASS or MODULE:CLASS (docs/guide/extending.md)",
+        "or too low and asks again; the policy reads its replies but is not trained on them",
         choices=("none", *ENVIRONMENTS.choices),
     )
     turns: int = option(2, "with an environment: maximum number of turns in an episode", at_least=2)
@@ -206,8 +205,7 @@ class SampleConfig:
 class VerifyConfig:
     name: str = option(
         "math",
-        "verifier that turns a response into a reward; your own function can be given as "
-        "FILE.py:FUNCTION or MODULE:FUNCTION (docs/guide/your-data-and-reward.md)",
+        "verifier that turns a response into a reward",
         choices=VERIFIERS.choices,
     )
     timeout_seconds: float = option(
@@ -244,8 +242,7 @@ class CreditConfig:
     )
     weights: str = option(
         "uniform",
-        "method that weights tokens within a response; your own function can be given as "
-        "FILE.py:FUNCTION or MODULE:FUNCTION (docs/guide/extending.md)",
+        "method that weights tokens within a response",
         choices=TOKEN_WEIGHTS.choices,
     )
     settings: list[str] = option(
@@ -260,9 +257,7 @@ class CreditConfig:
     )
     rule: str = option(
         "off",
-        "rule of an optimizer step that excludes some of its tokens or adds a term to its loss; "
-        "your own function can be given as FILE.py:FUNCTION or MODULE:FUNCTION "
-        "(docs/guide/extending.md)",
+        "rule of an optimizer step that excludes some of its tokens or adds a term to its loss",
         choices=STEP_RULES.choices,
     )
     rule_settings: list[str] = option(
@@ -296,8 +291,7 @@ class BalanceConfig:
 class BatchConfig:
     composer: str = option(
         "grouped",
-        "decides which rows share an optimizer step; your own function can be given as "
-        "FILE.py:FUNCTION or MODULE:FUNCTION (docs/guide/extending.md)",
+        "decides which rows share an optimizer step",
         choices=COMPOSERS.choices,
     )
     steps: int = option(4, "optimizer steps per batch", at_least=1)
