@@ -258,8 +258,8 @@ def commands_page() -> str:
                 lines.append(f"- {describe_parameter(parameter)}")
         lines += [f"- {', '.join(shared_flags)}", ""] if shared_flags else [""]
     introduction = (
-        "Exit codes: 0; 1 for a failed self-check of `poise doctor`; 2 for a fault that the user "
-        "can mend, in one line on standard error; 130 after Ctrl-C or SIGTERM."
+        "Exit codes: 0; 1 for a failed self-check of `poise doctor`; 2 for an error that the user "
+        "can fix, in one line on standard error; 130 after Ctrl-C or SIGTERM."
     )
     return page_text("Commands", introduction, lines)
 

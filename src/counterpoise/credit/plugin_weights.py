@@ -71,9 +71,8 @@ class TokenFunction:
     """A user's function that returns one number for every token of the rollouts it is given.
 
     Example:
-        >>> surprise = TokenFunction("mine.py:surprise", WEIGHT_INPUTS)
-        >>> surprise.input_names
-        ('logprobs',)
+        surprise = TokenFunction("mine.py:surprise", WEIGHT_INPUTS)
+        surprise.input_names  # ('logprobs',)
     """
 
     def __init__(self, name: str, inputs: Mapping[str, Any]) -> None:
