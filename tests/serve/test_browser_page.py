@@ -189,12 +189,11 @@ def test_curves_share_a_crosshair_and_have_a_table(browser: Browser, site: str):
         page.locator(".stage").first.wait_for()
         page.keyboard.press("ArrowRight")
         page.keyboard.press("ArrowRight")
-        page.locator(".cursor[visibility=visible]").first.wait_for(state="attached")
+        wait_until(page, "document.querySelector('.stages th').textContent === 'iteration 2'")
         lines = page.locator(".cursor[visibility=visible]")
         assert lines.count() == charts.count() + 1  # and time by stage
         title = page.locator("figure.plot", has_text="Share of rollouts with a reward above 0")
         assert title.locator(".value").inner_text() == "41.7 %"  # 0 + 0 + 1 + 2 + 3 + 4 of 24
-        assert "iteration 2" in page.locator(".stages").inner_text()
         page.locator(".numbers-behind summary").first.click()
         rows = page.locator(".figures-table").first.locator("tbody tr")
         assert rows.first.locator("th").inner_text() == "6"
