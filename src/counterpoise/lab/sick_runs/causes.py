@@ -57,7 +57,7 @@ class EditedRun:
 
 
 HEALTHY_RUNS = (
-    TrainedRun("demo", "", "the demo: QB and RB"),
+    TrainedRun("demo", "", "QB and RB"),
     TrainedRun(
         "grouped",
         "",

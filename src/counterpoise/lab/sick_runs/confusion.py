@@ -16,7 +16,8 @@ from counterpoise.errors import PoiseError
 from counterpoise.files import atomic_write
 from counterpoise.lab.sick_runs.plant import ALL_RUNS, AnyRun, EditedRun, plant_run
 from counterpoise.report.audit.rank import audit_run
-from counterpoise.report.audit.records import AuditReport
+from counterpoise.report.audit.records import AuditReport, percent
+from counterpoise.statistics.prompt_intervals import wilson_interval
 
 CALIBRATION_SEED = 0
 SEEDS_OF_BUDGET = {"quick": 1, "full": 4}
@@ -109,7 +110,9 @@ def confusion_page(rows: Sequence[AuditedRun]) -> str:
         "",
         f"Planted causes named first, as an alarm: {sum(row.is_right for row in sick)} of "
         f"{len(sick)}. Healthy runs without an alarm: {sum(row.is_right for row in healthy)} of "
-        f"{len(healthy)}. Seeds {', '.join(map(str, seeds))}; thresholds were set on seed "
+        f"{len(healthy)}. So few runs prove little: the 95 % intervals begin at "
+        f"{_lowest_share(sick)} and {_lowest_share(healthy)}. Seed "
+        f"{', '.join(map(str, seeds))}; thresholds were set on seed "
         f"{CALIBRATION_SEED}. Runs are the demo with nine iterations of ten prompts; edited ones "
         "are the healthy `demo` with changed files.",
         "",
@@ -122,6 +125,14 @@ def confusion_page(rows: Sequence[AuditedRun]) -> str:
     return "\n".join([*lines, ""])
 
 
+def _lowest_share(rows: Sequence[AuditedRun]) -> str:
+    """The lower end of Wilson's interval for the share that is right."""
+    if not rows:
+        return percent(0.0)
+    share = sum(row.is_right for row in rows) / len(rows)
+    return percent(wilson_interval(share, len(rows))[0])
+
+
 def _table_line(planted: AnyRun, rows: Sequence[AuditedRun]) -> str:
     firsts = Counter(row.first or "none" for row in rows)
     others = Counter(name for row in rows for name in row.alarms if name != row.first)
@@ -129,7 +140,7 @@ def _table_line(planted: AnyRun, rows: Sequence[AuditedRun]) -> str:
     also = f"; also {_format_counts(others, len(rows))}" if others else ""
     cells = (
         f"{planted.name}{made_by}: {planted.planted}",
-        f"{_format_counts(firsts, len(rows))}{also}",
+        f"{_format_counts(firsts, len(rows)).replace('`none`', 'none')}{also}",
         f"{sum(row.is_right for row in rows)} of {len(rows)}",
     )
     return f"| {' | '.join(cells)} |"
