@@ -45,10 +45,10 @@ SICK: dict[str, Faults] = {
 
 @pytest.mark.parametrize("cause", SICK)
 def test_the_planted_cause_comes_first(cause: str, tmp_path: Path):
-    found = serious(audit_run(write_made_up_run(tmp_path / "run", SICK[cause])))
+    findings = serious(audit_run(write_made_up_run(tmp_path / "run", SICK[cause])))
     expected = "cut_groups" if cause == "rare_sign" else cause  # by_sign cuts every group as well
-    assert found[0] == ("alarm", expected), found
-    assert any(name == cause for _, name in found)
+    assert findings[0] == ("alarm", expected), findings
+    assert any(name == cause for _, name in findings)
 
 
 @pytest.mark.parametrize(

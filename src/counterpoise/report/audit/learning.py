@@ -82,7 +82,7 @@ def learning_rate(run: AuditRun) -> AuditFinding:
             f"held-out success went from {percent(first.mean, 1)} to {percent(last.mean, 1)}"
         )
     if change := training_change(run):
-        before, after = (float(np.mean(part)) for part in thirds(training_series(run)))
+        before, after = (float(np.mean(third)) for third in thirds(training_series(run)))
         measurements.append(
             Measurement.of("change of training success, first to last third", change, "share")
         )

@@ -69,7 +69,7 @@ def length_drift(run: AuditRun) -> AuditFinding:
                 "correlation of length and reward in a group", mean_estimate(correlations)
             )
         )
-    first, last = (float(np.mean(part)) for part in thirds(lengths))
+    first, last = (float(np.mean(third)) for third in thirds(lengths))
     measurements += [
         Measurement("first third", first, unit=unit),
         Measurement("last third", last, unit=unit),

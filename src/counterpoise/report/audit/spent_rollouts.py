@@ -106,8 +106,8 @@ def rollouts_without_signal(run: AuditRun) -> AuditFinding:
         measurements=(
             Measurement("rollouts without signal", without / rollouts, low, high, "share"),
             *(
-                Measurement(f"in the {name} third", _share_without(part), unit="share")
-                for name, part in (
+                Measurement(f"in the {name} third", _share_without(third), unit="share")
+                for name, third in (
                     ("first", tallies[: max(1, len(tallies) // 3)]),
                     ("last", tallies[-max(1, len(tallies) // 3) :]),
                 )

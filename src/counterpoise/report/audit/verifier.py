@@ -33,12 +33,12 @@ SHOW_REMEDY = "run poise verify-check on your data; compare the examples by hand
 
 
 def _over_prompts(counts: list[tuple[int, int]]) -> IntervalEstimate:
-    """The pooled share of (part, whole) counts, with an interval over prompts."""
-    part, whole = (sum(pair[side] for pair in counts) for side in (0, 1))
-    if not whole:
+    """The pooled share of (matching, all) counts, with an interval over prompts."""
+    matching, total = (sum(pair[side] for pair in counts) for side in (0, 1))
+    if not total:
         return IntervalEstimate(0.0, 0.0, 0.0)
-    estimate = share_estimate([part / whole for part, whole in counts if whole])
-    pooled = part / whole
+    estimate = share_estimate([count / size for count, size in counts if size])
+    pooled = matching / total
     # The interval belongs to the mean over prompts: keep the pooled share inside.
     return IntervalEstimate(pooled, min(estimate.low, pooled), max(estimate.high, pooled))
 
