@@ -15,7 +15,7 @@ from report.synthetic import write_run
 from serve.served import all_rows, get, line, places, serve, write_rollouts
 
 from counterpoise.serve.index import segments, table, writer
-from counterpoise.serve.index.manifest import index_folder, read_manifest, write_manifest
+from counterpoise.serve.index.manifest import Manifest, index_folder, read_manifest, write_manifest
 from counterpoise.serve.index.process import IndexInThisProcess, IndexProcess, run_loop
 from counterpoise.serve.index.query import RolloutQuery, RolloutSearch, parse_search
 from counterpoise.serve.index.table import RolloutTable
@@ -291,6 +291,22 @@ def test_a_large_file_is_indexed_in_pieces(tmp_path: Path, monkeypatch):
     assert sum(segment.rows for segment in manifest.segments) == len(expected)
     # The newest iteration is there first.
     assert max(manifest.segments[0].iterations) == 5
+
+
+def test_a_run_that_nobody_has_indexed_yet_says_so(tmp_path: Path):
+    made_up(tmp_path / "run", iterations=2)
+    index = IndexWriter(tmp_path / "run", tmp_path / "cache", [tmp_path])
+    rollouts = RolloutTable(index.folder, tmp_path / "spill")
+    rollouts.refresh(60)
+    assert rollouts.indexed_share == 0.0
+    write_manifest(index.folder, Manifest(run="run"))  # as the writer begins
+    rollouts.refresh(60)
+    assert rollouts.indexed_share == 0.0
+    while index.work():
+        pass
+    index.close()
+    rollouts.refresh(60)
+    assert rollouts.indexed_share == 1.0
 
 
 def test_only_one_server_writes_and_the_other_reads(tmp_path: Path):

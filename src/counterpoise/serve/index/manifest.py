@@ -65,7 +65,7 @@ class Manifest:
     fate_sequence: int = 0  # of the last event
     places: dict[str, LogPlace] = field(default_factory=dict)  # of plans.jsonl and drops.jsonl
     superseded: list[tuple[str, float]] = field(default_factory=list)  # (file, time)
-    listed: int = 0  # iterations whose rollouts the run has
+    listed: int = -1  # iterations whose rollouts the run has; -1: nobody has looked yet
     problem: str | None = None
 
     @property

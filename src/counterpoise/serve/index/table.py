@@ -122,6 +122,8 @@ class RolloutTable:
     def indexed_share(self) -> float:
         """Share of the run's iterations that can be searched."""
         listed = self.manifest.listed
+        if listed < 0:
+            return 0.0
         return min(1.0, len(self._loaded) / listed) if listed else 1.0
 
     def segment_paths(self, iterations: set[int]) -> list[str]:

@@ -207,8 +207,14 @@ def read_rows(path: Path, rows: Sequence[int], position: int | None = None) -> C
 
 
 def _read_column(file: pq.ParquetFile, name: str) -> np.ndarray:
-    values: np.ndarray = file.read(columns=[name], use_threads=False)[name].to_numpy()
-    return values
+    column = file.read(columns=[name], use_threads=False)[name]
+    if column.null_count or not (
+        pa.types.is_integer(column.type) or pa.types.is_float32(column.type)
+    ):
+        return np.asarray(column.to_numpy())
+    # Our own columns: `to_numpy` would import pandas, half a second at the first visit.
+    chunks = [np.from_dlpack(chunk) for chunk in column.chunks]
+    return np.concatenate(chunks) if chunks else np.empty(0)
 
 
 def _by_position(columns: Columns, name: str, length: int) -> np.ndarray:
