@@ -220,8 +220,8 @@ class StepWriter:
         notes = [f"plans are those of the trainer: {iterations}"]
         if self.steps_with_guesses:
             notes.append(
-                "advantages are not written, so plans show GRPO's for these rollouts, computed from the "
-                "rewards: "
+                "advantages are not written, so plans show GRPO's for these rollouts, computed "
+                "from the rewards: "
                 f"{format_count(self.steps_with_guesses, 'iteration')}"
             )
         return notes
