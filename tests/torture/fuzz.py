@@ -27,9 +27,7 @@ from tally import Budget, Tally
 from counterpoise.batch.plan_file import rows_from_file
 from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError, explain_damage
-from counterpoise.hosts import prime_rl
-from counterpoise.hosts.trl import importer as trl_importer
-from counterpoise.hosts.verl import importer as verl_importer
+from counterpoise.hosts.importing.formats import ImportContext
 from counterpoise.report.texts import read_rollout_texts
 from counterpoise.report.traces import read_pushes, read_trace, read_vocabulary
 from counterpoise.store import checkpoint
@@ -39,6 +37,7 @@ from counterpoise.store.logs import parse_log_line
 from counterpoise.store.rollout_files import read_groups
 from counterpoise.store.schema import LOGS
 from counterpoise.task.jsonl import read_problems
+from counterpoise.variants import IMPORTERS
 
 if TYPE_CHECKING:
     from phases import Torture
@@ -266,8 +265,13 @@ def make_targets(corpus: Path) -> list[Target]:
     run = corpus / "run"
     checkpoint_name = sorted(path.name for path in (run / "checkpoints").iterdir())[-1]
 
-    def read_import(source: Any) -> Callable[[Path], Any]:
-        return lambda path: list(source.read_steps([path], "", lambda note: None))
+    scratch = corpus / "scratch"
+    scratch.mkdir(exist_ok=True)
+
+    def read_import(name: str) -> Callable[[Path], Any]:
+        source = IMPORTERS.load(name)
+        context = ImportContext(source.title, "", lambda note: None, scratch)
+        return lambda path: list(source.read_steps([path], context))
 
     def shown(read: Callable[[Path], Any]) -> Callable[[Path], Any]:
         """A reader of pages and of the terminal, which explain unexpected values like this."""
@@ -296,9 +300,9 @@ def make_targets(corpus: Path) -> list[Target]:
         Target("data", "data.json", lambda path: read_problems(str(path))),
         Target("data", "data.parquet", lambda path: read_problems(str(path))),
         Target("config", "run/config.toml", load_config),
-        Target("TRL", trl_path, read_import(trl_importer)),
-        Target("verl", verl_path, read_import(verl_importer)),
-        Target("prime-rl", "rollouts.jsonl", read_import(prime_rl)),
+        Target("TRL", trl_path, read_import("trl")),
+        Target("verl", verl_path, read_import("verl")),
+        Target("own rollouts", "rollouts.jsonl", read_import("poise")),
         Target("tokens", "run/tokens/step_00001.parquet", shown(lambda path: read_trace(run, 1))),
         Target("pushes", "run/pushes/step_00001.parquet", shown(lambda path: read_pushes(run, 1))),
         Target("vocabulary", "run/vocabulary.json", lambda path: read_vocabulary(run)),

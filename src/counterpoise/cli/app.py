@@ -19,7 +19,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     help="""Critic-free RL for language models (the GRPO family), with a view of every token.
 **poise demo** trains the embedded model in a few minutes on two CPU cores.
-**poise train** trains as a TOML file says. **poise plan** shows which rollouts
+**poise train** runs what a TOML file describes. **poise plan** shows which rollouts
 would share an optimizer step. **poise report** turns a run folder into one HTML page.
 **poise study** reproduces the figures of the paper.""",
 )

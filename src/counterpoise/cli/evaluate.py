@@ -33,7 +33,7 @@ Bench = Annotated[
     ),
 ]
 Data = Annotated[
-    Path | None, typer.Option("--data", help="Folder of JSON Lines files. Default: the hub.")
+    Path | None, typer.Option("--data", help="Folder of benchmark files. Default: the hub.")
 ]
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for the results.")]
 Temperature = Annotated[
@@ -55,9 +55,7 @@ Limit = Annotated[
 ]
 Template = Annotated[
     str | None,
-    typer.Option(
-        "--template", help="qwen-math, chat, chat-boxed, boxed, or auto (as in its training)."
-    ),
+    typer.Option("--template", help="qwen-math, chat, chat-boxed, boxed, or auto (the run's own)."),
 ]
 MaxTokens = Annotated[
     int | None,

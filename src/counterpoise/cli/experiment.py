@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from counterpoise.cli.app import OutOption
 from counterpoise.cli.flags import takes_flags
 
 
@@ -16,7 +16,10 @@ class ExperimentFlags:
     file: Annotated[
         str, typer.Argument(help="A TOML file with [experiment], or the name of a preset.")
     ]
-    out: OutOption = None
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Folder for the runs and their comparison."),
+    ] = None
     jobs: Annotated[
         int | None,
         typer.Option("--jobs", "-j", min=1, help="Runs at a time. Default: one per core."),
