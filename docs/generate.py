@@ -118,6 +118,12 @@ DESCRIBED_ON_A_PAGE = {
     "TOKEN_WEIGHTS": "credit-methods.md#token-weights",
     "STEP_RULES": "credit-methods.md#step-rules",
     "COMPOSERS": "batching.md#composers",
+    "STUDIES": "../results/replication.md",
+    "IMPORTERS": "../guide/any-run.md",
+    "SPEED_MEASUREMENTS": "../results/speed.md",
+    "TASKS": "../guide/your-data-and-reward.md#prompts",
+    "VERIFIERS": "../guide/your-data-and-reward.md#the-built-in-verifiers",
+    "TRACKERS": "../guide/any-run.md#tensorboard-weights--biases-and-trackio",
 }
 
 

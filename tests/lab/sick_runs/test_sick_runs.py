@@ -83,7 +83,7 @@ def test_the_table_counts(tmp_path: Path):
     assert [row.is_right for row in rows] == [True, False, True, False]
     page = confusion_page(rows)
     assert "named first, as an alarm: 1 of 2. Healthy runs without an alarm: 1 of 2." in page
-    assert "| `learning_rate` (1), `cut_groups` (1); also `learning_rate` (1) | 1 of 2 |" in page
+    assert "| `learning_rate` (1), `cut_groups` (1); also `learning_rate` (1) | 1/2 |" in page
     with pytest.raises(PoiseError, match="--size seeds=2"):
         run_audit_study("quick", ["batches=2"], tmp_path, print)
 
@@ -94,7 +94,7 @@ def test_the_page_in_docs_is_of_these_runs():
     assert [line.split(": ")[0].removeprefix("| ").split(" ")[0] for line in table] == [
         planted.name for planted in ALL_RUNS
     ]
-    counts = [line.split(" | ")[-1].rstrip(" |").split(" of ") for line in table]
+    counts = [line.split(" | ")[-1].rstrip(" |").split("/") for line in table]
     right, total = ([int(count[side]) for count in counts] for side in (0, 1))
     healthy = len(HEALTHY_RUNS)
     assert f"as an alarm: {sum(right[healthy:])} of {sum(total[healthy:])}." in page

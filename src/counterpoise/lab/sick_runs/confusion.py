@@ -141,7 +141,7 @@ def _table_line(planted: AnyRun, rows: Sequence[AuditedRun]) -> str:
     cells = (
         f"{planted.name}{made_by}: {planted.planted}",
         f"{_format_counts(firsts, len(rows)).replace('`none`', 'none')}{also}",
-        f"{sum(row.is_right for row in rows)} of {len(rows)}",
+        f"{sum(row.is_right for row in rows)}/{len(rows)}",
     )
     return f"| {' | '.join(cells)} |"
 
