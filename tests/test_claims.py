@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict
-from pathlib import Path
 from typing import get_args
 
 import numpy as np
@@ -185,9 +184,9 @@ def test_boosted_and_suppressed_shares_of_the_text() -> None:
     assert "boosts 51 % of the tokens of positive *and* 48 %" in page_text("replication.md")
 
 
-@pytest.mark.parametrize("page", sorted(Path(ROOT / "docs" / "results").glob("*.md")))
-def test_every_result_page_names_the_planted_mistakes_and_its_dates(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", ["replication", "experiments", "credit", "speed"])
+def test_every_result_page_names_the_planted_mistakes_and_its_dates(page: str) -> None:
+    text = page_text(f"{page}.md")
     assert re.search(r"planted mistakes", text, re.IGNORECASE)
     assert "24 % of" in text
     assert re.search(r"1[56] November 2026", text)

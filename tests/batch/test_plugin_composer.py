@@ -14,7 +14,7 @@ from counterpoise.errors import PoiseError
 from counterpoise.types import Row
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "reference" / "batching.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "guide" / "extending.md").read_text(encoding="utf-8")
 EXAMPLE = ROOT / "examples" / "own_reward_and_composer.py"
 RIGHT = (3, 1, 2, 0)  # of four rollouts of each prompt
 
@@ -35,12 +35,12 @@ def made_by(body: str, folder: Path) -> str:
 
 
 def test_the_rule_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (source,) = re.findall(r"```python\n# longest_first.py\n(.*?)```", PAGE, re.DOTALL)
-    (tmp_path / "longest_first.py").write_text(source, encoding="utf-8")
+    (source,) = re.findall(r"```python\n# src/\S+in_order.py\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "in_order.py").write_text(source, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    plan = compose("longest_first.py:compose", rows(), 2, seed=0)
-    assert plan.composer == "longest_first.py:compose"
-    assert plan.steps == (tuple(range(15, 7, -1)), tuple(range(7, -1, -1)))
+    plan = compose("in_order.py:compose", rows(), 2, seed=0)
+    assert plan.composer == "in_order.py:compose"
+    assert plan.steps == (tuple(range(8)), tuple(range(8, 16)))
 
 
 def test_the_example_takes_easy_groups_first_and_whole():

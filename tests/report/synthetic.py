@@ -194,6 +194,7 @@ def step_result(batch: list[Row], step: tuple[int, ...]) -> StepResult:
 def without_pull(path: Path, row: int, position: int) -> None:
     """As where the ratio clip takes one token of the last iteration out of the loss."""
     file = max((path / "tokens").iterdir())
+    (path / "checksums.jsonl").unlink(missing_ok=True)  # the file is changed
     table = pq.read_table(file)
     here = (table["row"].to_numpy() == row) & (table["position"].to_numpy() == position)
     pull = pa.array(np.where(here, 0.0, table["pull"].to_numpy()).astype(np.float32))

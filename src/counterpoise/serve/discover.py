@@ -17,6 +17,7 @@ DEEPEST = 4  # levels below a served folder
 MOST_FOLDERS = 20_000  # looked at in one search, so that serving a home folder stays cheap
 LOGS_OF_A_RUN = ("metrics.jsonl", "rollouts")
 FILES_OF_A_RUN = {CONFIG, IMPORTED}
+CHECKSUMS = "checksums.jsonl"
 
 
 def find_runs(roots: Sequence[Path]) -> dict[str, Path]:
@@ -80,5 +81,6 @@ def _is_run(children: dict[str, os.DirEntry[str]]) -> bool:
     """A folder with a config.toml or imported.json; one that lost it is known by its logs."""
     has_logs = any(name in children for name in LOGS_OF_A_RUN)
     if FILES_OF_A_RUN & children.keys():
-        return has_logs or CHECKPOINTS in children or len(children) <= 3
+        is_started = CHECKPOINTS in children or CHECKSUMS in children
+        return has_logs or is_started or len(children) <= 3
     return all(name in children for name in LOGS_OF_A_RUN)

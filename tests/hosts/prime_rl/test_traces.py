@@ -89,7 +89,7 @@ def test_stream_with_annotations(tmp_path: Path) -> None:
     assert RunFolder(tmp_path / "out").read("metrics")[1]["entropy"] == pytest.approx(0.6)
     page = Page(write_report(tmp_path / "out"))
     assert page.sections == ["learning", "mosaic", "tokens", "plans", "rollouts"]
-    assert read_token_view(tmp_path / "out", step=1).quantity.name == "entropy"
+    assert read_token_view(tmp_path / "out", iteration=1).quantity.name == "entropy"
 
 
 def test_sealed_chunks(tmp_path: Path) -> None:

@@ -275,6 +275,7 @@ def test_histograms_are_shares_of_either_sign(made_up: Path) -> None:
 def test_what_an_environment_told_is_shown_and_not_weighed(made_up: Path, tmp_path: Path) -> None:
     """Its words stand between the tokens; weights are of the response's own."""
     shutil.copytree(made_up, tmp_path / "run")
+    (tmp_path / "run" / "checksums.jsonl").unlink()  # the file below is changed
     file = tmp_path / "run" / "rollouts" / "step_00004.jsonl"
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     turns = [

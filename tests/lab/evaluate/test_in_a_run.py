@@ -81,6 +81,7 @@ def test_a_run_that_leaves_little(tmp_path: Path) -> None:
     train(config, out)
     assert {p.name for p in out.iterdir()} == {
         "config.toml", "metrics.jsonl", "plans.jsonl", "evaluations.jsonl", "finished.json",
+        "checksums.jsonl",
     }  # fmt: skip
     (plan, *_) = RunFolder.open(out).read("plans")
     assert 0 <= plan["describe"]["split_share"] <= 1

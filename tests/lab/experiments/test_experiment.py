@@ -44,6 +44,7 @@ def test_in_two_pieces(tmp_path: Path) -> None:
     left = {p.name for p in (one / "runs" / runs[0]).iterdir()}
     assert left == {
         "config.toml", "metrics.jsonl", "plans.jsonl", "evaluations.jsonl", "finished.json",
+        "checksums.jsonl",
     }  # fmt: skip
 
     shutil.rmtree(one / "runs")  # curves.parquet is all that is needed
