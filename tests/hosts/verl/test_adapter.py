@@ -207,8 +207,8 @@ def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_stock_verl_cuts_groups(runs: dict[str, Run]) -> None:
     number, groups = cut(runs["stock"])
     assert groups == 2 * PROMPTS
-    # Rows come in the order in which they were finished: on a busy machine rollouts of a group may
-    # come one after the other, and fewer groups are cut.
+    # The cut follows the lengths of what was sampled, which differ from run to run: 14 and 8 of 16
+    # groups were seen.
     assert number >= groups / 4
     assert largest_sum(runs["stock"]) > 0.5
     assert not any(name.startswith("poise/") for line in runs["stock"].metrics for name in line)

@@ -67,7 +67,7 @@ SEARCHES = {
 }
 
 
-class Timing(NamedTuple):
+class RequestTiming(NamedTuple):
     """Of one request. The server's CPU seconds hardly depend on what else the machine does."""
 
     seconds: float
@@ -78,9 +78,9 @@ class Timing(NamedTuple):
 class Measurements:
     """The time of every request, by what was asked."""
 
-    pages: dict[str, Timing] = field(default_factory=dict)
-    filters: dict[str, Timing] = field(default_factory=dict)
-    searches: dict[str, Timing] = field(default_factory=dict)
+    pages: dict[str, RequestTiming] = field(default_factory=dict)
+    filters: dict[str, RequestTiming] = field(default_factory=dict)
+    searches: dict[str, RequestTiming] = field(default_factory=dict)
     news: list[float] = field(default_factory=list)  # from a line of metrics to its event
     write_seconds: float = 0.0
     index_seconds: float = 0.0
@@ -97,7 +97,7 @@ class Client:
         self.host = urlsplit(address).netloc
         self.server = server
 
-    def get(self, path: str, **parameters: Any) -> tuple[Any, Timing]:
+    def get(self, path: str, **parameters: Any) -> tuple[Any, RequestTiming]:
         query = f"?{urlencode(parameters)}" if parameters else ""
         connection = http.client.HTTPConnection(self.host, timeout=120)
         started, cpu_before = time.perf_counter(), cpu_seconds(self.server)
@@ -105,7 +105,7 @@ class Client:
         response = connection.getresponse()
         text = response.read()
         seconds = time.perf_counter() - started
-        timing = Timing(seconds, cpu_seconds(self.server) - cpu_before)
+        timing = RequestTiming(seconds, cpu_seconds(self.server) - cpu_before)
         connection.close()
         if response.status != 200:
             raise PoiseError(f"{path}{query} answered {response.status}: {text[:200]!r}")
