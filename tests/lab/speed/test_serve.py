@@ -16,7 +16,7 @@ from counterpoise.lab.speed.made_up_run import (
     RunSize,
     write_made_up_run,
 )
-from counterpoise.lab.speed.serve import Measurements, Timing, as_table, measure_in
+from counterpoise.lab.speed.serve import Measurements, RequestTiming, as_table, measure_in
 from counterpoise.report.traces import read_trace, read_vocabulary
 from counterpoise.serve.app import make_app
 from counterpoise.serve.index.process import IndexInThisProcess
@@ -81,9 +81,9 @@ def test_the_server_counts_what_was_planted(tmp_path: Path, small_pool: None) ->
 
 def test_bars_are_of_the_slowest() -> None:
     measured = Measurements(
-        pages={"a": Timing(0.2, 0.1), "b": Timing(1.5, 0.1)},
-        filters={"c": Timing(0.3, 0.1)},
-        searches={"d": Timing(2.9, 3.0)},
+        pages={"a": RequestTiming(0.2, 0.1), "b": RequestTiming(1.5, 0.1)},
+        filters={"c": RequestTiming(0.3, 0.1)},
+        searches={"d": RequestTiming(2.9, 3.0)},
         news=[0.5, 2.5],
         memory={"server": 4e8, "index process": 5e8},
         doubled=1,
