@@ -10,6 +10,7 @@ from counterpoise.plugins import Registry
 from counterpoise.variants import (
     ADVANTAGES,
     AGGREGATIONS,
+    BALANCE_SIGNS,
     BALANCE_UNITS,
     COMPOSER_PROMISES,
     COMPOSERS,
@@ -24,7 +25,7 @@ from counterpoise.variants import (
 TABLES = {
     "advantages": ADVANTAGES, "weights": TOKEN_WEIGHTS, "composers": COMPOSERS,
     "promises": COMPOSER_PROMISES,
-    "units": BALANCE_UNITS, "tasks": TASKS, "surrogates": SURROGATES, "aggregations": AGGREGATIONS,
+    "units": BALANCE_UNITS, "signs": BALANCE_SIGNS, "tasks": TASKS, "surrogates": SURROGATES, "aggregations": AGGREGATIONS,
     "verifiers": VERIFIERS, "panels": PANELS,
 }  # fmt: skip
 ENTRIES = [(table, name) for table in TABLES for name in TABLES[table]]
@@ -44,7 +45,8 @@ def test_what_the_issue_promises_is_there() -> None:
     assert set(AGGREGATIONS) >= {"token_mean", "group_token_mean", "sequence_mean", "constant"}
     assert set(TASKS) >= {"word_problems", "jsonl", "hub", "reasoning_gym"}
     assert set(VERIFIERS) >= {"math", "exact"}
-    assert set(BALANCE_UNITS) == {"rollout", "group"}
+    assert set(BALANCE_UNITS) == {"rollout", "group", "experimental_anti_rollout"}
+    assert set(BALANCE_SIGNS) == {"advantage", "reward"}
 
 
 def test_a_table_is_a_mapping_of_strings_and_loads_late() -> None:

@@ -207,7 +207,9 @@ def iterate(
     rows = [*state.buffer.state(), *(row for group in credited for row in group)]
     batch = balance_batch(state, credited, config, iteration)
     oldest = iteration - config.balance.max_age
-    drops = find_drops(sampled.dropped, rows, batch, state.buffer.state(), oldest)
+    drops = find_drops(
+        sampled.dropped, rows, batch, state.buffer.state(), oldest, state.buffer.sign_of
+    )
     plan = plan_batch(batch, config.batch, seed_for(seed, "compose", iteration)) if batch else None
     description = describe_plan(batch, plan) if plan else None
     clock.lap("compose")

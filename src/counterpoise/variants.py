@@ -141,12 +141,22 @@ COMPOSER_PROMISES = Registry(
     },
 )
 
-# choose(groups, target, tau) -> [(index, kept rows)] or None: what reward balance selects
+# choose(groups, target, tau, sign_of) -> [(index, kept rows)] or None: what reward balance selects
 BALANCE_UNITS = Registry(
     "balance unit",
     {
         "rollout": "counterpoise.batch.choose_rollouts:choose_rollouts",
         "group": "counterpoise.batch.choose_groups:choose_groups",
+        "experimental_anti_rollout": "counterpoise.batch.choose_anti_rollouts:choose_anti_rollouts",
+    },
+)
+
+# sign_of(row) -> +1, -1, or 0: what reward balance counts, and rows of 0 never wait
+BALANCE_SIGNS = Registry(
+    "balance sign",
+    {
+        "advantage": "counterpoise.batch.balance_signs:advantage_sign",
+        "reward": "counterpoise.batch.balance_signs:reward_sign",
     },
 )
 

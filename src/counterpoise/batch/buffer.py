@@ -5,13 +5,14 @@ cancel against. Groups wait here until the oldest of them make a balanced batch 
 rollouts. `unit` decides how that batch is picked: `rollout` (choose_rollouts.py) drops surplus
 rollouts inside groups, `group` (choose_groups.py) picks whole groups. The paper leaves this open;
 its tau is 0.5 or 0.25. tau = 0 requires no balance: the oldest groups leave as soon as they fill a
-batch.
+batch. `sign` decides what N+ and N- count, positive advantages or right answers: see
+balance_signs.py. A third unit, `experimental_anti_rollout`, holds the rarer sign down instead.
 
 Every rollout ever added is exactly one of: waiting, emitted, dropped_surplus, dropped_aged,
 without_signal. A group leaves as a whole: its rows are never spread over two batches, so that
-`grouped` can still keep it in one step. Rows of advantage 0 give no signal: they are counted and
-never wait. Advantages that are never negative cannot fill a batch with tau > 0: those groups age
-and are dropped.
+`grouped` can still keep it in one step. Rows of advantage 0 give no signal: counted by advantage,
+they never wait. Advantages that are never negative cannot fill a batch with tau > 0: those groups
+age and are dropped.
 """
 
 from __future__ import annotations
@@ -20,9 +21,12 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from counterpoise.batch.balance_signs import SignRule
 from counterpoise.errors import PoiseError
 from counterpoise.types import Row
-from counterpoise.variants import BALANCE_UNITS
+from counterpoise.variants import BALANCE_SIGNS, BALANCE_UNITS
+
+ANTI_UNIT = "experimental_anti_rollout"
 
 
 def minority_quota(tau: float, size: int) -> int:
@@ -36,6 +40,13 @@ def minority_quota(tau: float, size: int) -> int:
     """
     rounded_up = math.ceil(tau * size)
     return rounded_up - 1 if rounded_up and (rounded_up - 1) / size >= tau else rounded_up
+
+
+def describe_share(unit: str, tau: float) -> str:
+    """The shares of the signs in a batch, in words."""
+    if unit == ANTI_UNIT:
+        return f"the rarer sign held down to a share of {tau:g}"
+    return f"a share of {tau:g} of each"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +63,7 @@ class BufferCounts:
     emitted: int = 0
     dropped_surplus: int = 0  # of the majority sign, or beyond the target; unit `rollout` only
     dropped_aged: int = 0  # waited for more than max_age iterations
-    without_signal: int = 0  # advantage 0
+    without_signal: int = 0  # of neither sign: by advantage A = 0, by reward r = nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +86,9 @@ class RewardBalancedBuffer:
     Arguments:
         tau       least share of each sign in a batch, 0 to 0.5
         target    rollouts of a batch
-        unit      rollout: drop surplus rollouts inside groups; group: choose whole groups
+        unit      rollout: drop surplus rollouts inside groups; group: choose whole groups;
+                  experimental_anti_rollout: hold the rarer sign down to a share of tau
+        sign      what is counted: the sign of the advantage, or of the reward (right or wrong)
         max_age   iterations that a group may wait
         rows      waiting rows of an earlier buffer, as `state()` returned them
         counts    what became of the rollouts so far: the `counts` of an earlier buffer
@@ -96,6 +109,7 @@ class RewardBalancedBuffer:
         tau: float,
         target: int,
         unit: str = "rollout",
+        sign: str = "advantage",
         max_age: int = 4,
         rows: Iterable[Row] = (),
         counts: BufferCounts | None = None,
@@ -106,14 +120,16 @@ class RewardBalancedBuffer:
             raise PoiseError(f"a target of {target} rollouts is an empty batch: choose 1 or more")
         if max_age < 0:
             raise PoiseError(f"a max_age of {max_age} would drop every rollout: choose 0 or more")
-        if unit == "rollout" and 2 * minority_quota(tau, target) > target:
+        if unit != "group" and 2 * minority_quota(tau, target) > target:
             raise PoiseError(
                 f"no batch of {target} rollouts has a share of {tau} of each sign: "
                 "make the number of rollouts even or lower tau"
             )
         self.tau, self.target, self.unit, self.max_age = tau, target, unit, max_age
+        self.sign = sign
         self._choose = BALANCE_UNITS.load(unit)
-        self._groups: list[tuple[Row, ...]] = []  # oldest first; no row without signal
+        self.sign_of: SignRule = BALANCE_SIGNS.load(sign)
+        self._groups: list[tuple[Row, ...]] = []  # oldest first; no row of neither sign
         # A checkpoint stores the waiting rows flat: put the groups together again.
         waiting_groups: dict[str, list[Row]] = {}
         for row in rows:
@@ -125,7 +141,7 @@ class RewardBalancedBuffer:
         """Add whole groups, each a sequence of rows."""
         groups = list(groups)
         num_added, num_waiting_before = sum(map(len, groups)), len(self)
-        self._insert([[row for row in group if row.sign] for group in groups])
+        self._insert([[row for row in group if self.sign_of(row)] for group in groups])
         num_inserted = len(self) - num_waiting_before
         self.counts = replace(
             self.counts,
@@ -142,11 +158,11 @@ class RewardBalancedBuffer:
         num_aged = len(self) - sum(map(len, fresh_groups))
         self._groups = fresh_groups
         self.counts = replace(self.counts, dropped_aged=self.counts.dropped_aged + num_aged)
-        selection = self._choose(self._groups, self.target, self.tau)
+        selection = self._choose(self._groups, self.target, self.tau, self.sign_of)
         if selection is None:
             return None
         rows = tuple(row for _, group_rows in selection for row in group_rows)
-        num_positive = sum(row.advantage > 0 for row in rows)
+        num_positive = sum(self.sign_of(row) > 0 for row in rows)
         taken_groups = {group_index for group_index, _ in selection}
         # What the taken groups held and the batch does not: a group leaves as a whole.
         num_surplus = sum(len(self._groups[index]) for index in taken_groups) - len(rows)
@@ -171,7 +187,7 @@ class RewardBalancedBuffer:
 
     @property
     def waiting_positive(self) -> int:
-        return sum(row.advantage > 0 for group in self._groups for row in group)
+        return sum(self.sign_of(row) > 0 for group in self._groups for row in group)
 
     @property
     def waiting_negative(self) -> int:
@@ -187,7 +203,8 @@ class RewardBalancedBuffer:
         return (
             f"no balanced batch in {tries}: {self.waiting_positive} positive and "
             f"{self.waiting_negative} negative rollouts wait, but a batch takes {self.target} with "
-            f"a share of {self.tau:g} of each; {remedy}, or choose problems of another difficulty"
+            f"{describe_share(self.unit, self.tau)}; {remedy}, or choose problems of another "
+            "difficulty"
         )
 
     def _insert(self, groups: Iterable[Sequence[Row]]) -> None:

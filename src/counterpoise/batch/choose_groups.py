@@ -20,6 +20,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 
+from counterpoise.batch.balance_signs import SignRule, advantage_sign
 from counterpoise.batch.buffer import minority_quota
 from counterpoise.types import Row
 
@@ -27,10 +28,13 @@ Kind = tuple[int, int]  # rows, positive rows
 
 
 def choose_groups(
-    groups: Sequence[tuple[Row, ...]], target: int, tau: float
+    groups: Sequence[tuple[Row, ...]],
+    target: int,
+    tau: float,
+    sign_of: SignRule = advantage_sign,
 ) -> list[tuple[int, tuple[Row, ...]]] | None:
     """(index, rows) of every group taken, oldest first; None while no batch is possible."""
-    kinds = [(len(group), sum(row.advantage > 0 for row in group)) for group in groups]
+    kinds = [(len(group), sum(sign_of(row) > 0 for row in group)) for group in groups]
     shortest_run = _shortest_possible_run(kinds, target, tau)
     if shortest_run is None:
         return None

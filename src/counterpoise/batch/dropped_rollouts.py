@@ -1,7 +1,7 @@
 """Which rollouts were dropped, and why.
 
     no_spread    dynamic sampling: the group's rewards were all equal, another took its place
-    no_signal    reward balance: advantage 0, never waits
+    no_signal    reward balance: of neither sign (advantage 0 where advantages are counted)
     surplus      reward balance: too many of its sign, or beyond the batch's size
     aged         reward balance: waited for more than max_age iterations
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from counterpoise.batch.balance_signs import SignRule, advantage_sign
 from counterpoise.types import Group, Row
 
 DROP_REASONS = ("no_spread", "no_signal", "surplus", "aged")
@@ -25,11 +26,12 @@ def find_drops(
     batch: Sequence[Row],
     waiting: Sequence[Row],
     oldest: int,
+    sign_of: SignRule = advantage_sign,
 ) -> DropsByReason:
     """(group, index) of the dropped rollouts by reason; reasons that dropped nothing are omitted.
 
     `rows` existed before the batch was taken, `waiting` are left in the buffer; rows born before
-    iteration `oldest` are too old.
+    iteration `oldest` are too old; `sign_of` is what reward balance counts.
     """
     drops: DropsByReason = {reason: [] for reason in DROP_REASONS}
     drops["no_spread"] = [
@@ -40,6 +42,6 @@ def find_drops(
     for row in rows:
         if row.name not in surviving_names:
             reason_to_leave = "surplus" if row.born >= oldest else "aged"
-            # A row without signal never waits, so it is neither surplus nor too old.
-            drops[reason_to_leave if row.sign else "no_signal"].append(row.name)
+            # A row of neither sign never waits, so it is neither surplus nor too old.
+            drops[reason_to_leave if sign_of(row) else "no_signal"].append(row.name)
     return {reason: row_names for reason, row_names in drops.items() if row_names}

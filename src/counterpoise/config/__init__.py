@@ -61,4 +61,5 @@ class RunConfig:
     @property
     def drops_silent_rows(self) -> bool:
         """Whether rows without signal are left out of the batch."""
-        return self.balance.tau > 0 or self.batch.drop_silent
+        is_balanced_by_advantage = self.balance.tau > 0 and self.balance.sign == "advantage"
+        return is_balanced_by_advantage or self.batch.drop_silent

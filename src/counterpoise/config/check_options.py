@@ -137,20 +137,42 @@ def _check_rewards(config: RunConfig) -> str:
 
 def _check_balance(config: RunConfig) -> str:
     """Reward balance must be able to fill a batch."""
-    tau, target = config.balance.tau, config.balance_target
+    tau, unit = config.balance.tau, config.balance.unit
+    if tau and config.balance.sign == "reward":
+        return _check_balance_by_reward(config)
     if tau and config.credit.name == "positive_only":
         return "credit.name=positive_only has no negative rollouts to balance: set balance.tau=0"
-    if tau and config.credit.name == "w_reinforce" and config.balance.unit == "rollout":
+    if tau and config.credit.name == "w_reinforce" and unit != "group":
         return (
-            "balance.unit=rollout makes trimmed groups sum to zero, which credit.name=w_reinforce "
+            f"balance.unit={unit} makes trimmed groups sum to zero, which credit.name=w_reinforce "
             "must not: set balance.unit=group or balance.tau=0"
         )
-    if config.balance.unit == "rollout" and 2 * math.ceil(tau * target) > target:
+    return _check_shares(config)
+
+
+def _check_shares(config: RunConfig) -> str:
+    tau, target = config.balance.tau, config.balance_target
+    if config.balance.unit != "group" and 2 * math.ceil(tau * target) > target:
         return (
             f"no batch of {target} rollouts has a share of {tau} of each sign: "
             "make balance.target even or lower tau"
         )
     return ""
+
+
+def _check_balance_by_reward(config: RunConfig) -> str:
+    """Counted by reward, rows without signal wait and are trained like any others."""
+    if config.batch.drop_silent:
+        return (
+            "balance.sign=reward keeps rows without signal, which batch.drop_silent leaves out: "
+            "set one of them only"
+        )
+    if config.update.mask_truncated:
+        return (
+            "balance.sign=reward counts the answers of truncated responses, which "
+            "update.mask_truncated leaves out: set one of them only"
+        )
+    return _check_shares(config)
 
 
 def _check_learning_rates(config: RunConfig) -> str:
@@ -226,6 +248,12 @@ def _check_min_replace(config: RunConfig) -> str:
         return (
             f"update.trajectory=min_replace needs whole groups, and {config.batch.composer} cuts "
             "them: set batch.composer=grouped, or update.trajectory=orthogonal"
+        )
+    balance = config.balance
+    if balance.tau and balance.sign == "reward" and balance.unit != "group":
+        return (
+            "update.trajectory=min_replace needs advantages that sum to 0 in a group, and "
+            "balance.sign=reward drops rows of groups: set balance.unit=group"
         )
     if config.credit.name in ONE_SIDED_ADVANTAGES:
         return (

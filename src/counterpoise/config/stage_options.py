@@ -8,6 +8,7 @@ from counterpoise.config.option import option
 from counterpoise.variants import (
     ADVANTAGES,
     AGGREGATIONS,
+    BALANCE_SIGNS,
     BALANCE_UNITS,
     COMPOSERS,
     ENVIRONMENTS,
@@ -276,8 +277,16 @@ class BalanceConfig:
     )
     unit: str = option(
         "rollout",
-        "what reward balance selects: single rollouts within groups, or whole groups",
+        "what reward balance selects: single rollouts within groups, or whole groups; "
+        "experimental_anti_rollout, for studies of balance, holds the rarer sign down to a share "
+        "of tau (but keeps a row of each sign in every group)",
         choices=tuple(BALANCE_UNITS),
+    )
+    sign: str = option(
+        "advantage",
+        "what N+ and N- count: positive and negative advantages, or right and wrong answers "
+        "(reward), which keeps rows without signal in the batch and all advantages as they are",
+        choices=tuple(BALANCE_SIGNS),
     )
     target: int = option(
         0, "rollouts in an update batch; 0 means sample.prompts * sample.group_size", at_least=0
@@ -304,8 +313,8 @@ class BatchConfig:
     drop_silent: bool = option(
         False,
         "leave rows without signal (advantage 0) out of the batch, so that they count in no "
-        "denominator, and take fewer steps if too few groups are left; reward balance always "
-        "leaves them out",
+        "denominator, and take fewer steps if too few groups are left; reward balance by advantage "
+        "always leaves them out",
     )
 
 

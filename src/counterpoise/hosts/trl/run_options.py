@@ -107,6 +107,9 @@ OPTIONS: dict[str, OptionSupport] = {
     "credit.rule_settings": no_effect("only with credit.rule"),
     "balance.tau": pass_as("tau"),
     "balance.unit": pass_as("balance_unit"),
+    "balance.sign": accept_only(
+        "advantage", reason="the rows that TRL's plans carry have no rewards"
+    ),
     "balance.target": pass_as("balance_target"),
     "balance.max_age": pass_as("max_age"),
     "batch.composer": pass_as("composer"),

@@ -110,6 +110,7 @@ OPTIONS: dict[str, OptionSupport] = {
     "credit.rule_settings": no_effect("only with credit.rule"),
     "balance.tau": pass_as("+poise.tau"),
     "balance.unit": pass_as("+poise.unit"),
+    "balance.sign": accept_only("advantage", reason="the adapter balances by advantages"),
     "balance.target": accept_only(
         0, reason="verl's update always has sample.prompts x sample.group_size rollouts"
     ),

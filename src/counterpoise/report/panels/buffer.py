@@ -6,6 +6,7 @@ from itertools import accumulate
 
 import altair as alt
 
+from counterpoise.batch.buffer import ANTI_UNIT
 from counterpoise.report.charts.series import Records, base_chart, iteration_chart, x_axis, y_axis
 from counterpoise.report.panels.panel import Figure, Panel
 from counterpoise.report.run_data import RunData
@@ -32,11 +33,16 @@ def panel(run: RunData) -> Panel | None:
             f"{refills} extra sampling rounds per iteration.",
             (_fates_figure(run),),
         )
+    share_phrase = f"at least {100 * balance.tau:g} % of each sign of the {balance.sign}"
+    if balance.unit == ANTI_UNIT:
+        share_phrase = (
+            f"with the rarer sign of the {balance.sign} held down to {100 * balance.tau:g} % as "
+            "far as groups allow (experimental)"
+        )
     return Panel(
         "Buffer",
-        f"An update needs about {run.config.balance_target} rollouts, at least "
-        f"{100 * balance.tau:g} % of each sign of the advantage. Until then rollouts wait, at most "
-        f"{balance.max_age} iterations.",
+        f"An update needs about {run.config.balance_target} rollouts, {share_phrase}. Until then "
+        f"rollouts wait, at most {balance.max_age} iterations.",
         (_waiting_figure(run), _fates_figure(run)),
     )
 
@@ -92,11 +98,14 @@ def count_fates(run: RunData) -> Records:
 
     The counts of an iteration add up to the number of rollouts sampled up to then.
     """
-    # Unless they are dropped, rows without signal are part of the batch and count as used.
-    are_dropped = run.config.drops_silent_rows
+    # Unless they are dropped, rows without signal are part of the batch and count as used; of those
+    # that are counted by reward, only rollouts without one are left out.
+    are_dropped, balance = run.config.drops_silent_rows, run.config.balance
+    counts_rewards = balance.tau > 0 and balance.sign == "reward"
     used_totals = accumulate(record["batch_rows"] for record in run.metrics)
     without_signal_totals = accumulate(
-        record["rows_without_signal"] * are_dropped for record in run.metrics
+        record["rows_without_signal"] * are_dropped + record.get("unscored", 0) * counts_rewards
+        for record in run.metrics
     )
     replaced_totals = accumulate(record.get("dropped_no_spread", 0) for record in run.metrics)
     return [
