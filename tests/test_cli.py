@@ -333,6 +333,8 @@ PARAMETERS = {
     "smollm2-tuned": None,
     "smollm2-cancellation": None,
     "smollm2-cancellation-dose": None,
+    "smollm2-early-warmup": 134.5,
+    "smollm2-balance-dose": None,
 }
 
 

@@ -25,7 +25,8 @@ from counterpoise.variants import (
 TABLES = {
     "advantages": ADVANTAGES, "weights": TOKEN_WEIGHTS, "composers": COMPOSERS,
     "promises": COMPOSER_PROMISES,
-    "units": BALANCE_UNITS, "signs": BALANCE_SIGNS, "tasks": TASKS, "surrogates": SURROGATES, "aggregations": AGGREGATIONS,
+    "units": BALANCE_UNITS, "signs": BALANCE_SIGNS, "tasks": TASKS, "surrogates": SURROGATES,
+    "aggregations": AGGREGATIONS,
     "verifiers": VERIFIERS, "panels": PANELS,
 }  # fmt: skip
 ENTRIES = [(table, name) for table in TABLES for name in TABLES[table]]

@@ -37,7 +37,7 @@ def describe_rule(experiment: Experiment) -> str:
         *criteria,
         f"Otherwise, with fewer than {FEWEST_SEEDS} seeds, or where every seed has the same "
         "difference: inconclusive.",
-        _deciding_hypothesis(experiment.hypotheses),
+        "" if experiment.options.dose_decides else _deciding_hypothesis(experiment.hypotheses),
         tuned_sentence(experiment),
         dose_sentence(experiment),
         explained_sentence(experiment),

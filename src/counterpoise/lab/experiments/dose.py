@@ -13,14 +13,18 @@ fewest updates that any arm of the seed spent.
     follows, not replicated    at both costs it excludes slopes as steep as `dose_margin`
     inconclusive               otherwise, and with fewer than three seeds
 
-The slope means nothing unless the arms really differ in the dose: if their mean doses differ by
-less than `dose_range`, there is no verdict.
+The manipulation check comes first, since the slope means nothing unless the arms really differ in
+the dose: if their mean doses differ by less than `dose_range`, there is no verdict ("untestable
+here"), however steep the slope. `dose_arms` names the arms of the slope, where others of the file
+differ from them in more than the dose. With `dose_decides` the slope is the verdict of the whole
+experiment: replicated if it is so at some rate (intervals hold for all rates together), not
+replicated if it is so at every rate.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -43,12 +47,22 @@ class DoseResponse:
     updates: SeedMean  # at equal updates
     doses: dict[str, float]  # arm -> its mean dose over seeds
     verdict: Verdict
+    required_range: float = 0.0  # by which the doses have to differ
+
+    @property
+    def dose_spread(self) -> float:
+        return max(self.doses.values()) - min(self.doses.values())
 
     def __str__(self) -> str:
         doses = ", ".join(
             f"{arm} {dose:.3g}"
             for arm, dose in sorted(self.doses.items(), key=lambda item: item[1])
         )
+        if self.verdict == "untestable here":
+            return (
+                f"no verdict at lr {self.rate:g}, because the arms' mean doses differ by "
+                f"{self.dose_spread:.3g}, less than {self.required_range:g} (doses: {doses})"
+            )
         return (
             f"at lr {self.rate:g} {_format_slope(self.rollouts)} at equal rollouts and "
             f"{_format_slope(self.updates)} at equal updates over {self.rollouts.n} seeds "
@@ -67,7 +81,9 @@ def dose_responses(runs: Runs, experiment: Experiment) -> list[DoseResponse]:
     for rate in experiment.design.rates:
         complete_seeds = [
             (curves, doses)
-            for curves in _complete_seeds(runs, list(experiment.design.arms), rate)
+            for curves in _complete_seeds(
+                runs, options.dose_arms or list(experiment.design.arms), rate
+            )
             if (doses := _doses(curves, options.dose))
         ]
         if not complete_seeds:
@@ -82,12 +98,29 @@ def dose_responses(runs: Runs, experiment: Experiment) -> list[DoseResponse]:
             arm: float(np.mean([doses[arm] for _, doses in complete_seeds]))
             for arm in complete_seeds[0][1]
         }
-        doses_differ = max(mean_doses.values()) - min(mean_doses.values()) >= options.dose_range
-        verdict = _verdict(list(slopes.values()), experiment) if doses_differ else "inconclusive"
-        responses.append(
-            DoseResponse(rate, slopes["rollouts"], slopes["updates"], mean_doses, verdict)
+        response = DoseResponse(
+            rate,
+            slopes["rollouts"],
+            slopes["updates"],
+            mean_doses,
+            _verdict(list(slopes.values()), experiment),
+            options.dose_range,
         )
+        if response.dose_spread < options.dose_range:
+            response = replace(response, verdict="untestable here")
+        responses.append(response)
     return responses
+
+
+def verdict_on_slope(responses: Sequence[DoseResponse], experiment: Experiment) -> Verdict:
+    """The verdict of an experiment that its slope decides."""
+    verdicts = [response.verdict for response in responses]
+    if "replicated" in verdicts:
+        return "replicated"
+    # Rates that have not been run yet may still decide.
+    if len(verdicts) == len(experiment.design.rates) and len(set(verdicts)) == 1:
+        return verdicts[0]
+    return "inconclusive"
 
 
 def dose_numbers(responses: Sequence[DoseResponse], experiment: Experiment) -> list[Number]:
@@ -110,10 +143,12 @@ def dose_sentence(experiment: Experiment) -> str:
     if not options.dose:
         return ""
     side = "above" if options.dose_effect == "rises" else "below"
+    arms = f"{', '.join(options.dose_arms)}" if options.dose_arms else "the arms"
     return (
-        f"Success {options.dose_effect} with {options.dose}: the slope over the arms of a seed, "
-        f"averaged over seeds, replicated when both intervals lie {side} 0, not replicated when "
-        f"both exclude slopes of {100 * options.dose_margin:g} points per unit or steeper; no "
+        f"Success {options.dose_effect} with {options.dose}"
+        f"{', which is the verdict' if options.dose_decides else ''}: the slope over {arms} of a "
+        f"seed, averaged over seeds, replicated when both intervals lie {side} 0, not replicated "
+        f"when both exclude slopes of {100 * options.dose_margin:g} points per unit or steeper; no "
         f"verdict when the arms' mean doses differ by less than {options.dose_range:g}."
     )
 

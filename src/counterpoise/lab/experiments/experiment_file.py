@@ -90,6 +90,12 @@ class ExperimentConfig:
     dose_range: float = option(
         0.0, "the arms' mean doses must differ by this much, or no verdict is given", at_least=0.0
     )
+    dose_arms: list[str] = option(
+        [], "the arms that the slope is taken over, if others differ in more than the dose"
+    )
+    dose_decides: bool = option(
+        False, "the slope is the verdict; hypotheses are judged beside it and decide nothing"
+    )
     explains: str = option(
         "",
         "an arm whose gain over the baseline is to be explained: what share of it each other arm "
@@ -271,6 +277,15 @@ def _check_options(options: ExperimentConfig, arms: Mapping[str, Any], file_name
     if options.dose and options.dose not in DOSE_COLUMNS:
         raise PoiseError(
             f"{file_name}: experiment.dose: {unknown_name('column', options.dose, DOSE_COLUMNS)}"
+        )
+    for arm in options.dose_arms:
+        if arm not in arms:
+            raise PoiseError(f"{file_name}: experiment.dose_arms: {unknown_name('arm', arm, arms)}")
+    if options.dose_arms and len(set(options.dose_arms)) < 2:
+        raise PoiseError(f"{file_name}: experiment.dose_arms: a slope needs two arms or more")
+    if options.dose_decides and not options.dose:
+        raise PoiseError(
+            f"{file_name}: experiment.dose_decides needs a dose: name a column as experiment.dose"
         )
     if options.explains and options.explains not in arms:
         raise PoiseError(

@@ -16,7 +16,12 @@ from counterpoise.lab.experiments.compare import (
 )
 from counterpoise.lab.experiments.curves import HELDOUT_COLUMN, Runs
 from counterpoise.lab.experiments.decision_rule import describe_hypothesis
-from counterpoise.lab.experiments.dose import DoseResponse, dose_numbers, dose_responses
+from counterpoise.lab.experiments.dose import (
+    DoseResponse,
+    dose_numbers,
+    dose_responses,
+    verdict_on_slope,
+)
 from counterpoise.lab.experiments.experiment_file import Experiment, Hypothesis
 from counterpoise.lab.experiments.explained import explained_gains, explained_numbers
 from counterpoise.lab.experiments.failures import FAILURE_BIAS_NOTE, Failures, describe_failures
@@ -43,16 +48,18 @@ INTERVALS_NOTE = (
 def judge_experiment(
     runs: Runs, experiment: Experiment, failures: Failures = NO_FAILURES
 ) -> Finding:
-    """The verdict on the first hypothesis at the first setting; the others go to the notes."""
+    """The verdict on the first hypothesis at the first setting, or on the slope; others: notes."""
     results = arm_results(runs, experiment)
     verdicts = {
         hypothesis: judge_hypothesis(hypothesis, runs, experiment)
         for hypothesis in experiment.hypotheses
     }
+    # What decides is told first, so the notes leave it out.
+    slope_decides = experiment.options.dose_decides
     notes = [
         f"{hypothesis} than {experiment.baseline}: {verdict}. "
         + _capitalized_comparisons(compare_with_baseline(runs, experiment, hypothesis.arm))
-        for hypothesis, verdict in list(verdicts.items())[1:]
+        for hypothesis, verdict in list(verdicts.items())[0 if slope_decides else 1 :]
     ]
     first_hypothesis = experiment.hypotheses[0] if experiment.hypotheses else None
     if first_hypothesis:
@@ -66,7 +73,8 @@ def judge_experiment(
     tuned_comparisons = compare_tuned(runs, experiment)
     notes += [f"{comparison}." for comparison in tuned_comparisons]
     responses = dose_responses(runs, experiment)
-    notes += [_dose_note(response, experiment) for response in responses]
+    if not slope_decides:
+        notes += [_dose_note(response, experiment) for response in responses]
     gains = explained_gains(runs, experiment)
     notes += [f"{_capitalized(str(gain))}." for gain in gains]
     notes += [_collapse_note(results, rate) for rate in experiment.design.rates]
@@ -74,12 +82,7 @@ def judge_experiment(
     notes += describe_reused_runs(runs)
     if failure_lines := describe_failures(failures, results, experiment):
         notes += [*failure_lines, FAILURE_BIAS_NOTE]
-    deciding_verdict: Verdict = next(iter(verdicts.values()), "inconclusive")
-    because = "No hypothesis was stated."
-    if first_hypothesis:
-        comparisons = compare_with_baseline(runs, experiment, first_hypothesis.arm)
-        because = f"{first_hypothesis.arm} minus {experiment.baseline}: "
-        because += _describe_comparisons(comparisons)
+    deciding_verdict, because = _deciding_verdict(runs, experiment, verdicts, responses)
     numbers = (
         *named_numbers(results, experiment),
         *tuned_numbers(tuned_comparisons),
@@ -89,9 +92,29 @@ def judge_experiment(
     return Finding(deciding_verdict, because, numbers, tuple(note for note in notes if note))
 
 
+def _deciding_verdict(
+    runs: Runs,
+    experiment: Experiment,
+    verdicts: dict[Hypothesis, Verdict],
+    responses: list[DoseResponse],
+) -> tuple[Verdict, str]:
+    """The verdict of the experiment and the numbers behind it: of the slope, if that decides."""
+    if experiment.options.dose_decides:
+        notes = [_dose_note(response, experiment) for response in responses]
+        because = " ".join(notes) if notes else "No seed has all arms of the slope yet."
+        return verdict_on_slope(responses, experiment), because
+    if not verdicts:
+        return "inconclusive", "No hypothesis was stated."
+    hypothesis, verdict = next(iter(verdicts.items()))
+    comparisons = compare_with_baseline(runs, experiment, hypothesis.arm)
+    because = f"{hypothesis.arm} minus {experiment.baseline}: {_describe_comparisons(comparisons)}"
+    return verdict, because
+
+
 def _dose_note(response: DoseResponse, experiment: Experiment) -> str:
     options = experiment.options
-    return f"Success {options.dose_effect} with {options.dose}: {response.verdict}, {response}."
+    verdict = "" if response.verdict == "untestable here" else f"{response.verdict}, "
+    return f"Success {options.dose_effect} with {options.dose}: {verdict}{response}."
 
 
 def hypothesis_verdicts(runs: Runs, experiment: Experiment) -> list[dict[str, str]]:
