@@ -335,6 +335,8 @@ PARAMETERS = {
     "smollm2-cancellation-dose": None,
     "smollm2-early-warmup": 134.5,
     "smollm2-balance-dose": None,
+    "qwen-coder-gsm8k-pilot": None,  # a file of the user's
+    "qwen-coder-gsm8k": None,
 }
 
 

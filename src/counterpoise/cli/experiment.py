@@ -40,7 +40,12 @@ class ExperimentFlags:
     ] = None
     arms: Annotated[str | None, typer.Option("--arms", help="Only these arms: shuffled,QB.")] = None
     model: Annotated[
-        str | None, typer.Option("--model", "-m", help="Folder of the model on this machine.")
+        str | None,
+        typer.Option("--model", "-m", help="Folder or GGUF file of the model on this machine."),
+    ] = None
+    data: Annotated[
+        str | None,
+        typer.Option("--data", "-d", help="File of the problems on this machine (task.path)."),
     ] = None
     dry_run: Annotated[
         bool,
@@ -76,5 +81,6 @@ def experiment(flags: ExperimentFlags) -> None:
         jobs=flags.jobs,
         minutes=flags.minutes,
         model=flags.model,
+        data=flags.data,
         dry_run=flags.dry_run,
     )

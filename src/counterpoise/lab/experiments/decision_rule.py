@@ -13,6 +13,7 @@ from counterpoise.lab.experiments.compare import FEWEST_SEEDS, Direction
 from counterpoise.lab.experiments.dose import dose_sentence
 from counterpoise.lab.experiments.experiment_file import Experiment, Hypothesis
 from counterpoise.lab.experiments.explained import explained_sentence
+from counterpoise.lab.experiments.pilot_rates import pilot_sentence
 from counterpoise.lab.experiments.tuned import tuned_sentence
 
 DIRECTION_WORDS = {"better": (">", "above 0", "below +"), "worse": ("<", "below 0", "above -")}
@@ -31,6 +32,7 @@ def describe_rule(experiment: Experiment) -> str:
             f" that hold for {format_count(experiment.family, 'comparison')} together"
         )
     sentences = [
+        pilot_sentence(experiment),
         f"An arm minus {experiment.baseline} in held-out success at {setting}, paired by seed and "
         "read at equal rollouts and at equal updates (the fewer that either run of a pair spent), "
         f"with {interval_phrase}.",
@@ -83,5 +85,6 @@ def _describe_pilot_rule(experiment: Experiment) -> str:
         f"above its first, and falls if it ends more than {100 * options.fall:g} points below its "
         "best. Stable is the largest rate at which all runs learn and no run falls, there or at "
         "any smaller rate; edge is the smallest larger rate at which all runs learn and some run "
-        "falls."
+        "falls. Where a pilot has several arms, the best rate of each is the one with the highest "
+        "mean final success."
     )

@@ -43,6 +43,8 @@ class Design:
     seeds: Sequence[int]
     # Arms that train at a share of each rate; they keep the whole rate's name.
     rate_shares: Mapping[str, float] = field(default_factory=dict)
+    # The rates of arms that a pilot chose; the rate of their runs' names is then only a name.
+    arm_rates: Mapping[str, float] = field(default_factory=dict)
 
     def run_keys(self) -> list[RunKey]:
         """All runs, seed by seed."""
@@ -57,6 +59,6 @@ class Design:
 
     def overrides(self, key: RunKey) -> tuple[str, ...]:
         """The options of one run, as `--set` takes them; later ones win."""
-        lr = key.rate * self.rate_shares.get(key.arm, 1.0)
+        lr = self.arm_rates.get(key.arm, key.rate * self.rate_shares.get(key.arm, 1.0))
         run_options = (f"update.lr={lr!r}", f"loop.seed={key.seed}")
         return (*self.common, *self.arms[key.arm], *run_options)

@@ -22,7 +22,8 @@ from counterpoise.lab.experiments.curves import read_curve, run_seconds
 from counterpoise.lab.experiments.decision_rule import describe_rule
 from counterpoise.lab.experiments.design import RunKey
 from counterpoise.lab.experiments.experiment_file import Experiment, prefix_errors
-from counterpoise.lab.experiments.pieces import read_pieces
+from counterpoise.lab.experiments.pieces import Piece, read_pieces, read_pilot
+from counterpoise.lab.experiments.pilot_rates import describe_progress, find_pilot
 from counterpoise.lab.experiments.reused_runs import describe_reused_runs
 from counterpoise.lab.experiments.verdicts import describe_power
 from counterpoise.run.estimate import describe_memory, describe_problems
@@ -102,6 +103,7 @@ def describe_plan(
                 *_try_plugins(experiment),
             )
         ),
+        *_describe_pilot(experiment, out),
         f"done: {_describe_progress(progress, out)}",
         *(f"  {detail_line}" for detail_line in (progress.reused if progress else ())),
         f"time: {_describe_time(progress, experiment, len(keys), jobs, minutes)}",
@@ -110,6 +112,14 @@ def describe_plan(
         f"in the author's words, which decide nothing: {experiment.options.rule}",
     ]
     return "\n".join(plan_lines)
+
+
+def _describe_pilot(experiment: Experiment, out: Path | None) -> list[str]:
+    pilot = find_pilot(experiment)
+    if pilot is None:
+        return []
+    piece = read_pilot(out, pilot) if out else Piece({}, {})
+    return [f"pilot: {describe_progress(pilot, piece.runs, piece.failures)}"]
 
 
 def _try_plugins(experiment: Experiment) -> list[str]:

@@ -71,6 +71,11 @@ class ExperimentConfig:
     rate_shares: list[str] = option(
         [], "'ARM=0.75': this arm trains at 0.75 of every rate; it is named by the whole rate"
     )
+    rates_from: str = option(
+        "",
+        "the file of a pilot of the same arms: each arm trains at the rate that ended best there "
+        "(pilot_rates.py), and `rates` holds one rate that is only a name",
+    )
     tuned: bool = option(
         False,
         "judge every arm at its own best rate, chosen on half of the seeds and judged on the other "
@@ -176,9 +181,11 @@ class Experiment:
         }
 
     def start_digest(self) -> str:
-        """The starting weights of all runs: a digest of the model folder, or the model's name."""
-        model_folder = Path(self.run_config.model.name)
-        weight_files = sorted(model_folder.glob("*.safetensors")) if model_folder.is_dir() else []
+        """The starting weights of all runs: a digest of the model's files, or its name."""
+        model_path = Path(self.run_config.model.name)
+        weight_files = sorted(model_path.glob("*.safetensors")) if model_path.is_dir() else []
+        if model_path.is_file():
+            weight_files = [model_path]
         if not weight_files:
             return self.run_config.model.name
         # The file names are not part of the digest: the same weights in another folder are the
@@ -189,11 +196,22 @@ class Experiment:
                 digests.append(file_digest(opened_file, "sha256").hexdigest())
         return sha256("".join(digests).encode()).hexdigest()[:16]
 
+    def problems_digest(self) -> str:
+        """A digest of the file of problems; empty if the task reads no single file."""
+        path = self.run_config.task.path
+        if not path or not Path(path).is_file():
+            return ""
+        with Path(path).open("rb") as opened_file:
+            return file_digest(opened_file, "sha256").hexdigest()[:16]
 
-def read_experiment(source: str | Path, model: str | None = None) -> Experiment:
+
+def read_experiment(
+    source: str | Path, model: str | None = None, data: str | None = None
+) -> Experiment:
     """Read and check an experiment file.
 
-    `model` is the path of the starting weights on this machine, if it differs from the file's.
+    `model` and `data` are the paths of the starting weights and of the problems (task.path) on this
+    machine, if they differ from the file's.
     """
     path = find_run_file(source)
     tables, file_name = read_tables(path), str(path)
@@ -212,7 +230,8 @@ def read_experiment(source: str | Path, model: str | None = None) -> Experiment:
     options: ExperimentConfig = read_section(
         ExperimentConfig, "experiment", plain_options, file_name, {}
     )
-    common = (f"model.name={model}",) if model else ()
+    paths = {"model.name": model, "task.path": data}
+    common = tuple(f"{option_name}={path}" for option_name, path in paths.items() if path)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     rate_shares = _parse_rate_shares(options.rate_shares, arms, file_name)
     design = Design(path, common, arms, sorted(options.rates), seeds, rate_shares)
@@ -274,6 +293,11 @@ def _check_options(options: ExperimentConfig, arms: Mapping[str, Any], file_name
         )
     if len(set(options.rates)) < len(options.rates):
         raise PoiseError(f"{file_name}: experiment.rates names a learning rate twice")
+    if options.rates_from and (len(options.rates) > 1 or options.tuned or options.pilot):
+        raise PoiseError(
+            f"{file_name}: experiment.rates_from gives every arm one rate: leave one rate in "
+            "experiment.rates, without tuned and pilot"
+        )
     if options.dose and options.dose not in DOSE_COLUMNS:
         raise PoiseError(
             f"{file_name}: experiment.dose: {unknown_name('column', options.dose, DOSE_COLUMNS)}"

@@ -8,6 +8,7 @@ from counterpoise import __version__
 from counterpoise.lab.experiments.curves import Runs
 from counterpoise.lab.experiments.decision_rule import describe_rule
 from counterpoise.lab.experiments.experiment_file import Experiment
+from counterpoise.lab.experiments.pilot_rates import describe_arm_rates
 from counterpoise.lab.experiments.reused_runs import describe_reused_runs
 
 AUTHOR_RULE_LABEL = "In the author's words, which decide nothing"
@@ -56,6 +57,7 @@ def markdown_heading(experiment: Experiment, runs: Runs) -> str:
         f"{experiment.run_config.model.name}; {settings}.",
         f"Rule: {describe_rule(experiment)}",
         f"{AUTHOR_RULE_LABEL}: {options.rule}",
+        *filter(None, [describe_arm_rates(runs)]),
         *describe_reused_runs(runs),
     ]
     return "\n\n".join(paragraphs) + "\n\n"

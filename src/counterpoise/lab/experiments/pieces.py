@@ -32,6 +32,7 @@ from counterpoise.lab.experiments.curves import Runs, group_by_run
 from counterpoise.lab.experiments.design import RunKey
 from counterpoise.lab.experiments.experiment_file import Experiment
 from counterpoise.lab.experiments.failures import Failures
+from counterpoise.lab.experiments.pilot_rates import RATE_COLUMN, find_pilot
 from counterpoise.lab.experiments.reused_runs import (
     ORIGIN_COLUMN,
     find_shared_experiment,
@@ -41,6 +42,7 @@ from counterpoise.statistics.finding import Record
 
 SCHEMA = 1
 CURVES_FILE = "curves.parquet"
+PROBLEMS_COLUMN = "problems"  # a digest of the file of problems; none for problems made here
 KEY_COLUMNS = {"arm": pa.string(), "rate": pa.float64(), "seed": pa.int64(), "start": pa.string()}
 COUNT_COLUMNS = ("iteration", "updates", "rollouts", "dropped", "batch_rows", "rows_without_signal")
 
@@ -71,7 +73,7 @@ def write_piece(path: Path, piece: Piece, experiment: Experiment) -> None:
     column_types = (
         KEY_COLUMNS
         | {column: pa.int32() for column in COUNT_COLUMNS}
-        | {ORIGIN_COLUMN: pa.string()}
+        | {ORIGIN_COLUMN: pa.string(), PROBLEMS_COLUMN: pa.string(), RATE_COLUMN: pa.float64()}
     )
     table = pa.table(
         {
@@ -103,6 +105,9 @@ def read_piece(path: Path, experiment: Experiment) -> Piece:
         digest = metadata["digest"]
     except (pa.ArrowException, OSError, KeyError) as fault:
         raise PoiseError(f"{path} is not a piece of an experiment: {fault}; remove it") from fault
+    # The pilot that chose the rates is not judged.
+    if (pilot := find_pilot(experiment)) and digest == pilot.digest:
+        return Piece({}, {})
     runs = group_by_run(table.to_pylist())
     # A piece of another experiment contributes runs, but no failures: they are not of this one.
     if digest == experiment.digest:
@@ -125,6 +130,8 @@ def read_pieces(out: Path, experiment: Experiment) -> Piece:
         pieces.append(read_piece(piece_path, experiment))
         known_starts = set().union(*(start_digests(piece.runs) for piece in pieces))
         check_starts(known_starts, experiment, str(piece_path))
+        known_problems = set().union(*(problem_digests(piece.runs) for piece in pieces))
+        check_problems(known_problems, str(piece_path))
     # In reverse order, so that the folder's own table wins over its pieces.
     failures = {
         run_key: reason for piece in reversed(pieces) for run_key, reason in piece.failures.items()
@@ -154,6 +161,33 @@ def _merge_runs(pieces_runs: list[Runs]) -> Runs:
 def start_digests(runs: Runs) -> set[str]:
     """The starting weights of all runs, by their digests."""
     return {curve[0]["start"] for curve in runs.values()}
+
+
+def problem_digests(runs: Runs) -> set[str]:
+    """The files of problems of all runs, by their digests; runs without one are left out."""
+    digests = {curve[0].get(PROBLEMS_COLUMN) for curve in runs.values()}
+    return {digest for digest in digests if digest}
+
+
+def check_problems(digests: set[str], where: str) -> None:
+    """Raise an error if runs were trained on different files of problems."""
+    if len(digests) > 1:
+        raise PoiseError(
+            f"{where} belongs to another file of problems than the earlier runs: give the file "
+            "that they were trained on (--data), or another --out"
+        )
+
+
+def read_pilot(out: Path, pilot: Experiment) -> Piece:
+    """The runs of the pilot that chooses the rates, from all its tables in DIR/pieces/."""
+    pieces = []
+    for piece_path in sorted((out / "pieces").glob("*.parquet")):
+        try:
+            pieces.append(read_piece(piece_path, pilot))
+        except PoiseError:  # a table of the experiment itself, which has been read before
+            continue
+    failures = {key: reason for piece in pieces for key, reason in piece.failures.items()}
+    return Piece(_merge_runs([piece.runs for piece in pieces]), failures)
 
 
 def check_starts(start_weights: set[str], experiment: Experiment, where: str) -> None:

@@ -14,13 +14,14 @@ runs count in tables and verdicts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from counterpoise.errors import PoiseError
 from counterpoise.files import atomic_write
-from counterpoise.lab.experiments import pilot, verdicts
+from counterpoise.lab.experiments import pilot, pilot_rates, verdicts
 from counterpoise.lab.experiments.curves import Runs, read_curve, run_seconds
 from counterpoise.lab.experiments.design import RunKey
 from counterpoise.lab.experiments.experiment_file import Experiment, read_experiment
@@ -28,10 +29,14 @@ from counterpoise.lab.experiments.failures import describe_pilot_failures
 from counterpoise.lab.experiments.header import markdown_heading, result_header
 from counterpoise.lab.experiments.pieces import (
     CURVES_FILE,
+    PROBLEMS_COLUMN,
     Piece,
+    check_problems,
     check_starts,
     order_runs,
+    problem_digests,
     read_pieces,
+    read_pilot,
     start_digests,
     write_piece,
 )
@@ -50,6 +55,8 @@ class ExperimentRunner:
     runs: Runs  # finished
     failures: dict[RunKey, str]  # in this folder and in pieces, from this call and earlier ones
     new_failures: list[RunKey] = field(default_factory=list)
+    problems: str = ""  # digest of the file of problems, if there is one
+    arm_rates: Mapping[str, float] = field(default_factory=dict)  # chosen by a pilot
 
     @classmethod
     def open(cls, experiment: Experiment, source: Path, out: Path) -> ExperimentRunner:
@@ -74,7 +81,8 @@ class ExperimentRunner:
         except OSError as fault:
             raise PoiseError(f"{out} cannot be used: {fault.strerror}") from fault
         pieces = read_pieces(out, experiment)
-        return cls(experiment, out, pieces.runs, dict(pieces.failures))
+        problems = experiment.problems_digest()
+        return cls(experiment, out, pieces.runs, dict(pieces.failures), problems=problems)
 
     def train(
         self,
@@ -94,10 +102,18 @@ class ExperimentRunner:
             self.experiment,
             self.experiment.run_config.model.name,
         )
-        design = self.experiment.design
+        check_problems(
+            problem_digests(self.runs) | ({self.problems} if self.problems else set()),
+            self.experiment.run_config.task.path,
+        )
+        design = replace(
+            self.experiment.design,
+            arm_rates=self._choose_rates(list(keys_by_name.values()), start_weights_digest),
+        )
         options = {
             run_name: design.overrides(run_key) for run_name, run_key in keys_by_name.items()
         }
+        self.arm_rates = design.arm_rates
         fleet = Fleet(options, self.out / "runs", base=design.base)
         # Runs that finished in an earlier call, but are not in the table yet.
         for run_name, run_key in keys_by_name.items():
@@ -117,9 +133,29 @@ class ExperimentRunner:
                 keys_by_name[run_name]: reason for run_name, reason in fleet.failures.items()
             }
 
+    def _choose_rates(self, keys: list[RunKey], start_weights_digest: str) -> dict[str, float]:
+        """arm -> the rate that the pilot chose for it; empty where the file fixes the rates."""
+        pilot_experiment = pilot_rates.find_pilot(self.experiment)
+        if pilot_experiment is None:
+            return {}
+        piece = read_pilot(self.out, pilot_experiment)
+        if start_digests(piece.runs) - {start_weights_digest}:
+            raise PoiseError(
+                f"the pilot in {self.out / 'pieces'} started from other weights than "
+                f"{self.experiment.run_config.model.name}: run a pilot with this model"
+            )
+        arm_rates = pilot_rates.best_rates(piece.runs, piece.failures, pilot_experiment)
+        pilot_rates.check_arm_rates(arm_rates, self.runs, keys, pilot_experiment)
+        return arm_rates
+
     def _add_finished(self, key: RunKey, start: str) -> None:
         curve = read_curve(RunFolder.open(self.out / "runs" / key.name))
-        self.runs[key] = [{"start": start, **record} for record in curve]
+        about: dict[str, Any] = {"start": start}
+        if self.problems:
+            about[PROBLEMS_COLUMN] = self.problems
+        if key.arm in self.arm_rates:
+            about[pilot_rates.RATE_COLUMN] = self.arm_rates[key.arm]
+        self.runs[key] = [{**about, **record} for record in curve]
 
     def save_curves(self) -> None:
         """Rewrite curves.parquet with everything that is known."""
@@ -136,6 +172,7 @@ class ExperimentRunner:
             choice = pilot.choose_rates(self.runs, self.experiment)
             failed = describe_pilot_failures(self.failures, self.runs)
             tables = pilot.pilot_markdown(choice, failed)
+            tables += pilot_rates.best_rates_markdown(self.runs, self.failures, self.experiment)
             self._write("results.md", markdown_heading(self.experiment, self.runs) + tables)
             return str(choice)
         finding = verdicts.judge_experiment(self.runs, self.experiment, self.failures)

@@ -57,10 +57,11 @@ def run_experiment(
     jobs: int | None,
     minutes: float | None,
     model: str | None,
+    data: str | None,
     dry_run: bool,
 ) -> None:
     """Run `poise experiment`: train the selected runs, or describe the plan with `dry_run`."""
-    experiment = read_experiment(file, model)
+    experiment = read_experiment(file, model, data)
     run_keys = selection.select(experiment)
     console = TerminalConsole()
     jobs = number_of_jobs() if jobs is None else jobs

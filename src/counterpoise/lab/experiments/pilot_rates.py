@@ -1,0 +1,124 @@
+"""Every arm at the learning rate that a pilot chose for it.
+
+    [experiment]
+    rates = [1e-6]                          # only a name, for tables
+    rates_from = "qwen-coder-gsm8k-pilot"   # its curves.parquet goes into DIR/pieces/
+
+    rate(arm) = the pilot's rate with the highest mean final held-out success over the pilot's seeds
+
+A rate at which a run of the arm failed is left out; of equal rates the smaller is taken. The rule
+is fixed before the pilot, and the pilot's seeds are not judged. The pilot must be complete for the
+arms that are trained, start from the same weights, and give its arms the same options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from counterpoise.errors import PoiseError, format_count
+from counterpoise.lab.experiments.curves import HELDOUT_COLUMN, Runs, last_value
+from counterpoise.lab.experiments.design import RunKey
+from counterpoise.lab.experiments.experiment_file import Experiment, read_experiment
+from counterpoise.lab.experiments.failures import Failures
+
+RATE_COLUMN = "lr"  # column of curves.parquet: the rate that the run was trained at
+
+
+def find_pilot(experiment: Experiment) -> Experiment | None:
+    """The pilot that the experiment takes its rates from; its arms must have the same options."""
+    name = experiment.options.rates_from
+    if not name:
+        return None
+    pilot = read_experiment(name)
+    for arm, options in experiment.design.arms.items():
+        if pilot.design.arms.get(arm) != options:
+            raise PoiseError(
+                f"experiment.rates_from: {pilot.name} has no arm {arm} with the same options: give "
+                "both files the same arms"
+            )
+    return pilot
+
+
+def best_rates(runs: Runs, failures: Failures, pilot: Experiment) -> dict[str, float]:
+    """arm -> its best rate, for the arms all of whose runs have ended."""
+    rates_by_arm = {}
+    for arm in pilot.design.arms:
+        success_by_rate = {}
+        for rate in sorted(pilot.design.rates):
+            keys = [RunKey(arm, rate, seed) for seed in pilot.design.seeds]
+            if any(key not in runs and key not in failures for key in keys):
+                break
+            finals = [last_value(HELDOUT_COLUMN)(runs[key]) for key in keys if key in runs]
+            values = [final for final in finals if final is not None]
+            if len(values) == len(keys):
+                success_by_rate[rate] = sum(values) / len(values)
+        else:
+            if success_by_rate:
+                rates_by_arm[arm] = max(success_by_rate, key=success_by_rate.__getitem__)
+    return rates_by_arm
+
+
+def check_arm_rates(
+    rates_by_arm: Mapping[str, float], runs: Runs, keys: list[RunKey], pilot: Experiment
+) -> None:
+    """Raise unless every arm to be trained has a rate, and runs that are known were given it."""
+    missing = list(dict.fromkeys(key.arm for key in keys if key.arm not in rates_by_arm))
+    if missing:
+        raise PoiseError(
+            f"the pilot has chosen no rate for {', '.join(missing)}: finish `poise experiment "
+            f"{pilot.name}` and put its curves.parquet into pieces/ of this experiment's folder"
+        )
+    for key, curve in runs.items():
+        trained_at, chosen = curve[0].get(RATE_COLUMN), rates_by_arm.get(key.arm)
+        if trained_at is not None and chosen is not None and trained_at != chosen:
+            raise PoiseError(
+                f"{key.name} was trained at {trained_at:g}, and the pilot in pieces/ chooses "
+                f"{chosen:g}: use the pilot that it was trained with, or another --out"
+            )
+
+
+def describe_arm_rates(runs: Runs) -> str:
+    """The rates that the runs were trained at, in one sentence; empty where the file fixes them."""
+    rates_by_arm = {
+        key.arm: curve[0][RATE_COLUMN]
+        for key, curve in runs.items()
+        if curve[0].get(RATE_COLUMN) is not None
+    }
+    if not rates_by_arm:
+        return ""
+    rates = ", ".join(f"{arm} {rate:g}" for arm, rate in rates_by_arm.items())
+    return f"Learning rates by the pilot: {rates}."
+
+
+def best_rates_markdown(runs: Runs, failures: Failures, pilot: Experiment) -> str:
+    """The best rate of every arm of a pilot with several arms; empty for a pilot of one."""
+    if len(pilot.design.arms) == 1:
+        return ""
+    rates_by_arm = best_rates(runs, failures, pilot)
+    lines = ["", "| arm | best rate |", "|---|---|"]
+    lines += [
+        f"| {arm} | {f'{rates_by_arm[arm]:g}' if arm in rates_by_arm else 'not all runs yet'} |"
+        for arm in pilot.design.arms
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def pilot_sentence(experiment: Experiment) -> str:
+    """The rule for the rates, in words; empty where the file fixes them."""
+    name = experiment.options.rates_from
+    if not name:
+        return ""
+    return (
+        f"Every arm trains at the rate that ended best in the pilot {name}: the highest mean "
+        "final success over the pilot's seeds, without rates at which a run failed, the smaller "
+        f"of equal ones. Tables call it lr {experiment.design.rates[0]:g}."
+    )
+
+
+def describe_progress(pilot: Experiment, runs: Runs, failures: Failures) -> str:
+    """For --dry-run: the rates that are chosen, or what the pilot still lacks."""
+    planned = pilot.design.run_keys()
+    ended = sum(key in runs or key in failures for key in planned)
+    rates = ", ".join(f"{arm} {rate:g}" for arm, rate in best_rates(runs, failures, pilot).items())
+    progress = f"{ended} of {format_count(len(planned), 'run')} of {pilot.name} are in pieces/"
+    return f"{progress}; rates: {rates or 'none yet'}"

@@ -1,0 +1,202 @@
+"""A pilot chooses the rate of every arm; the experiment trains at it and says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lab.experiments.made_up import run
+from lab.experiments.small_experiment import RUN
+
+from counterpoise.errors import PoiseError
+from counterpoise.lab.experiments import run as runner_module
+from counterpoise.lab.experiments.curves import Runs, group_by_run
+from counterpoise.lab.experiments.decision_rule import describe_rule
+from counterpoise.lab.experiments.design import RunKey
+from counterpoise.lab.experiments.dry_run import describe_plan
+from counterpoise.lab.experiments.experiment_file import Experiment, read_experiment
+from counterpoise.lab.experiments.header import markdown_heading
+from counterpoise.lab.experiments.pieces import CURVES_FILE, Piece, read_pieces, write_piece
+from counterpoise.lab.experiments.pilot_rates import best_rates, best_rates_markdown
+from counterpoise.lab.experiments.run import ExperimentRunner
+
+ARMS = """
+[experiment.arms]
+shuffled = ["batch.composer=shuffled"]
+QB = ["batch.composer=grouped"]
+"""
+PILOT = (
+    """
+[experiment]
+rule = "the best rate of every arm"
+pilot = true
+rates = [1e-4, 3e-4, 1e-3]
+seeds = 2
+"""
+    + ARMS
+)
+MAIN = """
+[experiment]
+rule = "each at its best rate"
+baseline = "shuffled"
+rates = [1e-4]
+rates_from = "{pilot}"
+first_seed = 10
+seeds = 3
+hypotheses = ["QB > shuffled"]
+"""
+# Mean final success by arm and rate.
+FINALS = {
+    ("shuffled", 1e-4): 0.5, ("shuffled", 3e-4): 0.6, ("shuffled", 1e-3): 0.6,
+    ("QB", 1e-4): 0.5, ("QB", 3e-4): 0.6, ("QB", 1e-3): 0.7,
+}  # fmt: skip
+
+
+def write_files(folder: Path, arms: str = ARMS, run_text: str = RUN) -> tuple[Experiment, Path]:
+    """The pilot, and the file that takes its rates."""
+    pilot_file, main_file = folder / "pilot.toml", folder / "main.toml"
+    pilot_file.write_text(run_text + PILOT)
+    main_file.write_text(run_text + MAIN.format(pilot=pilot_file) + arms)
+    return read_experiment(pilot_file), main_file
+
+
+def pilot_runs(start: str = "embedded") -> Runs:
+    records = []
+    for (arm, rate), final in FINALS.items():
+        for seed in range(2):
+            curve = run(arm, seed, [0.4, final + 0.02 * seed], updates=4, rate=rate)
+            records += [{**record, "start": start} for record in curve]
+    return group_by_run(records)
+
+
+def put_pilot(out: Path, pilot: Experiment, piece: Piece) -> None:
+    (out / "pieces").mkdir(parents=True)
+    write_piece(out / "pieces" / "pilot.parquet", piece, pilot)
+
+
+class FleetWithoutProcesses:
+    """Takes the options of the runs, and trains nothing."""
+
+    asked: dict[str, tuple[str, ...]]
+
+    def __init__(self, options: dict[str, tuple[str, ...]], folder: Path, *, base: Any) -> None:
+        type(self).asked, self.failures = options, {}
+
+    def finished(self, name: str) -> bool:
+        return False
+
+    def train(self, *_: Any) -> None:
+        pass
+
+
+def test_the_best_rate_of_every_arm(tmp_path):
+    pilot, _ = write_files(tmp_path)
+    runs = pilot_runs()
+    assert best_rates(runs, {}, pilot) == {"shuffled": 3e-4, "QB": 1e-3}  # a tie: the smaller
+    assert "| QB | 0.001 |" in best_rates_markdown(runs, {}, pilot)
+    failed = RunKey("QB", 1e-3, 1)
+    some_runs = {key: curve for key, curve in runs.items() if key != failed}
+    assert best_rates(some_runs, {}, pilot) == {"shuffled": 3e-4}  # QB has a run to come
+    assert "| QB | not all runs yet |" in best_rates_markdown(some_runs, {}, pilot)
+    assert best_rates(some_runs, {failed: "not finite"}, pilot)["QB"] == 3e-4
+
+
+def test_every_arm_trains_at_its_rate(tmp_path, monkeypatch):
+    pilot, main_file = write_files(tmp_path)
+    put_pilot(tmp_path / "out", pilot, Piece(pilot_runs(), {}))
+    experiment = read_experiment(main_file)
+    plan = describe_plan(experiment, experiment.design.run_keys(), tmp_path / "out", jobs=1)
+    assert "2 arms x 1 rate x 3 seeds = 6 runs" in plan
+    assert "12 of 12 runs of pilot are in pieces/; rates: shuffled 0.0003, QB 0.001" in plan
+    monkeypatch.setattr(runner_module, "Fleet", FleetWithoutProcesses)
+    runner = ExperimentRunner.open(experiment, main_file, tmp_path / "out")
+    assert runner.runs == {}  # the pilot is not judged
+    runner.train(experiment.design.run_keys(), 1, lambda _: None)
+    assert len(FleetWithoutProcesses.asked) == 6
+    for name, options in FleetWithoutProcesses.asked.items():
+        expected = "0.001" if name.startswith("QB") else "0.0003"
+        assert f"update.lr={expected}" in options
+    assert "Every arm trains at the rate that ended best in the pilot" in describe_rule(experiment)
+
+
+def test_finished_runs_keep_their_rate(tmp_path):
+    pilot, main_file = write_files(tmp_path)
+    out = tmp_path / "out"
+    put_pilot(out, pilot, Piece(pilot_runs(), {}))
+    experiment = read_experiment(main_file)
+    curve = run("QB", 10, [0.4, 0.5], updates=4)
+    known = group_by_run([{**record, "start": "embedded", "lr": 1e-3} for record in curve])
+    write_piece(out / CURVES_FILE, Piece(known, {}), experiment)
+    runner = ExperimentRunner.open(experiment, main_file, out)
+    assert "Learning rates by the pilot: QB 0.001." in markdown_heading(experiment, runner.runs)
+    # Another pilot would choose another rate: its runs must not be put beside the known ones.
+    other = {key: value for key, value in pilot_runs().items() if key != RunKey("QB", 1e-3, 1)}
+    failures = {RunKey("QB", 1e-3, 1): "not finite"}
+    write_piece(out / "pieces" / "pilot.parquet", Piece(other, failures), pilot)
+    with pytest.raises(PoiseError, match=r"was trained at 0.001, and the pilot in pieces/ chooses"):
+        runner.train(experiment.design.run_keys(), 1, lambda _: None)
+
+
+def test_what_is_missing_is_said(tmp_path):
+    pilot, main_file = write_files(tmp_path)
+    experiment = read_experiment(main_file)
+    runner = ExperimentRunner.open(experiment, main_file, tmp_path / "out")
+    with pytest.raises(PoiseError, match="chosen no rate for shuffled, QB: finish `poise exper"):
+        runner.train(experiment.design.run_keys(), 1, lambda _: None)
+    write_piece(
+        tmp_path / "out" / "pieces" / "p.parquet", Piece(pilot_runs("other weights"), {}), pilot
+    )
+    with pytest.raises(PoiseError, match="started from other weights than embedded"):
+        runner.train(experiment.design.run_keys(), 1, lambda _: None)
+
+
+def test_files_that_do_not_fit_are_refused(tmp_path):
+    _, main_file = write_files(tmp_path, ARMS.replace("grouped", "zigzag"))
+    with pytest.raises(PoiseError, match="pilot has no arm QB with the same options"):
+        read_pieces_of(main_file, tmp_path)
+    text = main_file.read_text().replace("rates = [1e-4]", "rates = [1e-4, 1e-3]")
+    main_file.write_text(text)
+    with pytest.raises(PoiseError, match="rates_from gives every arm one rate"):
+        read_experiment(main_file)
+
+
+def read_pieces_of(file: Path, folder: Path) -> None:
+    experiment = read_experiment(file)
+    describe_plan(experiment, experiment.design.run_keys(), folder, jobs=1)
+
+
+def test_pieces_on_other_problems_are_refused(tmp_path):
+    data = tmp_path / "problems.jsonl"
+    data.write_text('{"problem": "1 + 1", "answer": "2"}\n' * 24)
+    task = '[task]\nname = "files"\npath = "elsewhere.jsonl"\nheldout = 4\n'
+    run_text = RUN.replace("[task]\n", task).replace("size = 16\n", "")
+    pilot, _ = write_files(tmp_path, run_text=run_text)
+    here = read_experiment(tmp_path / "pilot.toml", data=str(data))
+    assert here.digest == pilot.digest
+    assert pilot.problems_digest() == ""
+    digest = here.problems_digest()
+    assert len(digest) == 16
+    (tmp_path / "out" / "pieces").mkdir(parents=True)
+    for name, arm, problems in (("a", "QB", digest), ("b", "shuffled", "0" * 16)):
+        curve = run(arm, 0, [0.4, 0.5], updates=4)
+        runs = group_by_run([{**record, "start": "x", "problems": problems} for record in curve])
+        write_piece(tmp_path / "out" / "pieces" / f"{name}.parquet", Piece(runs, {}), here)
+        if name == "a":
+            assert len(read_pieces(tmp_path / "out", here).runs) == 1
+    with pytest.raises(PoiseError, match=r"b\.parquet belongs to another file of problems"):
+        read_pieces(tmp_path / "out", here)
+
+
+def test_the_weights_of_a_gguf_file_have_a_digest(tmp_path):
+    pilot_file = tmp_path / "pilot.toml"
+    pilot_file.write_text(RUN + PILOT)
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"{folder}.gguf").write_bytes(b"weights")
+    digests = {
+        read_experiment(pilot_file, model=str(tmp_path / name / f"{name}.gguf")).start_digest()
+        for name in ("a", "b")
+    }
+    assert len(digests) == 1
+    assert len(digests.pop()) == 16
