@@ -18,9 +18,10 @@ from counterpoise.lab.experiments.experiment_file import read_experiment
 from counterpoise.lab.studies import polarity
 from counterpoise.lab.studies.flipping import measure as flipping
 from counterpoise.lab.studies.records import read_records
+from counterpoise.lab.studies.shared import judge as shared
 from counterpoise.lab.studies.study import load_study
 from counterpoise.lab.studies.variance import measure as variance
-from counterpoise.statistics.finding import Verdict
+from counterpoise.statistics.finding import Finding, Verdict
 
 CLAIMS = [asdict(claim) for claim in replication.read_claims(ROOT / replication.CLAIMS)]
 STORED = pq.read_table(DATA / "smollm2-studies.parquet").to_pylist()
@@ -30,7 +31,8 @@ SMOLLM2 = "SmolLM2-135M"
 STUDY_OF = {
     "1": "flipping", "2": "flipping", "3": "coupling", "4": "masking", "5": "polarity",
     "6": "value", "7": "budget", "8": "composition", "9": "repeated", "10": "variance",
-    "11": "proxy", "12": "sign_partition", "13": "interventions",
+    "11": "proxy", "12": "sign_partition", "13": "interventions", "15": "shared", "16": "shared",
+    "17": "shared",
 }  # fmt: skip
 # Intervals of the embedded model in the text: their records are not stored.
 EMBEDDED_IN_TEXT = {
@@ -44,8 +46,14 @@ def of_model(model: str) -> dict[str, dict[str, str]]:
     return {claim["number"]: claim for claim in CLAIMS if claim["model"] == model}
 
 
+def judged_shared(file: str) -> Finding:
+    stored = read_records(DATA / f"embedded-shared{file}.parquet")
+    assert stored is not None
+    return shared.judge(stored[0])
+
+
 def test_every_claim_has_a_verdict_on_both_models() -> None:
-    assert [claim["number"] for claim in CLAIMS] == [str(n) for n in range(1, 15) for _ in "ab"]
+    assert [claim["number"] for claim in CLAIMS] == [str(n) for n in range(1, 18) for _ in "ab"]
     assert {claim["model"] for claim in CLAIMS} == {"embedded", SMOLLM2}
     assert {claim["verdict"] for claim in CLAIMS} <= {*get_args(Verdict), "not tested"}
     for claim in CLAIMS:
@@ -141,6 +149,29 @@ def test_flipping_on_the_embedded_model_is_judged_again() -> None:
         assert is_among([claim[key] for key in ("effect", "low", "high")], [known]), known
 
 
+@pytest.mark.parametrize(("file", "budget"), [("", "full"), ("-quick", "quick")])
+def test_shared_tokens_on_the_embedded_model_are_judged_again(file: str, budget: str) -> None:
+    path = DATA / f"embedded-shared{file}.parquet"
+    settings = json.loads(pq.read_schema(path).metadata[b"settings"])
+    assert (settings["model"], settings["budget"]) == ("embedded", budget)
+    assert settings["sizes"]["batches"] == load_study("shared").budgets[budget]["batches"]
+    finding = judged_shared(file)
+    claims = of_model("embedded")
+    assert [claims[n]["verdict"] for n in ("15", "16", "17")] == [
+        judged.verdict for judged in finding.claims
+    ]
+    if budget == "quick":
+        return
+    by_name = {number.name: (number.value, number.low, number.high) for number in finding.numbers}
+    for n in ("15", "16", "17"):
+        printed = [claims[n][key] for key in ("effect", "low", "high")]
+        assert is_among(printed, [by_name[claims[n]["record_number"]]])
+        assert claims[n]["n"] in finding.notes[0].replace(".", "")
+    text = page_text("replication.md")
+    assert finding.notes[0].startswith("424 shared and 1028 specific nodes with p <= 0.5, of 354")
+    assert "1,028 tokens specific to success and 424 shared ones have p <= 0.5" in text
+
+
 def test_arms_are_those_of_the_experiment() -> None:
     judged = tables("smollm2-interventions")
     known = [tuple(map(float, one)) for one in printed_intervals(judged)]
@@ -159,7 +190,8 @@ def test_arms_are_those_of_the_experiment() -> None:
 def test_numbers_of_the_text_are_stored_or_named_as_not_stored() -> None:
     stored = read_records(DATA / "embedded-flipping.parquet")
     assert stored is not None
-    embedded = [(n.value, n.low, n.high) for n in flipping.judge(stored[0]).numbers]
+    findings = (flipping.judge(stored[0]), judged_shared(""))
+    embedded = [(n.value, n.low, n.high) for finding in findings for n in finding.numbers]
     known = [
         tuple(scale * x for x in interval)
         for interval in (*NUMBERS.values(), *embedded)
