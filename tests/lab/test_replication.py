@@ -50,7 +50,7 @@ def test_a_line_of_each_table() -> None:
         "| 4. equal tokens drive (Table 1) | **not replicated**, 31 % [27, 34], 64 prompts "
         "| **not tested** |"
     )
-    assert lines[-1] == "| 4 | Boost Rate, paper 74 | rises * | `poise study masking` |"
+    assert lines[-1] == "| 4 | Boost Rate, paper 74 | rises * | `masking` |"
 
 
 def test_page_and_plot_are_written_in_a_checkout(tmp_path: Path) -> None:

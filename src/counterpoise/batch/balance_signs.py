@@ -21,10 +21,12 @@ SignRule = Callable[[Row], int]
 
 
 def advantage_sign(row: Row) -> int:
+    """The advantage's sign; rows without signal are left out."""
     return row.sign
 
 
 def reward_sign(row: Row) -> int:
+    """Right or wrong; rows without signal stay."""
     if row.rollout is None:
         raise PoiseError(
             f"row {row.index} of group '{row.group}' carries no reward: count its sign by "

@@ -86,9 +86,8 @@ class RewardBalancedBuffer:
     Arguments:
         tau       least share of each sign in a batch, 0 to 0.5
         target    rollouts of a batch
-        unit      rollout: drop surplus rollouts inside groups; group: choose whole groups;
-                  experimental_anti_rollout: hold the rarer sign down to a share of tau
-        sign      what is counted: the sign of the advantage, or of the reward (right or wrong)
+        unit      rollout: drop surplus rollouts inside groups; group: choose whole groups
+        sign      what is counted: the sign of the advantage or of the reward
         max_age   iterations that a group may wait
         rows      waiting rows of an earlier buffer, as `state()` returned them
         counts    what became of the rollouts so far: the `counts` of an earlier buffer

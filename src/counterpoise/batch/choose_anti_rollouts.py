@@ -1,4 +1,4 @@
-"""Experimental, to study balance: |B| = T with as few rows of the rarer sign as groups allow.
+"""Experimental: |B| = T with as few rows of the rarer sign as groups allow.
 
     N-, N+   rows of the rarer and of the other sign in a run of oldest groups
     M        groups of the run that have both signs

@@ -278,14 +278,13 @@ class BalanceConfig:
     unit: str = option(
         "rollout",
         "what reward balance selects: single rollouts within groups, or whole groups; "
-        "experimental_anti_rollout, for studies of balance, holds the rarer sign down to a share "
-        "of tau (but keeps a row of each sign in every group)",
+        "experimental_anti_rollout holds the rarer sign down to a share of tau instead",
         choices=tuple(BALANCE_UNITS),
     )
     sign: str = option(
         "advantage",
-        "what N+ and N- count: positive and negative advantages, or right and wrong answers "
-        "(reward), which keeps rows without signal in the batch and all advantages as they are",
+        "what N+ and N- count: advantages, or right and wrong answers (reward), which keeps rows "
+        "without signal and all advantages as they are",
         choices=tuple(BALANCE_SIGNS),
     )
     target: int = option(

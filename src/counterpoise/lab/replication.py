@@ -106,11 +106,11 @@ def claims_tables(claims: Sequence[Claim]) -> str:
     for same in by_number:
         title = f"{same[0].number}. {same[0].claim} ({same[0].figure})"
         lines.append(f"| {title} | {' | '.join(map(_claim_cell, same))} |")
-    lines += ["", "| | the number | replicated if | embedded: command |", "|---|---|---|---|"]
+    lines += ["", "| | the number | replicated if | embedded: `poise study` |", "|---|---|---|---|"]
     for first, *_ in by_number:
         mark = " *" if first.rule_fixed == "after the runs" else ""
         quantity = f"{first.quantity}, paper {first.paper}" if first.paper else first.quantity
-        command = f"`{first.command}`" if first.command else ""
+        command = f"`{first.command.removeprefix('poise study ')}`" if first.command else ""
         lines.append(f"| {first.number} | {quantity} | {first.criterion}{mark} | {command} |")
     return "\n".join(lines)
 
