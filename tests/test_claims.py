@@ -154,7 +154,7 @@ def test_shared_tokens_on_the_embedded_model_are_judged_again(file: str, budget:
     path = DATA / f"embedded-shared{file}.parquet"
     settings = json.loads(pq.read_schema(path).metadata[b"settings"])
     assert (settings["model"], settings["budget"]) == ("embedded", budget)
-    assert settings["sizes"]["batches"] == load_study("shared").budgets[budget]["batches"]
+    assert settings["sizes"] == load_study("shared").budgets[budget]
     finding = judged_shared(file)
     claims = of_model("embedded")
     assert [claims[n]["verdict"] for n in ("15", "16", "17")] == [
@@ -167,7 +167,7 @@ def test_shared_tokens_on_the_embedded_model_are_judged_again(file: str, budget:
         printed = [claims[n][key] for key in ("effect", "low", "high")]
         assert is_among(printed, [by_name[claims[n]["record_number"]]])
         assert claims[n]["n"] in finding.notes[0].replace(".", "")
-    text = page_text("replication.md")
+    text = " ".join(page_text("replication.md").split())
     assert finding.notes[0].startswith("424 shared and 1028 specific nodes with p <= 0.5, of 354")
     assert "1,028 tokens specific to success and 424 shared ones have p <= 0.5" in text
 

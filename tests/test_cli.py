@@ -337,6 +337,7 @@ PARAMETERS = {
     "smollm2-balance-dose": None,
     "qwen-coder-gsm8k-pilot": None,  # a file of the user's
     "qwen-coder-gsm8k": None,
+    "scratch-sizes-warmup": None,
 }
 
 

@@ -79,6 +79,13 @@ def test_other_columns_are_refused(tmp_path: Path) -> None:
         replication.read_claims(tmp_path / "claims.csv")
 
 
+def test_a_field_too_many_is_one_line(tmp_path: Path) -> None:
+    names = [field.name for field in fields(Claim)]
+    write_csv(tmp_path / "claims.csv", [replace(MASKING, criterion="rises, twice")], names)
+    with pytest.raises(PoiseError, match="too many or too few fields: quote commas"):
+        replication.read_claims(tmp_path / "claims.csv")
+
+
 def test_a_page_without_marks_is_left_alone() -> None:
     with pytest.raises(PoiseError, match="has lost the marks"):
         replication.page_with_tables("No marks.", [MASKING])

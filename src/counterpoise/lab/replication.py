@@ -88,7 +88,11 @@ def read_claims(path: Path) -> list[Claim]:
             reader = csv.DictReader(file)
             if reader.fieldnames != names:
                 raise PoiseError(f"{path} must have the columns {', '.join(names)}")
-            return [Claim(**line) for line in reader]
+            lines = list(reader)
+            # A line with a comma too many has a field without a name, one with too few a None.
+            if any(None in line or None in line.values() for line in lines):
+                raise PoiseError(f"{path} has a line with too many or too few fields: quote commas")
+            return [Claim(**line) for line in lines]
     except FileNotFoundError as fault:
         raise PoiseError(
             f"{path} is missing: run `poise study replication` in a checkout of the repository"
