@@ -66,7 +66,7 @@ def enlarge_adapter(policy: Policy) -> None:
     generator = torch.Generator().manual_seed(0)
     for name, weight in policy.model.named_parameters():
         if "lora_B" in name:
-            weight.data.normal_(0, 0.03, generator=generator)
+            weight.data.copy_(0.03 * torch.randn(weight.shape, generator=generator))
 
 
 def test_a_step_moves_the_adapter_alone() -> None:

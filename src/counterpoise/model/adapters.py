@@ -5,8 +5,8 @@
 
 Sampler and trainer apply the same two products; B A is never added to W, so nothing is rounded
 away. On the fast path they are computed in the model's precision: A and B are stored in float32 and
-rounded for the product, as the weights of full training are. Checkpoints and the stored model hold the adapter alone; `model.name` accepts that folder, and
-so does PEFT.
+rounded for the product, as the weights of full training are. Checkpoints and the stored model hold
+the adapter alone; `model.name` accepts that folder, and so does PEFT.
 """
 
 from __future__ import annotations
