@@ -77,6 +77,8 @@ ADVANTAGES = Registry(
         "rloo": "counterpoise.credit.advantages:rloo",
         "positive_only": "counterpoise.credit.advantages:positive_only",
         "w_reinforce": "counterpoise.credit.advantages:w_reinforce",
+        "maxrl": "counterpoise.credit.maxrl:maxrl",
+        "f_grpo": "counterpoise.credit.f_grpo:f_grpo",
     },
 )
 
@@ -98,6 +100,9 @@ TOKEN_WEIGHTS = Registry(
         "nthr": "counterpoise.credit.coupling_weights:nthr",
         "thr": "counterpoise.credit.coupling_weights:thr",
         "high_entropy": "counterpoise.credit.high_entropy:weights",
+        "rsi_s": "counterpoise.credit.rsi_s:weights",
+        "negative_filter": "counterpoise.credit.negative_filter:weights",
+        "otb": "counterpoise.credit.otb:weights",
         "gtpo": "counterpoise.credit.gtpo:weights",
         "shear": "counterpoise.credit.shear:weights",
         "grail": "counterpoise.credit.grail:weights",
@@ -123,12 +128,15 @@ COMPOSERS = Registry(
         "half_groups": "counterpoise.batch.half_groups:compose",
         "whole": "counterpoise.batch.simple_composers:whole",
         "coupled": "counterpoise.batch.coupled:compose",
+        "paired": "counterpoise.batch.paired:compose",
     },
     plugin_loader="counterpoise.batch.plugin_composer:load_composer",
 )
 
 # They compare tokens, which rows have in a native run only.
 COMPOSERS_THAT_READ_TOKENS = ("coupled",)
+# They need advantages, which verl computes only after its batch has been ordered.
+COMPOSERS_THAT_READ_SIGNS = ("by_sign", "paired")
 
 # promise(rows, steps) -> what is broken, "" if nothing is: guarantees beyond a partition
 COMPOSER_PROMISES = Registry(
@@ -136,6 +144,7 @@ COMPOSER_PROMISES = Registry(
     {
         "grouped": "counterpoise.batch.grouped:find_split_group",
         "coupled": "counterpoise.batch.grouped:find_split_group",
+        "paired": "counterpoise.batch.paired:find_unpaired",
         "by_sign": "counterpoise.batch.simple_composers:find_mixed_signs",
         "half_groups": "counterpoise.batch.half_groups:find_uneven_split",
     },
@@ -162,6 +171,7 @@ SURROGATES = Registry(
         "reinforce": "counterpoise.update.surrogates:reinforce",
         "unclipped": "counterpoise.update.surrogates:unclipped",
         "dppo": "counterpoise.update.surrogates:dppo",
+        "drpo": "counterpoise.update.surrogates:drpo",
     },
 )
 

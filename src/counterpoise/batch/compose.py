@@ -22,7 +22,8 @@ def compose(rule: str, rows: Sequence[Row], num_steps: int, seed: int) -> BatchP
 
     Arguments:
         rule        grouped (QB: groups stay whole), shuffled, token_balanced, zigzag, by_sign,
-                    half_groups, whole, coupled (needs token ids), or your own FILE.py:FUNCTION
+                    half_groups, whole, coupled (needs token ids), paired, or your own
+                    FILE.py:FUNCTION
         rows        [R], one for each rollout
         num_steps   optimizer steps to divide the rows among
         seed        decides ties and the order of the steps

@@ -25,18 +25,24 @@ MAX_IMBALANCE = 1.02  # heaviest step over mean, above which equal group counts 
 
 def compose(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
     """Whole groups in steps of nearly equal token load."""
-    groups = list(rows_by_group(rows).values())
-    if len(groups) < num_steps:
+    return place_units(rows, list(rows_by_group(rows).values()), num_steps, seed, "whole group")
+
+
+def place_units(
+    rows: Sequence[Row], units: Sequence[Sequence[int]], num_steps: int, seed: int, unit_name: str
+) -> list[list[int]]:
+    """Steps of nearly equal token load that keep every unit, a list of row indices, together."""
+    if len(units) < num_steps:
         raise PoiseError(
-            f"{format_count(len(groups), 'whole group')} cannot fill {num_steps} steps: lower "
+            f"{format_count(len(units), unit_name)} cannot fill {num_steps} steps: lower "
             "num_steps (batch.steps; poise plan: --steps) or sample more prompts"
         )
-    # The partition works on whole groups, so no plan can split one.
-    token_loads = [sum(rows[row_index].num_tokens for row_index in group) for group in groups]
-    groups_per_step = partition(token_loads, num_steps, np.random.default_rng(seed), MAX_IMBALANCE)
+    # The partition works on whole units, so no plan can split one.
+    token_loads = [sum(rows[row_index].num_tokens for row_index in unit) for unit in units]
+    units_per_step = partition(token_loads, num_steps, np.random.default_rng(seed), MAX_IMBALANCE)
     return [
-        [row_index for group_index in sorted(step_groups) for row_index in groups[group_index]]
-        for step_groups in groups_per_step
+        [row_index for unit_index in sorted(step_units) for row_index in units[unit_index]]
+        for step_units in units_per_step
     ]
 
 

@@ -124,7 +124,7 @@ OPTIONS: dict[str, OptionSupport] = {
     "update.surrogate": pass_as(
         "importance_sampling_level",
         values=tuple(IMPORTANCE_LEVELS),
-        reason="TRL's cispo has no lower clip, and it has neither plain reinforce nor dppo",
+        reason="TRL's cispo has no lower clip, and it has no plain reinforce, dppo or drpo",
     ),
     "update.clip_low": pass_as("epsilon"),
     "update.clip_high": pass_as("epsilon_high"),
