@@ -45,6 +45,17 @@ SAMPLERS = Registry(
     },
 )
 
+# choose(PromptRequest) -> (prompts by number, settled ones passed over): before anything is sampled
+PROMPT_CHOICES = Registry(
+    "choice of prompts",
+    {
+        "epochs": "counterpoise.sample.choose_prompts:epochs",
+        "skip_settled": "counterpoise.sample.choose_prompts:skip_settled",
+        "pools": "counterpoise.sample.choose_prompts:pools",
+        "recent_mixed": "counterpoise.sample.choose_prompts:recent_mixed",
+    },
+)
+
 # A class (timeout_seconds, workers) with `score` and `close`
 VERIFIERS = Registry(
     "verifier",
@@ -285,6 +296,7 @@ PANELS = Registry(
         "tokens": "counterpoise.report.panels.tokens:panel",
         "monitor": "counterpoise.report.panels.monitor:panel",
         "buffer": "counterpoise.report.panels.buffer:panel",
+        "memory": "counterpoise.report.panels.memory:panel",
         "plans": "counterpoise.report.panels.plans:panel",
         "rollouts": "counterpoise.report.panels.rollouts:panel",
         "configuration": "counterpoise.report.panels.configuration:panel",

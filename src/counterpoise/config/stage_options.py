@@ -15,6 +15,7 @@ from counterpoise.variants import (
     IMPORTANCE_WEIGHTS,
     KL_ESTIMATORS,
     MIXTURES,
+    PROMPT_CHOICES,
     PROMPT_TEMPLATES,
     SAMPLERS,
     SCHEDULES,
@@ -160,6 +161,22 @@ class SampleConfig:
     prompts: int = option(16, "prompts per iteration", at_least=1)
     group_size: int = option(
         8, "responses per prompt: the group over which advantages are computed", at_least=2
+    )
+    choose: str = option(
+        "epochs",
+        "how prompts are chosen: 'epochs' (shuffled), or by a memory of past success: "
+        "'skip_settled' (without those always or never solved), 'pools' (new, hard, medium and "
+        "easy in equal shares), 'recent_mixed' (the latest with reward spread again)",
+        choices=tuple(PROMPT_CHOICES),
+    )
+    memory_visits: int = option(
+        2,
+        "memory: groups of a prompt that its success rate is taken from; it is settled if so many "
+        "in a row were all right or all wrong",
+        at_least=1,
+    )
+    retry_after: int = option(
+        20, "memory: iterations after which a settled prompt is open again", at_least=1
     )
     max_new_tokens: int = option(128, "maximum length of a response in tokens", at_least=1)
     max_prompt_tokens: int = option(
