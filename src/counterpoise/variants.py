@@ -119,6 +119,7 @@ TOKEN_WEIGHTS = Registry(
         "grail": "counterpoise.credit.grail:weights",
         "oar_g": "counterpoise.credit.oar_g:weights",
         "oar_p": "counterpoise.credit.oar_p:weights",
+        "oar_p_approximate": "counterpoise.credit.oar_p:approximate",
         "rlsd": "counterpoise.credit.hindsight:rlsd",
         "serl": "counterpoise.credit.hindsight:serl",
     },

@@ -13,6 +13,7 @@ from counterpoise.variants import STAGE_CHECKS, TRACKERS
 LARGEST_FLOAT32 = 3.4e38
 WHOLE_GROUP_COMPOSERS = ("grouped", "coupled", "paired", "whole")
 FIXED_STEPS = ("whole", "by_sign", "half_groups")  # composers that work with some counts only
+EXACT_MASKING_TOKENS = 512  # longest response whose tokens credit.weights=oar_p masks one by one
 ONE_SIDED_ADVANTAGES = ("positive_only", "w_reinforce")  # do not sum to 0 in a group
 
 
@@ -93,6 +94,15 @@ def _check_credit(config: RunConfig) -> str:
             "credit.weights=otb replaces the group's mean as baseline, which credit.name="
             f"{config.credit.name} does not have: set credit.name=dr_grpo"
         )
+    if (
+        config.credit.weights == "oar_p"
+        and config.sample.max_new_tokens > EXACT_MASKING_TOKENS
+        and not any(_setting_name(setting) == "passes" for setting in config.credit.settings)
+    ):
+        return (
+            f"credit.weights=oar_p masks every token alone, {config.sample.max_new_tokens // 2} "
+            'passes for a full response: choose oar_p_approximate, or credit.settings=["passes=0"]'
+        )
     kl_in_reward = config.update.kl_in_reward
     if config.credit.name == "maxrl" and (kl_in_reward or "overlong" in _also(config)):
         penalty = "update.kl_in=reward" if kl_in_reward else "overlong of verify.also"
@@ -101,6 +111,20 @@ def _check_credit(config: RunConfig) -> str:
             "choose another credit.name"
         )
     return ""
+
+
+def limits_passes(config: RunConfig) -> bool:
+    """Whether credit.weights=oar_p is the approximate form, by the name of version 0.2."""
+    limits = [
+        setting.partition("=")[2].strip()
+        for setting in config.credit.settings
+        if _setting_name(setting) == "passes"
+    ]
+    return config.credit.weights == "oar_p" and any(float(limit) > 0 for limit in limits)
+
+
+def _setting_name(setting: str) -> str:
+    return setting.partition("=")[0].strip()
 
 
 def _also(config: RunConfig) -> list[str]:
@@ -280,7 +304,7 @@ def _check_environment(config: RunConfig) -> str:
         return (
             f"credit.weights=serl needs marked actions: set task.environment=tries, not {setting}"
         )
-    if weights in ("grail", "oar_g", "oar_p"):
+    if weights in ("grail", "oar_g", "oar_p", "oar_p_approximate"):
         return f"credit.weights={weights} needs single responses: unset {setting}"
     if config.sample.engine != "native":
         return f"{setting} needs sample.engine=native: other samplers are untested with episodes"
