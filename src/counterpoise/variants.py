@@ -154,8 +154,8 @@ COMPOSERS_THAT_READ_SIGNS = ("by_sign", "paired")
 COMPOSER_PROMISES = Registry(
     "promise",
     {
-        "grouped": "counterpoise.batch.grouped:find_split_group",
-        "coupled": "counterpoise.batch.grouped:find_split_group",
+        "grouped": "counterpoise.batch.units:find_split_unit",
+        "coupled": "counterpoise.batch.units:find_split_unit",
         "paired": "counterpoise.batch.paired:find_unpaired",
         "by_sign": "counterpoise.batch.simple_composers:find_mixed_signs",
         "half_groups": "counterpoise.batch.half_groups:find_uneven_split",

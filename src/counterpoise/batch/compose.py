@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from counterpoise.batch.units import rows_by_unit
 from counterpoise.config.stage_options import BatchConfig
 from counterpoise.errors import PoiseError, format_count
 from counterpoise.plugins import display_name
-from counterpoise.types import BatchPlan, Row, rows_by_group
+from counterpoise.types import BatchPlan, Row
 from counterpoise.variants import COMPOSER_PROMISES, COMPOSERS
 
 
@@ -56,9 +57,9 @@ def plan_batch(rows: Sequence[Row], options: BatchConfig, seed: int) -> BatchPla
     num_steps = options.steps
     if options.rows_per_step:
         num_steps = max(1, sum(row.sign != 0 for row in rows) // options.rows_per_step)
-    # Any composer can fill one step for each group.
+    # Any composer can fill one step for each unit.
     if options.rows_per_step or options.drop_silent:
-        num_steps = min(num_steps, len(rows_by_group(rows)))
+        num_steps = min(num_steps, len(rows_by_unit(rows)))
     return compose(options.composer, rows, num_steps, seed)
 
 

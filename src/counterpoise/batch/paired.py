@@ -20,56 +20,60 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from counterpoise.batch.grouped import find_split_group, place_units
-from counterpoise.types import Row, rows_by_group
+from counterpoise.batch.grouped import place_units
+from counterpoise.batch.units import find_split_unit, rows_by_unit
+from counterpoise.types import Row
 
 
 def compose(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
     """Whole pairs of groups in steps of nearly equal token load."""
-    groups, rates = rows_by_group(rows), success_rates(rows)
-    random_order = np.random.default_rng(seed).permutation(len(rates))
-    shuffled_names = [list(rates)[i] for i in random_order]
-    by_rate = sorted(shuffled_names, key=rates.__getitem__)  # stable: ties stay shuffled
-    num_pairs = _count_pairs(len(by_rate), len(groups), num_steps)
+    units = rows_by_unit(rows)
+    rates = success_rates(rows, units)
+    shuffled_units = np.random.default_rng(seed).permutation(list(rates)).tolist()
+    by_rate = sorted(shuffled_units, key=rates.__getitem__)  # stable: ties stay shuffled
+    num_pairs = _count_pairs(len(by_rate), len(units), num_steps)
     hardest, easiest = by_rate[:num_pairs], by_rate[::-1][:num_pairs]
-    single_names = by_rate[num_pairs : len(by_rate) - num_pairs]
-    single_names += [name for name in groups if name not in rates]
-    units = [groups[hard] + groups[easy] for hard, easy in zip(hardest, easiest, strict=True)]
-    units += [groups[name] for name in single_names]
-    return place_units(rows, units, num_steps, seed, "whole group")
+    paired_units = [units[hard] + units[easy] for hard, easy in zip(hardest, easiest, strict=True)]
+    singles = set(range(len(units))).difference(hardest, easiest)
+    return place_units(rows, paired_units + [units[i] for i in sorted(singles)], num_steps, seed)
 
 
-def success_rates(rows: Sequence[Row]) -> dict[str, float]:
-    """The share of positive rows in each group with signal; rows without signal do not count."""
-    signs_by_group: dict[str, list[int]] = {}
-    for row in rows:
-        if row.sign:
-            signs_by_group.setdefault(row.group, []).append(row.sign)
+def success_rates(rows: Sequence[Row], units: Sequence[Sequence[int]]) -> dict[int, float]:
+    """The share of positive rows, by number, of each unit with signal; other rows do not count."""
+    signs_by_unit = {
+        number: [rows[i].sign for i in unit if rows[i].sign] for number, unit in enumerate(units)
+    }
     return {
-        name: sum(sign > 0 for sign in signs) / len(signs) for name, signs in signs_by_group.items()
+        number: sum(sign > 0 for sign in signs) / len(signs)
+        for number, signs in signs_by_unit.items()
+        if signs
     }
 
 
 def find_unpaired(rows: Sequence[Row], steps: Sequence[Sequence[int]]) -> str:
     """Describe a split group, or a hard group without an easy partner; empty if there is none."""
-    if split_group := find_split_group(rows, steps):
-        return split_group
-    rates = success_rates(rows)
+    if split_unit := find_split_unit(rows, steps):
+        return split_unit
+    units = rows_by_unit(rows)
+    rates = success_rates(rows, units)
+    unit_of_row = {i: number for number, unit in enumerate(units) for i in unit}
     sorted_rates = sorted(rates.values())
-    num_pairs = _count_pairs(len(rates), len(rows_by_group(rows)), len(steps))
+    num_pairs = _count_pairs(len(rates), len(units), len(steps))
     partner_rates = list(zip(sorted_rates, sorted_rates[::-1], strict=True))[:num_pairs]
     for step_number, step in enumerate(steps):
-        step_rates = {rows[i].group: rates[rows[i].group] for i in step if rows[i].group in rates}
-        for name, rate in step_rates.items():
+        numbers = dict.fromkeys(unit_of_row[i] for i in step)
+        step_rates = {number: rates[number] for number in numbers if number in rates}
+        for number, rate in step_rates.items():
             partners = {high for low, high in partner_rates if low == rate}
             # Of several groups with the last paired rate, some may be single.
             is_surely_paired = partners and rate < sorted_rates[num_pairs]
-            others = {other_rate for other, other_rate in step_rates.items() if other != name}
+            others = {other_rate for other, other_rate in step_rates.items() if other != number}
             if is_surely_paired and not partners & others:
-                return f"group '{name}' in step {step_number} is without its partner"
+                group = rows[units[number][0]].group
+                return f"group '{group}' in step {step_number} is without its partner"
     return ""
 
 
-def _count_pairs(num_rated: int, num_groups: int, num_steps: int) -> int:
+def _count_pairs(num_rated: int, num_units: int, num_steps: int) -> int:
     """As many pairs as leave a unit for every step; each pair makes one unit of two groups."""
-    return max(0, min(num_rated // 2, num_groups - num_steps))
+    return max(0, min(num_rated // 2, num_units - num_steps))

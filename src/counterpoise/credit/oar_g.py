@@ -62,12 +62,12 @@ def weights(
         view.start_reading()  # P0 is computed while the host searches for answers
     boxes = rows_with_reasoning(view)
     num_draws = 1 if compare == "answer_joint" else draws
-    mean_importance: dict[int, Floats] = {}
+    sums = {i: np.zeros(view.rows[i].num_tokens) for i in boxes}
     for draw_number in range(num_draws):
         for i, importance_T in gradient_importance(view, boxes, compare, noise, draw_number):
-            share_T = importance_T / num_draws
-            mean_importance[i] = mean_importance[i] + share_T if draw_number else share_T
-    return weights_from_importance(view, boxes, mean_importance.items(), quantile, boost)
+            sums[i] += importance_T
+    means = ((i, (sum_T / num_draws).astype(np.float32)) for i, sum_T in sums.items())
+    return weights_from_importance(view, boxes, means, quantile, boost)
 
 
 def gradient_importance(
