@@ -26,7 +26,7 @@ from counterpoise.types import Row
 
 
 def compose(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
-    """Whole pairs of groups in steps of nearly equal token load."""
+    """Whole pairs of groups in steps of nearly equal token load. arXiv:2602.03452"""
     units = rows_by_unit(rows)
     rates = success_rates(rows, units)
     shuffled_units = np.random.default_rng(seed).permutation(list(rates)).tolist()

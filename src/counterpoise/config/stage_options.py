@@ -164,15 +164,14 @@ class SampleConfig:
     )
     choose: str = option(
         "epochs",
-        "how prompts are chosen: 'epochs' (shuffled), or by a memory of past success: "
-        "'skip_settled' (without those always or never solved), 'pools' (new, hard, medium and "
-        "easy in equal shares), 'recent_mixed' (the latest with reward spread again)",
+        "how prompts are chosen: in shuffled epochs, or by a memory of past success "
+        "(docs/reference/batching.md#groups)",
         choices=tuple(PROMPT_CHOICES),
     )
     memory_visits: int = option(
         2,
-        "memory: groups of a prompt that its success rate is taken from; it is settled if so many "
-        "in a row were all right or all wrong",
+        "memory: a prompt is settled after so many groups in a row that were all right or all "
+        "wrong",
         at_least=1,
     )
     retry_after: int = option(
@@ -320,9 +319,8 @@ class BatchConfig:
     )
     drop_silent: bool = option(
         False,
-        "leave rows without signal (advantage 0) out of the batch, so that they count in no "
-        "denominator, and take fewer steps if too few groups are left; reward balance always "
-        "leaves them out",
+        "leave rows without signal (advantage 0) out of the batch and of denominators, as reward "
+        "balance always does; takes fewer steps if too few groups are left",
     )
 
 
@@ -374,8 +372,7 @@ class UpdateConfig:
     old_logprobs: str = option(
         "trainer",
         "source of the old log-probabilities: 'trainer' computes them with the weights that "
-        "sampled the row, and only rows of later steps need a forward pass; 'sampler' takes the "
-        "sampler's",
+        "sampled the row; 'sampler' takes the sampler's",
         choices=("trainer", "sampler"),
     )
     trajectory: str = option(
@@ -405,8 +402,8 @@ class UpdateConfig:
     )
     capture: bool = option(
         True,
-        "small models on a GPU: capture passes of equal size as CUDA graphs and replay them, which "
-        "avoids kernel launch overhead but holds the memory of a pass",
+        "small models on a GPU: replay passes of equal size as CUDA graphs, which holds a pass's "
+        "memory",
     )
     repeatable: bool = option(
         False, "on a GPU: sum in a fixed order, so that repeated runs give equal weights; slower"

@@ -74,7 +74,7 @@ def approximate(
     quantile: float = DEFAULT_QUANTILE,
     boost: float = DEFAULT_BOOST,
 ) -> list[Floats]:
-    """Token weights of every row, by masking spans of its reasoning within a budget of passes."""
+    """Token weights of every row, by masking spans within a budget of passes. arXiv:2601.07408"""
     return weights(view, compare=compare, passes=passes, quantile=quantile, boost=boost)
 
 
@@ -86,7 +86,7 @@ def weights(
     quantile: float = DEFAULT_QUANTILE,
     boost: float = DEFAULT_BOOST,
 ) -> list[Floats]:
-    """Token weights of every row, by masking every token of its reasoning alone."""
+    """Token weights of every row, by masking every token of its reasoning. arXiv:2601.07408"""
     check_settings(compare, quantile, boost)
     boxes = rows_with_reasoning(view)
     return weights_from_importance(

@@ -147,7 +147,7 @@ def skip_settled(request: PromptRequest) -> Choice:
 
 
 def pools(request: PromptRequest) -> Choice:
-    """Equal shares of new, hard, medium and easy prompts; what a pool lacks the others give."""
+    """Equal shares of new, hard, medium and easy prompts."""
     members: dict[str, list[int]] = {pool: [] for pool in POOLS}
     settled: list[int] = []
     rng = rng_for(request.seed, "pools", request.iteration)
@@ -178,7 +178,7 @@ def pool_of(success_rate: float | None) -> str:
 
 
 def recent_mixed(request: PromptRequest) -> Choice:
-    """Epoch prompts, some of them replaced by prompts whose latest group had reward spread."""
+    """Epochs, with the latest prompts that had reward spread again. arXiv:2606.01281"""
     memory = request.memory
     wanted = min(memory.num_uniform(request.iteration - 1), request.num_prompts // 2)
     mixed_prompts = [

@@ -36,7 +36,7 @@ FILES: Fields = {
 # -- metrics.jsonl -------------------------------------------------------------------------------
 
 MEMORY_METRICS: Fields = {
-    "skipped_solved": "always solved prompts passed over, with sample.choose",
+    "skipped_solved": "always solved prompts left out",
     "skipped_unsolved": "never solved ones",
 }
 SAMPLING_METRICS: Fields = {
@@ -183,9 +183,9 @@ DROPS: Fields = {
 }
 MEMORY: Fields = {
     "iteration": "",
-    "prompts": "{id: [right, scored, 1 if rewards differ]} of the groups sampled",
-    **MEMORY_METRICS,
-    "next_position": "in the shuffled epochs, one after the other",
+    "prompts": "{id: [right, scored, 1 if rewards differ]}",
+    **dict.fromkeys(MEMORY_METRICS, ""),
+    "next_position": "in the shuffled epochs",
 }
 EVALUATIONS: Fields = {
     "iteration": "iterations finished; 0: before training",
