@@ -28,6 +28,7 @@ ARMS = {  # as the page writes them
     "`cancellation`, strength=1": "cancellation_1",
     "`cancellation`, scope=batch": "cancellation_batch",
     "`grail`, which=both": "grail_both",
+    "`oar_p_approximate`": "oar_p",  # its name when the records were made
 }
 
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
         w_reinforce,
     )
     from counterpoise.credit.array_view import weights
+    from counterpoise.credit.f_grpo import f_grpo
+    from counterpoise.credit.maxrl import maxrl
     from counterpoise.errors import PoiseError
     from counterpoise.microscope.coupling import Coupling, decompose
     from counterpoise.types import BatchPlan, Row
@@ -43,7 +45,9 @@ __all__ = [
     "decompose",
     "describe",
     "dr_grpo",
+    "f_grpo",
     "grpo",
+    "maxrl",
     "positive_only",
     "rloo",
     "w_reinforce",
@@ -62,7 +66,9 @@ PUBLIC_NAMES = {
     "decompose": "counterpoise.microscope.coupling:decompose",
     "describe": "counterpoise.batch.describe:describe_plan",
     "dr_grpo": "counterpoise.credit.advantages:dr_grpo",
+    "f_grpo": "counterpoise.credit.f_grpo:f_grpo",
     "grpo": "counterpoise.credit.advantages:grpo",
+    "maxrl": "counterpoise.credit.maxrl:maxrl",
     "positive_only": "counterpoise.credit.advantages:positive_only",
     "rloo": "counterpoise.credit.advantages:rloo",
     "w_reinforce": "counterpoise.credit.advantages:w_reinforce",

@@ -51,12 +51,8 @@ from counterpoise.run.trackers.tracker import check_installed
 from counterpoise.run.try_plugins import check_plugins_load
 from counterpoise.run.write_iteration import write_iteration
 from counterpoise.sample.anchors import check_generic_texts
-from counterpoise.sample.collect import (
-    EncodedPrompt,
-    RolloutCollector,
-    SamplerBinding,
-    sample_groups,
-)
+from counterpoise.sample.choose_prompts import EncodedPrompt, choose_prompts, remember_groups
+from counterpoise.sample.collect import RolloutCollector, SamplerBinding, sample_groups
 from counterpoise.sample.episodes import make_episode_player
 from counterpoise.sample.kv_budget import check_cache_fits
 from counterpoise.sample.positions import check_positions
@@ -197,7 +193,8 @@ def iterate(
     clock = metrics.StageClock()
 
     collector = RolloutCollector(bind_sampler(state), config, verifier, clock.lap, iteration)
-    sampled = sample_groups(collector, train_set, config, iteration)
+    choice = choose_prompts(train_set, config, iteration, state.memory)
+    sampled = sample_groups(collector, choice, config, iteration)
 
     reader = make_policy_reader(state, config)
     penalties = penalize_rewards(sampled.groups, config.update, reader, state.initial_weights)
@@ -239,6 +236,7 @@ def iterate(
         sampling_rounds=sampled.rounds,
         drops=drops,
         reward_kl=penalties.kl,
+        memory=remember_groups(state.memory, choice, collector.collected_groups, config, iteration),
     )
     record = metrics.metrics_record(result, state.buffer, clock)
     write_iteration(folder, result, record, config.store)

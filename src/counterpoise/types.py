@@ -185,8 +185,8 @@ class Group:
 class Row:
     """One rollout with its credit: what composers order and steps train on.
 
-    Composers and the buffer read only `group`, `advantage`, `num_tokens` and `born` (one composer,
-    `coupled`, also the rollout's tokens); a loop that keeps its own tensors leaves `rollout` empty.
+    Composers and the buffer read `group`, `trajectory`, `advantage`, `num_tokens` and `born`; only
+    `coupled` reads the rollout's tokens.
 
     Example:
         Row(group="7:word_problems/train/12", advantage=0.94, num_tokens=57, rollout=r0)
@@ -204,6 +204,7 @@ class Row:
     )
     reference_logprobs_T: Floats | None = None  # of the initial policy
     masked: bool = False  # truncated: no loss
+    trajectory: str = ""  # of an agent whose calls are rows of several groups
 
     @property
     def name(self) -> tuple[str, int]:

@@ -45,6 +45,17 @@ SAMPLERS = Registry(
     },
 )
 
+# choose(PromptRequest) -> (prompts by number, settled ones passed over): before anything is sampled
+PROMPT_CHOICES = Registry(
+    "choice of prompts",
+    {
+        "epochs": "counterpoise.sample.choose_prompts:epochs",
+        "skip_settled": "counterpoise.sample.choose_prompts:skip_settled",
+        "pools": "counterpoise.sample.choose_prompts:pools",
+        "recent_mixed": "counterpoise.sample.choose_prompts:recent_mixed",
+    },
+)
+
 # A class (timeout_seconds, workers) with `score` and `close`
 VERIFIERS = Registry(
     "verifier",
@@ -77,6 +88,8 @@ ADVANTAGES = Registry(
         "rloo": "counterpoise.credit.advantages:rloo",
         "positive_only": "counterpoise.credit.advantages:positive_only",
         "w_reinforce": "counterpoise.credit.advantages:w_reinforce",
+        "maxrl": "counterpoise.credit.maxrl:maxrl",
+        "f_grpo": "counterpoise.credit.f_grpo:f_grpo",
     },
 )
 
@@ -98,11 +111,15 @@ TOKEN_WEIGHTS = Registry(
         "nthr": "counterpoise.credit.coupling_weights:nthr",
         "thr": "counterpoise.credit.coupling_weights:thr",
         "high_entropy": "counterpoise.credit.high_entropy:weights",
+        "rsi_s": "counterpoise.credit.rsi_s:weights",
+        "negative_filter": "counterpoise.credit.negative_filter:weights",
+        "otb": "counterpoise.credit.otb:weights",
         "gtpo": "counterpoise.credit.gtpo:weights",
         "shear": "counterpoise.credit.shear:weights",
         "grail": "counterpoise.credit.grail:weights",
         "oar_g": "counterpoise.credit.oar_g:weights",
         "oar_p": "counterpoise.credit.oar_p:weights",
+        "oar_p_approximate": "counterpoise.credit.oar_p:approximate",
         "rlsd": "counterpoise.credit.hindsight:rlsd",
         "serl": "counterpoise.credit.hindsight:serl",
     },
@@ -123,19 +140,23 @@ COMPOSERS = Registry(
         "half_groups": "counterpoise.batch.half_groups:compose",
         "whole": "counterpoise.batch.simple_composers:whole",
         "coupled": "counterpoise.batch.coupled:compose",
+        "paired": "counterpoise.batch.paired:compose",
     },
     plugin_loader="counterpoise.batch.plugin_composer:load_composer",
 )
 
 # They compare tokens, which rows have in a native run only.
 COMPOSERS_THAT_READ_TOKENS = ("coupled",)
+# They need advantages, which verl computes only after its batch has been ordered.
+COMPOSERS_THAT_READ_SIGNS = ("by_sign", "paired")
 
 # promise(rows, steps) -> what is broken, "" if nothing is: guarantees beyond a partition
 COMPOSER_PROMISES = Registry(
     "promise",
     {
-        "grouped": "counterpoise.batch.grouped:find_split_group",
-        "coupled": "counterpoise.batch.grouped:find_split_group",
+        "grouped": "counterpoise.batch.units:find_split_unit",
+        "coupled": "counterpoise.batch.units:find_split_unit",
+        "paired": "counterpoise.batch.paired:find_unpaired",
         "by_sign": "counterpoise.batch.simple_composers:find_mixed_signs",
         "half_groups": "counterpoise.batch.half_groups:find_uneven_split",
     },
@@ -172,6 +193,7 @@ SURROGATES = Registry(
         "reinforce": "counterpoise.update.surrogates:reinforce",
         "unclipped": "counterpoise.update.surrogates:unclipped",
         "dppo": "counterpoise.update.surrogates:dppo",
+        "drpo": "counterpoise.update.surrogates:drpo",
     },
 )
 
@@ -285,6 +307,7 @@ PANELS = Registry(
         "tokens": "counterpoise.report.panels.tokens:panel",
         "monitor": "counterpoise.report.panels.monitor:panel",
         "buffer": "counterpoise.report.panels.buffer:panel",
+        "memory": "counterpoise.report.panels.memory:panel",
         "plans": "counterpoise.report.panels.plans:panel",
         "rollouts": "counterpoise.report.panels.rollouts:panel",
         "configuration": "counterpoise.report.panels.configuration:panel",

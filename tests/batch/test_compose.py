@@ -37,7 +37,7 @@ def batches(draw: st.DrawFn) -> list[Row]:
 
 def feasible(rule: str, rows: list[Row], num_steps: int) -> bool:
     groups, signs = {r.group for r in rows}, {r.sign for r in rows} - {0}
-    if rule == "grouped" and len(groups) < num_steps:
+    if rule in ("grouped", "paired") and len(groups) < num_steps:
         return False
     if rule == "half_groups" and not 1 < num_steps <= len(groups):
         return False

@@ -29,9 +29,12 @@ NEEDS = {
     "nthr": {"groups", "tokens", "hidden", "unembedding"},
     "thr": {"groups", "tokens", "hidden", "unembedding"},
     "shear": {"groups", "hidden"},
+    "rsi_s": {"logprobs", "entropies"},
+    "negative_filter": {"logprobs"},
+    "otb": {"groups", "tokens", "hidden", "unembedding"},
     "rlsd": {"logprobs", "hinted_logprobs"},
 }
-NEED_A_POLICY = {"grail", "oar_g", "oar_p", "serl"}
+NEED_A_POLICY = {"grail", "oar_g", "oar_p", "oar_p_approximate", "serl"}
 SETTINGS = {  # that leave fewer weights at 1
     "high_entropy": ["share=0.3"],
     "gtpo": ["ceiling=4.0"],

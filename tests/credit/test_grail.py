@@ -17,7 +17,9 @@ FIRST = [(7, 9, 10, 11), (12, 14, 17, 18), None, (0, 2, 3, 4), (3, 5, 6, 7), (9,
          (1, 3, 4, 5), None]  # mark, start, end, close of the first box  # fmt: skip
 
 
-def reference(policy, row, box, which: str, temperature: float) -> list[float]:
+def reference(
+    policy, row, box, which: str, temperature: float, *, released: bool = False
+) -> list[float]:
     if box is None:
         return [1.0] * row.num_tokens
     mark, start, end, close = box
@@ -26,7 +28,9 @@ def reference(policy, row, box, which: str, temperature: float) -> list[float]:
     if which == "both" or (row.advantage > 0) == (which == "correct"):
         e = policy.decoder.embedding(ids).detach()
         scores = []
-        for t in range(close - 1):
+        # Released: token t by the input before it, and every token in mean and variance.
+        shift, last = (1, row.num_tokens) if released else (0, close - 1)
+        for t in range(-shift, last - shift):
             leaf = e[S + t].clone().requires_grad_()
             whole = torch.cat((e[: S + t], leaf[None], e[S + t + 1 :]))
             hidden = answered.hidden(policy, row, whole)
@@ -35,7 +39,8 @@ def reference(policy, row, box, which: str, temperature: float) -> list[float]:
                 logits = policy.decoder.unembedding @ hidden[S + k - 1] / temperature
                 loss = loss - torch.log_softmax(logits, dim=-1)[ids[S + k]]
             loss.backward()
-            squares = [float(g * x) ** 2 for g, x in zip(leaf.grad, e[S + t], strict=True)]
+            grad = leaf.grad if leaf.grad is not None else torch.zeros_like(leaf)
+            squares = [float(g * x) ** 2 for g, x in zip(grad, e[S + t], strict=True)]
             scores.append(math.log(math.sqrt(sum(squares)) + 1e-8))
         mean = sum(scores) / len(scores)
         variance = sum((x - mean) ** 2 for x in scores) / len(scores)
@@ -54,6 +59,16 @@ def test_against_the_formula(which: str) -> None:
         expected = reference(policy, row, box, which, 0.8)
         assert w_T.dtype == np.float32
         np.testing.assert_allclose(w_T, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_indexing_of_the_released_code() -> None:
+    policy = answered.policy()
+    view = answered.view(policy, ROWS, tokens=50)
+    plain, found = (weights(view, which="both", released_indexing=x) for x in (False, True))
+    for row, box, w_T in zip(ROWS, FIRST, found, strict=True):
+        expected = reference(policy, row, box, "both", 0.8, released=True)
+        np.testing.assert_allclose(w_T, expected, rtol=1e-4, atol=1e-4)
+    assert np.abs(found[1][:12] - plain[1][:12]).max() > 0.1  # the setting matters
 
 
 def test_by_hand() -> None:

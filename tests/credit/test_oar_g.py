@@ -74,7 +74,7 @@ def test_importance_against_the_formula(compare: str, noise: float) -> None:
 def test_weights_are_the_reshaped_importance_of_reasoning() -> None:
     policy = answered.policy()
     view = answered.view(policy, ROWS, tokens=50)
-    found = weights(view, quantile=0.4, boost=2.0)
+    found = weights(view, quantile=0.4, boost=2.0, draws=1)
     boxes = locate_answers(view)
     drawn = noise_of(policy, {i: box for i, box in enumerate(boxes) if box and box.box_start}, 1e-3)
     for i, (row, box, w_T) in enumerate(zip(ROWS, boxes, found, strict=True)):
@@ -91,6 +91,23 @@ def test_weights_are_the_reshaped_importance_of_reasoning() -> None:
     assert found[6].tolist() == [1.0] * 5  # one token of reasoning keeps its mass
     assert found[2].tolist() == [1.0] * 6
     assert found[3].tolist() == [1.0] * 5
+
+
+def test_importance_is_averaged_over_draws() -> None:
+    policy = answered.policy()
+    view = answered.view(policy, ROWS, tokens=50)
+    boxes = {i: box for i, box in enumerate(locate_answers(view)) if box and box.box_start}
+    single = [dict(gradient_importance(view, boxes, "answer_mean", 1e-3, d)) for d in range(3)]
+    assert np.abs(single[0][1] - single[1][1]).max() > 0.1 * single[0][1].max()
+    found = weights(view, draws=3)
+    for i, box in boxes.items():
+        mean = sum(draw[i][: box.box_start].astype(np.float64) for draw in single) / 3
+        np.testing.assert_allclose(found[i][: box.box_start], reshape_importance(mean), rtol=1e-4)
+    joint = [weights(view, compare="answer_joint", draws=n) for n in (1, 4)]
+    for one_T, four_T in zip(*joint, strict=True):
+        assert one_T.tolist() == four_T.tolist()  # nothing random to average
+    with pytest.raises(PoiseError, match="draws 0 measures nothing"):
+        weights(view, draws=0)
 
 
 def test_passes_of_any_size_give_the_same() -> None:

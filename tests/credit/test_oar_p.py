@@ -9,10 +9,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from counterpoise.config.check_options import limits_passes
+from counterpoise.config.load import load_config
 from counterpoise.credit.answer_spans import locate_answers
 from counterpoise.credit.bilevel import reshape_importance
 from counterpoise.credit.masked_copies import OriginalRows, RowCopy
-from counterpoise.credit.oar_p import choose_mask_spans, masking_importance, weights
+from counterpoise.credit.oar_p import (
+    approximate,
+    choose_mask_spans,
+    masking_importance,
+    weights,
+)
 from counterpoise.errors import PoiseError
 from counterpoise.model.scoring import pack_rows
 
@@ -83,7 +90,7 @@ def test_spans_are_masked_together(architecture: str) -> None:
 def test_weights_are_the_reshaped_importance_of_reasoning() -> None:
     policy = answered.policy()
     view = answered.view(policy, ROWS)
-    found = weights(view, passes=0, quantile=0.4, boost=2.0)
+    found = weights(view, quantile=0.4, boost=2.0)  # exact by default
     for row, box, w_T in zip(ROWS, locate_answers(view), found, strict=True):
         mark = box.box_start if box else 0
         assert w_T.dtype == np.float32
@@ -143,10 +150,10 @@ def test_no_more_passes_than_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(type(policy.decoder), "__call__", counted)
     batch = sum(row.num_tokens for row in rows) + 10
-    weights(answered.view(policy, rows, 1000))
+    approximate(answered.view(policy, rows, 1000))
     assert 5 * batch < sum(ran) <= 7 * batch
     ran.clear()
-    weights(answered.view(policy, rows, 1000), passes=0)
+    weights(answered.view(policy, rows, 1000))
     assert sum(ran) > 20 * batch
 
 
@@ -184,3 +191,24 @@ def test_edges() -> None:
     assert [w_T.tolist() for w_T in without] == [[1.0] * 6, [1.0] * 5, [1.0]]
     with pytest.raises(PoiseError, match="did you mean 'last'"):
         weights(answered.view(policy, ROWS), compare="lst")
+
+
+def test_the_approximate_form_has_a_name_of_its_own() -> None:
+    view = answered.view(answered.policy(), ROWS)
+    rough, by_old_name = approximate(view, passes=2.5), weights(view, passes=2.5)
+    for rough_T, old_T in zip(rough, by_old_name, strict=True):
+        assert rough_T.tolist() == old_T.tolist()
+    assert any(
+        np.abs(rough_T - exact_T).max() > 0.05
+        for rough_T, exact_T in zip(rough, weights(view), strict=True)
+    )
+
+
+def test_long_responses_need_the_approximate_form() -> None:
+    long = ["sample.max_new_tokens=1024", "credit.weights=oar_p"]
+    with pytest.raises(PoiseError, match="512 passes for a full response: choose oar_p_approxim"):
+        load_config("demo", long)
+    for passes in (0, 7):
+        config = load_config("demo", [*long, f'credit.settings=["passes={passes}"]'])
+        assert limits_passes(config) == bool(passes)  # said in one line when a run begins
+    load_config("demo", [long[0], "credit.weights=oar_p_approximate"])

@@ -168,8 +168,26 @@ def test_bounds_spare_most_plans_and_change_nothing(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize(
     "settings",
-    [{"distance": "cosine"}, {"stride": 0}, {"stride": 101}, {"blur": 0.0}, {"iterations": 0}],
+    [{"distance": "cosine"}, {"stride": -1}, {"stride": 101}, {"blur": 0.0}, {"iterations": 0}],
 )
 def test_settings_that_make_no_sense(settings: dict) -> None:
     with pytest.raises(PoiseError, match="shear"):
         weights(CreditView(ROWS), **settings)
+
+
+def test_short_responses_have_several_spans_by_default() -> None:
+    rows = with_advantages(
+        tiny.rows(groups=1, size=4, seed=6, shortest=30, longest=60), [1, -1, -1, 1]
+    )
+    view = CreditView(rows, PolicyReader(tiny.policy()))
+    width = shear.automatic_width([row.num_tokens for row in rows])
+    assert 7 <= width <= 15
+    found = weights(view)
+    for row, weights_T, fixed_T in zip(
+        rows, found, weights(view, width=width, stride=width // 4), strict=True
+    ):
+        assert len(span_starts(row.num_tokens, width, width // 4)) > 1
+        assert weights_T.tolist() == fixed_T.tolist()
+        assert len(set(weights_T.tolist())) > 1
+    for weights_T in weights(view, width=100, stride=25):
+        assert len(set(weights_T.tolist())) == 1  # as published: one weight for the whole response

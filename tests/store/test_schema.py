@@ -23,8 +23,11 @@ SETS = [
 ]  # fmt: skip
 VARIANTS = {
     "rewards": ["sample.anchors=1", "sample.refills=1", 'verify.also=["equations=0.5"]'],
-    "turns": ['task.environment="tries"', "balance.tau=0.25", "balance.target=8"],
-}
+    "turns": [
+        'task.environment="tries"', "balance.tau=0.25", "balance.target=8",
+        "sample.choose=skip_settled",
+    ],
+}  # fmt: skip
 # Only a user's reward function brings these: tests/verify/test_reward_runs.py.
 OF_OWN_REWARDS = {"graded", "unscored", "logged_*", "logged", "reward_low", "reward_high"}
 COUPLING = "{same,other}_token_{same,other}_query_{positive,negative}"
@@ -46,7 +49,9 @@ def test_the_logs_have_the_fields_of_the_schema(run: RunFolder) -> None:
     absent = (
         {"reward_*", "anchor_success"} if episodes else {"turns", "turn_success", "told_tokens"}
     )
-    absent |= OF_OWN_REWARDS
+    absent |= OF_OWN_REWARDS | (set() if episodes else set(schema.MEMORY_METRICS))
+    memory = {frozenset(line) for line in run.read("memory")}
+    assert memory == ({frozenset({"schema", *schema.MEMORY})} if episodes else set())
     names = [name.replace("*", "equations") for name in schema.METRICS if name not in absent]
     for line in run.read("metrics"):
         assert set(line) - {"schema"} == set(names)

@@ -156,3 +156,27 @@ def test_clipped_means_that_the_gradient_is_gone(name: str) -> None:
         for advantage in (1.0, -1.0):
             _, gradients, clipped = run(name, [ratio], [advantage])
             assert clipped == [gradients[0] == 0.0]
+
+
+@pytest.mark.parametrize(
+    ("old", "ratio", "advantage", "factor"),
+    [
+        (0.2, 1.0, 2.0, 1.0),
+        (0.2, 1.0, -2.0, 1.0),
+        (0.2, 1.7, 2.0, 0.5),  # up by 0.14, half of 0.28
+        (0.2, 0.5, -2.0, 0.5),  # down by 0.1, half of 0.2
+        (0.2, 2.4, 2.0, 0.0),  # at DPPO's boundary
+        (0.2, 3.8, 2.0, -1.0),  # beyond it: pulled back
+        (0.2, 0.5, 2.0, 1 + 0.1 / 0.28),  # on the wrong side: pushed harder
+        (0.001, 20.0, 2.0, 1 - 0.019 / 0.28),  # a rare token may rise by much
+    ],
+)
+def test_drpo_weakens_and_reverses(
+    old: float, ratio: float, advantage: float, factor: float
+) -> None:
+    losses, gradients, clipped = run("drpo", [ratio], [advantage], math.log(old))
+    reach = HIGH if advantage > 0 else LOW
+    penalty = abs(advantage) * old * (ratio - 1) ** 2 / (2 * reach)
+    assert losses == pytest.approx([-ratio * advantage + penalty])
+    assert gradients == pytest.approx([-advantage * ratio * factor], abs=1e-12)
+    assert clipped == [False]

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from counterpoise.batch.units import rows_by_unit
 from counterpoise.config.stage_options import BatchConfig
 from counterpoise.errors import PoiseError, format_count
 from counterpoise.plugins import display_name
-from counterpoise.types import BatchPlan, Row, rows_by_group
+from counterpoise.types import BatchPlan, Row
 from counterpoise.variants import COMPOSER_PROMISES, COMPOSERS
 
 
@@ -22,7 +23,8 @@ def compose(rule: str, rows: Sequence[Row], num_steps: int, seed: int) -> BatchP
 
     Arguments:
         rule        grouped (QB: groups stay whole), shuffled, token_balanced, zigzag, by_sign,
-                    half_groups, whole, coupled (needs token ids), or your own FILE.py:FUNCTION
+                    half_groups, whole, coupled (needs token ids), paired, or your own
+                    FILE.py:FUNCTION
         rows        [R], one for each rollout
         num_steps   optimizer steps to divide the rows among
         seed        decides ties and the order of the steps
@@ -55,9 +57,9 @@ def plan_batch(rows: Sequence[Row], options: BatchConfig, seed: int) -> BatchPla
     num_steps = options.steps
     if options.rows_per_step:
         num_steps = max(1, sum(row.sign != 0 for row in rows) // options.rows_per_step)
-    # Any composer can fill one step for each group.
+    # Any composer can fill one step for each unit.
     if options.rows_per_step or options.drop_silent:
-        num_steps = min(num_steps, len(rows_by_group(rows)))
+        num_steps = min(num_steps, len(rows_by_unit(rows)))
     return compose(options.composer, rows, num_steps, seed)
 
 

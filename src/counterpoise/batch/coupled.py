@@ -28,8 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterpoise.batch import grouped
+from counterpoise.batch.units import rows_by_unit
 from counterpoise.errors import PoiseError
-from counterpoise.types import Row, rows_by_group
+from counterpoise.types import Row
 
 MAX_IMBALANCE = 1.1  # heaviest step over mean that exchanges may cause
 MAX_ROUNDS = 20  # bounds the time
@@ -40,24 +41,18 @@ Array = NDArray[np.float64]
 def compose(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
     """Start from `grouped`, then exchange groups that interact with those of another step."""
     steps = grouped.compose(rows, num_steps, seed)  # also fixes the order of the steps
-    rows_of_group = rows_by_group(rows)
-    step_of_group = {
-        rows[row_index].group: step_number
-        for step_number, step in enumerate(steps)
-        for row_index in step
-    }
-    S = group_coupling(rows, list(rows_of_group.values()))
-    loads_n = np.array(
-        [sum(rows[row_index].num_tokens for row_index in group) for group in rows_of_group.values()]
-    )
-    step_n = np.array([step_of_group[name] for name in rows_of_group])
+    units = rows_by_unit(rows)
+    step_of_row = {row_index: number for number, step in enumerate(steps) for row_index in step}
+    S = group_coupling(rows, units)
+    loads_n = np.array([sum(rows[row_index].num_tokens for row_index in unit) for unit in units])
+    step_n = np.array([step_of_row[unit[0]] for unit in units])
     exchange_groups(S, loads_n, step_n, num_steps, np.random.default_rng(seed))
     return [
         [
             row_index
-            for group, group_step in zip(rows_of_group.values(), step_n, strict=True)
-            if group_step == step
-            for row_index in group
+            for unit, unit_step in zip(units, step_n, strict=True)
+            if unit_step == step
+            for row_index in unit
         ]
         for step in range(num_steps)
     ]

@@ -7,7 +7,8 @@ Group loads (sums of `num_tokens`) are split by Karmarkar-Karp into steps of equ
 give or take one: a step stays the fixed number of prompts that people expect (the paper's 32).
 Equal counts are given up only where they would leave a step over 2 % above the mean, as when one
 group is nearly as heavy as a step; a group heavier than a step cannot be balanced away at all.
-The seed decides ties and the order of the steps. Rows of a group stay next to each other.
+The seed decides ties and the order of the steps. Rows of a group stay next to each other. Groups
+that an agent's trajectory joins count as one (`batch/units.py`).
 """
 
 from __future__ import annotations
@@ -17,35 +18,31 @@ from collections.abc import Sequence
 import numpy as np
 
 from counterpoise.batch.partition import partition
+from counterpoise.batch.units import rows_by_unit
 from counterpoise.errors import PoiseError, format_count
-from counterpoise.types import Row, rows_by_group
+from counterpoise.types import Row
 
 MAX_IMBALANCE = 1.02  # heaviest step over mean, above which equal group counts are given up
 
 
 def compose(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
     """Whole groups in steps of nearly equal token load."""
-    groups = list(rows_by_group(rows).values())
-    if len(groups) < num_steps:
+    return place_units(rows, rows_by_unit(rows), num_steps, seed)
+
+
+def place_units(
+    rows: Sequence[Row], units: Sequence[Sequence[int]], num_steps: int, seed: int
+) -> list[list[int]]:
+    """Steps of nearly equal token load that keep every unit, a list of row indices, together."""
+    if len(units) < num_steps:
         raise PoiseError(
-            f"{format_count(len(groups), 'whole group')} cannot fill {num_steps} steps: lower "
+            f"{format_count(len(units), 'whole group')} cannot fill {num_steps} steps: lower "
             "num_steps (batch.steps; poise plan: --steps) or sample more prompts"
         )
-    # The partition works on whole groups, so no plan can split one.
-    token_loads = [sum(rows[row_index].num_tokens for row_index in group) for group in groups]
-    groups_per_step = partition(token_loads, num_steps, np.random.default_rng(seed), MAX_IMBALANCE)
+    # The partition works on whole units, so no plan can split one.
+    token_loads = [sum(rows[row_index].num_tokens for row_index in unit) for unit in units]
+    units_per_step = partition(token_loads, num_steps, np.random.default_rng(seed), MAX_IMBALANCE)
     return [
-        [row_index for group_index in sorted(step_groups) for row_index in groups[group_index]]
-        for step_groups in groups_per_step
+        [row_index for unit_index in sorted(step_units) for row_index in units[unit_index]]
+        for step_units in units_per_step
     ]
-
-
-def find_split_group(rows: Sequence[Row], steps: Sequence[Sequence[int]]) -> str:
-    """Describe the first group that is in more than one step; empty if there is none."""
-    step_of_group: dict[str, int] = {}
-    for step_number, step in enumerate(steps):
-        for row_index in step:
-            home_step = step_of_group.setdefault(rows[row_index].group, step_number)
-            if home_step != step_number:
-                return f"group '{rows[row_index].group}' is in steps {home_step} and {step_number}"
-    return ""

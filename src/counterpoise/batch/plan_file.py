@@ -2,9 +2,10 @@
 
 One JSON object per line. Required: `prompt_id`, `reward`, and `response_tokens` (a list of ids) or
 `num_tokens`. Rows with the same prompt_id (or `group`, where a line has one) are a group, wherever
-they are in the file; `sampled_logprobs` with one number per token are kept for composers that use
-them. Other fields are ignored, so the file may be a run's `rollouts/step_00012.jsonl`, several of
-them concatenated, or another tool's export.
+they are in the file. Groups with rows of the same `trajectory` (of an agent, optional) stay
+together in composers of whole groups; `sampled_logprobs` with one number per token are kept for
+composers that use them. Other fields are ignored, so the file may be a run's
+`rollouts/step_00012.jsonl`, several of them concatenated, or another tool's export.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def rows_from_file(path: str | Path, credit_name: str = "grpo") -> list[Row]:
     compute_advantages = ADVANTAGES.load(credit_name)
     rollouts = _read_rollouts(Path(path))
     rows_of_group: dict[str, list[int]] = {}
-    for row_number, (rollout, _) in enumerate(rollouts):
+    for row_number, (rollout, _, _) in enumerate(rollouts):
         rows_of_group.setdefault(rollout.prompt_id, []).append(row_number)
     # Advantages are computed group by group, but rows keep the order of the file's lines.
     row_by_number: dict[int, Row] = {}
@@ -59,16 +60,21 @@ def rows_from_file(path: str | Path, credit_name: str = "grpo") -> list[Row]:
         for index_in_group, (row_number, advantage) in enumerate(
             zip(row_numbers, advantages_G, strict=True)
         ):
-            rollout, num_tokens = rollouts[row_number]
+            rollout, num_tokens, trajectory = rollouts[row_number]
             content = rollout if len(rollout.response_tokens) else None
             row_by_number[row_number] = Row(
-                group, float(advantage), num_tokens, index=index_in_group, rollout=content
+                group,
+                float(advantage),
+                num_tokens,
+                index=index_in_group,
+                rollout=content,
+                trajectory=trajectory,
             )
     return [row_by_number[row_number] for row_number in range(len(rollouts))]
 
 
-def _read_rollouts(path: Path) -> list[tuple[Rollout, int]]:
-    """The rollout of each line, with its number of tokens."""
+def _read_rollouts(path: Path) -> list[tuple[Rollout, int, str]]:
+    """The rollout of each line, with its number of tokens and its trajectory."""
     rollouts = []
     if path.is_dir():
         rollout_files = sorted(path.glob("**/step_*.jsonl"))
@@ -86,7 +92,7 @@ def _read_rollouts(path: Path) -> list[tuple[Rollout, int]]:
     return rollouts
 
 
-def _parse_line(json_line: bytes, where: str) -> tuple[Rollout, int]:
+def _parse_line(json_line: bytes, where: str) -> tuple[Rollout, int, str]:
     try:
         record = json.loads(json_line)
     except (ValueError, RecursionError) as fault:
@@ -125,7 +131,8 @@ def _parse_line(json_line: bytes, where: str) -> tuple[Rollout, int]:
         response_tokens=tokens,
         sampled_logprobs=_parse_logprobs(record.get("sampled_logprobs"), len(tokens)),
     )
-    return rollout, num_tokens
+    trajectory = record.get("trajectory")
+    return rollout, num_tokens, "" if trajectory is None else str(trajectory)
 
 
 def _list_fields(fields: Sequence[str]) -> str:

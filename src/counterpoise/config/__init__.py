@@ -59,6 +59,11 @@ class RunConfig:
         return self.balance.target or self.sample.prompts * self.sample.group_size
 
     @property
+    def has_prompt_memory(self) -> bool:
+        """Whether prompts are chosen by past success, which the run then remembers."""
+        return self.sample.choose != "epochs"
+
+    @property
     def drops_silent_rows(self) -> bool:
         """Whether rows without signal are left out of the batch."""
         is_balanced_by_advantage = self.balance.tau > 0 and self.balance.sign == "advantage"

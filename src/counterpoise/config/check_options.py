@@ -11,8 +11,9 @@ from counterpoise.plugins import display_name, is_plugin
 from counterpoise.variants import STAGE_CHECKS, TRACKERS
 
 LARGEST_FLOAT32 = 3.4e38
-WHOLE_GROUP_COMPOSERS = ("grouped", "coupled", "whole")
+WHOLE_GROUP_COMPOSERS = ("grouped", "coupled", "paired", "whole")
 FIXED_STEPS = ("whole", "by_sign", "half_groups")  # composers that work with some counts only
+EXACT_MASKING_TOKENS = 512  # longest response whose tokens credit.weights=oar_p masks one by one
 ONE_SIDED_ADVANTAGES = ("positive_only", "w_reinforce")  # do not sum to 0 in a group
 
 
@@ -27,7 +28,7 @@ def check_config(config: RunConfig) -> RunConfig:
         _check_rewards,
         _check_balance,
         _check_learning_rates,
-        _check_dual_clip,
+        _check_clip,
         _check_penalties,
         _check_importance,
         _check_trajectory,
@@ -48,7 +49,7 @@ def _check_levels(config: RunConfig) -> str:
 
 
 def _check_steps(config: RunConfig) -> str:
-    """A plan needs rows for every step; `grouped`, `coupled` and `half_groups` need groups."""
+    """A plan needs rows for every step; composers of whole or half groups need groups."""
     composer, steps, prompts = config.batch.composer, config.batch.steps, config.sample.prompts
     G, tau, target = config.sample.group_size, config.balance.tau, config.balance_target
     num_rows = target if tau else prompts * G
@@ -70,7 +71,7 @@ def _check_steps(config: RunConfig) -> str:
         row_count = format_count(num_rows, "row")
         return f"{row_count} cannot fill {steps} steps: lower batch.steps or raise sample.prompts"
     # These composers place whole groups (or halves of groups), so rows alone are not enough.
-    places_groups = composer in ("grouped", "coupled", "half_groups")
+    places_groups = composer in ("grouped", "coupled", "half_groups", "paired")
     if places_groups and prompts < steps:
         return (
             f"{format_count(prompts, 'group')} cannot fill {steps} steps by {composer}: "
@@ -88,7 +89,47 @@ def _check_credit(config: RunConfig) -> str:
     # Plugins are checked when a run begins: a stored run must be readable without their files.
     if config.credit.settings and not is_plugin(config.credit.weights):
         STAGE_CHECKS.load("credit.settings")(config)
+    if config.credit.weights == "otb" and config.credit.name in ONE_SIDED_ADVANTAGES:
+        return (
+            "credit.weights=otb replaces the group's mean as baseline, which credit.name="
+            f"{config.credit.name} does not have: set credit.name=dr_grpo"
+        )
+    if (
+        config.credit.weights == "oar_p"
+        and config.sample.max_new_tokens > EXACT_MASKING_TOKENS
+        and not any(_setting_name(setting) == "passes" for setting in config.credit.settings)
+    ):
+        return (
+            f"credit.weights=oar_p masks every token alone, {config.sample.max_new_tokens // 2} "
+            'passes for a full response: choose oar_p_approximate, or credit.settings=["passes=0"]'
+        )
+    kl_in_reward = config.update.kl_in_reward
+    if config.credit.name == "maxrl" and (kl_in_reward or "overlong" in _also(config)):
+        penalty = "update.kl_in=reward" if kl_in_reward else "overlong of verify.also"
+        return (
+            f"credit.name=maxrl needs rewards of 0 or above, and {penalty} lowers them below: "
+            "choose another credit.name"
+        )
     return ""
+
+
+def limits_passes(config: RunConfig) -> bool:
+    """Whether credit.weights=oar_p is the approximate form, by the name of version 0.2."""
+    limits = [
+        setting.partition("=")[2].strip()
+        for setting in config.credit.settings
+        if _setting_name(setting) == "passes"
+    ]
+    return config.credit.weights == "oar_p" and any(float(limit) > 0 for limit in limits)
+
+
+def _setting_name(setting: str) -> str:
+    return setting.partition("=")[0].strip()
+
+
+def _also(config: RunConfig) -> list[str]:
+    """The names of the extra rewards."""
+    return [extra_reward.partition("=")[0].strip() for extra_reward in config.verify.also]
 
 
 def _check_groups(config: RunConfig) -> str:
@@ -184,9 +225,11 @@ def _check_learning_rates(config: RunConfig) -> str:
     return ""
 
 
-def _check_dual_clip(config: RunConfig) -> str:
+def _check_clip(config: RunConfig) -> str:
     """The dual clip bounds ratios that the ordinary clip lets pass, so it must lie above it."""
     options = config.update
+    if options.surrogate == "drpo" and not (options.clip_low > 0 and options.clip_high > 0):
+        return "update.surrogate=drpo divides by update.clip_low and clip_high: set both above 0"
     if not options.clip_dual:
         return ""
     if options.surrogate not in ("grpo", "gspo"):
@@ -289,13 +332,11 @@ def _check_environment(config: RunConfig) -> str:
         return (
             f"credit.weights=serl needs marked actions: set task.environment=tries, not {setting}"
         )
-    if weights in ("grail", "oar_g", "oar_p"):
+    if weights in ("grail", "oar_g", "oar_p", "oar_p_approximate"):
         return f"credit.weights={weights} needs single responses: unset {setting}"
     if config.sample.engine != "native":
         return f"{setting} needs sample.engine=native: other samplers are untested with episodes"
-    if any(
-        extra_reward.partition("=")[0].strip() == "overlong" for extra_reward in config.verify.also
-    ):
+    if "overlong" in _also(config):
         return f"{setting}: sample.max_new_tokens cuts turns; leave overlong out of verify.also"
     return ""
 

@@ -73,8 +73,8 @@ class MonitorConfig:
     )
     tokens: int = option(
         16384,
-        "how many tokens of an iteration are measured, sampled anew each time in whole forward "
-        "passes; all tokens of a step count as sources of pushes. 0 measures every token",
+        "tokens of an iteration that are measured, sampled anew each time in whole forward passes; "
+        "0 measures all",
         at_least=0,
     )
     watch: int = option(

@@ -16,6 +16,7 @@ from counterpoise.variants import (
     IMPORTANCE_WEIGHTS,
     KL_ESTIMATORS,
     MIXTURES,
+    PROMPT_CHOICES,
     PROMPT_TEMPLATES,
     SAMPLERS,
     SCHEDULES,
@@ -161,6 +162,21 @@ class SampleConfig:
     prompts: int = option(16, "prompts per iteration", at_least=1)
     group_size: int = option(
         8, "responses per prompt: the group over which advantages are computed", at_least=2
+    )
+    choose: str = option(
+        "epochs",
+        "how prompts are chosen: in shuffled epochs, or by a memory of past success "
+        "(docs/reference/batching.md#groups)",
+        choices=tuple(PROMPT_CHOICES),
+    )
+    memory_visits: int = option(
+        2,
+        "memory: a prompt is settled after so many groups in a row that were all right or all "
+        "wrong",
+        at_least=1,
+    )
+    retry_after: int = option(
+        20, "memory: iterations after which a settled prompt is open again", at_least=1
     )
     max_new_tokens: int = option(128, "maximum length of a response in tokens", at_least=1)
     max_prompt_tokens: int = option(
@@ -311,8 +327,9 @@ class BatchConfig:
     )
     drop_silent: bool = option(
         False,
-        "leave rows without signal (advantage 0) out of the batch, so that they count in no "
-        "denominator, and take fewer steps if too few groups are left; reward balance by advantage "
+        "leave rows without signal (advantage 0) out of the batch and of denominators, as reward "
+        "balance always does; takes fewer steps if too few groups are left
+; reward balance by advantage "
         "always leaves them out",
     )
 
@@ -365,8 +382,7 @@ class UpdateConfig:
     old_logprobs: str = option(
         "trainer",
         "source of the old log-probabilities: 'trainer' computes them with the weights that "
-        "sampled the row, and only rows of later steps need a forward pass; 'sampler' takes the "
-        "sampler's",
+        "sampled the row; 'sampler' takes the sampler's",
         choices=("trainer", "sampler"),
     )
     trajectory: str = option(
@@ -396,8 +412,8 @@ class UpdateConfig:
     )
     capture: bool = option(
         True,
-        "small models on a GPU: capture passes of equal size as CUDA graphs and replay them, which "
-        "avoids kernel launch overhead but holds the memory of a pass",
+        "small models on a GPU: replay passes of equal size as CUDA graphs, which holds a pass's "
+        "memory",
     )
     repeatable: bool = option(
         False, "on a GPU: sum in a fixed order, so that repeated runs give equal weights; slower"

@@ -119,7 +119,7 @@ def advantages(
         rewards   [R], one number for each rollout: a list, a numpy array or a torch tensor
         groups    [R], equal for the rollouts of a prompt; or G where every G consecutive
                   rollouts share a prompt
-        method    grpo, dr_grpo, rloo, positive_only or w_reinforce
+        method    grpo, dr_grpo, rloo, positive_only, w_reinforce, maxrl or f_grpo
 
     Returns [R]: a tensor like `rewards` if that is one, else a float64 array.
 

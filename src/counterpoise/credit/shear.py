@@ -11,7 +11,10 @@ unembedding.
 distance  wasserstein (the paper's; by Sinkhorn), chamfer or mmd; the paper's ablation puts them
           within 0.2 points. The kernel of its MMD was not found: here -|x - y|, which needs no
           bandwidth (`credit/point_distances.py`).
-width 100, stride 25: the paper's. The last span ends with the rollout; a short rollout is one span.
+width     100 (the paper's), but at most a quarter of the batch's median response: a span of 100
+          would be the whole of a shorter one, and a single weight cannot tell tokens apart. At
+          least 4 tokens. stride: a quarter of width, as in the paper. 0 stands for these values.
+          The last span ends with the rollout; a rollout no longer than width is one span.
 blur      eps / n. All that was found is that eps ln 100 is about 20.8, in units that differ between
           models; 0.05 and 50 iterations are chosen here. W_eps is <P, C>, without the entropy.
 No rollout of the other outcome: 1.
@@ -25,7 +28,7 @@ launching its kernels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,6 +44,9 @@ from counterpoise.types import Floats
 
 DISTANCE_NAMES = ("wasserstein", "chamfer", "mmd")
 PAIR_MEMORY = {"cpu": 1 << 26, "cuda": 1 << 31}  # bytes for the pairs of one batch
+PUBLISHED_WIDTH, SHORTEST_SPAN = 100, 4  # tokens of a span
+SPAN_OVERLAP = 4  # spans that contain a token: the paper's 100 / 25
+SPANS_PER_RESPONSE = 4  # of the median response, without overlap
 EXACT_CDIST_POINTS = 25  # up to here cdist subtracts points; beyond, it uses less exact products
 
 IndexArray = NDArray[np.int64]
@@ -70,14 +76,18 @@ def weights(
     view: CreditView,
     *,
     distance: str = "wasserstein",
-    width: int = 100,
-    stride: int = 25,
+    width: int = 0,
+    stride: int = 0,
     blur: float = 0.05,
     iterations: int = 50,
 ) -> list[Floats]:
     """Token weights of every row, by the distance of its spans to the other outcome."""
     if distance not in DISTANCE_NAMES:
         raise PoiseError(f"shear: distance is one of {', '.join(DISTANCE_NAMES)}, not '{distance}'")
+    if not view.rows:
+        return []
+    width = width or automatic_width([row.num_tokens for row in view.rows])
+    stride = stride or max(1, width // SPAN_OVERLAP)
     if not 1 <= stride <= width or blur <= 0 or iterations < 1:
         raise PoiseError(
             "shear: set stride to 1 up to width, blur above 0 and iterations to 1 or more, "
@@ -107,6 +117,16 @@ def weights(
         0, spans.token_index[inside], distance_S[:, None].expand_as(inside)[inside], "amax"
     )
     return split_tokens(weights_N.cpu().numpy(), view.rows)
+
+
+def automatic_width(lengths_R: Sequence[int]) -> int:
+    """The paper's width, or a quarter of the median length if that is less.
+
+    Example:
+        >>> automatic_width([40, 64, 80]), automatic_width([900, 1000]), automatic_width([2, 3])
+        (16, 100, 4)
+    """
+    return max(SHORTEST_SPAN, min(PUBLISHED_WIDTH, int(np.median(lengths_R)) // SPANS_PER_RESPONSE))
 
 
 def cut_spans(view: CreditView, width: int, stride: int) -> HiddenSpans:

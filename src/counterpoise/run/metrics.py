@@ -19,7 +19,12 @@ from counterpoise.batch.describe import PlanDescription
 from counterpoise.microscope.monitor import StepMeasurement
 from counterpoise.microscope.monitor_records import monitor_metrics, push_table, token_columns
 from counterpoise.sample.dynamic_sampling import has_spread
-from counterpoise.store.schema import PLAN_METRICS, TOKEN_COLUMNS, UPDATE_METRICS
+from counterpoise.store.schema import (
+    MEMORY_METRICS,
+    PLAN_METRICS,
+    TOKEN_COLUMNS,
+    UPDATE_METRICS,
+)
 from counterpoise.types import BatchPlan, Group, Rollout, Row, StepResult, TokenTrace, number_groups
 from counterpoise.update.importance import sampler_mismatch
 from counterpoise.verify.scores import Scores
@@ -63,6 +68,7 @@ class IterationResult:
     sampling_rounds: int = 1  # 1 plus refills
     drops: Mapping[str, Sequence[tuple[str, int]]] = field(default_factory=dict)  # by reason
     reward_kl: float | None = None  # mean per sampled token, where rewards have a KL penalty
+    memory: Mapping[str, Any] = field(default_factory=dict)  # line of memory.jsonl, if there is one
 
 
 def metrics_record(
@@ -79,6 +85,7 @@ def metrics_record(
         **_reward_metrics(policy_rollouts, [rollout for rollout in rollouts if rollout.anchor]),
         **_logged_metrics(iteration.scores, policy_rollouts),
         "mixed_groups": float(np.mean([has_spread(group) for group in iteration.groups])),
+        **{name: iteration.memory[name] for name in MEMORY_METRICS if iteration.memory},
         "sampling_rounds": iteration.sampling_rounds,
         "rollouts": len(rollouts),
         "rollout_tokens": num_tokens,

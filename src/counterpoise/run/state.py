@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from counterpoise.model.fit_memory import PROMPTS_CAPTION, MicroBatch
 from counterpoise.model.load import Policy
 from counterpoise.sample.episodes import EpisodePlayer
 from counterpoise.sample.native import sample
+from counterpoise.sample.prompt_memory import PromptMemory
 from counterpoise.sample.sampler import SampleFunction
 from counterpoise.store import checkpoint
 from counterpoise.store.finished import is_finished
@@ -57,6 +58,7 @@ class RunState:
     initial_weights: dict[str, Tensor] | None = None  # only if a KL or a rule reads them
     iteration: int = 0  # number of finished iterations
     skipped_in_a_row: int = 0  # optimizer steps that were not finite
+    memory: PromptMemory = field(default_factory=PromptMemory)  # empty with sample.choose=epochs
 
 
 def new_state(policy: Policy, config: RunConfig) -> RunState:
@@ -74,6 +76,7 @@ def new_state(policy: Policy, config: RunConfig) -> RunState:
             if update_options.kl
             else copy_initial_weights(policy, config.credit)
         ),
+        memory=PromptMemory(config.sample.memory_visits, config.sample.retry_after),
     )
 
 
@@ -93,6 +96,7 @@ def save_state(folder: RunFolder, state: RunState, config: RunConfig) -> None:
             "micro_tokens": state.micro_batch.size,
             "prompts_at_once": state.prompts_per_draw.size,
             "checksums_from": folder.checksums_from,
+            **({"memory": state.memory.to_state()} if config.has_prompt_memory else {}),
         },
         options=to_toml(config),
     )
@@ -198,6 +202,8 @@ def _apply_checkpoint(state: RunState, snapshot: checkpoint.Checkpoint, config: 
         (state.prompts_per_draw, "prompts_at_once"),
     ):
         fitted.size = min(fitted.size, snapshot.state.get(state_name, fitted.size))
+    if "memory" in snapshot.state:
+        state.memory.restore(snapshot.state["memory"])
     state.iteration = snapshot.iteration
 
 

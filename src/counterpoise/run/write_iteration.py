@@ -15,7 +15,7 @@ def write_iteration(
     record: dict[str, Any],
     store: StoreConfig,
 ) -> None:
-    """Write rollouts, tokens and plan (those that `store` asks for), drops and metrics.
+    """Write rollouts, tokens and plan (those that `store` asks for), drops, memory and metrics.
 
     The line of metrics.jsonl comes last: an iteration that has it is complete.
     """
@@ -37,4 +37,6 @@ def write_iteration(
         folder.append("plans", metrics.plan_record(iteration) if store.report else short_record)
     if iteration.drops:
         folder.append("drops", metrics.drop_record(iteration))
+    if iteration.memory:
+        folder.append("memory", {"iteration": iteration_number, **iteration.memory})
     folder.append("metrics", record)

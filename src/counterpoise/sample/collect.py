@@ -1,4 +1,4 @@
-"""Collect an iteration's rollouts: pick prompts, sample responses, verify them, build groups.
+"""Collect an iteration's rollouts: sample responses, verify them, build groups.
 
 Usually one round is enough; dynamic sampling (`sample/dynamic_sampling.py`) may add more.
 """
@@ -14,17 +14,16 @@ from counterpoise.model.fit_memory import GENERAL_REMEDY, PROMPTS_CAPTION, Micro
 from counterpoise.model.load import Policy
 from counterpoise.sample.anchors import sample_with_anchors
 from counterpoise.sample.build_groups import build_groups
+from counterpoise.sample.choose_prompts import EncodedPrompt, PromptChoice
 from counterpoise.sample.dynamic_sampling import RefilledBatch, refill_groups, replacement_prompts
 from counterpoise.sample.episodes import EpisodePlayer, sample_responses, score_episodes
 from counterpoise.sample.native import sample as native
 from counterpoise.sample.sampler import SampleFunction
-from counterpoise.seeds import rng_for, seed_for
-from counterpoise.types import Group, Ints, Prompt, Response
+from counterpoise.seeds import seed_for
+from counterpoise.types import Group, Response
 from counterpoise.verify.extra_rewards import score_extra_rewards
 from counterpoise.verify.plugin_reward import training_context
 from counterpoise.verify.scores import Scores, Verifier
-
-EncodedPrompt = tuple[Prompt, Ints]  # a prompt and its tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,31 +92,20 @@ class RolloutCollector:
 
 def sample_groups(
     collector: RolloutCollector,
-    train_set: Sequence[EncodedPrompt],
+    choice: PromptChoice,
     config: RunConfig,
     iteration: int,
 ) -> RefilledBatch:
     """The groups of an iteration, and those that dynamic sampling dropped on the way."""
-    prompts = pick_prompts(train_set, config, iteration)
+    chosen_prompts = [prompt for prompt, _ in choice.prompts]
     unused_prompts = replacement_prompts(
-        train_set, [prompt for prompt, _ in prompts], config.loop.seed, iteration
+        choice.replacements, chosen_prompts, config.loop.seed, iteration
     )
     return refill_groups(
-        collector.collect_groups(prompts),
+        collector.collect_groups(choice.prompts),
         lambda missing: collector.collect_groups(list(islice(unused_prompts, missing))),
         config.sample.refills,
     )
-
-
-def pick_prompts(
-    train_set: Sequence[EncodedPrompt], config: RunConfig, iteration: int
-) -> list[EncodedPrompt]:
-    """The prompts of an iteration: shuffled epochs, each without its incomplete last batch."""
-    P = config.sample.prompts
-    epoch, iteration_of_epoch = divmod(iteration - 1, len(train_set) // P)
-    order = rng_for(config.loop.seed, "prompts", epoch).permutation(len(train_set))
-    start = iteration_of_epoch * P
-    return [train_set[index] for index in order[start : start + P]]
 
 
 def draw_responses(

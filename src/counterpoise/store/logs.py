@@ -113,6 +113,17 @@ def _check_gaps(record: Record) -> None:
         raise ValueError("missing is not an object of lists of iterations")
 
 
+def _check_memory(record: Record) -> None:
+    visits = record.get("prompts")
+    if not isinstance(visits, dict) or not all(
+        isinstance(visit, list) and len(visit) == 3 and all(map(_is_int64, visit))
+        for visit in visits.values()
+    ):
+        raise ValueError("prompts is not an object of [right, scored, mixed]")
+    if not _is_int64(record.get("next_position")):
+        raise ValueError("next_position is not a whole number")
+
+
 def _is_numeric(value: object) -> bool:
     if isinstance(value, list):
         return all(map(_is_numeric, value))
@@ -135,4 +146,5 @@ LOG_CHECKS: dict[str, Callable[[Record], None]] = {
     "plans": _check_plan,
     "checksums": _check_checksum,
     "gaps": _check_gaps,
+    "memory": _check_memory,
 }

@@ -3,6 +3,7 @@
     metrics.jsonl       every iteration
     plans.jsonl         iterations with a batch, as metrics.jsonl says
     drops.jsonl         iterations that dropped rollouts, as metrics.jsonl says
+    memory.jsonl        every iteration, with a choice of prompts that needs it
     evaluations.jsonl   0 and every `evaluate.every`, a line for each of evaluate.settings, but
                         not the checkpoint's own iteration, which is evaluated after it is saved
     rollouts/           every iteration, with store.rollouts
@@ -66,6 +67,10 @@ def find_missing_logs(
             _iterations_in_log(folder, "drops"),
         ),
     }
+    if config.has_prompt_memory:
+        absent_iterations["memory.jsonl"] = _absent_from(
+            past_iterations, _iterations_in_log(folder, "memory")
+        )
     if evaluated:
         absent_iterations["evaluations.jsonl"] = _absent_evaluations(folder, config, iteration)
     if config.store.rollouts:

@@ -230,7 +230,7 @@ def check_restart(folder: RunFolder) -> None:
 
 def last_iteration(folder: RunFolder) -> int:
     """The last iteration with anything in the logs or step files; 0 if there is none."""
-    logs = ("metrics", "plans", "drops")
+    logs = ("metrics", "plans", "drops", "memory")
     iterations_in_logs = [line["iteration"] for log in logs for line in folder.read(log)]
     iterations_with_files = [
         iteration for kind in STEP_FILES for iteration in folder.step_files(kind)

@@ -51,6 +51,7 @@ def rows_to_tensors(rows: list[Row]) -> tuple[list[dict[str, Any]], dict[str, Te
                 "advantage": row.advantage,
                 "index": row.index,
                 "born": row.born,
+                "trajectory": row.trajectory,
                 "prompt_id": rollout.prompt_id,
                 "prompt": rollout.prompt,
                 "answer": rollout.answer,
@@ -109,6 +110,7 @@ def rows_from_tensors(records: list[dict[str, Any]], tensors: dict[str, Tensor])
             Row(
                 **{field: record[field] for field in ("group", "advantage", "index", "born")},
                 num_tokens=len(rollout.response_tokens),
+                trajectory=record.get("trajectory", ""),  # older checkpoints lack it
                 rollout=rollout,
                 weights_T=arrays["weights"],
                 trainer_logprobs_T=arrays["scored"],

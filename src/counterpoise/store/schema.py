@@ -15,6 +15,7 @@ FILES: Fields = {
     "metrics.jsonl": "one line for each iteration",
     "plans.jsonl": "one line for each iteration with an update",
     "drops.jsonl": "one line for each iteration that dropped rollouts",
+    "memory.jsonl": "with sample.choose: one line for each iteration",
     "evaluations.jsonl": "one line for each held-out evaluation and sampling setting",
     "alternatives.jsonl": "poise replay: one line for each iteration with an update",
     "gaps.jsonl": "lost logs that --accept-missing-logs accepted",
@@ -34,6 +35,10 @@ FILES: Fields = {
 
 # -- metrics.jsonl -------------------------------------------------------------------------------
 
+MEMORY_METRICS: Fields = {
+    "skipped_solved": "always solved prompts left out",
+    "skipped_unsolved": "never solved ones",
+}
 SAMPLING_METRICS: Fields = {
     "iteration": "from 1",
     "success": "share of rollouts with reward above 0",
@@ -44,6 +49,7 @@ SAMPLING_METRICS: Fields = {
     "logged_*": "mean of a number that your reward function logged",
     "anchor_success": "success of anchors, which success and reward leave out",
     "mixed_groups": "share of groups with unequal rewards",
+    **MEMORY_METRICS,
     "sampling_rounds": "1 plus refills",
     "rollouts": "sampled",
     "rollout_tokens": "sampled",
@@ -175,6 +181,12 @@ DROPS: Fields = {
     "surplus": "reward balance: too many of their sign",
     "aged": "reward balance: waited too long",
 }
+MEMORY: Fields = {
+    "iteration": "",
+    "prompts": "{id: [right, scored, 1 if rewards differ]}",
+    **dict.fromkeys(MEMORY_METRICS, ""),
+    "next_position": "in the shuffled epochs",
+}
 EVALUATIONS: Fields = {
     "iteration": "iterations finished; 0: before training",
     "temperature": "",
@@ -211,6 +223,7 @@ LOGS: dict[str, Fields] = {
     "metrics": METRICS,
     "plans": PLANS,
     "drops": DROPS,
+    "memory": MEMORY,
     "evaluations": EVALUATIONS,
     "alternatives": ALTERNATIVES,
     "gaps": GAPS,
@@ -268,7 +281,7 @@ CHECKPOINT: Fields = {
     "model.safetensors": "parameters; a tied tensor once",
     "optimizer.safetensors": "steps, moments, float32 masters",
     "buffer.safetensors": "tokens and log-probabilities of waiting rows",
-    "state.json": "the rest of the buffer, counters, fitted memory sizes",
+    "state.json": "the rest of the buffer, counters, fitted memory sizes, prompt memory",
     "options.toml": "config.toml at that time",
     "manifest.json": "sha256 of the other files",
 }

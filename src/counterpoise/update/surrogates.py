@@ -128,3 +128,22 @@ def dppo(inputs: SurrogateInputs) -> SurrogateOutputs:
     ) & (inputs.advantages != 0)
     loss = torch.where(masked, 0.0, -ratio * inputs.advantages)
     return SurrogateOutputs(loss=loss, clipped=masked)
+
+
+def drpo(inputs: SurrogateInputs) -> SurrogateOutputs:
+    """L_t = -rho_t A_t + |A_t| pi_old(o_t) (rho_t - 1)^2 / (2 delta): DPPO's mask made smooth.
+
+    The gradient has the factor 1 - sign(A_t) (pi - pi_old)(o_t) / delta: 1 on policy, falling to 0
+    where DPPO's mask begins, and negative beyond, so a token that went too far is pulled back.
+    delta is `clip_high` where A_t > 0 and `clip_low` where A_t < 0, differences of probabilities as
+    in `dppo`; pi_old likewise. The paper has one delta, whose value was found only in notes that
+    contradict each other. Nothing is clipped. arXiv:2606.09821
+    """
+    ratio = torch.exp(inputs.logprobs - inputs.old_logprobs)
+    # Not torch.where of two floats: that is float32, whatever the log-probabilities are.
+    rises = (inputs.advantages > 0).to(ratio.dtype)
+    reach = inputs.clip_low + (inputs.clip_high - inputs.clip_low) * rises
+    penalty = inputs.old_logprobs.exp() * (ratio - 1).square() / (2 * reach)
+    loss = -ratio * inputs.advantages + inputs.advantages.abs() * penalty
+    never_clipped = torch.zeros_like(ratio, dtype=torch.bool)
+    return SurrogateOutputs(loss=loss, clipped=never_clipped)

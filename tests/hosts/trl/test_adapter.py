@@ -95,6 +95,8 @@ def test_private_methods_are_as_we_know_them() -> None:
         ({"scale_rewards": "none"}, "set credit='trl', or credit='dr_grpo'"),
         ({"loss_type": "grpo", "entropy_coef": 0.1}, "set denominator='trl'"),
         ({"credit": "positive_only", "tau": 0.25}, "set tau=0"),
+        ({"credit": "w_reinforce", "credit_weights": "otb"}, "set credit='dr_grpo'"),
+        ({"composer": "paired", "num_generations": 24}, "1 groups cannot fill 4 optimizer steps"),
         ({"num_generations": 24}, "1 groups cannot fill 4 optimizer steps whole"),
         ({"credit_weights": "rlsd"}, "reads texts, and TRL hands over tokens"),
         ({"credit_weights": "high_entropy", "credit": "trl"}, "choose one of Counterpoise's"),

@@ -8,6 +8,7 @@ from typing import Any
 
 from trl import GRPOConfig
 
+from counterpoise.config.check_options import ONE_SIDED_ADVANTAGES
 from counterpoise.credit.assign import UNIFORM, parse_settings
 from counterpoise.credit.plugin_weights import find_text_input
 from counterpoise.errors import PoiseError, unknown_name
@@ -107,7 +108,7 @@ class PoiseConfig(GRPOConfig):
         # RB may take a batch with fewer groups than a generation has.
         if self.tau and self.balance_target:
             groups = min(groups, -(-self.balance_target // G))
-        if self.composer == "grouped" and groups < steps:
+        if self.composer in ("grouped", "paired") and groups < steps:
             return (
                 f"{groups} groups cannot fill {steps} optimizer steps whole: "
                 "lower steps_per_generation or raise per_device_train_batch_size"
@@ -134,6 +135,11 @@ class PoiseConfig(GRPOConfig):
         return ""
 
     def _credit_fault(self) -> str:
+        if self.credit_weights == "otb" and self.credit in ONE_SIDED_ADVANTAGES:
+            return (
+                f"credit_weights='otb' replaces a baseline, and credit='{self.credit}' has none: "
+                "set credit='dr_grpo'"
+            )
         if self.tau and self.credit == "positive_only":
             return "credit='positive_only' has no negative rollouts to balance: set tau=0"
         if self.credit == TRL_CREDIT:

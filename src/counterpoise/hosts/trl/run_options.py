@@ -80,6 +80,9 @@ OPTIONS: dict[str, OptionSupport] = {
     "task.turns": no_effect("only with task.environment"),
     "sample.prompts": pass_as("per_device_train_batch_size"),
     "sample.group_size": pass_as("num_generations"),
+    "sample.choose": accept_only("epochs", reason="the adapter takes prompts in epochs"),
+    "sample.memory_visits": no_effect("only with sample.choose"),
+    "sample.retry_after": no_effect("only with sample.choose"),
     "sample.max_new_tokens": pass_as("max_completion_length"),
     "sample.max_prompt_tokens": handle_here("longer prompts are left out before TRL sees them"),
     "sample.temperature": pass_as("temperature"),
@@ -127,7 +130,7 @@ OPTIONS: dict[str, OptionSupport] = {
     "update.surrogate": pass_as(
         "importance_sampling_level",
         values=tuple(IMPORTANCE_LEVELS),
-        reason="TRL's cispo has no lower clip, and it has neither plain reinforce nor dppo",
+        reason="TRL's cispo has no lower clip, and it has no plain reinforce, dppo or drpo",
     ),
     "update.clip_low": pass_as("epsilon"),
     "update.clip_high": pass_as("epsilon_high"),

@@ -33,7 +33,7 @@ from counterpoise.run.interrupts import postpone_interrupts
 from counterpoise.run.observer import RunObserver
 from counterpoise.run.state import RunState, check_finite, refill_buffer, save_state
 from counterpoise.run.write_iteration import write_iteration
-from counterpoise.sample.collect import EncodedPrompt, pick_prompts
+from counterpoise.sample.choose_prompts import EncodedPrompt, pick_prompts
 from counterpoise.store.folder import RunFolder
 from counterpoise.types import Prompt, Rollout, Row, StepResult
 from counterpoise.verify.scores import Scores, Verifier

@@ -27,7 +27,7 @@ from counterpoise.hosts.trl.trainer import PoiseGRPOTrainer
 from counterpoise.loop import MAX_SKIPPED_STEPS
 from counterpoise.model.load import Policy
 from counterpoise.model.templates import TEMPLATES, prompt_messages, prompt_text
-from counterpoise.sample.collect import EncodedPrompt, pick_prompts
+from counterpoise.sample.choose_prompts import EncodedPrompt, pick_prompts
 from counterpoise.seeds import seed_for
 from counterpoise.types import Prompt
 from counterpoise.verify.scores import (

@@ -11,7 +11,13 @@ from typing import Any
 
 from counterpoise.batch.buffer import RewardBalancedBuffer
 from counterpoise.errors import PoiseError, unknown_name
-from counterpoise.variants import ADVANTAGES, BALANCE_UNITS, COMPOSERS, COMPOSERS_THAT_READ_TOKENS
+from counterpoise.variants import (
+    ADVANTAGES,
+    BALANCE_UNITS,
+    COMPOSERS,
+    COMPOSERS_THAT_READ_SIGNS,
+    COMPOSERS_THAT_READ_TOKENS,
+)
 
 SECTION = "poise"
 ESTIMATOR_PREFIX = "poise_"  # begins the names of our estimators
@@ -149,8 +155,11 @@ def _trainer_fault(config: VerlConfig, options: VerlAdapterOptions) -> str:
             "algorithm.rollout_correction.bypass_mode=True leaves no log-probabilities to compare "
             "with: set it to False, or +poise.monitor_every=0"
         )
-    if options.composer == "by_sign" and credit_name(config) is None:
-        return "+poise.composer=by_sign needs our credit: set algorithm.adv_estimator=poise_grpo"
+    if options.composer in COMPOSERS_THAT_READ_SIGNS and credit_name(config) is None:
+        return (
+            f"+poise.composer={options.composer} needs our credit: set "
+            "algorithm.adv_estimator=poise_grpo"
+        )
     return ""
 
 

@@ -24,7 +24,12 @@ from counterpoise.hosts.translate_options import (
 )
 from counterpoise.model.adapters import find_base
 from counterpoise.model.shapes import SHAPE_PREFIX
-from counterpoise.variants import COMPOSERS, COMPOSERS_THAT_READ_TOKENS, VERIFIERS
+from counterpoise.variants import (
+    COMPOSERS,
+    COMPOSERS_THAT_READ_SIGNS,
+    COMPOSERS_THAT_READ_TOKENS,
+    VERIFIERS,
+)
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 OPTIM, FSDP = f"{ACTOR}.optim", f"{ACTOR}.fsdp_config"
@@ -79,6 +84,9 @@ OPTIONS: dict[str, OptionSupport] = {
     "task.benchmarks": TASK,
     "sample.prompts": pass_as("data.train_batch_size", f"{ACTOR}.ppo_mini_batch_size"),
     "sample.group_size": pass_as(f"{ROLLOUT}.n"),
+    "sample.choose": accept_only("epochs", reason="verl's sampler takes prompts in epochs"),
+    "sample.memory_visits": no_effect("only with sample.choose"),
+    "sample.retry_after": no_effect("only with sample.choose"),
     "sample.max_new_tokens": pass_as("data.max_response_length"),
     "sample.max_prompt_tokens": pass_as("data.max_prompt_length"),
     "sample.temperature": pass_as(f"{ROLLOUT}.temperature"),
@@ -140,7 +148,7 @@ OPTIONS: dict[str, OptionSupport] = {
     "update.surrogate": pass_as(
         f"{ACTOR}.policy_loss.loss_mode",
         values=tuple(LOSS_MODES),
-        reason="verl's losses always clip",
+        reason="verl's losses always clip or mask",
     ),
     "update.clip_low": pass_as(f"{ACTOR}.clip_ratio_low"),
     "update.clip_high": pass_as(f"{ACTOR}.clip_ratio_high"),
@@ -200,9 +208,11 @@ def _loss_faults(config: RunConfig) -> list[str]:
             f"update.clip_dual={update.clip_dual:g} with update.surrogate={update.surrogate} "
             "(there verl has no dual clip)"
         )
-    if update.kl_in_reward and (config.balance.tau or config.batch.composer == "by_sign"):
+    reads_signs = config.batch.composer in COMPOSERS_THAT_READ_SIGNS
+    if update.kl_in_reward and (config.balance.tau or reads_signs):
+        composer = config.batch.composer if reads_signs else "by_sign"
         faults.append(
-            "update.kl_in=reward with balance.tau or batch.composer=by_sign (they see rewards "
+            f"update.kl_in=reward with balance.tau or batch.composer={composer} (they see rewards "
             "before verl subtracts the KL)"
         )
     return faults

@@ -37,6 +37,7 @@ from counterpoise.hosts.verl.recorder import UpdateRecorder
 from counterpoise.hosts.verl.row_layout import block_size, executed_plan, order_rows
 from counterpoise.seeds import seed_for
 from counterpoise.types import BatchPlan, Row
+from counterpoise.variants import COMPOSERS_THAT_READ_SIGNS
 
 
 class PlannedTrainer:
@@ -103,7 +104,7 @@ class PlannedTrainer:
         lengths = [int(tag["response_len"]) for tag in batch.tags]
         advantages = [0.0] * len(groups)
         # verl computes advantages only later; no other composer needs them.
-        if self.poise.composer == "by_sign":
+        if self.poise.composer in COMPOSERS_THAT_READ_SIGNS:
             advantages = self._known_advantages(batch, groups)
         rows = [
             Row(group, advantage, max(1, length))
@@ -119,7 +120,7 @@ class PlannedTrainer:
             return [self.replay_buffer.batch_rows[key].advantage for key in batch.keys]
         scores = queue.get_fields(batch, "rm_scores")["rm_scores"]
         name = adapter_options.credit_name(self.config)
-        assert name is not None  # check_config refuses by_sign without our credit
+        assert name is not None  # check_config refuses such composers without
         rewards_R = [float(scores_T.sum()) for scores_T in scores]
         return compute_advantages(rewards_R, groups, name).tolist()
 

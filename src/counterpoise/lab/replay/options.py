@@ -28,7 +28,7 @@ SETTABLE = {
     "update", "credit", "monitor", "sample.temperature", "sample.max_new_tokens",
     "loop.seed", "loop.threads", "model.dtype", "model.path",
 }  # fmt: skip
-GROUP_COMPOSERS = ("grouped", "coupled", "half_groups")  # they need a group for every step
+GROUP_COMPOSERS = ("grouped", "coupled", "half_groups", "paired")  # a group for every step
 Tables = dict[str, dict[str, Any]]
 
 

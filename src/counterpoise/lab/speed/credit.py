@@ -69,7 +69,7 @@ from counterpoise.update.rules.bind import copy_initial_weights
 from counterpoise.variants import STEP_RULES, TOKEN_WEIGHTS, VERIFIERS
 
 SHARE_BARS = {"oar_g": 30.0, "grail": 30.0, "grail:which=both": 30.0, "shear": 30.0}  # percent
-PASSES_BAR = {"oar_p": 8.0}
+PASSES_BAR = {"oar_p_approximate": 8.0}
 EXTRA_METHODS = ("grail:which=both", "oar_g:compare=answer_joint", "shear:width=16,stride=4")
 # Distinct tokens of a made-up batch: about as many as real text has, as each is looked up once.
 TOKEN_KINDS = 1000

@@ -26,7 +26,8 @@ from counterpoise.model.load import Policy, load_policy
 from counterpoise.model.swapped_weights import restored_weights
 from counterpoise.run.observer import RunObserver
 from counterpoise.sample.build_groups import build_groups
-from counterpoise.sample.collect import EncodedPrompt, SamplerBinding, draw_responses, pick_prompts
+from counterpoise.sample.choose_prompts import EncodedPrompt, pick_prompts
+from counterpoise.sample.collect import SamplerBinding, draw_responses
 from counterpoise.sample.decode_graphs import release_graphs
 from counterpoise.statistics.finding import Records
 from counterpoise.store.rollout_files import check_vocabulary, read_groups

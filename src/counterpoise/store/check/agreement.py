@@ -5,6 +5,7 @@
     plans       rows that rollouts/ of their iteration holds, with as many tokens; steps that use
                 each row at most once; as many rows as metrics.jsonl says
     drops       rollouts that exist and are not trained
+    memory      the prompts of rollouts/ and how many of their rollouts were right
     tokens/     rows and steps of the plan, the tokens and lengths of their rollouts, and, where
                 every token has the weight 1, the plan's advantages
     pushes/     tokens of tokens/
@@ -29,6 +30,7 @@ import pyarrow.parquet as pq
 from counterpoise.config import RunConfig
 from counterpoise.errors import UNEXPECTED_VALUE_ERRORS, first_line
 from counterpoise.store.check.findings import CheckReport, describe_fault
+from counterpoise.store.check.prompt_memory import MEMORY_FILE, find_rollout_disagreement
 from counterpoise.store.schema import PUSH_COLUMNS, TOKEN_COLUMNS
 from counterpoise.types import Columns
 
@@ -57,11 +59,19 @@ class IterationChecker:
     # iteration -> (group, index) -> rollout; only of iterations that later plans may refer to
     rollouts: dict[int, dict[tuple[str, int], CheckedRollout]] = field(default_factory=dict)
 
-    def check(self, iteration: int, metrics: Record, plan: Record | None, drops: Record) -> None:
+    def check(
+        self,
+        iteration: int,
+        metrics: Record,
+        plan: Record | None,
+        drops: Record,
+        memory: Record | None = None,
+    ) -> None:
         comparisons = {
             "metrics.jsonl": lambda: self._check_rollouts(iteration, metrics),
             "plans.jsonl": lambda: self._check_plan(iteration, metrics, plan),
             "drops.jsonl": lambda: self._check_drops(iteration, plan, drops),
+            MEMORY_FILE: lambda: self._check_memory(iteration, memory),
             f"tokens/step_{iteration:05d}.parquet": lambda: self._check_tables(
                 iteration, metrics, plan
             ),
@@ -105,6 +115,21 @@ class IterationChecker:
                     f"has {metric_name} {value:g}, but metrics.jsonl says {logged_value:g}",
                     iteration,
                 )
+
+    def _check_memory(self, iteration: int, memory: Record | None) -> None:
+        if memory is None:
+            if self.config is not None and self.config.has_prompt_memory:
+                self.report.add(MEMORY_FILE, f"lacks iteration {iteration}", iteration)
+            return
+        if iteration not in self.rollouts:
+            return
+        rewards_by_group: dict[str, list[float]] = {}
+        for (group, _), rollout in self.rollouts[iteration].items():
+            if not rollout.anchor:
+                rewards_by_group.setdefault(group, []).append(rollout.reward)
+        if disagreement := find_rollout_disagreement(memory, rewards_by_group):
+            problem = f"iteration {iteration} {disagreement}"
+            self.report.add(MEMORY_FILE, problem, iteration)
 
     # -- the plan ------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from counterpoise.store.check.log_lines import (
     read_lines,
     records_by_iteration,
 )
+from counterpoise.store.check.prompt_memory import check_memory_checkpoints
 from counterpoise.store.check.stored_files import (
     check_config,
     check_files,
@@ -55,6 +56,7 @@ def check_run(run: Path) -> CheckReport:
     vocabulary_size = check_vocabulary_file(run, report)
     read_json(run, "contamination.json", report)
     _check_iterations(run, config, vocabulary_size, lines, coverage, report)
+    check_memory_checkpoints(run, config, lines["memory"], lines["gaps"], report)
     note_other_files(run, report)
     return report
 
@@ -108,6 +110,7 @@ def _check_iterations(
     metrics = records_by_iteration(lines["metrics"])
     plans = records_by_iteration(lines["plans"])
     drops = records_by_iteration(lines["drops"])
+    memory = records_by_iteration(lines["memory"])
     report.iterations = len(metrics)
     last_iteration = max(metrics, default=0)
     expected_last = max(coverage.settled, last_iteration)
@@ -119,11 +122,15 @@ def _check_iterations(
     for iteration in range(1, min(expected_last, last_iteration + len(metrics) + 1) + 1):
         if iteration in metrics:
             checker.check(
-                iteration, metrics[iteration], plans.get(iteration), drops.get(iteration, {})
+                iteration,
+                metrics[iteration],
+                plans.get(iteration),
+                drops.get(iteration, {}),
+                memory.get(iteration),
             )
         elif iteration not in accepted_gaps:
             report.add("metrics.jsonl", f"lacks iteration {iteration}", iteration)
-    for log, records in (("plans", plans), ("drops", drops)):
+    for log, records in (("plans", plans), ("drops", drops), ("memory", memory)):
         for iteration in records.keys() - metrics.keys():
             if iteration <= coverage.settled and iteration not in accepted_gaps:
                 report.add(

@@ -37,6 +37,7 @@ WEIGHTS_AT_SETTINGS = {
     "cancellation_batch": ("cancellation", "scope=batch"),
     "shear_16": ("shear", "width=16", "stride=4"),
     "grail_both": ("grail", "which=both"),
+    "grail_released": ("grail", "released_indexing=true"),
 }
 # Options that a method needs; each is also an arm of its own below.
 REQUIRED_OPTIONS = {
@@ -47,11 +48,14 @@ REQUIRED_OPTIONS = {
 # Arms that are in no registry of credit: arm -> kind and options.
 UNREGISTERED_ARMS: dict[str, tuple[ArmKind, tuple[str, ...]]] = {
     "coupled": ("step", ("batch.composer=coupled",)),
+    "paired": ("step", ("batch.composer=paired",)),
+    "drpo": ("step", ("update.surrogate=drpo",)),
     "reinforce": ("step", ("update.surrogate=reinforce",)),
     "unclipped": ("step", ("update.surrogate=unclipped",)),
     "decoupled": ("sampling", ('verify.also=["equations"]', "credit.mixture=decoupled")),
     "summed": ("sampling", ('verify.also=["equations"]',)),  # the comparison for `decoupled`
     "refills": ("sampling", ("sample.refills=2",)),
+    "skip_settled": ("sampling", ("sample.choose=skip_settled",)),
 }
 
 

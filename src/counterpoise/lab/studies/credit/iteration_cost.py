@@ -23,7 +23,8 @@ from counterpoise.microscope.monitor import Monitor, StepMeasurement
 from counterpoise.microscope.prefixes import measure_shared_prefixes
 from counterpoise.model.load import Policy
 from counterpoise.run.state import new_state
-from counterpoise.sample.collect import SamplerBinding, draw_responses, pick_prompts
+from counterpoise.sample.choose_prompts import pick_prompts
+from counterpoise.sample.collect import SamplerBinding, draw_responses
 from counterpoise.seeds import seed_for
 from counterpoise.statistics.finding import Record
 from counterpoise.types import Group, Row, StepResult
