@@ -179,7 +179,7 @@ def read_token_rows(reader: RunReader, fate: dict[str, Any]) -> tuple[Columns, s
     try:
         path = reader.step_file("tokens", fate["trained_in"])
     except NotFoundError:
-        return {}, f"tokens of iteration {fate['used']} were not stored (store.tokens)"
+        return {}, f"tokens of iteration {fate['trained_in']} were not stored (store.tokens)"
     try:
         columns = read_rows(path, [fate["row"]])
     except PoiseError as fault:  # the texts and rewards of the rollout are still there
