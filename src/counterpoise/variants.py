@@ -276,8 +276,10 @@ PANELS = Registry(
         "monitor": "counterpoise.report.panels.monitor:panel",
         "buffer": "counterpoise.report.panels.buffer:panel",
         "plans": "counterpoise.report.panels.plans:panel",
+        "timing": "counterpoise.report.panels.timing:panel",
         "rollouts": "counterpoise.report.panels.rollouts:panel",
         "configuration": "counterpoise.report.panels.configuration:panel",
+        "words": "counterpoise.report.panels.words:panel",
     },
 )
 

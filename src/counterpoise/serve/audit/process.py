@@ -30,6 +30,7 @@ from counterpoise.serve.audit.audited_files import (
     state_of_files,
 )
 from counterpoise.serve.discover import is_inside
+from counterpoise.terminal import echo
 
 NICENESS = 10
 PROGRESS_SECONDS = 0.2  # between lines of progress
@@ -44,7 +45,7 @@ def main() -> None:
         nonlocal told_at
         if time.monotonic() - told_at >= PROGRESS_SECONDS or done == total:
             told_at = time.monotonic()
-            print(json.dumps([what, done, total]), flush=True)
+            echo(json.dumps([what, done, total]))
 
     write_audit(run_folder, roots, folder, tell)
 

@@ -25,6 +25,7 @@ from counterpoise.report.charts.quantities import (
     full_colour_size,
     quantity_values,
 )
+from counterpoise.report.missing_pushes import replay_command
 from counterpoise.report.traces import Columns, Vocabulary
 from counterpoise.serve.answers import BadRequestError, NotFoundError
 from counterpoise.serve.rollout_lines import RolloutLine, read_line_at, read_stored_rollouts
@@ -374,13 +375,16 @@ def _pushes(
         path = reader.step_file("pushes", fate["trained_in"])
     except NotFoundError:
         return [], (
-            f"no pushes of iteration {fate['trained_in']} were stored: monitor.watch says how many "
-            "groups of an update are watched"
+            f"no pushes of iteration {fate['trained_in']} were stored (monitor.every, "
+            f"monitor.watch). {_replay_sentence(reader, fate)}"
         )
     columns = read_rows(path, [fate["row"]], position)
     plan = read_plan(reader, fate["trained_in"])
     if not len(columns.get("push", ())) or plan is None:
-        return [], "the monitor watched other groups of this update (monitor.watch)"
+        return [], (
+            "pushes are stored for a few groups of an update only (monitor.watch). "
+            f"{_replay_sentence(reader, fate)}"
+        )
     order = np.argsort(columns["push"], kind="stable")
     strongest = dict.fromkeys([*order[::-1][:MOST_PUSHES].tolist(), *order[:MOST_PUSHES].tolist()])
     sources = {
@@ -416,6 +420,20 @@ def _pushes(
             }
         )
     return pushes, ""
+
+
+def _replay_sentence(reader: RunReader, fate: dict[str, Any]) -> str:
+    """The command that computes the pushes of the update that used the rollout."""
+    plan = read_plan(reader, fate["trained_in"])
+    model_options = (reader.config or {}).get("model")
+    model = model_options.get("name") if isinstance(model_options, dict) else ""
+    return replay_command(
+        reader.folder,
+        fate["trained_in"],
+        len(plan["groups"]) if plan else 0,
+        shown_as=str(reader.folder),
+        model=model if isinstance(model, str) else "",
+    ).sentence
 
 
 def _source_text(reader: RunReader, born: int, group: str, index: int) -> dict[str, Any]:
