@@ -34,9 +34,10 @@ from counterpoise.serve.views.audit import audit_page, audit_view
 from counterpoise.serve.views.batch import group_view, iteration_view
 from counterpoise.serve.views.compare import diff_view
 from counterpoise.serve.views.prompts import prompt_view, prompts_view
-from counterpoise.serve.views.rollout import rollout_view, token_view
+from counterpoise.serve.views.rollout import rollout_view
 from counterpoise.serve.views.rollouts import rollouts_view
 from counterpoise.serve.views.run import overlay_view, run_view, types_view
+from counterpoise.serve.views.token import token_view
 
 THREADS = 4  # answers that are computed at the same time
 MOST_OVERLAID = 12
