@@ -309,8 +309,10 @@ PANELS = Registry(
         "buffer": "counterpoise.report.panels.buffer:panel",
         "memory": "counterpoise.report.panels.memory:panel",
         "plans": "counterpoise.report.panels.plans:panel",
+        "timing": "counterpoise.report.panels.timing:panel",
         "rollouts": "counterpoise.report.panels.rollouts:panel",
         "configuration": "counterpoise.report.panels.configuration:panel",
+        "words": "counterpoise.report.panels.words:panel",
     },
 )
 

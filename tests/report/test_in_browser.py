@@ -3,6 +3,7 @@ taken over, and the token view answers mouse, keyboard and touch."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -104,7 +105,7 @@ def test_the_page_draws_itself(browser: Browser, tmp_path: Path):
     run = write_run(tmp_path / "run", tau=0.0, composer="shuffled", response=hostile)
     with opened(browser, write_report(run)) as page:
         assert page.title() == "run · Counterpoise"
-        assert page.locator("svg.marks").count() == 26
+        assert page.locator("svg.marks").count() == 28
         assert page.locator(".mosaic .cell").count() == 24  # every rollout of the batch
         assert page.locator(".mosaic .thread").count()  # shuffled: groups are split
 
@@ -429,6 +430,85 @@ def test_token_weights_on_a_phone(browser: Browser, weighed: Path):
         assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
 
 
+def test_a_prompt_without_stored_pushes_names_the_command(browser: Browser, run: Path):
+    pushes = read_pushes(run, stored_iterations(run)[-1])
+    assert pushes is not None
+    with opened(browser, run / "report.html", viewport={"width": 1280, "height": 900}) as page:
+        rows = page.locator(".tokens .chip").evaluate_all(
+            "chips => chips.map((chip) => Number(chip.dataset.row))"
+        )
+        unwatched = next(row for row in rows if row not in pushes.rows)
+        page.locator(f".tokens .chip[data-row='{unwatched}']").click()
+        page.locator(".tokens .strip .token").first.click()
+        why = page.locator(".tokens .pushers").inner_text()
+        assert "stored for a few prompts only (monitor.watch)" in why
+        assert "--iterations 4 --set monitor.watch=6 --set monitor.tokens=0" in why
+
+
+def test_words_say_what_they_are_and_sections_are_listed_at_every_width(
+    browser: Browser, run: Path
+):
+    with opened(browser, run / "report.html", **PHONE) as page:
+        assert page.locator("nav a").first.is_visible()
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+        facts = page.locator(".facts dt")
+        assert facts.count() > 5
+        assert page.locator(".facts dt.what").count() == facts.count()  # no word without its line
+        rollouts = facts.first
+        assert rollouts.inner_text() == "rollouts sampled"
+        rollouts.focus()
+        assert "Responses that the policy wrote" in rollouts.locator(".what-line").inner_text()
+        page.locator(".words-of-the-page summary").click()
+        lines = dict(
+            zip(
+                page.locator(".all-words dt").all_inner_texts(),
+                page.locator(".all-words dd").all_inner_texts(),
+                strict=True,
+            )
+        )
+        assert lines["cancellation"].startswith("1 − net push / gross push")
+        assert all(lines.values())
+
+
+def test_the_mosaic_by_tokens_fits_the_screen_and_names_iterations_that_waited(
+    browser: Browser, tmp_path: Path
+):
+    run = write_run(tmp_path / "run", iterations=4)
+    waiting = json.loads((run / "plans.jsonl").read_text().splitlines()[-1])
+    early = {born for born in waiting["born"] if born < waiting["iteration"]}
+    assert early == {3}
+    plan = {**waiting, "steps": [[row] for row in range(len(waiting["group"]))]}
+    logs = (run / "plans.jsonl").read_text().splitlines()[:-1]
+    (run / "plans.jsonl").write_text("\n".join([*logs, json.dumps(plan)]) + "\n")
+    (run / "checksums.jsonl").unlink()
+    for size in ({"width": 1280, "height": 560}, {"width": 390, "height": 844}):
+        with opened(browser, write_report(run), viewport=size) as page:
+            page.locator("input[value=tokens]").check()
+            frame = page.locator(".mosaic .frame").bounding_box()
+            drawn = page.locator(".mosaic svg").bounding_box()
+            assert frame is not None
+            assert drawn is not None
+            assert page.locator(".mosaic .cell").count() == len(plan["group"])
+            assert drawn["width"] <= frame["width"] + 1  # 16 steps, and nothing to scroll
+            assert drawn["height"] <= size["height"]
+            areas = page.locator(".mosaic .cell").evaluate_all(
+                "cells => cells.map((c) => [Number(c.dataset.row), c.width.baseVal.value * "
+                "c.height.baseVal.value])"
+            )
+            per_token = [area / plan["tokens"][row] for row, area in areas]
+            assert max(per_token) == pytest.approx(min(per_token), rel=1e-3)
+            page.locator("input[value=equal]").check()
+            labels = page.locator(".mosaic text.waited").all_text_contents()
+            marks = len(labels) + page.locator(".mosaic circle.waited").count()
+            assert marks == sum(born == 3 for born in plan["born"])
+            assert set(labels) <= {"3"}  # a dot where a cell has no room for the number
+            assert labels or size["width"] < 400
+            row = next(row for row, born in enumerate(plan["born"]) if born == 3)
+            page.locator(f".mosaic .cell[data-row='{row}']").hover(force=True)
+            card = page.locator(".mosaic .card").inner_text()
+            assert "sampled in iteration 3, waited 1 iteration" in card
+
+
 def test_without_the_monitor(browser: Browser, tmp_path: Path):
     run = write_run(tmp_path / "run", microscope="off", pieces=None, rollouts=False)
     with opened(browser, write_report(run)) as page:
@@ -436,9 +516,9 @@ def test_without_the_monitor(browser: Browser, tmp_path: Path):
         assert options == ["entropy", "log-probability", "advantage"]
         assert strip(page)[0] == "⟨0⟩"
         page.locator(".tokens .strip .token").nth(2).click()
-        assert (
-            "did not store pushes between tokens" in page.locator(".tokens .pushers").inner_text()
-        )
+        why = page.locator(".tokens .pushers").inner_text()
+        assert "No pushes between tokens are stored for this update" in why
+        assert "poise replay run --model embedded --iterations 4 --set monitor.watch=4" in why
         assert page.locator(".tokens .card table").count() == 0
 
 

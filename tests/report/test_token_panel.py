@@ -190,8 +190,12 @@ def test_a_value_column_is_offered_where_there_is_one():
     assert "value" in {q.name for q in available_quantities({"value", "entropy"})}
 
 
-def test_no_tokens_no_panel(tmp_path: Path):
-    assert tokens.panel(RunData.read(write_run(tmp_path / "run", microscope="none"))) is None
+def test_without_tokens_the_panel_says_why_and_names_the_command(tmp_path: Path):
+    panel = tokens.panel(RunData.read(write_run(tmp_path / "run", microscope="none")))
+    assert panel is not None
+    assert "store.tokens = true" in panel.caption
+    assert "poise replay run --model embedded --iterations 4 " in panel.caption
+    assert tokens.panel(RunData.read(write_run(tmp_path / "empty", iterations=0))) is None
 
 
 def test_a_run_that_stored_no_rollouts_still_shows_tokens(tmp_path: Path):

@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 
 from counterpoise.serve.access import LOOPBACK, AccessGate
 from counterpoise.serve.app import make_app
+from counterpoise.serve.audit.shelf import AuditLauncher
 from counterpoise.serve.index.process import IndexInThisProcess
 from counterpoise.serve.library import RunLibrary
 
@@ -21,9 +22,14 @@ ORIGIN = f"http://127.0.0.1:{PORT}"
 
 
 @contextmanager
-def serve(*folders: Path, cache: Path, token: str | None = None) -> Iterator[TestClient]:
+def serve(
+    *folders: Path,
+    cache: Path,
+    token: str | None = None,
+    auditor: AuditLauncher | None = None,
+) -> Iterator[TestClient]:
     """A client of a server; the index is brought up to date at every request that needs it."""
-    library = RunLibrary(folders, cache, IndexInThisProcess(cache), patience=60)
+    library = RunLibrary(folders, cache, IndexInThisProcess(cache), 60, auditor)
     gate = AccessGate(make_app(library), LOOPBACK, PORT, token)
     with TestClient(gate, base_url=ORIGIN, follow_redirects=False) as client:
         client.library = library

@@ -264,3 +264,13 @@ def test_an_imported_run_without_plans_or_config(tmp_path: Path):
         rows = get(client, "/runs/theirs/rollouts")["rows"]
         assert {row["advantage"] for row in rows} == {None}
         assert "no plans.jsonl" in get(client, "/runs/theirs/iterations/1")["missing"]["steps"]
+
+
+def test_a_rollout_whose_tokens_were_not_stored_is_shown_all_the_same(tmp_path: Path):
+    run = write_run(tmp_path / "out" / "run", iterations=2)
+    (run / "tokens" / "step_00002.parquet").unlink()
+    with serve(tmp_path / "out", cache=tmp_path / "cache") as client:
+        batch = get(client, "/runs/run/iterations/2")
+        view = get(client, batch["steps"][0][0]["place"])
+        assert view["response"]
+        assert "tokens of iteration 2 were not stored" in view["missing"]["displacement"]

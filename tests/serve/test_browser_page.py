@@ -21,11 +21,15 @@ from urllib.parse import quote
 
 import pytest
 import uvicorn
+from report.audit.made_up_run import Faults, write_made_up_run
 from report.synthetic import PIECES, G, P, write_run
 from report.test_in_browser import CHROMIUM, HOSTILE, NAMES, PHONE
+from serve.test_audit_view import CountedAudits
 
 from counterpoise.serve.access import LOOPBACK, AccessGate
 from counterpoise.serve.app import make_app
+from counterpoise.serve.audit.process import AuditInThisProcess
+from counterpoise.serve.audit.shelf import AuditLauncher
 from counterpoise.serve.index.process import IndexInThisProcess
 from counterpoise.serve.library import RunLibrary
 from counterpoise.serve.start import listen
@@ -64,11 +68,13 @@ def browser() -> Iterator[Browser]:
 
 
 @contextmanager
-def served(*folders: Path, cache: Path) -> Iterator[str]:
+def served(
+    *folders: Path, cache: Path, patience: float = 60, auditor: AuditLauncher | None = None
+) -> Iterator[str]:
     """The address of a real server over these folders, on a port of its own."""
     listener = listen("127.0.0.1", 0)
     port = listener.getsockname()[1]
-    library = RunLibrary(folders, cache, IndexInThisProcess(cache), patience=60)
+    library = RunLibrary(folders, cache, IndexInThisProcess(cache), patience, auditor)
     gate = AccessGate(make_app(library), LOOPBACK, port, None)
     config = uvicorn.Config(
         gate, log_level="error", ws="none", lifespan="on", timeout_graceful_shutdown=0
@@ -113,7 +119,8 @@ def repeat_prompts(run: Path) -> None:
 
 @pytest.fixture(scope="module")
 def site(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with served(runs, cache=tmp_path_factory.mktemp("cache")) as address:
+    cache = tmp_path_factory.mktemp("cache")
+    with served(runs, cache=cache, auditor=AuditInThisProcess()) as address:
         yield address
 
 
@@ -339,6 +346,50 @@ def test_one_prompt_over_time_and_two_of_its_responses(browser: Browser, site: s
         assert "100 % of the longer text in common" in page.locator(".told").inner_text()
 
 
+def test_the_audit_appears_when_it_is_ready_and_leads_to_the_evidence(
+    browser: Browser, tmp_path: Path
+):
+    write_made_up_run(tmp_path / "out" / "sick", Faults(composer="shuffled"))
+    auditor = CountedAudits(is_free=False)
+    with (
+        served(tmp_path / "out", cache=tmp_path / "c", patience=0.05, auditor=auditor) as site,
+        opened(browser, site, "/runs/sick") as page,
+    ):
+        page.locator(".head a", has_text="Audit this run").click()
+        page.locator(".empty", has_text="3 of 12 files of rollouts").wait_for()
+        assert page.url == f"{site}/runs/sick/audit"
+        auditor.gate.set()
+        alarm = page.locator(".finding.level-alarm").first
+        alarm.wait_for()
+        assert alarm.locator("h3").inner_text() == "Groups cut by the trainer"
+        assert "First: Groups cut by the trainer." in page.locator(".first-finding").inner_text()
+        assert texts(page, ".finding.level-alarm dt") == [
+            "what to do",
+            "what it costs",
+            "threshold",
+        ]
+        assert "100.0 %" in alarm.locator(".measured td").first.inner_text()
+        assert page.locator(".facts b").first.inner_text() == "1"  # alarm
+        unchecked = page.locator(".panel", has_text="Not checked").locator("tbody tr")
+        assert unchecked.count() == len(
+            [
+                finding
+                for finding in read(site, "/runs/sick/audit")["report"]["findings"]
+                if finding["level"] == "unsupported"
+            ]
+        )
+        assert page.locator(".tabs [aria-current]").inner_text() == "Audit"
+        with page.expect_download() as download:
+            page.locator("a.save").click()
+        assert "Groups cut by the trainer" in download.value.path().read_text(encoding="utf-8")
+        alarm.locator(".examples a").first.click()
+        page.locator(".group-panel .response").first.wait_for()
+        assert "/runs/sick/iterations/1/groups/1%3Amade%2F" in page.url
+        page.keyboard.press("g")
+        page.keyboard.press("a")
+        alarm.wait_for()
+
+
 def test_an_iteration_that_is_written_appears_by_itself(
     browser: Browser, runs: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ):
@@ -401,6 +452,7 @@ def test_nothing_that_a_run_holds_is_executed(browser: Browser, site: str):
         f"/runs/{name}/prompts/{quote(prompt, safe='')}": ".visit",
         f"{place}/tokens/1": ".strip .token",
         f"/runs/{name}/types": ".types tbody tr",
+        f"/runs/{name}/audit": ".finding",
         f"/overlay?runs={name},whole": ".legend-run",
     }
     with opened(browser, site, "/") as page:
@@ -458,13 +510,14 @@ def test_a_phone_in_light_and_dark(browser: Browser, site: str, scheme: str):
             f"{place}/tokens/1": ".pusher",
             "/runs/whole/prompts/made%2Fup%2F3": ".visit",
             "/runs/whole/types": ".types tbody tr",
+            "/runs/cut/audit": ".finding",
         }
         for address, selector in list(views.items())[: None if scheme == "light" else 1]:
             page.goto(site + address)
             page.locator(selector).first.wait_for()
             assert fits(page), address
             if address != "/":  # navigation at every width
-                assert page.locator(".tabs a").count() == 4
+                assert page.locator(".tabs a").count() == 5
                 assert page.locator(".tabs a").first.is_visible()
 
 
@@ -525,6 +578,29 @@ def test_the_pictures(browser: Browser, tmp_path: Path):
                 page.locator(selector).first.wait_for()
                 page.wait_for_timeout(500)
                 page.evaluate(f"scrollTo(0, {230 if name == 'group' else 0})")
+                page.screenshot(path=PICTURES / f"serve_{name}.png")
+            assert (PICTURES / f"serve_{name}.png").stat().st_size < 150_000
+
+
+@pytest.mark.skipif("POISE_PICTURES" not in os.environ, reason="writes docs/images/serve_audit*")
+def test_the_pictures_of_an_audit(browser: Browser, tmp_path: Path):
+    """The first run of the folder with an alarm; `poise study audit` leaves some in its --out."""
+    folder = Path(os.environ["POISE_PICTURES"])
+    with served(folder, cache=tmp_path / "cache", auditor=AuditInThisProcess()) as site:
+        addresses = [
+            f"/runs/{quote(run['name'], safe='')}/audit" for run in read(site, "/")["runs"]
+        ]
+        alarming = (
+            each for each in sorted(addresses) if read(site, each)["report"]["facts"]["alarms"]
+        )
+        address = next(alarming)
+        for name, options in (
+            ("audit", SHORT),
+            ("audit_phone", {**PHONE, "device_scale_factor": 1.5, "color_scheme": "dark"}),
+        ):
+            with opened(browser, site, address, **options) as page:
+                page.locator(".finding.level-alarm").first.wait_for()
+                page.wait_for_timeout(500)
                 page.screenshot(path=PICTURES / f"serve_{name}.png")
             assert (PICTURES / f"serve_{name}.png").stat().st_size < 150_000
 

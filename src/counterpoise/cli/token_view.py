@@ -20,6 +20,7 @@ from counterpoise.report.charts.quantities import (
     full_colour_size,
     quantity_values,
 )
+from counterpoise.report.missing_pushes import replay_command
 from counterpoise.report.pages.imported import read_imported
 from counterpoise.report.run_data import RunData
 from counterpoise.report.texts import RolloutText
@@ -48,6 +49,7 @@ class TokenView:
     pushes: StoredPushes | None
     vocabulary: Vocabulary
     texts: list[RolloutText | None]  # of the plan's rows
+    replay: str  # how to compute pushes that are not stored, in a sentence
 
     @property
     def columns(self) -> Columns:
@@ -99,6 +101,13 @@ def read_token_view(
         pushes=read_pushes(path, iteration),
         vocabulary=read_vocabulary(path),
         texts=run.texts_of_plan(plan),
+        replay=replay_command(
+            path,
+            iteration,
+            len(plan["groups"]),
+            shown_as=str(path),
+            model=run.model_name,
+        ).sentence,
     )
 
 

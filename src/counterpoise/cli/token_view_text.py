@@ -195,10 +195,12 @@ def _token_details(view: TokenView, position: int) -> RenderableType:
 def _pushing_tokens(view: TokenView, position: int, styled: bool) -> RenderableType:
     """The tokens that pushed the token at `position`: upward pushes first, the largest on top."""
     if view.pushes is None:
-        return Text("This run did not store which tokens pushed which.", style="dim")
+        return Text(f"This update's pushes were not stored. {view.replay}", style="dim")
     if view.row not in view.pushes.rows:
         rows = format_ranges(sorted(view.pushes.rows))
-        return Text(f"Which tokens pushed which is stored for rows {rows} only.", style="dim")
+        return Text(
+            f"Which tokens pushed which is stored for rows {rows} only. {view.replay}", style="dim"
+        )
     pushes = sorted(view.pushes.on_token(view.row, position), key=lambda push: -push[2])
     group_of_row, pushed_token = view.plan["group"], view.columns["token"][position]
     table = _plain_table("push", "by", "row:token", "advantage", "prompt", "token")

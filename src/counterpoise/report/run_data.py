@@ -10,7 +10,7 @@ from typing import Any
 from counterpoise.config import RunConfig
 from counterpoise.config.evaluation_settings import group_by_setting
 from counterpoise.report.texts import RolloutText, read_rollout_texts
-from counterpoise.store.folder import RunFolder
+from counterpoise.store.folder import RunFolder, is_imported
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,6 +45,11 @@ class RunData:
     def name(self) -> str:
         """Name of the run folder without its path: a report may be shared, a path is private."""
         return self.path.resolve().name
+
+    @property
+    def model_name(self) -> str:
+        """The model that the run began with; "" for another trainer's run, which does not say."""
+        return "" if is_imported(self.path) else self.config.model.name
 
     @property
     def is_graded(self) -> bool:

@@ -30,12 +30,14 @@ from counterpoise.serve.answers import (
 from counterpoise.serve.events import EventFeed
 from counterpoise.serve.library import RunLibrary
 from counterpoise.serve.offline import rollouts_page, run_page
+from counterpoise.serve.views.audit import audit_page, audit_view
 from counterpoise.serve.views.batch import group_view, iteration_view
 from counterpoise.serve.views.compare import diff_view
 from counterpoise.serve.views.prompts import prompt_view, prompts_view
-from counterpoise.serve.views.rollout import rollout_view, token_view
+from counterpoise.serve.views.rollout import rollout_view
 from counterpoise.serve.views.rollouts import rollouts_view
 from counterpoise.serve.views.run import overlay_view, run_view, types_view
+from counterpoise.serve.views.token import token_view
 
 THREADS = 4  # answers that are computed at the same time
 MOST_OVERLAID = 12
@@ -94,7 +96,7 @@ def wants_page(request: Request) -> bool:
 
 
 def is_download(segments: Sequence[str]) -> bool:
-    return len(segments) == 3 and segments[2] in ("page", "rollouts.html")
+    return len(segments) == 3 and segments[2] in ("page", "rollouts.html", "audit.html")
 
 
 def compute_answer(
@@ -166,6 +168,11 @@ def find_run_view(
             return diff_view(reader, parameters.get("left", ""), parameters.get("right", ""))
         case ["types"]:
             return types_view(reader)
+        case ["audit"]:
+            return audit_view(reader, library.audits, library.patience)
+        case ["audit.html"]:
+            page = audit_page(reader, library.audits, library.patience)
+            return download(page, f"{name}-audit.html")
         case ["page"]:
             return download(run_page(reader), f"{name}.html")
     raise NotFoundError("there is nothing at this address")

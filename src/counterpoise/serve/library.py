@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from counterpoise.serve.answers import NotFoundError
+from counterpoise.serve.audit.shelf import AuditInProcess, AuditLauncher, AuditShelf
 from counterpoise.serve.discover import find_runs
 from counterpoise.serve.index.manifest import index_folder
 from counterpoise.serve.index.query import RolloutSearch
@@ -54,12 +55,14 @@ class RunLibrary:
         cache: Path,
         indexer: Indexer,
         patience: float = PATIENCE_SECONDS,
+        auditor: AuditLauncher | None = None,
     ) -> None:
         """`patience`: seconds that a request waits for rollouts that are being entered."""
         self.patience = patience
         self.roots = [folder.resolve() for folder in folders]
         self.cache = cache
         self.indexer = indexer
+        self.audits = AuditShelf(cache, auditor or AuditInProcess())
         self.readers: dict[str, RunReader] = {}
         self._tables: dict[Path, OpenTable] = {}
         self._lock = threading.RLock()
@@ -68,6 +71,7 @@ class RunLibrary:
 
     def close(self) -> None:
         self.indexer.close()
+        self.audits.close()
         with self._lock:
             for entry in self._tables.values():
                 entry.search.close()

@@ -11,13 +11,18 @@ from counterpoise.errors import PoiseError
 from counterpoise.lab.sick_runs import data_files
 from counterpoise.lab.sick_runs.causes import HEALTHY_RUNS, SICK_RUNS, EditedRun
 from counterpoise.lab.sick_runs.confusion import (
+    PAGE,
+    RECORDS,
     AuditedRun,
     audit_planted_runs,
     confusion_page,
+    from_records,
     run_audit_study,
+    to_records,
 )
 from counterpoise.lab.sick_runs.plant import ALL_RUNS
 from counterpoise.lab.sick_runs.planted_rewards import always_right, compares_texts, flaky
+from counterpoise.lab.studies.records import read_records
 from counterpoise.variants import FINDINGS
 from counterpoise.verify.math.verifier import MathVerifier
 
@@ -75,12 +80,19 @@ def test_bad_rewards_are_bad():
 
 def test_the_table_counts(tmp_path: Path):
     rows = [
-        AuditedRun("lr-x10", 1, "learning_rate", "learning_rate", ("learning_rate",), 0),
-        AuditedRun("lr-x10", 2, "learning_rate", "cut_groups", ("cut_groups", "learning_rate"), 0),
-        AuditedRun("demo", 1, "", "", (), 1),
-        AuditedRun("demo", 2, "", "length_drift", ("length_drift",), 0),
+        AuditedRun(
+            "lr-x10", 1, "learning_rate", (("learning_rate", "alarm"), ("cut_groups", "clear"))
+        ),
+        AuditedRun(
+            "lr-x10", 2, "learning_rate", (("cut_groups", "alarm"), ("learning_rate", "alarm"))
+        ),
+        AuditedRun("demo", 1, "", (("cut_groups", "clear"),)),
+        AuditedRun("demo", 2, "", (("length_drift", "alarm"), ("cut_groups", "warning"))),
+        AuditedRun("leak", 1, "benchmark_prompts", (("benchmark_prompts", "warning"),)),
     ]
-    assert [row.is_right for row in rows] == [True, False, True, False]
+    assert [row.is_right for row in rows] == [True, False, True, False, False]
+    assert from_records(to_records(rows)) == rows
+    rows = rows[:4]
     page = confusion_page(rows)
     assert "named first, as an alarm: 1 of 2. Healthy runs without an alarm: 1 of 2." in page
     assert "| `learning_rate` (1), `cut_groups` (1); also `learning_rate` (1) | 1/2 |" in page
@@ -89,7 +101,10 @@ def test_the_table_counts(tmp_path: Path):
 
 
 def test_the_page_in_docs_is_of_these_runs():
-    page = (ROOT / "docs" / "results" / "audit.md").read_text(encoding="utf-8")
+    page = (ROOT / PAGE).read_text(encoding="utf-8")
+    stored = read_records(ROOT / RECORDS)
+    assert stored is not None
+    assert page == confusion_page(from_records(stored[0]))
     table = [line for line in page.splitlines() if line.startswith("| ")][1:]
     assert [line.split(": ")[0].removeprefix("| ").split(" ")[0] for line in table] == [
         planted.name for planted in ALL_RUNS

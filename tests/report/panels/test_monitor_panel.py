@@ -34,7 +34,7 @@ def test_bands_add_up_to_one(tmp_path: Path):
     assert panel is not None
     spec = panel.body[0].chart.to_dict()  # type: ignore[index]
     bands = [band for data in spec["datasets"].values() for band in data if "top" in band]
-    tops = {band["kind"]: band["top"] for band in bands if band["iteration"] == 4}
+    tops = {band["field"]: band["top"] for band in bands if band["iteration"] == 4}
     assert tops["suppressed"] == 1.0
     assert tops["boosted"] == 0.46
 
@@ -60,7 +60,10 @@ def test_a_word_and_the_same_after_a_space_are_told_apart(tmp_path: Path):
     assert "The 50.0 % 90 % ·The 30.0 % 25 %" in text
 
 
-def test_old_runs_have_no_such_panel(tmp_path: Path):
+def test_a_run_without_the_monitor_says_so_and_names_the_command(tmp_path: Path):
     run = write_run(tmp_path / "run", microscope="off")
-    assert monitor.panel(RunData.read(run)) is None
-    assert "monitor" not in Page(write_report(run)).sections
+    panel = monitor.panel(RunData.read(run))
+    assert panel is not None
+    assert "The microscope was off" in panel.caption
+    assert "<code>poise replay run --model embedded --iterations 4 " in panel.caption
+    assert "monitor" in Page(write_report(run)).sections

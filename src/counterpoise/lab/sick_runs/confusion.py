@@ -1,20 +1,24 @@
 """How often `poise audit` names the planted cause first, and how often a healthy run alarms.
 
-`poise study audit` makes the runs (plant.py), audits them and writes docs/results/audit.md in a
-checkout of the repository, OUT/audit.md elsewhere. Thresholds were set on seed 0, so it is left
-out: seeds count from 1.
+`poise study audit` makes the runs (plant.py), audits them, stores the level of every finding of
+every run in OUT/audit.parquet, and writes the page from it: docs/results/audit.md in a checkout of
+the repository, with the records in docs/data/, OUT/audit.md elsewhere. Thresholds were set on
+seed 0, so it is left out: seeds count from 1.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from counterpoise.errors import PoiseError
 from counterpoise.files import atomic_write
 from counterpoise.lab.sick_runs.plant import ALL_RUNS, AnyRun, EditedRun, plant_run
+from counterpoise.lab.studies.records import write_records
 from counterpoise.report.audit.rank import audit_run
 from counterpoise.report.audit.records import AuditReport, percent
 from counterpoise.statistics.prompt_intervals import wilson_interval
@@ -22,6 +26,7 @@ from counterpoise.statistics.prompt_intervals import wilson_interval
 CALIBRATION_SEED = 0
 SEEDS_OF_BUDGET = {"quick": 1, "full": 4}
 PAGE = Path("docs/results/audit.md")
+RECORDS = Path("docs/data/embedded-audit.parquet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +34,22 @@ class AuditedRun:
     """What an audit said of a planted run.
 
     Example:
-        AuditedRun("lr-x10", 1, "learning_rate", "learning_rate", ("learning_rate",), 0)
+        AuditedRun("lr-x10", 1, "learning_rate", (("learning_rate", "alarm"), ...))
     """
 
     name: str
     seed: int
     expected: str  # "": healthy
-    first: str  # the first alarm or warning; "": none
-    alarms: tuple[str, ...]
-    warnings: int
+    levels: tuple[tuple[str, str], ...]  # (finding, level) in the order of the audit
+
+    @property
+    def first(self) -> str:
+        """The first alarm or warning; "" if there is none."""
+        return next((name for name, level in self.levels if level in ("alarm", "warning")), "")
+
+    @property
+    def alarms(self) -> tuple[str, ...]:
+        return tuple(name for name, level in self.levels if level == "alarm")
 
     @property
     def is_right(self) -> bool:
@@ -62,15 +74,8 @@ def audit_planted_runs(
 
 
 def summarise_audit(planted: AnyRun, seed: int, report: AuditReport) -> AuditedRun:
-    serious = [finding for finding in report.findings if finding.level in ("alarm", "warning")]
-    return AuditedRun(
-        name=planted.name,
-        seed=seed,
-        expected=planted.finding,
-        first=serious[0].name if serious else "",
-        alarms=tuple(finding.name for finding in serious if finding.level == "alarm"),
-        warnings=report.count("warning"),
-    )
+    levels = tuple((finding.name, str(finding.level)) for finding in report.findings)
+    return AuditedRun(planted.name, seed, planted.finding, levels)
 
 
 def run_audit_study(
@@ -79,11 +84,45 @@ def run_audit_study(
     """`poise study audit`: make the runs, audit them, write the table; returns its path."""
     num_seeds = _number_of_seeds(budget, sizes)
     seeds = range(CALIBRATION_SEED + 1, CALIBRATION_SEED + 1 + num_seeds)
+    started = time.monotonic()
     rows = audit_planted_runs(seeds, out / "sick_runs", say)
-    page_path = PAGE if PAGE.parent.is_dir() else out / "audit.md"
+    is_checkout = PAGE.parent.is_dir() and RECORDS.parent.is_dir()
+    settings = {"model": "embedded", "budget": budget, "seeds": list(seeds)}
+    for path in (out / "audit.parquet", *([RECORDS] if is_checkout else [])):
+        write_records(path, to_records(rows), settings, time.monotonic() - started)
+    page_path = PAGE if is_checkout else out / "audit.md"
     with atomic_write(page_path) as temporary:
         temporary.write_text(confusion_page(rows), encoding="utf-8")
     return page_path
+
+
+def to_records(rows: Sequence[AuditedRun]) -> list[dict[str, Any]]:
+    """A record for every finding of every run, in the order of the audit."""
+    return [
+        {
+            "run": row.name,
+            "seed": row.seed,
+            "expected": row.expected,
+            "rank": rank,
+            "finding": name,
+            "level": level,
+        }
+        for row in rows
+        for rank, (name, level) in enumerate(row.levels)
+    ]
+
+
+def from_records(records: Sequence[Mapping[str, Any]]) -> list[AuditedRun]:
+    """The runs of stored records."""
+    levels: dict[tuple[str, int, str], list[tuple[int, str, str]]] = {}
+    for record in records:
+        run = (record["run"], record["seed"], record["expected"])
+        place = (record["rank"], record["finding"], record["level"])
+        levels.setdefault(run, []).append(place)
+    return [
+        AuditedRun(*run, tuple((name, level) for _, name, level in sorted(places)))
+        for run, places in levels.items()
+    ]
 
 
 def _number_of_seeds(budget: str, sizes: Sequence[str]) -> int:
@@ -111,10 +150,10 @@ def confusion_page(rows: Sequence[AuditedRun]) -> str:
         f"Planted causes named first, as an alarm: {sum(row.is_right for row in sick)} of "
         f"{len(sick)}. Healthy runs without an alarm: {sum(row.is_right for row in healthy)} of "
         f"{len(healthy)}. So few runs prove little: the 95 % intervals begin at "
-        f"{_lowest_share(sick)} and {_lowest_share(healthy)}. Seed "
-        f"{', '.join(map(str, seeds))}; thresholds were set on seed "
-        f"{CALIBRATION_SEED}. Runs are the demo with nine iterations of ten prompts; edited ones "
-        "are the healthy `demo` with changed files.",
+        f"{_lowest_share(sick)} and {_lowest_share(healthy)}. Seeds "
+        f"{', '.join(map(str, seeds))} ([records](../data/{RECORDS.name})); thresholds were set on "
+        f"seed {CALIBRATION_SEED}. Runs are the demo with nine iterations of ten prompts; edited "
+        "ones are the healthy `demo` with changed files.",
         "",
         "| run | first finding | right |",
         "|---|---|---|",

@@ -314,6 +314,7 @@ def as_table(measured: Measurements, size: RunSize) -> MeasurementTable:
         Bar("lost or doubled rows", measured.lost + measured.doubled, 0),
     ]
     load = os.getloadavg()[0]
+    search_cpu = max(timing.cpu_seconds for timing in measured.searches.values())
     return MeasurementTable(
         title=f"serve, a run of {size} tokens",
         columns=("kind", "what", "time", "CPU"),
@@ -328,6 +329,8 @@ def as_table(measured: Measurements, size: RunSize) -> MeasurementTable:
             f"{format_seconds(measured.index_seconds)}; load average {load:.1f} on "
             f"{os.cpu_count()} cores",
             ", ".join(f"{name} {peak / 1e6:.0f} MB" for name, peak in measured.memory.items()),
+            f"slowest search on two free cores: about {format_seconds(search_cpu / 2)}, half of "
+            "its CPU time",
         ],
         data={
             "pages": measured.pages,

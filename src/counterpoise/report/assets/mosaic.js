@@ -45,9 +45,11 @@
     head.append("advantage ", strong, `${known} · ${plan.tokens[row].toLocaleString("en")} tokens`);
     const parts = new Set(svg.querySelectorAll(`g[data-group="${group}"]`)).size;
     const where = parts > 1 ? `, group split into ${parts} parts` : "";
+    const passed = iterations[Number(slider.value)].iteration - plan.born[row];
+    const waited = passed > 0 ? `, waited ${passed} ${passed === 1 ? "iteration" : "iterations"}` : "";
     card.replaceChildren(
       head,
-      line(`${plan.groups[group]} · response ${plan.index[row] + 1} · sampled in iteration ${plan.born[row]}${where}`),
+      line(`${plan.groups[group]} · response ${plan.index[row] + 1} · sampled in iteration ${plan.born[row]}${waited}${where}`),
     );
     if (texts?.prompts[group]) card.append(line(texts.prompts[group]));
     if (texts?.responses[row]) card.append(line(texts.responses[row], "text"));
@@ -136,6 +138,7 @@
   svg.addEventListener("click", (event) => open(event.target.closest(".cell")));
   svg.addEventListener("pointerleave", hide);
   new ResizeObserver(() => shown.plan && draw()).observe(frame);
+  addEventListener("resize", () => shown.plan && draw());
   const lastUpdate = iterations.findLastIndex((record) => record.plan);
   show(lastUpdate);
 })();

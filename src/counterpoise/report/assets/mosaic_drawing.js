@@ -1,6 +1,7 @@
 // Draws a plan as a mosaic: a column per optimizer step, a row per group, a cell per rollout.
 poise.mosaic = (() => {
   const HEADER = 46;
+  const AREA = 440; // height of the mosaic by tokens, where the screen has room for it
 
   const add = (parent, name, attributes, text) => {
     const node = document.createElementNS("http://www.w3.org/2000/svg", name);
@@ -26,12 +27,13 @@ poise.mosaic = (() => {
     return steps.map((parts) => [...parts.values()].sort((a, b) => a.group - b.group));
   }
 
-  // Where every part lies. Equal cells: a row has room for a whole group. By tokens: the area of a
-  // cell is its tokens, so the height of a column is the load of its step.
+  // Where every part lies. Equal cells: a row has room for a whole group, and many steps scroll. By
+  // tokens: the area of a cell is its tokens, so the height of a column is the load of its step, and
+  // the whole batch fits the screen.
   function layout(steps, plan, { room, byTokens }) {
     const split = plan.describe.split_groups > 0;
-    const gutter = Math.min(split ? 30 : 18, room / 20);
-    const width = Math.max(room, steps.length * (44 + gutter));
+    const gutter = Math.min(split ? 30 : 18, room / 20, byTokens ? (0.3 * room) / steps.length : Infinity);
+    const width = byTokens ? room : Math.max(room, steps.length * (44 + gutter));
     const column = (width - gutter * (steps.length - 1)) / steps.length;
     const slots = Math.max(...sizesOfGroups(plan));
     const most = Math.max(...steps.map((parts) => parts.length));
@@ -39,6 +41,9 @@ poise.mosaic = (() => {
     const strip = byTokens && split ? 7 : 0; // where a cut row is hatched when its cells fill it
     const gap = row > 12 ? 5 : row > 7 ? 2 : 1;
     const load = Math.max(...steps.map((parts) => sum(parts.map((p) => tokens(p, plan)))));
+    const area = Math.max(160, Math.min(AREA, innerHeight - HEADER - 60));
+    const between = byTokens ? Math.min(gap, 2, (0.25 * area) / most) : gap;
+    const filled = area - between * most;
     let height = 0;
     steps.forEach((parts, s) => {
       let y = HEADER;
@@ -47,11 +52,11 @@ poise.mosaic = (() => {
         part.y = y;
         part.width = column;
         part.strip = strip;
-        part.roomy = (byTokens ? 440 / most : row) > 10;
-        part.height = byTokens ? Math.max(1, (tokens(part, plan) / load) * 440) : row;
+        part.roomy = (byTokens ? area / most : row) > 10;
+        part.height = byTokens ? (tokens(part, plan) / load) * filled : row;
         const total = byTokens ? tokens(part, plan) : slots;
         part.widths = part.rows.map((r) => ((byTokens ? plan.tokens[r] : 1) / total) * (column - strip));
-        y += part.height + (byTokens ? Math.min(gap, 2) : gap);
+        y += part.height + between;
       }
       height = Math.max(height, y);
     });
@@ -113,9 +118,7 @@ poise.mosaic = (() => {
       });
       cell.style.setProperty("--strength", `${28 + 72 * Math.min(1, Math.abs(A) / largest)}%`);
       if (!part.roomy) cell.style.strokeWidth = 0.4;
-      if (plan.born[row] < iteration && part.roomy) {
-        add(g, "circle", { class: "waited", cx: x + part.widths[k] / 2, cy: y + height / 2, r: 1.75 });
-      }
+      if (plan.born[row] < iteration && part.roomy) waited(g, plan.born[row], { x, y, width: part.widths[k], height });
       cells.push(cell);
       x += part.widths[k];
     });
@@ -125,6 +128,13 @@ poise.mosaic = (() => {
     }
     const outline = part.roomy ? "outline" : "outline faint";
     add(g, "rect", { class: outline, x: part.x, y, width: part.width, height, rx: part.roomy ? 2 : 0 });
+  }
+
+  // A rollout that waited: the iteration that sampled it, or a dot where that has no room.
+  function waited(g, born, { x, y, width, height }) {
+    const [digits, cx, cy] = [String(born), x + width / 2, y + height / 2];
+    if (width < 7 * digits.length + 4 || height < 12) add(g, "circle", { class: "waited", cx, cy, r: 1.75 });
+    else add(g, "text", { class: "waited", x: cx, y: cy + 3.5, "text-anchor": "middle" }, digits);
   }
 
   // From each part of a split group to its next part on the right.

@@ -74,7 +74,8 @@
     const outcome = element("b", view.advantage[row] < 0 ? "down" : "up",
       `${reward === null ? "" : `${reward > 0 ? "✓" : "✗"} reward ${reward} · `}advantage ${number(view.advantage[row], { digits: 3 })}`);
     const name = element("bdi", "", view.groups[group]);
-    line.replaceChildren(outcome, ` · ${end - start} tokens · row ${row}, in step ${view.step[row] + 1} · `, name, `, response ${view.index[row] + 1}`);
+    const waited = view.born[row] < view.iteration ? ` · sampled in iteration ${view.born[row]}, it waited` : "";
+    line.replaceChildren(outcome, ` · ${end - start} tokens · row ${row}, in step ${view.step[row] + 1} · `, name, `, response ${view.index[row] + 1}${waited}`);
     const prompt = view.prompts[group];
     find(".question").textContent = prompt ?? "";
     find(".question").hidden = !prompt;

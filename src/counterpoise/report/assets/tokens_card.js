@@ -26,6 +26,7 @@
     if (view.has("push")) parts.push(pushTable(view, place));
     parts.push(facts(view, value));
     card.querySelector(".numbers").replaceChildren(...parts);
+    poise.explain?.(card.parentElement);
   };
 
   function change(delta, logprob) {
@@ -112,10 +113,10 @@
     if (!found.length) {
       const watched = view.kept.find((other) => view.watched.has(other));
       const why = !view.watched.size
-        ? "This run did not store pushes between tokens."
+        ? "No pushes between tokens are stored for this update."
         : view.watched.has(row)
           ? "No token of the batch pushed this one."
-          : "Pushes between tokens are stored for a few prompts only, those marked ●.";
+          : "Pushes between tokens are stored for a few prompts only (monitor.watch), those marked ●.";
       const p = element("p", "note", why);
       if (watched !== undefined && !view.watched.has(row)) {
         const button = element("button", "plain", "Show one of them");
@@ -124,6 +125,12 @@
         p.append(" ", button);
       }
       box.append(p);
+      if (!view.watched.has(row) && view.replay) {
+        const [explanation, command] = view.replay;
+        const line = element("p", "note", `${explanation} `);
+        line.append(element("code", "", command));
+        box.append(line);
+      }
       return;
     }
     const largest = Math.max(...found.map((push) => Math.abs(push.push)));

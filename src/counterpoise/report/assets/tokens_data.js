@@ -21,6 +21,7 @@ poise.tokens = (() => {
     return {
       ...value,
       iteration: record.iteration,
+      replay: record.replay,
       spans,
       signal: new Set(value.signal),
       has: (name) => quantities.get(name)?.columns.every((c) => value.columns[c]) ?? false,

@@ -7,7 +7,7 @@ first, warnings next, and within a level the stage of the run decides (the order
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,17 @@ def audit_run(
     path: Path,
     benchmark_files: Sequence[Path] = (),
     progress: Progress = lambda what, done, total: None,
+    may_read: Callable[[Path], bool] = lambda path: True,
 ) -> AuditReport:
-    """All findings of the run in `path`; reads, and never writes."""
+    """All findings of the run in `path`; reads, and never writes.
+
+    `may_read` decides on benchmark files that the run's options name, wherever they are.
+    """
     with explain_damage(path):
         run = AuditRun.read(path, benchmark_files, progress)
         if not benchmark_files and run.config is not None:
-            run.benchmark_files = benchmark_files_of(path, run.config.task.benchmarks)
+            named_files = benchmark_files_of(path, run.config.task.benchmarks)
+            run.benchmark_files = [file for file in named_files if may_read(file)]
         findings = [replace(FINDINGS.load(name)(run), name=name) for name in FINDINGS]
         notes = []
         if run.unreadable_lines:

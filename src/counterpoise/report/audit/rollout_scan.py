@@ -120,6 +120,19 @@ class RolloutFacts:
     echo: bool | None
 
 
+@dataclass(frozen=True, slots=True)
+class QuestionWords:
+    """The words of a question, and its runs of ECHO_WORDS words."""
+
+    words: frozenset[str]
+    grams: frozenset[tuple[str, ...]]
+
+    @classmethod
+    def of(cls, text: str) -> QuestionWords:
+        words = _first_words(text)
+        return cls(frozenset(words), frozenset(_grams(words)))
+
+
 def scan_rollouts(run: RunFiles) -> RolloutScan:
     """Read every stored rollout once."""
     scan = RolloutScan()
@@ -140,7 +153,7 @@ def _iteration_facts(
 ) -> Iterator[RolloutFacts]:
     """Fold each rollout into the tally of its prompt, and yield what its iteration needs."""
     groups_of_prompt: dict[bytes, set[str]] = {}
-    question_grams: dict[bytes, frozenset[tuple[str, ...]]] = {}
+    questions: dict[bytes, QuestionWords] = {}
     for rollout in run.iterate_rollouts(iteration):
         if np.isnan(rollout.reward):
             continue
@@ -152,11 +165,11 @@ def _iteration_facts(
         tally = _prompt_tally(scan, key, rollout, groups_of_prompt.setdefault(key, set()))
         if keep_texts and key not in scan.texts and len(scan.texts) < MAX_PROMPT_TEXTS:
             scan.texts[key] = (rollout.prompt_id, rollout.prompt, rollout.answer)
-        if key not in question_grams:
-            question_grams[key] = frozenset(_grams(rollout.prompt))
+        if key not in questions:
+            questions[key] = QuestionWords.of(rollout.prompt)
         right = _check_answer(rollout, tally, scan, checker)
         _check_consistency(rollout, tally, scan)
-        echo = _check_echo(rollout, tally, scan, question_grams[key])
+        echo = _check_echo(rollout, tally, scan, questions[key])
         if rollout.tokens is None:
             scan.length_unit = "words"
         length = len(rollout.response.split()) if rollout.tokens is None else rollout.tokens
@@ -255,14 +268,19 @@ def _check_echo(
     rollout: AuditRollout,
     tally: PromptTally,
     scan: RolloutScan,
-    question_grams: frozenset[tuple[str, ...]],
+    question: QuestionWords,
 ) -> bool | None:
     """Whether most of the response is copied from the question; None if it is too short."""
-    response_grams = _grams(rollout.response)
-    if len(response_grams) < SHORTEST_ECHO - ECHO_WORDS + 1:
+    words = _first_words(rollout.response)
+    num_grams = len(words) - ECHO_WORDS + 1
+    if len(words) < SHORTEST_ECHO:
         return None
-    copied = sum(gram in question_grams for gram in response_grams)
-    is_echo = copied >= ECHO_OVERLAP * len(response_grams)
+    copied = 0
+    # A copied run of words begins with a word of the question, so most responses are decided by
+    # counting those, which is much cheaper.
+    if sum(word in question.words for word in words) >= ECHO_OVERLAP * num_grams:
+        copied = sum(gram in question.grams for gram in _grams(words))
+    is_echo = copied >= ECHO_OVERLAP * num_grams
     if rollout.reward > 0:
         tally.rewarded += 1
         tally.echoes += is_echo
@@ -270,13 +288,16 @@ def _check_echo(
             scan.add_example(
                 "echo",
                 rollout,
-                f"{percent(copied / len(response_grams))} copied: {rollout.response}",
+                f"{percent(copied / num_grams)} copied: {rollout.response}",
             )
     return is_echo
 
 
-def _grams(text: str) -> list[tuple[str, ...]]:
-    words = split_words(text[: 12 * MAX_WORDS])[:MAX_WORDS]
+def _first_words(text: str) -> list[str]:
+    return split_words(text[: 12 * MAX_WORDS])[:MAX_WORDS]
+
+
+def _grams(words: Sequence[str]) -> list[tuple[str, ...]]:
     return [
         tuple(words[start : start + ECHO_WORDS]) for start in range(len(words) - ECHO_WORDS + 1)
     ]

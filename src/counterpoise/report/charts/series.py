@@ -69,6 +69,27 @@ def base_chart(records: Records) -> alt.Chart:
     return alt.Chart({"values": list(records)})
 
 
+def stack_fields(records: Records, fields: Sequence[str]) -> list[dict[str, Any]]:
+    """(iteration, field, floor, top) of fields that are stacked, the first at the bottom.
+
+    Layers are stacked by hand, because each one needs the floor and the top of its area.
+
+    Example:
+        >>> stack_fields([{"iteration": 1, "a": 2, "b": 3}], ["a", "b"])[1]
+        {'iteration': 1, 'field': 'b', 'floor': 2, 'top': 5}
+    """
+    areas = []
+    for record in records:
+        floor = 0
+        for field in fields:
+            top = floor + record[field]
+            areas.append(
+                {"iteration": record["iteration"], "field": field, "floor": floor, "top": top}
+            )
+            floor = top
+    return areas
+
+
 def make_tooltips(fields: Sequence[TooltipField]) -> list[alt.Tooltip]:
     return [
         alt.Tooltip(f"{field}:Q", title=title, format=number_format)

@@ -16,7 +16,7 @@ from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError, first_line
 from counterpoise.report.charts.render import render
 from counterpoise.report.pages.assemble import assemble_page, write_page
-from counterpoise.report.panels import learning, rollouts
+from counterpoise.report.panels import learning, rollouts, timing, words
 from counterpoise.report.panels.panel import Panel
 from counterpoise.report.run_data import RunData
 from counterpoise.report.texts import make_visible
@@ -69,7 +69,9 @@ def write_imported_page(folder: Path, out: Path) -> Path:
         "summary": summary_panel(source, notes, run.metrics, planned=bool(run.plans)),
         "learning": replace(learning_curves, caption=SUCCESS_CAPTION) if learning_curves else None,
         **plan_panels,
+        "timing": timing.panel(run),
         "rollouts": rollouts.panel(run),
+        "words": words.panel(run),
     }
     return write_page(out, assemble_page("Imported run", run.name, panels))
 

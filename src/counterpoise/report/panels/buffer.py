@@ -7,7 +7,14 @@ from itertools import accumulate
 import altair as alt
 
 from counterpoise.batch.buffer import ANTI_UNIT
-from counterpoise.report.charts.series import Records, base_chart, iteration_chart, x_axis, y_axis
+from counterpoise.report.charts.series import (
+    Records,
+    base_chart,
+    iteration_chart,
+    stack_fields,
+    x_axis,
+    y_axis,
+)
 from counterpoise.report.panels.panel import Figure, Panel
 from counterpoise.report.run_data import RunData
 
@@ -156,19 +163,10 @@ def _fates_figure(run: RunData) -> Figure:
     if run.config.balance.tau == 0:
         hidden_fates |= {"waiting", "surplus", "aged", "without"}
     shown_fates = [fate for fate in FATES if fate[0] not in hidden_fates]
-    # Areas are stacked by hand: each layer needs the floor and the top of its area.
-    stacked_areas = []
-    for record in records:
-        floor = 0
-        for field, _, _ in shown_fates:
-            top = floor + record[field]
-            stacked_areas.append(
-                {"iteration": record["iteration"], "fate": field, "floor": floor, "top": top}
-            )
-            floor = top
+    stacked_areas = stack_fields(records, [field for field, _, _ in shown_fates])
     x_encoding = x_axis(run.last_iteration)
     layers = [
-        base_chart([area for area in stacked_areas if area["fate"] == field])
+        base_chart([area for area in stacked_areas if area["field"] == field])
         .mark_area(color=f"var(--{colour})", opacity=0.85)
         .encode(x=x_encoding, y=y_axis("floor"), y2="top:Q")
         for field, _, colour in shown_fates

@@ -16,9 +16,11 @@ from counterpoise.report.charts.series import (
     base_chart,
     iteration_chart,
     line_chart,
+    stack_fields,
     x_axis,
     y_axis,
 )
+from counterpoise.report.missing_pushes import replay_command
 from counterpoise.report.panels.panel import Figure, Panel
 from counterpoise.report.run_data import RunData
 from counterpoise.report.traces import read_vocabulary
@@ -94,7 +96,7 @@ def panel(run: RunData) -> Panel | None:
         record for record in run.metrics if record.get("boosted_positive") is not None
     ]
     if not measured_records:
-        return None
+        return Panel("Cancellation", _why_unmeasured(run), Markup()) if run.plans else None
     figures = (
         _movement_figure(run, measured_records, "positive", "Tokens of positive rollouts"),
         _movement_figure(run, measured_records, "negative", "Tokens of negative rollouts"),
@@ -115,10 +117,25 @@ def panel(run: RunData) -> Panel | None:
     )
 
 
+def _why_unmeasured(run: RunData) -> Markup:
+    """What to do for a run whose updates were not measured."""
+    command = replay_command(
+        run.path,
+        run.plans[-1]["iteration"],
+        len(run.plans[-1]["groups"]),
+        shown_as=run.name,
+        model=run.model_name,
+    )
+    return Markup(
+        "The microscope was off (monitor.every = 0; in TRL, monitor_every), so nothing says how "
+        "far tokens moved and what cancelled. {} <code>{}</code>"
+    ).format(command.explanation, command.text)
+
+
 def _movement_figure(
     run: RunData, measured_records: Records, sign: str, title: str
 ) -> Figure | None:
-    records, bands = [], []
+    records = []
     for record in measured_records:
         # The iteration trained on no tokens of this sign.
         if record.get(f"boosted_{sign}") is None:
@@ -126,26 +143,14 @@ def _movement_figure(
         class_shares = {
             class_name: record[f"{class_name}_{sign}"] for class_name, _, _ in MOVEMENT_CLASSES
         }
-        iteration_field = {"iteration": record["iteration"]}
-        records.append({**iteration_field, **class_shares})
-        # Bands are stacked by hand: each layer needs the floor and the top of its band.
-        floor = 0.0
-        for class_name, _, _ in MOVEMENT_CLASSES:
-            bands.append(
-                {
-                    **iteration_field,
-                    "kind": class_name,
-                    "floor": floor,
-                    "top": floor + class_shares[class_name],
-                }
-            )
-            floor += class_shares[class_name]
+        records.append({"iteration": record["iteration"], **class_shares})
     if not records:
         return None
+    bands = stack_fields(records, [class_name for class_name, _, _ in MOVEMENT_CLASSES])
     x_encoding, y_encoding = x_axis(run.last_iteration), y_axis("floor", "%", (0.0, 1.0))
     layers = [
         _stacked_band(
-            [band for band in bands if band["kind"] == class_name], colour, x_encoding, y_encoding
+            [band for band in bands if band["field"] == class_name], colour, x_encoding, y_encoding
         )
         for class_name, _, colour in MOVEMENT_CLASSES
     ]

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from markupsafe import Markup
 
 from counterpoise.report.charts.quantise import LEVELS, STEP, quantise
 from counterpoise.report.charts.quantities import (
@@ -21,6 +22,7 @@ from counterpoise.report.charts.quantities import (
     quantity_values,
 )
 from counterpoise.report.charts.render import pack_json, render
+from counterpoise.report.missing_pushes import replay_command
 from counterpoise.report.panels.panel import Panel
 from counterpoise.report.run_data import RunData
 from counterpoise.report.texts import make_visible
@@ -66,7 +68,7 @@ def panel(run: RunData) -> Panel | None:
         iteration for iteration in stored_iterations(run.path) if iteration in plan_by_iteration
     ]
     if not iterations:
-        return None
+        return _why_no_tokens(run) if run.plans else None
     packed_iterations = choose_iterations(run, plan_by_iteration, iterations)
     vocabulary = read_vocabulary(run.path)
     quantities = available_quantities(
@@ -92,12 +94,40 @@ def panel(run: RunData) -> Panel | None:
             "quantities": [quantity._asdict() for quantity in quantities],
             "vocabulary": pack_json({token: vocabulary[token] for token in token_ids}),
             "iterations": [
-                {"iteration": packed.iteration, "packed": packed.packed}
+                {
+                    "iteration": packed.iteration,
+                    "packed": packed.packed,
+                    "replay": _replay_lines(run, plan_by_iteration[packed.iteration]),
+                }
                 for packed in packed_iterations
             ],
         },
         assets=("tokens.css", "token_text.js", "tokens_data.js", "tokens_card.js", "tokens.js"),
     )
+
+
+def _why_no_tokens(run: RunData) -> Panel:
+    """What to do for a run without tokens."""
+    return Panel(
+        "Tokens",
+        Markup(
+            "The run stored no tokens: train with store.tokens = true (in TRL, monitor_every). "
+            "{} <code>{}</code>"
+        ).format(*_replay_lines(run, run.plans[-1])),
+        Markup(),
+    )
+
+
+def _replay_lines(run: RunData, plan: dict[str, Any]) -> tuple[str, str]:
+    """(what the command does, the command) to get what the run does not store of one update."""
+    command = replay_command(
+        run.path,
+        plan["iteration"],
+        len(plan["groups"]),
+        shown_as=make_visible(run.name, PROMPT_CHARACTERS),
+        model=run.model_name,
+    )
+    return command.explanation, command.text
 
 
 def choose_iterations(
@@ -244,6 +274,7 @@ def _row_lists(
         "prompts": [prompt_by_group.get(group) for group in range(len(plan["groups"]))],
         "group": plan["group"],
         "index": plan["index"],
+        "born": plan["born"],
         "step": [step_of_row[row] for row in range(len(plan["group"]))],
         "advantage": [round(advantage, 4) for advantage in plan["advantage"]],
         "reward": [rollout_text and rollout_text.reward for rollout_text in row_texts],

@@ -11,6 +11,7 @@ export const to = {
   prompts: (name) => `${to.run(name)}/prompts`,
   prompt: (name, id) => `${to.run(name)}/prompts/${segment(id)}`,
   types: (name) => `${to.run(name)}/types`,
+  audit: (name) => `${to.run(name)}/audit`,
   diff: (name, left, right) => `${to.run(name)}/diff${ask({ left, right })}`,
   overlay: (names) => `/overlay?runs=${names.map(segment).join(",")}`,
 };
@@ -37,6 +38,7 @@ const ROUTES = [
   ["prompt", /^\/runs\/([^/]+)\/prompts\/([^/]+)$/, ["run", "prompt"]],
   ["diff", /^\/runs\/([^/]+)\/diff$/, ["run"]],
   ["types", /^\/runs\/([^/]+)\/types$/, ["run"]],
+  ["audit", /^\/runs\/([^/]+)\/audit$/, ["run"]],
 ];
 const NUMBERS = new Set(["iteration", "index", "position"]);
 

@@ -4,6 +4,7 @@ import { empty, h, visible } from "./elements.js";
 import { help, listen } from "./keyboard.js";
 import { follow } from "./live.js";
 import { Problem, load } from "./load.js";
+import * as audit from "./view_audit.js";
 import * as diff from "./view_diff.js";
 import * as iteration from "./view_iteration.js";
 import * as overlay from "./view_overlay.js";
@@ -17,7 +18,7 @@ import * as types from "./view_types.js";
 
 // A view has `load(address, signal)`, `show(root, data, address, page)` -> { update, keys?, quiet? },
 // `trail(address)` and `key(address)`: while the key stays the same, `update` is called instead of `show`.
-const VIEWS = { runs, overlay, run, iteration, rollouts, rollout, prompts, prompt, diff, types };
+const VIEWS = { runs, overlay, run, iteration, rollouts, rollout, prompts, prompt, diff, types, audit };
 const find = (name) => document.querySelector(name);
 const root = find("#view");
 let shown = { address: null, view: null, key: null, handle: null };
@@ -97,7 +98,10 @@ const TABS = [
   ["Rollouts", (name) => to.rollouts(name), ["rollouts", "rollout", "diff"]],
   ["Prompts", (name) => to.prompts(name), ["prompts", "prompt"]],
   ["Token types", (name) => to.types(name), ["types"]],
+  ["Audit", (name) => to.audit(name), ["audit"]],
 ];
+
+const SAVED = { rollouts: "The table as it is filtered now", audit: "The audit of this run" };
 
 function head(view, address, data) {
   const steps = view?.trail?.(address, data) ?? [];
@@ -120,7 +124,7 @@ function head(view, address, data) {
   if (place) {
     save.href = place;
     save.setAttribute("download", "");
-    save.title = address.view === "rollouts" ? "The table as it is filtered now, as one page that opens offline" : "The report of this run, as one page that opens offline";
+    save.title = `${SAVED[address.view] ?? "The report of this run"}, as one page that opens offline`;
   }
 }
 
@@ -150,6 +154,7 @@ const everywhere = [
   { keys: ["g l"], does: "rollouts of the run", act: () => here() && go(to.rollouts(here())) },
   { keys: ["g p"], does: "prompts of the run", act: () => here() && go(to.prompts(here())) },
   { keys: ["g t"], does: "token types of the run", act: () => here() && go(to.types(here())) },
+  { keys: ["g a"], does: "audit of the run", act: () => here() && go(to.audit(here())) },
   { keys: ["s"], does: "save as one page", act: () => !find(".save").hidden && find(".save").click() },
 ];
 const shortcuts = () => [...(shown.handle?.keys ?? []), ...everywhere];

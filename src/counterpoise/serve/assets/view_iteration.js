@@ -139,7 +139,7 @@ function mosaic(page) {
   const legend = h("div", { class: "legend" },
     h("span", {}, h("span", { class: "ramp" }, ramp[0], h("span"), ramp[1]), " ", term("advantage")),
     h("span", {}, h("span", { class: "sample hatch" }), term("split", "the rest of the group is in another step")),
-    h("span", {}, h("span", { class: "dot" }), term("waited", "sampled earlier: it waited")),
+    h("span", {}, h("span", { class: "dot" }), term("waited", "it waited: sampled in the iteration of the number")),
     h("fieldset", {}, h("legend", {}, "Cells"), sizes));
   const numbers = h("tbody");
   const table = h("details", { class: "numbers-behind" }, h("summary", {}, "As a table"), h("div", { class: "scroll table-box" }, h("table", { class: "figures-table" },
@@ -171,7 +171,7 @@ function mosaic(page) {
     const group = data.groups[rollout.group];
     poise.mosaic.add(svg, "rect", { class: "chosen", ...Object.fromEntries(["x", "y", "width", "height"].map((name) => [name, cell.getAttribute(name)])) });
     for (const part of svg.querySelectorAll(`[data-group="${rollout.group}"]`)) part.classList.add("lit");
-    const waited = rollout.waited > 0 ? ` · waited ${plural(rollout.waited, "iteration")}` : "";
+    const waited = rollout.waited > 0 ? ` · sampled in iteration ${rollout.born}, waited ${plural(rollout.waited, "iteration")}` : "";
     put(card,
       h("p", {}, "advantage ", h("b", {}, advantage(rollout.advantage)), Number.isFinite(rollout.reward) ? ` · reward ${number(rollout.reward)}` : "", ` · ${plural(rollout.tokens, "token")}`),
       h("p", {}, foreign(group?.group), ` · response ${rollout.index + 1}${waited}`),

@@ -30,7 +30,7 @@ export function show(root, data, address, page) {
   const clock = timing({ crosshair, open });
   const timeSection = h("section", { class: "panel", id: "time" }, heading("Time by stage", "Seconds of every stage in each iteration; click one to open it."), clock.node);
   const options = h("section", { class: "panel", id: "options" });
-  root.append(h("div", { class: "head" }, h("h1", {}, foreign(address.run)), badge), facts, alerts, sections, timeSection, options);
+  root.append(h("div", { class: "head" }, h("h1", {}, foreign(address.run)), badge, h("div", { class: "head-tools" }, h("a", { class: "button", href: to.audit(address.run), title: "What went wrong, most serious first, with evidence, cost and remedy" }, "Audit this run"))), facts, alerts, sections, timeSection, options);
   let shape = "";
   let charts = [];
   let tables = [];

@@ -252,3 +252,7 @@ def quote_json(text: str) -> bytes:
 
 def rollout_address(name: str, iteration: int, group: str, index: int) -> str:
     return f"/runs/{quote(name, safe='')}/rollouts/{iteration}/{quote(group, safe='')}/{index}"
+
+
+def group_address(name: str, iteration: int, group: str) -> str:
+    return f"/runs/{quote(name, safe='')}/iterations/{iteration}/groups/{quote(group, safe='')}"

@@ -1,0 +1,72 @@
+"""Why a run does not say which tokens pushed a token, and the command that computes it.
+
+A run stores pushes for `monitor.watch` groups of each update: all pairs of tokens would be larger
+than all its other files together. `poise replay` takes the update again, on a copy of weights, and
+stores them for every group.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+CHECKPOINTS, PREFIX = "checkpoints", "iteration_"  # as store/checkpoint.py has it
+UNKNOWN_MODEL = "MODEL"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayCommand:
+    """How to compute the pushes of one update.
+
+    Example:
+        ReplayCommand("poise replay out/demo --model ... --iterations 12 ...", 11, 12)
+    """
+
+    text: str
+    weights_of: int | None  # iteration of the checkpoint that it starts from; None: another model
+    iteration: int
+
+    @property
+    def explanation(self) -> str:
+        """What the command does, and how near that is to what happened in the run."""
+        if self.weights_of == self.iteration - 1:
+            precision = "from the checkpoint before it"
+        elif self.weights_of is not None:
+            precision = f"with the weights after iteration {self.weights_of}, so not exactly"
+        else:
+            precision = "with the model that you name, so not exactly"
+        return f"To take the same update again, {precision}, and store the pushes on every prompt:"
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.explanation} {self.text}"
+
+
+def replay_command(
+    run_folder: Path, iteration: int, num_groups: int, *, shown_as: str, model: str = ""
+) -> ReplayCommand:
+    """The command for one update of a run.
+
+    `shown_as` is how the run's folder is named to the reader; `model` is the model that the run
+    began with, which serves where no checkpoint is left.
+    """
+    weights_of = _newest_checkpoint(run_folder, iteration - 1)
+    if weights_of is not None:
+        weights = shlex.quote(f"{shown_as}/{CHECKPOINTS}/{PREFIX}{weights_of:05d}")
+    else:
+        weights = shlex.quote(model) if model else UNKNOWN_MODEL
+    command = (
+        f"poise replay {shlex.quote(shown_as)} --model {weights} --iterations {iteration} "
+        f"--set monitor.watch={num_groups} --set monitor.tokens=0"
+    )
+    return ReplayCommand(command, weights_of, iteration)
+
+
+def _newest_checkpoint(run_folder: Path, last_iteration: int) -> int | None:
+    """Iteration of the newest checkpoint that is not after `last_iteration`."""
+    names = [
+        path.name.removeprefix(PREFIX) for path in (run_folder / CHECKPOINTS).glob(f"{PREFIX}*")
+    ]
+    numbers = [int(name) for name in names if name.isdecimal()]
+    return max((number for number in numbers if number <= last_iteration), default=None)

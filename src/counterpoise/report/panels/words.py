@@ -1,0 +1,25 @@
+"""Panel of the words: a line for each, which the page's script shows on hover too."""
+
+from __future__ import annotations
+
+from counterpoise.report.charts.render import render
+from counterpoise.report.panels.panel import Panel
+from counterpoise.report.run_data import RunData
+
+# Words that occur in sentences; those of headings and tables are found by the script.
+WORDS_OF_SENTENCES = (
+    "iteration", "rollout", "group", "reward", "advantage", "optimizer step", "split", "waited",
+    "cut off", "displacement", "push", "entropy", "ratio", "sampler mismatch", "credit",
+    "cancellation", "token type", "success", "held-out success",
+)  # fmt: skip
+
+
+def panel(run: RunData) -> Panel | None:
+    if not run.metrics:
+        return None
+    return Panel(
+        "Words",
+        "Dotted words say what they are when you point at them.",
+        render("words.html", words=WORDS_OF_SENTENCES),
+        assets=("words.css", "words.js", "words_page.js"),
+    )

@@ -1,0 +1,1 @@
+"""Audits of runs, in a process beside the server."""

@@ -1,0 +1,153 @@
+"""One token of a rollout, and the tokens that pushed it; where none are stored, how to get them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from counterpoise.report.missing_pushes import replay_command
+from counterpoise.report.traces import Columns, Vocabulary
+from counterpoise.serve.answers import BadRequestError, NotFoundError
+from counterpoise.serve.rollout_lines import RolloutLine
+from counterpoise.serve.run_reader import RunReader
+from counterpoise.serve.views.batch import NO_FATE, find_fates, read_plan, rollout_address
+from counterpoise.serve.views.rollout import find_rollout, read_rows, read_token_rows
+from counterpoise.serve.vocabulary import read_run_vocabulary
+
+CONTEXT_TOKENS = 3  # on either side of a token that pushed
+MOST_PUSHES = 20  # in each direction
+SOURCE_CHARACTERS = 300
+NO_DISTRIBUTION = (
+    "runs store the log-probability of the sampled token and the entropy, not the distribution"
+)
+
+
+def token_view(
+    reader: RunReader, iteration: int, group: str, index: int, position: int
+) -> dict[str, Any]:
+    """Who pushed one token, up and down."""
+    reader.plans.poll()
+    stored = find_rollout(reader, iteration, group, index)
+    if not 0 <= position < max(1, stored.length):
+        raise BadRequestError(f"the response has tokens 0 to {stored.length - 1}, not {position}")
+    fate = find_fates(reader, iteration, group).get(index, NO_FATE)
+    vocabulary = read_run_vocabulary(reader)
+    columns, reason = read_token_rows(reader, fate)
+    place = np.flatnonzero(columns["position"] == position) if columns else np.empty(0)
+    numbers = {
+        name: float(values[place[0]])
+        for name, values in columns.items()
+        if len(place) and np.issubdtype(values.dtype, np.number)
+    }
+    token = numbers.get("token")
+    pushes, push_reason = _pushes(reader, stored, fate, position, vocabulary)
+    return {
+        "iteration": iteration,
+        "group": group,
+        "index": index,
+        "position": position,
+        "text": vocabulary[int(token)] if token is not None else None,
+        "numbers": numbers,
+        "pushes": pushes,
+        "distribution": None,
+        "distribution_missing": NO_DISTRIBUTION,
+        "missing": reason or push_reason or None,
+    }
+
+
+def _pushes(
+    reader: RunReader,
+    stored: RolloutLine,
+    fate: dict[str, Any],
+    position: int,
+    vocabulary: Vocabulary,
+) -> tuple[list[dict[str, Any]], str]:
+    """(strongest pushes on a token, why there are none)."""
+    if fate["trained_in"] is None:
+        return [], "no update has used the rollout"
+    try:
+        path = reader.step_file("pushes", fate["trained_in"])
+    except NotFoundError:
+        return [], (
+            f"no pushes of iteration {fate['trained_in']} were stored (monitor.every, "
+            f"monitor.watch). {_replay_sentence(reader, fate)}"
+        )
+    columns = read_rows(path, [fate["row"]], position)
+    plan = read_plan(reader, fate["trained_in"])
+    if not len(columns.get("push", ())) or plan is None:
+        return [], (
+            "pushes are stored for a few groups of an update only (monitor.watch). "
+            f"{_replay_sentence(reader, fate)}"
+        )
+    order = np.argsort(columns["push"], kind="stable")
+    strongest = dict.fromkeys([*order[::-1][:MOST_PUSHES].tolist(), *order[:MOST_PUSHES].tolist()])
+    sources = {
+        (int(columns["by_row"][place]), int(columns["by_position"][place])): place
+        for place in strongest
+        if 0 <= columns["by_row"][place] < len(plan["group"])
+    }
+    token_rows = [*{row for row, _ in sources}, fate["row"]]
+    tokens = read_rows(reader.step_file("tokens", fate["trained_in"]), token_rows)
+    own_token = _token_at(tokens, fate["row"], position)[1]
+    pushes = []
+    for (row, source_position), place in sources.items():
+        before, token, after = _token_at(tokens, row, source_position)
+        group = plan["groups"][plan["group"][row]]
+        address = rollout_address(reader.name, plan["born"][row], group, plan["index"][row])
+        pushes.append(
+            {
+                "group": group,
+                "index": plan["index"][row],
+                "row": row,
+                "position": source_position,
+                "token": token,
+                "text": None if token is None else vocabulary[token],
+                "before": [vocabulary[neighbour] for neighbour in before],
+                "after": [vocabulary[neighbour] for neighbour in after],
+                "push": float(columns["push"][place]),
+                "advantage": plan["advantage"][row],
+                **_source_text(reader, plan["born"][row], group, plan["index"][row]),
+                "same_prompt": group == stored.group,
+                "same_rollout": row == fate["row"],
+                "same_token": token == own_token,
+                "place": address,
+            }
+        )
+    return pushes, ""
+
+
+def _replay_sentence(reader: RunReader, fate: dict[str, Any]) -> str:
+    """The command that computes the pushes of the update that used the rollout."""
+    plan = read_plan(reader, fate["trained_in"])
+    model_options = (reader.config or {}).get("model")
+    model = model_options.get("name") if isinstance(model_options, dict) else ""
+    return replay_command(
+        reader.folder,
+        fate["trained_in"],
+        len(plan["groups"]) if plan else 0,
+        shown_as=str(reader.folder),
+        model=model if isinstance(model, str) else "",
+    ).sentence
+
+
+def _source_text(reader: RunReader, born: int, group: str, index: int) -> dict[str, Any]:
+    """Reward and prompt of a rollout that pushed."""
+    try:
+        rollout = find_rollout(reader, born, group, index)
+    except (NotFoundError, OSError):
+        return {"reward": None, "prompt": None}
+    return {"reward": rollout.reward, "prompt": rollout.prompt[:SOURCE_CHARACTERS]}
+
+
+def _token_at(tokens: Columns, row: int, position: int) -> tuple[list[int], int | None, list[int]]:
+    """(ids before, id, ids after) of a token of the update."""
+    places = np.flatnonzero(tokens["row"] == row)
+    places = places[np.argsort(tokens["position"][places])]
+    here = np.flatnonzero(tokens["position"][places] == position)
+    if not len(here):
+        return [], None, []
+    middle = int(here[0])
+    ids = tokens["token"][places].tolist()
+    start = max(0, middle - CONTEXT_TOKENS)
+    return ids[start:middle], ids[middle], ids[middle + 1 : middle + 1 + CONTEXT_TOKENS]
