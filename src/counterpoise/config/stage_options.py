@@ -328,9 +328,7 @@ class BatchConfig:
     drop_silent: bool = option(
         False,
         "leave rows without signal (advantage 0) out of the batch and of denominators, as reward "
-        "balance always does; takes fewer steps if too few groups are left
-; reward balance by advantage "
-        "always leaves them out",
+        "balance by advantage always does; takes fewer steps if too few groups are left",
     )
 
 
