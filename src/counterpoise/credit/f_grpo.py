@@ -4,8 +4,9 @@ The factor of focal loss: a prompt that is nearly always solved adds little, so 
 concentrate further on the solutions it already finds and keeps rare ones. The group still sums to
 zero. All rewards equal: every advantage is 0. arXiv:2602.06717
 
-gamma 1: chosen here; the value of the paper's runs was not found. A reward above 0
-counts as right, so 0/1 and -1/1 rewards are treated alike.
+gamma 1: chosen here; the value of the paper's runs was not found. A reward above 0 counts as right,
+so 0/1 and -1/1 rewards are treated alike. Graded rewards that are all above 0 have p = 1 and teach
+nothing: such rewards need another advantage.
 """
 
 from __future__ import annotations

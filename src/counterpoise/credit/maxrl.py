@@ -5,9 +5,9 @@ large: rarely solved prompts count more. For rewards of 0 and 1 a right rollout 
 a wrong one -1, so the advantages of a group sum to zero and shrink to nothing as p nears 1.
 All rewards 0, or all equal: every advantage is 0. arXiv:2602.02710
 
-The mean stands for a success rate, so it must not be negative: a group with a negative reward stops
-the run, because dividing by a mean near or below 0 would enlarge or reverse the update. The formula
-is that of prime-rl's implementation; nothing is added to the denominator.
+The mean stands for a success rate, so it must not be negative: unequal rewards with a negative one
+stop the run, because dividing by a mean near or below 0 would enlarge or reverse the update. The
+formula is that of prime-rl's implementation; nothing is added to the denominator.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ def maxrl(rewards_G: NDArray[np.float64]) -> NDArray[np.float64]:
         >>> maxrl(np.array([1.0, 0.0, 0.0, 0.0])).tolist()
         [3.0, -1.0, -1.0, -1.0]
     """
+    centred = dr_grpo(rewards_G)
+    if not centred.any():
+        return centred
     lowest_reward = float(rewards_G.min())
     if lowest_reward < 0:
         raise PoiseError(
             f"credit.name=maxrl divides by the mean reward and needs rewards of 0 or above, not "
             f"{lowest_reward:g}: choose another credit.name, or rewards from 0 to 1"
         )
-    centred = dr_grpo(rewards_G)
-    return centred / rewards_G.mean() if centred.any() else centred
+    return centred / rewards_G.mean()
