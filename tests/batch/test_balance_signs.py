@@ -103,7 +103,9 @@ def follow_stream(rng: random.Random, unit: str) -> int:
         buffer.add(groups)
         if rng.random() < 0.3:  # through a checkpoint
             counts = BufferCounts(**asdict(buffer.counts))
-            buffer = RewardBalancedBuffer(**options, rows=buffer.state(), counts=counts)
+            waiting_rows = buffer.state()
+            buffer = RewardBalancedBuffer(**options)
+            buffer.restore(waiting_rows, counts)
         batch = buffer.take(now)
         rows = batch.rows if batch else ()
         if batch:

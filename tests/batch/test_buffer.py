@@ -55,9 +55,9 @@ def follow_one_stream(rng: random.Random, unit: str) -> None:
         original |= {name_of(row): row for group in groups for row in group}
         buffer.add(groups)
         if rng.random() < 0.3:  # through a checkpoint
-            buffer = RewardBalancedBuffer(
-                **options, rows=buffer.state(), counts=BufferCounts(**asdict(buffer.counts))
-            )
+            waiting_rows, counts = buffer.state(), BufferCounts(**asdict(buffer.counts))
+            buffer = RewardBalancedBuffer(**options)
+            buffer.restore(waiting_rows, counts)
         while batch := buffer.take(now):
             batches += 1
             positive = sum(row.sign > 0 for row in batch.rows)

@@ -89,8 +89,6 @@ class RewardBalancedBuffer:
         unit      rollout: drop surplus rollouts inside groups; group: choose whole groups
         sign      what is counted: the sign of the advantage or of the reward
         max_age   iterations that a group may wait
-        rows      waiting rows of an earlier buffer, as `state()` returned them
-        counts    what became of the rollouts so far: the `counts` of an earlier buffer
 
     Example:
         >>> buffer = RewardBalancedBuffer(tau=0.5, target=4)
@@ -110,8 +108,6 @@ class RewardBalancedBuffer:
         unit: str = "rollout",
         sign: str = "advantage",
         max_age: int = 4,
-        rows: Iterable[Row] = (),
-        counts: BufferCounts | None = None,
     ) -> None:
         if not 0 <= tau <= 0.5:
             raise PoiseError(f"tau {tau} is not a share of the rarer sign: choose from 0 to 0.5")
@@ -129,10 +125,18 @@ class RewardBalancedBuffer:
         self._choose = BALANCE_UNITS.load(unit)
         self.sign_of: SignRule = BALANCE_SIGNS.load(sign)
         self._groups: list[tuple[Row, ...]] = []  # oldest first; no row of neither sign
+        self.counts = BufferCounts()
+
+    def restore(self, rows: Iterable[Row], counts: BufferCounts | None = None) -> None:
+        """Replace what waits by the rows of an earlier buffer, as its `state()` returned them.
+
+        `counts` are that buffer's; without them only the rows themselves count as added.
+        """
         # A checkpoint stores the waiting rows flat: put the groups together again.
         waiting_groups: dict[str, list[Row]] = {}
         for row in rows:
             waiting_groups.setdefault(row.group, []).append(row)
+        self._groups = []
         self._insert(waiting_groups.values())
         self.counts = counts or BufferCounts(added=len(self))
 

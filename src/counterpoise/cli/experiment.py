@@ -71,16 +71,16 @@ def experiment(flags: ExperimentFlags) -> None:
     - `poise experiment smollm2-interventions --dry-run`
     - `poise experiment smollm2-interventions --out out/arms --jobs 6 --minutes 9`
     """
+    from counterpoise.lab.experiments.experiment_file import read_experiment
     from counterpoise.lab.experiments.terminal import RunSelection, run_experiment
 
     selection = RunSelection(flags.seeds, flags.rates, flags.arms)
     run_experiment(
         flags.file,
+        read_experiment(flags.file, flags.model, flags.data),
         flags.out,
         selection,
         jobs=flags.jobs,
         minutes=flags.minutes,
-        model=flags.model,
-        data=flags.data,
         dry_run=flags.dry_run,
     )

@@ -118,16 +118,7 @@ def check_finite(state: RunState, iteration: int) -> None:
 
 def refill_buffer(state: RunState, rows: list[Row]) -> None:
     """Replace the buffer's waiting rows, for example by rows with scores."""
-    old_buffer = state.buffer
-    state.buffer = RewardBalancedBuffer(
-        tau=old_buffer.tau,
-        target=old_buffer.target,
-        unit=old_buffer.unit,
-        sign=old_buffer.sign,
-        max_age=old_buffer.max_age,
-        rows=rows,
-        counts=old_buffer.counts,
-    )
+    state.buffer.restore(rows, state.buffer.counts)
 
 
 def restore_state(
@@ -210,12 +201,12 @@ def _apply_checkpoint(state: RunState, snapshot: checkpoint.Checkpoint, config: 
 def _make_buffer(
     config: RunConfig, rows: list[Row] | None = None, counts: BufferCounts | None = None
 ) -> RewardBalancedBuffer:
-    return RewardBalancedBuffer(
+    buffer = RewardBalancedBuffer(
         tau=config.balance.tau,
         target=config.balance_target,
         unit=config.balance.unit,
         sign=config.balance.sign,
         max_age=config.balance.max_age,
-        rows=rows or (),
-        counts=counts,
     )
+    buffer.restore(rows or (), counts)
+    return buffer

@@ -68,9 +68,8 @@ class Planner:
             target=options.balance_target or options.generation_batch_size,
             unit=options.balance_unit,
             max_age=options.max_age,
-            rows=rows,
-            counts=counts,
         )
+        self.buffer.restore(rows, counts)
 
     def add(
         self,

@@ -15,7 +15,7 @@ from counterpoise.config.load import find_run_file
 from counterpoise.errors import PoiseError, format_count, unknown_name
 from counterpoise.lab.experiments.design import RunKey
 from counterpoise.lab.experiments.dry_run import describe_plan
-from counterpoise.lab.experiments.experiment_file import Experiment, read_experiment
+from counterpoise.lab.experiments.experiment_file import Experiment
 from counterpoise.lab.experiments.processes import FleetProgress, number_of_jobs
 from counterpoise.lab.experiments.run import ExperimentRunner
 from counterpoise.terminal import TerminalConsole, one_line
@@ -51,17 +51,18 @@ class RunSelection:
 
 def run_experiment(
     file: str,
+    experiment: Experiment,
     out: Path | None,
     selection: RunSelection,
     *,
     jobs: int | None,
     minutes: float | None,
-    model: str | None,
-    data: str | None,
     dry_run: bool,
 ) -> None:
-    """Run `poise experiment`: train the selected runs, or describe the plan with `dry_run`."""
-    experiment = read_experiment(file, model, data)
+    """Run `poise experiment`: train the selected runs, or describe the plan with `dry_run`.
+
+    `experiment` was read from `file`.
+    """
     run_keys = selection.select(experiment)
     console = TerminalConsole()
     jobs = number_of_jobs() if jobs is None else jobs
