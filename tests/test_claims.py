@@ -222,3 +222,11 @@ def test_every_result_page_names_the_planted_mistakes_and_its_dates(page: str) -
     assert re.search(r"planted mistakes", text, re.IGNORECASE)
     assert "24 % of" in text
     assert re.search(r"1[56] November 2026", text)
+
+
+def test_the_readme_has_the_numbers_of_the_shared_tokens() -> None:
+    claims = of_model("embedded")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8").replace("+", "")
+    for n in ("15", "16"):
+        effect, low, high = (claims[n][key].lstrip("+") for key in ("effect", "low", "high"))
+        assert f"{effect} [{low}, {high}]" in readme
