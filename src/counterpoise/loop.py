@@ -34,6 +34,12 @@ from counterpoise.run import metrics
 from counterpoise.run.check_model import check_model
 from counterpoise.run.decline import describe_decline
 from counterpoise.run.encode_prompts import encode_prompts
+from counterpoise.run.follow_probes import (
+    ProbeTracker,
+    observe_step,
+    prepare_probes,
+    track_probes,
+)
 from counterpoise.run.heldout import evaluate_policy
 from counterpoise.run.interrupts import postpone_interrupts
 from counterpoise.run.model_card import model_card
@@ -120,6 +126,7 @@ def train(
     prompts = encode_prompts(policy, task.train, config, observer)
     check_positions(policy, prompts, config.sample, observer.notify)
     check_cache_fits(policy, prompts, config.sample)
+    given_probes = prepare_probes(policy, config, task.heldout)
     sampler: Sampler = SAMPLERS.load(config.sample.engine)(policy, config)
     folder = RunFolder.open(out) if resume else RunFolder.create(out, config)
     with folder_lock(out):  # from before the logs are cut until the last file is written
@@ -141,6 +148,7 @@ def train(
         warn_of_overlap(task.train, benchmarks, folder, observer.notify)
         state.micro_batch.notify = state.prompts_per_draw.notify = observer.notify
         state.sample_function = sampler
+        state.probes = state.probes or given_probes
         verifier = make_verifier(config.verify)
         state.episode_player = make_episode_player(config.task, verifier)
         with track_run(folder, config.track.to, observer.notify):
@@ -172,7 +180,7 @@ def advance(
     finished, since a resumed run repeats it.
     """
     with postpone_interrupts(FINISHING_NOTICE) as stopped:
-        observer.on_iteration(iterate(state, train_set, config, verifier, folder))
+        observer.on_iteration(iterate(state, train_set, config, verifier, folder, heldout))
         is_last = state.iteration == config.loop.iterations and config.store.model
         due = is_last or state.iteration % config.loop.checkpoint_every == 0
         if due or stopped():
@@ -191,8 +199,9 @@ def iterate(
     config: RunConfig,
     verifier: Verifier,
     folder: RunFolder,
+    heldout: Sequence[Prompt] = (),
 ) -> dict[str, Any]:
-    """One iteration; returns its line of metrics.jsonl."""
+    """One iteration; returns its line of metrics.jsonl. Only probes read `heldout`."""
     iteration, seed = state.iteration + 1, config.loop.seed
     clock = metrics.StageClock()
 
@@ -218,7 +227,9 @@ def iterate(
     clock.lap("score")
 
     monitor = make_monitor(state, batch, plan, config) if plan else None
-    results = update(state, batch, plan, config, monitor) if plan else []
+    sampler = bind_sampler(state)
+    probes = track_probes(state, sampler, heldout, config, verifier) if plan else None
+    results = update(state, batch, plan, config, monitor, probes) if plan else []
     if results:
         check_finite(state, iteration)
     clock.lap("update")
@@ -236,6 +247,7 @@ def iterate(
         measurements=monitor.measurements if monitor else [],
         sampling_rounds=sampled.rounds,
         drops=drops,
+        probes=probes.finish(clock) if probes else None,
         reward_kl=penalties.kl,
     )
     record = metrics.metrics_record(result, state.buffer, clock)
@@ -344,6 +356,7 @@ def update(
     plan: BatchPlan,
     config: RunConfig,
     monitor: Monitor | None = None,
+    probes: ProbeTracker | None = None,
 ) -> list[StepResult]:
     """One optimizer step for each step of the plan."""
     results = []
@@ -363,7 +376,7 @@ def update(
                 micro_batch=state.micro_batch,
                 passes=state.passes,
             ),
-            observer=monitor and monitor.at(s, rows),
+            observer=observe_step(monitor, probes, s, rows),
             on_policy=s == first_updating and not uses_sampler_logprobs,
             rule=rule.for_step(s) if rule else None,
         )

@@ -17,6 +17,7 @@ FILES: Fields = {
     "drops.jsonl": "one line for each iteration that dropped rollouts",
     "evaluations.jsonl": "one line for each held-out evaluation and sampling setting",
     "alternatives.jsonl": "poise replay: one line for each iteration with an update",
+    "probes.jsonl": "one line for each drawing of probe answers (monitor.probe)",
     "gaps.jsonl": "lost logs that --accept-missing-logs accepted",
     "checksums.jsonl": "one line for each file and each line of the other logs",
     "contamination.json": "training prompts found in task.benchmarks",
@@ -24,6 +25,10 @@ FILES: Fields = {
     "rollouts/step_NNNNN.jsonl": "sampled rollouts",
     "tokens/step_NNNNN.parquet": "trained tokens",
     "pushes/step_NNNNN.parquet": "strongest pushes on the tokens of monitor.watch groups",
+    "probes/step_NNNNN.parquet": "tokens of the probe answers, once for each step",
+    "probe_rows/step_NNNNN.parquet": "push of every row on every probe answer",
+    "probe_pushes/step_NNNNN.parquet": "strongest tokens of the rows that raise and lower a right "
+    "answer most",
     "checkpoints/iteration_NNNNN/": "all that --resume needs",
     "model/": "trained policy, as save_pretrained writes it",
     "report.html": "the report",
@@ -113,6 +118,12 @@ MONITOR_METRICS: Fields = {
     "learning_tax": "KL(new, old) at shared tokens, nats",
     "solution_drift": "log-odds change between right answers",
 }
+PROBE_METRICS: Fields = {  # only with probes
+    "probe_right": "mean change of log p of the right probe answers",
+    "probe_wrong": "of the wrong ones",
+    "probe_correlation": "rank correlation of predicted and real change, per token",
+    "probe_seconds": "drawing the answers, reading them, summing pushes",
+}
 TIME_METRICS: Fields = {
     "sample_seconds": "",
     "verify_seconds": "",
@@ -131,6 +142,7 @@ METRICS: Fields = {
     **UPDATE_METRICS,
     **SAMPLER_METRICS,
     **MONITOR_METRICS,
+    **PROBE_METRICS,
     **TIME_METRICS,
 }
 
@@ -197,6 +209,11 @@ ALTERNATIVES: Fields = {
     "grouped": "QB on the same rows; with --compare: monitor, same_direction, correlation",
     "balanced": "RB on the same rows: its largest batch",
 }
+PROBES: Fields = {
+    "iteration": "the first that follows these answers",
+    "answers": "list; the tables number them from 0: problem_id, problem, answer, response, "
+    "reward, half (steer, judge), drawn (iteration; 0: given), response_tokens",
+}
 GAPS: Fields = {
     "iteration": "last one before the resume",
     "missing": "{file: [iteration, ...]}",
@@ -213,6 +230,7 @@ LOGS: dict[str, Fields] = {
     "drops": DROPS,
     "evaluations": EVALUATIONS,
     "alternatives": ALTERNATIVES,
+    "probes": PROBES,
     "gaps": GAPS,
     "checksums": CHECKSUMS,
 }
@@ -259,15 +277,46 @@ PUSH_COLUMNS: Fields = {
     "by_position": "",
     "push": "signed",
 }
+PROBE_SET_COLUMNS: Fields = {
+    "probe_{right,wrong}_{steer,judge}": "push on the mean probe answer of that kind and half",
+}
+PROBE_COLUMNS: Fields = {
+    "step": "of the plan",
+    "answer": "of probes.jsonl",
+    "position": "in the answer",
+    "token": "id",
+    "logprob": "just before this step",
+    "displacement": "change of logprob by this step",
+    "positive": "push of tokens with a positive pull",
+    "negative": "with a negative one",
+    "same_token_positive": "the part of equal tokens",
+    "same_token_negative": "",
+}
+PROBE_ROW_COLUMNS: Fields = {
+    "step": "of the plan",
+    "row": "of the plan",
+    "answer": "of probes.jsonl",
+    "push": "on the answer's log-probability",
+}
+PROBE_PUSH_COLUMNS: Fields = {
+    "step": "of the plan",
+    "answer": "right ones only",
+    "row": "pushing token",
+    "position": "",
+    "push": "signed",
+}
 STEP_FILES: dict[str, Fields] = {
     "rollouts": ROLLOUTS,
-    "tokens": {**TOKEN_COLUMNS, **MONITOR_COLUMNS},
+    "tokens": {**TOKEN_COLUMNS, **MONITOR_COLUMNS, **PROBE_SET_COLUMNS},
     "pushes": PUSH_COLUMNS,
+    "probes": PROBE_COLUMNS,
+    "probe_rows": PROBE_ROW_COLUMNS,
+    "probe_pushes": PROBE_PUSH_COLUMNS,
 }
 CHECKPOINT: Fields = {
     "model.safetensors": "parameters; a tied tensor once",
     "optimizer.safetensors": "steps, moments, float32 masters",
-    "buffer.safetensors": "tokens and log-probabilities of waiting rows",
+    "buffer.safetensors": "tokens and log-probabilities of waiting rows and probe answers",
     "state.json": "the rest of the buffer, counters, fitted memory sizes",
     "options.toml": "config.toml at that time",
     "manifest.json": "sha256 of the other files",
