@@ -1,4 +1,4 @@
-"""Pushes on held-out tokens are those of autograd through the head, whichever way they are summed."""
+"""Pushes on held-out tokens are those of autograd through the head, however they are summed."""
 
 from __future__ import annotations
 

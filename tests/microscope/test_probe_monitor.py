@@ -87,10 +87,13 @@ def test_a_small_step_of_the_output_layer_moves_answers_as_predicted() -> None:
 def test_the_pass_after_a_step_serves_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     policy, answers, rows = tiny.policy(), make_answers(), tiny.rows()
     monitor = ProbeMonitor(answers, TEMPERATURE, 60)
-    passes = []
-    monkeypatch.setattr(
-        ProbeMonitor, "_read", lambda self, p, read=ProbeMonitor._read: passes.append(1) or read(self, p)
-    )  # fmt: skip
+    passes, read = [], ProbeMonitor._read
+
+    def counted_read(self: ProbeMonitor, policy: Policy) -> object:
+        passes.append(1)
+        return read(self, policy)
+
+    monkeypatch.setattr(ProbeMonitor, "_read", counted_read)
     for _ in range(3):
         take(policy, monitor, rows)
     assert len(passes) == 4

@@ -231,10 +231,7 @@ class HeldoutPushes:
     ) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """(slice, R, H) of the tokens from `start` to `end`, at most a chunk or `width` at once."""
         size = min(self.residuals.chunk_size, width or self.residuals.chunk_size)
-        for chunk_start in range(start, end, size):
-            chunk = slice(chunk_start, min(chunk_start + size, end))
-            indices = torch.arange(chunk.start, chunk.stop, device=self.residuals.device)
-            yield chunk, *self.residuals.gather(indices)
+        return self.residuals.iterate_range(start, end, size)
 
     @staticmethod
     def _set_numbers(bounds: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -120,8 +120,7 @@ def sum_by_answer(values_J: Floats, lengths: Sequence[int]) -> NDArray[np.float6
         [1.0, 6.0]
     """
     answer_J = np.repeat(np.arange(len(lengths)), lengths)
-    sums_Q: NDArray[np.float64] = np.bincount(answer_J, values_J.astype(float), len(lengths))
-    return sums_Q
+    return np.bincount(answer_J, values_J, len(lengths)).astype(np.float64)
 
 
 def _token_values(
