@@ -15,32 +15,25 @@ def trace(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run trained with monitor.probe.")],
     problem: Annotated[
         str | None,
-        typer.Option(
-            "--problem", help="Id of a held-out problem, or its last part: what moved its answer?"
-        ),
+        typer.Option("--problem", help="A held-out problem: what moved its answer?"),
     ] = None,
     prompt: Annotated[
         str | None,
-        typer.Option(
-            "--prompt", help="Id of a training prompt: which problems did it help and hurt?"
-        ),
+        typer.Option("--prompt", help="A training prompt: what did it help and hurt?"),
     ] = None,
     top: Annotated[int, typer.Option("--top", min=1, help="Rows of each table.")] = 8,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Trace held-out answers to the prompts, rollouts and tokens that moved them.
 
-    A run with `monitor.probe=32` follows right and wrong answers to 16 held-out problems. For each
-    update it stores how their log-probability really moved, and the push of every rollout on every
-    answer: what the rollout's gradient adds to it through the output layer, to first order.
-    Numbers are changes of log-probability in nats; predicted ones are learning rate times push,
-    so under AdamW their order counts, not their size. The rank correlation says how far to trust
-    them.
+    A run with `monitor.probe=32` stores how right and wrong answers to 16 held-out problems moved
+    in each update, and how every rollout pushed them through the output layer. Numbers are nats of
+    log-probability; predicted ones are learning rate times push: under AdamW only their order
+    counts, and the rank correlation says how much.
 
-    - `poise trace out/demo`: how every problem moved, and which prompts moved them
-    - `poise trace out/demo --problem word_problems/heldout/3`: update by update, then the
-      prompts, rollouts and tokens that raised and lowered its right answer
-    - `poise trace out/demo --prompt word_problems/train/12`: the problems it helped and hurt
+    - `poise trace out/demo`
+    - `poise trace out/demo --problem word_problems/heldout/3`: update by update
+    - `poise trace out/demo --prompt word_problems/train/12`: what it helped and hurt
     """
     import json
 

@@ -84,21 +84,18 @@ class MonitorConfig:
     )
     probe: int = option(
         0,
-        "number of held-out answers that every measured update is traced to (`poise trace`): one "
-        "right and one wrong response of the model to each of half as many held-out problems. 0 "
-        "is off, or with probe_file: all answers of the file",
+        "held-out answers to follow for `poise trace`, right and wrong responses of the model; 0 "
+        "is off, or all of probe_file",
         at_least=0,
     )
     probe_refresh: int = option(
         20,
-        "iterations after which probe answers are drawn again, so that they stay text that the "
-        "model may write; 0 keeps the first ones",
+        "iterations until probe answers are drawn anew, to stay likely text; 0: never",
         at_least=0,
     )
     probe_file: str = option(
         "",
-        "file of probe answers that replace the drawn ones: prompt, response, and if known reward "
-        "(above 0: right) and prompt_id, as in rollouts/",
+        "follow these answers instead: lines with prompt, response, reward, prompt_id",
     )
 
 

@@ -17,7 +17,7 @@ FILES: Fields = {
     "drops.jsonl": "one line for each iteration that dropped rollouts",
     "evaluations.jsonl": "one line for each held-out evaluation and sampling setting",
     "alternatives.jsonl": "poise replay: one line for each iteration with an update",
-    "probes.jsonl": "one line for each drawing of probe answers (monitor.probe)",
+    "probes.jsonl": "probe answers, a line for each drawing",
     "gaps.jsonl": "lost logs that --accept-missing-logs accepted",
     "checksums.jsonl": "one line for each file and each line of the other logs",
     "contamination.json": "training prompts found in task.benchmarks",
@@ -25,10 +25,9 @@ FILES: Fields = {
     "rollouts/step_NNNNN.jsonl": "sampled rollouts",
     "tokens/step_NNNNN.parquet": "trained tokens",
     "pushes/step_NNNNN.parquet": "strongest pushes on the tokens of monitor.watch groups",
-    "probes/step_NNNNN.parquet": "tokens of the probe answers, once for each step",
-    "probe_rows/step_NNNNN.parquet": "push of every row on every probe answer",
-    "probe_pushes/step_NNNNN.parquet": "strongest tokens of the rows that raise and lower a right "
-    "answer most",
+    "probes/step_NNNNN.parquet": "tokens of probe answers, for each step",
+    "probe_rows/step_NNNNN.parquet": "push of rows on probe answers",
+    "probe_pushes/step_NNNNN.parquet": "strongest tokens of the rows that move a right answer most",
     "checkpoints/iteration_NNNNN/": "all that --resume needs",
     "model/": "trained policy, as save_pretrained writes it",
     "report.html": "the report",
@@ -119,10 +118,10 @@ MONITOR_METRICS: Fields = {
     "solution_drift": "log-odds change between right answers",
 }
 PROBE_METRICS: Fields = {  # only with probes
-    "probe_right": "mean change of log p of the right probe answers",
-    "probe_wrong": "of the wrong ones",
-    "probe_correlation": "rank correlation of predicted and real change, per token",
-    "probe_seconds": "drawing the answers, reading them, summing pushes",
+    "probe_right": "mean change of right probe answers' log p",
+    "probe_wrong": "wrong ones",
+    "probe_correlation": "ranks of predicted and real change",
+    "probe_seconds": "",
 }
 TIME_METRICS: Fields = {
     "sample_seconds": "",
@@ -210,9 +209,9 @@ ALTERNATIVES: Fields = {
     "balanced": "RB on the same rows: its largest batch",
 }
 PROBES: Fields = {
-    "iteration": "the first that follows these answers",
-    "answers": "list; the tables number them from 0: problem_id, problem, answer, response, "
-    "reward, half (steer, judge), drawn (iteration; 0: given), response_tokens",
+    "iteration": "first with these answers",
+    "answers": "list of problem_id, problem, answer, response, reward, half (steer, judge), drawn "
+    "(iteration; 0: given), response_tokens",
 }
 GAPS: Fields = {
     "iteration": "last one before the resume",
@@ -278,29 +277,29 @@ PUSH_COLUMNS: Fields = {
     "push": "signed",
 }
 PROBE_SET_COLUMNS: Fields = {
-    "probe_{right,wrong}_{steer,judge}": "push on the mean probe answer of that kind and half",
+    "probe_{right,wrong}_{steer,judge}": "push on such probe answers, mean",
 }
 PROBE_COLUMNS: Fields = {
-    "step": "of the plan",
-    "answer": "of probes.jsonl",
-    "position": "in the answer",
+    "step": "",
+    "answer": "index in probes.jsonl",
+    "position": "",
     "token": "id",
-    "logprob": "just before this step",
-    "displacement": "change of logprob by this step",
-    "positive": "push of tokens with a positive pull",
-    "negative": "with a negative one",
-    "same_token_positive": "the part of equal tokens",
+    "logprob": "before the step",
+    "displacement": "measured",
+    "positive": "push of positive pulls",
+    "negative": "",
+    "same_token_positive": "of equal tokens",
     "same_token_negative": "",
 }
 PROBE_ROW_COLUMNS: Fields = {
-    "step": "of the plan",
+    "step": "",
     "row": "of the plan",
-    "answer": "of probes.jsonl",
-    "push": "on the answer's log-probability",
+    "answer": "",
+    "push": "on the whole answer",
 }
 PROBE_PUSH_COLUMNS: Fields = {
-    "step": "of the plan",
-    "answer": "right ones only",
+    "step": "",
+    "answer": "right ones",
     "row": "pushing token",
     "position": "",
     "push": "signed",
