@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 from small_run import small_config
 from typer.testing import CliRunner
 
 from counterpoise.cli import app
 from counterpoise.errors import PoiseError
 from counterpoise.loop import train
-from counterpoise.report.probe_trace.agreement import explained_share, measure_agreement
+from counterpoise.report.probe_trace.agreement import (
+    Momentum,
+    explained_share,
+    measure_agreement,
+)
 from counterpoise.report.probe_trace.influence import trace_problem, trace_prompt, trace_run
 from counterpoise.report.probe_trace.read import ProbedRun
+from counterpoise.update.optimizer import BETA1
 
 SETS = ("monitor.probe=12", "monitor.probe_refresh=2", "task.heldout=6", "task.size=18")
 
@@ -99,7 +106,7 @@ def test_the_tokens_of_a_rollout_are_its_strongest(run: Path) -> None:
 
 def test_agreement_is_that_of_the_tables(run: Path) -> None:
     probed_run = ProbedRun.open(run)
-    agreement = measure_agreement(probed_run.read(), probed_run.problem_ids)
+    agreement = measure_agreement(probed_run)
     iterations = list(probed_run.read())
     assert len(agreement.steps) == sum(len(probed.steps) for probed in iterations)
     value, low, high = agreement.correlation
@@ -109,6 +116,29 @@ def test_agreement_is_that_of_the_tables(run: Path) -> None:
     predicted, moved = (x(step.step) / first.lengths_Q for x in (first.predicted_Q, first.moved_Q))
     ranks = [np.argsort(np.argsort(values)) for values in (predicted, moved)]
     assert step.correlation[0] == pytest.approx(np.corrcoef(*ranks)[0, 1])
+    assert step.plain_correlation == pytest.approx(step.correlation[0])  # no momentum yet
+
+
+def test_momentum_is_that_of_adamw(run: Path) -> None:
+    """The decayed sum of all pushes on an answer is what torch's exp_avg makes of its gradients."""
+    probed_run = ProbedRun.open(run)
+    momentum = Momentum(probed_run.run.config)
+    first, second, third = list(probed_run.read())[:3]
+    weight = torch.zeros(1, requires_grad=True)
+    optimizer = torch.optim.AdamW([weight], betas=(BETA1, 0.999))
+    for probed, push in ((first, 3.0), (first, -1.0), (second, 0.5)):
+        values = momentum.add(probed, np.full(len(probed.answers), push))
+        weight.grad = torch.tensor([push])
+        optimizer.step()
+        assert values[0] == pytest.approx(optimizer.state[weight]["exp_avg"].item(), rel=1e-6)
+    # Two steps each of two updates that were not measured, and then a step without a push.
+    last = replace(third, iteration=second.iteration + 3)
+    expected = BETA1 ** (2 * probed_run.run.config.batch.steps + 1) * values[0]
+    followed = momentum.add(last, np.zeros(len(last.answers)))
+    names = [(answer["problem_id"], answer["reward"] > 0) for answer in last.answers]
+    first_name = (second.answers[0]["problem_id"], second.answers[0]["reward"] > 0)
+    if first_name in names:
+        assert followed[names.index(first_name)] == pytest.approx(expected)
 
 
 def test_a_prediction_that_points_the_other_way_explains_nothing() -> None:

@@ -105,6 +105,12 @@ def _print_agreement(agreement: Agreement, console: Console) -> None:
         f"steps; {agreement.explained:.0%} of the movement explained (median)",
         highlight=False,
     )
+    if agreement.momentum:
+        console.print(
+            f"this counts AdamW's momentum of earlier updates; without it the correlation is "
+            f"{agreement.plain_correlation:.2f}",
+            highlight=False,
+        )
 
 
 def _print_updates(

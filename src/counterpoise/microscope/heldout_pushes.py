@@ -73,12 +73,15 @@ class HeldoutPushes:
         answer_lengths: Sequence[int],
         scale: float = 1.0,
     ) -> None:
-        self.residuals, self.scale = residuals, scale
+        self.residuals = residuals
         self.num_trained, self.num_heldout = sum(row_lengths), sum(answer_lengths)
         self.row_bounds = np.cumsum([0, *row_lengths])
         self.answer_bounds = self.num_trained + np.cumsum([0, *answer_lengths])
         pulls = residuals.to_device(pulls_N).to(residuals.sum_dtype)
-        self.weights = torch.cat((pulls, pulls.new_ones(self.num_heldout)))
+        # Pulls are averages over the tokens of a step, too small for half precision: scaled to 1.
+        pull_scale = pulls.abs().max().clamp(min=torch.finfo(residuals.sum_dtype).tiny)
+        self.scale = scale * pull_scale
+        self.weights = torch.cat((pulls / pull_scale, pulls.new_ones(self.num_heldout)))
 
     @torch.no_grad()
     def sums(self, sets: Sequence[Sequence[int]]) -> HeldoutSums:
@@ -87,7 +90,7 @@ class HeldoutPushes:
         return HeldoutSums(
             signed_J2=self.scale * signed_J2,
             same_token_J2=self.scale * same_token_J2,
-            by_row_RQ=self.scale * self.pushes_by_row(),
+            by_row_RQ=self.pushes_by_row(),
             on_sets_NC=self.scale * self._pushes_on_sets(sets),
         )
 
@@ -102,7 +105,7 @@ class HeldoutPushes:
         reads = self.num_trained * num_blocks + self.num_heldout + num_rows * num_answers
         kernel_cost = self.num_trained * self.num_heldout * (V + D)
         use_matrices = method == "matrices" or (not method and V * D * reads < kernel_cost)
-        return self._by_matrices() if use_matrices else self._by_kernel()
+        return self.scale * (self._by_matrices() if use_matrices else self._by_kernel())
 
     def strongest_tokens(
         self, by_row_RQ: NDArray[np.floating], answers: Sequence[int]

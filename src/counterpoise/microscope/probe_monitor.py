@@ -8,7 +8,8 @@ probe answers gives their real displacement:
 
 The pass after a step is also the pass before the next one, so n steps in a row need n + 1 passes.
 Pushes are for one unit of learning rate. They are exact to first order for gradient descent on the
-output layer; what AdamW makes of the gradient, and the other layers, are in the displacement only.
+output layer; the other layers, and what AdamW makes of the gradient (its scale by entry, and the
+momentum of earlier steps), are in the displacement only.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ class RunTrace:
 def trace_problem(probed_run: ProbedRun, wanted: str) -> ProblemTrace:
     """Follow one held-out problem through the run."""
     problem_id = find_id("held-out problem", wanted, probed_run.problem_ids)
-    meter = AgreementMeter(probed_run.problem_ids)
+    meter = AgreementMeter(probed_run)
     updates: list[UpdateEffect] = []
     prompts: defaultdict[str, Influence] = defaultdict(Influence)
     rollouts = _StrongestRollouts()
@@ -145,7 +145,7 @@ def trace_problem(probed_run: ProbedRun, wanted: str) -> ProblemTrace:
 def trace_prompt(probed_run: ProbedRun, wanted: str) -> PromptTrace:
     """Follow the influence of one training prompt."""
     prompt_id = find_id("training prompt", wanted, probed_run.prompt_ids)
-    meter = AgreementMeter(probed_run.problem_ids)
+    meter = AgreementMeter(probed_run)
     problems: dict[str, dict[str, Influence]] = {}
     moved: defaultdict[str, float] = defaultdict(float)
     iterations: list[int] = []
@@ -181,7 +181,7 @@ def trace_prompt(probed_run: ProbedRun, wanted: str) -> PromptTrace:
 
 def trace_run(probed_run: ProbedRun) -> RunTrace:
     """How every held-out problem moved, and which prompts moved them."""
-    meter = AgreementMeter(probed_run.problem_ids)
+    meter = AgreementMeter(probed_run)
     names = ("right", "wrong", "predicted", "updates")
     problems = {problem: dict.fromkeys(names, 0.0) for problem in probed_run.problem_ids}
     halves: dict[str, str] = {}

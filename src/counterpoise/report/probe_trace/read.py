@@ -95,6 +95,10 @@ class ProbedRun:
             )
         run = RunData.read(path)
         planned = {plan["iteration"] for plan in run.plans}
+        # An iteration that is still being written has no metrics yet.
+        stored &= {record["iteration"] for record in run.metrics}
+        if not stored:
+            raise PoiseError(f"{path} has not finished its first iteration yet: try again later")
         if not stored & planned:
             raise PoiseError(f"{path} did not store its plans: train with store.report=true")
         return cls(run, lines, sorted(stored & planned))

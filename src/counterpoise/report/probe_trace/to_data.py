@@ -59,6 +59,8 @@ def _agreement_to_data(agreement: Agreement) -> dict[str, Any]:
     names = ("correlation", "low", "high")
     return {
         **dict(zip(names, agreement.correlation, strict=True)),
+        "momentum": agreement.momentum,
+        "plain_correlation": agreement.plain_correlation,
         "explained": agreement.explained,
         "steps": [
             {
@@ -66,6 +68,7 @@ def _agreement_to_data(agreement: Agreement) -> dict[str, Any]:
                 "step": step.step,
                 "answers": step.answers,
                 **dict(zip(names, step.correlation, strict=True)),
+                "plain_correlation": step.plain_correlation,
                 "explained": step.explained,
             }
             for step in agreement.steps
