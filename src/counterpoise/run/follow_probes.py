@@ -16,7 +16,7 @@ from counterpoise.run.metrics import ProbeLook, StageClock
 from counterpoise.run.probes import ProbeSet, draw_probes, load_probe_file
 from counterpoise.run.state import RunState
 from counterpoise.sample.collect import SamplerBinding
-from counterpoise.types import Prompt, Row
+from counterpoise.types import BatchPlan, Prompt, Row
 from counterpoise.update.step import StepObserver, StepObservers
 from counterpoise.verify.scores import Verifier
 
@@ -50,16 +50,17 @@ def prepare_probes(policy: Policy, config: RunConfig, heldout: Sequence[Prompt])
     return None
 
 
-def track_probes(
+def track(
     state: RunState,
     sampler: SamplerBinding,
     heldout: Sequence[Prompt],
     config: RunConfig,
     verifier: Verifier,
+    plan: BatchPlan | None,
 ) -> ProbeTracker | None:
-    """The tracker of the coming update; None if the run has no probes or no look is due."""
+    """The tracker of the coming update; None if there is none, no probes, or no look is due."""
     options, iteration = config.monitor, state.iteration + 1
-    if not (options.probe or options.probe_file) or iteration % options.every:
+    if plan is None or not (options.probe or options.probe_file) or iteration % options.every:
         return None
     start_time, drawing = time.perf_counter(), None
     probes = state.probes
