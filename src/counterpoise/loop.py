@@ -30,7 +30,7 @@ from counterpoise.microscope import monitor_sampling
 from counterpoise.microscope.monitor import Monitor
 from counterpoise.model.fit_memory import GENERAL_REMEDY, explain_out_of_memory
 from counterpoise.model.load import Policy, load_policy, save_policy
-from counterpoise.run import metrics
+from counterpoise.run import follow_probes, metrics
 from counterpoise.run.check_model import check_model
 from counterpoise.run.decline import describe_decline
 from counterpoise.run.encode_prompts import encode_prompts
@@ -116,6 +116,7 @@ def train(
     prompts = encode_prompts(policy, task.train, config, observer)
     check_positions(policy, prompts, config.sample, observer.notify)
     check_cache_fits(policy, prompts, config.sample)
+    given_probes = follow_probes.prepare_probes(policy, config, task.heldout)
     sampler: Sampler = SAMPLERS.load(config.sample.engine)(policy, config)
     folder = RunFolder.open(out) if resume else RunFolder.create(out, config)
     with folder_lock(out):  # from before the logs are cut until the last file is written
@@ -137,6 +138,7 @@ def train(
         warn_of_overlap(task.train, benchmarks, folder, observer.notify)
         state.micro_batch.notify = state.prompts_per_draw.notify = observer.notify
         state.sample_function = sampler
+        state.probes = state.probes or given_probes
         verifier = make_verifier(config.verify)
         state.episode_player = make_episode_player(config.task, verifier)
         with track_run(folder, config.track.to, observer.notify):
@@ -168,7 +170,7 @@ def advance(
     finished, since a resumed run repeats it.
     """
     with postpone_interrupts(FINISHING_NOTICE) as stopped:
-        observer.on_iteration(iterate(state, train_set, config, verifier, folder))
+        observer.on_iteration(iterate(state, train_set, config, verifier, folder, heldout))
         is_last = state.iteration == config.loop.iterations and config.store.model
         due = is_last or state.iteration % config.loop.checkpoint_every == 0
         if due or stopped():
@@ -187,8 +189,9 @@ def iterate(
     config: RunConfig,
     verifier: Verifier,
     folder: RunFolder,
+    heldout: Sequence[Prompt] = (),
 ) -> dict[str, Any]:
-    """One iteration; returns its line of metrics.jsonl."""
+    """One iteration; returns its line of metrics.jsonl. Only probes read `heldout`."""
     iteration, seed = state.iteration + 1, config.loop.seed
     clock = metrics.StageClock()
 
@@ -217,7 +220,8 @@ def iterate(
     clock.lap("score")
 
     monitor = make_monitor(state, batch, plan, config) if plan else None
-    results = update(state, batch, plan, config, monitor) if plan else []
+    probes = follow_probes.track(state, bind_sampler(state), heldout, config, verifier, plan)
+    results = update(state, batch, plan, config, monitor, probes) if plan else []
     if results:
         check_finite(state, iteration)
     clock.lap("update")
@@ -235,6 +239,7 @@ def iterate(
         measurements=monitor.measurements if monitor else [],
         sampling_rounds=sampled.rounds,
         drops=drops,
+        probes=probes.finish(clock) if probes else None,
         reward_kl=penalties.kl,
         memory=remember_groups(state.memory, choice, collector.collected_groups, config, iteration),
     )
@@ -329,9 +334,8 @@ def make_monitor(
         seed,
         all_rows=config.update.trains_all_rows,
     )
-    monitored_rows = [
-        row for row in batch if monitored_names is None or row.name in monitored_names
-    ]
+    names = monitored_names
+    monitored_rows = [row for row in batch if names is None or row.name in names]
     watched = monitor_sampling.first_mixed_groups(monitored_rows, options.watch)
     return Monitor(
         config.sample.temperature, state.micro_batch, watched, state.passes, monitored_names
@@ -344,6 +348,7 @@ def update(
     plan: BatchPlan,
     config: RunConfig,
     monitor: Monitor | None = None,
+    probes: follow_probes.ProbeTracker | None = None,
 ) -> list[StepResult]:
     """One optimizer step for each step of the plan."""
     results = []
@@ -363,7 +368,7 @@ def update(
                 micro_batch=state.micro_batch,
                 passes=state.passes,
             ),
-            observer=monitor and monitor.at(s, rows),
+            observer=follow_probes.observe_step(monitor, probes, s, rows),
             on_policy=s == first_updating and not uses_sampler_logprobs,
             rule=rule.for_step(s) if rule else None,
         )
@@ -412,14 +417,13 @@ def evaluate(
             seed,
             training_context(config, iteration),
         )
-        seconds = time.perf_counter() - start
         folder.append(
             "evaluations",
             {
                 "iteration": iteration,
                 **asdict(setting),
                 **success.to_record(),
-                "evaluate_seconds": seconds,
+                "evaluate_seconds": time.perf_counter() - start,
             },
         )
         observer.on_evaluation(iteration, success, setting)
@@ -435,11 +439,10 @@ def finish_run(policy: Policy, config: RunConfig, folder: RunFolder, observer: R
         observer.notify(warning)
     if config.store.model:
         with folder.explain_write_errors(MODEL):
-            card = model_card(policy, config, folder, warning)
             save_policy(
                 policy,
                 folder.path / MODEL,
-                card=card,
+                card=model_card(policy, config, folder, warning),
                 before_rename=folder.write_model_checksums,
             )
     with folder.explain_write_errors("finished.json"):

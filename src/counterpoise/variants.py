@@ -343,6 +343,7 @@ FINDINGS = Registry(
         ),
         "unusable_prompts": "counterpoise.report.audit.prompts:unusable_prompts",
         "cancelling_types": "counterpoise.report.audit.token_types:cancelling_types",
+        "lowering_prompts": "counterpoise.report.audit.heldout_pushes:lowering_prompts",
     },
 )
 
@@ -364,6 +365,7 @@ STUDIES = Registry(
         "sign_partition": "counterpoise.lab.studies.sign_partition:STUDY",
         "interventions": "counterpoise.lab.studies.interventions:STUDY",
         "credit": "counterpoise.lab.studies.credit.measure:STUDY",
+        "trace": "counterpoise.lab.studies.trace:STUDY",
     },
 )
 

@@ -19,7 +19,7 @@ SETS = [
     "loop.iterations=2", "loop.checkpoint_every=1", "model.device='cpu'", "task.levels=[1]",
     "task.size=40", "task.heldout=8", "sample.prompts=4", "sample.group_size=4",
     "sample.max_new_tokens=40", "batch.steps=2", "evaluate.prompts=2", "evaluate.samples=1",
-    "balance.tau=0", "monitor.watch=2",
+    "balance.tau=0", "monitor.watch=2", "monitor.probe=4",
 ]  # fmt: skip
 VARIANTS = {
     "rewards": ["sample.anchors=1", "sample.refills=1", 'verify.also=["equations=0.5"]'],
@@ -61,6 +61,8 @@ def test_the_logs_have_the_fields_of_the_schema(run: RunFolder) -> None:
     assert {frozenset(line) for line in evaluations} == {
         frozenset({"schema", *schema.EVALUATIONS} - OF_OWN_REWARDS)
     }
+    for line in run.read("probes"):
+        assert set(line) == {"schema", *schema.PROBES}
     for line in run.read("drops"):
         assert set(line) <= {"schema", *schema.DROPS}
 
@@ -73,13 +75,18 @@ def test_the_files_of_an_iteration_have_the_columns_of_the_schema(run: RunFolder
     assert set().union(*lines) == {"schema", *schema.ROLLOUTS} - absent - OF_OWN_REWARDS - {
         "messages"
     }
-    expected = [*schema.TOKEN_COLUMNS, "displacement", "own", *expand_braces(COUPLING)]
+    probe_sets = [name for names in schema.PROBE_SET_COLUMNS for name in expand_braces(names)]
+    expected = [*schema.TOKEN_COLUMNS, "displacement", "own", *expand_braces(COUPLING), *probe_sets]
     stored = [pq.read_schema(path).names for path in run.step_files("tokens").values()]
     assert stored
     assert all(names[:11] == expected[:11] for names in stored)
     assert all(set(names) == set(expected) for names in stored)
     for path in run.step_files("pushes").values():
         assert pq.read_schema(path).names == list(schema.PUSH_COLUMNS)
+    for kind in ("probes", "probe_rows", "probe_pushes"):
+        assert run.step_files(kind)
+        for path in run.step_files(kind).values():
+            assert pq.read_schema(path).names == list(schema.STEP_FILES[kind])
 
 
 def test_the_folder_has_the_files_of_the_schema(run: RunFolder) -> None:

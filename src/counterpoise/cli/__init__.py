@@ -30,6 +30,7 @@ from counterpoise.cli import (
     report,
     serve,
     study,
+    trace,
     track,
     train,
     verify_check,
@@ -55,6 +56,7 @@ app.command()(study.study)
 app.command()(experiment.experiment)
 app.command("eval")(evaluate.evaluate)
 app.command()(look.look)
+app.command()(trace.trace)
 app.command()(credit.credit)
 app.command()(options.options)
 app.command()(contamination.contamination)

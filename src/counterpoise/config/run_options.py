@@ -82,6 +82,21 @@ class MonitorConfig:
         "number of groups in an iteration whose strongest pushes are stored for every token",
         at_least=0,
     )
+    probe: int = option(
+        0,
+        "held-out answers to follow for `poise trace`, right and wrong responses of the model; 0 "
+        "is off, or all of probe_file",
+        at_least=0,
+    )
+    probe_refresh: int = option(
+        20,
+        "iterations until probe answers are drawn anew, to stay likely text; 0: never",
+        at_least=0,
+    )
+    probe_file: str = option(
+        "",
+        "follow these answers instead: lines with prompt, response, reward, prompt_id",
+    )
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from counterpoise.errors import PoiseError
 from counterpoise.model.load import Policy
+from counterpoise.model.residuals import HALF_DTYPES, Residuals, wide
 from counterpoise.model.scoring import forward, micro_batches
 from counterpoise.types import Row, number_groups
 
@@ -77,6 +78,21 @@ def take_snapshot(
         rows=torch.arange(len(rows)).repeat_interleave(lengths_R).to(device),
         positions=torch.cat([torch.arange(length) for length in lengths_R.tolist()]).to(device),
     )
+
+
+def policy_residuals(
+    policy: Policy, hidden: Tensor, tokens: Tensor, temperature: float
+) -> Residuals:
+    """Residuals of tokens at the temperature of a step, in the precision of its model."""
+    W, softcap = policy.decoder.unembedding.detach(), policy.decoder.softcap
+    # The step's distributions are at its temperature: fold it into the unembedding once, and
+    # into the cap, if there is one.
+    if temperature != 1:
+        W, softcap = wide(W) / temperature, softcap / temperature
+    # Only where the model is in half precision anyway. float16 keeps more digits than bfloat16.
+    half_precision = policy.device.type == "cuda" and hidden.dtype in HALF_DTYPES
+    precision = torch.float16 if half_precision else None
+    return Residuals(hidden, W, tokens, precision=precision, softcap=softcap)
 
 
 def token_residuals(hidden_N: Tensor, unembedding_V: Tensor, tokens_N: Tensor) -> Tensor:

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from counterpoise.microscope import prefixes
+from counterpoise.microscope.batch_tokens import policy_residuals
 from counterpoise.microscope.coupling import Coupling, decompose_residuals
 from counterpoise.microscope.learning_tax import (
     PooledMean,
@@ -42,7 +43,7 @@ from counterpoise.microscope.stopwatch import Stopwatch
 from counterpoise.microscope.token_types import TypePulls, type_pulls
 from counterpoise.model.fit_memory import MicroBatch
 from counterpoise.model.load import Policy
-from counterpoise.model.residuals import HALF_DTYPES, Residuals, wide
+from counterpoise.model.residuals import wide
 from counterpoise.model.scoring import micro_batches, score_tokens
 from counterpoise.types import Floats, Row, StepResult, number_groups
 from counterpoise.update.passes import EAGER, Passes
@@ -186,16 +187,8 @@ class Monitor:
         """Coupling, pushes and tax tokens of a step, from what its forward passes returned."""
         tokens = _concatenate([row.content.response_tokens.astype(np.int64) for row in step_rows])
         pulls, logprobs = _concatenate(result.pulls), _concatenate(result.logprobs)
-        hidden, W = torch.cat(list(result.hidden)), policy.decoder.unembedding.detach()
-        softcap = policy.decoder.softcap
-        # The step's distributions are at its temperature: fold it into the unembedding once, and
-        # into the cap, if there is one.
-        if self.temperature != 1:
-            W, softcap = wide(W) / self.temperature, softcap / self.temperature
-        # Only where the model is in half precision anyway. float16 keeps more digits than bfloat16.
-        half_precision = policy.device.type == "cuda" and hidden.dtype in HALF_DTYPES
-        precision = torch.float16 if half_precision else None
-        residuals = Residuals(hidden, W, tokens, precision=precision, softcap=softcap)
+        hidden = torch.cat(list(result.hidden))
+        residuals = policy_residuals(policy, hidden, tokens, self.temperature)
 
         lengths = [row.num_tokens for row in step_rows]
         groups_R = np.array(number_groups(step_rows)[0])

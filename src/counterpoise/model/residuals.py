@@ -88,15 +88,21 @@ class Residuals:
 
     def iterate_chunks(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """(slice of tokens, R, H) of all tokens in order, a chunk at a time."""
-        N = len(self)
-        for start in range(0, N, self.chunk_size):
-            chunk = slice(start, min(start + self.chunk_size, N))
-            indices = torch.arange(chunk.start, chunk.stop, device=self.device)
-            R = (
-                self._compute(indices)
-                if self.stored_residuals is None
-                else self.stored_residuals[chunk]
-            )
+        yield from self.iterate_range(0, len(self), self.chunk_size)
+
+    def iterate_range(
+        self, start: int, end: int, size: int
+    ) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """(slice of tokens, R, H) of the tokens from `start` to `end`, `size` at a time.
+
+        Stored residuals are not copied.
+        """
+        for chunk_start in range(start, end, size):
+            chunk = slice(chunk_start, min(chunk_start + size, end))
+            if self.stored_residuals is None:
+                R = self._compute(torch.arange(chunk.start, chunk.stop, device=self.device))
+            else:
+                R = self.stored_residuals[chunk]
             yield chunk, R, self.hidden[chunk].to(self.precision)
 
     def to_device(self, values: Tensor | NDArray[np.generic]) -> Tensor:

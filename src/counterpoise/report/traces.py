@@ -100,7 +100,7 @@ def stored_iterations(run_folder: Path) -> list[int]:
 
 def read_trace(run_folder: Path, iteration: int) -> IterationTrace:
     """Read the tokens of one iteration from tokens/."""
-    columns = _read_columns(run_folder / "tokens" / f"step_{iteration:05d}.parquet", TOKEN_COLUMNS)
+    columns = read_columns(run_folder / "tokens" / f"step_{iteration:05d}.parquet", TOKEN_COLUMNS)
     # Sorted by row and position, the tokens of a row are one contiguous slice.
     sorted_order = np.lexsort((columns["position"], columns["row"]))
     columns = {column_name: values[sorted_order] for column_name, values in columns.items()}
@@ -124,7 +124,7 @@ def read_pushes(run_folder: Path, iteration: int) -> StoredPushes | None:
     parquet_path = run_folder / "pushes" / f"step_{iteration:05d}.parquet"
     if not parquet_path.is_file():
         return None
-    return StoredPushes(_read_columns(parquet_path, PUSH_COLUMNS))
+    return StoredPushes(read_columns(parquet_path, PUSH_COLUMNS))
 
 
 def read_vocabulary(run_folder: Path) -> Vocabulary:
@@ -142,7 +142,7 @@ def read_vocabulary(run_folder: Path) -> Vocabulary:
         ) from fault
 
 
-def _read_columns(parquet_path: Path, required_columns: set[str]) -> Columns:
+def read_columns(parquet_path: Path, required_columns: set[str]) -> Columns:
     """All columns of a parquet file; an error names the first required one that is missing."""
     check_content(parquet_path)
     try:

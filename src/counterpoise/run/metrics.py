@@ -18,6 +18,8 @@ from counterpoise.batch.buffer import RewardBalancedBuffer
 from counterpoise.batch.describe import PlanDescription
 from counterpoise.microscope.monitor import StepMeasurement
 from counterpoise.microscope.monitor_records import monitor_metrics, push_table, token_columns
+from counterpoise.microscope.probe_monitor import ProbeAnswer, ProbeMeasurement
+from counterpoise.microscope.probe_records import probe_metrics, probe_tables, set_columns
 from counterpoise.sample.dynamic_sampling import has_spread
 from counterpoise.store.schema import (
     MEMORY_METRICS,
@@ -53,6 +55,15 @@ class StageClock:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class ProbeLook:
+    """What an iteration measured of its probes."""
+
+    answers: Sequence[ProbeAnswer]
+    measurements: Sequence[ProbeMeasurement]
+    drawing: dict[str, Any] | None = None  # the line of probes.jsonl, if answers are new
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class IterationResult:
     """What each stage of one iteration produced."""
 
@@ -67,6 +78,7 @@ class IterationResult:
     measurements: Sequence[StepMeasurement]  # of the monitor, one for each monitored step
     sampling_rounds: int = 1  # 1 plus refills
     drops: Mapping[str, Sequence[tuple[str, int]]] = field(default_factory=dict)  # by reason
+    probes: ProbeLook | None = None
     reward_kl: float | None = None  # mean per sampled token, where rewards have a KL penalty
     memory: Mapping[str, Any] = field(default_factory=dict)  # line of memory.jsonl, if there is one
 
@@ -107,6 +119,7 @@ def metrics_record(
         **_update_metrics(iteration.results, iteration.reward_kl),
         **sampler_mismatch(iteration.batch, iteration.results, iteration.number),
         **monitor_metrics(iteration.measurements),
+        **_probe_metrics(iteration),
         **clock.laps,
         "iteration_seconds": clock.total(),
         "tokens_per_second": num_tokens / clock.laps["sample_seconds"],
@@ -251,6 +264,13 @@ def _update_metrics(
     }
 
 
+def _probe_metrics(iteration: IterationResult) -> dict[str, Any]:
+    look = iteration.probes
+    if look is None:
+        return {}
+    return probe_metrics(look.answers, look.measurements, iteration.results)
+
+
 def plan_record(iteration: IterationResult) -> dict[str, Any]:
     """Enough of a plan to draw it: every row's group, advantage and length, and the steps."""
     assert iteration.plan is not None, "an iteration without an update has no plan"
@@ -313,8 +333,34 @@ def token_trace(iteration: IterationResult) -> TokenTrace:
             **token_columns(
                 iteration.measurements, _concatenate(measured_indices), len(column_values[0])
             ),
+            **_probe_columns(iteration, offset_of_row, len(column_values[0])),
         }
     )
+
+
+def _probe_columns(
+    iteration: IterationResult, offset_of_row: Mapping[int, int], table_size: int
+) -> dict[str, np.ndarray]:
+    """The push of every trained token on the probe answers, for the steps that were measured."""
+    if iteration.probes is None:
+        return {}
+    measurements = iteration.probes.measurements
+    indices = [
+        _concatenate(
+            [offset_of_row[row] + np.arange(iteration.batch[row].num_tokens) for row in batch_rows]
+        )
+        for batch_rows in _batch_rows(iteration, measurements)
+    ]
+    return {**set_columns(measurements, indices, table_size)}
+
+
+def probe_traces(iteration: IterationResult) -> dict[str, TokenTrace]:
+    """The tables of probes by folder; none if no step was measured."""
+    if iteration.probes is None:
+        return {}
+    measurements = iteration.probes.measurements
+    batch_rows = _batch_rows(iteration, measurements)
+    return probe_tables(iteration.probes.answers, measurements, batch_rows)
 
 
 def _concatenate(arrays: Sequence[np.ndarray]) -> np.ndarray:
@@ -330,8 +376,16 @@ def push_trace(iteration: IterationResult) -> TokenTrace | None:
 
 def _measurements_with_rows(iteration: IterationResult) -> list[tuple[StepMeasurement, list[int]]]:
     """Each measurement with the batch indices of its rows."""
+    batch_rows = _batch_rows(iteration, iteration.measurements)
+    return list(zip(iteration.measurements, batch_rows, strict=True))
+
+
+def _batch_rows(
+    iteration: IterationResult, measurements: Sequence[StepMeasurement | ProbeMeasurement]
+) -> list[list[int]]:
+    """The batch indices of the rows of each measurement."""
     steps = iteration.plan.steps if iteration.plan else ()
     return [
-        (measurement, [steps[measurement.step][row_index] for row_index in measurement.rows])
-        for measurement in iteration.measurements
+        [steps[measurement.step][row_index] for row_index in measurement.rows]
+        for measurement in measurements
     ]

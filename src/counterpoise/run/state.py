@@ -14,8 +14,10 @@ from counterpoise.batch.buffer import BufferCounts, RewardBalancedBuffer
 from counterpoise.config import RunConfig
 from counterpoise.config.load import to_toml
 from counterpoise.errors import PoiseError
+from counterpoise.microscope.probe_monitor import ProbeReading
 from counterpoise.model.fit_memory import PROMPTS_CAPTION, MicroBatch
 from counterpoise.model.load import Policy
+from counterpoise.run.probes import ProbeSet, probes_from_tensors, probes_to_tensors
 from counterpoise.sample.episodes import EpisodePlayer
 from counterpoise.sample.native import sample
 from counterpoise.sample.prompt_memory import PromptMemory
@@ -56,6 +58,8 @@ class RunState:
     sample_function: SampleFunction = sample  # the sampler
     episode_player: EpisodePlayer | None = None  # None without an environment
     initial_weights: dict[str, Tensor] | None = None  # only if a KL or a rule reads them
+    probes: ProbeSet | None = None  # held-out answers that are followed
+    probe_reading: ProbeReading | None = None  # not in a checkpoint: it can be computed again
     iteration: int = 0  # number of finished iterations
     skipped_in_a_row: int = 0  # optimizer steps that were not finite
     memory: PromptMemory = field(default_factory=PromptMemory)  # empty with sample.choose=epochs
@@ -84,13 +88,15 @@ def save_state(folder: RunFolder, state: RunState, config: RunConfig) -> None:
     """Write a checkpoint. Logs are flushed first, because a checkpoint implies complete logs."""
     folder.sync()
     row_records, row_tensors = rows_to_tensors(state.buffer.state())
+    probe_record, probe_tensors = probes_to_tensors(state.probes)
     snapshot = checkpoint.Checkpoint(
         iteration=state.iteration,
         model=checkpoint.model_weights(state.policy.model),
         optimizer=state.optimizer.state(),
-        buffer=row_tensors,
+        buffer={**row_tensors, **probe_tensors},
         state={
             "rows": row_records,
+            "probes": probe_record,
             "counts": asdict(state.buffer.counts),
             "skipped_in_a_row": state.skipped_in_a_row,
             "micro_tokens": state.micro_batch.size,
@@ -186,6 +192,8 @@ def _apply_checkpoint(state: RunState, snapshot: checkpoint.Checkpoint, config: 
     state.optimizer.restore(snapshot.optimizer)
     waiting_rows = rows_from_tensors(snapshot.state["rows"], snapshot.buffer)
     state.buffer = _make_buffer(config, waiting_rows, BufferCounts(**snapshot.state["counts"]))
+    # Checkpoints of older versions know no probes.
+    state.probes = probes_from_tensors(snapshot.state.get("probes"), snapshot.buffer)
     state.skipped_in_a_row = snapshot.state["skipped_in_a_row"]
     # Sizes that had been lowered to fit into memory stay lowered; older checkpoints lack them.
     for fitted, state_name in (

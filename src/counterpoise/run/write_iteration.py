@@ -15,7 +15,7 @@ def write_iteration(
     record: dict[str, Any],
     store: StoreConfig,
 ) -> None:
-    """Write rollouts, tokens and plan (those that `store` asks for), drops, memory and metrics.
+    """Write rollouts, tokens and plan (those that `store` asks for), probes, drops, memory and metrics.
 
     The line of metrics.jsonl comes last: an iteration that has it is complete.
     """
@@ -26,6 +26,10 @@ def write_iteration(
         folder.write_table("tokens", iteration_number, metrics.token_trace(iteration))
         if push_table := metrics.push_trace(iteration):
             folder.write_table("pushes", iteration_number, push_table)
+    if iteration.probes and iteration.probes.drawing:
+        folder.append("probes", iteration.probes.drawing)
+    for kind, table in metrics.probe_traces(iteration).items():
+        folder.write_table(kind, iteration_number, table)
     if iteration.plan and iteration.description:
         plan_numbers = {
             field: value

@@ -8,6 +8,8 @@
                         not the checkpoint's own iteration, which is evaluated after it is saved
     rollouts/           every iteration, with store.rollouts
     tokens/             iterations that took an optimizer step, with store.tokens
+    probes/             iterations whose metrics say how the probes moved, and so probe_rows/ and
+                        probe_pushes/
 
 None of them can be rebuilt exactly from the others: rollouts/ holds rounded log-probabilities and
 no credit, and the weights of past iterations are gone. The user may let a run continue without
@@ -83,6 +85,15 @@ def find_missing_logs(
         ]
         absent_iterations["tokens/"] = _absent_from(
             iterations_with_step, _iterations_with_file(folder, "tokens")
+        )
+    iterations_with_probes = [
+        number
+        for number, record in metrics_by_iteration.items()
+        if record.get("probe_right") is not None or record.get("probe_wrong") is not None
+    ]
+    for kind in ("probes", "probe_rows", "probe_pushes"):
+        absent_iterations[f"{kind}/"] = _absent_from(
+            iterations_with_probes, _iterations_with_file(folder, kind)
         )
     recorded_gaps = _recorded_gaps(folder)
     unrecorded_gaps = {

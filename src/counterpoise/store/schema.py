@@ -18,6 +18,7 @@ FILES: Fields = {
     "memory.jsonl": "with sample.choose: one line for each iteration",
     "evaluations.jsonl": "one line for each held-out evaluation and sampling setting",
     "alternatives.jsonl": "poise replay: one line for each iteration with an update",
+    "probes.jsonl": "probe answers, a line for each drawing",
     "gaps.jsonl": "lost logs that --accept-missing-logs accepted",
     "checksums.jsonl": "one line for each file and each line of the other logs",
     "contamination.json": "training prompts found in task.benchmarks",
@@ -25,6 +26,9 @@ FILES: Fields = {
     "rollouts/step_NNNNN.jsonl": "sampled rollouts",
     "tokens/step_NNNNN.parquet": "trained tokens",
     "pushes/step_NNNNN.parquet": "strongest pushes on the tokens of monitor.watch groups",
+    "probes/step_NNNNN.parquet": "tokens of probe answers, for each step",
+    "probe_rows/step_NNNNN.parquet": "push of rows on probe answers",
+    "probe_pushes/step_NNNNN.parquet": "strongest tokens of the rows that move a right answer most",
     "checkpoints/iteration_NNNNN/": "all that --resume needs",
     "model/": "trained policy, as save_pretrained writes it",
     "report.html": "the report",
@@ -119,6 +123,12 @@ MONITOR_METRICS: Fields = {
     "learning_tax": "KL(new, old) at shared tokens, nats",
     "solution_drift": "log-odds change between right answers",
 }
+PROBE_METRICS: Fields = {  # only with probes
+    "probe_right": "mean change of right probe answers' log p",
+    "probe_wrong": "wrong ones",
+    "probe_correlation": "ranks of predicted and real change",
+    "probe_seconds": "",
+}
 TIME_METRICS: Fields = {
     "sample_seconds": "",
     "verify_seconds": "",
@@ -137,6 +147,7 @@ METRICS: Fields = {
     **UPDATE_METRICS,
     **SAMPLER_METRICS,
     **MONITOR_METRICS,
+    **PROBE_METRICS,
     **TIME_METRICS,
 }
 
@@ -209,6 +220,11 @@ ALTERNATIVES: Fields = {
     "grouped": "QB on the same rows; with --compare: monitor, same_direction, correlation",
     "balanced": "RB on the same rows: its largest batch",
 }
+PROBES: Fields = {
+    "iteration": "first with these answers",
+    "answers": "list of problem_id, problem, answer, response, reward, half (steer, judge), drawn "
+    "(iteration; 0: given), response_tokens",
+}
 GAPS: Fields = {
     "iteration": "last one before the resume",
     "missing": "{file: [iteration, ...]}",
@@ -226,6 +242,7 @@ LOGS: dict[str, Fields] = {
     "memory": MEMORY,
     "evaluations": EVALUATIONS,
     "alternatives": ALTERNATIVES,
+    "probes": PROBES,
     "gaps": GAPS,
     "checksums": CHECKSUMS,
 }
@@ -272,15 +289,46 @@ PUSH_COLUMNS: Fields = {
     "by_position": "",
     "push": "signed",
 }
+PROBE_SET_COLUMNS: Fields = {
+    "probe_{right,wrong}_{steer,judge}": "push on such probe answers, mean",
+}
+PROBE_COLUMNS: Fields = {
+    "step": "",
+    "answer": "index in probes.jsonl",
+    "position": "",
+    "token": "id",
+    "logprob": "before the step",
+    "displacement": "measured",
+    "positive": "push of positive pulls",
+    "negative": "",
+    "same_token_positive": "of equal tokens",
+    "same_token_negative": "",
+}
+PROBE_ROW_COLUMNS: Fields = {
+    "step": "",
+    "row": "of the plan",
+    "answer": "",
+    "push": "on the whole answer",
+}
+PROBE_PUSH_COLUMNS: Fields = {
+    "step": "",
+    "answer": "right ones",
+    "row": "pushing token",
+    "position": "",
+    "push": "signed",
+}
 STEP_FILES: dict[str, Fields] = {
     "rollouts": ROLLOUTS,
-    "tokens": {**TOKEN_COLUMNS, **MONITOR_COLUMNS},
+    "tokens": {**TOKEN_COLUMNS, **MONITOR_COLUMNS, **PROBE_SET_COLUMNS},
     "pushes": PUSH_COLUMNS,
+    "probes": PROBE_COLUMNS,
+    "probe_rows": PROBE_ROW_COLUMNS,
+    "probe_pushes": PROBE_PUSH_COLUMNS,
 }
 CHECKPOINT: Fields = {
     "model.safetensors": "parameters; a tied tensor once",
     "optimizer.safetensors": "steps, moments, float32 masters",
-    "buffer.safetensors": "tokens and log-probabilities of waiting rows",
+    "buffer.safetensors": "tokens and log-probabilities of waiting rows and probe answers",
     "state.json": "the rest of the buffer, counters, fitted memory sizes, prompt memory",
     "options.toml": "config.toml at that time",
     "manifest.json": "sha256 of the other files",

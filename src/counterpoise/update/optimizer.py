@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from counterpoise.config import UpdateConfig
 from counterpoise.update.schedules import learning_rate_factor
 
+BETA1 = 0.9  # AdamW's decay of the first moment
+
 
 class Optimizer:
     """The learning-rate schedule, gradient clipping and master weights of a run.
@@ -48,7 +50,7 @@ class Optimizer:
             self.inner = torch.optim.AdamW(
                 self.masters,
                 lr=config.lr,
-                betas=(0.9, config.beta2),
+                betas=(BETA1, config.beta2),
                 weight_decay=config.weight_decay,
                 fused=self.fused or None,  # a single kernel without temporary memory
             )

@@ -46,6 +46,21 @@ class StepObserver(Protocol):
     def after_update(self, policy: Policy) -> None: ...
 
 
+class StepObservers:
+    """Several observers of one step, called in order."""
+
+    def __init__(self, *observers: StepObserver | None) -> None:
+        self.observers = [observer for observer in observers if observer is not None]
+
+    def before_update(self, policy: Policy, rows: Sequence[Row], result: StepResult) -> None:
+        for observer in self.observers:
+            observer.before_update(policy, rows, result)
+
+    def after_update(self, policy: Policy) -> None:
+        for observer in self.observers:
+            observer.after_update(policy)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class StepSettings:
     """How optimizer steps are computed; the same for all steps of an iteration.

@@ -166,6 +166,11 @@ OPTIONS: dict[str, OptionSupport] = {
     "monitor.every": handle_here("the microscope measures as in the native engine"),
     "monitor.tokens": handle_here("the microscope measures as in the native engine"),
     "monitor.watch": handle_here("the microscope measures as in the native engine"),
+    "monitor.probe": accept_only(0, reason="held-out answers are followed by the native engine"),
+    "monitor.probe_refresh": no_effect("no probes"),
+    "monitor.probe_file": accept_only(
+        "", reason="held-out answers are followed by the native engine"
+    ),
     "store.rollouts": RUN_FOLDER,
     "store.tokens": RUN_FOLDER,
     "store.model": RUN_FOLDER,

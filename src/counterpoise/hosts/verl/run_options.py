@@ -184,6 +184,11 @@ OPTIONS: dict[str, OptionSupport] = {
     "monitor.every": pass_as("+poise.monitor_every"),
     "monitor.tokens": not_written(16384, reason="a monitor of log-probabilities only"),
     "monitor.watch": not_written(2, reason="no table of pushes"),
+    "monitor.probe": accept_only(0, reason="held-out answers are followed by the native engine"),
+    "monitor.probe_refresh": no_effect("no probes"),
+    "monitor.probe_file": accept_only(
+        "", reason="held-out answers are followed by the native engine"
+    ),
     "store.rollouts": pass_as("trainer.rollout_data_dir"),
     "store.tokens": not_written(True, reason="no table of tokens"),
     "store.model": pass_as(f"{ACTOR}.checkpoint.save_contents"),

@@ -25,7 +25,8 @@ from counterpoise.variants import COMPOSERS
 DEFAULT_STEPS = 4  # as `poise plan`
 # What a virtual update reads; an entry without a dot is a whole section.
 SETTABLE = {
-    "update", "credit", "monitor", "sample.temperature", "sample.max_new_tokens",
+    "update", "credit", "monitor.every", "monitor.tokens", "monitor.watch",
+    "sample.temperature", "sample.max_new_tokens",
     "loop.seed", "loop.threads", "model.dtype", "model.path",
 }  # fmt: skip
 GROUP_COMPOSERS = ("grouped", "coupled", "half_groups", "paired")  # a group for every step
@@ -61,7 +62,8 @@ def replay_config(
     if model.checkpoint is None or any(o.startswith("update.lr") for o in overrides):
         _set(tables, "update", schedule="constant", warmup_steps=0)
     watched = max(2, int(tables.get("monitor", {}).get("watch", 2)))
-    _set(tables, "monitor", every=1, watch=watched)
+    # A replay starts every iteration from the same weights, so there is no answer to follow.
+    _set(tables, "monitor", every=1, watch=watched, probe=0, probe_file="")
     _set(tables, "store", rollouts=True, tokens=True, report=True, model=False)
     _set(tables, "track", to=[])
     _set(tables, "evaluate", prompts=0)

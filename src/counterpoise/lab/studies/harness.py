@@ -36,7 +36,7 @@ from counterpoise.task.prompts import Task
 from counterpoise.types import Group, Row, StepResult
 from counterpoise.update.old_logprobs import score_missing
 from counterpoise.update.optimizer import Optimizer
-from counterpoise.update.step import StepSettings, take_step
+from counterpoise.update.step import StepObserver, StepSettings, take_step
 from counterpoise.verify.limited_reward import make_verifier
 from counterpoise.verify.scores import Verifier, score_responses
 
@@ -177,7 +177,9 @@ class Lab:
 
     # -- updates -------------------------------------------------------------------------------
 
-    def update(self, rows: Sequence[Row], **changes: Any) -> StepResult:
+    def update(
+        self, rows: Sequence[Row], observer: StepObserver | None = None, **changes: Any
+    ) -> StepResult:
         """One optimizer step on all of `rows` with a fresh optimizer.
 
         Options are the demo's unless `changes` says otherwise. Studies compare single steps, so the
@@ -193,6 +195,7 @@ class Lab:
                 temperature=self.config.sample.temperature,
                 max_new_tokens=self.config.sample.max_new_tokens,
             ),
+            observer=observer,
         )
 
     def unchanged(self) -> AbstractContextManager[None]:

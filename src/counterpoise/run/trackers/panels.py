@@ -35,7 +35,7 @@ PANEL_FIELDS = {
         "added_loss", "chosen_share", "entropy", "old_logprob", "mean_ratio", "kl", "lr",
         "sampler_*",
     ),
-    "monitor": METRIC_NAMES,
+    "monitor": (*METRIC_NAMES, "probe_right", "probe_wrong", "probe_correlation"),
     "time": ("*_seconds", "*_per_second"),
 }  # fmt: skip
 OTHER_PANEL = "other"

@@ -9,6 +9,7 @@
     tokens/     rows and steps of the plan, the tokens and lengths of their rollouts, and, where
                 every token has the weight 1, the plan's advantages
     pushes/     tokens of tokens/
+    probes/     and the other tables of probes: probe_tables.py
 
 Folders of earlier versions have no checksums: there these comparisons are all that notices a
 change. Fields that a version did not write are not compared.
@@ -30,6 +31,11 @@ import pyarrow.parquet as pq
 from counterpoise.config import RunConfig
 from counterpoise.errors import UNEXPECTED_VALUE_ERRORS, first_line
 from counterpoise.store.check.findings import CheckReport, describe_fault
+from counterpoise.store.check.probe_tables import (
+    PROBE_TABLES,
+    answers_followed,
+    find_probe_problems,
+)
 from counterpoise.store.check.prompt_memory import MEMORY_FILE, find_rollout_disagreement
 from counterpoise.store.schema import PUSH_COLUMNS, TOKEN_COLUMNS
 from counterpoise.types import Columns
@@ -56,6 +62,7 @@ class IterationChecker:
     config: RunConfig | None
     vocabulary_size: int | None
     report: CheckReport
+    probe_lines: Mapping[int, Record] = field(default_factory=dict)  # of probes.jsonl
     # iteration -> (group, index) -> rollout; only of iterations that later plans may refer to
     rollouts: dict[int, dict[tuple[str, int], CheckedRollout]] = field(default_factory=dict)
 
@@ -73,6 +80,9 @@ class IterationChecker:
             "drops.jsonl": lambda: self._check_drops(iteration, plan, drops),
             MEMORY_FILE: lambda: self._check_memory(iteration, memory),
             f"tokens/step_{iteration:05d}.parquet": lambda: self._check_tables(
+                iteration, metrics, plan
+            ),
+            f"probes/step_{iteration:05d}.parquet": lambda: self._check_probes(
                 iteration, metrics, plan
             ),
         }
@@ -225,6 +235,26 @@ class IterationChecker:
             pushes = self._read_table(push_name, iteration, PUSH_COLUMNS)
             if pushes is not None and not _pushes_fit(pushes, columns):
                 self.report.add(push_name, "holds tokens that tokens/ lacks", iteration)
+
+    def _check_probes(self, iteration: int, metrics: Record, plan: Record | None) -> None:
+        has_moved = any(metrics.get(name) is not None for name in ("probe_right", "probe_wrong"))
+        tables: dict[str, Columns] = {}
+        for folder, required in PROBE_TABLES.items():
+            name = f"{folder}/step_{iteration:05d}.parquet"
+            if (self.run / name).is_file():
+                columns = self._read_table(name, iteration, required)
+                if columns is not None:
+                    tables[folder] = columns
+            elif has_moved:
+                self.report.add(name, "is missing", iteration)
+        if not tables:
+            return
+        answers = answers_followed(self.probe_lines, iteration)
+        if answers is None:
+            self.report.add("probes.jsonl", f"lacks the answers of iteration {iteration}")
+            return
+        for folder, problem in find_probe_problems(tables, answers, plan):
+            self.report.add(f"{folder}/step_{iteration:05d}.parquet", problem, iteration)
 
     def _read_table(self, name: str, iteration: int, required: Mapping[str, str]) -> Columns | None:
         try:

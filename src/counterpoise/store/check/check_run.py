@@ -118,7 +118,8 @@ def _check_iterations(
         expected_last = max(expected_last, config.loop.iterations)
     gaps = [line.record["missing"].get("metrics.jsonl", []) for line in lines["gaps"]]
     accepted_gaps = {number for numbers in gaps for number in numbers}
-    checker = IterationChecker(run, config, vocabulary_size, report)
+    probe_lines = records_by_iteration(lines["probes"])
+    checker = IterationChecker(run, config, vocabulary_size, report, probe_lines)
     for iteration in range(1, min(expected_last, last_iteration + len(metrics) + 1) + 1):
         if iteration in metrics:
             checker.check(

@@ -17,7 +17,7 @@ from counterpoise.store.folder import LOGS_AFTER_CHECKPOINT
 from counterpoise.store.logs import Record, parse_log_line
 from counterpoise.store.schema import LOGS
 
-LINE_PER_ITERATION = ("metrics", "plans", "drops", "memory")
+LINE_PER_ITERATION = ("metrics", "plans", "drops", "memory", "probes")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""What moved the held-out answers of a run: `poise trace`."""

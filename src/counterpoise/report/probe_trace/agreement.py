@@ -1,0 +1,142 @@
+"""How well the sums of pushes predict the real movement of held-out answers.
+
+    predicted     m_t = beta m_{t-1} + (1 - beta) push_t      beta = 0.9 under AdamW, 0 under SGD:
+                  a step moves the weights along its momentum, so earlier rows still push
+    correlation   Spearman's, over the answers of a step, of predicted and real change per token
+    explained     cos^2 of the two: the share of the real squared movement that the best multiple of
+                  the prediction explains; 0 where they point apart
+
+Momentum is carried over by problem and kind where answers are drawn anew, and decays over updates
+that were not measured. Intervals are bootstraps over problems; a mean over steps uses the same draw
+of problems in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterpoise.config import RunConfig
+from counterpoise.report.probe_trace.read import ProbedIteration, ProbedRun
+from counterpoise.statistics.bootstrap import Interval, interval_from_draws, resampled_weights
+from counterpoise.statistics.ranks import rank_correlations
+from counterpoise.update.optimizer import BETA1
+
+DRAWS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class StepAgreement:
+    """One optimizer step."""
+
+    iteration: int
+    step: int
+    answers: int
+    correlation: Interval
+    plain_correlation: float  # of the step's own pushes, without momentum
+    explained: float
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """All steps, and their mean."""
+
+    steps: tuple[StepAgreement, ...]
+    momentum: float  # beta
+    correlation: Interval  # mean over steps
+    plain_correlation: float  # the same without momentum
+    explained: float  # median over steps
+
+
+class Momentum:
+    """The decayed sum of the pushes on every answer, as the optimizer sees their gradients."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.beta = BETA1 if config.update.optimizer == "adamw" else 0.0
+        self.steps_per_iteration = config.batch.steps
+        self.values: dict[tuple[str, bool], float] = {}  # by problem and kind
+        self.last_iteration = 0
+
+    def add(self, probed: ProbedIteration, pushes_Q: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Add the pushes of one step; returns the momentum of every answer."""
+        missed = max(0, probed.iteration - self.last_iteration - 1) * self.steps_per_iteration
+        self.last_iteration = probed.iteration
+        decay = self.beta ** (missed + 1)
+        self.values = {name: decay * value for name, value in self.values.items()}
+        names = [(answer["problem_id"], answer["reward"] > 0) for answer in probed.answers]
+        for name, push in zip(names, pushes_Q.tolist(), strict=True):
+            self.values[name] = self.values.get(name, 0.0) + (1 - self.beta) * push
+        return np.array([self.values[name] for name in names])
+
+
+class AgreementMeter:
+    """Collects the agreement of every step while a run is read."""
+
+    def __init__(self, probed_run: ProbedRun) -> None:
+        problem_ids = probed_run.problem_ids
+        self.problem_number = {problem: number for number, problem in enumerate(problem_ids)}
+        self.weights_DP = resampled_weights(problem_ids, DRAWS)
+        self.momentum = Momentum(probed_run.run.config)
+        self.steps: list[StepAgreement] = []
+        self.draws: list[NDArray[np.float64]] = []
+
+    def add(self, probed: ProbedIteration) -> None:
+        problems = [answer["problem_id"] for answer in probed.answers]
+        problem_Q = [self.problem_number[problem] for problem in problems]
+        weights_DQ = self.weights_DP[:, problem_Q]
+        for step in probed.steps:
+            pushes = probed.predicted_Q(step) / probed.lengths_Q
+            predicted = self.momentum.add(probed, pushes)
+            moved = probed.moved_Q(step) / probed.lengths_Q
+            correlation_D = rank_correlations(predicted, moved, weights_DQ)
+            self.draws.append(correlation_D)
+            self.steps.append(
+                StepAgreement(
+                    probed.iteration,
+                    step,
+                    len(problems),
+                    interval_from_draws(correlation_D, len(set(problems))),
+                    float(rank_correlations(pushes, moved, weights_DQ[:1])[0]),
+                    explained_share(predicted, moved),
+                )
+            )
+
+    def result(self) -> Agreement:
+        draws_SD = np.array(self.draws)
+        is_defined = np.isfinite(draws_SD[:, 0])
+        mean_D = draws_SD[is_defined].mean(axis=0) if is_defined.any() else np.full(2, np.nan)
+        return Agreement(
+            tuple(self.steps),
+            self.momentum.beta,
+            interval_from_draws(mean_D, len(self.problem_number)),
+            _finite_mean([step.plain_correlation for step in self.steps]),
+            float(np.median([step.explained for step in self.steps])),
+        )
+
+
+def measure_agreement(probed_run: ProbedRun) -> Agreement:
+    """The agreement of all steps of a run."""
+    meter = AgreementMeter(probed_run)
+    for probed in probed_run.read():
+        meter.add(probed)
+    return meter.result()
+
+
+def explained_share(predicted: NDArray[np.float64], moved: NDArray[np.float64]) -> float:
+    """
+    Example:
+        >>> explained_share(np.array([1.0, 0.0]), np.array([3.0, 4.0]))
+        0.36
+    """
+    product = float(predicted @ moved)
+    if product <= 0:
+        return 0.0
+    return product**2 / float((predicted @ predicted) * (moved @ moved))
+
+
+def _finite_mean(values: Sequence[float]) -> float:
+    finite = [value for value in values if np.isfinite(value)]
+    return float(np.mean(finite)) if finite else float("nan")

@@ -1,0 +1,167 @@
+"""Read the probes of a run, an iteration at a time, so that memory does not grow with the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterpoise.errors import PoiseError, unknown_name
+from counterpoise.report.run_data import RunData
+from counterpoise.report.traces import Columns, read_columns
+from counterpoise.store.folder import RunFolder
+from counterpoise.store.schema import PROBE_COLUMNS, PROBE_PUSH_COLUMNS, PROBE_ROW_COLUMNS
+
+MAX_SUGGESTED = 12  # ids that an error lists
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProbedIteration:
+    """The probe tables of one iteration.
+
+    Q counts its answers. Predicted movements are lr times push: nats, to first order, if the step
+    were plain gradient descent on the output layer.
+    """
+
+    path: Path  # of the run
+    iteration: int
+    lr: float
+    plan: dict[str, Any]
+    answers: list[dict[str, Any]]  # [Q], of probes.jsonl
+    tokens: Columns  # of probes/
+    rows: Columns  # of probe_rows/
+
+    @property
+    def steps(self) -> list[int]:
+        return np.unique(self.tokens["step"]).tolist()
+
+    @property
+    def lengths_Q(self) -> NDArray[np.int64]:
+        return np.array([len(answer["response_tokens"]) for answer in self.answers])
+
+    def moved_Q(self, step: int | None = None) -> NDArray[np.float64]:
+        """The real change of each answer's log-probability, in one step or in all."""
+        return self._sum_by_answer(self.tokens, "displacement", step)
+
+    def predicted_Q(self, step: int | None = None) -> NDArray[np.float64]:
+        """The change that the sums of pushes predict."""
+        return self.lr * self._sum_by_answer(self.rows, "push", step)
+
+    def _sum_by_answer(self, columns: Columns, name: str, step: int | None) -> NDArray[np.float64]:
+        chosen = slice(None) if step is None else columns["step"] == step
+        values, answers = columns[name][chosen].astype(np.float64), columns["answer"][chosen]
+        return np.bincount(answers, values, len(self.answers)).astype(np.float64)
+
+    def prompt_of_row(self, row: int) -> str:
+        """The prompt id of a row: its group is ITERATION:PROMPT."""
+        return prompt_of_group(self.group_of_row(row))
+
+    def group_of_row(self, row: int) -> str:
+        return str(self.plan["groups"][self.plan["group"][row]])
+
+    def token_pushes(self, answer: int, row: int) -> list[tuple[int, float]]:
+        """(position, predicted change) of the row's strongest tokens; none if not stored."""
+        pushes = read_columns(
+            self.path / "probe_pushes" / f"step_{self.iteration:05d}.parquet",
+            set(PROBE_PUSH_COLUMNS),
+        )
+        chosen = (pushes["answer"] == answer) & (pushes["row"] == row)
+        positions, values = pushes["position"][chosen], self.lr * pushes["push"][chosen]
+        return list(zip(positions.tolist(), values.tolist(), strict=True))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProbedRun:
+    """A run with probes."""
+
+    run: RunData
+    lines: dict[int, list[dict[str, Any]]]  # answers by the first iteration that follows them
+    iterations: list[int]  # with tables
+
+    @classmethod
+    def open(cls, path: Path) -> ProbedRun:
+        """The run in `path`; an error says what to do if it followed no held-out answers."""
+        folder = RunFolder.open(path)
+        lines = {line["iteration"]: line["answers"] for line in folder.read("probes")}
+        stored = set(folder.step_files("probes")) & set(folder.step_files("probe_rows"))
+        if not lines or not stored:
+            raise PoiseError(
+                f"{path} followed no held-out answers: train with --set monitor.probe=32"
+            )
+        run = RunData.read(path)
+        planned = {plan["iteration"] for plan in run.plans}
+        # An iteration that is still being written has no metrics yet.
+        stored &= {record["iteration"] for record in run.metrics}
+        if not stored:
+            raise PoiseError(f"{path} has not finished its first iteration yet: try again later")
+        if not stored & planned:
+            raise PoiseError(f"{path} did not store its plans: train with store.report=true")
+        return cls(run, lines, sorted(stored & planned))
+
+    @property
+    def problem_ids(self) -> list[str]:
+        """The held-out problems, in the order of the probes."""
+        answers = [answer for line in self.lines.values() for answer in line]
+        return list(dict.fromkeys(answer["problem_id"] for answer in answers))
+
+    @property
+    def prompt_ids(self) -> list[str]:
+        """The training prompts of all traced updates."""
+        traced = set(self.iterations)
+        groups = [
+            group
+            for plan in self.run.plans
+            if plan["iteration"] in traced
+            for group in plan["groups"]
+        ]
+        return list(dict.fromkeys(map(prompt_of_group, groups)))
+
+    def read(self) -> Iterator[ProbedIteration]:
+        """The traced iterations in order."""
+        plans = {plan["iteration"]: plan for plan in self.run.plans}
+        rates = {record["iteration"]: record.get("lr") for record in self.run.metrics}
+        for iteration in self.iterations:
+            first = max(number for number in self.lines if number <= iteration)
+            file_name = f"step_{iteration:05d}.parquet"
+            path = self.run.path
+            yield ProbedIteration(
+                path=path,
+                iteration=iteration,
+                lr=float(rates.get(iteration) or 0.0),
+                plan=plans[iteration],
+                answers=self.lines[first],
+                tokens=read_columns(path / "probes" / file_name, set(PROBE_COLUMNS)),
+                rows=read_columns(path / "probe_rows" / file_name, set(PROBE_ROW_COLUMNS)),
+            )
+
+
+def prompt_of_group(group: str) -> str:
+    """
+    Example:
+        >>> prompt_of_group("7:word_problems/train/12")
+        'word_problems/train/12'
+    """
+    return group.partition(":")[2]
+
+
+def find_id(kind: str, wanted: str, ids: list[str]) -> str:
+    """The id itself, or the only id that ends in /WANTED.
+
+    Example:
+        >>> find_id("held-out problem", "12", ["sums/heldout/12", "sums/heldout/2"])
+        'sums/heldout/12'
+    """
+    if wanted in ids:
+        return wanted
+    endings = [candidate for candidate in ids if candidate.endswith(f"/{wanted}")]
+    if len(endings) == 1:
+        return endings[0]
+    if len(ids) > MAX_SUGGESTED:
+        # The error suggests the nearest id; a list of thousands would bury it.
+        ids = get_close_matches(wanted, ids, n=3, cutoff=0.0) + ids[: MAX_SUGGESTED - 3]
+    raise unknown_name(kind, wanted, dict.fromkeys(ids))

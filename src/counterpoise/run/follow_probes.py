@@ -1,0 +1,94 @@
+"""Follow the probes of a run through its iterations: draw them when due, measure, hand over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from counterpoise.config import RunConfig
+from counterpoise.errors import PoiseError
+from counterpoise.microscope.monitor import Monitor
+from counterpoise.microscope.probe_monitor import ProbeMonitor, ProbeReading
+from counterpoise.model.load import Policy
+from counterpoise.run.metrics import ProbeLook, StageClock
+from counterpoise.run.probes import ProbeSet, draw_probes, load_probe_file
+from counterpoise.run.state import RunState
+from counterpoise.sample.collect import SamplerBinding
+from counterpoise.types import BatchPlan, Prompt, Row
+from counterpoise.update.step import StepObserver, StepObservers
+from counterpoise.verify.scores import Verifier
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProbeTracker:
+    """The probes of one iteration while it trains."""
+
+    state: RunState
+    monitor: ProbeMonitor
+    drawing: dict[str, Any] | None  # the line of probes.jsonl, if the answers are new
+    draw_seconds: float
+
+    def finish(self, clock: StageClock) -> ProbeLook:
+        """What was measured; call it after the update, before the iteration is counted."""
+        if self.monitor.reading is not None:
+            self.state.probe_reading = ProbeReading(self.state.iteration + 1, self.monitor.reading)
+        clock.split("update", "probe", self.draw_seconds + self.monitor.stopwatch.seconds)
+        return ProbeLook(self.monitor.answers, self.monitor.measurements, self.drawing)
+
+
+def prepare_probes(policy: Policy, config: RunConfig, heldout: Sequence[Prompt]) -> ProbeSet | None:
+    """The answers of `monitor.probe_file`, if there is one; an error if no probe can be had."""
+    if config.monitor.probe_file:
+        return load_probe_file(config.monitor.probe_file, policy, config)
+    if config.monitor.probe and not heldout:
+        raise PoiseError(
+            "monitor.probe needs held-out problems: raise task.heldout, or give answers in "
+            "monitor.probe_file"
+        )
+    return None
+
+
+def track(
+    state: RunState,
+    sampler: SamplerBinding,
+    heldout: Sequence[Prompt],
+    config: RunConfig,
+    verifier: Verifier,
+    plan: BatchPlan | None,
+) -> ProbeTracker | None:
+    """The tracker of the coming update; None if there is none, no probes, or no look is due."""
+    options, iteration = config.monitor, state.iteration + 1
+    if plan is None or not (options.probe or options.probe_file) or iteration % options.every:
+        return None
+    start_time, drawing = time.perf_counter(), None
+    probes = state.probes
+    if probes is None or probes.is_due(iteration, options.probe_refresh):
+        probes = draw_probes(sampler, heldout, config, verifier, iteration, probes)
+    if not probes.since:
+        probes = replace(probes, since=iteration)
+        drawing, state.probe_reading = probes.to_record(), None
+    state.probes = probes
+    if not probes.answers:  # no response has a reward
+        return None
+    reading = state.probe_reading
+    is_current = reading is not None and reading.iteration == state.iteration
+    monitor = ProbeMonitor(
+        probes.answers,
+        config.sample.temperature,
+        state.micro_batch,
+        state.passes,
+        reading.scores if reading is not None and is_current else None,
+    )
+    return ProbeTracker(state, monitor, drawing, time.perf_counter() - start_time)
+
+
+def observe_step(
+    monitor: Monitor | None, tracker: ProbeTracker | None, step: int, rows: Sequence[Row]
+) -> StepObserver | None:
+    """What watches step `step` of the plan: the monitor, the probes, both or neither."""
+    step_monitor = monitor and monitor.at(step, rows)
+    if tracker is None:
+        return step_monitor
+    return StepObservers(step_monitor, tracker.monitor.at(step))

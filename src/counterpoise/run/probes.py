@@ -1,0 +1,217 @@
+"""Choose the held-out answers that a run follows, its probes.
+
+Of each held-out problem one right and one wrong response, drawn from the model itself and verified,
+so that they are text that the model may well write. They have a random stream of their own: a run
+with probes samples and trains exactly as it would without. After `monitor.probe_refresh` iterations
+they are drawn again; a problem that then has no right (or no wrong) response keeps its old one.
+
+Problems, and with them their answers, are split into two halves, once for the run: `steer` may be
+used to choose what is trained, `judge` only to say whether it helped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from counterpoise.config import RunConfig
+from counterpoise.errors import PoiseError
+from counterpoise.microscope.probe_monitor import HALVES, ProbeAnswer
+from counterpoise.model.load import Policy
+from counterpoise.sample.build_groups import build_groups
+from counterpoise.sample.collect import SamplerBinding
+from counterpoise.sample.episodes import sample_responses, score_episodes
+from counterpoise.seeds import rng_for, seed_for
+from counterpoise.store.row_records import rows_from_tensors, rows_to_tensors
+from counterpoise.store.turns import messages_from_record
+from counterpoise.task.read_files import Record, read_records
+from counterpoise.types import Prompt, Rollout, Row
+from counterpoise.verify.plugin_reward import training_context
+from counterpoise.verify.scores import Verifier
+
+SAMPLES = 4  # responses drawn for each problem in search of a right and a wrong one
+TENSOR_PREFIX = "probe_"  # of the probes' tensors among those of a checkpoint's buffer
+RIGHT, WRONG = 0, 1  # Row.index of the drawn answers to a problem
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProbeSet:
+    """The answers that are followed, and since when."""
+
+    answers: tuple[ProbeAnswer, ...]
+    given: bool = False  # by a file: they are never drawn again
+    since: int = 0  # the first iteration that follows them; 0: none yet
+
+    def is_due(self, iteration: int, refresh: int) -> bool:
+        """Whether the answers have to be drawn again in `iteration`."""
+        return bool(refresh) and not self.given and iteration - self.since >= refresh
+
+    def to_record(self) -> dict[str, Any]:
+        """A line of probes.jsonl, written by the first iteration that follows these answers."""
+        return {"iteration": self.since, "answers": [_answer_record(a) for a in self.answers]}
+
+
+def draw_probes(
+    sampler: SamplerBinding,
+    heldout: Sequence[Prompt],
+    config: RunConfig,
+    verifier: Verifier,
+    iteration: int,
+    earlier: ProbeSet | None = None,
+) -> ProbeSet:
+    """A right and a wrong response to each of the first held-out problems."""
+    problems = heldout[: -(-config.monitor.probe // 2)]
+    seed = config.loop.seed
+    seeds_PG = [
+        [seed_for(seed, "probe", iteration, p * SAMPLES + g) for g in range(SAMPLES)]
+        for p in range(len(problems))
+    ]
+    encoded = [(prompt, sampler.policy.encode(prompt)) for prompt in problems]
+    responses_PG = sample_responses(
+        sampler.policy, encoded, seeds_PG, config.sample, sampler.sample, sampler.episodes
+    )
+    responses = [response for responses_G in responses_PG for response in responses_G]
+    context = training_context(config, iteration - 1, [r.tokens.tolist() for r in responses])
+    prompts = [prompt for prompt in problems for _ in range(SAMPLES)]
+    rewards = score_episodes(verifier, responses, prompts, context).rewards
+    rows = {answer.row.name: answer.row for answer in (earlier.answers if earlier else ())}
+    for group in build_groups(encoded, responses_PG, rewards, iteration):
+        # Reversed, so that the first response of each kind is the one that stays.
+        for rollout in reversed(group.rollouts):
+            if len(rollout.response_tokens) and not math.isnan(rollout.reward):
+                row = _probe_row(rollout, RIGHT if rollout.reward > 0 else WRONG, iteration)
+                rows[row.name] = row
+    ordered_rows = [
+        rows[prompt.id, kind]
+        for prompt in problems
+        for kind in (RIGHT, WRONG)
+        if (prompt.id, kind) in rows
+    ]
+    answers = _split_in_halves(ordered_rows[: config.monitor.probe], [p.id for p in problems], seed)
+    return ProbeSet(answers)
+
+
+def load_probe_file(path: str, policy: Policy, config: RunConfig) -> ProbeSet:
+    """The answers of `monitor.probe_file`; the first `monitor.probe` of them, 0 for all."""
+    rows: list[Row] = []
+    answers_of_problem: dict[str, int] = {}
+    for record in read_records(path):
+        rollout = _given_rollout(record, policy)
+        index = answers_of_problem.get(rollout.prompt_id, 0)
+        answers_of_problem[rollout.prompt_id] = index + 1
+        rows.append(_probe_row(rollout, index, 0))
+    rows = rows[: config.monitor.probe or None]
+    problem_ids = list(dict.fromkeys(row.group for row in rows))
+    return ProbeSet(_split_in_halves(rows, problem_ids, config.loop.seed), given=True)
+
+
+# -- checkpoints --------------------------------------------------------------------------------
+
+
+def probes_to_tensors(probes: ProbeSet | None) -> tuple[dict[str, Any] | None, dict[str, Tensor]]:
+    """The probes as a record for JSON and tensors for safetensors, as `rows_to_tensors`."""
+    if probes is None:
+        return None, {}
+    records, tensors = rows_to_tensors([answer.row for answer in probes.answers])
+    record = {
+        "given": probes.given,
+        "since": probes.since,
+        "halves": [answer.half for answer in probes.answers],
+        "rows": records,
+    }
+    return record, {f"{TENSOR_PREFIX}{name}": tensor for name, tensor in tensors.items()}
+
+
+def probes_from_tensors(
+    record: dict[str, Any] | None, tensors: Mapping[str, Tensor]
+) -> ProbeSet | None:
+    """The inverse of `probes_to_tensors`."""
+    if record is None:
+        return None
+    own_tensors = {
+        name.removeprefix(TENSOR_PREFIX): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(TENSOR_PREFIX)
+    }
+    rows = rows_from_tensors(record["rows"], own_tensors)
+    answers = tuple(map(ProbeAnswer, rows, record["halves"]))
+    return ProbeSet(answers, record["given"], record["since"])
+
+
+# -- one answer ---------------------------------------------------------------------------------
+
+
+def _split_in_halves(
+    rows: Sequence[Row], problem_ids: Sequence[str], seed: int
+) -> tuple[ProbeAnswer, ...]:
+    """The answers with the half of their problem; a problem is in one half only."""
+    order = rng_for(seed, "probe_halves").permutation(len(problem_ids))
+    half_of_problem = {
+        problem_ids[index]: HALVES[place % len(HALVES)] for place, index in enumerate(order)
+    }
+    return tuple(ProbeAnswer(row, half_of_problem[row.group]) for row in rows)
+
+
+def _probe_row(rollout: Rollout, index: int, iteration: int) -> Row:
+    """A row without an advantage: it pushes nothing."""
+    return Row(
+        rollout.prompt_id,
+        advantage=0.0,
+        num_tokens=len(rollout.response_tokens),
+        index=index,
+        born=iteration,
+        rollout=rollout,
+    )
+
+
+def _given_rollout(record: Record, policy: Policy) -> Rollout:
+    """A line of a probe file; lines of rollouts/ will do."""
+    values = record.values
+    for field in ("prompt", "response"):
+        if not isinstance(values.get(field), str) or not values[field].strip():
+            raise PoiseError(f"{record.where}: a probe answer needs a text in '{field}'")
+    reward = values.get("reward", 1.0)
+    if isinstance(reward, bool) or not isinstance(reward, int | float) or math.isnan(reward):
+        raise PoiseError(f"{record.where}: 'reward' must be a number, above 0 for a right answer")
+    prompt = Prompt(
+        id=str(values.get("prompt_id", values["prompt"])),
+        problem=values["prompt"],
+        answer=str(values.get("answer", "")),
+        messages=messages_from_record(dict(values)),
+    )
+    token_ids = policy.tokenizer.encode(values["response"], add_special_tokens=False)
+    finished = bool(values.get("finished", True))
+    end_tokens = [policy.tokenizer.eos_token_id] if finished else []
+    tokens = np.array([*token_ids, *end_tokens], dtype=np.int32)
+    return Rollout(
+        prompt_id=prompt.id,
+        prompt=prompt.problem,
+        answer=prompt.answer,
+        response=values["response"],
+        reward=float(reward),
+        prompt_tokens=policy.encode(prompt),
+        response_tokens=tokens,
+        # The answer was not sampled; nothing reads these.
+        sampled_logprobs=np.zeros(len(tokens), dtype=np.float32),
+        finished=finished,
+        messages=prompt.messages,
+    )
+
+
+def _answer_record(answer: ProbeAnswer) -> dict[str, Any]:
+    rollout = answer.row.content
+    return {
+        "problem_id": answer.problem,
+        "problem": rollout.prompt,
+        "answer": rollout.answer,
+        "response": rollout.response,
+        "reward": rollout.reward,
+        "half": answer.half,
+        "drawn": answer.row.born,
+        "response_tokens": rollout.response_tokens.tolist(),
+    }

@@ -1,0 +1,128 @@
+"""The probe monitor sees what a step does to held-out answers, and changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from by_autograd import TEMPERATURE, logprobs_TV, of_tokens
+
+from counterpoise.config import UpdateConfig
+from counterpoise.microscope.probe_monitor import ANSWER_SETS, ProbeAnswer, ProbeMonitor
+from counterpoise.microscope.probe_records import probe_metrics, probe_tables, set_columns
+from counterpoise.model.load import Policy
+from counterpoise.types import Row, StepResult
+from counterpoise.update.optimizer import Optimizer
+from counterpoise.update.step import StepSettings, take_step
+
+
+def make_answers() -> list[ProbeAnswer]:
+    """Two problems with a right and a wrong answer each."""
+    answers = []
+    for number, row in enumerate(tiny.rows(groups=2, size=2, seed=5)):
+        rollout = replace(row.content, reward=float(number % 2 == 0))
+        row = replace(row, advantage=0.0, rollout=rollout)
+        answers.append(ProbeAnswer(row, "steer" if number < 2 else "judge"))
+    return answers
+
+
+def take(
+    policy: Policy, monitor: ProbeMonitor | None, rows: list[Row], **changes: object
+) -> StepResult:
+    config = UpdateConfig(**{"lr": 1e-2, "optimizer": "sgd", "max_grad_norm": 0.0, **changes})
+    return take_step(
+        policy,
+        Optimizer(policy.model, config),
+        rows,
+        StepSettings(config, temperature=TEMPERATURE, max_new_tokens=17),
+        observer=monitor and monitor.at(0),
+    )
+
+
+def plain_logprobs(policy: Policy, answers: list[ProbeAnswer]) -> np.ndarray:
+    """By transformers' own forward, answer by answer."""
+    with torch.no_grad():
+        rows = [answer.row for answer in answers]
+        return torch.cat([of_tokens(logprobs_TV(policy, row), row) for row in rows]).numpy()
+
+
+def test_the_displacement_is_that_of_a_plain_forward() -> None:
+    policy, answers, rows = tiny.policy(), make_answers(), tiny.rows()
+    before = plain_logprobs(policy, answers)
+    monitor = ProbeMonitor(answers, TEMPERATURE, 60)
+    take(policy, monitor, rows)
+    after = plain_logprobs(policy, answers)
+    (measurement,) = monitor.measurements
+    np.testing.assert_allclose(measurement.logprobs, before, atol=2e-5)
+    np.testing.assert_allclose(measurement.displacement, after - before, atol=2e-5)
+    assert np.abs(measurement.displacement).max() > 1e-2
+
+
+def test_watching_changes_no_weight() -> None:
+    watched, blind, rows = tiny.policy(), tiny.policy(), tiny.rows()
+    take(watched, ProbeMonitor(make_answers(), TEMPERATURE, 60), rows)
+    take(blind, None, rows)
+    for first, second in zip(watched.model.parameters(), blind.model.parameters(), strict=True):
+        assert torch.equal(first, second)
+
+
+def test_a_small_step_of_the_output_layer_moves_answers_as_predicted() -> None:
+    """Untied, so that the output layer can move alone; the sums predict it to first order."""
+    policy = tiny.policy(tie_word_embeddings=False)
+    for name, parameter in policy.model.named_parameters():
+        parameter.requires_grad_("lm_head" in name)
+    answers, learning_rate = make_answers(), 1e-4
+    monitor = ProbeMonitor(answers, TEMPERATURE, 60)
+    take(policy, monitor, tiny.rows(), lr=learning_rate)
+    (measurement,) = monitor.measurements
+    predicted = learning_rate * measurement.signed_J2.sum(axis=1)
+    assert np.corrcoef(predicted, measurement.displacement)[0, 1] > 0.999
+    slope = (predicted @ measurement.displacement) / (predicted @ predicted)
+    assert slope == pytest.approx(1.0, abs=0.02)
+
+
+def test_the_pass_after_a_step_serves_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, answers, rows = tiny.policy(), make_answers(), tiny.rows()
+    monitor = ProbeMonitor(answers, TEMPERATURE, 60)
+    passes, read = [], ProbeMonitor._read
+
+    def counted_read(self: ProbeMonitor, policy: Policy) -> object:
+        passes.append(1)
+        return read(self, policy)
+
+    monkeypatch.setattr(ProbeMonitor, "_read", counted_read)
+    for _ in range(3):
+        take(policy, monitor, rows)
+    assert len(passes) == 4
+    first, second, _ = monitor.measurements
+    np.testing.assert_allclose(first.logprobs + first.displacement, second.logprobs, atol=1e-6)
+
+
+def test_tables_and_metrics_add_up() -> None:
+    policy, answers, rows = tiny.policy(), make_answers(), tiny.rows()
+    monitor = ProbeMonitor(answers, TEMPERATURE, 60)
+    result = take(policy, monitor, rows)
+    tables = {
+        folder: trace.columns
+        for folder, trace in probe_tables(answers, monitor.measurements, [result.rows]).items()
+    }
+    by_row, by_token = np.zeros(len(answers)), np.zeros(len(answers))
+    np.add.at(by_row, tables["probe_rows"]["answer"], tables["probe_rows"]["push"])
+    tokens = tables["probes"]
+    np.add.at(by_token, tokens["answer"], tokens["positive"] + tokens["negative"])
+    np.testing.assert_allclose(by_row, by_token, rtol=1e-4, atol=1e-4)
+    # The token sums of a row's pushes on a set are the mean of the row's pushes on its answers.
+    N = sum(row.num_tokens for row in rows)
+    columns = set_columns(monitor.measurements, [np.arange(N)], N)
+    for (kind, half), values in zip(ANSWER_SETS, columns.values(), strict=True):
+        members = [i for i, a in enumerate(answers) if (a.kind, a.half) == (kind, half)]
+        assert values.sum() == pytest.approx(by_row[members].mean(), rel=1e-3)
+    record = probe_metrics(answers, monitor.measurements, [result])
+    moved = np.zeros(len(answers))
+    np.add.at(moved, tokens["answer"], tokens["displacement"])
+    assert record["probe_right"] == pytest.approx(moved[[0, 2]].mean(), rel=1e-5)
+    assert record["probe_wrong"] == pytest.approx(moved[[1, 3]].mean(), rel=1e-5)
+    assert -1 <= record["probe_correlation"] <= 1

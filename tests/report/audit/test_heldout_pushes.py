@@ -1,0 +1,52 @@
+"""The note about prompts that keep lowering held-out answers."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from small_run import small_config
+
+from counterpoise.loop import train
+from counterpoise.report.audit.audited_run import AuditRun
+from counterpoise.report.audit.heldout_pushes import (
+    binomial_tail,
+    chance_of_passing,
+    is_unlikely,
+    lowering_prompts,
+)
+from counterpoise.report.probe_trace.influence import Influence
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three prompts, which every iteration trains again."""
+    base = tmp_path_factory.mktemp("lowering")
+    sets = ("monitor.probe=6", "task.size=3", "task.heldout=3", "balance.tau=0")
+    train(small_config(base, *sets, "loop.iterations=7", "evaluate.prompts=0"), base / "run")
+    train(small_config(base, "loop.iterations=1", "evaluate.prompts=0"), base / "blind")
+    return base / "run"
+
+
+def test_the_tail_is_that_of_a_coin() -> None:
+    assert binomial_tail(30, 35) == pytest.approx(
+        sum(math.comb(35, k) for k in range(30, 36)) / 2**35
+    )
+    assert chance_of_passing(4) == 0.0  # 1/16 is not rare enough
+    assert is_unlikely(Influence(total=-1.0, updates=35, raising=5))
+    assert not is_unlikely(Influence(total=-1.0, updates=35, raising=17))
+    assert not is_unlikely(Influence(total=1.0, updates=35, raising=30))
+
+
+def test_a_run_with_probes_is_judged_by_its_own_numbers(run: Path) -> None:
+    finding = lowering_prompts(AuditRun.read(run))
+    assert finding.level in ("note", "clear")
+    assert "prompts with 5 updates or more" in finding.verdict
+    assert finding.measurements[0].name == "rank correlation of predicted and real change"
+    assert -1 <= finding.measurements[0].value <= 1
+
+
+def test_a_run_without_probes_says_what_it_lacks(run: Path) -> None:
+    finding = lowering_prompts(AuditRun.read(run.with_name("blind")))
+    assert (finding.level, finding.missing) == ("unsupported", ("probes/",))

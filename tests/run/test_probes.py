@@ -1,0 +1,181 @@
+"""Runs with probes: the same training as without, resumable, checked like everything else."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from safetensors.numpy import load_file
+from small_run import small_config
+
+from counterpoise.config import RunConfig
+from counterpoise.config.load import load_config
+from counterpoise.errors import PoiseError
+from counterpoise.loop import train
+from counterpoise.store import checkpoint
+from counterpoise.store.check.check_run import check_run
+from counterpoise.store.folder import RunFolder
+
+PROBES = ("monitor.probe=6", "monitor.probe_refresh=2", "task.heldout=4", "task.size=12")
+KINDS = ("probes", "probe_rows", "probe_pushes", "tokens")
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("probes")
+
+
+@pytest.fixture(scope="module")
+def finished(base: Path) -> RunFolder:
+    return train(small_config(base, *PROBES), base / "whole")
+
+
+def last_tensors(folder: RunFolder, component: str = "model") -> dict[str, bytes]:
+    last = checkpoint.list_checkpoints(folder.checkpoints)[-1]
+    tensors = load_file(last / f"{component}.safetensors")
+    return {name: values.tobytes() for name, values in tensors.items()}
+
+
+def probe_files(folder: RunFolder) -> dict[str, bytes]:
+    files = {
+        f"{kind}/{path.name}": path.read_bytes()
+        for kind in KINDS
+        for path in sorted((folder.path / kind).iterdir())
+    }
+    return files | {"probes.jsonl": (folder.path / "probes.jsonl").read_bytes()}
+
+
+def test_probes_change_nothing_that_is_trained(base: Path, finished: RunFolder) -> None:
+    config = small_config(base, *PROBES, "monitor.probe=0")
+    blind = train(config, base / "blind")
+    assert last_tensors(blind) == last_tensors(finished)
+    assert last_tensors(blind, "optimizer") == last_tensors(finished, "optimizer")
+    for iteration in range(1, config.loop.iterations + 1):
+        assert blind.read_rollouts(iteration) == finished.read_rollouts(iteration)
+    assert not (blind.path / "probes").exists()
+    assert not any("probe_seconds" in line for line in blind.read("metrics"))
+
+
+def test_answers_are_right_and_wrong_and_split_by_problem(finished: RunFolder) -> None:
+    lines = finished.read("probes")
+    assert [line["iteration"] for line in lines] == [1, 3]  # refreshed every second iteration
+    for line in lines:
+        answers = line["answers"]
+        assert 2 <= len(answers) <= 6
+        halves: dict[str, set[str]] = {}
+        for answer in answers:
+            halves.setdefault(answer["problem_id"], set()).add(answer["half"])
+            assert answer["problem_id"].startswith("word_problems/heldout/")
+        assert all(len(half) == 1 for half in halves.values())
+        assert set.union(*halves.values()) == {"steer", "judge"}
+    assert {answer["reward"] > 0 for answer in lines[0]["answers"]} == {True, False}
+    halves_of_lines = [{a["problem_id"]: a["half"] for a in line["answers"]} for line in lines]
+    assert halves_of_lines[0].items() <= halves_of_lines[1].items()  # a problem stays in its half
+
+
+def test_a_resumed_run_has_the_same_probes_bit_for_bit(base: Path, finished: RunFolder) -> None:
+    halves = [2, 3, 4]  # stopped before a refresh and between two
+    out = base / "resumed"
+    for iterations in halves:
+        config = small_config(
+            base, *PROBES, f"loop.iterations={iterations}", "loop.checkpoint_every=1"
+        )
+        folder = train(config, out, resume=out.exists())
+    assert probe_files(folder) == probe_files(finished)
+    assert last_tensors(folder) == last_tensors(finished)
+
+
+def test_a_run_killed_after_its_checkpoint_repeats_the_probes(
+    base: Path, finished: RunFolder
+) -> None:
+    """The checkpoint of iteration 2 is the newest: what came later is removed and written again."""
+    out = base / "killed"
+    shutil.copytree(finished.path, out)
+    for name in ("finished.json", "model"):
+        path = out / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    config = small_config(base, *PROBES)
+    shutil.rmtree(out / "checkpoints" / "iteration_00004")
+    if not (out / "checkpoints" / "iteration_00002").exists():
+        pytest.skip("only the last checkpoint is kept")
+    assert probe_files(train(config, out, resume=True)) == probe_files(finished)
+
+
+def test_poise_check_covers_the_tables(finished: RunFolder, tmp_path: Path) -> None:
+    assert check_run(finished.path).is_whole
+    for name, column, problem in [
+        ("probes/step_00002.parquet", "token", "has other tokens than probes.jsonl"),
+        ("probe_rows/step_00003.parquet", "push", "does not add up to the pushes of probes/"),
+        ("probe_pushes/step_00001.parquet", "row", "holds rows or steps that its plan lacks"),
+    ]:
+        run = tmp_path / column
+        shutil.copytree(finished.path, run)
+        table = pq.read_table(run / name)
+        values = table[column].to_numpy() + np.array(50, table[column].to_numpy().dtype)
+        index = table.column_names.index(column)
+        pq.write_table(table.set_column(index, column, pa.array(values)), run / name)
+        problems = [f"{finding.file} {finding.problem}" for finding in check_run(run).findings]
+        assert f"{name} {problem}" in problems
+        assert any(line.startswith(f"{name} ") and line != f"{name} {problem}" for line in problems)
+
+
+def test_lost_probes_stop_a_resume(base: Path, finished: RunFolder, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished.path, run)
+    (run / "probe_rows" / "step_00002.parquet").unlink()
+    with pytest.raises(PoiseError, match="probe_rows/ lacks iteration 2"):
+        train(small_config(base, *PROBES, "loop.iterations=5"), run, resume=True)
+
+
+# -- given answers ------------------------------------------------------------------------------
+
+
+def given(base: Path, tmp_path: Path, *lines: object, sets: tuple[str, ...] = ()) -> RunConfig:
+    file = tmp_path / "given.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return small_config(base, f"monitor.probe_file={file}", *sets)
+
+
+def test_given_answers_are_followed_as_they_are(base: Path, tmp_path: Path) -> None:
+    lines = [
+        {"prompt_id": "a", "prompt": "What is 1 + 1?", "response": "It is 2.", "reward": 1},
+        {"prompt_id": "a", "prompt": "What is 1 + 1?", "response": "It is 3.", "reward": 0},
+        {"prompt_id": "b", "prompt": "What is 2 + 2?", "response": "It is 4."},
+    ]
+    folder = train(
+        given(base, tmp_path, *lines, sets=("monitor.probe_refresh=1",)), tmp_path / "run"
+    )
+    (line,) = folder.read("probes")  # a file is never drawn again
+    assert [answer["response"] for answer in line["answers"]] == [x["response"] for x in lines]
+    assert [answer["reward"] > 0 for answer in line["answers"]] == [True, False, True]
+    assert [answer["drawn"] for answer in line["answers"]] == [0, 0, 0]
+    assert check_run(folder.path).is_whole
+    followed = pq.read_table(folder.path / "probes" / "step_00001.parquet")
+    assert set(followed["answer"].to_pylist()) == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ({"prompt": "What?"}, "given.jsonl:1: a probe answer needs a text in 'response'"),
+        ({"prompt": "What?", "response": "2", "reward": "yes"}, "'reward' must be a number"),
+    ],
+)
+def test_a_line_without_an_answer_is_refused(
+    base: Path, tmp_path: Path, line: dict[str, str], message: str
+) -> None:
+    with pytest.raises(PoiseError, match=message):
+        train(given(base, tmp_path, line), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_options_that_cannot_work_are_refused(base: Path) -> None:
+    with pytest.raises(PoiseError, match=r"set monitor\.every=1, or monitor\.probe=0"):
+        load_config("demo", ["monitor.probe=8", "monitor.every=0"])
+    with pytest.raises(PoiseError, match=r"monitor\.probe needs held-out problems"):
+        train(small_config(base, "monitor.probe=4", "task.heldout=0"), base / "none")
