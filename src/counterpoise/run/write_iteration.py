@@ -15,7 +15,7 @@ def write_iteration(
     record: dict[str, Any],
     store: StoreConfig,
 ) -> None:
-    """Write rollouts, tokens and plan (those that `store` asks for), probes, drops, memory and metrics.
+    """Write rollouts, tokens and plan if `store` asks for them; probes, drops, memory and metrics.
 
     The line of metrics.jsonl comes last: an iteration that has it is complete.
     """
