@@ -51,3 +51,4 @@ def forked_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     from counterpoise.lab.experiments import processes
 
     monkeypatch.setattr(processes, "subprocess", ForkingSubprocess)
+    monkeypatch.setattr(processes, "POLL_SECONDS", 0.05)  # they end within a second or two
