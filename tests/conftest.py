@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 
@@ -16,8 +17,12 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from hypothesis import settings
 
+gc.disable()  # until the tests are collected: what is imported stays
 torch.set_num_threads(1)
+settings.register_profile("any machine", deadline=None)  # two workers on a busy machine are slow
+settings.load_profile("any machine")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -25,6 +30,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     about to end."""
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -slow[item.path])  # stable: the order within a file is kept
+
+
+def pytest_collection_finish() -> None:
+    """Half a million objects of imported modules live as long as the process. Frozen, they are not
+    visited again by every garbage collection, nor copied by a forked child's."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
