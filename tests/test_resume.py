@@ -281,7 +281,9 @@ def test_weights_that_are_not_finite_end_the_run_before_they_are_stored(
         return results
 
     monkeypatch.setattr(loop, "update", diverging)
-    config = small_config(source, "balance.tau=0", "loop.iterations=3", "loop.checkpoint_every=1")
+    config = small_config(
+        source, *SETS, "balance.tau=0", "loop.iterations=3", "loop.checkpoint_every=1"
+    )
     with pytest.raises(PoiseError, match=r"^the weights are not finite after the update of iter"):
         train(config, tmp_path / "run")
     folder = RunFolder.open(tmp_path / "run")
