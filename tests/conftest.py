@@ -43,8 +43,11 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def mkldnn_as_it_was() -> Iterator[None]:
     """A bfloat16 product that a CPU lacks makes torch round otherwise for the rest of a process."""
-    with torch.backends.mkldnn.flags(enabled=torch.backends.mkldnn.enabled):
-        yield
+    before = torch.backends.mkldnn.enabled
+    yield
+    # Not by `flags`, which sets further switches and warns of one of them before every test.
+    if torch.backends.mkldnn.enabled != before:
+        torch.backends.mkldnn.enabled = before
 
 
 @pytest.fixture(autouse=True)
