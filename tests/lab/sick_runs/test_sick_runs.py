@@ -105,8 +105,11 @@ def test_the_page_in_docs_is_of_these_runs():
 @pytest.mark.slow
 def test_real_runs_are_seen_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Two of the runs behind docs/results/audit.md, on a seed that it does not use: as short as a
-    trend allows, and with few held-out problems, which no finding of these two needs."""
-    shorter = (f"loop.iterations={MIN_ITERATIONS}", "evaluate.prompts=8")
+    trend allows, with fewer prompts and few held-out problems."""
+    shorter = (
+        f"loop.iterations={MIN_ITERATIONS}", "sample.prompts=6", "balance.target=28",
+        "evaluate.prompts=8", "store.report=false",
+    )  # fmt: skip
     monkeypatch.setattr(plant, "BASE_OPTIONS", (*plant.BASE_OPTIONS, *shorter))
     chosen = [planted for planted in ALL_RUNS if planted.name in ("cut-groups", "length")]
     rows = audit_planted_runs([7], tmp_path, lambda line: None, chosen)
