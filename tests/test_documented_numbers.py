@@ -183,7 +183,7 @@ def test_an_unfinished_experiment_has_no_verdict_and_no_effect_on_the_page() -> 
     assert runs.keys() <= trained_here
     assert all(curve[-1]["iteration"] == 100 for curve in runs.values())
     count = f"{len(runs)} of the {len(trained_here)} new runs"
-    unfinished = section(PAGE, "## Not finished", "## Running one")
+    unfinished = section(PAGE, "## Not finished", "## LoRA, KL")
     assert f"**{count} are stored**" in unfinished
     assert f"{len(runs)} of {len(trained_here)} new runs |" in section(
         PAGE, "| `smollm2-tuned", "\n"
@@ -239,6 +239,17 @@ def test_near_collapse_every_arm_is_best_before_training() -> None:
     for key, curve in held_out("smollm2-interventions", TEMPERATURE_06).items():
         if key[1] == 3e-5:
             assert max(curve) == curve[0], key
+
+
+def test_first_runs_of_adapters_are_the_stored_ones() -> None:
+    stored = [
+        [100 * record[column] for column in ("success", "low", "high")]
+        for record in pq.read_table(DATA / "first-adapters.parquet").to_pylist()
+    ]
+    printed = printed_intervals(section(PAGE, "## LoRA, KL", "## Running one"))
+    assert len(printed) == 8
+    for interval in printed:
+        assert is_among(interval, stored), interval
 
 
 def rarer_sign_shares() -> dict[tuple[str, float], float]:

@@ -342,6 +342,7 @@ SPEED_MEASUREMENTS = Registry(
         "agreement": "counterpoise.lab.speed.agreement:measure",
         "monitor": "counterpoise.lab.speed.monitor:measure",
         "growth": "counterpoise.lab.speed.growth:measure",
+        "lora": "counterpoise.lab.speed.lora:measure",
         "families": "counterpoise.lab.speed.families:measure",
         "serve": "counterpoise.lab.speed.serve:measure",
     },

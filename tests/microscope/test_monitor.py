@@ -206,7 +206,7 @@ def test_on_a_gpu_half_precision_sees_the_same_to_a_few_per_cent() -> None:
         views += monitor.measurements
     on_cpu, on_gpu = (view.coupling for view in views)
     assert not on_gpu.total.is_cuda
-    for name in ("total", "own", "positive"):
+    for name in ("total", "self_push", "positive"):
         exact, found = getattr(on_cpu, name), getattr(on_gpu, name)
         assert float((found - exact).norm() / exact.norm()) < 0.05
     assert (

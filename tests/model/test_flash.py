@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from counterpoise.model.attention import PaddedAttention
-from counterpoise.model.flash import find_segments, flash_backward, flash_forward
+from counterpoise.model.flash import FlashAttention, find_segments, flash_backward, flash_forward
 from counterpoise.model.packing import pack, pack_prompts
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -74,6 +74,9 @@ def test_flash_equals_padded(H: int, K: int, d: int, alone: bool) -> None:
     grads = flash_backward(upstream.bfloat16(), *half, outputs, segments)
     assert relative(outputs.out, exact) < 0.01
     assert relative(torch.cat(grads, dim=1), exact_leaf.grad) < 0.015
+    leaf = joint.bfloat16().requires_grad_()
+    FlashAttention.apply(*leaf.split((H, K, K), dim=1), segments).backward(upstream.bfloat16())
+    assert relative(leaf.grad, exact_leaf.grad) < 0.015
 
 
 def relative(found: torch.Tensor, expected: torch.Tensor) -> float:

@@ -17,7 +17,7 @@ class BenchFlags:
         str,
         typer.Option(
             "--parts",
-            help="Any of peer, sampler, update, agreement, monitor, growth, families, serve.",
+            help="Any of peer, sampler, update, agreement, monitor, growth, lora, families, serve.",
         ),
     ] = "peer,sampler,update,agreement,monitor"
     model: Annotated[
@@ -67,6 +67,7 @@ def bench(flags: BenchFlags) -> None:
     - **agreement**: of sampler and trainer on log-probabilities, and of the gradient with float32
     - **monitor**: the time that the online monitor adds to an iteration
     - **growth**: time and memory against rollouts, response length and model size
+    - **lora**: an iteration that trains an adapter of a 7B-shaped model, ours and TRL's with PEFT
     - **families**: tiny models of many families against transformers, and resumed runs
     - **serve**: pages, filters and searches of `poise serve` while a run grows
 

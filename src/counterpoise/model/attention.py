@@ -17,8 +17,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from counterpoise.model.flash import PackedSegments, find_segments, flash_forward, supports_head_dim
-from counterpoise.model.kernels import uses_kernels
+from counterpoise.model.flash import (
+    FlashAttention,
+    PackedSegments,
+    find_segments,
+    flash_forward,
+    supports_head_dim,
+)
+from counterpoise.model.kernels import is_half_on_gpu
 from counterpoise.model.packing import Packing
 
 
@@ -34,10 +40,13 @@ class PackedAttention:
     def __call__(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, window: int | None = None
     ) -> Tensor:
-        can_use_flash = uses_kernels(q) and supports_head_dim(q.shape[-1]) and window is None
-        if can_use_flash and self.segments is not None:
-            return flash_forward(q, k, v, self.segments)[0]
-        return self._padded(layer, q, k, v, window)
+        can_use_flash = is_half_on_gpu(q) and supports_head_dim(q.shape[-1]) and window is None
+        if not can_use_flash or self.segments is None:
+            return self._padded(layer, q, k, v, window)
+        if not torch.is_grad_enabled():
+            return flash_forward(q, k, v, self.segments).out
+        attended: Tensor = FlashAttention.apply(q, k, v, self.segments)
+        return attended
 
     @cached_property
     def segments(self) -> PackedSegments | None:

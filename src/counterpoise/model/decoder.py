@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recompute
 
 from counterpoise.errors import PoiseError
+from counterpoise.model.adapters import adapted_linear
 from counterpoise.model.attention import PackedAttention
 from counterpoise.model.families import (
     NO_ROTATION,
@@ -219,13 +220,14 @@ class Decoder:
         if output_indices_n is not None:  # keys and values are needed of all tokens
             x, q = x.index_select(0, output_indices_n), q.index_select(0, output_indices_n)
         mixed = attend(index, q, k, v, facts.windows[index]).reshape(len(q), -1)
-        y = x + norm(attention.o_proj(mixed), norms.after_attention)
+        y = x + norm(adapted_linear(attention.o_proj, mixed), norms.after_attention)
         projections = (
             (mlp.gate_up_proj,) if facts.family.joined_projections else (mlp.gate_proj, mlp.up_proj)
         )
-        gate, up = self._project(norm(y, norms.before_mlp), projections).chunk(2, dim=-1)
+        m = norm(y, norms.before_mlp)
+        gate, up = self._project(m, projections, 2 * (self.config.intermediate_size,))
         gated = ACTIVATIONS[facts.activation](gate) * up
-        return y + norm(mlp.down_proj(gated), norms.after_mlp)
+        return y + norm(adapted_linear(mlp.down_proj, gated), norms.after_mlp)
 
     def _torch_heads(
         self, attention: Any, h: Tensor, cos: Tensor, sin: Tensor
@@ -238,7 +240,7 @@ class Decoder:
             else (attention.q_proj, attention.k_proj, attention.v_proj)
         )
         widths = self.heads * d, self.kv_heads * d, self.kv_heads * d
-        q, k, v = self._project(h, projections).split(widths, dim=-1)
+        q, k, v = self._project(h, projections, widths)
         if facts.family.query_key_norm == "projection":
             q, k = self._normalise(q, attention.q_norm), self._normalise(k, attention.k_norm)
         q, k, v = (projected.unflatten(-1, (-1, d)) for projected in (q, k, v))
@@ -248,11 +250,14 @@ class Decoder:
         # Every `attend` function divides scores by sqrt(d).
         return (q if facts.query_scale == 1 else q * facts.query_scale), k, v
 
-    def _project(self, x: Tensor, linears: Sequence[nn.Linear]) -> Tensor:
-        """The outputs of linear layers side by side; adapted ones are called one by one."""
-        if self.is_adapted:
-            return torch.cat([linear(x) for linear in linears], dim=-1)
-        return joint_linear(x, linears)
+    def _project(
+        self, x: Tensor, linears: Sequence[nn.Linear], widths: Sequence[int]
+    ) -> Sequence[Tensor]:
+        """Outputs of these widths, by linear layers of their own or by one that joins them."""
+        if self.is_adapted and len(linears) > 1:
+            return [adapted_linear(linear, x) for linear in linears]
+        joint = adapted_linear(linears[0], x) if self.is_adapted else joint_linear(x, linears)
+        return joint.split(list(widths), dim=-1)
 
     def _normalise(self, x: Tensor, norm: Any) -> Tensor:
         """A norm of the model over the last axis; the kernel only where layers are Llama's."""

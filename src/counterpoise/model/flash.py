@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -140,6 +140,23 @@ def flash_backward(
         dk[prompts] += prompt_dk
         dv[prompts] += prompt_dv
     return dq, dk, dv
+
+
+class FlashAttention(torch.autograd.Function):
+    """(q [N, H, d], k and v [N, K, d], segments) -> [N, H, d], for layers that autograd walks."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, segments: PackedSegments) -> Tensor:
+        outputs = flash_forward(q, k, v, segments)
+        ctx.save_for_backward(q, k, v, outputs.out, outputs.lse, *outputs.state)
+        ctx.segments = segments
+        return outputs.out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        q, k, v, out, lse, *state = ctx.saved_tensors
+        outputs = FlashOutputs(out, lse, (state[0], state[1]))
+        return *flash_backward(grad.contiguous(), q, k, v, outputs, ctx.segments), None
 
 
 def _token_slices(segments: PackedSegments) -> tuple[slice, slice]:

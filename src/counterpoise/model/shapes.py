@@ -17,6 +17,7 @@ from counterpoise.errors import unknown_name
 
 SHAPE_PREFIX = "shape:"
 WEIGHT_STD = 0.02
+QWEN2 = {"model_type": "qwen2", "hidden_act": "silu", "tie_word_embeddings": False}
 LLAMA = {"model_type": "llama", "hidden_act": "silu", "tie_word_embeddings": True}
 QWEN3 = {"model_type": "qwen3", "hidden_act": "silu", "tie_word_embeddings": True}
 SHAPES: dict[str, dict[str, Any]] = {
@@ -36,6 +37,11 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128,
         "vocab_size": 151936,
         "max_position_embeddings": 40960, "rms_norm_eps": 1e-6, "rope_theta": 1_000_000.0,
+    },
+    "qwen2.5-7b": QWEN2 | {
+        "hidden_size": 3584, "num_hidden_layers": 28, "intermediate_size": 18944,
+        "num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 152064,
+        "max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "rope_theta": 1_000_000.0,
     },
 }  # fmt: skip
 

@@ -38,6 +38,9 @@ PLAN = SpeedPlan(
     agreement=LONGER,
     growth={"rollouts": (TINY,), "length": (Workload("embedded", 4, 4, 4),)},
     growth_repeats=1,
+    lora_peak=TINY,
+    lora_iteration=TINY,
+    lora_repeats=1,
 )
 
 
@@ -53,7 +56,7 @@ def test_every_part_has_an_estimate_and_the_default_ones_exist() -> None:
     assert set(DEFAULT_PARTS) <= set(SPEED_MEASUREMENTS)
 
 
-@pytest.mark.parametrize("name", ["sampler", "update", "monitor", "growth"])
+@pytest.mark.parametrize("name", ["sampler", "update", "monitor", "growth", "lora"])
 def test_a_part_measures(name: str, setup: SpeedSetup) -> None:
     part = run_part(name, setup)
     assert {len(row) for row in part.rows} == {len(part.columns)}

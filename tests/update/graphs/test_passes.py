@@ -368,5 +368,5 @@ def test_nothing_may_be_replayed_between_the_two_ways() -> None:
         leaf = embedded(policy, rows).requires_grad_()
         found = captured.states(policy, rows, leaf)
     captured.read(policy, rows, 1.0)
-    with pytest.raises(AssertionError, match="between the two ways"):
+    with pytest.raises(AssertionError, match="between forward and backward"):
         found.sum().backward()

@@ -19,6 +19,7 @@ from counterpoise.lab.speed.workload import Workload
 SMALL_MODEL = "shape:smollm2-135m"
 MIDDLE_MODEL = "shape:qwen3-0.6b"
 LARGE_MODEL = "shape:qwen3-1.7b"
+ADAPTED_MODEL = "shape:qwen2.5-7b"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,9 @@ class SpeedPlan:
     agreement: Workload
     growth: Mapping[str, tuple[Workload, ...]]  # axis (rollouts, length, size) -> its points
     growth_repeats: int
+    lora_peak: Workload  # one iteration of ours with an adapter, for its memory
+    lora_iteration: Workload  # both engines with an adapter
+    lora_repeats: int
 
 
 def gpu_plan(model: str) -> SpeedPlan:
@@ -68,6 +72,9 @@ def gpu_plan(model: str) -> SpeedPlan:
             "size": tuple(Workload(name, 32, 8, 256) for name in (MIDDLE_MODEL, LARGE_MODEL)),
         },
         growth_repeats=3,
+        lora_peak=Workload(ADAPTED_MODEL, 64, 8, 1024),
+        lora_iteration=Workload(ADAPTED_MODEL, 16, 8, 512),
+        lora_repeats=2,
     )
 
 
@@ -85,6 +92,9 @@ def cpu_plan(model: str) -> SpeedPlan:
             "length": tuple(Workload(model, 4, 8, length) for length in (96, 192)),
         },
         growth_repeats=2,
+        lora_peak=Workload(model, 8, 8, 48),
+        lora_iteration=Workload(model, 8, 8, 48),
+        lora_repeats=3,
     )
 
 

@@ -39,6 +39,7 @@ EXPECTED_SECONDS = {
     "agreement": (2, 10),
     "monitor": (25, 60),
     "growth": (240, 60),
+    "lora": (300, 60),
     "families": (60, 120),
     "serve": (30, 30),
 }

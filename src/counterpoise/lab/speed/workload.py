@@ -53,9 +53,9 @@ class Workload:
         return f"{self.prompts} x {self.group_size} x {self.length}"
 
 
-def load_endless_policy(name: str) -> Policy:
+def load_endless_policy(name: str, lora_rank: int = 0) -> Policy:
     """A policy whose responses never end early."""
-    return replace(load_policy(ModelConfig(name=name)), end_tokens=(-1,))
+    return replace(load_policy(ModelConfig(name=name, lora_rank=lora_rank)), end_tokens=(-1,))
 
 
 def make_texts(tokenizer: Any, count: int) -> list[str]:
@@ -119,11 +119,12 @@ def run_config(
     steps: int = 1,
     old_logprobs: str = "trainer",
     monitor: MonitorConfig = MONITOR_OFF,
+    lora_rank: int = 0,
     **update: Any,
 ) -> RunConfig:
     """Options of a run whose iterations have the size `workload` and `steps` optimizer steps."""
     return RunConfig(
-        model=ModelConfig(name=workload.model),
+        model=ModelConfig(name=workload.model, lora_rank=lora_rank),
         sample=SampleConfig(
             prompts=workload.prompts, group_size=workload.group_size, max_new_tokens=workload.length
         ),
