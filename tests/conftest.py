@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 
@@ -16,8 +17,12 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from hypothesis import settings
 
+gc.disable()  # until the tests are collected: what is imported stays
 torch.set_num_threads(1)
+settings.register_profile("any machine", deadline=None)  # two workers on a busy machine are slow
+settings.load_profile("any machine")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -27,11 +32,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: -slow[item.path])  # stable: the order within a file is kept
 
 
+def pytest_collection_finish() -> None:
+    """Half a million objects of imported modules live as long as the process. Frozen, they are not
+    visited again by every garbage collection, nor copied by a forked child's."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
 @pytest.fixture(autouse=True)
 def mkldnn_as_it_was() -> Iterator[None]:
     """A bfloat16 product that a CPU lacks makes torch round otherwise for the rest of a process."""
-    with torch.backends.mkldnn.flags(enabled=torch.backends.mkldnn.enabled):
-        yield
+    before = torch.backends.mkldnn.enabled
+    yield
+    # Not by `flags`, which sets further switches and warns of one of them before every test.
+    if torch.backends.mkldnn.enabled != before:
+        torch.backends.mkldnn.enabled = before
 
 
 @pytest.fixture(autouse=True)
@@ -51,3 +67,4 @@ def forked_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     from counterpoise.lab.experiments import processes
 
     monkeypatch.setattr(processes, "subprocess", ForkingSubprocess)
+    monkeypatch.setattr(processes, "POLL_SECONDS", 0.05)  # they end within a second or two

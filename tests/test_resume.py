@@ -16,9 +16,11 @@ import pytest
 import torch
 from power_cut import PowerCut
 from safetensors.numpy import load_file
+from small_run import SETS as SMALL_SETS
+from small_run import small_config
 
 from counterpoise import loop
-from counterpoise.config import ModelConfig
+from counterpoise.config import ModelConfig, RunConfig
 from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
 from counterpoise.loop import train
@@ -29,11 +31,17 @@ from counterpoise.store import checkpoint
 from counterpoise.store.folder import RunFolder
 
 ITERATIONS = 7
+# Of the random model of small_run.py: what a checkpoint has to hold does not depend on the weights.
 SETS = [
-    f"loop.iterations={ITERATIONS}", "loop.checkpoint_every=2", "model.device='cpu'",
-    "task.levels=[1]", "task.size=40", "task.heldout=8", "sample.prompts=4", "sample.group_size=4",
-    "sample.max_new_tokens=48", "balance.target=16", "batch.steps=2", "evaluate.prompts=4",
-    "evaluate.samples=2", "evaluate.every=3",
+    f"loop.iterations={ITERATIONS}", "evaluate.every=3", "balance.target=12",
+    "verify.reward_timeout_seconds=0",  # rewards in this process: no other has to be started
+]  # fmt: skip
+# One run of the embedded model, whose rollouts end by themselves.
+EMBEDDED_SETS = [
+    "loop.iterations=2", "loop.checkpoint_every=1", "model.device='cpu'", "task.levels=[1]",
+    "task.size=40", "task.heldout=8", "sample.prompts=4", "sample.group_size=4",
+    "sample.max_new_tokens=48", "balance.tau=0", "batch.steps=2", "evaluate.prompts=2",
+    "evaluate.samples=1", "evaluate.every=3",
 ]  # fmt: skip
 CHILD = """
 import sys, torch
@@ -56,6 +64,7 @@ def outcome(folder: Path) -> dict[str, object]:
     logs = {
         log: [timeless(json.loads(x)) for x in (folder / f"{log}.jsonl").read_text().splitlines()]
         for log in ("metrics", "plans", "drops", "evaluations")
+        if (folder / f"{log}.jsonl").exists()
     }
     last = checkpoint.list_checkpoints(folder / "checkpoints")[-1]
     weights = {
@@ -69,9 +78,22 @@ def outcome(folder: Path) -> dict[str, object]:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the random model and of the reward function."""
+    folder = tmp_path_factory.mktemp("source")
+    small_config(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def config(source: Path) -> RunConfig:
+    return small_config(source, *SETS)
+
+
+@pytest.fixture(scope="module")
+def finished(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("resume") / "whole"
-    train(load_config("demo", SETS), out)
+    train(config, out)
     return out
 
 
@@ -80,7 +102,9 @@ def undisturbed(finished: Path) -> dict[str, object]:
     result = outcome(finished)
     assert len(result["metrics"]) == ITERATIONS
     assert [r["iteration"] for r in result["evaluations"]] == [0, 3, 6, 7]
+    assert {"metrics", "plans", "drops"} <= result.keys()
     assert any(r["steps"] == 2 for r in result["metrics"])
+    assert any(r["steps"] == 0 for r in result["metrics"])  # rows wait in the buffer
     return result
 
 
@@ -95,33 +119,61 @@ class StopError(Exception):
 
 
 class Listen(RunObserver):
+    """What a run says, less the line about the reward function, which every run says."""
+
     def __init__(self) -> None:
         self.said: list[str] = []
 
     def notify(self, message: str) -> None:
-        self.said.append(message)
+        if not message.startswith("reward mine.py:score: "):
+            self.said.append(message)
 
 
 @pytest.mark.parametrize("stage", ["sample_groups", "update", "save_state", "evaluate"])
 def test_interrupted_in_any_stage(
-    stage: str, tmp_path: Path, undisturbed: dict[str, object], monkeypatch: pytest.MonkeyPatch
+    stage: str,
+    tmp_path: Path,
+    config: RunConfig,
+    undisturbed: dict[str, object],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    out = tmp_path / "run"
+    with monkeypatch.context() as until:
+        fail_at_call(until, stage, 3)
+        with pytest.raises(StopError):
+            train(config, out)
+    train(config, out, resume=True)
+    same(outcome(out), undisturbed)
+
+
+def fail_at_call(monkeypatch: pytest.MonkeyPatch, stage: str, call: int) -> None:
+    """Let a stage of the loop raise StopError when it is called for the given time."""
     real, calls = getattr(loop, stage), 0
 
     def failing(*args: object, **options: object) -> object:
         nonlocal calls
         calls += 1
-        if calls == 3:
+        if calls == call:
             raise StopError
         return real(*args, **options)
 
     monkeypatch.setattr(loop, stage, failing)
-    out = tmp_path / "run"
-    config = load_config("demo", SETS)
-    with pytest.raises(StopError):
-        train(config, out)
-    train(config, out, resume=True)
-    same(outcome(out), undisturbed)
+
+
+@pytest.mark.slow
+def test_a_run_of_the_embedded_model_is_resumed_to_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load_config("demo", EMBEDDED_SETS)
+    train(config, tmp_path / "whole")
+    with monkeypatch.context() as until:
+        fail_at_call(until, "update", 2)
+        with pytest.raises(StopError):
+            train(config, tmp_path / "run")
+    train(config, tmp_path / "run", resume=True)
+    expected = outcome(tmp_path / "whole")
+    assert [record["steps"] for record in expected["metrics"]] == [2, 2]
+    same(outcome(tmp_path / "run"), expected)
 
 
 @pytest.mark.parametrize(
@@ -134,6 +186,7 @@ def test_a_power_cut_loses_nothing_that_a_checkpoint_promises(
     stage: str,
     call: int,
     tmp_path: Path,
+    config: RunConfig,
     undisturbed: dict[str, object],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -148,7 +201,6 @@ def test_a_power_cut_loses_nothing_that_a_checkpoint_promises(
         return real(*args, **options)
 
     (tmp_path / "disk").mkdir()
-    config = load_config("demo", SETS)
     with monkeypatch.context() as until:
         power = PowerCut(until)
         until.setattr(module, stage, failing)
@@ -164,11 +216,14 @@ def test_a_power_cut_loses_nothing_that_a_checkpoint_promises(
 
 
 def test_a_power_cut_after_the_end_leaves_everything(
-    tmp_path: Path, undisturbed: dict[str, object], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    config: RunConfig,
+    undisturbed: dict[str, object],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "disk").mkdir()
     power = PowerCut(monkeypatch)
-    out = train(load_config("demo", SETS), tmp_path / "disk" / "run").path
+    out = train(config, tmp_path / "disk" / "run").path
     power.leaves(tmp_path / "disk", tmp_path / "cut")
     left = tmp_path / "cut" / "run"
     same(outcome(left), undisturbed)
@@ -179,12 +234,13 @@ def test_a_power_cut_after_the_end_leaves_everything(
         assert (left / path.relative_to(out)).read_bytes() == path.read_bytes(), path
 
 
-@pytest.mark.parametrize(("stage", "call", "behind"), [("update", 2, 3), ("evaluate_policy", 2, 3)])
+@pytest.mark.parametrize(("stage", "call", "behind"), [("update", 2, 4), ("evaluate_policy", 2, 3)])
 def test_stopped_by_ctrl_c_it_loses_no_iteration(
     stage: str,
     call: int,
     behind: int,
     tmp_path: Path,
+    source: Path,
     undisturbed: dict[str, object],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -201,7 +257,7 @@ def test_stopped_by_ctrl_c_it_loses_no_iteration(
         return real(*args, **options)
 
     monkeypatch.setattr(loop, stage, stopping)
-    out, config = tmp_path / "run", load_config("demo", [*SETS, "loop.checkpoint_every=100"])
+    out, config = tmp_path / "run", small_config(source, *SETS, "loop.checkpoint_every=100")
     with pytest.raises(KeyboardInterrupt):
         train(config, out)
     assert bool(finished) == (stage == "update")
@@ -212,7 +268,7 @@ def test_stopped_by_ctrl_c_it_loses_no_iteration(
 
 
 def test_weights_that_are_not_finite_end_the_run_before_they_are_stored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Iteration 1 is whole; the update of iteration 2 leaves one weight at infinity."""
     update = loop.update
@@ -225,8 +281,8 @@ def test_weights_that_are_not_finite_end_the_run_before_they_are_stored(
         return results
 
     monkeypatch.setattr(loop, "update", diverging)
-    config = load_config(
-        "demo", [*SETS, "balance.tau=0", "loop.iterations=3", "loop.checkpoint_every=1"]
+    config = small_config(
+        source, *SETS, "balance.tau=0", "loop.iterations=3", "loop.checkpoint_every=1"
     )
     with pytest.raises(PoiseError, match=r"^the weights are not finite after the update of iter"):
         train(config, tmp_path / "run")
@@ -238,10 +294,9 @@ def test_weights_that_are_not_finite_end_the_run_before_they_are_stored(
 
 
 def test_a_damaged_checkpoint_is_passed_over_with_a_message(
-    tmp_path: Path, finished: Path, undisturbed: dict[str, object]
+    tmp_path: Path, config: RunConfig, finished: Path, undisturbed: dict[str, object]
 ) -> None:
     out = shutil.copytree(finished, tmp_path / "run")
-    config = load_config("demo", SETS)
     *_, before, last = checkpoint.list_checkpoints(out / "checkpoints")
     weights = last / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
@@ -254,12 +309,12 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_message(
 
 
 def test_resuming_a_finished_run_changes_nothing(
-    tmp_path: Path, finished: Path, undisturbed: dict[str, object]
+    tmp_path: Path, config: RunConfig, finished: Path, undisturbed: dict[str, object]
 ) -> None:
     out = shutil.copytree(finished, tmp_path / "run")
     before = (out / "metrics.jsonl").read_bytes()
     listen = Listen()
-    train(load_config("demo", SETS), out, resume=True, observer=listen)
+    train(config, out, resume=True, observer=listen)
     assert (out / "metrics.jsonl").read_bytes() == before
     same(outcome(out), undisturbed)
     assert listen.said == [
@@ -267,18 +322,20 @@ def test_resuming_a_finished_run_changes_nothing(
         "loop.iterations=14"
     ]
     (out / "finished.json").unlink()  # killed before it was written
-    train(load_config("demo", SETS), out, resume=True, observer=listen)
+    train(config, out, resume=True, observer=listen)
     assert listen.said[1:] == ["resuming after iteration 7"]
     assert (out / "finished.json").is_file()
 
 
-def test_a_run_can_be_lengthened_and_its_policy_loaded(tmp_path: Path, finished: Path) -> None:
+def test_a_run_can_be_lengthened_and_its_policy_loaded(
+    tmp_path: Path, source: Path, config: RunConfig, finished: Path
+) -> None:
     out = shutil.copytree(finished, tmp_path / "run")
-    longer = load_config("demo", [*SETS, f"loop.iterations={ITERATIONS + 1}"])
+    longer = small_config(source, *SETS, f"loop.iterations={ITERATIONS + 1}")
     folder = train(longer, out, resume=True)
     assert folder.read_config() == longer
     with pytest.raises(PoiseError, match="has already done 8 iterations"):
-        train(load_config("demo", SETS), out, resume=True)
+        train(config, out, resume=True)
     assert [r["iteration"] for r in folder.read("metrics")] == list(range(1, ITERATIONS + 2))
     weights = load_file(checkpoint.list_checkpoints(out / "checkpoints")[-1] / "model.safetensors")
     for name, parameter in load_policy(
@@ -288,13 +345,18 @@ def test_a_run_can_be_lengthened_and_its_policy_loaded(tmp_path: Path, finished:
 
 
 @pytest.mark.slow
-def test_sigkill_at_ten_random_moments(tmp_path: Path, undisturbed: dict[str, object]) -> None:
+def test_sigkill_at_ten_random_moments(
+    tmp_path: Path, source: Path, undisturbed: dict[str, object]
+) -> None:
     out = tmp_path / "run"
+    sets = [
+        *SMALL_SETS, f"model.name={source / 'model'}", f"verify.name={source}/mine.py:score", *SETS,
+    ]  # fmt: skip
     moments = random.Random(7)
     kills = 0
     while True:
         child = forked.Popen(
-            [sys.executable, "-c", CHILD, str(out), *SETS], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", CHILD, str(out), *sets], stdout=subprocess.PIPE, text=True
         )
         assert child.stdout is not None
         assert child.stdout.readline() == "ready\n"
@@ -302,7 +364,7 @@ def test_sigkill_at_ten_random_moments(tmp_path: Path, undisturbed: dict[str, ob
             assert child.wait() == 0
             break
         try:
-            child.wait(timeout=moments.uniform(0.2, 3.0))
+            child.wait(timeout=moments.uniform(0.05, 0.7))  # a whole run takes about half a second
         except subprocess.TimeoutExpired:
             child.send_signal(signal.SIGKILL)
             child.wait()

@@ -27,11 +27,14 @@ def weighted_ranks(x_N: ArrayLike, w_DN: DrawMatrix) -> DrawMatrix:
     """
     _, value_index_N, count_U = np.unique(np.asarray(x_N), return_inverse=True, return_counts=True)
     order_by_value = np.argsort(value_index_N, kind="stable")
-    first_index_U = np.cumsum(count_U) - count_U
-    # Sum the weights of equal values first: ranks are then needed once per distinct value.
-    weight_DU = np.add.reduceat(w_DN[:, order_by_value], first_index_U, axis=1)
-    ranks_DU = np.cumsum(weight_DU, axis=1) - weight_DU / 2
-    ranks_DN: DrawMatrix = ranks_DU[:, value_index_N]
+    last_index_U = np.cumsum(count_U) - 1
+    # The weight up to and including each distinct value; half way from the one before is its rank.
+    weight_up_to_DU = np.cumsum(w_DN.take(order_by_value, axis=1), axis=1).take(
+        last_index_U, axis=1
+    )
+    ranks_DU = weight_up_to_DU / 2
+    ranks_DU[:, 1:] += weight_up_to_DU[:, :-1] / 2
+    ranks_DN: DrawMatrix = ranks_DU.take(value_index_N, axis=1)
     return ranks_DN
 
 
@@ -42,10 +45,11 @@ def weighted_correlations(
     weight_D1 = w_DN.sum(axis=1, keepdims=True)
     with np.errstate(divide="ignore", invalid="ignore"):
         a_centred, b_centred = (
-            x - (w_DN * x).sum(axis=1, keepdims=True) / weight_D1 for x in (a_DN, b_DN)
+            x - np.einsum("dn,dn->d", w_DN, x)[:, None] / weight_D1 for x in (a_DN, b_DN)
         )
+        # einsum: sums over thousands of draws without a matrix of products for each
         var_a, var_b, covariance = (
-            (w_DN * x * y).sum(axis=1)
+            np.einsum("dn,dn,dn->d", w_DN, x, y)
             for x, y in ((a_centred, a_centred), (b_centred, b_centred), (a_centred, b_centred))
         )
         correlation_D: NDArray[np.float64] = covariance / np.sqrt(var_a * var_b)

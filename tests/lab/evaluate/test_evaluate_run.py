@@ -49,7 +49,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def options(data: Path, out: Path, **changes: object) -> EvaluationOptions:
     made = EvaluationOptions(
         models=["embedded"], out=out, benchmarks=["words1", "words3"], data=data,
-        samples={"": SAMPLES}, max_new_tokens=80, rows=2 * SAMPLES, device="cpu",
+        samples={"": SAMPLES}, max_new_tokens=80, rows=4 * SAMPLES, device="cpu",
         verify_workers=1,
     )  # fmt: skip
     return replace(made, **changes)  # type: ignore[arg-type]
@@ -97,7 +97,7 @@ def test_samples_follow_from_their_seeds_alone(data: Path, whole: Path) -> None:
     assert len(set(seeds)) == SAMPLES
 
 
-@pytest.mark.parametrize("rows", [1, 5 * SAMPLES, 512])
+@pytest.mark.parametrize("rows", [1, 2 * SAMPLES, 512])
 def test_blocks_may_be_cut_in_any_way(data: Path, whole: Path, tmp_path: Path, rows: int) -> None:
     evaluate(options(data, tmp_path / "out", rows=rows))
     found = {c.header.file: c.judged for c in read_result_files(tmp_path / "out")}
@@ -108,11 +108,12 @@ class StoppedError(Exception):
     """As if the process had been killed there."""
 
 
-@pytest.mark.parametrize("after", [1, 4, 9])
+@pytest.mark.parametrize("after", [1, 4, 10])
 def test_stopped_and_resumed_is_the_same(
     data: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
-    """StoppedError between the problems of a block, in the middle of the next line."""
+    """StoppedError after a problem of a block or after a whole one, in the middle of the next
+    line."""
     out, write, left = tmp_path / "out", ResultFile.write, iter(range(after))
 
     def failing(cell: ResultFile, judged: JudgedProblem) -> None:
@@ -387,8 +388,8 @@ def test_killed_for_real(data: Path, tmp_path: Path) -> None:
     """SIGKILL between two problems of a process of its own, then resumed here."""
     out, file = tmp_path / "killed", "results/embedded/words3@0.6-0.95.jsonl"
     arguments = (
-        f"eval embedded --bench words3 --data {data} --max-tokens 80 --device cpu --samples 8 "
-        f"--rows 8 --out {out} --json"
+        f"eval embedded --bench words3 --data {data} --max-tokens 80 --device cpu --samples 4 "
+        f"--rows 4 --limit 4 --out {out} --json"
     )
     running = forked.Popen(
         [sys.executable, "-m", "counterpoise.cli", *arguments.split()],
@@ -400,8 +401,8 @@ def test_killed_for_real(data: Path, tmp_path: Path) -> None:
         time.sleep(0.01)
     running.kill()
     running.wait()
-    assert (out / file).read_bytes().count(b"\n") < 1 + PROBLEMS
-    asked = {"benchmarks": ["words3"], "samples": {"": 8}, "rows": 8}
+    assert (out / file).read_bytes().count(b"\n") < 1 + 4
+    asked = {"benchmarks": ["words3"], "samples": {"": 4}, "rows": 4, "limit": 4}
     resumed = evaluate(options(data, out, **asked))
     whole = evaluate(options(data, tmp_path / "whole", **asked))
     assert resumed.to_json() == whole.to_json()

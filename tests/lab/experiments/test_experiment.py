@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from lab.experiments.made_up import run
 from lab.experiments.small_experiment import EXPERIMENT, RUN, write
+from small_run import write_model
 from typer.testing import CliRunner
 
 from counterpoise.cli import app
@@ -36,7 +37,9 @@ def command(*words: object) -> str:
 @pytest.mark.usefixtures("forked_runs")
 def test_in_two_pieces(tmp_path: Path) -> None:
     """Seed 0 in one folder, seed 1 in another; put together there without its runs."""
-    file, one, two = write(tmp_path), tmp_path / "one", tmp_path / "two"
+    write_model(tmp_path / "model")  # of one layer; its iterations take milliseconds
+    run = f'{RUN}[model]\nname = "{tmp_path / "model"}"\n'
+    file, one, two = write(tmp_path, run=run), tmp_path / "one", tmp_path / "two"
     said = command(file, "--out", one, "--jobs", 2, "--seeds", "0:1")
     assert "2 of 2 runs are finished" in said
     runs = sorted(p.name for p in (one / "runs").iterdir() if p.is_dir())

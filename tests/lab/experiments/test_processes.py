@@ -12,6 +12,7 @@ from typing import Any
 import forked
 import pytest
 from rich.console import Console
+from small_run import SETS, small_config
 
 from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
@@ -33,16 +34,44 @@ SMALL = (
 )  # fmt: skip
 
 
+# The third iteration's rewards are not there as long as the file `hold` is.
+HELD_REWARD = """
+import time, zlib
+from pathlib import Path
+
+calls = 0
+
+def score(completion, answer):
+    global calls
+    calls += 1
+    while calls > 18 and Path(__file__).with_name("hold").exists():
+        time.sleep(0.01)
+    return float(zlib.crc32(completion.encode()) % 2)
+"""
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """Options of a run of a random model that is trained in a fraction of a second."""
+    folder = tmp_path_factory.mktemp("tiny")
+    small_config(folder)  # writes the model and a reward function
+    return (
+        *SETS, "loop.iterations=2", "evaluate.prompts=0", "monitor.every=0", "store.report=false",
+        "store.rollouts=false", "store.tokens=false", "balance.tau=0",
+        "verify.reward_timeout_seconds=0",
+        f"model.name={folder / 'model'}", f"verify.name={folder}/mine.py:score",
+    )  # fmt: skip
+
+
 def silent(doing: str, share: float) -> None:
     pass
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked_runs")
-def test_runs_are_trained_once(tmp_path: Path) -> None:
+def test_runs_are_trained_once(tmp_path: Path, tiny: tuple[str, ...]) -> None:
     told: list[tuple[str, float]] = []
-    trained = (*SMALL, "sample.max_new_tokens=112")  # room for answers, and so for a gradient
-    runs = {"a": trained, "b": (*trained, "loop.seed=1")}
+    runs = {"a": tiny, "b": (*tiny, "loop.seed=1")}
     first = train_runs(runs, tmp_path, lambda *what: told.append(what))
     assert list(first) == ["a", "b"]
     assert told[-1] == ("2 of 2 runs", 1.0)
@@ -57,15 +86,15 @@ def test_runs_are_trained_once(tmp_path: Path) -> None:
     assert again["a"].read("metrics") == metrics["a"]
 
     with pytest.raises(PoiseError, match=r"made with loop\.seed=0, not 5: remove it"):
-        train_runs({"a": (*trained, "loop.seed=5")}, tmp_path, silent)
+        train_runs({"a": (*tiny, "loop.seed=5")}, tmp_path, silent)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked_runs")
-def test_a_run_that_stopped_goes_on(tmp_path: Path) -> None:
+def test_a_run_that_stopped_goes_on(tmp_path: Path, tiny: tuple[str, ...]) -> None:
     """Only config.toml was written before it was killed."""
-    RunFolder.create(tmp_path / "a", load_config("demo", [*FIXED_OPTIONS, *SMALL]))
-    done = train_runs({"a": SMALL}, tmp_path, silent)
+    RunFolder.create(tmp_path / "a", load_config("demo", [*FIXED_OPTIONS, *tiny]))
+    done = train_runs({"a": tiny}, tmp_path, silent)
     assert len(done["a"].read("metrics")) == 2
 
 
@@ -125,13 +154,21 @@ def ctrl_c(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked_runs")
-def test_an_interrupted_run_goes_on_from_its_checkpoint(tmp_path: Path, ctrl_c: str) -> None:
-    # Iterations of about half a second: it is still running when it is told to stop.
-    length = ("loop.iterations=6", "sample.max_new_tokens=80")
-    options = (*SMALL, *length, "loop.checkpoint_every=1", "store.model=false")
+def test_an_interrupted_run_goes_on_from_its_checkpoint(
+    tmp_path: Path, tiny: tuple[str, ...], ctrl_c: str
+) -> None:
+    # It is in its third iteration when it is told to stop: the rewards are held back until then.
+    reward, hold = tmp_path / "reward.py", tmp_path / "hold"
+    reward.write_text(HELD_REWARD)
+    hold.touch()
+    options = (
+        *tiny, "loop.iterations=6", "loop.checkpoint_every=1", "store.model=false",
+        f"verify.name={reward}:score",
+    )  # fmt: skip
 
     def stop(standing: FleetProgress) -> None:
         if standing.running.get("a", 0) >= 2:
+            hold.unlink()
             raise KeyboardInterrupt
 
     first = Fleet({"a": options}, tmp_path)
@@ -157,7 +194,7 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(tmp_path: Path, ctrl_c: 
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked_runs")
 def test_a_run_without_memory_waits_for_a_neighbour(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One run ends as memory ends one; later it has the machine to itself."""
     starts_of_b = []
@@ -173,7 +210,7 @@ def test_a_run_without_memory_waits_for_a_neighbour(
 
     monkeypatch.setattr(forked.ForkingSubprocess, "Popen", FirstOutOfMemory)
     told: list[FleetProgress] = []
-    runs = {name: (*SMALL, f"loop.seed={seed}") for seed, name in enumerate("abc")}
+    runs = {name: (*tiny, f"loop.seed={seed}") for seed, name in enumerate("abc")}
     fleet = Fleet(runs, tmp_path / "runs")
     fleet.train(2, told.append)
     assert not fleet.failures

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from counterpoise.errors import PoiseError
-from counterpoise.lab.sick_runs import data_files
+from counterpoise.lab.sick_runs import data_files, plant
 from counterpoise.lab.sick_runs.causes import HEALTHY_RUNS, SICK_RUNS, EditedRun
 from counterpoise.lab.sick_runs.confusion import (
     PAGE,
@@ -23,6 +23,7 @@ from counterpoise.lab.sick_runs.confusion import (
 from counterpoise.lab.sick_runs.plant import ALL_RUNS
 from counterpoise.lab.sick_runs.planted_rewards import always_right, compares_texts, flaky
 from counterpoise.lab.studies.records import read_records
+from counterpoise.report.audit.thresholds import MIN_ITERATIONS
 from counterpoise.variants import FINDINGS
 from counterpoise.verify.math.verifier import MathVerifier
 
@@ -117,8 +118,14 @@ def test_the_page_in_docs_is_of_these_runs():
 
 
 @pytest.mark.slow
-def test_real_runs_are_seen_through(tmp_path: Path):
-    """Two of the runs behind docs/results/audit.md, on a seed that it does not use."""
+def test_real_runs_are_seen_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Two of the runs behind docs/results/audit.md, on a seed that it does not use: as short as a
+    trend allows, with fewer prompts and few held-out problems."""
+    shorter = (
+        f"loop.iterations={MIN_ITERATIONS}", "sample.prompts=6", "balance.target=28",
+        "evaluate.prompts=8", "store.report=false",
+    )  # fmt: skip
+    monkeypatch.setattr(plant, "BASE_OPTIONS", (*plant.BASE_OPTIONS, *shorter))
     chosen = [planted for planted in ALL_RUNS if planted.name in ("cut-groups", "length")]
     rows = audit_planted_runs([7], tmp_path, lambda line: None, chosen)
     assert [row.is_right for row in rows] == [True, True], rows

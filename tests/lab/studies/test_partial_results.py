@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from lab.studies.token_values import lab
 
 from counterpoise.lab.studies import partial_results, polarity, proxy
 from counterpoise.lab.studies.harness import Lab
@@ -47,25 +48,25 @@ def test_what_was_stopped_goes_on_and_comes_to_the_same(
 ) -> None:
     monkeypatch.setattr("counterpoise.lab.studies.run._write_figures", lambda *_: None)
     asked: list[str] = []
-    lab, whole = Lab("embedded", "quick", tmp_path), Lab("embedded", "quick", tmp_path / "whole")
+    stopped, whole = (Lab("embedded", "quick", out) for out in (tmp_path, tmp_path / "whole"))
     whole.out.mkdir()
     with pytest.raises(KeyboardInterrupt):
-        run(in_parts(asked, stop_at="c"), lab)
+        run(in_parts(asked, stop_at="c"), stopped)
     assert (tmp_path / "proxy.part.parquet").is_file()
     assert not (tmp_path / "proxy.parquet").exists()
-    run(in_parts(asked), lab)
+    run(in_parts(asked), stopped)
     assert asked == ["a", "b", "c", "c"]
     assert not (tmp_path / "proxy.part.parquet").exists()
     run(in_parts([]), whole)
-    found, wanted = (read_records(each.out / "proxy.parquet") for each in (lab, whole))
+    found, wanted = (read_records(each.out / "proxy.parquet") for each in (stopped, whole))
     assert found is not None
     assert wanted is not None
     assert found[0] == wanted[0]
 
     with pytest.raises(KeyboardInterrupt):
-        run(in_parts(asked, stop_at="b"), lab, again=True)
+        run(in_parts(asked, stop_at="b"), stopped, again=True)
     asked.clear()
-    run(in_parts(asked), lab, again=True)
+    run(in_parts(asked), stopped, again=True)
     assert asked == ["a", "b", "c"]
 
 
@@ -84,11 +85,9 @@ def test_parts_of_other_settings_are_measured_again(
 @pytest.mark.parametrize("study", [proxy.STUDY, polarity.STUDY], ids=lambda s: s.name)
 def test_batches_do_not_depend_on_each_other(study: Study, tmp_path: Path) -> None:
     """The second batch alone is what it is after the first."""
-    lab = Lab("embedded", "quick", tmp_path, sizes={"prompts": 2, "batches": 2})
-    both = list(study.measure(lab))
-    again = Lab("embedded", "quick", tmp_path, sizes={"prompts": 2, "batches": 2})
+    both = list(study.measure(lab(tmp_path, prompts=2, batches=2)))
+    again = lab(tmp_path, prompts=2, batches=2)
+    again._groups, again._rows = {}, {}  # the second batch is sampled without the first
     first = [r for r in both if r["batch"] == 1]
     again.measure_part = lambda name, measure: first if name == "batch 1" else measure()
     assert list(study.measure(again)) == both
-    lab.close()
-    again.close()

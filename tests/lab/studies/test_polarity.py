@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from lab.studies.token_values import lab
 
 from counterpoise.errors import PoiseError
 from counterpoise.lab.studies import polarity
@@ -89,28 +89,25 @@ def test_a_share_that_may_be_one_percent_leaves_something_to_lose() -> None:
 
 def test_a_batch_without_signal_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Lab, "rows", lambda *_, **__: [])
-    lab = Lab("embedded", "quick", tmp_path, sizes={"prompts": 4, "batches": 1})
     with pytest.raises(PoiseError, match="the batch has no rows"):
-        polarity.measure(lab)
+        polarity.measure(Lab("embedded", "quick", tmp_path, sizes={"prompts": 4, "batches": 1}))
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory) -> Iterator[tuple[Lab, list[Record]]]:
-    lab = Lab("embedded", "quick", Path(tmp_path_factory.mktemp("polarity")))
-    lab.sizes = {"prompts": 3, "batches": 1}
-    before = [p.detach().clone() for p in lab.policy.model.parameters()]
-    records = list(polarity.measure(lab))
-    for p, was in zip(lab.policy.model.parameters(), before, strict=True):
+def measured(tmp_path_factory) -> tuple[Lab, list[Record]]:
+    small = lab(tmp_path_factory.mktemp("polarity"), batches=1)
+    before = [p.detach().clone() for p in small.policy.model.parameters()]
+    records = list(polarity.measure(small))
+    for p, was in zip(small.policy.model.parameters(), before, strict=True):
         assert torch.equal(p, was)
-    yield lab, records
-    lab.close()
+    return small, records
 
 
 @pytest.mark.slow
 def test_every_token_is_counted_once_in_each_update(measured) -> None:
-    lab, records = measured
+    small, records = measured
     tokens = dict.fromkeys(polarity.SIGNS, 0)
-    for row in lab.rows(3):
+    for row in small.rows(6):
         tokens["positive" if row.advantage > 0 else "negative"] += row.num_tokens
     for optimizer in polarity.OPTIMIZERS:
         for update in polarity.UPDATES:

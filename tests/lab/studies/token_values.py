@@ -12,6 +12,8 @@ from counterpoise.lab.studies.harness import Lab
 from counterpoise.statistics.finding import Record
 
 SMALL = {"prompts": 6, "continuations": 4, "open": 3, "closed": 1}
+# Options of runs on the easiest problems: the model ends most answers within 48 tokens.
+SHORT_ANSWERS = ("task.levels=[1]", "sample.max_new_tokens=48", "store.report=false")
 
 
 @cache
@@ -21,8 +23,11 @@ def loaded() -> Lab:
 
 
 def lab(out: Path, **sizes: Any) -> Lab:
+    """A laboratory whose model and batches are those of every other; nobody closes it."""
     shared = loaded()
-    made = Lab("embedded", "quick", out, sizes={**SMALL, **sizes}, _groups=shared._groups)
+    made = Lab("embedded", "quick", out, sizes={**SMALL, **sizes})
+    # Studies of one process share batches: that of 6 prompts is sampled and scored once.
+    made._groups, made._rows = shared._groups, shared._rows
     for name in ("config", "policy", "task", "encoded_prompts", "verifier"):
         made.__dict__[name] = getattr(shared, name)
     return made

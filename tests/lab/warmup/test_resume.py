@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import forked
 import pytest
 import torch
+from small_run import write_model
 
 from counterpoise.config import RunConfig
 from counterpoise.config.load import load_config
@@ -27,7 +29,7 @@ from counterpoise.store import checkpoint
 
 SETS = [
     "model.device=cpu", "loop.threads=1", "task.levels=[2]", "task.size=12", "task.heldout=2",
-    "sample.max_new_tokens=80", "evaluate.prompts=2", "evaluate.samples=2", "verify.name=exact",
+    "sample.max_new_tokens=12", "evaluate.prompts=2", "evaluate.samples=2", "verify.name=exact",
     "warmup.steps=6", "warmup.batch=4", "warmup.lr=1e-3", "warmup.evaluate_every=2",
 ]  # fmt: skip
 KILLED = """
@@ -59,21 +61,52 @@ def heard() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The option that names a random model of one layer: its steps and looks take milliseconds."""
+    folder = tmp_path_factory.mktemp("tiny") / "model"
+    write_model(folder)
+    return f"model.name={folder}"
+
+
 def small(*sets: str) -> RunConfig:
     return load_config("demo", [*SETS, *sets])
 
 
-@pytest.fixture
-def ends(monkeypatch: pytest.MonkeyPatch) -> dict[str, torch.Tensor]:
+def note_weights(monkeypatch: pytest.MonkeyPatch) -> dict[str, torch.Tensor]:
     """By the folder's name, the float32 weights that were trained; what is saved is rounded."""
-    found: dict[str, torch.Tensor] = {}
+    weights: dict[str, torch.Tensor] = {}
 
     def noting(policy: Policy, out: Path, *rest: Any) -> None:
-        found[out.name] = torch.cat([p.detach().flatten() for p in policy.model.parameters()])
+        weights[out.name] = torch.cat([p.detach().flatten() for p in policy.model.parameters()])
         save_policy(policy, out, *rest)
 
     monkeypatch.setattr(run, "save_policy", noting)
-    return found
+    return weights
+
+
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch) -> dict[str, torch.Tensor]:
+    return note_weights(monkeypatch)
+
+
+Undisturbed = Callable[..., tuple[torch.Tensor, dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    """The weights and the record of a warm-up that nothing stops, trained once for its options."""
+
+    @cache
+    def train(*sets: str) -> tuple[torch.Tensor, dict[str, Any]]:
+        out = tmp_path_factory.mktemp("undisturbed") / "whole"
+        with pytest.MonkeyPatch.context() as patched:
+            weights = note_weights(patched)
+            run_warmup(small(*sets), out)
+        assert [path.name for path in out.parent.iterdir()] == ["whole"]
+        return weights["whole"], record(out)
+
+    return train
 
 
 def record(out: Path) -> dict[str, Any]:
@@ -102,35 +135,41 @@ class Stopping:
 @pytest.mark.slow
 @pytest.mark.parametrize("more", [[], ["task.environment=tries"]], ids=["solutions", "turns"])
 def test_a_warm_up_that_was_killed_ends_in_the_same_weights(
-    tmp_path: Path, ends: dict[str, torch.Tensor], more: list[str]
+    tmp_path: Path,
+    model: str,
+    ends: dict[str, torch.Tensor],
+    undisturbed: Undisturbed,
+    more: list[str],
 ) -> None:
-    config, out = small(*more), tmp_path / "killed"
-    words = [sys.executable, "-c", KILLED, str(out), *SETS, *more]
+    config, out = small(model, *more), tmp_path / "killed"
+    words = [sys.executable, "-c", KILLED, str(out), *SETS, model, *more]
     done = forked.run(words, timeout=120)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert not out.exists()
     kept = checkpoint.list_checkpoints(unfinished_folder(out))
     assert [path.name for path in kept] == [checkpoint.folder_name(2), checkpoint.folder_name(3)]
     run_warmup(config, out, resume=True)
-    run_warmup(config, tmp_path / "whole")
-    assert torch.equal(ends["killed"], ends["whole"])
-    assert record(out) == record(tmp_path / "whole")
+    weights, expected = undisturbed(model, *more)
+    assert torch.equal(ends["killed"], weights)
+    assert record(out) == expected
     assert [look["step"] for look in record(out)["judged"]] == [2, 4, 6]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["killed", "whole"]
+    assert [path.name for path in tmp_path.iterdir()] == ["killed"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(("moment", "taken"), [("step", 2), ("look", 4)])
 def test_stopped_in_a_step_or_a_look_it_loses_nothing(
     tmp_path: Path,
+    model: str,
     ends: dict[str, torch.Tensor],
+    undisturbed: Undisturbed,
     monkeypatch: pytest.MonkeyPatch,
     number: int,
     moment: str,
     taken: int,
 ) -> None:
     """The step is finished; the look is taken when the warm-up goes on."""
-    config, out = small(), tmp_path / "stopped"
+    config, out = small(model), tmp_path / "stopped"
     with monkeypatch.context() as once:
         Stopping(once, number, moment)
         with sigterm_as_interrupt(), pytest.raises(KeyboardInterrupt):
@@ -138,15 +177,18 @@ def test_stopped_in_a_step_or_a_look_it_loses_nothing(
     kept = checkpoint.list_checkpoints(unfinished_folder(out))
     assert [path.name for path in kept] == [checkpoint.folder_name(taken)]
     run_warmup(config, out, resume=True)
-    run_warmup(config, tmp_path / "whole")
-    assert torch.equal(ends["stopped"], ends["whole"])
-    assert record(out) == record(tmp_path / "whole")
+    weights, expected = undisturbed(model)
+    assert torch.equal(ends["stopped"], weights)
+    assert record(out) == expected
 
 
 def test_what_was_stopped_is_neither_thrown_away_nor_gone_on_with_as_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    model: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    config, out = small("warmup.evaluate_every=0", "evaluate.prompts=0"), tmp_path / "model"
+    config, out = small(model, "warmup.evaluate_every=0", "evaluate.prompts=0"), tmp_path / "model"
     with pytest.raises(PoiseError, match=r"there is no warm-up of .*model to resume"):
         run_warmup(config, out, resume=True)
     with monkeypatch.context() as once:
@@ -180,12 +222,15 @@ def test_what_was_stopped_is_neither_thrown_away_nor_gone_on_with_as_another(
 
 
 def test_what_kept_nothing_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    model: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def broken(*_: object, **given: object) -> None:
         raise PoiseError("not finite")
 
-    config, out = small("warmup.evaluate_every=0", "evaluate.prompts=0"), tmp_path / "model"
+    config, out = small(model, "warmup.evaluate_every=0", "evaluate.prompts=0"), tmp_path / "model"
     with monkeypatch.context() as once:
         once.setattr("counterpoise.lab.warmup.supervise.take_supervised_step", broken)
         with pytest.raises(PoiseError, match="not finite"):

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
+from lab.studies.token_values import lab
 
 from counterpoise.lab.studies.coupling import measure
-from counterpoise.lab.studies.harness import Lab
 from counterpoise.microscope.batch_tokens import Snapshot, take_snapshot
 from counterpoise.microscope.coupling import decompose
 from counterpoise.microscope.pairs import kernel_rows
@@ -21,14 +18,12 @@ Measured = tuple[Snapshot, torch.Tensor, list[Record]]
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory) -> Iterator[Measured]:
+def measured(tmp_path_factory) -> Measured:
     """Every token is watched, so that sums are over all pairs."""
-    lab = Lab("embedded", "quick", Path(tmp_path_factory.mktemp("coupling")))
-    lab.sizes = {"prompts": 8, "pairs": 500, "watched": 10**6}
-    records = list(measure.measure(lab))
-    seen = take_snapshot(lab.policy, lab.rows(8))
-    yield seen, lab.policy.decoder.unembedding.detach(), records
-    lab.close()
+    small = lab(tmp_path_factory.mktemp("coupling"), pairs=500, watched=10**6)
+    records = list(measure.measure(small))
+    seen = take_snapshot(small.policy, small.rows(6))
+    return seen, small.policy.decoder.unembedding.detach(), records
 
 
 def of(records: list[Record], panel: str, **wanted: object) -> list[Record]:

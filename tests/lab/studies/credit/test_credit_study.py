@@ -360,7 +360,13 @@ def test_arms_of_credit_are_trained(tmp_path: Path, request: pytest.FixtureReque
              "evaluate_every": 0, "heldout": 4, "samples": 2, "monitor_every": 1,
              "arms": [BASELINE, "gtpo", "serl"]}  # fmt: skip
     shares: list[float] = []
-    lab = Lab("embedded", "quick", tmp_path, sizes={"training": sizes, "train_minutes": 1e-3})
+    lab = Lab(
+        "embedded",
+        "quick",
+        tmp_path,
+        sizes={"training": sizes, "train_minutes": 1e-3},
+        options=made.SHORT_ANSWERS,
+    )
     lab.progress = lambda doing, share: shares.append(share)
     none = measure_training(lab, {"serl"}, slow={BASELINE})
     assert [(r["panel"], r["arm"], r["reason"]) for r in none] == [

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lab.studies.token_values import lab
 
 from counterpoise.lab.studies.flipping import measure
 from counterpoise.lab.studies.flipping.judge import OPTIMIZERS, SIGNS, MovementCounts, run_means
@@ -129,8 +130,8 @@ def test_runs_of_ones_own_need_metrics_alone(tmp_path: Path) -> None:
                 line |= {f"moved_{sign}": 0.02 if known else None}
             lines.append(json.dumps(line) + "\n")
         (folder / "metrics.jsonl").write_text("".join(lines))
-    lab = Lab("embedded", "quick", tmp_path, sizes=measure.STUDY.budgets["quick"])
-    records = measure._runs(lab)
+    unused = Lab("embedded", "quick", tmp_path, sizes=measure.STUDY.budgets["quick"])
+    records = measure._runs(unused)
     assert [(r["arm"], r["sign"], r["iteration"]) for r in records] == [
         ("joint", "positive", 1), ("joint", "negative", 1),
         ("joint", "positive", 3), ("joint", "negative", 3),
@@ -163,12 +164,9 @@ def test_figures() -> None:
 
 @pytest.mark.slow
 def test_single_updates_of_the_embedded_model(tmp_path: Path) -> None:
-    lab = Lab("embedded", "quick", tmp_path, sizes={"prompts": 6, "batches": 1})
-    try:
-        records = measure._steps(lab)
-        tokens = sum(row.num_tokens for row in lab.rows(6))
-    finally:
-        lab.close()
+    small = lab(tmp_path, batches=1)
+    records = measure._steps(small)
+    tokens = sum(row.num_tokens for row in small.rows(6))
     for optimizer in OPTIMIZERS:
         for arm in ("joint", "positive_only"):
             mine = [r for r in records if (r["optimizer"], r["arm"]) == (optimizer, arm)]

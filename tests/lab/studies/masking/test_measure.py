@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
+from lab.studies.token_values import lab
 
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.lab.studies.masking import measure
@@ -93,15 +91,13 @@ def test_few_candidates_conclude_nothing() -> None:
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory) -> Iterator[tuple[Lab, list[Record]]]:
-    lab = Lab("embedded", "quick", Path(tmp_path_factory.mktemp("masking")))
-    lab.sizes = {"prompts": 4, "candidates": 12, "real": 2, "rows": 1}
-    before = [p.detach().clone() for p in lab.policy.model.parameters()]
-    records = list(measure.measure(lab))
-    for p, was in zip(lab.policy.model.parameters(), before, strict=True):
+def measured(tmp_path_factory) -> tuple[Lab, list[Record]]:
+    small = lab(tmp_path_factory.mktemp("masking"), candidates=12, real=2, rows=1)
+    before = [p.detach().clone() for p in small.policy.model.parameters()]
+    records = list(measure.measure(small))
+    for p, was in zip(small.policy.model.parameters(), before, strict=True):
         assert torch.equal(p, was)
-    yield lab, records
-    lab.close()
+    return small, records
 
 
 @pytest.mark.slow
@@ -121,15 +117,15 @@ def test_sets_are_what_they_are_called(measured) -> None:
 
 @pytest.mark.slow
 def test_layers_cover_the_candidates_they_should(measured) -> None:
-    lab, records = measured
+    small, records = measured
 
     def count(**wanted: object) -> int:
         return len({r["candidate"] for r in matching(records, **wanted)})
 
     assert count(layer="head", how="update") == 12
-    assert count(layer="full", how="update", rate=ETA) == lab.sizes["real"]
-    assert count(layer="full", how="update", rate=SMALL_ETA) == lab.sizes["rows"]
-    assert count(layer="full", how="first order") == lab.sizes["rows"]
+    assert count(layer="full", how="update", rate=ETA) == small.sizes["real"]
+    assert count(layer="full", how="update", rate=SMALL_ETA) == small.sizes["rows"]
+    assert count(layer="full", how="first order") == small.sizes["rows"]
 
 
 @pytest.mark.slow

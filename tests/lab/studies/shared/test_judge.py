@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lab.studies.token_values import lab
 
-from counterpoise.lab.studies.harness import Lab
 from counterpoise.lab.studies.shared.draw import draw
 from counterpoise.lab.studies.shared.judge import (
     CAUSE_CLAIM,
@@ -122,11 +122,7 @@ def test_no_difference_is_found_where_there_is_none():
 
 def test_the_embedded_model_is_measured(tmp_path: Path):
     sizes = {**STUDY.budgets["quick"], "prompts": 6, "continuations": 2, "open": 1}
-    lab = Lab("embedded", "quick", tmp_path, sizes=sizes)
-    try:
-        records = measure(lab)
-    finally:
-        lab.close()
+    records = measure(lab(tmp_path, **sizes))
     table = [record for record in records if record["panel"] == "nodes"]
     assert len(table) > 30
     assert all(record["p"] <= MAX_PROBABILITY + 1e-6 for record in table)

@@ -7,9 +7,9 @@ from typing import get_args
 
 import numpy as np
 import pytest
+from lab.studies.token_values import lab
 
 from counterpoise.credit import advantages
-from counterpoise.lab.studies.harness import Lab
 from counterpoise.lab.studies.variance import measure
 from counterpoise.lab.studies.variance.judge import COMPOSERS, DIRECTIONS, CutStatistics
 from counterpoise.statistics.finding import Record, Verdict
@@ -97,12 +97,7 @@ def test_composers_keep_to_the_closed_form() -> None:
 
 @pytest.mark.slow
 def test_on_the_embedded_model(tmp_path: Path) -> None:
-    lab = Lab("embedded", "quick", tmp_path)
-    lab.sizes = {"prompts": 6, "direction_prompts": 2, "draws": 2}
-    try:
-        records = measure.measure(lab)
-    finally:
-        lab.close()
+    records = measure.measure(lab(tmp_path, direction_prompts=2, draws=2))
     one = CutStatistics(records, "success", "whole")
     np.testing.assert_allclose(one.squares, G - 1, rtol=1e-5)
     np.testing.assert_allclose(one.sums, 0, atol=1e-9)

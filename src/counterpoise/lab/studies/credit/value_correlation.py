@@ -139,14 +139,15 @@ def correlate_arms(records: Records, tokens: ComparedTokens) -> list[ArmCorrelat
         bonferroni_level(LEVEL, max(1, comparisons))
         for comparisons in (explicit_arm_count, other_arm_count)
     )
+    token_records = {arm: _records_of(records, arm, "token") for arm in costs}
     baseline_credit_D, baseline_movement_D = (
-        tokens.draw_correlations(subset, _column(records, BASELINE, column))
+        tokens.draw_correlations(subset, _column(token_records[BASELINE], column))
         for subset, column in (("all", "credit"), ("moving", "delta"))
     )
     results = []
     for arm, cost in costs.items():
         w_N, credit_N, delta_N = (
-            _column(records, arm, column) for column in ("w", "credit", "delta")
+            _column(token_records[arm], column) for column in ("w", "credit", "delta")
         )
         movement_D = tokens.draw_correlations("moving", delta_N)
         credit_D = (
@@ -203,7 +204,5 @@ def _records_of(records: Records, arm: str, panel: str) -> list[Record]:
     return [record for record in records if record["panel"] == panel and record["arm"] == arm]
 
 
-def _column(records: Records, arm: str, column: str) -> NDArray[np.float64]:
-    return np.array(
-        [record[column] for record in _records_of(records, arm, "token")], dtype=np.float64
-    )
+def _column(records: Sequence[Record], column: str) -> NDArray[np.float64]:
+    return np.array([record[column] for record in records], dtype=np.float64)
