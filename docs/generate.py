@@ -142,16 +142,19 @@ def variants_page() -> str:
         page = DESCRIBED_ON_A_PAGE.get(name)
         formulas = f" [What they do]({page})." if page else ""
         lines += [f"## {name}", "", f"{text}{plugin}{'.' if option else ''}{formulas}", ""]
+        table_lines = []
         for variant, entry in registry.items():
             alone = variants_in_module[entry.partition(":")[0]] == 1
             text, paper = describe_variant(entry, alone and name not in DESCRIBED_BY_THEIR_OBJECT)
             settings = shown_settings(registry, variant) if name in TABLES_WITH_SETTINGS else ""
             details = "".join(f" {detail}." for detail in (settings, paper) if detail)
-            if page:
-                lines.append(f"- `{variant}`{':' if details else ''}{details}")
-            else:
-                lines.append(f"- `{variant}`: {text}{details}")
-        lines += [""]
+            shown = details if page else f" {text}{details}"
+            table_lines.append(f"`{variant}`{':' if shown else ''}{shown}")
+        # Bare names read better in one line.
+        if any(":" in line for line in table_lines):
+            lines += [f"- {line}" for line in table_lines] + [""]
+        else:
+            lines += [", ".join(table_lines), ""]
     introduction = (
         "Every name that an option or a command takes, by its table in `variants.py`. What you "
         "write to add one: [extending.md](../guide/extending.md)."
