@@ -175,7 +175,7 @@ def test_the_policy_names_every_script_of_the_page(tmp_path: Path):
     (policy,) = re.findall(r'="Content-Security-Policy" content="(.*?)"', source)
     rules = dict(rule.split(" ", 1) for rule in html.unescape(policy).split("; "))
     scripts = re.findall(r"<script>(.*?)</script>", source, flags=re.DOTALL)
-    assert len(scripts) == 8
+    assert len(scripts) == 10
     digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
     assert rules.pop("script-src").split() == [
         f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests
