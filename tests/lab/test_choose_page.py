@@ -123,8 +123,8 @@ def test_a_run_that_the_adapter_planned_has_its_panels_without_a_config(tmp_path
     options = {"balance": {"tau": 0.4, "max_age": 3}, "update": {"max_grad_norm": 0.0}}
     (run / "imported.json").write_text(json.dumps({**known, "options": options}))
     page = Page(write_report(run))
-    panels = ["learning", "mosaic", "tokens", "monitor", "buffer", "plans", "rollouts"]
-    assert page.sections == panels
+    panels = ["learning", "mosaic", "tokens", "monitor", "buffer", "plans", "timing", "rollouts"]
+    assert page.sections == [*panels, "words"]
     text = " ".join(page.text.split())
     assert "A run of TRL 1.16.0. One iteration is one generation of rollouts." in text
     waiting = "Until then rollouts wait, at most 3 iterations"
@@ -175,7 +175,7 @@ def test_the_policy_names_every_script_of_the_page(tmp_path: Path):
     (policy,) = re.findall(r'="Content-Security-Policy" content="(.*?)"', source)
     rules = dict(rule.split(" ", 1) for rule in html.unescape(policy).split("; "))
     scripts = re.findall(r"<script>(.*?)</script>", source, flags=re.DOTALL)
-    assert len(scripts) == 8
+    assert len(scripts) == 10
     digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
     assert rules.pop("script-src").split() == [
         f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests

@@ -60,8 +60,9 @@ def test_import_plan_report(
     page = Page(write_report(out))
     # prime-rl's files say which sequences shared a step.
     planned = title == "prime-rl"
-    plan_sections = ["mosaic", "plans"] if planned else []
-    assert page.sections == ["learning", *plan_sections, "rollouts"]
+    # It has no tokens and was not measured: these sections say what to do.
+    plan_sections = ["mosaic", "tokens", "monitor", "plans"] if planned else []
+    assert page.sections == ["learning", *plan_sections, "rollouts", "words"]
     text = " ".join(page.text.split())
     assert (f"A run of {title}" if planned else f"Rollouts written by {title}") in text
     assert re.search("rollouts ?4 ?(optimizer steps|groups)", text)
@@ -72,7 +73,7 @@ def test_import_plan_report(
 def test_without_texts_the_report_shows_none(tmp_path: Path) -> None:
     prime_file(tmp_path / "run")
     import_run(tmp_path / "run", tmp_path / "out")
-    assert Page(write_report(tmp_path / "out")).sections == ["learning", "mosaic", "plans"]
+    assert "rollouts" not in Page(write_report(tmp_path / "out")).sections
 
 
 def empty(folder: Path) -> Path:

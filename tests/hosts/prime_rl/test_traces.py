@@ -88,7 +88,8 @@ def test_stream_with_annotations(tmp_path: Path) -> None:
     )
     assert RunFolder(tmp_path / "out").read("metrics")[1]["entropy"] == pytest.approx(0.6)
     page = Page(write_report(tmp_path / "out"))
-    assert page.sections == ["learning", "mosaic", "tokens", "plans", "rollouts"]
+    sections = ["learning", "mosaic", "tokens", "monitor", "plans", "rollouts", "words"]
+    assert page.sections == sections
     assert read_token_view(tmp_path / "out", iteration=1).quantity.name == "entropy"
 
 

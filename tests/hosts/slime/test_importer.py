@@ -75,7 +75,8 @@ def test_tokens_can_be_looked_at(tmp_path: Path) -> None:
     assert view.quantity.name == "advantage"  # slime dumps no entropy
     assert view.values.tolist() == pytest.approx([0.7071, 0.7071], abs=1e-3)
     page = Page(write_report(tmp_path / "out"))
-    assert page.sections == ["learning", "mosaic", "tokens", "plans", "rollouts"]
+    sections = ["learning", "mosaic", "tokens", "monitor", "plans", "rollouts", "words"]
+    assert page.sections == sections
 
 
 def test_groups_that_the_schedule_cuts_are_seen(tmp_path: Path) -> None:
