@@ -30,7 +30,7 @@ def test_plans_and_tokens_of_a_folder_are_taken_over(tmp_path: Path) -> None:
     for name in tables[0].column_names:
         assert np.array_equal(*(table[name].to_numpy() for table in tables), equal_nan=True)
     sections = Page(write_report(tmp_path / "second")).sections
-    assert sections == ["learning", "mosaic", "tokens", "plans", "rollouts"]
+    assert sections == ["learning", "mosaic", "tokens", "monitor", "plans", "rollouts", "words"]
 
 
 def test_json_lines_of_any_trainer(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ PANEL_FIELDS = {
                "graded", "unscored", "logged_*"),
     "sample": (
         "rollouts", "groups", "rollout_tokens", "response_length", "truncated_share",
-        "sampling_rounds", "turns", "turn_success", "told_tokens",
+        "sampling_rounds", "turns", "turn_success", "told_tokens", "skipped_*",
     ),
     "batch": (
         "batch_rows", "rows_without_signal", "positive_share", "split_groups", "token_imbalance",
