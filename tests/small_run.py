@@ -30,13 +30,15 @@ SETS = (
 
 def small_config(folder: Path, *sets: str) -> RunConfig:
     """The run's options; its model and its reward function are written to `folder` first."""
+    return load_config("demo", [*SETS, *small_model(folder), *sets])
+
+
+def small_model(folder: Path) -> list[str]:
+    """Options that name the model and the reward; both are written to `folder` first."""
     if not (folder / "model").exists():
         write_model(folder / "model")
         (folder / "mine.py").write_text(REWARD)
-    return load_config(
-        "demo",
-        [*SETS, f"model.name={folder / 'model'}", f"verify.name={folder}/mine.py:score", *sets],
-    )
+    return [f"model.name={folder / 'model'}", f"verify.name={folder}/mine.py:score"]
 
 
 def write_model(folder: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 import tiny
 import torch
 from safetensors.numpy import load_file
+from small_run import small_model
 
 from counterpoise.config import CreditConfig, RunConfig
 from counterpoise.config.load import config_from_tables, load_config
@@ -150,7 +151,8 @@ class Killed(RunObserver):
 
 @pytest.mark.parametrize("name", RULED)
 def test_a_run_goes_on_as_if_it_had_never_stopped(name: str, tmp_path: Path) -> None:
-    config = load_config("demo", [*RUN, f"credit.rule={name}", *RULED[name]])
+    sets = [*RUN, *small_model(tmp_path), "verify.reward_timeout_seconds=0"]
+    config = load_config("demo", [*sets, f"credit.rule={name}", *RULED[name]])
     whole = train(config, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
         train(config, tmp_path / "killed", observer=Killed())
@@ -161,7 +163,7 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(name: str, tmp_path: Path) -> 
     assert all(record["chosen_share"] is not None for record in records)
     assert max(record["chosen_share"] for record in records) > 0
     assert any(record["added_loss"] for record in records) == (name != "clip_cov")
-    plain = train(load_config("demo", [*RUN, *RULED[name][:-1]]), tmp_path / "plain")
+    plain = train(load_config("demo", [*sets, *RULED[name][:-1]]), tmp_path / "plain")
     assert ended(tmp_path / "plain") != ended(tmp_path / "whole")
     first, same = plain.read("metrics")[0], records[0]
     assert first["success"] == same["success"]  # the same rollouts
