@@ -15,7 +15,7 @@ from test_documented_numbers import rarer_sign_shares, tables
 
 from counterpoise.lab import replication
 from counterpoise.lab.experiments.experiment_file import read_experiment
-from counterpoise.lab.studies import polarity
+from counterpoise.lab.studies import polarity, trace
 from counterpoise.lab.studies.flipping import measure as flipping
 from counterpoise.lab.studies.records import read_records
 from counterpoise.lab.studies.shared import judge as shared
@@ -170,6 +170,21 @@ def test_shared_tokens_on_the_embedded_model_are_judged_again(file: str, budget:
     text = " ".join(page_text("replication.md").split())
     assert finding.notes[0].startswith("424 shared and 1028 specific nodes with p <= 0.5, of 354")
     assert "1,028 tokens specific to success and 424 shared ones have p <= 0.5" in text
+
+
+def test_how_well_traces_predict_is_judged_again() -> None:
+    stored = read_records(DATA / "embedded-trace.parquet")
+    assert stored is not None
+    finding = trace.judge(stored[0])
+    assert finding.verdict == "inconclusive"
+    guide = (ROOT / "docs" / "guide" / "report.md").read_text(encoding="utf-8")
+    text = section(guide, "## Trace", "## Summary and Learning")
+    assert "inconclusive by the study's rule" in text
+    printed = printed_intervals(text)
+    assert len(printed) == 2
+    known = [(number.value, number.low, number.high) for number in finding.numbers]
+    for interval in printed:
+        assert is_among(interval, known), interval
 
 
 def test_arms_are_those_of_the_experiment() -> None:
