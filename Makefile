@@ -18,9 +18,10 @@ check: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff format --check .
 	MYPY_NUM_WORKERS=2 $(VENV)/bin/mypy
 
-# Crash points, power cuts, disk errors, signals, damage and fuzzing; writes docs/results/trust.md.
+# Crash points, power cuts, disk and memory errors, signals, damage and fuzzing; writes
+# docs/results/trust.md. An interrupted call goes on where it stopped.
 torture: $(VENV)/.installed-dev
-	$(VENV)/bin/python tests/torture/run.py --minutes 30 --page docs/results/trust.md
+	$(VENV)/bin/python tests/torture/run.py --processes 2 --state out/torture --page docs/results/trust.md
 
 docs: $(VENV)/.installed
 	$(VENV)/bin/python docs/generate.py

@@ -244,6 +244,22 @@ def test_a_disk_that_cannot_be_written_is_one_line(
         poise(monkeypatch, "full", str(errno.EINVAL))
 
 
+def test_a_failed_allocation_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr("counterpoise.cli.app.registered_commands", [])
+
+    def exhaust() -> None:
+        raise MemoryError
+
+    for name in ("exhaust", "other"):
+        app.command(name)(exhaust)
+    assert poise(monkeypatch, "exhaust") == 2
+    said = capfd.readouterr().err
+    assert said.startswith("poise: out of memory: ")
+    assert said.count("\n") == 1
+
+
 def test_a_demo_never_writes_into_what_is_there(tmp_path: Path) -> None:
     base = tmp_path / "demo"
     assert find_unused_folder(base) == base

@@ -173,7 +173,7 @@ def check_unlocked(path: Path) -> None:
 DISK_FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 ERROR_NUMBER_PATTERN = re.compile(
     r"os error (\d+)|code: (\d+)"
-)  # how safetensors reports system errors
+)  # how safetensors and tokenizers report system errors
 
 
 def cannot_write(path: object, fault: OSError, remedy: str = "") -> PoiseError:
@@ -186,8 +186,10 @@ def explain_write_errors(path: Path, run: Path) -> Iterator[None]:
     """Turn system errors while writing `path` in the run folder `run` into one line."""
     try:
         yield
-    except (OSError, SafetensorError) as fault:
-        number = error_number(fault)
+    except Exception as fault:
+        # tokenizers raises its disk errors as plain exceptions.
+        is_of_disk = isinstance(fault, OSError | SafetensorError) or type(fault) is Exception
+        number = error_number(fault) if is_of_disk else None
         if number is None:
             raise
         remedy = "free some space" if number in DISK_FULL_ERRORS else "fix that"

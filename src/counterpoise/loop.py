@@ -132,6 +132,7 @@ def train(
             )
             folder.write_config(config)  # the few options that may change have their new values
         else:
+            folder.check_unused()
             state = new_state(policy, config)
         if config.store.report or config.store.tokens:
             folder.write_vocabulary(policy.vocabulary_texts())

@@ -186,3 +186,14 @@ def test_what_is_not_the_disks_fault_goes_through(tmp_path: Path) -> None:
         explain_write_errors(tmp_path / "a", tmp_path),
     ):
         raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+    # tokenizers has no type of its own for a full disk
+    with (
+        pytest.raises(PoiseError, match=r"could not be written: No space left.*free some space"),
+        explain_write_errors(tmp_path / "a", tmp_path),
+    ):
+        raise Exception("No space left on device (os error 28)")
+    with (
+        pytest.raises(RuntimeError, match="os error 28"),
+        explain_write_errors(tmp_path / "a", tmp_path),
+    ):
+        raise RuntimeError("not of the disk (os error 28)")

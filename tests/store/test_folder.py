@@ -72,6 +72,13 @@ def test_a_folder_is_made_once(folder: RunFolder) -> None:
         RunFolder.create(folder.path, RunConfig())
 
 
+def test_a_new_folder_that_another_process_resumed_is_left_to_it(folder: RunFolder) -> None:
+    folder.check_unused()
+    folder.append("metrics", {"iteration": 1})  # a second process, before the first has the lock
+    with pytest.raises(PoiseError, match="resumed by another process"):
+        folder.check_unused()
+
+
 def test_only_an_empty_folder_will_do(tmp_path: Path) -> None:
     RunFolder.check_free(tmp_path)
     RunFolder.check_free(tmp_path / "new")

@@ -2,7 +2,8 @@
 
 The corpus is a real run with its data, and small files of other trainers. Mutations are of bytes,
 of lines, of JSON values (types, nesting, sizes, half surrogates) and of parquet columns. Readers
-run in forks, so that a crash of a library counts as well.
+are called in batches in forks with limited memory, so that a crash of a library counts as well. A
+sample goes through the commands themselves.
 """
 
 from __future__ import annotations
@@ -10,19 +11,22 @@ from __future__ import annotations
 import datetime
 import json
 import random
+import resource
 import shutil
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from server import run_in_fork
-from tally import Budget, Tally
+from cases import Case, Share, Subject
+from server import run_command, run_in_fork
+from tally import Tally
 
 from counterpoise.batch.plan_file import rows_from_file
 from counterpoise.config.load import load_config
@@ -39,9 +43,6 @@ from counterpoise.store.schema import LOGS
 from counterpoise.task.jsonl import read_problems
 from counterpoise.variants import IMPORTERS
 
-if TYPE_CHECKING:
-    from phases import Torture
-
 sys.path.append(str(Path(__file__).parents[1] / "hosts" / "importing"))
 
 VALUES: tuple[Any, ...] = (
@@ -49,7 +50,8 @@ VALUES: tuple[Any, ...] = (
     "\x1b[2J", "9" * 5000, [], [[]], [None], {}, {"a": 1}, [[1]], -0.5,
 )  # fmt: skip
 DEEP = "[" * 20_000
-BATCH_LINES, BATCH_FILES = 2000, 60
+BATCH_LINES, BATCH_FILES, BATCH_CHECKS = 5000, 500, 50
+MEMORY_LIMIT = 4 << 30  # bytes that a batch may map beyond what it starts with
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,24 +63,37 @@ class Target:
     read: Callable[[Path], Any]  # gets the path of the mutated file
 
 
-def fuzz_readers(torture: Torture, budget: Budget) -> list[Tally]:
-    corpus = torture.folder / "corpus"
-    shutil.rmtree(corpus, ignore_errors=True)
-    write_corpus(torture.folder / "reference" / "run", corpus)
-    lines, files = Tally("fuzzed line of a log"), Tally("fuzzed file, for 14 readers")
-    batch = 0
-    while budget.spend():
-        batch += 1
-        _run_batch(lines, lambda n=batch: fuzz_lines(corpus, torture.seed * 10**6 + n), corpus)
-        _run_batch(files, lambda n=batch: fuzz_files(corpus, torture.seed * 10**6 + n), corpus)
-    return [lines, files]
+def line_cases(subject: Subject, share: Share) -> Iterator[Case]:
+    return _batches(subject, share, "fuzzed lines", "fuzzed line of a log", fuzz_lines)
 
 
-def _run_batch(tally: Tally, fuzz: Callable[[], int], corpus: Path) -> None:
+def file_cases(subject: Subject, share: Share) -> Iterator[Case]:
+    fault = "fuzzed file, for 14 readers"
+    return _batches(subject, share, "fuzzed files", fault, partial(fuzz_files, checks=False))
+
+
+def check_cases(subject: Subject, share: Share) -> Iterator[Case]:
+    fault = "fuzzed file of a run, for poise check"
+    return _batches(subject, share, "fuzzed checks", fault, partial(fuzz_files, checks=True))
+
+
+def _batches(
+    subject: Subject, share: Share, phase: str, fault: str, fuzz: Callable[[Path, int], int]
+) -> Iterator[Case]:
+    corpus = make_corpus(subject)
+    for number in range(1 << 40):
+        if number in share:
+            seed = subject.rng(f"{phase} {number}").getrandbits(48)
+            yield Case(
+                phase, str(number), fault, partial(_run_batch, partial(fuzz, corpus, seed), corpus)
+            )
+
+
+def _run_batch(fuzz: Callable[[], int], corpus: Path, tally: Tally) -> None:
     """A batch in a fork; its result counts the cases and names the faults."""
     result_file = corpus / "result.json"
     result_file.unlink(missing_ok=True)
-    outcome = run_in_fork(fuzz)
+    outcome = run_in_fork(fuzz, limit_memory)
     tally.hangs += outcome.hung
     if not result_file.exists():
         tally.tracebacks += 1
@@ -90,6 +105,56 @@ def _run_batch(tally: Tally, fuzz: Callable[[], int], corpus: Path) -> None:
     tally.tracebacks += len(result["faults"])
     for fault in result["faults"]:
         tally.note(fault)
+
+
+def limit_memory() -> None:
+    """A reader that follows a wild number must not take the machine's memory."""
+    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + MEMORY_LIMIT, mapped + MEMORY_LIMIT))
+
+
+# -- commands --------------------------------------------------------------------------------------
+
+COMMANDS = (
+    ("check", "{run}"),
+    ("audit", "{run}"),
+    ("look", "{run}"),
+    ("report", "{run}", "--out", "{scratch}/page.html"),
+    ("train", "--resume", "--out", "{run}"),
+    ("plan", "{corpus}/plan.jsonl"),
+    ("import", "{corpus}/rollouts.jsonl", "--from", "poise", "--out", "{scratch}/imported"),
+)
+
+
+def command_cases(subject: Subject, share: Share) -> Iterator[Case]:
+    corpus = make_corpus(subject)
+    for number in range(1 << 40):
+        if number in share:
+            inject = partial(_run_on_fuzzed, subject, corpus, subject.rng(f"command {number}"))
+            yield Case("fuzzed commands", str(number), "fuzzed file, for 7 commands", inject)
+
+
+def _run_on_fuzzed(subject: Subject, corpus: Path, rng: random.Random, tally: Tally) -> None:
+    tally.injected += 1
+    subject.clear_case()
+    shutil.copytree(corpus, subject.case, dirs_exist_ok=True)
+    command = rng.choice(COMMANDS)
+    run = subject.case / "run"
+    if "{run}" in "".join(command):
+        files = sorted(path for path in run.rglob("*") if path.is_file())
+        target = rng.choice([path for path in files if "model" not in path.parts])
+    else:
+        target = subject.case / ("plan.jsonl" if command[0] == "plan" else "rollouts.jsonl")
+    if command[0] == "train":
+        (run / "finished.json").unlink()
+        target = target if target.exists() else run / "config.toml"
+    change_file(target, rng)
+    places = {"run": run, "corpus": subject.case, "scratch": subject.case / "scratch"}
+    words = [word.format(**places) for word in command]
+    outcome = run_in_fork(lambda: run_command(words), limit_memory)
+    tally.count(outcome)
+    if not outcome.is_clean:
+        tally.note(f"poise {command[0]} with {target.name} changed")
 
 
 # -- batches ---------------------------------------------------------------------------------------
@@ -118,20 +183,18 @@ def fuzz_lines(corpus: Path, seed: int) -> int:
     return 0
 
 
-def fuzz_files(corpus: Path, seed: int) -> int:
-    """Mutated files for every reader; each is put back afterwards."""
+def fuzz_files(corpus: Path, seed: int, *, checks: bool) -> int:
+    """Mutated files for the readers, or for `poise check`; each is put back afterwards."""
     rng = random.Random(seed)
     faults = []
-    targets = make_targets(corpus)
-    for _ in range(BATCH_FILES):
+    targets = [target for target in make_targets(corpus) if (target.label == CHECK) == checks]
+    count = BATCH_CHECKS if checks else BATCH_FILES
+    for _ in range(count):
         target = rng.choice(targets)
         path = corpus / target.file
         original = path.read_bytes()
         try:
-            if path.suffix == ".parquet" and rng.random() < 0.6:
-                mutate_table(path, rng)
-            else:
-                path.write_bytes(mutate(original, rng))
+            change_file(path, rng)
             target.read(path)
         except PoiseError:
             pass
@@ -139,8 +202,15 @@ def fuzz_files(corpus: Path, seed: int) -> int:
             faults.append(f"{target.label}: {traceback.format_exc()[-700:]}")
         finally:
             path.write_bytes(original)
-    _write_result(corpus, BATCH_FILES, faults)
+    _write_result(corpus, count, faults)
     return 0
+
+
+def change_file(path: Path, rng: random.Random) -> None:
+    if path.suffix == ".parquet" and rng.random() < 0.6:
+        mutate_table(path, rng)
+    else:
+        path.write_bytes(mutate(path.read_bytes(), rng))
 
 
 def _write_result(corpus: Path, cases: int, faults: list[str]) -> None:
@@ -237,6 +307,16 @@ def mutate_table(path: Path, rng: random.Random) -> None:
 
 # -- the corpus ------------------------------------------------------------------------------------
 
+CHECK = "poise check"
+
+
+def make_corpus(subject: Subject) -> Path:
+    """The corpus of this worker, written once."""
+    corpus = subject.folder / "corpus"
+    if not corpus.exists():
+        write_corpus(subject.reference_folder(2) / "run", corpus)  # the variant with probes
+    return corpus
+
 
 def write_corpus(run: Path, corpus: Path) -> None:
     """A run without checksums, which would refuse most changes unread, and files of others."""
@@ -313,5 +393,5 @@ def make_targets(corpus: Path) -> list[Target]:
             f"run/checkpoints/{checkpoint_name}/manifest.json",
             lambda path: checkpoint.load_newest(run / "checkpoints", lambda note: None),
         ),
-        *(Target("poise check", name, lambda path: check_run(run)) for name in in_run),
+        *(Target(CHECK, name, lambda path: check_run(run)) for name in in_run),
     ]

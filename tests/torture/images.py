@@ -27,6 +27,7 @@ from typing import Any
 
 HALF_WRITE = -1
 Files = dict[str, bytes | None]  # path inside the watched folder -> content; None: a folder
+Image = dict[str, str | None]  # the same, with digests of stored contents
 
 
 def build_library(folder: Path) -> Path | None:
@@ -157,8 +158,8 @@ class Recorder:
         zeros = bytes(rng.randint(0, len(content) - cut))
         return [content, content[:kept], content[:cut], content[:cut] + zeros]
 
-    def _save(self, files: Files) -> dict[str, str | None]:
-        image: dict[str, str | None] = {}
+    def _save(self, files: Files) -> Image:
+        image: Image = {}
         for name, content in files.items():
             if content is None:
                 image[name] = None
@@ -203,7 +204,7 @@ def read_images(store: Path) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, file)
 
 
-def restore_image(image: dict[str, str | None], store: Path, folder: Path) -> None:
+def restore_image(image: Image, store: Path, folder: Path) -> None:
     """Make `folder` what an image says."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

@@ -1,8 +1,9 @@
-/* Calls that change files, handed to a Python function before they happen.
+/* Calls that change files, handed to a Python function before they happen; allocations that fail;
+   a wall clock that jumps.
 
-   Preloaded (LD_PRELOAD), so that Python, safetensors and Arrow all pass through it. Only paths below
-   one folder count. The function returns 0 (go on), an errno (fail with it) or -1 (write half of the
-   bytes, ask again, then write the rest). */
+   Preloaded (LD_PRELOAD), so that Python, torch, safetensors and Arrow all pass through it. Only paths
+   below one folder count. The function returns 0 (go on), an errno (fail with it) or -1 (write half of
+   the bytes, ask again, then write the rest). */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -10,10 +11,13 @@
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/types.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 typedef int (*hook_type)(const char *call, const char *path, int descriptor);
@@ -121,3 +125,76 @@ int mkdir(const char *path, mode_t mode) { REAL(mkdir); CHECK(ask("mkdir", path,
 int fsync(int descriptor) { REAL(fsync); CHECK(ask_fd("fsync", descriptor)); return real(descriptor); }
 int ftruncate64(int descriptor, off64_t length) { REAL(ftruncate64); CHECK(ask_fd("truncate", descriptor)); return real(descriptor, length); }
 int ftruncate(int descriptor, off_t length) { REAL(ftruncate); CHECK(ask_fd("truncate", descriptor)); return real(descriptor, length); }
+
+/* -- memory: allocation number `failing` of at least `smallest` bytes fails, counted from torture_memory -- */
+extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t), *__libc_memalign(size_t, size_t);
+static long allocations, failing = -1, failing_count;
+static size_t smallest;
+
+void torture_memory(long number, long count, size_t bytes) {
+  allocations = 0;
+  failing_count = count;
+  smallest = bytes;
+  failing = number;
+}
+
+long torture_allocations(void) { return allocations; }
+
+static int fails(size_t bytes) {
+  if (failing < 0 || bytes < smallest) return 0;
+  long number = __atomic_fetch_add(&allocations, 1, __ATOMIC_RELAXED);
+  if (number < failing || number >= failing + failing_count) return 0;
+  errno = ENOMEM;
+  return 1;
+}
+
+void *malloc(size_t bytes) { return fails(bytes) ? NULL : __libc_malloc(bytes); }
+void *calloc(size_t count, size_t bytes) { return fails(count * bytes) ? NULL : __libc_calloc(count, bytes); }
+void *realloc(void *old, size_t bytes) { return fails(bytes) ? NULL : __libc_realloc(old, bytes); }
+void *memalign(size_t align, size_t bytes) { return fails(bytes) ? NULL : __libc_memalign(align, bytes); }
+void *aligned_alloc(size_t align, size_t bytes) { return fails(bytes) ? NULL : __libc_memalign(align, bytes); }
+int posix_memalign(void **place, size_t align, size_t bytes) {
+  if (fails(bytes)) return ENOMEM;
+  void *memory = __libc_memalign(align, bytes);
+  if (!memory) return ENOMEM;
+  *place = memory;
+  return 0;
+}
+
+/* -- the wall clock: it jumps by `jump` seconds after `patience` readings, and back after as many more -- */
+static long readings, patience = -1, jump;
+
+void torture_clock(long number, long seconds) {
+  readings = 0;
+  jump = seconds;
+  patience = number;
+}
+
+long torture_readings(void) { return readings; }
+
+static long shift(void) {
+  if (patience < 0) return 0;
+  long number = __atomic_fetch_add(&readings, 1, __ATOMIC_RELAXED);
+  return number >= patience && number < 2 * patience + 1 ? jump : 0;
+}
+
+int clock_gettime(clockid_t clock, struct timespec *now) {
+  REAL(clock_gettime);
+  int result = real(clock, now);
+  if (!result && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) now->tv_sec += shift();
+  return result;
+}
+
+int gettimeofday(struct timeval *now, void *zone) {
+  REAL(gettimeofday);
+  int result = real(now, zone);
+  if (!result) now->tv_sec += shift();
+  return result;
+}
+
+time_t time(time_t *place) {
+  REAL(time);
+  time_t now = real(NULL) + shift();
+  if (place) *place = now;
+  return now;
+}

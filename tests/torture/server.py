@@ -1,16 +1,20 @@
 """A process that has loaded everything once; every run of the torture is a fork of it.
 
-A forked run is a real process that can be killed, and costs a fraction of a second instead of the
+A forked run is a real process that can be killed, and costs a quarter of a second instead of the
 ten of a new interpreter. Clocks advance by one second a call, so that runs write the same bytes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import functools
 import gc
+import io
 import os
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
@@ -18,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+import typer.main
 from small_run import small_config
 
 from counterpoise import loop
@@ -25,12 +30,22 @@ from counterpoise.cli import main
 from counterpoise.config.load import to_toml
 from counterpoise.lab import choose_page
 
-HANG_SECONDS = 300.0
+HANG_SECONDS = 120.0
 ALLOWED_CODES = (0, 2, 130)
 SETS = (
     "loop.iterations=2", "loop.checkpoint_every=1", "loop.keep_checkpoints=2",
     "verify.reward_timeout_seconds=0", "evaluate.every=1", "evaluate.prompts=1",
 )  # fmt: skip
+# Several ways to run: one model and one task serve all of them, so only options of the loop, of
+# what is measured and of what is stored may differ.
+VARIANTS: tuple[tuple[str, ...], ...] = (
+    (),
+    ("loop.iterations=3", "loop.checkpoint_every=2", "loop.keep_checkpoints=1"),
+    ("loop.keep_checkpoints=1", "monitor.probe=1", "balance.tau=0", "evaluate.every=2"),
+    ("verify.reward_timeout_seconds=60",),  # the reward function has a process of its own
+)
+WITH_REWARD_PROCESS = 3
+OUTPUT_FOLDER = Path(tempfile.gettempdir())
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +67,7 @@ class Outcome:
 
 
 class RunServer:
-    """Starts runs of one small configuration.
+    """Starts runs of the small configurations.
 
     Example:
         server = RunServer(folder)
@@ -60,32 +75,45 @@ class RunServer:
         server.resume_run(folder / "crashed").code == 0
     """
 
-    def __init__(self, folder: Path, *sets: str) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.config = small_config(folder, *SETS, *sets)
-        self.config_file = folder / "small.toml"
-        self.config_file.write_text(to_toml(self.config))
+        self.config_files = [folder / f"small-{number}.toml" for number in range(len(VARIANTS))]
+        for path, sets in zip(self.config_files, VARIANTS, strict=True):
+            path.write_text(to_toml(small_config(folder, *SETS, *sets)))
         self._patch_slow_parts()
 
     def _patch_slow_parts(self) -> None:
-        policy = loop.load_policy(self.config.model)
-        task = loop.load_problems(self.config)
-        prompts = loop.encode_prompts(policy, task.train, self.config, loop.RunObserver())
+        config = small_config(self.folder, *SETS)
+        policy = loop.load_policy(config.model)
+        task = loop.load_problems(config)
+        prompts = loop.encode_prompts(policy, task.train, config, loop.RunObserver())
         patched: Any = loop
-        loaded_policies = [policy, copy.deepcopy(policy)]
-        # The first call is of the warm-up below, which trains its copy in this process; forks see
-        # the list as it is afterwards.
-        patched.load_policy = lambda options: loaded_policies[-1]
+        # The warm-up trains copies in this process; forks get the model as it was loaded.
+        patched.load_policy = lambda options: copy.deepcopy(policy)
         patched.load_problems = lambda config: task
         patched.encode_prompts = lambda *arguments: prompts
         patched_page: Any = choose_page
-        patched_page.write_report = lambda path: path / "report.html"  # not what is tested here
+        write_report = choose_page.write_report
+        patched_page.write_report = lambda path, out=None: (
+            write_report(path, out) if out else path / "report.html"  # after training: not needed
+        )
+        patched_typer: Any = typer.main
+        patched_typer.get_command = functools.cache(typer.main.get_command)
         # Everything that is imported or compiled on first use is, before the first fork.
-        loop.train(self.config, self.folder / "warm-up")
-        loaded_policies.pop()
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            for number in range(WITH_REWARD_PROCESS):
+                out = self.folder / "warm-up" / str(number)
+                run_command(["train", str(self.config_files[number]), "--out", str(out)])
+                (out / "finished.json").unlink()
+                run_command(["train", "--resume", "--out", str(out)])
+        patched.load_policy = lambda options: policy
+        gc.collect()
+        gc.freeze()
 
-    def start_run(self, out: Path, before: Callable[[], object] = lambda: None) -> Outcome:
-        words = ["train", str(self.config_file), "--out", str(out)]
+    def start_run(
+        self, out: Path, variant: int = 0, before: Callable[[], object] = lambda: None
+    ) -> Outcome:
+        words = ["train", str(self.config_files[variant]), "--out", str(out)]
         return run_in_fork(lambda: run_command(words), before)
 
     def resume_run(
@@ -94,10 +122,10 @@ class RunServer:
         words = ["train", "--resume", "--out", str(out), *flags]
         return run_in_fork(lambda: run_command(words), before)
 
-    def fork_start(self, out: Path, *, resume: bool) -> int:
+    def fork_start(self, out: Path, output: Path, variant: int = 0) -> int:
         """Start a run and return its process id, for signals from outside."""
-        words = ["train", "--resume"] if resume else ["train", str(self.config_file)]
-        return fork_child(lambda: run_command([*words, "--out", str(out)]), Path(os.devnull))
+        words = ["train", str(self.config_files[variant]), "--out", str(out)]
+        return fork_child(lambda: run_command(words), output)
 
 
 def run_command(words: list[str]) -> int:
@@ -152,7 +180,7 @@ def run_in_fork(
     function: Callable[[], int], before: Callable[[], object] = lambda: None
 ) -> Outcome:
     """The outcome of the function in a child; `before` is called there first."""
-    output = Path(f"/tmp/torture.{os.getpid()}.txt")
+    output = OUTPUT_FOLDER / f"torture.{os.getpid()}.txt"
 
     def armed() -> int:
         before()

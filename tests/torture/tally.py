@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import math
 import re
-import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from server import Outcome
 
 BEGIN, END = "<!-- table: make torture -->", "<!-- end of table -->"
+COUNTS = ("injected", "disks", "runs", "differences", "tracebacks", "hangs")
+MAX_EXAMPLES = 5
 
 
 @dataclass(slots=True)
 class Tally:
-    """One line of the table."""
+    """One line of the table, or what one case adds to it."""
 
     fault: str
     injected: int = 0  # faults, including those that leave the same disk as another one
+    disks: int = 0  # different contents of the folder after the fault, where equal ones are skipped
     runs: int = 0  # processes or readings afterwards
     differences: int = 0
     tracebacks: int = 0
@@ -27,8 +29,10 @@ class Tally:
 
     def count(self, outcome: Outcome) -> None:
         self.runs += 1
-        self.tracebacks += outcome.has_traceback or not outcome.is_clean
+        self.tracebacks += outcome.has_traceback or not (outcome.is_clean or outcome.hung)
         self.hangs += outcome.hung
+        if not outcome.is_clean:
+            self.note(f"exit code {outcome.code}: {outcome.printed[-600:]}")
 
     def blame(self, what: str) -> None:
         """Count a difference and keep its description."""
@@ -36,42 +40,36 @@ class Tally:
         self.note(what)
 
     def note(self, what: str) -> None:
-        if len(self.examples) < 5:
+        if len(self.examples) < MAX_EXAMPLES:
             self.examples.append(what)
+
+    def add(self, other: Tally) -> None:
+        for name in COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for example in other.examples:
+            self.note(example)
 
     @property
     def is_clean(self) -> bool:
         return not (self.differences or self.tracebacks or self.hangs)
 
 
-@dataclass(slots=True)
-class Budget:
-    """How much a phase may do: until a time, or a number of cases."""
-
-    ends_at: float
-    cases: int
-
-    @classmethod
-    def of(cls, seconds: float, cases: int) -> Budget:
-        return cls(time.monotonic() + seconds, cases)
-
-    def spend(self) -> bool:
-        """Take one case; False if the budget is used up."""
-        self.cases -= 1
-        return self.cases >= 0 and time.monotonic() < self.ends_at
-
-    def split(self, share: float) -> Budget:
-        """A budget of a share of this one."""
-        seconds = self.ends_at - time.monotonic()
-        return Budget.of(share * seconds, math.ceil(share * self.cases))
+def sum_tallies(tallies: Iterable[Tally]) -> list[Tally]:
+    """One tally for each fault, in the order in which faults appear."""
+    sums: dict[str, Tally] = {}
+    for tally in tallies:
+        sums.setdefault(tally.fault, Tally(tally.fault)).add(tally)
+    return list(sums.values())
 
 
 def format_table(tallies: list[Tally]) -> str:
-    lines = ["| fault | injected | runs after it | differences | tracebacks | hangs |"]
-    lines.append("|---|---|---|---|---|---|")
+    lines = [
+        "| fault | injected | different disks | runs after it | differences | tracebacks | hangs |"
+    ]
+    lines.append("|---|---|---|---|---|---|---|")
     lines += [
-        f"| {tally.fault} | {tally.injected:,} | {tally.runs:,} | {tally.differences} | "
-        f"{tally.tracebacks} | {tally.hangs} |"
+        f"| {tally.fault} | {tally.injected:,} | {f'{tally.disks:,}' if tally.disks else ''} | "
+        f"{tally.runs:,} | {tally.differences} | {tally.tracebacks} | {tally.hangs} |"
         for tally in tallies
     ]
     return "\n".join(lines)

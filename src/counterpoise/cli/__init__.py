@@ -100,6 +100,11 @@ def main() -> None:
         sys.exit(130)
     except PoiseError as fault:
         exit_with_error(str(fault))
+    except MemoryError:
+        exit_with_error(
+            "out of memory: end other programs, or give this command less to do; what it wrote is "
+            "whole"
+        )
     except OSError as fault:
         if fault.errno not in MACHINE_ERRORS or fault.filename is None:
             raise

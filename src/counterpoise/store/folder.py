@@ -141,6 +141,14 @@ class RunFolder:
             raise PoiseError(f"{path} holds no run: {CONFIG} is missing{hint}")
         return cls(path)
 
+    def check_unused(self) -> None:
+        """Refuse a new folder that another process resumed before this one had locked it."""
+        if any(child.name not in (CONFIG, CHECKSUMS_FILE) for child in self.path.iterdir()):
+            raise PoiseError(
+                f"{self.path} was resumed by another process just after it was created: "
+                f"continue it with poise train --resume --out {self.path}"
+            )
+
     def write_config(self, config: RunConfig) -> None:
         with self.atomic_write(CONFIG) as temporary:
             temporary.write_text(to_toml(config), encoding="utf-8")

@@ -85,6 +85,8 @@ def train(
                 permissions=permissions,
             )
         else:
+            if is_main:
+                folder.check_unused()
             state = new_state(policy, config)
         if is_main:
             _write_header(folder, config, policy)
