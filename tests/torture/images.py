@@ -132,7 +132,7 @@ class Recorder:
                 choices.append(strict[name])
             if name in actual:
                 choices += self._possible_contents(actual[name], inodes.get(name), rng)
-            if (name in strict) != (name in actual) and not _parent_is_new(name, strict, actual):
+            if (name in strict) != (name in actual) and not self._was_moved(name, inodes):
                 choices.append(ABSENT)
             chosen = rng.choice(choices)
             if chosen is not ABSENT:
@@ -143,6 +143,11 @@ class Recorder:
             for name, content in survivors.items()
             if all(str(parent) in survivors for parent in Path(name).parents if str(parent) != ".")
         }
+
+    def _was_moved(self, name: str, inodes: dict[str, int]) -> bool:
+        """Whether the name was flushed in its folder before that folder was renamed."""
+        parent, _, own_name = name.rpartition("/")
+        return own_name in self.flushed_names.get(inodes.get(parent, -1), {}) and name in inodes
 
     def _possible_contents(
         self, content: bytes | None, inode: int | None, rng: random.Random
@@ -175,12 +180,6 @@ class Recorder:
 ABSENT = object()
 
 
-def _parent_is_new(name: str, strict: Files, actual: Files) -> bool:
-    """Whether the folder of a name was renamed into place with all its content flushed before."""
-    parent = str(Path(name).parent)
-    return parent.startswith("run/checkpoints/iteration") and parent in strict
-
-
 def read_tree(folder: Path) -> tuple[Files, dict[str, int]]:
     files: Files = {}
     inodes: dict[str, int] = {}
@@ -189,6 +188,7 @@ def read_tree(folder: Path) -> tuple[Files, dict[str, int]]:
         base = "" if prefix == "." else f"{prefix}/"
         for name in folder_names:
             files[base + name] = None
+            inodes[base + name] = Path(root, name).stat().st_ino
         for name in file_names:
             path = Path(root, name)
             files[base + name] = path.read_bytes()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,14 @@ CHANGEABLE_OPTIONS = {
 # Version 0.1.0 wrote no option_count into config.toml and had this many options. Options that were
 # added later are not expected in its folders.
 OPTIONS_OF_0_1_0 = 95
+# Settings of credit methods are stored only where the user gave them, and these defaults changed
+# after version 0.2.0, when a run had this many options. Runs begun before keep the old values.
+OPTIONS_WITH_OLD_CREDIT = 114
+OLD_CREDIT_SETTINGS = {
+    "oar_p": {"passes": "7"},
+    "oar_g": {"draws": "1"},
+    "shear": {"width": "100", "stride": "25"},
+}
 MAX_NAMED = 4  # missing sections and options that a message names
 
 
@@ -69,13 +78,19 @@ def load_config_to_resume(
             out, options_copy.parent.name, options_copy.read_text(encoding="utf-8"), requested
         )
         return requested
-    stored_config = load_config(out / CONFIG)
+    stored_tables = tomllib.loads((out / CONFIG).read_text(encoding="utf-8"))
+    if _is_of_first_form(stored_tables):
+        raise PoiseError(
+            f"{out} was written by the first form of version 0.1.0, which did not store what a "
+            "resumed run needs: poise report reads it; to train, start a new --out"
+        )
+    stored_config = load_stored_config(out / CONFIG)
     if options_copy is not None:
         options_text = options_copy.read_text(encoding="utf-8")
         check_checkpoint_options(
             out, options_copy.parent.name, options_text, stored_config, source=f"{CONFIG} says"
         )
-    resumed_config = requested or load_config(out / CONFIG, overrides)
+    resumed_config = requested or load_stored_config(out / CONFIG, overrides)
     for option, stored_value, requested_value in forbidden_differences(
         stored_config, resumed_config
     ):
@@ -104,7 +119,7 @@ def find_config_damage(path: Path) -> str:
     if not isinstance(expected_count, int):
         return f"is damaged ({OPTION_COUNT}={expected_count!r} is not a number)"
     present_count = sum(len(table) for table in tables.values() if isinstance(table, dict))
-    if present_count >= expected_count:
+    if present_count >= expected_count or _is_of_first_form(tables):
         return ""
     missing_options = [option for option, _, _ in list_options() if not _has_option(tables, option)]
     summary = _summarize_missing(missing_options)
@@ -125,12 +140,41 @@ def check_checkpoint_options(
     if not options_text:
         return
     options_path = str(out / CHECKPOINTS / checkpoint_name / checkpoint.OPTIONS_FILE)
-    saved_config = config_from_tables(tomllib.loads(options_text), where=options_path)
+    saved_tables = tomllib.loads(options_text)
+    saved_config = with_old_credit_settings(
+        config_from_tables(saved_tables, where=options_path), saved_tables
+    )
     for option, saved_value, current_value in forbidden_differences(saved_config, config):
         raise PoiseError(
             f"{out}: {source} {option}={current_value!r}, but checkpoint {checkpoint_name} was "
             f"made with {option}={saved_value!r}: give it that value again, or start a new --out"
         )
+
+
+def load_stored_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """The configuration of a run folder, with the values that its version had as defaults."""
+    stored_tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    return with_old_credit_settings(load_config(path, overrides), stored_tables)
+
+
+def with_old_credit_settings(config: RunConfig, stored_tables: Mapping[str, Any]) -> RunConfig:
+    """A stored configuration with the credit settings that were the defaults when it was written.
+
+    Example: a folder of version 0.2.0 with credit.weights = "oar_g" and no settings gets draws=1.
+    """
+    option_count = stored_tables.get(OPTION_COUNT, OPTIONS_OF_0_1_0)
+    if not isinstance(option_count, int) or option_count > OPTIONS_WITH_OLD_CREDIT:
+        return config
+    given_names = {setting.partition("=")[0].strip() for setting in config.credit.settings}
+    old_settings = [
+        f"{name}={value}"
+        for name, value in OLD_CREDIT_SETTINGS.get(config.credit.weights, {}).items()
+        if name not in given_names
+    ]
+    if not old_settings:
+        return config
+    credit = dataclasses.replace(config.credit, settings=[*config.credit.settings, *old_settings])
+    return dataclasses.replace(config, credit=credit)
 
 
 def forbidden_differences(
@@ -162,6 +206,18 @@ def config_differences(
             if first_value != second_value:
                 differences.append((f"{section.name}.{option.name}", first_value, second_value))
     return differences
+
+
+def _is_of_first_form(tables: dict[str, Any]) -> bool:
+    """Whether a config.toml is of the first form of 0.1.0, which had 65 options and no [monitor].
+
+    In later files [monitor] stands before [store], so none of them looks like this when it is cut.
+    """
+    return (
+        OPTION_COUNT not in tables
+        and "monitor" not in tables
+        and _has_option(tables, "store.tokens")
+    )
 
 
 def _has_option(tables: dict[str, Any], option: str) -> bool:

@@ -188,6 +188,13 @@ def test_faults(tmp_path: Path) -> None:
     cut.write_bytes(cut.read_bytes()[:-20])
     with pytest.raises(PoiseError, match="is not a complete parquet file"):
         imported(tmp_path / "cut", tmp_path / "out")
+    garbled = trl_file(tmp_path / "garbled")
+    table = pq.read_table(garbled)
+    texts = pa.array([b"fa\xd4("] * table.num_rows).view(pa.string())
+    place = table.column_names.index("completion")
+    pq.write_table(table.set_column(place, "completion", texts), garbled)
+    with pytest.raises(PoiseError, match=r"garbled.* is damaged \(.*UTF8"):
+        imported(tmp_path / "garbled", tmp_path / "out")
     no_reward = trl_file(tmp_path / "none", rewards={"step": [1.0] * 4})
     with pytest.raises(PoiseError, match="no column of rewards"):
         imported(no_reward, tmp_path / "out")
@@ -206,4 +213,4 @@ def test_faults(tmp_path: Path) -> None:
     trl_file(tmp_path / "two", 2, rewards={"other": [1.0, 0.0, 0.0, 1.0]})
     with pytest.raises(PoiseError, match="import each run by itself"):
         imported(tmp_path / "two", tmp_path / "out")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["cut", "none", "two"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["cut", "garbled", "none", "two"]

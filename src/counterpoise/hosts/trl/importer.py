@@ -168,7 +168,9 @@ def _open_parquet(file: Path) -> pq.ParquetFile:
 
 def read_parquet(file: Path) -> pa.Table:
     try:
-        return _open_parquet(file).read()
+        table = _open_parquet(file).read()
+        table.validate(full=True)  # texts that are not UTF-8, for example
+        return table
     except (pa.ArrowInvalid, OSError) as fault:
         raise PoiseError(
             f"{file} is damaged ({first_line(fault)}): copy it again, or remove it"

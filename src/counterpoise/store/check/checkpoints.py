@@ -15,7 +15,7 @@ from counterpoise.errors import PoiseError, first_line
 from counterpoise.store import checkpoint
 from counterpoise.store.check.findings import CheckReport, describe_fault
 from counterpoise.store.folder import CHECKPOINTS, CONFIG
-from counterpoise.store.resume import forbidden_differences
+from counterpoise.store.resume import forbidden_differences, with_old_credit_settings
 from counterpoise.store.row_records import ARRAY_TYPES
 
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, RecursionError, AttributeError)
@@ -78,8 +78,9 @@ def _compare_options(options_file: Path, config: RunConfig | None) -> str:
     if options_file.read_bytes() == config_file.read_bytes():
         return ""  # the usual case, and reading TOML is slow
     try:
-        saved_config = config_from_tables(
-            tomllib.loads(options_file.read_text(encoding="utf-8")), where=str(options_file)
+        saved_tables = tomllib.loads(options_file.read_text(encoding="utf-8"))
+        saved_config = with_old_credit_settings(
+            config_from_tables(saved_tables, where=str(options_file)), saved_tables
         )
     except PoiseError as fault:
         return describe_fault(fault)

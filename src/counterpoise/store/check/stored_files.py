@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise.config import RunConfig
-from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError, first_line
 from counterpoise.files import find_leftovers
 from counterpoise.store.check.findings import CheckReport, describe_fault, name_some
@@ -16,7 +15,7 @@ from counterpoise.store.check.log_lines import Coverage
 from counterpoise.store.checksums import Checksum
 from counterpoise.store.finished import FINISHED_FILE
 from counterpoise.store.folder import CHECKPOINTS, CONFIG, MODEL
-from counterpoise.store.resume import find_config_damage
+from counterpoise.store.resume import find_config_damage, load_stored_config
 from counterpoise.store.schema import FILES, LOGS, STEP_FILES
 
 # Pages and trackers are made from the rest; checkpoints have manifests.
@@ -106,7 +105,7 @@ def check_config(run: Path, report: CheckReport) -> RunConfig | None:
         if damage := find_config_damage(run / CONFIG):
             report.add(CONFIG, damage)
             return None
-        return load_config(run / CONFIG)
+        return load_stored_config(run / CONFIG)
     except (PoiseError, OSError, RecursionError) as fault:
         report.add(CONFIG, describe_fault(fault))
     return None
