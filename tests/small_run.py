@@ -41,14 +41,14 @@ def small_model(folder: Path) -> list[str]:
     return [f"model.name={folder / 'model'}", f"verify.name={folder}/mine.py:score"]
 
 
-def write_model(folder: Path) -> None:
+def write_model(folder: Path, width: int = 8) -> None:
     """A model of one layer with the embedded model's tokenizer."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     tokenizer: Any = AutoTokenizer.from_pretrained(EMBEDDED_FOLDER, trust_remote_code=False)
     config = AutoConfig.for_model(
-        "qwen3", vocab_size=len(tokenizer), hidden_size=8, intermediate_size=8,
-        num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1, head_dim=8,
+        "qwen3", vocab_size=len(tokenizer), hidden_size=width, intermediate_size=width,
+        num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1, head_dim=width,
         max_position_embeddings=256, initializer_range=0.3, tie_word_embeddings=True,
         eos_token_id=tokenizer.eos_token_id, bos_token_id=None,
         pad_token_id=tokenizer.pad_token_id,

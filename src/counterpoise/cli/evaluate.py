@@ -72,6 +72,10 @@ Sampler = Annotated[str, typer.Option("--sampler", help="native or vllm.")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
 Dtype = Annotated[str, typer.Option("--dtype", help="auto, float32 or bfloat16.")]
 Verifier = Annotated[str, typer.Option("--verifier", help="math, exact or FILE.py:FUNCTION.")]
+RewardTimeout = Annotated[
+    float,
+    typer.Option("--reward-timeout", min=0, help="Seconds for a call of FUNCTION; 0: no limit."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
@@ -95,6 +99,7 @@ class EvaluateFlags:
     device: Device = "auto"
     dtype: Dtype = "auto"
     verifier: Verifier = "math"
+    reward_timeout: RewardTimeout = 600.0
     as_json: AsJson = False
 
 
@@ -135,6 +140,7 @@ def evaluate(flags: EvaluateFlags) -> None:
         device=flags.device,
         dtype=flags.dtype,
         verifier=flags.verifier,
+        reward_timeout_seconds=flags.reward_timeout,
         # At least two: while one comparison hangs until its time limit, the other continues.
         verify_workers=max(2, min(8, os.cpu_count() or 2)),
     )

@@ -38,23 +38,27 @@ from counterpoise.verify.scores import (
     Verifier,
 )
 
+# How a command calls the limit, and how it continues, for the message of a function that is slow.
+IN_A_RUN = ("verify.reward_timeout_seconds", "--resume continues")
+IN_AN_EVALUATION = ("--reward-timeout", "the same command continues")
 MAX_LOST = 3  # responses of one round without a reward; more, and the function is at fault
 NEVER = -1
 
 
-def make_verifier(options: VerifyConfig) -> Verifier:
+def make_verifier(options: VerifyConfig, wording: tuple[str, str] = IN_A_RUN) -> Verifier:
     """The verifier of a run, with its limits."""
     if plugins.is_plugin(options.name):
-        return make_reward(options.name, options)
+        return make_reward(options.name, options, wording)
     verifier: Verifier = VERIFIERS.load(options.name)(options.timeout_seconds, options.workers)
     return verifier
 
 
-def make_reward(name: str, options: VerifyConfig) -> Verifier:
+def make_reward(name: str, options: VerifyConfig, wording: tuple[str, str] = IN_A_RUN) -> Verifier:
     """A reward function of the user's, in a process of its own unless the options say otherwise."""
     verifier = bind_verifier(name)()
     if options.reward_timeout_seconds and isinstance(verifier, PluginVerifier):
-        return LimitedReward(name, verifier, shared_process(options.reward_timeout_seconds))
+        process = shared_process(options.reward_timeout_seconds)
+        return LimitedReward(name, verifier, process, wording)
     return verifier
 
 
@@ -75,8 +79,15 @@ class ResponseBatch:
 class LimitedReward(ContextVerifier):
     """A user's function in its process; `fallback` scores what cannot be sent there."""
 
-    def __init__(self, name: str, fallback: PluginVerifier, process: RewardProcess) -> None:
+    def __init__(
+        self,
+        name: str,
+        fallback: PluginVerifier,
+        process: RewardProcess,
+        wording: tuple[str, str] = IN_A_RUN,
+    ) -> None:
         self._name, self._fallback, self._process = name, fallback, process
+        self._limit_name, self._continuation = wording
         self._label = plugins.display_name(name)
         self._one_by_one = (
             reward_arguments(name).style not in (LISTS, TRL)
@@ -137,11 +148,20 @@ class LimitedReward(ContextVerifier):
         outcome = "ended its process"
         if failure.kind == "timeout":
             limit = self._process.limit_seconds
-            outcome = f"did not return within verify.reward_timeout_seconds={limit:g}"
+            outcome = f"did not return within {self._limit_name}={limit:g}"
         raise PoiseError(
             f"{self._label} {outcome} for {scope}: mend it, or raise the limit; what was written "
-            "before is intact, and --resume continues"
+            f"before is intact, and {self._continuation}"
         )
+
+
+def count_lost_as_wrong(scores: Scores) -> list[float]:
+    """The rewards, with 0 for responses that the limit or a crash has left without one."""
+    logged = scores.logged or [{}] * len(scores.rewards)
+    return [
+        0.0 if "lost" in entries and math.isnan(reward) else reward
+        for reward, entries in zip(scores.rewards, logged, strict=True)
+    ]
 
 
 def _lost_scores(kind: str) -> Scores:

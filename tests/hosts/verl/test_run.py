@@ -20,6 +20,7 @@ from counterpoise.hosts.verl import command, host, run, run_options
 from counterpoise.hosts.verl import options as adapter
 from counterpoise.hosts.verl.reward import compute_score
 from counterpoise.types import Prompt
+from counterpoise.verify.reward_process import shared_process
 
 needs_verl = pytest.mark.skipif(
     host.installed_version() is None or not host.is_supported(host.installed_version() or ""),
@@ -125,6 +126,29 @@ def test_the_reward_may_be_a_function_of_the_users() -> None:
     assert compute_score(solution_str="so \\boxed{12}", **prompts) == -0.2
     options = words(load_config("demo", [f"verify.name={name}"]))
     assert options["reward.custom_reward_function.reward_kwargs.verifier"] == f'"{name}"'
+
+
+def test_a_reward_that_hangs_has_the_runs_limit(
+    tmp_path: Path, capfd: pytest.CaptureFixture
+) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "import time\n"
+        "def score(completion, answer):\n"
+        "    if completion == 'hang': time.sleep(3600)\n"
+        "    return 0.5\n"
+    )
+    call = {"data_source": "x", "ground_truth": "10", "verifier": f"{path}:score"}
+    limited = {**call, "extra_info": {"id": "p7"}, "reward_timeout_seconds": 1.0}
+    try:
+        assert compute_score(solution_str="quick", **limited) == 0.5
+        assert compute_score(solution_str="hang", **limited) == 0.0
+        assert "mine.py:score took too long for p7: its reward is 0" in capfd.readouterr().err
+        assert compute_score(solution_str="quick", **limited) == 0.5
+    finally:
+        shared_process(1.0).close()
+    options = words(load_config("demo", ["verify.reward_timeout_seconds=7"]))
+    assert options["reward.custom_reward_function.reward_kwargs.reward_timeout_seconds"] == "7.0"
 
 
 def test_what_a_reward_asks_for_travels_with_the_data(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from counterpoise.sample.native import sample
 from counterpoise.statistics.prompt_intervals import mean_estimate, share_estimate
 from counterpoise.task.word_problems import load
 from counterpoise.verify.math.verifier import MathVerifier
+from counterpoise.verify.reward_process import shared_process
 
 PROBLEMS, SAMPLES = 7, 3
 
@@ -184,6 +185,36 @@ def test_a_function_of_the_users_judges_and_is_part_of_what_is_resumed(
     path.write_text(text.replace("0.6", "0.7"))
     with pytest.raises(PoiseError, match=r"was made with verifier='.*mine\.py:score@\w{16}', not"):
         evaluate(asked)
+
+
+def test_a_function_of_the_users_has_a_time_limit(data: Path, whole: Path, tmp_path: Path) -> None:
+    """What it loses counts as wrong, and a line says so; a function of lists ends the command."""
+    path, texts = tmp_path / "mine.py", []
+    path.write_text(
+        "import time\n"
+        "def each(completion, answer, problem):\n"
+        "    if problem.startswith(SLOW): time.sleep(3600)\n"
+        "    return 0.5\n"
+        "def lists(responses, answers): time.sleep(3600)\n".replace(
+            "SLOW", repr(json.loads((data / "words1.jsonl").read_text().splitlines()[1])["problem"])
+        )
+    )
+
+    class Listener(EvaluationProgress):
+        def warn(self, message: str) -> None:
+            texts.append(message)
+
+    limited = {"benchmarks": ["words1"], "samples": {"": 1}, "reward_timeout_seconds": 1.0}
+    try:
+        evaluate(options(data, tmp_path / "a", verifier=f"{path}:each", **limited), Listener())
+        (results,) = read_result_files(tmp_path / "a")
+        rewards = [problem.rewards for problem in results.judged.values()]
+        assert rewards == [[0.5], [0.0], *[[0.5]] * (PROBLEMS - 2)]
+        assert any("1 answers took too long to verify" in text for text in texts)
+        with pytest.raises(PoiseError, match=r"within --reward-timeout=1 .*the same command"):
+            evaluate(options(data, tmp_path / "b", verifier=f"{path}:lists", **limited))
+    finally:
+        shared_process(1.0).close()
 
 
 def test_a_function_of_the_users_gets_the_columns_of_the_file(data: Path, tmp_path: Path) -> None:

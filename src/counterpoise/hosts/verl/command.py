@@ -83,6 +83,7 @@ def _schedule(config: RunConfig, out: Path) -> dict[str, Any]:
         "reward.num_workers": config.verify.workers,
         f"+{REWARD}.reward_kwargs.verifier": config.verify.name,
         f"+{REWARD}.reward_kwargs.timeout_seconds": config.verify.timeout_seconds,
+        f"+{REWARD}.reward_kwargs.reward_timeout_seconds": config.verify.reward_timeout_seconds,
         "actor_rollout_ref.model.path": find_model_folder(config.model.name),
     }
     # The data files then hold the whole prompt, and verl must not wrap it once more.

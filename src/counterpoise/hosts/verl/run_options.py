@@ -102,7 +102,7 @@ OPTIONS: dict[str, OptionSupport] = {
         reason="verl's workers get no tasks of verifiers",
     ),
     "verify.timeout_seconds": pass_as(f"+{REWARD}.reward_kwargs.timeout_seconds"),
-    "verify.reward_timeout_seconds": no_effect("verl calls it in workers of its own"),
+    "verify.reward_timeout_seconds": pass_as(f"+{REWARD}.reward_kwargs.reward_timeout_seconds"),
     "verify.workers": pass_as("reward.num_workers"),
     "verify.also": accept_only([], reason="the adapter takes one reward for each rollout"),
     "verify.overlong_tokens": no_effect("only with verify.also"),

@@ -54,6 +54,7 @@ class EvaluationOptions:
     dtype: str = "auto"
     verifier: str = "math"  # of verify.VERIFIERS, or FILE.py:FUNCTION
     verify_seconds: float = 5.0
+    reward_timeout_seconds: float = 600.0  # for a call of a function; 0: no limit
     verify_workers: int = 2
 
 

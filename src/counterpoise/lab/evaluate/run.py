@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from counterpoise.config import RunConfig, SampleConfig
+from counterpoise.config import RunConfig, SampleConfig, VerifyConfig
 from counterpoise.errors import PoiseError
 from counterpoise.files import cannot_write, folder_lock
 from counterpoise.lab.evaluate import models
@@ -41,7 +41,12 @@ from counterpoise.sample.sampler import Sampler
 from counterpoise.seeds import seed_for
 from counterpoise.store.folder import check_no_run
 from counterpoise.types import Prompt, Response
-from counterpoise.variants import SAMPLERS, VERIFIERS
+from counterpoise.variants import SAMPLERS
+from counterpoise.verify.limited_reward import (
+    IN_AN_EVALUATION,
+    count_lost_as_wrong,
+    make_verifier,
+)
 from counterpoise.verify.math.boxed import extract_boxed
 from counterpoise.verify.reward_signatures import describe_reward
 from counterpoise.verify.scores import ScoringContext, Verifier, score_responses
@@ -77,8 +82,13 @@ def fill_result_files(
     warn_about_short_responses(jobs, options, progress)
     if is_plugin(options.verifier):
         progress.warn(describe_reward(options.verifier))
-    make_verifier = VERIFIERS.load(options.verifier)
-    verifier: Verifier = make_verifier(options.verify_seconds, options.verify_workers)
+    limits = VerifyConfig(
+        options.verifier,
+        options.verify_seconds,
+        options.reward_timeout_seconds,
+        options.verify_workers,
+    )
+    verifier = make_verifier(limits, IN_AN_EVALUATION)
     try:
         # Jobs are ordered by model, so every model is loaded once.
         for source, source_jobs in groupby(jobs, key=lambda job: job.source):
@@ -200,7 +210,7 @@ def fill_result_file(
                 f"{header.benchmark}: {scores.timeouts} answers took too long to verify and "
                 f"{scores.crashes} crashed the verifier; they count as wrong"
             )
-        rewards = iter(scores.rewards)
+        rewards = iter(count_lost_as_wrong(scores))
         for prompt, responses in unjudged:
             job.result_file.write(
                 make_judged_problem(prompt, responses, [next(rewards) for _ in responses])
