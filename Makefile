@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 
-.PHONY: demo test check docs torture clean test-engines test-trl test-verl test-vllm test-verifiers
+.PHONY: demo test check docs torture soak clean test-engines test-trl test-verl test-vllm test-verifiers
 .NOTPARALLEL:
 
 demo: $(VENV)/.installed
@@ -22,6 +22,10 @@ check: $(VENV)/.installed-dev
 # docs/results/trust.md. An interrupted call goes on where it stopped.
 torture: $(VENV)/.installed-dev
 	$(VENV)/bin/python tests/torture/run.py --processes 2 --state out/torture --page docs/results/trust.md
+
+# 2,000 small iterations beside a reader: memory, descriptors, threads and growth stay flat.
+soak: $(VENV)/.installed-dev
+	$(VENV)/bin/python tests/torture/soak.py --page docs/results/trust.md
 
 docs: $(VENV)/.installed
 	$(VENV)/bin/python docs/generate.py
