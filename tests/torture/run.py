@@ -131,7 +131,7 @@ def torture(scratch: Path, options: argparse.Namespace) -> int:
             print(f"{tally.fault}: {example}\n")
     print(format_table(rows))
     if options.page:
-        write_table(options.page, rows, describe_calls(journal, options))
+        write_table(options.page, rows, describe_calls(journal, options, quotas))
     if missing := missing_quotas(journal, quotas):
         print(f"not done yet: {missing}; the same command goes on where this one stopped")
     return 0 if not crashed and all(tally.is_clean for tally in rows) else 1
@@ -185,15 +185,24 @@ def missing_quotas(journal: Journal, quotas: dict[str, int]) -> str:
     )
 
 
-def describe_calls(journal: Journal, options: argparse.Namespace) -> str:
+def describe_calls(journal: Journal, options: argparse.Namespace, quotas: dict[str, int]) -> str:
     minutes = " and ".join(
         f"{minutes:.0f} minutes of {processes} process{'es' if processes > 1 else ''}"
         for processes, minutes in sorted(journal.minutes_by_processes().items())
     )
     return (
         f"Seed {options.seed}, {minutes}, {datetime.now(UTC):%Y-%m-%d}. "
-        "Equal disks are resumed once."
+        f"Equal disks are resumed once.{describe_rest(journal, quotas)}"
     )
+
+
+def describe_rest(journal: Journal, quotas: dict[str, int]) -> str:
+    """What the whole call would have, if this one was stopped before."""
+    if not missing_quotas(journal, quotas):
+        return ""
+    points = quotas.get("crashes", 0)
+    inputs = sum(quota for name, quota in quotas.items() if name.startswith("fuzzed"))
+    return f" Stopped early: a whole call has {points:,} crash points and {inputs:,} fuzzed inputs."
 
 
 def order_rows(rows: list[Tally]) -> list[Tally]:

@@ -194,12 +194,12 @@ def compare_tenths(
 
 
 def format_table(rows: list[tuple[str, str, float, float]]) -> str:
-    lines = ["| measure | second tenth | last tenth |", "|---|---|---|"]
+    lines = ["|measure|second tenth|last tenth|", "|---|---|---|"]
     lines += [
-        f"| {measure} | {before:.1f} {unit} | {after:.1f} {unit} |"
+        f"|{measure}|{before:.1f} {unit}|{after:.1f} {unit}|"
         for measure, unit, before, after in rows
     ]
-    return "\n".join(lines).replace("  |", " |")
+    return "\n".join(lines).replace(" |", "|")
 
 
 def write_table(page: Path, table: str) -> None:

@@ -63,13 +63,11 @@ def sum_tallies(tallies: Iterable[Tally]) -> list[Tally]:
 
 
 def format_table(tallies: list[Tally]) -> str:
-    lines = [
-        "| fault | injected | different disks | runs after it | differences | tracebacks | hangs |"
-    ]
+    lines = ["|fault|injected|different disks|runs after it|differences|tracebacks|hangs|"]
     lines.append("|---|---|---|---|---|---|---|")
     lines += [
-        f"| {tally.fault} | {tally.injected:,} | {f'{tally.disks:,}' if tally.disks else ''} | "
-        f"{tally.runs:,} | {tally.differences} | {tally.tracebacks} | {tally.hangs} |"
+        f"|{tally.fault}|{tally.injected:,}|{f'{tally.disks:,}' if tally.disks else ''}|"
+        f"{tally.runs:,}|{tally.differences}|{tally.tracebacks}|{tally.hangs}|"
         for tally in tallies
     ]
     return "\n".join(lines)

@@ -21,7 +21,7 @@ def test_a_few_faults_of_every_kind_leave_the_same_run() -> None:
     command += ["--processes", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    rows = re.findall(r"^\| (.+?) \| ([\d,]+) \| .* 0 \| 0 \| 0 \|$", done.stdout, re.MULTILINE)
+    rows = re.findall(r"^\|(.+?)\|([\d,]+)\|.*\|0\|0\|0\|$", done.stdout, re.MULTILINE)
     faults = {fault: int(count.replace(",", "")) for fault, count in rows}
     assert len(faults) == 12
     assert faults["process killed at a system call"] >= 1
