@@ -177,9 +177,8 @@ def advance(
         if due or stopped():
             writer.wait()
             save_state(writer.folder, state, config)
-    if not evaluation_due(state, heldout, config):
-        return
-    writer.wait()
+    if evaluation_due(state, heldout, config):
+        writer.wait()
     try:
         evaluate(state, heldout, config, verifier, writer.folder, observer)
     except KeyboardInterrupt:
