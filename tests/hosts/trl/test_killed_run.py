@@ -63,7 +63,7 @@ def folder_content(run: Path) -> dict[str, Any]:
         content[str(path.relative_to(run))] = path.read_bytes()
         if path.name in ("metrics.jsonl", "evaluations.jsonl"):
             content[str(path.relative_to(run))] = [
-                {name: value for name, value in json.loads(line).items() if "seconds" not in name}
+                {name: value for name, value in json.loads(line).items() if "second" not in name}
                 for line in path.read_text().splitlines()
             ]
     return content
