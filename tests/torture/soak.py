@@ -162,7 +162,7 @@ class LiveReader:
                 self.faults.append(f"lines of metrics.jsonl are missing before {newest}")
             if newest:
                 folder.read_rollouts(newest)
-            if newest and lines["metrics"][-1]["batch_rows"]:  # else it took no step
+            if newest and lines["metrics"][-1]["steps"]:  # else there are no tokens
                 read_trace(self.run, newest)
                 read_pushes(self.run, newest)
             self.readings += 1

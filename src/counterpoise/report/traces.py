@@ -144,6 +144,8 @@ def read_vocabulary(run_folder: Path) -> Vocabulary:
 
 def read_columns(parquet_path: Path, required_columns: set[str]) -> Columns:
     """All columns of a parquet file; an error names the first required one that is missing."""
+    if not parquet_path.is_file():
+        raise PoiseError(f"{parquet_path} is missing")
     check_content(parquet_path)
     try:
         table = pq.read_table(parquet_path)
