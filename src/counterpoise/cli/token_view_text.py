@@ -182,13 +182,14 @@ def _token_details(view: TokenView, position: int) -> RenderableType:
         details.append("\nno gradient of its own: clipped, or left out by a rule")
     if "push" not in values:
         return details
-    table = _plain_table("pushes from", "+ rollouts", "- rollouts", right=True)
+    table = _plain_table("pushes from", "+ rollouts", "- rollouts", "together", right=True)
     for token_relation, query_relation in product(RELATIONS, RELATIONS):
-        pushes = (values[f"{token_relation}_token_{query_relation}_query_{sign}"] for sign in SIGNS)
+        pushes = [values[f"{token_relation}_token_{query_relation}_query_{sign}"] for sign in SIGNS]
         prompts = "same prompt" if query_relation == "same" else "other prompts"
-        table.add_row(f"{token_relation} token, {prompts}", *map(_format_push, pushes))
-    table.add_row("own", _format_push(values["own"]))
-    table.add_row(Text("all pushes", style="bold"), _format_push(values["push"]))
+        pushes_and_sum = map(_format_push, [*pushes, sum(pushes)])
+        table.add_row(f"{token_relation} token, {prompts}", *pushes_and_sum)
+    table.add_row("itself", "", "", _format_push(values["own"]))
+    table.add_row(Text("all pushes", style="bold"), "", "", _format_push(values["push"]))
     unit = Text("Through the output layer, to first order and per unit of learning rate.", "dim")
     return Group(details, Text(), table, unit)
 
