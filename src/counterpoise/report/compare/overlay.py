@@ -82,7 +82,7 @@ def overlay_chart(
             ),
             alt.Chart()
             .mark_line(strokeWidth=2.25)
-            .encode(x=_x_encoding(), y="mean:Q", opacity=_opacity(), **style_encodings),
+            .encode(x=_x_encoding(), y=alt.Y("mean:Q"), opacity=_opacity(), **style_encodings),
         ]
     else:
         line_layers = [
@@ -145,7 +145,11 @@ def interval_chart(
         layers += [
             run_line.encode(x=_x_encoding(), y=y_encoding, opacity=_opacity(0.65)),
             interval_rule.encode(
-                x=_x_encoding(), y="low:Q", y2="high:Q", opacity=_opacity(), tooltip=tooltip
+                x=_x_encoding(),
+                y=alt.Y("low:Q"),
+                y2=alt.Y2("high:Q"),
+                opacity=_opacity(),
+                tooltip=tooltip,
             ),
             mean_point.encode(x=_x_encoding(), y=y_encoding, opacity=_opacity(), tooltip=tooltip),
         ]
@@ -270,7 +274,7 @@ def _tooltip_bands(
         .mark_rect(opacity=0, clip=True, aria=False)
         .encode(
             x=_x_encoding("left"),
-            x2="right:Q",
+            x2=alt.X2("right:Q"),
             tooltip=[
                 # A blank title: the line states the position and belongs to no run.
                 alt.Tooltip("where:N", title=" "),
