@@ -122,8 +122,9 @@ def test_real_runs_are_seen_through(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """Two of the runs behind docs/results/audit.md, on a seed that it does not use: as short as a
     trend allows, with fewer prompts and few held-out problems."""
     shorter = (
-        f"loop.iterations={MIN_ITERATIONS}", "sample.prompts=6", "balance.target=28",
-        "evaluate.prompts=8", "store.report=false",
+        f"loop.iterations={MIN_ITERATIONS}", "sample.prompts=4", "sample.max_new_tokens=96",
+        "balance.target=16", "batch.steps=2", "evaluate.prompts=2", "task.size=64",
+        "task.heldout=8", "store.report=false",
     )  # fmt: skip
     monkeypatch.setattr(plant, "BASE_OPTIONS", (*plant.BASE_OPTIONS, *shorter))
     chosen = [planted for planted in ALL_RUNS if planted.name in ("cut-groups", "length")]

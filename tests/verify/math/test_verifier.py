@@ -191,7 +191,7 @@ def test_a_real_power_tower_costs_one_reward():
 def test_faults_are_counted_and_not_remembered(monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parents[1])
     compare = "scripted_compare:compare"
-    with MathVerifier(timeout_seconds=1.5, workers=2, compare=compare) as verifier:
+    with MathVerifier(timeout_seconds=0.6, workers=2, compare=compare) as verifier:
         responses = [box(rf"\pi {word}") for word in ("a", "hang", "hang", "die", "b y")]
         golds = [r"\pi b y"] * 5
         for _ in range(2):
