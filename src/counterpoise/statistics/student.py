@@ -134,7 +134,7 @@ def _central_probability(t: float, degrees: int) -> float:
     is_odd = degrees % 2
     first_term = math.cos(angle) if is_odd else 1.0
     denominators = np.arange(2 + is_odd, degrees - 1, 2)
-    # Each term of the sum is the one before times its factor; a million degrees have half a million.
+    # Each term is the one before times its factor: half a million of them for a million degrees.
     factors = (denominators - 1) / denominators * math.cos(angle) ** 2
     terms = np.cumprod(np.concatenate(([first_term], factors)))
     total = float(terms.cumsum()[-1]) if degrees > 1 else 0.0
