@@ -295,9 +295,9 @@ def _axis_title() -> alt.Chart:
         style="muted", align="right", baseline="top", fontSize=11, aria=False
     )
     return title_mark.encode(
-        x=alt.value(alt.expr("width")),
-        y=alt.value(alt.expr("height + 20")),
-        text=alt.value(alt.expr("costs[along]")),
+        x=alt.XValue(alt.expr("width")),
+        y=alt.YValue(alt.expr("height + 20")),
+        text=alt.TextValue(alt.expr("costs[along]")),
     )
 
 
