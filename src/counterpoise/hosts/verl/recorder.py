@@ -73,12 +73,13 @@ class UpdateRecorder:
             self._start(number, tokenizer)
         data = queue.get_fields(batch, *FIELDS, *OPTIONAL_FIELDS)
         rows, old_logprobs = self._read_rows(number, batch, data, tokenizer)
-        places = [place for place, tag in enumerate(batch.tags) if queue.is_real_row(tag)]
+        real_places = [place for place, tag in enumerate(batch.tags) if queue.is_real_row(tag)]
+        row_of_place = {place: row for row, place in enumerate(real_places)}
         displacements = (
             _displacements(batch, data, logprobs_after) if logprobs_after is not None else None
         )
         measured = {
-            places.index(place): (logprobs_T, pulls_T)
+            row_of_place[place]: (logprobs_T, pulls_T)
             for coupling in couplings
             for place, logprobs_T, pulls_T in zip(
                 coupling.places, coupling.logprobs, coupling.pulls, strict=True
@@ -101,7 +102,7 @@ class UpdateRecorder:
             description=describe_plan(rows, plan),
             results=results,
             measurements=[
-                _with_rows_of_plan(coupling, plan, places, displacements)
+                _with_rows_of_plan(coupling, plan, row_of_place, displacements)
                 for coupling in couplings
                 if displacements is not None
             ],
@@ -301,12 +302,12 @@ def _with_displacement(
 def _with_rows_of_plan(
     coupling: StepCoupling,
     plan: BatchPlan,
-    places: Sequence[int],
+    row_of_place: Mapping[int, int],
     displacements: Sequence[Floats],
 ) -> StepMeasurement:
     """The workers' measurement, with rows as places in the plan's step, and the displacement."""
     assert coupling.measurement is not None
-    rows = [places.index(place) for place in coupling.places]
+    rows = [row_of_place[place] for place in coupling.places]
     position_in_step = {row: position for position, row in enumerate(plan.steps[coupling.step])}
     return replace(
         coupling.measurement,

@@ -183,7 +183,7 @@ OPTIONS: dict[str, OptionSupport] = {
     **whole_section("warmup", WARMUP),
     "monitor.every": pass_as("+poise.monitor_every"),
     "monitor.tokens": pass_as("+poise.monitor_tokens"),
-    "monitor.watch": not_written(2, reason="two groups of a step"),
+    "monitor.watch": not_written(2, reason="no table of pushes"),
     "monitor.probe": accept_only(0, reason="held-out answers are followed by the native engine"),
     "monitor.probe_refresh": no_effect("no probes"),
     "monitor.probe_file": accept_only(
