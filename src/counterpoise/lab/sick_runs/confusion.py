@@ -35,16 +35,13 @@ ROUTES = (
     "own files were audited. What both measure is equal in level, order and numbers; otherwise the "
     "import names what is missing.",
     "",
-    "| finding | `PoiseCallback`, `+poise.run_folder` | TRL's completions, verl's dump |",
+    "| finding | `PoiseCallback`, `+poise.run_folder` | import |",
     "|---|---|---|",
-    "| duplicates, rewards, echo, no signal, unusable prompts | yes | the same |",
-    "| rejected and accepted answers | verl | the same |",
+    "| duplicates, rewards, echo, no signal, prompts; answers (verl) | yes | the same |",
     "| learning rate | success, clip, entropy | success |",
-    "| lengths | yes | no cut-offs; a token less |",
+    "| lengths | yes | no cut-offs, a token less |",
     "| rare sign | by step | by iteration |",
-    "| cut groups, unused rollouts, not finite, entropy | yes | no |",
-    "| sampler mismatch | if the sampler gives log-probabilities | no |",
-    "| cancelling types | with `monitor_every` | no |",
+    "| cut groups, unused rollouts, entropy, sampler, cancelling types | yes | no |",
 )
 
 
