@@ -105,7 +105,8 @@ def import_run(
             summary = _summarise(source, writer.metrics, notes, path)
             writer.write_logs()
             shutil.rmtree(scratch)
-            if writer.has_tokens and loaded is not None:
+            # Pages spell tokens out, whether sampled or encoded from the texts.
+            if loaded is not None and (writer.has_tokens or writer.encoded_tokens):
                 show_progress("vocabulary")
                 RunFolder(temporary).write_vocabulary(vocabulary_texts(loaded))
             header = {
