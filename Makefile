@@ -65,7 +65,7 @@ test-vllm: .venvs/vllm/.installed
 
 # Not an engine: a source of tasks and rewards.
 test-verifiers: .venvs/verifiers/.installed
-	.venvs/verifiers/bin/python $(ENGINE_TESTS) tests/task/test_verifiers.py
+	.venvs/verifiers/bin/python $(ENGINE_TESTS) tests/task/test_verifiers.py tests/hosts/importing/test_real_writers.py
 
 # torch first, by its exact version; vision and audio are nobody's here, and their wheels may break
 # an import of vLLM

@@ -84,6 +84,7 @@ PLAN_METRICS: Fields = {
 STEP_METRICS: Fields = {
     "steps": "optimizer steps taken",
     "skipped_steps": "no signal, or not finite",
+    "not_finite_steps": "whose loss or gradient TRL or verl logged as no number",
 }
 UPDATE_METRICS: Fields = {
     "loss": "mean over steps",

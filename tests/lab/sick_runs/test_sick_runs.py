@@ -106,7 +106,9 @@ def test_the_page_in_docs_is_of_these_runs():
     stored = read_records(ROOT / RECORDS)
     assert stored is not None
     assert page == confusion_page(from_records(stored[0]))
-    table = [line for line in page.splitlines() if line.startswith("| ")][1:]
+    of_runs, _, of_routes = page.partition("## One run, two routes")
+    assert of_routes.count("\n| ") == 6
+    table = [line for line in of_runs.splitlines() if line.startswith("| ")][1:]
     assert [line.split(": ")[0].removeprefix("| ").split(" ")[0] for line in table] == [
         planted.name for planted in ALL_RUNS
     ]
