@@ -37,7 +37,6 @@ def check_config(config: RunConfig) -> RunConfig:
         _check_vllm,
         _check_scratch_model,
         _check_trackers,
-        _check_probes,
     ):
         if reason := check(config):
             raise PoiseError(reason)
@@ -376,14 +375,4 @@ def _check_trackers(config: RunConfig) -> str:
             return f"track.to: {unknown_name('tracker', tracker, TRACKERS)}"
         if config.track.to.count(tracker) > 1:
             return f"track.to names {tracker} twice"
-    return ""
-
-
-def _check_probes(config: RunConfig) -> str:
-    monitor = config.monitor
-    if (monitor.probe or monitor.probe_file) and not monitor.every:
-        return (
-            "probes are measured by the monitor: set monitor.every=1, or monitor.probe=0 and no "
-            "monitor.probe_file"
-        )
     return ""

@@ -31,11 +31,13 @@ class ProbeTracker:
     draw_seconds: float
 
     def finish(self, clock: StageClock) -> ProbeLook:
-        """What was measured; call it after the update, before the iteration is counted."""
+        """What was measured; call it after the update's lap, before the iteration is counted."""
+        clock.split("update", "probe", self.draw_seconds + self.monitor.stopwatch.seconds)
+        measurement = self.monitor.finish(self.state.policy)
         if self.monitor.reading is not None:
             self.state.probe_reading = ProbeReading(self.state.iteration + 1, self.monitor.reading)
-        clock.split("update", "probe", self.draw_seconds + self.monitor.stopwatch.seconds)
-        return ProbeLook(self.monitor.answers, self.monitor.measurements, self.drawing)
+        clock.lap("probe")
+        return ProbeLook(self.monitor.answers, measurement, self.drawing)
 
 
 def prepare_probes(policy: Policy, config: RunConfig, heldout: Sequence[Prompt]) -> ProbeSet | None:
@@ -60,7 +62,7 @@ def track(
 ) -> ProbeTracker | None:
     """The tracker of the coming update; None if there is none, no probes, or no look is due."""
     options, iteration = config.monitor, state.iteration + 1
-    if plan is None or not (options.probe or options.probe_file) or iteration % options.every:
+    if plan is None or not options.follows_probes or iteration % options.probe_every:
         return None
     start_time, drawing = time.perf_counter(), None
     probes = state.probes

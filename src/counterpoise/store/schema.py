@@ -293,11 +293,10 @@ PROBE_SET_COLUMNS: Fields = {
     "probe_{right,wrong}_{steer,judge}": "push on such probe answers, mean",
 }
 PROBE_COLUMNS: Fields = {
-    "step": "",
     "answer": "index in probes.jsonl",
     "position": "",
     "token": "id",
-    "logprob": "before the step",
+    "logprob": "before the update",
     "displacement": "measured",
     "positive": "push of positive pulls",
     "negative": "",

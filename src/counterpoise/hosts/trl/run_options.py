@@ -168,6 +168,7 @@ OPTIONS: dict[str, OptionSupport] = {
     "monitor.watch": handle_here("the microscope measures as in the native engine"),
     "monitor.probe": accept_only(0, reason="held-out answers are followed by the native engine"),
     "monitor.probe_refresh": no_effect("no probes"),
+    "monitor.probe_every": no_effect("no probes"),
     "monitor.probe_file": accept_only(
         "", reason="held-out answers are followed by the native engine"
     ),

@@ -81,7 +81,8 @@ def _measure_batch(lab: Lab, batch: int, answers: Sequence[ProbeAnswer]) -> list
         monitor = ProbeMonitor(answers, lab.config.sample.temperature, MICRO_TOKENS)
         with lab.unchanged():
             lab.update(rows, optimizer=optimizer, lr=lr, max_grad_norm=0.0, observer=monitor)
-        (measurement,) = monitor.measurements
+            measurement = monitor.finish(lab.policy)
+        assert measurement is not None, "the batch had no signal"
         moved = sum_by_answer(measurement.displacement, lengths)
         output_layer = measurement.by_row_RQ.sum(axis=0, dtype=np.float64)
         records += [
