@@ -366,6 +366,7 @@ STUDIES = Registry(
         "interventions": "counterpoise.lab.studies.interventions:STUDY",
         "credit": "counterpoise.lab.studies.credit.measure:STUDY",
         "trace": "counterpoise.lab.studies.trace:STUDY",
+        "removal": "counterpoise.lab.studies.removal:STUDY",
     },
 )
 

@@ -61,11 +61,11 @@ PREDICTIONS = {"output_layer": "output layer", "all_parameters": "all parameters
 
 def measure(lab: Lab) -> Records:
     # Drawn when the first batch is measured, once for all: every batch starts from the same model.
-    answers = cache(lambda: _draw_answers(lab))
+    answers = cache(lambda: draw_answers(lab))
     return measure_batches(lab, lambda lab, batch: _measure_batch(lab, batch, answers()))
 
 
-def _draw_answers(lab: Lab) -> Sequence[ProbeAnswer]:
+def draw_answers(lab: Lab) -> Sequence[ProbeAnswer]:
     monitor = replace(lab.config.monitor, probe=lab.sizes["answers"])
     config = replace(lab.config, monitor=monitor)
     sampler = SamplerBinding(lab.policy)
