@@ -367,6 +367,7 @@ STUDIES = Registry(
         "credit": "counterpoise.lab.studies.credit.measure:STUDY",
         "trace": "counterpoise.lab.studies.trace:STUDY",
         "removal": "counterpoise.lab.studies.removal:STUDY",
+        "plants": "counterpoise.lab.studies.plants:STUDY",
     },
 )
 
