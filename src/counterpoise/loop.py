@@ -8,9 +8,8 @@ reward balance on, a batch may wait for more rollouts; then an iteration takes n
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from counterpoise.batch.compose import plan_batch
 from counterpoise.batch.describe import describe_plan
 from counterpoise.batch.dropped_rollouts import find_drops
 from counterpoise.config import RunConfig
-from counterpoise.config.evaluation_settings import parse_settings
 from counterpoise.credit.assign import assign_advantages, assign_weights
 from counterpoise.credit.reward_mixtures import configured_mixture
 from counterpoise.credit.view import PolicyReader
@@ -34,12 +32,13 @@ from counterpoise.run import follow_probes, metrics
 from counterpoise.run.check_model import check_model
 from counterpoise.run.decline import describe_decline
 from counterpoise.run.encode_prompts import encode_prompts
-from counterpoise.run.heldout import evaluate_policy
+from counterpoise.run.evaluate import evaluate
 from counterpoise.run.interrupts import postpone_interrupts
 from counterpoise.run.model_card import model_card
 from counterpoise.run.observer import RunObserver
 from counterpoise.run.state import (
     RunState,
+    bind_sampler,
     check_finite,
     new_state,
     refill_buffer,
@@ -52,7 +51,7 @@ from counterpoise.run.try_plugins import check_plugins_load
 from counterpoise.run.write_iteration import write_iteration
 from counterpoise.sample.anchors import check_generic_texts
 from counterpoise.sample.choose_prompts import EncodedPrompt, choose_prompts, remember_groups
-from counterpoise.sample.collect import RolloutCollector, SamplerBinding, sample_groups
+from counterpoise.sample.collect import RolloutCollector, sample_groups
 from counterpoise.sample.episodes import make_episode_player
 from counterpoise.sample.kv_budget import check_cache_fits
 from counterpoise.sample.positions import check_positions
@@ -80,7 +79,6 @@ from counterpoise.update.rules.bind import bind_rule
 from counterpoise.update.step import StepSettings, take_step
 from counterpoise.variants import SAMPLERS
 from counterpoise.verify.limited_reward import make_verifier
-from counterpoise.verify.plugin_reward import training_context
 from counterpoise.verify.scores import Verifier
 
 FINISHING_NOTICE = "finishing the iteration and saving a checkpoint"
@@ -195,7 +193,9 @@ def iterate(
     iteration, seed = state.iteration + 1, config.loop.seed
     clock = metrics.StageClock()
 
-    collector = RolloutCollector(bind_sampler(state), config, verifier, clock.lap, iteration)
+    sampler = bind_sampler(state)
+    follow_probes.draw_if_due(state, sampler, heldout, config, verifier, clock)
+    collector = RolloutCollector(sampler, config, verifier, clock.lap, iteration)
     choice = choose_prompts(train_set, config, iteration, state.memory)
     sampled = sample_groups(collector, choice, config, iteration)
 
@@ -220,7 +220,7 @@ def iterate(
     clock.lap("score")
 
     monitor = make_monitor(state, batch, plan, config) if plan else None
-    probes = follow_probes.track(state, bind_sampler(state), heldout, config, verifier, plan)
+    probes = follow_probes.track(state, config, plan)
     results = update(state, batch, plan, config, monitor, probes) if plan else []
     if results:
         check_finite(state, iteration)
@@ -270,18 +270,17 @@ def assign_credit(
     return assign_weights(rows_by_group, options.weights, options.settings, reader)
 
 
-def bind_sampler(state: RunState) -> SamplerBinding:
-    """The run's sampler with its policy, its batch size and its environment."""
-    return SamplerBinding(
-        state.policy, state.prompts_per_draw, state.sample_function, state.episode_player
-    )
-
-
 def make_policy_reader(state: RunState, config: RunConfig) -> PolicyReader:
     """The view of the policy that credit methods get in this iteration."""
     iteration, seed = state.iteration + 1, config.loop.seed
     return PolicyReader(
-        state.policy, config.sample.temperature, state.micro_batch, iteration, seed, state.passes
+        state.policy,
+        config.sample.temperature,
+        state.micro_batch,
+        iteration,
+        seed,
+        state.passes,
+        steering_rows=follow_probes.steering_rows(state, config),
     )
 
 
@@ -382,51 +381,6 @@ def update(
         # The step numbers its own rows; records need their index in the batch.
         results.append(replace(result, rows=tuple(step[i] for i in result.rows)))
     return results
-
-
-def evaluate(
-    state: RunState,
-    heldout: Sequence[Prompt],
-    config: RunConfig,
-    verifier: Verifier,
-    folder: RunFolder,
-    observer: RunObserver,
-) -> None:
-    """Held-out success before training, after it, and every `evaluate.every` iterations.
-
-    Every setting samples with the same seeds. A resumed run skips settings already evaluated.
-    """
-    options, iteration, seed = config.evaluate, state.iteration, config.loop.seed
-    due = iteration in (0, config.loop.iterations) or (
-        options.every and iteration % options.every == 0
-    )
-    prompts = heldout[: options.prompts]
-    if not due or not prompts:
-        return
-    existing_lines = [line for line in folder.read("evaluations") if line["iteration"] == iteration]
-    for setting in parse_settings(options.settings, config.sample)[len(existing_lines) :]:
-        start = time.perf_counter()
-        observer.on_evaluation_start(len(prompts), options.samples)
-        sample_config = setting.apply_to(config.sample)
-        success = evaluate_policy(
-            bind_sampler(state),
-            prompts,
-            options.samples,
-            sample_config,
-            verifier,
-            seed,
-            training_context(config, iteration),
-        )
-        folder.append(
-            "evaluations",
-            {
-                "iteration": iteration,
-                **asdict(setting),
-                **success.to_record(),
-                "evaluate_seconds": time.perf_counter() - start,
-            },
-        )
-        observer.on_evaluation(iteration, success, setting)
 
 
 def finish_run(policy: Policy, config: RunConfig, folder: RunFolder, observer: RunObserver) -> None:

@@ -120,6 +120,7 @@ TOKEN_WEIGHTS = Registry(
         "oar_g": "counterpoise.credit.oar_g:weights",
         "oar_p": "counterpoise.credit.oar_p:weights",
         "oar_p_approximate": "counterpoise.credit.oar_p:approximate",
+        "aligned": "counterpoise.credit.aligned:weights",
         "rlsd": "counterpoise.credit.hindsight:rlsd",
         "serl": "counterpoise.credit.hindsight:serl",
     },

@@ -64,6 +64,11 @@ class RunConfig:
         return self.sample.choose != "epochs"
 
     @property
+    def steers_by_probes(self) -> bool:
+        """Whether credit reads the steering half of the held-out answers."""
+        return self.credit.weights == "aligned"
+
+    @property
     def drops_silent_rows(self) -> bool:
         """Whether rows without signal are left out of the batch."""
         is_balanced_by_advantage = self.balance.tau > 0 and self.balance.sign == "advantage"

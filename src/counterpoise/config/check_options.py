@@ -94,6 +94,11 @@ def _check_credit(config: RunConfig) -> str:
             "credit.weights=otb replaces the group's mean as baseline, which credit.name="
             f"{config.credit.name} does not have: set credit.name=dr_grpo"
         )
+    if config.steers_by_probes and not config.monitor.follows_probes:
+        return (
+            "credit.weights=aligned reads held-out answers: set monitor.probe=64, or answers in "
+            "monitor.probe_file"
+        )
     if (
         config.credit.weights == "oar_p"
         and config.sample.max_new_tokens > EXACT_MASKING_TOKENS

@@ -36,7 +36,8 @@ from counterpoise.model.scoring import TokenScores, score_tokens
 from counterpoise.types import Floats, Row, StepResult
 from counterpoise.update.passes import EAGER, Passes
 
-HALVES = ("steer", "judge")
+STEER = "steer"
+HALVES = (STEER, "judge")
 ANSWER_SETS = tuple((kind, half) for kind in ("right", "wrong") for half in HALVES)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
 from counterpoise.microscope.monitor import Monitor
-from counterpoise.microscope.probe_monitor import ProbeMonitor, ProbeReading
+from counterpoise.microscope.probe_monitor import STEER, ProbeMonitor, ProbeReading
 from counterpoise.model.load import Policy
 from counterpoise.run.metrics import ProbeLook, StageClock
 from counterpoise.run.probes import ProbeSet, draw_probes, load_probe_file
@@ -28,11 +27,10 @@ class ProbeTracker:
     state: RunState
     monitor: ProbeMonitor
     drawing: dict[str, Any] | None  # the line of probes.jsonl, if the answers are new
-    draw_seconds: float
 
     def finish(self, clock: StageClock) -> ProbeLook:
         """What was measured; call it after the update's lap, before the iteration is counted."""
-        clock.split("update", "probe", self.draw_seconds + self.monitor.stopwatch.seconds)
+        clock.split("update", "probe", self.monitor.stopwatch.seconds)
         measurement = self.monitor.finish(self.state.policy)
         if self.monitor.reading is not None:
             self.state.probe_reading = ProbeReading(self.state.iteration + 1, self.monitor.reading)
@@ -52,22 +50,43 @@ def prepare_probes(policy: Policy, config: RunConfig, heldout: Sequence[Prompt])
     return None
 
 
-def track(
+def draw_if_due(
     state: RunState,
     sampler: SamplerBinding,
     heldout: Sequence[Prompt],
     config: RunConfig,
     verifier: Verifier,
-    plan: BatchPlan | None,
-) -> ProbeTracker | None:
+    clock: StageClock,
+) -> None:
+    """Draw the probes of the coming iteration, if it follows any and they are missing or old.
+
+    This comes before credit, which may read the steering half.
+    """
+    options, iteration, probes = config.monitor, state.iteration + 1, state.probes
+    is_looked_at = iteration % options.probe_every == 0 or config.steers_by_probes
+    if not (options.follows_probes and is_looked_at):
+        return
+    if probes is None or probes.is_due(iteration, options.probe_refresh):
+        clock.lap("sample")
+        state.probes = draw_probes(sampler, heldout, config, verifier, iteration, probes)
+        clock.lap("probe")
+
+
+def steering_rows(state: RunState, config: RunConfig) -> list[Row] | None:
+    """The answers that credit may read: those of the steering half; None without probes."""
+    if not config.monitor.follows_probes:
+        return None
+    answers = state.probes.answers if state.probes else ()
+    return [answer.row for answer in answers if answer.half == STEER]
+
+
+def track(state: RunState, config: RunConfig, plan: BatchPlan | None) -> ProbeTracker | None:
     """The tracker of the coming update; None if there is none, no probes, or no look is due."""
     options, iteration = config.monitor, state.iteration + 1
+    probes, drawing = state.probes, None
     if plan is None or not options.follows_probes or iteration % options.probe_every:
         return None
-    start_time, drawing = time.perf_counter(), None
-    probes = state.probes
-    if probes is None or probes.is_due(iteration, options.probe_refresh):
-        probes = draw_probes(sampler, heldout, config, verifier, iteration, probes)
+    assert probes is not None, "draw_if_due() comes first"
     if not probes.since:
         probes = replace(probes, since=iteration)
         drawing, state.probe_reading = probes.to_record(), None
@@ -83,7 +102,7 @@ def track(
         state.passes,
         reading.scores if reading is not None and is_current else None,
     )
-    return ProbeTracker(state, monitor, drawing, time.perf_counter() - start_time)
+    return ProbeTracker(state, monitor, drawing)
 
 
 def observe_step(

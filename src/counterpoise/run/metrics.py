@@ -48,7 +48,8 @@ class StageClock:
     def split(self, stage: str, substage: str, seconds: float) -> None:
         """Move `seconds` from `stage` to `substage`, which ran inside it."""
         self.laps[f"{stage}_seconds"] -= seconds
-        self.laps[f"{substage}_seconds"] = seconds
+        substage_field = f"{substage}_seconds"
+        self.laps[substage_field] = self.laps.get(substage_field, 0.0) + seconds
 
     def total(self) -> float:
         return time.perf_counter() - self.start_time
