@@ -147,7 +147,7 @@ def test_aligned_weights_read_the_steering_half_and_resume(
         return rows
 
     monkeypatch.setattr(follow_probes, "steering_rows", recorded)
-    sets = (*PROBES, "credit.weights=aligned", "monitor.probe_every=2")
+    sets = (*PROBES, "credit.weights=aligned", "monitor.probe_every=2", "evaluate.prompts=2")
     whole = train(small_config(base, *sets), base / "aligned")
     out = base / "aligned-resumed"
     for iterations in (1, 3, 4):
@@ -162,6 +162,9 @@ def test_aligned_weights_read_the_steering_half_and_resume(
     read_problems = set().union(*steering)
     assert read_problems
     assert {halves[problem] for problem in read_problems} == {"steer"}
+    assert halves.keys() == {f"word_problems/heldout/{index}" for index in (2, 3)}  # not evaluated
+    with pytest.raises(PoiseError, match=r"above evaluate\.prompts=4: raise task\.heldout"):
+        train(small_config(base, *sets, "evaluate.prompts=4"), base / "all-evaluated")
     assert sorted(whole.step_files("probes")) == [2, 4]
     uniform = train(small_config(base, *PROBES), base / "uniform")
     assert last_tensors(uniform) != last_tensors(whole)

@@ -12,7 +12,7 @@ from counterpoise.microscope.monitor import Monitor
 from counterpoise.microscope.probe_monitor import STEER, ProbeMonitor, ProbeReading
 from counterpoise.model.load import Policy
 from counterpoise.run.metrics import ProbeLook, StageClock
-from counterpoise.run.probes import ProbeSet, draw_probes, load_probe_file
+from counterpoise.run.probes import ProbeSet, draw_probes, load_probe_file, probe_problems
 from counterpoise.run.state import RunState
 from counterpoise.sample.collect import SamplerBinding
 from counterpoise.types import BatchPlan, Prompt, Row
@@ -42,10 +42,11 @@ def prepare_probes(policy: Policy, config: RunConfig, heldout: Sequence[Prompt])
     """The answers of `monitor.probe_file`, if there is one; an error if no probe can be had."""
     if config.monitor.probe_file:
         return load_probe_file(config.monitor.probe_file, policy, config)
-    if config.monitor.probe and not heldout:
+    if config.monitor.probe and not probe_problems(heldout, config):
+        evaluated = f" above evaluate.prompts={config.evaluate.prompts}"
         raise PoiseError(
-            "monitor.probe needs held-out problems: raise task.heldout, or give answers in "
-            "monitor.probe_file"
+            f"monitor.probe needs held-out problems{evaluated if config.steers_by_probes else ''}: "
+            "raise task.heldout, or give answers in monitor.probe_file"
         )
     return None
 
