@@ -307,6 +307,7 @@ PANELS = Registry(
         "mosaic": "counterpoise.report.panels.mosaic:panel",
         "tokens": "counterpoise.report.panels.tokens:panel",
         "monitor": "counterpoise.report.panels.monitor:panel",
+        "heldout": "counterpoise.report.panels.heldout_answers:panel",
         "buffer": "counterpoise.report.panels.buffer:panel",
         "memory": "counterpoise.report.panels.memory:panel",
         "plans": "counterpoise.report.panels.plans:panel",

@@ -306,7 +306,7 @@ STUDY = Study(
     "when one lies below; otherwise inconclusive.",
     budgets={
         "quick": {
-            "seeds": 6, "prompts": 48, "plants": 4, "benchmark": 12, "iterations": 6,
+            "seeds": 5, "prompts": 48, "plants": 4, "benchmark": 12, "iterations": 3,
         },
         "full": {
             "seeds": 8, "prompts": 256, "plants": 16, "benchmark": 64, "iterations": 32,
