@@ -32,7 +32,7 @@ from counterpoise.run import follow_probes, metrics
 from counterpoise.run.check_model import check_model
 from counterpoise.run.decline import describe_decline
 from counterpoise.run.encode_prompts import encode_prompts
-from counterpoise.run.evaluate import evaluate
+from counterpoise.run.evaluate_heldout import evaluate, evaluation_due
 from counterpoise.run.interrupts import postpone_interrupts
 from counterpoise.run.model_card import model_card
 from counterpoise.run.observer import RunObserver
@@ -48,7 +48,7 @@ from counterpoise.run.state import (
 from counterpoise.run.trackers.feed import track_run
 from counterpoise.run.trackers.tracker import check_installed
 from counterpoise.run.try_plugins import check_plugins_load
-from counterpoise.run.write_iteration import write_iteration
+from counterpoise.run.write_iteration import IterationWriter
 from counterpoise.sample.anchors import check_generic_texts
 from counterpoise.sample.choose_prompts import EncodedPrompt, choose_prompts, remember_groups
 from counterpoise.sample.collect import RolloutCollector, sample_groups
@@ -141,11 +141,14 @@ def train(
         state.episode_player = make_episode_player(config.task, verifier)
         with track_run(folder, config.track.to, observer.notify):
             try:
-                with explain_out_of_memory(GENERAL_REMEDY):
+                with (
+                    explain_out_of_memory(GENERAL_REMEDY),
+                    open_writer(folder, policy, config) as writer,
+                ):
                     observer.on_start(config, policy.num_parameters, state.iteration)
                     evaluate(state, task.heldout, config, verifier, folder, observer)
                     while state.iteration < config.loop.iterations:
-                        advance(state, prompts, task.heldout, config, verifier, folder, observer)
+                        advance(state, prompts, task.heldout, config, verifier, writer, observer)
             finally:
                 verifier.close()
                 sampler.close()
@@ -159,7 +162,7 @@ def advance(
     heldout: Sequence[Prompt],
     config: RunConfig,
     verifier: Verifier,
-    folder: RunFolder,
+    writer: IterationWriter,
     observer: RunObserver,
 ) -> None:
     """One iteration, with its checkpoint and evaluation where they are due.
@@ -168,16 +171,19 @@ def advance(
     finished, since a resumed run repeats it.
     """
     with postpone_interrupts(FINISHING_NOTICE) as stopped:
-        observer.on_iteration(iterate(state, train_set, config, verifier, folder, heldout))
+        observer.on_iteration(iterate(state, train_set, config, verifier, writer, heldout))
         is_last = state.iteration == config.loop.iterations and config.store.model
         due = is_last or state.iteration % config.loop.checkpoint_every == 0
         if due or stopped():
-            save_state(folder, state, config)
+            writer.wait()
+            save_state(writer.folder, state, config)
+    if evaluation_due(state, heldout, config):
+        writer.wait()
     try:
-        evaluate(state, heldout, config, verifier, folder, observer)
+        evaluate(state, heldout, config, verifier, writer.folder, observer)
     except KeyboardInterrupt:
         if not due:
-            save_state(folder, state, config)
+            save_state(writer.folder, state, config)
         raise
 
 
@@ -186,7 +192,7 @@ def iterate(
     train_set: Sequence[EncodedPrompt],
     config: RunConfig,
     verifier: Verifier,
-    folder: RunFolder,
+    writer: IterationWriter,
     heldout: Sequence[Prompt] = (),
 ) -> dict[str, Any]:
     """One iteration; returns its line of metrics.jsonl. Only probes read `heldout`."""
@@ -244,7 +250,7 @@ def iterate(
         memory=remember_groups(state.memory, choice, collector.collected_groups, config, iteration),
     )
     record = metrics.metrics_record(result, state.buffer, clock)
-    write_iteration(folder, result, record, config.store)
+    writer.write(result, record)
     state.iteration = iteration
     return record
 
@@ -268,6 +274,11 @@ def assign_credit(
         mask_truncated=config.update.mask_truncated,
     )
     return assign_weights(rows_by_group, options.weights, options.settings, reader)
+
+
+def open_writer(folder: RunFolder, policy: Policy, config: RunConfig) -> IterationWriter:
+    """The writer of the run's iterations."""
+    return IterationWriter(folder, config.store, in_background=policy.device.type == "cuda")
 
 
 def make_policy_reader(state: RunState, config: RunConfig) -> PolicyReader:

@@ -1,4 +1,4 @@
-"""Evaluate a run on its held-out problems when that is due, and write it down."""
+"""Evaluate a run on its held-out problems when an evaluation is due."""
 
 from __future__ import annotations
 
@@ -17,6 +17,14 @@ from counterpoise.verify.plugin_reward import training_context
 from counterpoise.verify.scores import Verifier
 
 
+def evaluation_due(state: RunState, heldout: Sequence[Prompt], config: RunConfig) -> bool:
+    """Whether there are held-out problems and an evaluation follows this iteration."""
+    options, iteration = config.evaluate, state.iteration
+    is_regular = bool(options.every) and iteration % options.every == 0
+    has_problems = len(heldout[: options.prompts]) > 0
+    return has_problems and (is_regular or iteration in (0, config.loop.iterations))
+
+
 def evaluate(
     state: RunState,
     heldout: Sequence[Prompt],
@@ -30,11 +38,8 @@ def evaluate(
     Every setting samples with the same seeds. A resumed run skips settings already evaluated.
     """
     options, iteration, seed = config.evaluate, state.iteration, config.loop.seed
-    due = iteration in (0, config.loop.iterations) or (
-        options.every and iteration % options.every == 0
-    )
     prompts = heldout[: options.prompts]
-    if not due or not prompts:
+    if not evaluation_due(state, heldout, config):
         return
     existing_lines = [line for line in folder.read("evaluations") if line["iteration"] == iteration]
     for setting in parse_settings(options.settings, config.sample)[len(existing_lines) :]:
