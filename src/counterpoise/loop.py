@@ -232,10 +232,13 @@ def iterate(
         check_finite(state, iteration)
     clock.lap("update")
     clock.split("update", "monitor", monitor.seconds if monitor else 0.0)
+    look = probes.finish(clock) if probes else None
+    influence = follow_probes.influence_by_prompt(look, batch, plan)
+    groups = collector.collected_groups
 
     result = metrics.IterationResult(
         number=iteration,
-        groups=collector.collected_groups,
+        groups=groups,
         scores=collector.scores,
         credited_groups=credited,
         batch=batch,
@@ -245,9 +248,9 @@ def iterate(
         measurements=monitor.measurements if monitor else [],
         sampling_rounds=sampled.rounds,
         drops=drops,
-        probes=probes.finish(clock) if probes else None,
+        probes=look,
         reward_kl=penalties.kl,
-        memory=remember_groups(state.memory, choice, collector.collected_groups, config, iteration),
+        memory=remember_groups(state.memory, choice, groups, config, iteration, influence),
     )
     record = metrics.metrics_record(result, state.buffer, clock)
     writer.write(result, record)

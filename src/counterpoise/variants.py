@@ -53,6 +53,7 @@ PROMPT_CHOICES = Registry(
         "skip_settled": "counterpoise.sample.choose_prompts:skip_settled",
         "pools": "counterpoise.sample.choose_prompts:pools",
         "recent_mixed": "counterpoise.sample.choose_prompts:recent_mixed",
+        "aligned": "counterpoise.sample.choose_prompts:aligned",
     },
 )
 

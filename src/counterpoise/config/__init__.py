@@ -65,8 +65,8 @@ class RunConfig:
 
     @property
     def steers_by_probes(self) -> bool:
-        """Whether credit reads the steering half of the held-out answers."""
-        return self.credit.weights == "aligned"
+        """Whether credit or the choice of prompts reads the steering half of the probes."""
+        return "aligned" in (self.credit.weights, self.sample.choose)
 
     @property
     def drops_silent_rows(self) -> bool:

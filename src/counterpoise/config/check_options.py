@@ -95,9 +95,10 @@ def _check_credit(config: RunConfig) -> str:
             f"{config.credit.name} does not have: set credit.name=dr_grpo"
         )
     if config.steers_by_probes and not config.monitor.follows_probes:
+        is_credit = config.credit.weights == "aligned"
         return (
-            "credit.weights=aligned reads held-out answers: set monitor.probe=64, or answers in "
-            "monitor.probe_file"
+            f"{'credit.weights' if is_credit else 'sample.choose'}=aligned reads held-out answers: "
+            "set monitor.probe=64, or answers in monitor.probe_file"
         )
     if (
         config.credit.weights == "oar_p"

@@ -14,7 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from counterpoise.microscope.probe_monitor import ANSWER_SETS, ProbeAnswer, ProbeMeasurement
+from counterpoise.microscope.probe_monitor import (
+    ANSWER_SETS,
+    STEER,
+    ProbeAnswer,
+    ProbeMeasurement,
+)
 from counterpoise.statistics.ranks import rank_correlations
 from counterpoise.store.schema import (
     PROBE_COLUMNS,
@@ -51,6 +56,29 @@ def probe_metrics(
         "probe_wrong": _mean(moved_Q[~is_right_Q]),
         "probe_correlation": correlation,
     }
+
+
+def steering_influence(
+    answers: Sequence[ProbeAnswer],
+    measurement: ProbeMeasurement | None,
+    prompts: Sequence[str],
+) -> dict[str, float]:
+    """Push on the mean right minus the mean wrong answer of the steering half, by prompt.
+
+    `prompts` are those of the measurement's rows.
+    """
+    steering = [index for index, answer in enumerate(answers) if answer.half == STEER]
+    if measurement is None or not steering:
+        return {}
+    pushes_R = np.zeros(len(prompts))
+    for is_right, sign in ((True, 1.0), (False, -1.0)):
+        members = [index for index in steering if answers[index].right == is_right]
+        if members:
+            pushes_R += sign * measurement.by_row_RQ[:, members].mean(axis=1, dtype=np.float64)
+    influence: dict[str, float] = {}
+    for prompt, push in zip(prompts, pushes_R.tolist(), strict=True):
+        influence[prompt] = influence.get(prompt, 0.0) + push
+    return influence
 
 
 def probe_tables(

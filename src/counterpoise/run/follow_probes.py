@@ -10,6 +10,7 @@ from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
 from counterpoise.microscope.monitor import Monitor
 from counterpoise.microscope.probe_monitor import STEER, ProbeMonitor, ProbeReading
+from counterpoise.microscope.probe_records import steering_influence
 from counterpoise.model.load import Policy
 from counterpoise.run.metrics import ProbeLook, StageClock
 from counterpoise.run.probes import ProbeSet, draw_probes, load_probe_file, probe_problems
@@ -104,6 +105,17 @@ def track(state: RunState, config: RunConfig, plan: BatchPlan | None) -> ProbeTr
         reading.scores if reading is not None and is_current else None,
     )
     return ProbeTracker(state, monitor, drawing)
+
+
+def influence_by_prompt(
+    look: ProbeLook | None, batch: Sequence[Row], plan: BatchPlan | None
+) -> dict[str, float]:
+    """What the update did to the steering half, by the prompt of its rows; {} if not measured."""
+    if look is None or look.measurement is None or plan is None:
+        return {}
+    places = zip(look.measurement.steps, look.measurement.rows, strict=True)
+    prompts = [batch[plan.steps[step][row]].content.prompt_id for step, row in places]
+    return steering_influence(look.answers, look.measurement, prompts)
 
 
 def observe_step(

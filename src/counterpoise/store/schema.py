@@ -195,6 +195,7 @@ DROPS: Fields = {
 MEMORY: Fields = {
     "iteration": "",
     "prompts": "{id: [right, scored, 1 if rewards differ]}",
+    "influence": "{id: push on the steering probes}, with choose=aligned",
     **dict.fromkeys(MEMORY_METRICS, ""),
     "next_position": "in the shuffled epochs",
 }
