@@ -15,7 +15,7 @@ from test_documented_numbers import rarer_sign_shares, tables
 
 from counterpoise.lab import replication
 from counterpoise.lab.experiments.experiment_file import read_experiment
-from counterpoise.lab.studies import polarity, trace
+from counterpoise.lab.studies import polarity, removal, trace
 from counterpoise.lab.studies.flipping import measure as flipping
 from counterpoise.lab.studies.records import read_records
 from counterpoise.lab.studies.shared import judge as shared
@@ -180,9 +180,15 @@ def test_how_well_traces_predict_is_judged_again() -> None:
     guide = (ROOT / "docs" / "guide" / "report.md").read_text(encoding="utf-8")
     text = section(guide, "## Trace", "## Summary and Learning")
     assert "inconclusive by the study's rule" in text
+    removed = read_records(DATA / "embedded-removal.parquet")
+    assert removed is not None
+    causes = removal.judge(removed[0])
+    verdicts = [claim.verdict for claim in causes.claims]
+    assert verdicts == ["replicated", "inconclusive"] * 2
     printed = printed_intervals(text)
-    assert len(printed) == 2
-    known = [(number.value, number.low, number.high) for number in finding.numbers]
+    assert len(printed) == 4
+    numbers = (*finding.numbers, *causes.numbers)
+    known = [(number.value, number.low, number.high) for number in numbers]
     for interval in printed:
         assert is_among(interval, known), interval
 
