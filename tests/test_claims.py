@@ -15,7 +15,7 @@ from test_documented_numbers import rarer_sign_shares, tables
 
 from counterpoise.lab import replication
 from counterpoise.lab.experiments.experiment_file import read_experiment
-from counterpoise.lab.studies import polarity, removal, trace
+from counterpoise.lab.studies import plants, polarity, removal, trace
 from counterpoise.lab.studies.flipping import measure as flipping
 from counterpoise.lab.studies.records import read_records
 from counterpoise.lab.studies.shared import judge as shared
@@ -185,7 +185,14 @@ def test_how_well_traces_predict_is_judged_again() -> None:
     causes = removal.judge(removed[0])
     verdicts = [claim.verdict for claim in causes.claims]
     assert verdicts == ["replicated", "inconclusive"] * 2
-    printed = printed_intervals(text)
+    planted = read_records(DATA / "embedded-plants.parquet")
+    assert planted is not None
+    found_first = plants.judge(planted[0])
+    assert [claim.verdict for claim in found_first.claims] == ["not replicated", "inconclusive"]
+    share = found_first.numbers[0]
+    assert f"{share.value:.0%}".replace("%", " %") + f" [{share.low:.0f}, 40]" in text
+    assert share.high == pytest.approx(0.4)
+    printed = [interval for interval in printed_intervals(text) if "." in interval[1]]
     assert len(printed) == 4
     numbers = (*finding.numbers, *causes.numbers)
     known = [(number.value, number.low, number.high) for number in numbers]
