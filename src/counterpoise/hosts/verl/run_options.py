@@ -186,6 +186,7 @@ OPTIONS: dict[str, OptionSupport] = {
     "monitor.watch": not_written(2, reason="no table of pushes"),
     "monitor.probe": accept_only(0, reason="held-out answers are followed by the native engine"),
     "monitor.probe_refresh": no_effect("no probes"),
+    "monitor.probe_every": no_effect("no probes"),
     "monitor.probe_file": accept_only(
         "", reason="held-out answers are followed by the native engine"
     ),
