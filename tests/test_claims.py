@@ -15,7 +15,7 @@ from test_documented_numbers import rarer_sign_shares, tables
 
 from counterpoise.lab import replication
 from counterpoise.lab.experiments.experiment_file import read_experiment
-from counterpoise.lab.studies import polarity, trace
+from counterpoise.lab.studies import plants, polarity, removal, trace
 from counterpoise.lab.studies.flipping import measure as flipping
 from counterpoise.lab.studies.records import read_records
 from counterpoise.lab.studies.shared import judge as shared
@@ -180,9 +180,22 @@ def test_how_well_traces_predict_is_judged_again() -> None:
     guide = (ROOT / "docs" / "guide" / "report.md").read_text(encoding="utf-8")
     text = section(guide, "## Trace", "## Summary and Learning")
     assert "inconclusive by the study's rule" in text
-    printed = printed_intervals(text)
-    assert len(printed) == 2
-    known = [(number.value, number.low, number.high) for number in finding.numbers]
+    removed = read_records(DATA / "embedded-removal.parquet")
+    assert removed is not None
+    causes = removal.judge(removed[0])
+    verdicts = [claim.verdict for claim in causes.claims]
+    assert verdicts == ["replicated", "inconclusive"] * 2
+    planted = read_records(DATA / "embedded-plants.parquet")
+    assert planted is not None
+    found_first = plants.judge(planted[0])
+    assert [claim.verdict for claim in found_first.claims] == ["not replicated", "inconclusive"]
+    share = found_first.numbers[0]
+    assert f"{share.value:.0%}".replace("%", " %") + f" [{share.low:.0f}, 40]" in text
+    assert share.high == pytest.approx(0.4)
+    printed = [interval for interval in printed_intervals(text) if "." in interval[1]]
+    assert len(printed) == 4
+    numbers = (*finding.numbers, *causes.numbers)
+    known = [(number.value, number.low, number.high) for number in numbers]
     for interval in printed:
         assert is_among(interval, known), interval
 

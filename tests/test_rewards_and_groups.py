@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small_run import small_model
 from test_resume import outcome, same
 
 from counterpoise.batch.dropped_rollouts import DROP_REASONS
@@ -23,23 +24,31 @@ ITERATIONS = 5
 SETS = [
     f"loop.iterations={ITERATIONS}", "loop.checkpoint_every=2", "model.device='cpu'",
     "task.levels=[1]", "task.size=40", "task.heldout=8", "sample.prompts=4", "sample.group_size=4",
-    "sample.max_new_tokens=48", "batch.steps=2", "evaluate.prompts=2", "evaluate.samples=1",
+    "sample.max_new_tokens=24", "batch.steps=2", "evaluate.prompts=2", "evaluate.samples=1",
     "sample.refills=2",
 ]  # fmt: skip
 UNBALANCED = [*SETS, "balance.tau=0", "monitor.every=0"]
 BALANCED = [
     *SETS, "balance.tau=0.5", "balance.target=16", "balance.max_age=1", "sample.anchors=1",
-    'verify.also=["equations=0.5", "overlong"]', "verify.overlong_tokens=16",
+    'verify.also=["equations=0.5", "overlong"]', "verify.overlong_tokens=8",
     'credit.mixture="decoupled"',
 ]  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Options of a random model whose rewards are 0 or 1 whatever it writes: groups are mixed."""
+    folder = tmp_path_factory.mktemp("model")
+    return [*small_model(folder), "verify.reward_timeout_seconds=0"]
+
+
 @pytest.fixture(scope="module", params=["unbalanced", "balanced"])
-def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+def run(
+    request: pytest.FixtureRequest, model: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> RunFolder:
     out = tmp_path_factory.mktemp("groups") / request.param
-    return train(
-        load_config("demo", {"unbalanced": UNBALANCED, "balanced": BALANCED}[request.param]), out
-    )
+    options = {"unbalanced": UNBALANCED, "balanced": BALANCED}[request.param]
+    return train(load_config("demo", [*options, *model]), out)
 
 
 def names(folder: RunFolder) -> dict[str, set[tuple[str, int]]]:
@@ -100,9 +109,9 @@ def test_whole_groups_without_spread_are_what_dynamic_sampling_drops(run: RunFol
 
 
 def test_the_first_prompts_are_those_without_dynamic_sampling(
-    run: RunFolder, tmp_path: Path
+    run: RunFolder, model: list[str], tmp_path: Path
 ) -> None:
-    plain = load_config("demo", [*UNBALANCED, "sample.refills=0", "loop.iterations=1"])
+    plain = load_config("demo", [*UNBALANCED, *model, "sample.refills=0", "loop.iterations=1"])
     folder = train(plain, tmp_path / "plain")
     asked = [line["prompt_id"] for line in folder.read_rollouts(1)]
     assert [line["prompt_id"] for line in run.read_rollouts(1)][: len(asked)] == asked
@@ -139,10 +148,12 @@ def test_the_report_adds_up(run: RunFolder) -> None:
     assert panel(data) is not None  # without reward balance too
 
 
-def test_silent_rows_are_dropped_and_steps_follow_the_rows_with_signal(tmp_path: Path) -> None:
+def test_silent_rows_are_dropped_and_steps_follow_the_rows_with_signal(
+    model: list[str], tmp_path: Path
+) -> None:
     sets = ["sample.refills=0", "loop.iterations=3", "task.levels=[1,2,3]"]
     options = ["batch.drop_silent=true", "batch.rows_per_step=3", "batch.steps=4"]
-    config = load_config("demo", [*UNBALANCED, *sets, *options])
+    config = load_config("demo", [*UNBALANCED, *model, *sets, *options])
     folder = train(config, tmp_path / "run")
     found, lines = names(folder), folder.read("metrics")
     silent = sum(line["rows_without_signal"] for line in lines)

@@ -200,7 +200,9 @@ def iterate(
     iteration, seed = state.iteration + 1, config.loop.seed
     clock = metrics.StageClock()
 
-    collector = RolloutCollector(bind_sampler(state), config, verifier, clock.lap, iteration)
+    sampler = bind_sampler(state)
+    follow_probes.draw_if_due(state, sampler, heldout, config, verifier, clock)
+    collector = RolloutCollector(sampler, config, verifier, clock.lap, iteration)
     choice = choose_prompts(train_set, config, iteration, state.memory)
     sampled = sample_groups(collector, choice, config, iteration)
 
@@ -225,16 +227,19 @@ def iterate(
     clock.lap("score")
 
     monitor = make_monitor(state, batch, plan, config) if plan else None
-    probes = follow_probes.track(state, bind_sampler(state), heldout, config, verifier, plan)
+    probes = follow_probes.track(state, config, plan)
     results = update(state, batch, plan, config, monitor, probes) if plan else []
     if results:
         check_finite(state, iteration)
     clock.lap("update")
     clock.split("update", "monitor", monitor.seconds if monitor else 0.0)
+    look = probes.finish(clock) if probes else None
+    influence = follow_probes.influence_by_prompt(look, batch, plan)
+    groups = collector.collected_groups
 
     result = metrics.IterationResult(
         number=iteration,
-        groups=collector.collected_groups,
+        groups=groups,
         scores=collector.scores,
         credited_groups=credited,
         batch=batch,
@@ -244,9 +249,9 @@ def iterate(
         measurements=monitor.measurements if monitor else [],
         sampling_rounds=sampled.rounds,
         drops=drops,
-        probes=probes.finish(clock) if probes else None,
+        probes=look,
         reward_kl=penalties.kl,
-        memory=remember_groups(state.memory, choice, collector.collected_groups, config, iteration),
+        memory=remember_groups(state.memory, choice, groups, config, iteration, influence),
     )
     record = metrics.metrics_record(result, state.buffer, clock)
     writer.write(result, record)
@@ -284,7 +289,13 @@ def make_policy_reader(state: RunState, config: RunConfig) -> PolicyReader:
     """The view of the policy that credit methods get in this iteration."""
     iteration, seed = state.iteration + 1, config.loop.seed
     return PolicyReader(
-        state.policy, config.sample.temperature, state.micro_batch, iteration, seed, state.passes
+        state.policy,
+        config.sample.temperature,
+        state.micro_batch,
+        iteration,
+        seed,
+        state.passes,
+        steering_rows=follow_probes.steering_rows(state, config),
     )
 
 

@@ -53,6 +53,7 @@ PROMPT_CHOICES = Registry(
         "skip_settled": "counterpoise.sample.choose_prompts:skip_settled",
         "pools": "counterpoise.sample.choose_prompts:pools",
         "recent_mixed": "counterpoise.sample.choose_prompts:recent_mixed",
+        "aligned": "counterpoise.sample.choose_prompts:aligned",
     },
 )
 
@@ -120,6 +121,7 @@ TOKEN_WEIGHTS = Registry(
         "oar_g": "counterpoise.credit.oar_g:weights",
         "oar_p": "counterpoise.credit.oar_p:weights",
         "oar_p_approximate": "counterpoise.credit.oar_p:approximate",
+        "aligned": "counterpoise.credit.aligned:weights",
         "rlsd": "counterpoise.credit.hindsight:rlsd",
         "serl": "counterpoise.credit.hindsight:serl",
     },
@@ -306,6 +308,7 @@ PANELS = Registry(
         "mosaic": "counterpoise.report.panels.mosaic:panel",
         "tokens": "counterpoise.report.panels.tokens:panel",
         "monitor": "counterpoise.report.panels.monitor:panel",
+        "heldout": "counterpoise.report.panels.heldout_answers:panel",
         "buffer": "counterpoise.report.panels.buffer:panel",
         "memory": "counterpoise.report.panels.memory:panel",
         "plans": "counterpoise.report.panels.plans:panel",
@@ -366,6 +369,8 @@ STUDIES = Registry(
         "interventions": "counterpoise.lab.studies.interventions:STUDY",
         "credit": "counterpoise.lab.studies.credit.measure:STUDY",
         "trace": "counterpoise.lab.studies.trace:STUDY",
+        "removal": "counterpoise.lab.studies.removal:STUDY",
+        "plants": "counterpoise.lab.studies.plants:STUDY",
     },
 )
 

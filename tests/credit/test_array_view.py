@@ -34,7 +34,7 @@ NEEDS = {
     "otb": {"groups", "tokens", "hidden", "unembedding"},
     "rlsd": {"logprobs", "hinted_logprobs"},
 }
-NEED_A_POLICY = {"grail", "oar_g", "oar_p", "oar_p_approximate", "serl"}
+NEED_A_POLICY = {"grail", "oar_g", "oar_p", "oar_p_approximate", "serl", "aligned"}
 SETTINGS = {  # that leave fewer weights at 1
     "high_entropy": ["share=0.3"],
     "gtpo": ["ceiling=4.0"],

@@ -30,7 +30,7 @@ def make_answers() -> list[ProbeAnswer]:
 
 
 def take(
-    policy: Policy, monitor: ProbeMonitor | None, rows: list[Row], **changes: object
+    policy: Policy, monitor: ProbeMonitor | None, rows: list[Row], step: int = 0, **changes: object
 ) -> StepResult:
     config = UpdateConfig(**{"lr": 1e-2, "optimizer": "sgd", "max_grad_norm": 0.0, **changes})
     return take_step(
@@ -38,7 +38,7 @@ def take(
         Optimizer(policy.model, config),
         rows,
         StepSettings(config, temperature=TEMPERATURE, max_new_tokens=17),
-        observer=monitor and monitor.at(0),
+        observer=monitor and monitor.at(step),
     )
 
 
@@ -55,7 +55,7 @@ def test_the_displacement_is_that_of_a_plain_forward() -> None:
     monitor = ProbeMonitor(answers, TEMPERATURE, 60)
     take(policy, monitor, rows)
     after = plain_logprobs(policy, answers)
-    (measurement,) = monitor.measurements
+    measurement = monitor.finish(policy)
     np.testing.assert_allclose(measurement.logprobs, before, atol=2e-5)
     np.testing.assert_allclose(measurement.displacement, after - before, atol=2e-5)
     assert np.abs(measurement.displacement).max() > 1e-2
@@ -63,7 +63,9 @@ def test_the_displacement_is_that_of_a_plain_forward() -> None:
 
 def test_watching_changes_no_weight() -> None:
     watched, blind, rows = tiny.policy(), tiny.policy(), tiny.rows()
-    take(watched, ProbeMonitor(make_answers(), TEMPERATURE, 60), rows)
+    monitor = ProbeMonitor(make_answers(), TEMPERATURE, 60)
+    take(watched, monitor, rows)
+    assert monitor.finish(watched) is not None
     take(blind, None, rows)
     for first, second in zip(watched.model.parameters(), blind.model.parameters(), strict=True):
         assert torch.equal(first, second)
@@ -77,16 +79,16 @@ def test_a_small_step_of_the_output_layer_moves_answers_as_predicted() -> None:
     answers, learning_rate = make_answers(), 1e-4
     monitor = ProbeMonitor(answers, TEMPERATURE, 60)
     take(policy, monitor, tiny.rows(), lr=learning_rate)
-    (measurement,) = monitor.measurements
+    measurement = monitor.finish(policy)
     predicted = learning_rate * measurement.signed_J2.sum(axis=1)
     assert np.corrcoef(predicted, measurement.displacement)[0, 1] > 0.999
     slope = (predicted @ measurement.displacement) / (predicted @ predicted)
     assert slope == pytest.approx(1.0, abs=0.02)
 
 
-def test_the_pass_after_a_step_serves_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_steps_of_an_iteration_share_two_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reading after an iteration is the one before the next."""
     policy, answers, rows = tiny.policy(), make_answers(), tiny.rows()
-    monitor = ProbeMonitor(answers, TEMPERATURE, 60)
     passes, read = [], ProbeMonitor._read
 
     def counted_read(self: ProbeMonitor, policy: Policy) -> object:
@@ -94,20 +96,51 @@ def test_the_pass_after_a_step_serves_the_next_one(monkeypatch: pytest.MonkeyPat
         return read(self, policy)
 
     monkeypatch.setattr(ProbeMonitor, "_read", counted_read)
-    for _ in range(3):
-        take(policy, monitor, rows)
-    assert len(passes) == 4
-    first, second, _ = monitor.measurements
+    measurements, reading = [], None
+    for _ in range(2):
+        monitor = ProbeMonitor(answers, TEMPERATURE, 60, reading=reading)
+        for step in range(3):
+            take(policy, monitor, rows, step=step)
+        measurements.append(monitor.finish(policy))
+        reading = monitor.reading
+    assert len(passes) == 3
+    first, second = measurements
     np.testing.assert_allclose(first.logprobs + first.displacement, second.logprobs, atol=1e-6)
+    assert first.steps == tuple(step for step in range(3) for _ in rows)
+    assert first.rows == tuple(range(len(rows))) * 3
+
+
+def test_pushes_of_several_steps_are_those_of_the_steps_alone() -> None:
+    """With tiny steps, so that the weights of all steps are the same to first order."""
+    policy, answers, rows = tiny.policy(), make_answers(), tiny.rows()
+    alone = []
+    for _ in range(2):
+        monitor = ProbeMonitor(answers, TEMPERATURE, 60)
+        take(policy, monitor, rows, lr=1e-7)
+        alone.append(monitor.finish(policy))
+    together = ProbeMonitor(answers, TEMPERATURE, 60)
+    for step in range(2):
+        take(policy, together, rows, step=step, lr=1e-7)
+    measurement = together.finish(policy)
+    for name in ("by_row_RQ", "on_sets_NC"):
+        expected = np.concatenate([getattr(single, name) for single in alone])
+        np.testing.assert_allclose(getattr(measurement, name), expected, rtol=2e-3, atol=2e-5)
+    expected = sum(single.signed_J2 for single in alone)
+    np.testing.assert_allclose(measurement.signed_J2, expected, rtol=2e-3, atol=2e-5)
+
+
+def test_without_a_step_nothing_is_measured() -> None:
+    assert ProbeMonitor(make_answers(), TEMPERATURE, 60).finish(tiny.policy()) is None
 
 
 def test_tables_and_metrics_add_up() -> None:
     policy, answers, rows = tiny.policy(), make_answers(), tiny.rows()
     monitor = ProbeMonitor(answers, TEMPERATURE, 60)
     result = take(policy, monitor, rows)
+    measurement = monitor.finish(policy)
     tables = {
         folder: trace.columns
-        for folder, trace in probe_tables(answers, monitor.measurements, [result.rows]).items()
+        for folder, trace in probe_tables(answers, measurement, result.rows).items()
     }
     by_row, by_token = np.zeros(len(answers)), np.zeros(len(answers))
     np.add.at(by_row, tables["probe_rows"]["answer"], tables["probe_rows"]["push"])
@@ -116,11 +149,11 @@ def test_tables_and_metrics_add_up() -> None:
     np.testing.assert_allclose(by_row, by_token, rtol=1e-4, atol=1e-4)
     # The token sums of a row's pushes on a set are the mean of the row's pushes on its answers.
     N = sum(row.num_tokens for row in rows)
-    columns = set_columns(monitor.measurements, [np.arange(N)], N)
+    columns = set_columns(measurement, np.arange(N), N)
     for (kind, half), values in zip(ANSWER_SETS, columns.values(), strict=True):
         members = [i for i, a in enumerate(answers) if (a.kind, a.half) == (kind, half)]
         assert values.sum() == pytest.approx(by_row[members].mean(), rel=1e-3)
-    record = probe_metrics(answers, monitor.measurements, [result])
+    record = probe_metrics(answers, measurement, [result])
     moved = np.zeros(len(answers))
     np.add.at(moved, tokens["answer"], tokens["displacement"])
     assert record["probe_right"] == pytest.approx(moved[[0, 2]].mean(), rel=1e-5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,10 @@ from counterpoise.lab.credit_view.page import write_credit_page
 from counterpoise.lab.credit_view.result import compare_weightings
 from counterpoise.report.charts.quantities import PUSH_PARTS
 from counterpoise.report.compare.page import write_comparison_page
+from counterpoise.report.pages.assemble import assemble_page, write_page
+from counterpoise.report.run_data import RunData
 from counterpoise.report.traces import read_pushes, read_trace, stored_iterations
+from counterpoise.variants import PANELS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -58,7 +61,16 @@ def browser() -> Iterator[Browser]:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = write_run(tmp_path_factory.mktemp("made") / "run", tau=0.0, composer="shuffled")
     write_report(path)
+    write_page_of(path)
     return path
+
+
+def write_page_of(run: Path, panels: Sequence[str] = ("mosaic", "tokens")) -> Path:
+    """A page of a few panels: a whole report draws 28 charts, which takes a browser two seconds
+    each time it is opened."""
+    data = RunData.read(run)
+    page = assemble_page("run", run.name, {name: PANELS.load(name)(data) for name in panels})
+    return write_page(run / f"{'-'.join(panels)}.html", page)
 
 
 def wait_until(page: Page, condition: str) -> None:
@@ -148,7 +160,7 @@ def test_the_script_reads_the_numbers_of_the_run(browser: Browser, run: Path):
         const view = poise.tokens.view(record, await poise.unpack(record.packed), {});
         return view.token.map((_, place) => view.value(name, place));
     }"""
-    with opened(browser, run / "report.html") as page:
+    with opened(browser, run / "mosaic-tokens.html") as page:
         pushes = page.evaluate(script, "push")
         moved = page.evaluate(script, "displacement")
     names = ("own", *PUSH_PARTS)
@@ -162,7 +174,9 @@ def test_tokens_by_mouse(browser: Browser, run: Path):
     last = stored_iterations(run)[-1]
     trace, pushes = read_trace(run, last), read_pushes(run, last)
     assert pushes is not None
-    with opened(browser, run / "report.html", viewport={"width": 1280, "height": 900}) as page:
+    with opened(
+        browser, run / "mosaic-tokens.html", viewport={"width": 1280, "height": 900}
+    ) as page:
         row = row_shown(page)
         assert row in pushes.rows  # a watched rollout comes first
         size = len(trace.row_columns(row)["token"])
@@ -210,7 +224,7 @@ def test_tokens_by_mouse(browser: Browser, run: Path):
 
 
 def test_tokens_by_keyboard(browser: Browser, run: Path):
-    with opened(browser, run / "report.html") as page:
+    with opened(browser, run / "mosaic-tokens.html") as page:
         strip_at = page.locator(".tokens .strip .token:focus")
         page.locator(".tokens .strip .token[tabindex='0']").focus()
         page.keyboard.press("Home")
@@ -242,7 +256,7 @@ def test_tokens_by_keyboard(browser: Browser, run: Path):
 
 
 def test_colour_follows_the_quantity_and_has_a_scale_with_numbers(browser: Browser, run: Path):
-    with opened(browser, run / "report.html") as page:
+    with opened(browser, run / "mosaic-tokens.html") as page:
         ticks = page.locator(".tokens .ticks i")
         assert ticks.count() == 5
         low, *_, high = ticks.all_inner_texts()
@@ -259,7 +273,8 @@ def test_colour_follows_the_quantity_and_has_a_scale_with_numbers(browser: Brows
 
 
 def test_one_iteration_for_the_whole_page(browser: Browser, run: Path):
-    with opened(browser, run / "report.html") as page:
+    page_of_three = write_page_of(run, ("learning", "mosaic", "tokens"))
+    with opened(browser, page_of_three) as page:
         at = page.locator(".tokens output")
         assert at.inner_text() == "4"
         page.locator(".mosaic input[type=range]").focus()
@@ -288,7 +303,7 @@ def test_an_iteration_without_tokens_shows_the_nearest(browser: Browser, tmp_pat
     run = write_run(tmp_path / "run", iterations=6)  # with reward balance some make no update
     stored = stored_iterations(run)
     missing = min(set(range(1, 6)) - set(stored))
-    with opened(browser, write_report(run)) as page:
+    with opened(browser, write_page_of(run)) as page:
         page.locator(".mosaic input[type=range]").focus()
         page.keyboard.press("Home")
         for _ in range(missing - 1):
@@ -340,7 +355,7 @@ def test_text_is_readable_on_every_colour(browser: Browser, run: Path, scheme: s
             return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
         });
     }"""
-    with opened(browser, run / "report.html", color_scheme=scheme) as page:
+    with opened(browser, run / "mosaic-tokens.html", color_scheme=scheme) as page:
         assert page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches") == (
             scheme == "dark"
         )
@@ -433,7 +448,9 @@ def test_token_weights_on_a_phone(browser: Browser, weighed: Path):
 def test_a_prompt_without_stored_pushes_names_the_command(browser: Browser, run: Path):
     pushes = read_pushes(run, stored_iterations(run)[-1])
     assert pushes is not None
-    with opened(browser, run / "report.html", viewport={"width": 1280, "height": 900}) as page:
+    with opened(
+        browser, run / "mosaic-tokens.html", viewport={"width": 1280, "height": 900}
+    ) as page:
         rows = page.locator(".tokens .chip").evaluate_all(
             "chips => chips.map((chip) => Number(chip.dataset.row))"
         )
@@ -482,7 +499,7 @@ def test_the_mosaic_by_tokens_fits_the_screen_and_names_iterations_that_waited(
     (run / "plans.jsonl").write_text("\n".join([*logs, json.dumps(plan)]) + "\n")
     (run / "checksums.jsonl").unlink()
     for size in ({"width": 1280, "height": 560}, {"width": 390, "height": 844}):
-        with opened(browser, write_report(run), viewport=size) as page:
+        with opened(browser, write_page_of(run), viewport=size) as page:
             page.locator("input[value=tokens]").check()
             frame = page.locator(".mosaic .frame").bounding_box()
             drawn = page.locator(".mosaic svg").bounding_box()
@@ -511,7 +528,7 @@ def test_the_mosaic_by_tokens_fits_the_screen_and_names_iterations_that_waited(
 
 def test_without_the_monitor(browser: Browser, tmp_path: Path):
     run = write_run(tmp_path / "run", microscope="off", pieces=None, rollouts=False)
-    with opened(browser, write_report(run)) as page:
+    with opened(browser, write_page_of(run)) as page:
         options = page.locator(".tokens option").all_inner_texts()
         assert options == ["entropy", "log-probability", "advantage"]
         assert strip(page)[0] == "⟨0⟩"

@@ -17,9 +17,12 @@ from counterpoise.config import RunConfig
 from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
 from counterpoise.loop import train
+from counterpoise.run import follow_probes
+from counterpoise.run.state import RunState
 from counterpoise.store import checkpoint
 from counterpoise.store.check.check_run import check_run
 from counterpoise.store.folder import RunFolder
+from counterpoise.types import Row
 
 PROBES = ("monitor.probe=6", "monitor.probe_refresh=2", "task.heldout=4", "task.size=12")
 KINDS = ("probes", "probe_rows", "probe_pushes", "tokens")
@@ -132,6 +135,41 @@ def test_lost_probes_stop_a_resume(base: Path, finished: RunFolder, tmp_path: Pa
         train(small_config(base, *PROBES, "loop.iterations=5"), run, resume=True)
 
 
+def test_aligned_weights_read_the_steering_half_and_resume(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steering: list[set[str]] = []
+    real = follow_probes.steering_rows
+
+    def recorded(state: RunState, config: RunConfig) -> list[Row] | None:
+        rows = real(state, config)
+        steering.append({row.group for row in rows or ()})
+        return rows
+
+    monkeypatch.setattr(follow_probes, "steering_rows", recorded)
+    sets = (*PROBES, "credit.weights=aligned", "monitor.probe_every=2", "evaluate.prompts=2")
+    whole = train(small_config(base, *sets), base / "aligned")
+    out = base / "aligned-resumed"
+    for iterations in (1, 3, 4):
+        config = small_config(base, *sets, f"loop.iterations={iterations}")
+        folder = train(config, out, resume=out.exists())
+    assert last_tensors(folder) == last_tensors(whole)
+    halves = {
+        answer["problem_id"]: answer["half"]
+        for line in whole.read("probes")
+        for answer in line["answers"]
+    }
+    read_problems = set().union(*steering)
+    assert read_problems
+    assert {halves[problem] for problem in read_problems} == {"steer"}
+    assert halves.keys() == {f"word_problems/heldout/{index}" for index in (2, 3)}  # not evaluated
+    with pytest.raises(PoiseError, match=r"above evaluate\.prompts=4: raise task\.heldout"):
+        train(small_config(base, *sets, "evaluate.prompts=4"), base / "all-evaluated")
+    assert sorted(whole.step_files("probes")) == [2, 4]
+    uniform = train(small_config(base, *PROBES), base / "uniform")
+    assert last_tensors(uniform) != last_tensors(whole)
+
+
 # -- given answers ------------------------------------------------------------------------------
 
 
@@ -175,7 +213,7 @@ def test_a_line_without_an_answer_is_refused(
 
 
 def test_options_that_cannot_work_are_refused(base: Path) -> None:
-    with pytest.raises(PoiseError, match=r"set monitor\.every=1, or monitor\.probe=0"):
-        load_config("demo", ["monitor.probe=8", "monitor.every=0"])
+    with pytest.raises(PoiseError, match=r"monitor\.probe_every"):
+        load_config("demo", ["monitor.probe=8", "monitor.probe_every=0"])
     with pytest.raises(PoiseError, match=r"monitor\.probe needs held-out problems"):
         train(small_config(base, "monitor.probe=4", "task.heldout=0"), base / "none")

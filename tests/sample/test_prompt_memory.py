@@ -10,11 +10,13 @@ import pytest
 from small_run import small_config
 
 from counterpoise.config.load import load_config
+from counterpoise.errors import PoiseError
 from counterpoise.loop import train
 from counterpoise.report.panels import memory as memory_panel
 from counterpoise.report.run_data import RunData
 from counterpoise.sample.choose_prompts import (
     PromptRequest,
+    aligned,
     choose_prompts,
     open_prompts,
     pick_prompts,
@@ -178,3 +180,35 @@ def test_a_changed_memory_is_found(tmp_path: Path) -> None:
     assert any(p.startswith("memory.jsonl line 2 is not what the run wrote") for p in problems)
     assert any(f"right and scored rollouts of {prompt_id}" in p for p in problems)
     assert any("has another prompt memory than memory.jsonl" in p for p in problems)
+
+
+def test_aligned_repeats_the_prompts_that_helped_most() -> None:
+    memory = PromptMemory(influence={"p1": 0.5, "p3": -2.0, "p4": 0.1, "p6": 0.9, "p7": 0.2})
+    request = PromptRequest(train_set(8), memory, num_prompts=4, seed=0, iteration=9)
+    chosen, _ = aligned(request)
+    assert chosen[2:] == [6, 1]  # the strongest two of four
+    assert len(set(chosen)) == 4
+    first, _ = aligned(PromptRequest(train_set(8), PromptMemory(), 4, seed=0, iteration=1))
+    without_memory, _ = skip_settled(PromptRequest(train_set(8), PromptMemory(), 4, 0, 1))
+    assert first == without_memory  # no influence is known yet
+
+
+def test_a_run_that_chooses_by_influence_resumes_and_checks(tmp_path: Path) -> None:
+    sets = (
+        "sample.choose=aligned", "monitor.probe=6", "task.heldout=4", "task.size=12",
+        "evaluate.prompts=1",
+    )  # fmt: skip
+    whole = train(small_config(tmp_path, *sets), tmp_path / "whole")
+    out = tmp_path / "resumed"
+    for iterations in (2, 4):
+        config = small_config(
+            tmp_path, *sets, f"loop.iterations={iterations}", "loop.checkpoint_every=1"
+        )
+        resumed = train(config, out, resume=out.exists())
+    lines = whole.read("memory")
+    assert resumed.read("memory") == lines
+    assert any(line.get("influence") for line in lines)
+    assert check_run(whole.path).is_whole
+    assert check_run(out).is_whole
+    with pytest.raises(PoiseError, match=r"sample\.choose=aligned reads held-out answers"):
+        load_config("demo", ["sample.choose=aligned"])

@@ -21,11 +21,13 @@ from urllib.parse import quote
 
 import pytest
 import uvicorn
+from hosts.importing.foreign import read_lines, trl_file
 from report.audit.made_up_run import Faults, write_made_up_run
 from report.synthetic import PIECES, G, P, write_run
 from report.test_in_browser import CHROMIUM, HOSTILE, NAMES, PHONE
 from serve.test_audit_view import CountedAudits
 
+from counterpoise.hosts.importing.write_folder import import_run
 from counterpoise.serve.access import LOOPBACK, AccessGate
 from counterpoise.serve.app import make_app
 from counterpoise.serve.audit.process import AuditInThisProcess
@@ -632,3 +634,36 @@ def picture_of_training(browser: Browser, folder: Path, tmp_path: Path) -> None:
 def strongest_token(site: str, place: str) -> int:
     moved = [abs(x or 0.0) for x in read(site, place)["tokens"]["displacement"]]
     return moved.index(max(moved))
+
+
+def test_an_imported_run_says_what_its_files_lack(browser: Browser, tmp_path: Path) -> None:
+    """A run of one step, without plans and times: nothing is empty without a reason."""
+    trl_file(tmp_path / "trl", step=9)
+    import_run(tmp_path / "trl", tmp_path / "runs" / "theirs", tokenizer="embedded")
+    (group, *_) = read_lines(tmp_path / "runs/theirs/rollouts/step_00009.jsonl")
+    with (
+        served(tmp_path / "runs", cache=tmp_path / "cache") as site,
+        opened(browser, site, "/runs/theirs", **PHONE) as page,
+    ):
+        page.locator(".plot .point").first.wait_for()  # a line of one value is a dot
+        assert page.locator(".facts").inner_text().split("\n")[:2] == [
+            "iterations",
+            "1 the last is 9",
+        ]
+        assert "Its files hold no times" in page.locator("#time").inner_text()
+        # The trail is one line of text: the report's rules for narrow screens are not for it.
+        tops = page.evaluate(
+            "[...document.querySelectorAll('.trail li > *')].map((e) => e.getBoundingClientRect())"
+            ".filter((box) => box.width).map((box) => Math.round(box.top))"
+        )
+        assert len(set(tops)) == 1
+        page.goto(f"{site}/runs/theirs/iterations/9")
+        page.locator(".empty", has_text="imported rollouts do not tell the steps").wait_for()
+        page.locator(".empty a", has_text="Its rollouts").click()
+        page.locator(".rollouts tbody tr").first.wait_for()
+        assert page.locator(".rollouts tbody tr").count() == 4
+        name = quote(group["group"], safe="")
+        page.goto(f"{site}/runs/theirs/rollouts/9/{name}/0")
+        page.locator(".strip .token").first.wait_for()
+        assert texts(page, ".strip .token") == ["3"]  # spelled out by the tokenizer
+        assert "its optimizer step is not known" in page.locator("main").inner_text()

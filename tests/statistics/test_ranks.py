@@ -65,7 +65,7 @@ def test_resampled_records_have_the_weight_of_their_prompt() -> None:
 
 def test_bounds_at_a_level() -> None:
     """Of very many prompts: the quantiles of the draws."""
-    drawn, many = np.concatenate(([0.5], np.linspace(0, 1, 1001))), 10**6
+    drawn, many = np.concatenate(([0.5], np.linspace(0, 1, 1001))), 200_000
     assert interval_from_draws(drawn, many) == pytest.approx((0.5, 0.025, 0.975), rel=1e-4)
     assert interval_from_draws(drawn, many, 0.99) == pytest.approx((0.5, 0.005, 0.995), rel=1e-4)
     assert np.isnan(interval_from_draws(drawn, 1)[1])

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from small_run import small_model
 
 from counterpoise.cli import main
 from counterpoise.config import RunConfig
@@ -23,18 +24,24 @@ SETS = [
     "loop.iterations=5", "loop.checkpoint_every=2", "loop.keep_checkpoints=3", "loop.threads=1",
     "model.device=cpu", "task.levels=[1]", "task.size=24", "task.heldout=4",
     "sample.prompts=4", "sample.group_size=3",
-    "sample.max_new_tokens=48", "balance.tau=0.25", "balance.target=6", "batch.steps=2",
-    "evaluate.prompts=2", "evaluate.samples=1", "evaluate.every=2", "verify.name=exact",
-    "store.report=false", "monitor.every=0",
+    "sample.max_new_tokens=8", "balance.tau=0.25", "balance.target=6", "batch.steps=2",
+    "evaluate.prompts=2", "evaluate.samples=1", "evaluate.every=2", "store.report=false",
+    "monitor.every=0", "verify.reward_timeout_seconds=0",
 ]  # fmt: skip
 Damage = Callable[[Path], object]
 OPTIONS = len(list_options())
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sets(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The options of a run with the random model of small_run.py."""
+    return [*SETS, *small_model(tmp_path_factory.mktemp("small"))]
+
+
+@pytest.fixture(scope="module")
+def finished(sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("lost") / "whole"
-    train(load_config("demo", SETS), out)
+    train(load_config("demo", sets), out)
     return out
 
 
@@ -148,7 +155,12 @@ def without_line(start: str) -> Damage:
     ids=["empty", "zeros", "missing", "torn", "sections", "option", "last section"],
 )
 def test_a_config_that_is_not_complete_is_refused_and_taken_from_the_checkpoint(
-    run: Path, finished: Path, damage: Damage, said: str, poise: Callable[..., tuple[int, str]]
+    sets: list[str],
+    run: Path,
+    finished: Path,
+    damage: Damage,
+    said: str,
+    poise: Callable[..., tuple[int, str]],
 ) -> None:
     """A run of 4 x 3 with tau = 0.25 once went on as 16 x 8 without balance."""
     config = (run / "config.toml").read_text()
@@ -159,7 +171,7 @@ def test_a_config_that_is_not_complete_is_refused_and_taken_from_the_checkpoint(
     assert said in told
     copy = run / "checkpoints" / checkpoint.folder_name(4) / "options.toml"
     assert f"poise train {copy} --resume --out {run}" in told
-    others = [f"--set={s}" for s in SETS if s != "evaluate.samples=1"]
+    others = [f"--set={s}" for s in sets if s != "evaluate.samples=1"]
     code, told = poise("train", "demo", *others, "--resume", "--out", run)
     assert code == 2
     assert "but checkpoint iteration_00004 was made with evaluate.samples=1: " in told
@@ -171,11 +183,11 @@ def test_a_config_that_is_not_complete_is_refused_and_taken_from_the_checkpoint(
 
 
 def test_the_original_run_file_brings_a_config_back(
-    run: Path, finished: Path, poise: Callable[..., tuple[int, str]]
+    sets: list[str], run: Path, finished: Path, poise: Callable[..., tuple[int, str]]
 ) -> None:
     config = (run / "config.toml").read_text()
     emptied("config.toml")(run)
-    words = ("train", "demo", *(f"--set={s}" for s in SETS), "--resume", "--out", run)
+    words = ("train", "demo", *(f"--set={s}" for s in sets), "--resume", "--out", run)
     before = contents(run)
     assert poise(*words, "--dry-run")[0] == 0
     assert contents(run) == before
@@ -220,12 +232,12 @@ def test_a_folder_of_version_0_1_0_resumes(
 
 
 def test_a_folder_of_version_0_1_0_with_a_torn_config_does_not(
-    run: Path, poise: Callable[..., tuple[int, str]]
+    sets: list[str], run: Path, poise: Callable[..., tuple[int, str]]
 ) -> None:
     as_of_0_1_0(run)
     cut_before("[balance]")(run)
     before = contents(run)
-    for words in ([], ["demo", *(f"--set={s}" for s in SETS)]):
+    for words in ([], ["demo", *(f"--set={s}" for s in sets)]):
         code, told = poise("train", *words, "--resume", "--out", run)
         assert code == 2
         assert "of its 95 options and lacks [balance], " in told
@@ -249,9 +261,11 @@ def test_options_that_later_versions_added_are_not_missed(tmp_path: Path) -> Non
 # -- logs ---------------------------------------------------------------------------------------
 
 
-def test_every_line_that_is_there_is_one_that_is_due(finished: Path, tmp_path: Path) -> None:
+def test_every_line_that_is_there_is_one_that_is_due(
+    sets: list[str], finished: Path, tmp_path: Path
+) -> None:
     """So a lost one is noticed, whichever it is, and none is missed in vain."""
-    folder, config = RunFolder.open(finished), load_config("demo", SETS)
+    folder, config = RunFolder.open(finished), load_config("demo", sets)
     assert find_missing_logs(folder, config, 5, evaluated=True) == {}
     there = {
         f"{log}.jsonl": sorted({line["iteration"] for line in folder.read(log)})
@@ -362,7 +376,7 @@ def test_a_run_does_not_start_again_unless_told_to(
 
 
 def test_a_run_that_had_ended_does_not_start_again_either(
-    finished: Path, tmp_path: Path, poise: Callable[..., tuple[int, str]]
+    sets: list[str], finished: Path, tmp_path: Path, poise: Callable[..., tuple[int, str]]
 ) -> None:
     out = shutil.copytree(finished, tmp_path / "run")
     shutil.rmtree(out / "checkpoints")
@@ -372,7 +386,7 @@ def test_a_run_that_had_ended_does_not_start_again_either(
     folder = RunFolder.open(out)
     discard_run(folder)
     check_restart(folder)  # nothing of it is there
-    assert folder.read_config() == load_config("demo", SETS)
+    assert folder.read_config() == load_config("demo", sets)
 
 
 @pytest.mark.parametrize("evaluated", [False, True])
@@ -413,14 +427,16 @@ def test_a_start_that_was_killed_is_not_in_the_way(tmp_path: Path) -> None:
     assert set(contents(tmp_path)) == {"config.toml", "checksums.jsonl"}
 
 
-def test_a_checkpoint_that_was_to_be_removed_goes_when_the_run_is_resumed(run: Path) -> None:
+def test_a_checkpoint_that_was_to_be_removed_goes_when_the_run_is_resumed(
+    sets: list[str], run: Path
+) -> None:
     """Killed between saving one and removing the one before the last, a run had three for good."""
     second = run / "checkpoints" / checkpoint.folder_name(2)
     shutil.copytree(second, second.with_name(checkpoint.folder_name(1)))
     left = run / "checkpoints" / ".iteration_00005.4711.part"
     left.mkdir()
     (run / ".model.4711.part").mkdir()
-    config = load_config("demo", [*SETS, "loop.iterations=4", "loop.keep_checkpoints=2"])
+    config = load_config("demo", [*sets, "loop.iterations=4", "loop.keep_checkpoints=2"])
     train(config, run, resume=True)
     kept = sorted(path.name for path in (run / "checkpoints").iterdir())
     assert kept == ["iteration_00002", "iteration_00004"]

@@ -19,7 +19,7 @@ SCRIPTED = "scripted_compare:compare"
 @pytest.fixture
 def pool(monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parent)  # the worker searches its owner's path
-    pool = WorkerPool(SCRIPTED, timeout_seconds=1.5, workers=2)
+    pool = WorkerPool(SCRIPTED, timeout_seconds=0.6, workers=2)
     yield pool
     pool.close()
 
@@ -208,6 +208,6 @@ def test_the_limit_counts_cpu_time_not_the_load_of_the_machine(pool):
     pool.run([("a", "a")])
     (worker,) = pool._workers
     os.kill(worker.process.pid, signal.SIGSTOP)
-    threading.Timer(2.5, os.kill, (worker.process.pid, signal.SIGCONT)).start()
-    assert pool.run([("b", "b")]) == ["equal"]  # timeout_seconds is 1.5
+    threading.Timer(1.0, os.kill, (worker.process.pid, signal.SIGCONT)).start()
+    assert pool.run([("b", "b")]) == ["equal"]  # timeout_seconds is 0.6
     assert pool.run([("spin", "")]) == ["timeout"]

@@ -118,6 +118,8 @@ def _print_report(report: AuditReport, *, everything: bool) -> None:
                 Text.assemble(("\nclear    ", "green"), finding.title, f"\n  {finding.verdict}"),
                 highlight=False,
             )
+            if finding.missing:
+                console.print(f"  not in this run: {', '.join(finding.missing)}", highlight=False)
     elif clear:
         names = ", ".join(finding.title.lower() for finding in clear)
         console.print(f"\nclear    {names}", highlight=False)
@@ -148,5 +150,7 @@ def _print_finding(console: Console, finding: AuditFinding) -> None:
         place = example.group if example.index is None else f"{example.group} #{example.index}"
         console.print(f"    {place}: {example.text}", highlight=False)
     console.print(f"  threshold: {finding.threshold}", highlight=False)
+    if finding.missing:
+        console.print(f"  not in this run: {', '.join(finding.missing)}", highlight=False)
     console.print(f"  cost: {finding.cost}", highlight=False)
     console.print(Text.assemble("  ", ("do: ", "bold"), finding.remedy), highlight=False)

@@ -97,11 +97,11 @@ def print_prompt(trace: PromptTrace, console: Console, top: int) -> None:
 
 
 def _print_agreement(agreement: Agreement, console: Console) -> None:
-    steps = len(agreement.steps)
-    above = sum(step.correlation[1] > 0 for step in agreement.steps)
+    updates = len(agreement.updates)
+    above = sum(update.correlation[1] > 0 for update in agreement.updates)
     console.print(
-        f"predicted and real change of the answers, {format_count(steps, 'step')}: mean rank "
-        f"correlation {_interval(agreement.correlation)}; {above} of the steps have an interval "
+        f"predicted and real change of the answers, {format_count(updates, 'update')}: mean rank "
+        f"correlation {_interval(agreement.correlation)}; {above} of the updates have an interval "
         f"above 0; {agreement.explained:.0%} of the movement explained (median)",
         highlight=False,
     )

@@ -64,6 +64,11 @@ class RunConfig:
         return self.sample.choose != "epochs"
 
     @property
+    def steers_by_probes(self) -> bool:
+        """Whether credit or the choice of prompts reads the steering half of the probes."""
+        return "aligned" in (self.credit.weights, self.sample.choose)
+
+    @property
     def drops_silent_rows(self) -> bool:
         """Whether rows without signal are left out of the batch."""
         is_balanced_by_advantage = self.balance.tau > 0 and self.balance.sign == "advantage"

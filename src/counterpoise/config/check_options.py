@@ -37,7 +37,6 @@ def check_config(config: RunConfig) -> RunConfig:
         _check_vllm,
         _check_scratch_model,
         _check_trackers,
-        _check_probes,
     ):
         if reason := check(config):
             raise PoiseError(reason)
@@ -94,6 +93,12 @@ def _check_credit(config: RunConfig) -> str:
         return (
             "credit.weights=otb replaces the group's mean as baseline, which credit.name="
             f"{config.credit.name} does not have: set credit.name=dr_grpo"
+        )
+    if config.steers_by_probes and not config.monitor.follows_probes:
+        is_credit = config.credit.weights == "aligned"
+        return (
+            f"{'credit.weights' if is_credit else 'sample.choose'}=aligned reads held-out answers: "
+            "set monitor.probe=64, or answers in monitor.probe_file"
         )
     if (
         config.credit.weights == "oar_p"
@@ -376,14 +381,4 @@ def _check_trackers(config: RunConfig) -> str:
             return f"track.to: {unknown_name('tracker', tracker, TRACKERS)}"
         if config.track.to.count(tracker) > 1:
             return f"track.to names {tracker} twice"
-    return ""
-
-
-def _check_probes(config: RunConfig) -> str:
-    monitor = config.monitor
-    if (monitor.probe or monitor.probe_file) and not monitor.every:
-        return (
-            "probes are measured by the monitor: set monitor.every=1, or monitor.probe=0 and no "
-            "monitor.probe_file"
-        )
     return ""

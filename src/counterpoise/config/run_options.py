@@ -88,6 +88,9 @@ class MonitorConfig:
         "is off, or all of probe_file",
         at_least=0,
     )
+    probe_every: int = option(
+        1, "iterations between two measurements of the probes; each costs a pass", at_least=1
+    )
     probe_refresh: int = option(
         20,
         "iterations until probe answers are drawn anew, to stay likely text; 0: never",
@@ -97,6 +100,10 @@ class MonitorConfig:
         "",
         "follow these answers instead: lines with prompt, response, reward, prompt_id",
     )
+
+    @property
+    def follows_probes(self) -> bool:
+        return bool(self.probe or self.probe_file)
 
 
 @dataclass(frozen=True)

@@ -124,8 +124,8 @@ def weights(
         method           uniform, high_entropy (needs entropies), gtpo (groups, tokens, entropies),
                          rsi_s (logprobs, entropies), negative_filter (logprobs), cancellation,
                          nthr, thr or otb (groups, tokens, hidden, unembedding), shear (groups,
-                         hidden), rlsd (logprobs, hinted_logprobs); grail, oar_g, oar_p and serl
-                         make passes of their own and are refused
+                         hidden), rlsd (logprobs, hinted_logprobs); grail, oar_g, oar_p, aligned
+                         and serl make passes of their own and are refused
         advantages       [R]
         groups           [R] or G, as for `advantages`
         mask             [R, T], true at the trained tokens

@@ -37,6 +37,8 @@ class PolicyReader:
     iteration: int = 1
     seed: int = 0
     passes: ReadingPasses = EAGER_READING  # how passes are run
+    # Held-out answers that may steer training; None where they are not followed.
+    steering_rows: Sequence[Row] | None = None
     scores: dict[tuple[str, int], Floats] = field(default_factory=dict)
     """Log-probabilities [T] by row name that a weighting has computed; the update reuses them."""
 
@@ -82,6 +84,16 @@ class CreditView:
     def iteration(self) -> int:
         """The iteration of the run, counted from 1."""
         return self._reader.iteration
+
+    @property
+    def steering_rows(self) -> Sequence[Row]:
+        """Held-out answers of the steering half of the probes, right and wrong."""
+        if self._reader.steering_rows is None:
+            raise NoPolicyError(
+                "these token weights read held-out answers, which only a native run with "
+                "monitor.probe follows"
+            )
+        return self._reader.steering_rows
 
     @property
     def tokens(self) -> list[Ints]:

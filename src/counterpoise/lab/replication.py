@@ -192,7 +192,7 @@ def _claim_chart(claims: Sequence[Claim]) -> alt.LayerChart:
         intervals = [point for point in same if point["low"] is not None]
         if intervals:
             rule = base_chart(intervals).mark_rule(style=str(style), strokeWidth=2)
-            layers.append(rule.encode(x=alt.X("low:Q"), x2="high:Q", y=y))
+            layers.append(rule.encode(x=alt.X("low:Q"), x2=alt.X2("high:Q"), y=y))
         dot = base_chart(same).mark_point(style=str(style), size=50, filled=True, opacity=1)
         layers.append(dot.encode(x=x, y=y))
     if claims[0].paper:

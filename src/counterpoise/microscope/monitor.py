@@ -20,7 +20,7 @@ measurements into numbers for metrics.jsonl and tables for tokens/ and pushes/.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -162,24 +162,42 @@ class Monitor:
             ]
             new_tax_logprobs_UV = self._log_distributions(policy, scores.hidden, pending.tax_tokens)
             self.measurements.append(
-                StepMeasurement(
-                    step=self._step,
-                    rows=pending.result.rows,
-                    lengths=tuple(row.num_tokens for row in pending.rows),
-                    measured_rows=tuple(measured),
-                    advantages=np.concatenate(
-                        [pending.result.advantages[index] for index in measured]
-                    ),
+                replace(
+                    self._coupling_alone(pending),
                     displacement=np.concatenate(displacements),
-                    coupling=pending.coupling.cpu(),
-                    type_pulls=TypePulls(*(tensor.cpu() for tensor in pending.type_pulls)),
-                    shared_prefixes=pending.shared_prefixes,
                     tax=learning_tax(pending.tax_logprobs_UV, new_tax_logprobs_UV),
                     drift=solution_drift(rows, displacements),
-                    watched_tokens=pending.watched_tokens,
-                    pushes=pending.pushes and pending.pushes.cpu(),
                 )
             )
+
+    def take_coupling(self) -> StepMeasurement:
+        """The step without what a second reading gives: a host that cannot read it again adds it.
+
+        The displacement is NaN; learning tax and drift have no terms.
+        """
+        assert self._pending is not None, "before_update() comes first"
+        pending, self._pending = self._pending, None
+        return self._coupling_alone(pending)
+
+    def _coupling_alone(self, pending: _PendingStep) -> StepMeasurement:
+        advantages = np.concatenate(
+            [pending.result.advantages[index] for index in pending.measured_rows]
+        )
+        return StepMeasurement(
+            step=self._step,
+            rows=pending.result.rows,
+            lengths=tuple(row.num_tokens for row in pending.rows),
+            measured_rows=tuple(pending.measured_rows),
+            advantages=advantages,
+            displacement=np.full(len(advantages), np.nan, np.float32),
+            coupling=pending.coupling.cpu(),
+            type_pulls=TypePulls(*(tensor.cpu() for tensor in pending.type_pulls)),
+            shared_prefixes=pending.shared_prefixes,
+            tax=PooledMean(0.0, 0),
+            drift=PooledMean(0.0, 0),
+            watched_tokens=pending.watched_tokens,
+            pushes=pending.pushes and pending.pushes.cpu(),
+        )
 
     def _decompose_step(
         self, policy: Policy, step_rows: list[Row], result: StepResult

@@ -1,12 +1,16 @@
-"""Follows held-out answers, the probes, through every optimizer step of an iteration.
+"""Follows held-out answers, the probes, through the optimizer steps of an iteration.
 
-Before a step, the push of its tokens on every probe token is summed (`heldout_pushes.py`), from the
-hidden states and loss weights that the step itself computed. After it, one forward pass over the
-probe answers gives their real displacement:
+The steps hand over the hidden states and loss weights that they computed. After the last of them,
+one forward pass over the probe answers gives their real displacement, and the push of every trained
+token on them is summed (`heldout_pushes.py`):
 
     displacement_j = log p_after(j) - log p_before(j)        at the temperature of sampling
 
-The pass after a step is also the pass before the next one, so n steps in a row need n + 1 passes.
+The pass after an iteration is also the pass before the next, so n iterations in a row need n + 1
+passes. The hidden states of the probes are those before the first step, and residuals are taken
+with the output layer after the last one: both are a few optimizer steps away from the weights at
+which a gradient was computed, which is little beside what the output layer misses.
+
 Pushes are for one unit of learning rate. They are exact to first order for gradient descent on the
 output layer; the other layers, and what AdamW makes of the gradient (its scale by entry, and the
 momentum of earlier steps), are in the displacement only.
@@ -32,7 +36,8 @@ from counterpoise.model.scoring import TokenScores, score_tokens
 from counterpoise.types import Floats, Row, StepResult
 from counterpoise.update.passes import EAGER, Passes
 
-HALVES = ("steer", "judge")
+STEER = "steer"
+HALVES = (STEER, "judge")
 ANSWER_SETS = tuple((kind, half) for kind in ("right", "wrong") for half in HALVES)
 
 
@@ -68,15 +73,15 @@ class ProbeReading(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProbeMeasurement:
-    """What one optimizer step did to the probes; everything on the CPU.
+    """What the optimizer steps of one iteration did to the probes; everything on the CPU.
 
-    J counts the probe tokens, answer after answer; N the trained tokens of the step, in the order
-    of `rows`.
+    J counts the probe tokens, answer after answer; R the trained rows, step after step; N their
+    tokens.
     """
 
-    step: int  # index in the plan
-    rows: tuple[int, ...]  # as StepResult.rows
-    logprobs: Floats  # [J], before the step
+    steps: tuple[int, ...]  # [R], the step of each row, as an index in the plan
+    rows: tuple[int, ...]  # [R], as StepResult.rows of the row's step
+    logprobs: Floats  # [J], before the first step
     displacement: Floats  # [J]
     signed_J2: Floats  # push of tokens with a positive and with a negative pull
     same_token_J2: Floats  # the part of it that equal tokens cause
@@ -85,8 +90,25 @@ class ProbeMeasurement:
     strongest: StrongestTokens  # `rows` are indices into `rows` above
 
 
+class TrainedRow(NamedTuple):
+    """A row as its optimizer step used it."""
+
+    step: int
+    row: int  # as StepResult.rows
+    tokens: NDArray[np.int32]  # [T]
+    pulls: Floats  # [T]
+    hidden: Tensor  # [T, D]
+
+
 class ProbeMonitor:
-    """Measures the probes around the steps of one iteration."""
+    """Measures the probes around the steps of one iteration.
+
+    Example:
+        monitor = ProbeMonitor(answers, temperature=1.0, micro_tokens=8192)
+        take_step(..., observer=monitor.at(0))
+        take_step(..., observer=monitor.at(1))
+        monitor.finish(policy).displacement
+    """
 
     def __init__(
         self,
@@ -100,42 +122,38 @@ class ProbeMonitor:
         self.rows = [answer.row for answer in answers]
         self.temperature, self.micro_tokens, self.passes = temperature, micro_tokens, passes
         self.reading = reading
-        self.measurements: list[ProbeMeasurement] = []
         self.stopwatch = Stopwatch()
         self._step = 0
-        self._pending: ProbeMeasurement | None = None
+        self._trained: list[TrainedRow] = []
 
     def at(self, step: int) -> ProbeMonitor:
         self._step = step
         return self
 
     def before_update(self, policy: Policy, rows: Sequence[Row], result: StepResult) -> None:
-        """Sum the pushes with the weights at which the gradient was computed."""
+        """Keep what the step computed; read the probes before the first step."""
         with self.stopwatch.running(policy.device):
             if self.reading is None:
                 self.reading = self._read(policy)
-            self._pending = self._sum_pushes(policy, [rows[i] for i in result.rows], result)
+        self._trained += [
+            TrainedRow(self._step, index, rows[index].content.response_tokens, pulls, hidden)
+            for index, pulls, hidden in zip(result.rows, result.pulls, result.hidden, strict=True)
+        ]
 
     def after_update(self, policy: Policy) -> None:
-        """Measure the displacement: the same pass over the same rows as before the step."""
-        assert self._pending is not None, "before_update() comes first"
+        """Nothing: the probes are read again after the last step only."""
+
+    def finish(self, policy: Policy) -> ProbeMeasurement | None:
+        """Measure what the steps did; None if no step was taken. `reading` is then the new one."""
+        if not self._trained:
+            return None
+        before, trained = self.reading, self._trained
+        assert before is not None, "before_update() has read the probes"
         with self.stopwatch.running(policy.device):
-            pending, self._pending = self._pending, None
             self.reading = self._read(policy)
-            logprobs = np.concatenate(self.reading.logprobs)
-            self.measurements.append(
-                ProbeMeasurement(
-                    step=pending.step,
-                    rows=pending.rows,
-                    logprobs=pending.logprobs,
-                    displacement=logprobs - pending.logprobs,
-                    signed_J2=pending.signed_J2,
-                    same_token_J2=pending.same_token_J2,
-                    by_row_RQ=pending.by_row_RQ,
-                    on_sets_NC=pending.on_sets_NC,
-                    strongest=pending.strongest,
-                )
-            )
+            measurement = self._measure(policy, trained, before, self.reading)
+        self._trained = []
+        return measurement
 
     def _read(self, policy: Policy) -> TokenScores:
         return score_tokens(
@@ -143,17 +161,20 @@ class ProbeMonitor:
         )
 
     @torch.no_grad()
-    def _sum_pushes(
-        self, policy: Policy, step_rows: Sequence[Row], result: StepResult
+    def _measure(
+        self,
+        policy: Policy,
+        trained: Sequence[TrainedRow],
+        before: TokenScores,
+        after: TokenScores,
     ) -> ProbeMeasurement:
-        assert self.reading is not None
-        trained_tokens = [row.content.response_tokens for row in step_rows]
+        trained_tokens = [row.tokens for row in trained]
         probe_tokens = [row.content.response_tokens for row in self.rows]
         tokens = _concatenate([*trained_tokens, *probe_tokens]).long()
-        hidden = torch.cat([*result.hidden, *self.reading.hidden])
+        hidden = torch.cat([*(row.hidden for row in trained), *before.hidden])
         pushes = HeldoutPushes(
             policy_residuals(policy, hidden, tokens, self.temperature),
-            _concatenate(result.pulls),
+            _concatenate([row.pulls for row in trained]),
             [len(tokens_T) for tokens_T in trained_tokens],
             [len(tokens_T) for tokens_T in probe_tokens],
             scale=1 / self.temperature**2,
@@ -161,11 +182,12 @@ class ProbeMonitor:
         sums = pushes.sums(answer_sets(self.answers))
         by_row_RQ = sums.by_row_RQ.float().cpu().numpy()
         right_answers = [index for index, answer in enumerate(self.answers) if answer.right]
+        logprobs = np.concatenate(before.logprobs)
         return ProbeMeasurement(
-            step=self._step,
-            rows=result.rows,
-            logprobs=np.concatenate(self.reading.logprobs),
-            displacement=np.empty(0, np.float32),  # not known yet
+            steps=tuple(row.step for row in trained),
+            rows=tuple(row.row for row in trained),
+            logprobs=logprobs,
+            displacement=np.concatenate(after.logprobs) - logprobs,
             signed_J2=sums.signed_J2.float().cpu().numpy(),
             same_token_J2=sums.same_token_J2.float().cpu().numpy(),
             by_row_RQ=by_row_RQ,

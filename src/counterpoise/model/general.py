@@ -60,7 +60,7 @@ class GeneralDecoder:
                 "causal language model"
             )
         self.softcap = float(getattr(self.config, "final_logit_softcapping", None) or 0.0)
-        self.logit_scale = _logit_scale(self.config)
+        self.logit_scale = logit_scale(self.config)
         # A dict drops the second mention of a tied weight and keeps the order.
         parameters = dict.fromkeys(model.parameters())
         self.num_parameters = sum(parameter.numel() for parameter in parameters)
@@ -275,7 +275,7 @@ def _lay_out_rows(packing: Packing) -> RowLayout:
     return RowLayout(to_device(indices_RL, device), to_device(place_of_token, device))
 
 
-def _logit_scale(config: Any) -> float:
+def logit_scale(config: Any) -> float:
     """What the model multiplies its logits by: Cohere names the factor, Granite the divisor."""
     factor = getattr(config, "logit_scale", None)
     divisor = getattr(config, "logits_scaling", None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,10 +9,11 @@ from typing import Any
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
 from counterpoise.microscope.monitor import Monitor
-from counterpoise.microscope.probe_monitor import ProbeMonitor, ProbeReading
+from counterpoise.microscope.probe_monitor import STEER, ProbeMonitor, ProbeReading
+from counterpoise.microscope.probe_records import steering_influence
 from counterpoise.model.load import Policy
 from counterpoise.run.metrics import ProbeLook, StageClock
-from counterpoise.run.probes import ProbeSet, draw_probes, load_probe_file
+from counterpoise.run.probes import ProbeSet, draw_probes, load_probe_file, probe_problems
 from counterpoise.run.state import RunState
 from counterpoise.sample.collect import SamplerBinding
 from counterpoise.types import BatchPlan, Prompt, Row
@@ -28,44 +28,67 @@ class ProbeTracker:
     state: RunState
     monitor: ProbeMonitor
     drawing: dict[str, Any] | None  # the line of probes.jsonl, if the answers are new
-    draw_seconds: float
 
     def finish(self, clock: StageClock) -> ProbeLook:
-        """What was measured; call it after the update, before the iteration is counted."""
+        """What was measured; call it after the update's lap, before the iteration is counted."""
+        clock.split("update", "probe", self.monitor.stopwatch.seconds)
+        measurement = self.monitor.finish(self.state.policy)
         if self.monitor.reading is not None:
             self.state.probe_reading = ProbeReading(self.state.iteration + 1, self.monitor.reading)
-        clock.split("update", "probe", self.draw_seconds + self.monitor.stopwatch.seconds)
-        return ProbeLook(self.monitor.answers, self.monitor.measurements, self.drawing)
+        clock.lap("probe")
+        return ProbeLook(self.monitor.answers, measurement, self.drawing)
 
 
 def prepare_probes(policy: Policy, config: RunConfig, heldout: Sequence[Prompt]) -> ProbeSet | None:
     """The answers of `monitor.probe_file`, if there is one; an error if no probe can be had."""
     if config.monitor.probe_file:
         return load_probe_file(config.monitor.probe_file, policy, config)
-    if config.monitor.probe and not heldout:
+    if config.monitor.probe and not probe_problems(heldout, config):
+        evaluated = f" above evaluate.prompts={config.evaluate.prompts}"
         raise PoiseError(
-            "monitor.probe needs held-out problems: raise task.heldout, or give answers in "
-            "monitor.probe_file"
+            f"monitor.probe needs held-out problems{evaluated if config.steers_by_probes else ''}: "
+            "raise task.heldout, or give answers in monitor.probe_file"
         )
     return None
 
 
-def track(
+def draw_if_due(
     state: RunState,
     sampler: SamplerBinding,
     heldout: Sequence[Prompt],
     config: RunConfig,
     verifier: Verifier,
-    plan: BatchPlan | None,
-) -> ProbeTracker | None:
+    clock: StageClock,
+) -> None:
+    """Draw the probes of the coming iteration, if it follows any and they are missing or old.
+
+    This comes before credit, which may read the steering half.
+    """
+    options, iteration, probes = config.monitor, state.iteration + 1, state.probes
+    is_looked_at = iteration % options.probe_every == 0 or config.steers_by_probes
+    if not (options.follows_probes and is_looked_at):
+        return
+    if probes is None or probes.is_due(iteration, options.probe_refresh):
+        clock.lap("sample")
+        state.probes = draw_probes(sampler, heldout, config, verifier, iteration, probes)
+        clock.lap("probe")
+
+
+def steering_rows(state: RunState, config: RunConfig) -> list[Row] | None:
+    """The answers that credit may read: those of the steering half; None without probes."""
+    if not config.monitor.follows_probes:
+        return None
+    answers = state.probes.answers if state.probes else ()
+    return [answer.row for answer in answers if answer.half == STEER]
+
+
+def track(state: RunState, config: RunConfig, plan: BatchPlan | None) -> ProbeTracker | None:
     """The tracker of the coming update; None if there is none, no probes, or no look is due."""
     options, iteration = config.monitor, state.iteration + 1
-    if plan is None or not (options.probe or options.probe_file) or iteration % options.every:
+    probes, drawing = state.probes, None
+    if plan is None or not options.follows_probes or iteration % options.probe_every:
         return None
-    start_time, drawing = time.perf_counter(), None
-    probes = state.probes
-    if probes is None or probes.is_due(iteration, options.probe_refresh):
-        probes = draw_probes(sampler, heldout, config, verifier, iteration, probes)
+    assert probes is not None, "draw_if_due() comes first"
     if not probes.since:
         probes = replace(probes, since=iteration)
         drawing, state.probe_reading = probes.to_record(), None
@@ -81,7 +104,18 @@ def track(
         state.passes,
         reading.scores if reading is not None and is_current else None,
     )
-    return ProbeTracker(state, monitor, drawing, time.perf_counter() - start_time)
+    return ProbeTracker(state, monitor, drawing)
+
+
+def influence_by_prompt(
+    look: ProbeLook | None, batch: Sequence[Row], plan: BatchPlan | None
+) -> dict[str, float]:
+    """What the update did to the steering half, by the prompt of its rows; {} if not measured."""
+    if look is None or look.measurement is None or plan is None:
+        return {}
+    places = zip(look.measurement.steps, look.measurement.rows, strict=True)
+    prompts = [batch[plan.steps[step][row]].content.prompt_id for step, row in places]
+    return steering_influence(look.answers, look.measurement, prompts)
 
 
 def observe_step(

@@ -48,7 +48,8 @@ class StageClock:
     def split(self, stage: str, substage: str, seconds: float) -> None:
         """Move `seconds` from `stage` to `substage`, which ran inside it."""
         self.laps[f"{stage}_seconds"] -= seconds
-        self.laps[f"{substage}_seconds"] = seconds
+        substage_field = f"{substage}_seconds"
+        self.laps[substage_field] = self.laps.get(substage_field, 0.0) + seconds
 
     def total(self) -> float:
         return time.perf_counter() - self.start_time
@@ -59,7 +60,7 @@ class ProbeLook:
     """What an iteration measured of its probes."""
 
     answers: Sequence[ProbeAnswer]
-    measurements: Sequence[ProbeMeasurement]
+    measurement: ProbeMeasurement | None  # None if no step was taken
     drawing: dict[str, Any] | None = None  # the line of probes.jsonl, if answers are new
 
 
@@ -268,7 +269,7 @@ def _probe_metrics(iteration: IterationResult) -> dict[str, Any]:
     look = iteration.probes
     if look is None:
         return {}
-    return probe_metrics(look.answers, look.measurements, iteration.results)
+    return probe_metrics(look.answers, look.measurement, iteration.results)
 
 
 def plan_record(iteration: IterationResult) -> dict[str, Any]:
@@ -341,26 +342,26 @@ def token_trace(iteration: IterationResult) -> TokenTrace:
 def _probe_columns(
     iteration: IterationResult, offset_of_row: Mapping[int, int], table_size: int
 ) -> dict[str, np.ndarray]:
-    """The push of every trained token on the probe answers, for the steps that were measured."""
-    if iteration.probes is None:
+    """The push of every trained token on the probe answers, where they were measured."""
+    if iteration.probes is None or iteration.probes.measurement is None:
         return {}
-    measurements = iteration.probes.measurements
-    indices = [
-        _concatenate(
-            [offset_of_row[row] + np.arange(iteration.batch[row].num_tokens) for row in batch_rows]
-        )
-        for batch_rows in _batch_rows(iteration, measurements)
-    ]
-    return {**set_columns(measurements, indices, table_size)}
+    measurement = iteration.probes.measurement
+    token_indices = _concatenate(
+        [
+            offset_of_row[row] + np.arange(iteration.batch[row].num_tokens)
+            for row in _batch_rows(iteration, measurement.steps, measurement.rows)
+        ]
+    )
+    return {**set_columns(measurement, token_indices, table_size)}
 
 
 def probe_traces(iteration: IterationResult) -> dict[str, TokenTrace]:
-    """The tables of probes by folder; none if no step was measured."""
-    if iteration.probes is None:
+    """The tables of probes by folder; none if they were not measured."""
+    if iteration.probes is None or iteration.probes.measurement is None:
         return {}
-    measurements = iteration.probes.measurements
-    batch_rows = _batch_rows(iteration, measurements)
-    return probe_tables(iteration.probes.answers, measurements, batch_rows)
+    measurement = iteration.probes.measurement
+    batch_rows = _batch_rows(iteration, measurement.steps, measurement.rows)
+    return probe_tables(iteration.probes.answers, measurement, batch_rows)
 
 
 def _concatenate(arrays: Sequence[np.ndarray]) -> np.ndarray:
@@ -376,16 +377,16 @@ def push_trace(iteration: IterationResult) -> TokenTrace | None:
 
 def _measurements_with_rows(iteration: IterationResult) -> list[tuple[StepMeasurement, list[int]]]:
     """Each measurement with the batch indices of its rows."""
-    batch_rows = _batch_rows(iteration, iteration.measurements)
-    return list(zip(iteration.measurements, batch_rows, strict=True))
-
-
-def _batch_rows(
-    iteration: IterationResult, measurements: Sequence[StepMeasurement | ProbeMeasurement]
-) -> list[list[int]]:
-    """The batch indices of the rows of each measurement."""
-    steps = iteration.plan.steps if iteration.plan else ()
     return [
-        [steps[measurement.step][row_index] for row_index in measurement.rows]
-        for measurement in measurements
+        (
+            measurement,
+            _batch_rows(iteration, [measurement.step] * len(measurement.rows), measurement.rows),
+        )
+        for measurement in iteration.measurements
     ]
+
+
+def _batch_rows(iteration: IterationResult, steps: Sequence[int], rows: Sequence[int]) -> list[int]:
+    """The batch indices of measured rows, given by their step and their place in it."""
+    plan_steps = iteration.plan.steps if iteration.plan else ()
+    return [plan_steps[step][row_index] for step, row_index in zip(steps, rows, strict=True)]

@@ -6,7 +6,8 @@ with probes samples and trains exactly as it would without. After `monitor.probe
 they are drawn again; a problem that then has no right (or no wrong) response keeps its old one.
 
 Problems, and with them their answers, are split into two halves, once for the run: `steer` may be
-used to choose what is trained, `judge` only to say whether it helped.
+used to choose what is trained, `judge` only to say whether it helped. Where they do steer, probes
+come from problems that evaluation leaves out.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def draw_probes(
     earlier: ProbeSet | None = None,
 ) -> ProbeSet:
     """A right and a wrong response to each of the first held-out problems."""
-    problems = heldout[: -(-config.monitor.probe // 2)]
+    problems = probe_problems(heldout, config)
     seed = config.loop.seed
     seeds_PG = [
         [seed_for(seed, "probe", iteration, p * SAMPLES + g) for g in range(SAMPLES)]
@@ -94,6 +95,15 @@ def draw_probes(
     ]
     answers = _split_in_halves(ordered_rows[: config.monitor.probe], [p.id for p in problems], seed)
     return ProbeSet(answers)
+
+
+def probe_problems(heldout: Sequence[Prompt], config: RunConfig) -> Sequence[Prompt]:
+    """The held-out problems whose answers are followed.
+
+    In a run that they steer, these are problems that evaluation does not use.
+    """
+    first = config.evaluate.prompts if config.steers_by_probes else 0
+    return heldout[first : first - (-config.monitor.probe // 2)]
 
 
 def load_probe_file(path: str, policy: Policy, config: RunConfig) -> ProbeSet:

@@ -5,6 +5,8 @@
     pools           a quarter each of new, hard (p < 1/3), medium and easy (p > 2/3) prompts
     recent_mixed    prompts of the latest groups with reward spread in place of as many epoch
                     prompts as the last iteration had groups without; at most half
+    aligned         for half of the prompts, those whose latest update raised held-out success most
+                    to first order (the steering half of the probes); epochs for the others
 
 All but `epochs` read the prompt memory (`sample/prompt_memory.py`), which says what is settled.
 None of them runs dry: where too few open prompts are left, settled ones come back, those that were
@@ -14,12 +16,16 @@ recent_mixed is prioritised group replay (arXiv:2606.01281) for prompts: the pap
 without spread by the most recent groups with spread, rollouts included, and corrects for the older
 policy. Here their prompts are sampled again, so nothing is off policy, but each costs a group. That
 at most half are replayed is chosen here: otherwise a run without spread would see no new prompt.
+
+aligned has CROPI's idea (arXiv:2510.26491: prompts by their influence on a validation set) with the
+pushes through the output layer that `poise trace` sums. CROPI projects gradients of past rollouts;
+here a prompt's influence is that of its own latest update, so new prompts come from the epochs.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,12 +107,20 @@ def remember_groups(
     groups: Sequence[Group],
     config: RunConfig,
     iteration: int,
+    influence: Mapping[str, float],
 ) -> dict[str, Any]:
-    """Add an iteration to the memory; returns its line of memory.jsonl, {} without a memory."""
+    """Add an iteration to the memory; returns its line of memory.jsonl, {} without a memory.
+
+    `influence` is what its update did to the steering half of the probes, by prompt id.
+    """
     if not config.has_prompt_memory:
         return {}
+    is_kept = config.sample.choose == "aligned" and influence
+    if is_kept:
+        memory.influence.update(influence)
     return {
         "prompts": memory.record(groups, iteration),
+        **({"influence": dict(influence)} if is_kept else {}),
         "skipped_solved": choice.skipped_solved,
         "skipped_unsolved": choice.skipped_unsolved,
         "next_position": memory.next_position,
@@ -189,6 +203,22 @@ def recent_mixed(request: PromptRequest) -> Choice:
     replayed = request.by_last_visit(mixed_prompts)[::-1][:wanted]
     chosen, skipped = _walk_epochs(request, request.num_prompts - len(replayed), set(replayed))
     return chosen + replayed, skipped
+
+
+def aligned(request: PromptRequest) -> Choice:
+    """Epochs, with the prompts that raised held-out success most again. After arXiv:2510.26491"""
+    influence = request.memory.influence
+    helpful = sorted(
+        (
+            index
+            for index in range(len(request.train_set))
+            if influence.get(request.id_of(index), 0.0) > 0 and not request.settled_as(index)
+        ),
+        key=lambda index: -influence[request.id_of(index)],
+    )
+    repeated = helpful[: request.num_prompts // 2]
+    chosen, skipped = _walk_epochs(request, request.num_prompts - len(repeated), set(repeated))
+    return chosen + repeated, skipped
 
 
 def _walk_epochs(request: PromptRequest, wanted: int, excluded: set[int]) -> Choice:

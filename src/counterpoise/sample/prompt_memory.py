@@ -10,6 +10,7 @@ settled for a while only. Anchors and rollouts without a reward do not count; ri
 above 0, as in `success`. Where rewards are graded, spread decides: a group whose rewards differ
 never settles its prompt.
 
+With `sample.choose=aligned` it also keeps what the prompt's latest update did to held-out answers.
 The memory has a line in memory.jsonl for every iteration and is part of every checkpoint.
 """
 
@@ -52,6 +53,7 @@ class PromptMemory:
     retry_after: int = 20  # sample.retry_after
     visits: dict[str, list[Visit]] = field(default_factory=dict)  # by prompt id, oldest first
     next_position: int = 0  # in the sequence of all shuffled epochs
+    influence: dict[str, float] = field(default_factory=dict)  # latest, by prompt id
 
     def record(self, groups: Sequence[Group], iteration: int) -> dict[str, list[int]]:
         """Remember the groups of an iteration; returns [right, scored, mixed] by prompt id."""
@@ -105,6 +107,7 @@ class PromptMemory:
                 prompt_id: [[visit.iteration, *visit.to_list()] for visit in visits]
                 for prompt_id, visits in self.visits.items()
             },
+            **({"influence": dict(self.influence)} if self.influence else {}),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -117,3 +120,4 @@ class PromptMemory:
             ]
             for prompt_id, visits in state["visits"].items()
         }
+        self.influence = dict(state.get("influence", {}))

@@ -38,6 +38,7 @@ from counterpoise.serve.views.rollout import rollout_view
 from counterpoise.serve.views.rollouts import rollouts_view
 from counterpoise.serve.views.run import overlay_view, run_view, types_view
 from counterpoise.serve.views.token import token_view
+from counterpoise.serve.views.trace import trace_view
 
 THREADS = 4  # answers that are computed at the same time
 MOST_OVERLAID = 12
@@ -166,6 +167,8 @@ def find_run_view(
                 return prompt_view(reader, search.table, prompt_id)
         case ["diff"]:
             return diff_view(reader, parameters.get("left", ""), parameters.get("right", ""))
+        case ["trace"]:
+            return trace_view(reader)
         case ["types"]:
             return types_view(reader)
         case ["audit"]:

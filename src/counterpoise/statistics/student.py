@@ -24,6 +24,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+
 POWER = 0.8
 
 
@@ -130,10 +132,10 @@ def _central_probability(t: float, degrees: int) -> float:
     """P(|T| < t) by the closed form of the module docstring, where `degrees` is v."""
     angle = math.atan(t / math.sqrt(degrees))
     is_odd = degrees % 2
-    cosine_squared = math.cos(angle) ** 2
-    term = math.cos(angle) if is_odd else 1.0
-    total = term if degrees > 1 else 0.0
-    for denominator in range(2 + is_odd, degrees - 1, 2):
-        term *= (denominator - 1) / denominator * cosine_squared
-        total += term
+    first_term = math.cos(angle) if is_odd else 1.0
+    denominators = np.arange(2 + is_odd, degrees - 1, 2)
+    # Each term is the one before times its factor: half a million of them for a million degrees.
+    factors = (denominators - 1) / denominators * math.cos(angle) ** 2
+    terms = np.cumprod(np.concatenate(([first_term], factors)))
+    total = float(terms.cumsum()[-1]) if degrees > 1 else 0.0
     return 2 / math.pi * (angle + math.sin(angle) * total) if is_odd else math.sin(angle) * total

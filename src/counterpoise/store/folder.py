@@ -46,6 +46,7 @@ SCHEMA = 1
 # A folder with a config.toml is a run; one with an imported.json is another trainer's run.
 CONFIG = "config.toml"
 IMPORTED = "imported.json"
+ENCODED_TOKENS = "encoded_tokens"  # in it: true where tokens are not the sampled ones
 REPLAY = "replay.json"  # a run that `poise replay` wrote: virtual updates, nothing to resume
 CHECKPOINTS = "checkpoints"
 MODEL = "model"  # a folder with the trained model, written at the end

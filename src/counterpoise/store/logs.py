@@ -122,6 +122,9 @@ def _check_memory(record: Record) -> None:
         raise ValueError("prompts is not an object of [right, scored, mixed]")
     if not _is_int64(record.get("next_position")):
         raise ValueError("next_position is not a whole number")
+    influence = record.get("influence", {})
+    if not isinstance(influence, dict) or not all(map(_is_numeric, influence.values())):
+        raise ValueError("influence is not an object of numbers")
 
 
 def _is_numeric(value: object) -> bool:

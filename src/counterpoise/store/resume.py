@@ -27,7 +27,7 @@ CHANGEABLE_OPTIONS = {
     "loop.iterations", "loop.checkpoint_every", "loop.keep_checkpoints", "verify.workers",
     "verify.reward_timeout_seconds",
     "update.micro_tokens", "update.checkpointing", "monitor.every", "monitor.tokens",
-    "monitor.probe", "monitor.probe_refresh",
+    "monitor.probe", "monitor.probe_every", "monitor.probe_refresh",
     "track.to",
 }  # fmt: skip
 

@@ -84,6 +84,7 @@ PLAN_METRICS: Fields = {
 STEP_METRICS: Fields = {
     "steps": "optimizer steps taken",
     "skipped_steps": "no signal, or not finite",
+    "not_finite_steps": "whose loss or gradient TRL or verl logged as no number",
 }
 UPDATE_METRICS: Fields = {
     "loss": "mean over steps",
@@ -195,6 +196,7 @@ DROPS: Fields = {
 MEMORY: Fields = {
     "iteration": "",
     "prompts": "{id: [right, scored, 1 if rewards differ]}",
+    "influence": "{id: push on the steering probes}, with choose=aligned",
     **dict.fromkeys(MEMORY_METRICS, ""),
     "next_position": "in the shuffled epochs",
 }
@@ -293,11 +295,10 @@ PROBE_SET_COLUMNS: Fields = {
     "probe_{right,wrong}_{steer,judge}": "push on such probe answers, mean",
 }
 PROBE_COLUMNS: Fields = {
-    "step": "",
     "answer": "index in probes.jsonl",
     "position": "",
     "token": "id",
-    "logprob": "before the step",
+    "logprob": "before the update",
     "displacement": "measured",
     "positive": "push of positive pulls",
     "negative": "",

@@ -19,6 +19,13 @@ from hosts.importing.foreign_dumps import (
     shard_columns,
     write_slime_dump,
 )
+from hosts.importing.foreign_traces import (
+    episode_record,
+    ship_update,
+    trace_record,
+    trainer_update,
+    write_stream,
+)
 
 from counterpoise.batch.plan_file import plan_file
 from counterpoise.hosts.importing.write_folder import import_run
@@ -229,3 +236,34 @@ def test_miles_writers_and_scheduler(tmp_path: Path) -> None:
     check_steps(tmp_path / "out", partitions, micro_batches, shards[0]["num_microbatches"])
     lines = read_lines(tmp_path / "out" / "rollouts" / "step_00000.jsonl")
     assert [line["reward"] for line in lines] == [record["reward"] for record in records]
+
+
+def test_prime_rl_episodes_by_verifiers(tmp_path: Path) -> None:
+    """prime-rl's stream holds what verifiers' `Episode.to_record` returns, a line for each.
+
+    The episodes are built of verifiers' own classes; prime-rl itself, which adds the annotations,
+    is not in any package index.
+    """
+    pytest.importorskip("verifiers", reason="verifiers is not installed: counterpoise[verifiers]")
+    from verifiers.v1.episode import WireEpisode
+
+    records = [
+        episode_record(trace_record(name, score), group="g0")
+        for name, score in (("a", 1.0), ("b", 0.0))
+    ]
+    written = [WireEpisode.model_validate(record).to_record() for record in records]
+    # The real record has fields that no import reads, and none that are null.
+    assert {"timing", "num_output_tokens"} <= set(written[0]["traces"][0])
+    assert "stop_condition" not in written[0]["traces"][0]
+    shipped = [ship_update("a", 1, 0.5), ship_update("b", 1, -0.5)]
+    trainer = [trainer_update(name) for name in "ab"]
+    write_stream(tmp_path / "hand", records, shipped, trainer)
+    write_stream(tmp_path / "real", written, shipped, trainer)
+    for name in ("hand", "real"):
+        result = import_run(tmp_path / name, tmp_path / f"{name}_out")
+        assert (result.source, result.rollouts, result.groups) == ("prime-rl", 2, 1)
+    for file in ("rollouts/step_00001.jsonl", "plans.jsonl", "metrics.jsonl"):
+        by_hand, by_verifiers = (
+            read_lines(tmp_path / f"{name}_out" / file) for name in ("hand", "real")
+        )
+        assert by_hand == by_verifiers, file

@@ -22,7 +22,7 @@ from counterpoise.lab.replay.run import replay
 pytestmark = needs_trl
 
 
-def stock_trainer(out: Path, **changes: Any) -> Any:
+def stock_trainer(out: Path, lora: bool = False, **changes: Any) -> Any:
     """TRL's own trainer of the embedded model: four optimizer steps a generation."""
     from datasets import Dataset
     from hosts.trl.trl_run import PROMPTS, by_sum
@@ -44,8 +44,12 @@ def stock_trainer(out: Path, **changes: Any) -> Any:
     )  # fmt: skip
     prompts = [make_problem("train", i, levels=[1]).problem for i in range(PROMPTS)]
     model = AutoModelForCausalLM.from_pretrained(EMBEDDED_FOLDER, dtype=torch.float32)
+    adapter = None
+    if lora:
+        peft = pytest.importorskip("peft", reason="PEFT is not installed: counterpoise[lora]")
+        adapter = peft.LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
     return GRPOTrainer(
-        model=model, reward_funcs=by_sum(2), args=args,
+        model=model, reward_funcs=by_sum(2), args=args, peft_config=adapter,
         train_dataset=Dataset.from_dict({"prompt": prompts}),
     )  # fmt: skip
 
@@ -256,10 +260,25 @@ def test_another_version_of_trl_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
         counterpoise.trl.PoiseCallback  # noqa: B018
 
 
+def test_an_adapter_is_recorded_and_measured(tmp_path: Path) -> None:
+    """A trainer with PEFT: weights of LoRA move the tokens, and the folder is the same."""
+    trainer = stock_trainer(tmp_path / "trl", lora=True, max_steps=4, learning_rate=1e-2)
+    attach(trainer, tmp_path / "poise", monitor_every=1)
+    trainer.train()
+    (plan,) = lines(tmp_path / "poise", "plans.jsonl")
+    assert sorted(row for step in plan["steps"] for row in step) == list(range(24))
+    table = pq.read_table(tmp_path / "poise/tokens/step_00001.parquet").to_pandas()
+    assert set(table["step"]) == {0, 1, 2, 3}
+    assert np.abs(table["displacement"]).max() > 1e-4
+    first = table[table["step"] == 0]
+    np.testing.assert_allclose(first["logprob"], first["old_logprob"], atol=2e-4)
+
+
 @pytest.mark.slow
-def test_it_costs_at_most_five_percent(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lora", [False, True])
+def test_it_costs_at_most_five_percent(tmp_path: Path, lora: bool) -> None:
     """Seconds inside the callback over seconds of training, in one run, with the monitor off."""
-    trainer = stock_trainer(tmp_path / "trl", max_steps=16)
+    trainer = stock_trainer(tmp_path / "trl", lora, max_steps=16)
     callback = attach(trainer, tmp_path / "poise")
     spent = 0.0
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections import Counter, defaultdict
@@ -17,16 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hosts.verl.run_on_cpu import needs_verl, run_on_cpu
 
 from counterpoise.hosts.verl import host
 from counterpoise.hosts.verl.options import VerlAdapterOptions, check_config
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[2]
-needs_verl = pytest.mark.skipif(
-    host.installed_version() is None or not host.is_supported(host.installed_version() or ""),
-    reason=f"verl {host.SUPPORTED_VERSION} is not installed: {host.INSTALL_REMEDY}",
-)
+ROOT = Path(__file__).parents[3]
 PROMPTS, GROUP, STEPS, RANKS = 8, 4, 4, 2  # as in verl_cpu_run.py
 TAU = 0.4
 FOUR = "actor_rollout_ref.rollout.n=4"
@@ -99,16 +94,7 @@ def largest_sum(run: Run) -> float:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     out = tmp_path_factory.mktemp("verl")
-    script = HERE / "verl_cpu" / "verl_cpu_run.py"
-    command = [sys.executable, "-W", "ignore", str(script), str(out), json.dumps(RUNS)]
-    with (out / "log").open("w") as log:
-        started = subprocess.Popen(command, cwd=out, stdout=log, stderr=log, start_new_session=True)
-        try:
-            code = started.wait(timeout=900)
-        finally:
-            if started.poll() is None:  # Ray's processes are of the same session
-                os.killpg(started.pid, signal.SIGTERM)
-    assert code == 0, (out / "log").read_text()[-3000:]
+    run_on_cpu(out, RUNS)
     return {name: read(out / name) for name in RUNS}
 
 

@@ -320,3 +320,26 @@ def test_the_command(run: Path, tmp_path: Path) -> None:
     config = RunFolder(out).read_config()
     assert (config.update.lr, config.update.optimizer) == (1e-5, "sgd")
     assert (config.update.micro_tokens, config.batch.composer) == (512, "shuffled")
+
+
+def test_given_held_out_answers_are_followed(run: Path, tmp_path: Path) -> None:
+    """Every iteration starts from the same weights, so the answers do too."""
+    answers = tmp_path / "answers.jsonl"
+    lines = [
+        {"prompt_id": "a", "prompt": "What is 1 + 1?", "response": "It is 2.", "reward": 1},
+        {"prompt_id": "b", "prompt": "What is 2 + 2?", "response": "It is 5.", "reward": 0},
+    ]
+    answers.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    request = ReplayRequest(
+        rollouts=run, model=str(run / "model"), overrides=(f"monitor.probe_file={answers}",)
+    )
+    out = tmp_path / "replay"
+    replay(request, out)
+    tables = [pq.read_table(file) for file in sorted((out / "probes").iterdir())]
+    assert len(tables) > 1
+    for table in tables:
+        assert table["logprob"].to_pylist() == tables[0]["logprob"].to_pylist()
+        assert np.abs(table["displacement"].to_numpy()).max() > 0
+    assert len(RunFolder.open(out).read("probes")) == 1
+    with pytest.raises(PoiseError, match=r"a virtual update does not read monitor\.probe;"):
+        replay(replace(request, overrides=("monitor.probe=4",)), tmp_path / "refused")

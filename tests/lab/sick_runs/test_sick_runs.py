@@ -106,7 +106,9 @@ def test_the_page_in_docs_is_of_these_runs():
     stored = read_records(ROOT / RECORDS)
     assert stored is not None
     assert page == confusion_page(from_records(stored[0]))
-    table = [line for line in page.splitlines() if line.startswith("| ")][1:]
+    of_runs, _, of_routes = page.partition("## One run, two routes")
+    assert of_routes.count("\n| ") == 6
+    table = [line for line in of_runs.splitlines() if line.startswith("| ")][1:]
     assert [line.split(": ")[0].removeprefix("| ").split(" ")[0] for line in table] == [
         planted.name for planted in ALL_RUNS
     ]
@@ -122,8 +124,9 @@ def test_real_runs_are_seen_through(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """Two of the runs behind docs/results/audit.md, on a seed that it does not use: as short as a
     trend allows, with fewer prompts and few held-out problems."""
     shorter = (
-        f"loop.iterations={MIN_ITERATIONS}", "sample.prompts=6", "balance.target=28",
-        "evaluate.prompts=8", "store.report=false",
+        f"loop.iterations={MIN_ITERATIONS}", "sample.prompts=4", "sample.max_new_tokens=96",
+        "balance.target=16", "batch.steps=2", "evaluate.prompts=2", "task.size=64",
+        "task.heldout=8", "store.report=false",
     )  # fmt: skip
     monkeypatch.setattr(plant, "BASE_OPTIONS", (*plant.BASE_OPTIONS, *shorter))
     chosen = [planted for planted in ALL_RUNS if planted.name in ("cut-groups", "length")]

@@ -168,15 +168,21 @@ def test_every_benchmark_answer_scores_when_boxed(verifier, name):
     assert [g for g, reward in zip(golds, scores.rewards, strict=True) if not reward] == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["math500", "minerva", "olympiadbench"])
-def test_every_benchmark_answer_equals_itself_by_computer_algebra(name):
-    golds = golds_of(name)
+@pytest.fixture(scope="module")
+def algebra():
+    """Workers that have imported their computer algebra once for all benchmarks."""
     pool = WorkerPool(
         "counterpoise.verify.math.equivalence:equivalent", timeout_seconds=30.0, workers=2
     )
-    outcomes = pool.run([(gold, gold) for gold in golds])
+    yield pool
     pool.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["math500", "minerva", "olympiadbench"])
+def test_every_benchmark_answer_equals_itself_by_computer_algebra(algebra, name):
+    golds = golds_of(name)
+    outcomes = algebra.run([(gold, gold) for gold in golds])
     assert [gold for gold, o in zip(golds, outcomes, strict=True) if o != "equal"] == []
 
 
@@ -191,7 +197,7 @@ def test_a_real_power_tower_costs_one_reward():
 def test_faults_are_counted_and_not_remembered(monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parents[1])
     compare = "scripted_compare:compare"
-    with MathVerifier(timeout_seconds=1.5, workers=2, compare=compare) as verifier:
+    with MathVerifier(timeout_seconds=0.6, workers=2, compare=compare) as verifier:
         responses = [box(rf"\pi {word}") for word in ("a", "hang", "hang", "die", "b y")]
         golds = [r"\pi b y"] * 5
         for _ in range(2):

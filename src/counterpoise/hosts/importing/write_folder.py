@@ -40,7 +40,7 @@ from counterpoise.hosts.importing.tokens import (
     replace_lone_surrogates,
     vocabulary_texts,
 )
-from counterpoise.store.folder import IMPORTED, SCHEMA, RunFolder, is_imported
+from counterpoise.store.folder import ENCODED_TOKENS, IMPORTED, SCHEMA, RunFolder, is_imported
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +99,14 @@ def import_run(
             steps = _explain_odd_values(source.read_steps(files, context), source.title, path)
             for step in _reject_repeated_steps(steps, path):
                 show_progress(f"step {step.number}: {writer.rollouts:,} rollouts so far")
+                writer.encoded_tokens |= any(r.response_tokens is None for r in step.rollouts)
                 writer.write(complete_step(step, loaded))
             notes += writer.notes()
             summary = _summarise(source, writer.metrics, notes, path)
             writer.write_logs()
             shutil.rmtree(scratch)
-            if writer.has_tokens and loaded is not None:
+            # Pages spell tokens out, whether sampled or encoded from the texts.
+            if loaded is not None and (writer.has_tokens or writer.encoded_tokens):
                 show_progress("vocabulary")
                 RunFolder(temporary).write_vocabulary(vocabulary_texts(loaded))
             header = {
@@ -112,6 +114,7 @@ def import_run(
                 "source": summary.source,
                 "tokenizer": tokenizer or None,
                 "notes": notes,
+                ENCODED_TOKENS: writer.encoded_tokens,
             }
             (temporary / IMPORTED).write_text(json.dumps(header, indent=1), encoding="utf-8")
     except OSError as fault:
@@ -167,6 +170,7 @@ class StepWriter:
         self.plan_spans: list[tuple[int, int, int]] = []  # iteration, start and end in the file
         self.rollouts = 0
         self.has_tokens = False
+        self.encoded_tokens = False  # some tokens are those of a text, encoded again
         self.steps_with_guesses = 0  # steps whose advantages were computed from rewards
 
     def write(self, step: ImportedStep) -> None:

@@ -12,7 +12,7 @@ from counterpoise.config.check_options import ONE_SIDED_ADVANTAGES
 from counterpoise.credit.assign import UNIFORM, parse_settings
 from counterpoise.credit.plugin_weights import find_text_input
 from counterpoise.errors import PoiseError, unknown_name
-from counterpoise.hosts.trl.host import TEXT_READING_WEIGHTS
+from counterpoise.hosts.trl.host import PROBE_READING_WEIGHTS, TEXT_READING_WEIGHTS
 from counterpoise.plugins import display_name, is_plugin
 from counterpoise.variants import (
     ADVANTAGES,
@@ -168,6 +168,11 @@ class PoiseConfig(GRPOConfig):
             )
         if name in TEXT_READING_WEIGHTS:
             return f"credit_weights='{name}' reads texts, and TRL hands over tokens: choose another"
+        if name in PROBE_READING_WEIGHTS:
+            return (
+                f"credit_weights='{name}' reads held-out answers, which only poise train follows: "
+                "choose another"
+            )
         # Weights are computed for every token; TRL would mask some of them out afterwards.
         if self.mask_truncated_completions:
             return (

@@ -17,6 +17,8 @@ INSTALL_REMEDY = f"pip install 'trl=={SUPPORTED_SERIES}.*'"
 TRAINER = "trl:GRPOTrainer"
 # Token weights that read answers or an environment's messages; TRL hands over tokens only.
 TEXT_READING_WEIGHTS = ("rlsd", "serl")
+# Token weights that read held-out answers, which only the native loop follows.
+PROBE_READING_WEIGHTS = ("aligned",)
 
 PRIVATE_METHODS = (
     HostMethod(TRAINER, "_prepare_inputs", ("self", "generation_batch"), overridden=True),

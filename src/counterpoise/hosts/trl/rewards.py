@@ -12,8 +12,9 @@ from torch import Tensor
 
 def combine_rewards(rewards_RF: Tensor, weights_F: Tensor) -> list[float]:
     """The weighted sum for each rollout."""
-    rewards_RF = rewards_RF.float().cpu()
-    rewards_R = (rewards_RF * weights_F.cpu()).nansum(dim=1)
+    # In float64, as an importer adds the columns of TRL's files.
+    rewards_RF = rewards_RF.double().cpu()
+    rewards_R = (rewards_RF * weights_F.double().cpu()).nansum(dim=1)
     # nansum gives 0 where no function scored the rollout: mark those as unscored again.
     rewards_R[rewards_RF.isnan().all(dim=1)] = torch.nan
     rewards: list[float] = rewards_R.tolist()

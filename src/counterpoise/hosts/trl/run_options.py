@@ -26,7 +26,7 @@ from counterpoise.hosts.translate_options import (
     pass_as,
     whole_section,
 )
-from counterpoise.hosts.trl.host import TEXT_READING_WEIGHTS
+from counterpoise.hosts.trl.host import PROBE_READING_WEIGHTS, TEXT_READING_WEIGHTS
 from counterpoise.model.adapters import find_base
 from counterpoise.model.shapes import SHAPE_PREFIX
 from counterpoise.plugins import display_name, is_plugin
@@ -101,8 +101,12 @@ OPTIONS: dict[str, OptionSupport] = {
     "credit.name": pass_as("credit"),
     "credit.weights": pass_as(
         "credit_weights",
-        values=tuple(name for name in TOKEN_WEIGHTS.choices if name not in TEXT_READING_WEIGHTS),
-        reason="it reads texts, and TRL hands over tokens",
+        values=tuple(
+            name
+            for name in TOKEN_WEIGHTS.choices
+            if name not in (*TEXT_READING_WEIGHTS, *PROBE_READING_WEIGHTS)
+        ),
+        reason="it reads texts or held-out answers, and TRL hands over tokens of its batch",
     ),
     "credit.settings": pass_as("credit_settings"),
     "credit.mixture": no_effect("only with verify.also"),
@@ -168,6 +172,7 @@ OPTIONS: dict[str, OptionSupport] = {
     "monitor.watch": handle_here("the microscope measures as in the native engine"),
     "monitor.probe": accept_only(0, reason="held-out answers are followed by the native engine"),
     "monitor.probe_refresh": no_effect("no probes"),
+    "monitor.probe_every": no_effect("no probes"),
     "monitor.probe_file": accept_only(
         "", reason="held-out answers are followed by the native engine"
     ),

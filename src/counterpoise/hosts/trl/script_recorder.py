@@ -23,7 +23,8 @@ import numpy as np
 
 from counterpoise.batch.buffer import RewardBalancedBuffer
 from counterpoise.config import StoreConfig
-from counterpoise.hosts.importing.formats import hash_prompt, render_text
+from counterpoise.hosts.importing.formats import render_text
+from counterpoise.hosts.importing.text_rollouts import name_prompt
 from counterpoise.hosts.recorded_folder import start_folder
 from counterpoise.hosts.trl.padding import UnpaddedRollout
 from counterpoise.hosts.trl.planner import Decision, to_rollout
@@ -39,7 +40,10 @@ if TYPE_CHECKING:
     from counterpoise.hosts.trl.callback import ObservedTrainer
     from counterpoise.hosts.trl.trainer import PoiseGRPOTrainer
 
-LOGGED_BY_TRL = ("grad_norm", "loss")
+# Our names of numbers that TRL logs.
+LOGGED_BY_TRL = {
+    "grad_norm": "grad_norm", "loss": "loss", "clipped_share": "clip_ratio/region_mean",
+}  # fmt: skip
 RESUME_HINT = "a run goes on in its own by trainer.train(resume_from_checkpoint=...)"
 # For a step of the plan that the monitor did not measure.
 UNSEEN_RESULT = StepResult(
@@ -65,8 +69,9 @@ class ScriptIteration(OpenIteration):
     results: dict[int, StepResult] = field(default_factory=dict)  # by step of the plan
     measurements: list[StepMeasurement] = field(default_factory=list)
     steps_taken: int = 0
-    # "grad_norm" and "loss" of the steps that TRL logged
+    # by name of LOGGED_BY_TRL, of the steps that TRL logged
     logged_numbers: dict[str, list[float]] = field(default_factory=dict)
+    not_finite_steps: int = 0  # of these: loss or gradient was no number
 
     def drop_untaken_steps(self) -> None:
         """Leave out the steps that a run which ended within a generation did not take."""
@@ -170,9 +175,16 @@ class ScriptRecorder:
             self.iteration.steps_taken += 1
 
     def record_log(self, logs: Mapping[str, Any]) -> None:
-        for name in LOGGED_BY_TRL:
-            number = float(logs.get(name, np.nan))
-            if self.iteration is not None and np.isfinite(number):
+        if self.iteration is None:
+            return
+        logged = {
+            name: float(logs[trl_name])
+            for name, trl_name in LOGGED_BY_TRL.items()
+            if logs.get(trl_name) is not None
+        }
+        self.iteration.not_finite_steps += not np.isfinite(list(logged.values())).all()
+        for name, number in logged.items():
+            if np.isfinite(number):
                 self.iteration.logged_numbers.setdefault(name, []).append(number)
 
     def close_iteration(self) -> None:
@@ -206,20 +218,26 @@ class ScriptRecorder:
                 metrics_line[name] = float(np.mean(numbers))
         if "grad_norm" not in iteration.logged_numbers:
             metrics_line["grad_norm"] = None
-        metrics_line |= {"steps": iteration.steps_taken, "skipped_steps": 0}
+        metrics_line |= {
+            "steps": iteration.steps_taken,
+            "skipped_steps": 0,
+            "not_finite_steps": iteration.not_finite_steps,
+            # What happens inside the user's reward function is not seen.
+            "verifier_timeouts": None,
+            "verifier_crashes": None,
+        }
         store = StoreConfig(rollouts=True, tokens=True, model=False, report=True)
         write_iteration(self.folder, record, metrics_line, store)
 
     def _full_rollout(
         self, sample: UnpaddedRollout, prompt: Any, text: str, reward: float
     ) -> Rollout:
-        prompt_text = render_text(prompt, "prompt")
         return replace(
             _bare_rollout(sample, or_old_logprobs=True),
-            prompt_id=f"trl/{hash_prompt(prompt_text)}",
-            prompt=prompt_text,
+            prompt_id=name_prompt("trl", prompt),
+            prompt=render_text(prompt, "prompt"),
             response=text,
-            reward=0.0 if np.isnan(reward) else reward,
+            reward=reward,  # NaN: no reward function scored it
             finished=int(sample.completion_T[-1]) in self.trainer.eos_token_ids,
         )
 

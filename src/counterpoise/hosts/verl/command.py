@@ -169,6 +169,7 @@ def _batching(config: RunConfig) -> dict[str, Any]:
         "+poise.max_age": config.balance.max_age,
         "+poise.max_refills": config.loop.iterations,
         "+poise.monitor_every": config.monitor.every,
+        "+poise.monitor_tokens": config.monitor.tokens,
         "+poise.seed": config.loop.seed,
     }
 

@@ -21,6 +21,7 @@ SUPPORTED_VERSION = "0.9.1"
 INSTALL_REMEDY = "pip install 'counterpoise[verl]'"
 TRAINER = "verl.trainer.ppo.v1.trainer_base:PPOTrainer"
 REPLAY_BUFFER = "verl.trainer.ppo.v1.replay_buffer:ReplayBuffer"
+TRAINING_WORKER = "verl.workers.engine_workers:TrainingWorker"
 RAY_PARAMETER = "_ray_trace_ctx"  # Ray adds this parameter to the methods of its actors
 WORKER = "verl.single_controller.base:Worker"  # its methods are bound to the worker group
 
@@ -54,6 +55,11 @@ PRIVATE_METHODS = (
     HostMethod(REPLAY_BUFFER, "_sync_metadata_from_transfer_queue", ("self",)),
     HostMethod(REPLAY_BUFFER, "_wait_for_next_poll", ("self", "partition_id", "last_debug_time")),
     HostMethod(WORKER, "_query_dispatch_info", ("self", "mesh_name")),
+    HostMethod(TRAINING_WORKER, "train_mini_batch", ("self", "data"), overridden=True),
+    HostMethod(TRAINING_WORKER, "train_batch", ("self", "data"), overridden=True),
+    HostMethod(
+        "verl.workers.utils.losses:", "ppo_loss", ("config", "model_output", "data", "dp_group")
+    ),
     HostMethod(
         "verl.trainer.ppo.padding_utils:",
         "upsample_batch_to_divisible_size",

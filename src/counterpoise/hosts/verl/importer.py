@@ -6,12 +6,14 @@ Each line is a rollout:
 
 Texts are decoded without special tokens; token ids, log-probabilities and whether a response was
 truncated are not written. The V1 trainer's `uid` is UUID_ROLLOUT_OUTPUT, and rollouts with the same
-UUID are a group. The V0 trainer writes no uid: there, equal inputs of a step are a group. Read in
-verl 0.9.1, trainer/ppo/v1/trainer_base.py and trainer/ppo/ray_trainer.py.
+UUID are a group. The V0 trainer writes no uid: there, equal inputs of a step are a group. Rows that
+verl adds to fill up a batch (padUUID) are no rollouts and are left out. Read in verl 0.9.1,
+trainer/ppo/v1/trainer_base.py, trainer/ppo/padding_utils.py and trainer/ppo/ray_trainer.py.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from counterpoise.hosts.importing.text_rollouts import name_prompt, text_rollout
 
 KNOWN_FORMAT = "verl 0.9.1"
 REQUIRED_FIELDS = ("input", "output", "score", "step")
+FILLER_UID = re.compile(r"pad[0-9a-f]{32}_\d+_\d+")
 
 
 def find_files(path: Path) -> list[Path]:
@@ -46,13 +49,16 @@ def find_files(path: Path) -> list[Path]:
 
 def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[ImportedStep]:
     context.refuse_reward("writes one score")
-    steps_without_uid = 0
+    steps_without_uid = fillers = 0
     for file in files:
         rollouts, steps, lines_with_uid = [], [], 0
         for where, record in read_objects(file, REQUIRED_FIELDS, KNOWN_FORMAT):
             steps.append(check_step(record["step"], where))
             if steps[-1] != steps[0]:
                 raise PoiseError(f"{where}: step {steps[-1]} in a file of step {steps[0]}")
+            if FILLER_UID.fullmatch(str(record.get("uid"))):
+                fillers += 1
+                continue
             lines_with_uid += "uid" in record
             rollouts.append(_parse_rollout(record, where))
         if 0 < lines_with_uid < len(rollouts):
@@ -65,6 +71,8 @@ def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[Import
             f"no uid in {format_count(steps_without_uid, 'step')}: equal prompts of a step are "
             "taken as a group"
         )
+    if fillers:
+        context.add_note(f"left out because they fill up a batch: {format_count(fillers, 'row')}")
 
 
 def _parse_rollout(record: dict[str, Any], where: str) -> ImportedRollout:

@@ -1,9 +1,10 @@
-"""How an update moved the tokens of its batch: log p after it minus log p before it.
+"""What the driver measures of an update: how its tokens moved, and which rows are decomposed.
 
-verl's scoring pass gives the log-probabilities before; one more pass gives those after, in the same
-layout. An update is all optimizer steps of a batch. Which tokens pushed a token
-(microscope/coupling.py) is not measured here: it needs hidden states and the whole unembedding,
-which the ranks hold in shards.
+Displacement is log p after the update minus log p before it: verl's scoring pass gives the
+log-probabilities before; one more pass gives those after, in the same layout. An update is all
+optimizer steps of a batch. Which tokens pushed a token (microscope/coupling.py) is computed in the
+workers (step_coupling.py), for the rows that are chosen here: whole steps at random, until they
+hold `limit` tokens. Of a single step that is larger, whole groups.
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from counterpoise.microscope.displacement import flipped_tokens, shares_by_sign
-from counterpoise.types import Floats
+from counterpoise.types import BatchPlan, Floats, Row
+
+WATCHED_GROUPS = 2  # groups of a step whose strongest pushes are kept, as in the native engine
+# The numbers of metrics.jsonl that need no displacement.
+COUPLING_METRICS = (
+    "cancellation", "own_share", "same_token_share", "shared_prefix_share", "exchangeability",
+)  # fmt: skip
 
 
 def displacement_shares(
@@ -37,3 +44,48 @@ def displacement_shares(
     if has_signal_N.any():
         metrics["flipped"] = float(flipped_tokens(delta_N, advantages_N)[has_signal_N].mean())
     return metrics
+
+
+def choose_coupled_rows(
+    rows: Sequence[Row], plan: BatchPlan, limit: int, seed: int
+) -> list[list[int]]:
+    """The rows of each step that are decomposed, as indices of `rows`; those without signal never.
+
+    Example:
+        >>> rows = [Row("a", 1.0, 5), Row("a", -1.0, 5), Row("b", 1.0, 5), Row("b", 0.0, 5)]
+        >>> choose_coupled_rows(rows, BatchPlan("grouped", ((0, 1), (2, 3))), limit=0, seed=0)
+        [[0, 1], [2]]
+        >>> choose_coupled_rows(rows, BatchPlan("whole", ((0, 1, 2, 3),)), limit=12, seed=0)
+        [[0, 1]]
+    """
+    trained_rows = [
+        [i for i in step if rows[i].advantage and rows[i].num_tokens] for step in plan.steps
+    ]
+    chosen_rows: list[list[int]] = [[] for _ in plan.steps]
+    num_tokens = 0
+    for step in np.random.default_rng(seed).permutation(len(plan.steps)):
+        step_tokens = sum(rows[i].num_tokens for i in trained_rows[step])
+        fits = not limit or num_tokens + step_tokens <= limit
+        if fits:
+            chosen_rows[step] = trained_rows[step]
+        elif not num_tokens:  # the first one is too large by itself
+            chosen_rows[step] = _first_groups(rows, trained_rows[step], limit)
+        if not fits:
+            break
+        num_tokens += step_tokens
+    return chosen_rows
+
+
+def _first_groups(rows: Sequence[Row], step_rows: Sequence[int], limit: int) -> list[int]:
+    """The rows of as many groups as `limit` tokens hold, at least of one."""
+    members: dict[str, list[int]] = {}
+    for i in step_rows:
+        members.setdefault(rows[i].group, []).append(i)
+    chosen: list[int] = []
+    num_tokens = 0
+    for group_rows in members.values():
+        num_tokens += sum(rows[i].num_tokens for i in group_rows)
+        if chosen and num_tokens > limit:
+            break
+        chosen += group_rows
+    return chosen

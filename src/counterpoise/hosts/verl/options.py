@@ -39,7 +39,8 @@ class VerlAdapterOptions:
     unit: str = "rollout"  # RB: 'rollout' drops surplus inside groups, 'group' chooses whole ones
     max_age: int = 4  # RB: sampling rounds that a rollout may wait
     max_refills: int = 8  # RB: further rounds before an update; then the run stops
-    monitor_every: int = 0  # updates between measurements of displacement; 0 is off
+    monitor_every: int = 0  # updates between measurements of displacement and coupling; 0 is off
+    monitor_tokens: int = 16384  # tokens of an update whose coupling is measured; 0 is all
     run_folder: str = ""  # where plans, rollouts and tokens of every update go; "" is nowhere
     seed: int = 0  # of the composer
 
@@ -92,6 +93,28 @@ def rollouts_per_batch(config: VerlConfig) -> int:
 def bypasses_scoring(config: VerlConfig) -> bool:
     """Whether the sampler's log-probabilities serve as the old ones, without a scoring pass."""
     return bool(select(config, "algorithm.rollout_correction.bypass_mode", False))
+
+
+def coupling_fault(config: VerlConfig) -> str:
+    """Why a monitored update cannot be decomposed into pushes; "" if it can.
+
+    Displacements are measured all the same.
+    """
+    actor = "actor_rollout_ref.actor"
+    strategy = select(config, f"{actor}.strategy", "fsdp")
+    if strategy not in ("fsdp", "fsdp2"):
+        return f"{actor}.strategy={strategy} is not FSDP"
+    if select(config, "actor_rollout_ref.model.use_fused_kernels", False):
+        return "actor_rollout_ref.model.use_fused_kernels=True hides the output layer"
+    for path in (
+        f"{actor}.ulysses_sequence_parallel_size",
+        f"{actor}.fsdp_config.ulysses_sequence_parallel_size",
+    ):
+        if select(config, path, 1) > 1:
+            return f"{path} above 1 splits a response over ranks"
+    if coefficient := select(config, f"{actor}.entropy_coeff", 0):
+        return f"{actor}.entropy_coeff={coefficient} pushes tokens too, and is not seen"
+    return ""
 
 
 def check_config(config: VerlConfig) -> VerlAdapterOptions | None:
@@ -185,8 +208,9 @@ def _size_fault(config: VerlConfig, options: VerlAdapterOptions) -> str:
             "+poise.run_folder records one update of each rollout, and ppo_epochs makes several: "
             "set actor_rollout_ref.actor.ppo_epochs=1"
         )
-    if min(options.max_age, options.max_refills, options.monitor_every) < 0:
-        return "+poise.max_age, max_refills and monitor_every cannot be negative"
+    counts = (options.max_age, options.max_refills, options.monitor_every, options.monitor_tokens)
+    if min(counts) < 0:
+        return "+poise.max_age, max_refills, monitor_every and monitor_tokens cannot be negative"
     return ""
 
 

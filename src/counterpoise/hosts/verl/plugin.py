@@ -1,6 +1,6 @@
 """The plug-in that verl loads in every process, through the entry-point group `verl.plugins`.
 
-On import it installs two things:
+On import it installs three things:
 
     a config check   verl's own check of the config also checks ours, before Ray starts. verl
                      swallows what a plug-in raises, so with an untested verl a run that uses our
@@ -8,6 +8,7 @@ On import it installs two things:
                      without our options continue.
     an import hook   once verl's trainers are imported, which only the training process does, ours
                      replace them and our estimators are registered.
+    another one      once verl's workers are imported, they can measure a step (step_coupling.py).
 """
 
 from __future__ import annotations
@@ -45,6 +46,14 @@ def install_trainers() -> None:
         )
 
 
+def install_measurements() -> None:
+    """Let verl's workers measure the coupling of a step, when the driver asks for it."""
+    if host.is_supported(host.installed_version() or ""):
+        from counterpoise.hosts.verl.step_coupling import install_in_workers
+
+        install_in_workers()
+
+
 def install_config_check() -> None:
     """Make verl's check of the config check ours too."""
     from verl.utils import config as verl_config
@@ -69,3 +78,4 @@ def install_config_check() -> None:
 # verl only imports this module: everything has to happen on import.
 install_config_check()
 call_after_import("verl.trainer.ppo.v1", install_trainers)
+call_after_import("verl.workers.engine_workers", install_measurements)

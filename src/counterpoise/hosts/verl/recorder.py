@@ -4,15 +4,16 @@
     plans.jsonl      which rollouts shared an optimizer step, as the workers got them
     rollouts/        the rollouts of the update; metrics.jsonl a line for each update
     tokens/          their advantages and old log-probabilities; with the monitor their displacement
+                     and what pushed them, in pushes/ the strongest pushes
 
 The driver process writes it after the update. The workers keep what happens between optimizer steps
-to themselves, so `logprob` is known for the first step only, `entropy` and `pull` are NaN, and the
-displacement of a token is that of the whole update.
+to themselves, so `logprob` and `pull` are known only for the rows that the monitor measured and for
+the first step, `entropy` is NaN, and the displacement of a token is that of the whole update.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from itertools import compress
@@ -25,18 +26,23 @@ from transfer_queue import KVBatchMeta
 from counterpoise.batch.buffer import RewardBalancedBuffer
 from counterpoise.batch.describe import describe_plan
 from counterpoise.config import StoreConfig
-from counterpoise.hosts.importing.formats import hash_prompt
+from counterpoise.hosts.importing.formats import answer_text, hash_prompt
 from counterpoise.hosts.recorded_folder import start_folder
 from counterpoise.hosts.verl import queue
 from counterpoise.hosts.verl.options import SECTION, select
+from counterpoise.hosts.verl.step_coupling import StepCoupling
 from counterpoise.hosts.verl.turns import split_turns
+from counterpoise.microscope.monitor import StepMeasurement
 from counterpoise.run import metrics
 from counterpoise.run.write_iteration import write_iteration
 from counterpoise.store.folder import SCHEMA, RunFolder
+from counterpoise.store.schema import MONITOR_METRICS
 from counterpoise.types import BatchPlan, Floats, Group, Rollout, Row, StepResult, TokenTrace
 from counterpoise.verify.scores import Scores, is_graded
 
 FIELDS = ("prompts", "responses", "response_mask", "rm_scores", "advantages", "old_log_probs")
+# Which runs have: the data set's reference answer; rollout.calculate_log_probs.
+REFERENCES, SAMPLED_LOGPROBS = OPTIONAL_FIELDS = ("reward_model", "rollout_log_probs")
 # Our names of numbers that verl's actor reports.
 VERL_METRICS = {
     "loss": "actor/pg_loss", "grad_norm": "actor/grad_norm", "entropy": "actor/entropy",
@@ -48,8 +54,8 @@ RESUME_HINT = "a run goes on in its own by trainer.resume_mode=auto"
 class UpdateRecorder:
     """Writes the folder of one verl run."""
 
-    def __init__(self, path: Path, config: Any) -> None:
-        self.folder, self.config = RunFolder(path), config
+    def __init__(self, path: Path, config: Any, notes: Sequence[str] = ()) -> None:
+        self.folder, self.config, self.notes = RunFolder(path), config, notes
         self._has_started = False
 
     def record(
@@ -60,13 +66,28 @@ class UpdateRecorder:
         tokenizer: Any,
         verl_metrics: Mapping[str, Any],
         logprobs_after: Any = None,
+        couplings: Sequence[StepCoupling] = (),
     ) -> None:
         """Write update `number`; `logprobs_after` [nested] are those of the new weights."""
         if not self._has_started:
             self._start(number, tokenizer)
-        data = queue.get_fields(batch, *FIELDS)
+        data = queue.get_fields(batch, *FIELDS, *OPTIONAL_FIELDS)
         rows, old_logprobs = self._read_rows(number, batch, data, tokenizer)
-        results = [_step_result(rows, step, old_logprobs, s) for s, step in enumerate(plan.steps)]
+        real_places = [place for place, tag in enumerate(batch.tags) if queue.is_real_row(tag)]
+        row_of_place = {place: row for row, place in enumerate(real_places)}
+        displacements = (
+            _displacements(batch, data, logprobs_after) if logprobs_after is not None else None
+        )
+        measured = {
+            row_of_place[place]: (logprobs_T, pulls_T)
+            for coupling in couplings
+            for place, logprobs_T, pulls_T in zip(
+                coupling.places, coupling.logprobs, coupling.pulls, strict=True
+            )
+        }
+        results = [
+            _step_result(rows, step, old_logprobs, s, measured) for s, step in enumerate(plan.steps)
+        ]
         groups: dict[str, list[Rollout]] = {}
         for row in sorted(rows, key=lambda row: (row.group, row.index)):
             groups.setdefault(row.group, []).append(row.content)
@@ -80,13 +101,19 @@ class UpdateRecorder:
             plan=plan,
             description=describe_plan(rows, plan),
             results=results,
-            measurements=[],
+            measurements=[
+                _with_rows_of_plan(coupling, plan, row_of_place, displacements)
+                for coupling in couplings
+                if displacements is not None
+            ],
         )
         if any(step.rows for step in results):
             trace = metrics.token_trace(result)
-            if logprobs_after is not None:
-                trace = _with_displacement(trace, result, batch, data, logprobs_after)
+            if displacements is not None:
+                trace = _with_displacement(trace, result, displacements)
             self.folder.write_table("tokens", number, trace)
+            if push_table := metrics.push_trace(result):
+                self.folder.write_table("pushes", number, push_table)
         store = StoreConfig(rollouts=True, tokens=False, model=False, report=True)
         write_iteration(self.folder, result, self._metrics_line(result, verl_metrics), store)
         self.folder.sync()
@@ -119,7 +146,7 @@ class UpdateRecorder:
             "schema": SCHEMA,
             "source": f"verl {version('verl')} with counterpoise.hosts.verl",
             "tokenizer": getattr(tokenizer, "name_or_path", "") or None,
-            "notes": ["the displacement of a token is that of the whole update"],
+            "notes": ["the displacement of a token is that of the whole update", *self.notes],
             "options": options,
         }
 
@@ -129,6 +156,8 @@ class UpdateRecorder:
         """The rows of the batch with their rollouts, and their old log-probabilities [T]."""
         columns = [data[name].unbind() for name in FIELDS]
         real_rows = [i for i, tag in enumerate(batch.tags) if queue.is_real_row(tag)]
+        references = list(data[REFERENCES]) if REFERENCES in data else None
+        sampled = data[SAMPLED_LOGPROBS].unbind() if SAMPLED_LOGPROBS in data else None
         rows, old_logprobs = [], []
         for i in real_rows:
             prompt_S, response_T, mask_T, scores_T, advantages_T, old_T = (c[i] for c in columns)
@@ -141,12 +170,15 @@ class UpdateRecorder:
             rollout = Rollout(
                 prompt_id=f"verl/{hash_prompt(prompt)}",
                 prompt=prompt,
-                answer="",
+                answer=answer_text(references[i].get("ground_truth")) if references else "",
                 response=tokenizer.decode(response_T, skip_special_tokens=True),
                 reward=float(scores_T.sum()),
                 prompt_tokens=prompt_S.numpy().astype(np.int32),
                 response_tokens=tokens,
-                sampled_logprobs=np.full(len(tokens), np.nan, np.float32),
+                sampled_logprobs=sampled[i][trained_T].float().numpy()
+                if sampled
+                else np.full(len(tokens), np.nan, np.float32),
+                finished=self._is_finished(response_T, tokenizer),
                 turns=split_turns(response_T.numpy(), trained_T.numpy()),
             )
             advantage = float(advantage_T.mean()) if len(tokens) else 0.0
@@ -165,6 +197,12 @@ class UpdateRecorder:
             old_logprobs.append(old_T[trained_T].float().numpy())
         return _number_in_groups(rows), old_logprobs
 
+    def _is_finished(self, response_T: Any, tokenizer: Any) -> bool:
+        """Whether the response ended by itself; verl keeps no word of it."""
+        limit = select(self.config, "data.max_response_length")
+        end_token = getattr(tokenizer, "eos_token_id", None)
+        return len(response_T) < limit or int(response_T[-1]) == end_token
+
     def _metrics_line(
         self, result: metrics.IterationResult, verl_metrics: Mapping[str, Any]
     ) -> dict[str, Any]:
@@ -176,13 +214,23 @@ class UpdateRecorder:
             is_unknown = isinstance(value, float) and np.isnan(value)
             if is_unknown or name.endswith(("_seconds", "_per_second")):
                 line[name] = None
+        # verl takes every step of the plan, unless its gradient is no number.
+        line |= {"steps": len(result.results), "skipped_steps": 0, "not_finite_steps": 0}
         for name, verl_name in VERL_METRICS.items():
             if verl_name in verl_metrics:
-                line[name] = float(np.mean(verl_metrics[verl_name]))
-        # The monitor's shares of moved tokens.
-        for name, value in line.items():
-            if value is None and f"{SECTION}/{name}" in verl_metrics:
+                value = float(np.mean(verl_metrics[verl_name]))
+                line[name] = value if np.isfinite(value) else None
+                # A mean over the steps of an update: how many it were is not known.
+                line["not_finite_steps"] |= int(not np.isfinite(value))
+        # What happens inside verl's reward function is not seen.
+        line |= {"verifier_timeouts": None, "verifier_crashes": None}
+        # The monitor's shares of moved tokens are those of all rows, not of the decomposed ones.
+        for name in MONITOR_METRICS:
+            if f"{SECTION}/{name}" in verl_metrics:
                 line[name] = float(verl_metrics[f"{SECTION}/{name}"])
+        # A token is pushed by its own step, and moved by all of them.
+        if len(result.results) > 1:
+            line["proxy_agreement"] = None
         return line
 
 
@@ -195,19 +243,33 @@ def _number_in_groups(rows: list[Row]) -> list[Row]:
 
 
 def _step_result(
-    rows: list[Row], step: tuple[int, ...], old_logprobs: list[Floats], number: int
+    rows: list[Row],
+    step: tuple[int, ...],
+    old_logprobs: list[Floats],
+    number: int,
+    measured: Mapping[int, tuple[Floats, Floats]],
 ) -> StepResult:
-    """What is known of a step: before the first one, log-probabilities are the old ones."""
+    """What is known of a step: before the first one, log-probabilities are the old ones.
+
+    `measured`: log-probabilities and pulls of the rows that the monitor measured.
+    """
     used = tuple(i for i in step if rows[i].advantage and rows[i].num_tokens)
     unknown = [np.full(rows[i].num_tokens, np.nan, np.float32) for i in used]
     old = [old_logprobs[i] for i in used]
+    logprobs, pulls = (
+        [
+            measured[i][k] if i in measured else values_T
+            for i, values_T in zip(used, values, strict=True)
+        ]
+        for k, values in enumerate((unknown if number else old, unknown))
+    )
     return StepResult(
         rows=used,
-        logprobs=unknown if number else old,
+        logprobs=logprobs,
         old_logprobs=old,
         advantages=[rows[i].advantages_T for i in used],
         entropies=unknown,
-        pulls=unknown,
+        pulls=pulls,
         coefficients=np.full(len(used), np.nan, np.float32),
         loss=float("nan"),
         grad_norm=float("nan"),
@@ -217,21 +279,38 @@ def _step_result(
     )
 
 
-def _with_displacement(
-    trace: TokenTrace,
-    result: metrics.IterationResult,
-    batch: KVBatchMeta,
-    data: Any,
-    logprobs_after: Any,
-) -> TokenTrace:
-    """The table with the change of every token's log-probability by the update."""
+def _displacements(batch: KVBatchMeta, data: Any, logprobs_after: Any) -> list[Floats]:
+    """By row [T]: the change of every token's log-probability by the update."""
     is_row = [queue.is_real_row(tag) for tag in batch.tags]
     mask_RT = data["response_mask"]
     after, before = (
         list(compress(queue.trained_values(column, mask_RT), is_row))
         for column in (logprobs_after, data["old_log_probs"])
     )
-    moved = [new - old for new, old in zip(after, before, strict=True)]
+    return [new - old for new, old in zip(after, before, strict=True)]
+
+
+def _with_displacement(
+    trace: TokenTrace, result: metrics.IterationResult, displacements: Sequence[Floats]
+) -> TokenTrace:
+    """The table with the displacement of all its tokens, decomposed or not."""
     used = [row for step in result.results for row in step.rows]
-    displacement = np.concatenate([moved[row] for row in used]).astype(np.float32)
+    displacement = np.concatenate([displacements[row] for row in used]).astype(np.float32)
     return TokenTrace({**trace.columns, "displacement": displacement})
+
+
+def _with_rows_of_plan(
+    coupling: StepCoupling,
+    plan: BatchPlan,
+    row_of_place: Mapping[int, int],
+    displacements: Sequence[Floats],
+) -> StepMeasurement:
+    """The workers' measurement, with rows as places in the plan's step, and the displacement."""
+    assert coupling.measurement is not None
+    rows = [row_of_place[place] for place in coupling.places]
+    position_in_step = {row: position for position, row in enumerate(plan.steps[coupling.step])}
+    return replace(
+        coupling.measurement,
+        rows=tuple(position_in_step[row] for row in rows),
+        displacement=np.concatenate([displacements[row] for row in rows]),
+    )

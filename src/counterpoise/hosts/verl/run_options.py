@@ -182,10 +182,11 @@ OPTIONS: dict[str, OptionSupport] = {
     "evaluate.every": pass_as("trainer.test_freq"),
     **whole_section("warmup", WARMUP),
     "monitor.every": pass_as("+poise.monitor_every"),
-    "monitor.tokens": not_written(16384, reason="a monitor of log-probabilities only"),
+    "monitor.tokens": pass_as("+poise.monitor_tokens"),
     "monitor.watch": not_written(2, reason="no table of pushes"),
     "monitor.probe": accept_only(0, reason="held-out answers are followed by the native engine"),
     "monitor.probe_refresh": no_effect("no probes"),
+    "monitor.probe_every": no_effect("no probes"),
     "monitor.probe_file": accept_only(
         "", reason="held-out answers are followed by the native engine"
     ),

@@ -10,7 +10,7 @@ Without `+poise.*` each of them does what verl's own does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,10 +32,24 @@ from counterpoise.credit.advantages import advantages as compute_advantages
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.verl import options as adapter_options
 from counterpoise.hosts.verl import queue
-from counterpoise.hosts.verl.monitor import displacement_shares
+from counterpoise.hosts.verl.monitor import (
+    COUPLING_METRICS,
+    WATCHED_GROUPS,
+    choose_coupled_rows,
+    displacement_shares,
+)
 from counterpoise.hosts.verl.recorder import UpdateRecorder
 from counterpoise.hosts.verl.row_layout import block_size, executed_plan, order_rows
+from counterpoise.hosts.verl.step_coupling import (
+    METHOD,
+    REQUEST_KEY,
+    CouplingRequest,
+    StepCoupling,
+)
+from counterpoise.microscope.monitor_records import monitor_metrics
+from counterpoise.microscope.monitor_sampling import first_mixed_groups
 from counterpoise.seeds import seed_for
+from counterpoise.terminal import echo_message
 from counterpoise.types import BatchPlan, Row
 from counterpoise.variants import COMPOSERS_THAT_READ_SIGNS
 
@@ -58,9 +72,14 @@ class PlannedTrainer:
         self._scored_keys: set[str] = set()  # of waiting rows whose old log-probabilities are known
         self._logprobs_before: Any = None  # of a monitored batch, before its update; nested
         self._logprobs_after: Any = None  # after it; nested
+        self._couplings: list[StepCoupling] = []  # of a monitored update
+        self._coupling_fault = adapter_options.coupling_fault(config)
         self._recorder: UpdateRecorder | None = None
         if self.poise is not None and self.poise.run_folder:
-            self._recorder = UpdateRecorder(Path(self.poise.run_folder), config)
+            notes = (
+                [f"pushes are not measured: {self._coupling_fault}"] if self._coupling_fault else []
+            )
+            self._recorder = UpdateRecorder(Path(self.poise.run_folder), config, notes)
         super().__init__(config)  # type: ignore[call-arg]
 
     @property
@@ -231,17 +250,68 @@ class PlannedTrainer:
     def _update_actor(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         if self.poise is None:
             return super()._update_actor(batch, metrics)  # type: ignore[misc]
-        with _resized_mini_batches(self.actor_rollout_wg, self._step_rows):
+        request = self._coupling_request(batch) if self._is_monitored else {}
+        with _resized_mini_batches(self.actor_rollout_wg, self._step_rows, request):
             batch = super()._update_actor(batch, metrics)  # type: ignore[misc]
+        batch.extra_info.pop(REQUEST_KEY, None)
+        self._couplings = self._take_couplings() if request else []
         if self._is_monitored:
             metrics.update(self._measure_displacement(batch))
+            metrics.update(self._coupling_metrics())
         if self._recorder:
-            logprobs_after = self._logprobs_after if self._is_monitored else None
-            plan = self._executed_plan(batch)
             self._recorder.record(
-                self.global_steps, batch, plan, self.tokenizer, metrics, logprobs_after
+                self.global_steps,
+                batch,
+                self._executed_plan(batch),
+                self.tokenizer,
+                metrics,
+                self._logprobs_after if self._is_monitored else None,
+                self._couplings,
             )
         return batch
+
+    # -- the monitor ---------------------------------------------------------------------------
+
+    def _coupling_request(self, batch: KVBatchMeta) -> dict[str, str]:
+        """What the workers are asked to decompose, for the batch's extra information."""
+        assert self.poise is not None
+        if self._coupling_fault:
+            return {}
+        plan = self._executed_plan(batch)
+        rows = queue.composer_rows(batch, queue.get_fields(batch, "advantages", "response_mask"))
+        places = [place for place, tag in enumerate(batch.tags) if queue.is_real_row(tag)]
+        seed = seed_for(self.poise.seed, "monitor", self.global_steps)
+        chosen_by_step = choose_coupled_rows(rows, plan, self.poise.monitor_tokens, seed)
+        watched: set[str] = set()
+        for chosen in chosen_by_step:
+            watched |= first_mixed_groups([rows[i] for i in chosen], WATCHED_GROUPS)
+        chosen_rows = [i for chosen in chosen_by_step for i in chosen]
+        if not chosen_rows:
+            return {}
+        request = CouplingRequest(
+            places=[places[i] for i in chosen_rows],
+            groups=[rows[i].group for i in chosen_rows],
+            watched=sorted(watched),
+            temperature=float(self.config.actor_rollout_ref.rollout.temperature),
+        )
+        return {REQUEST_KEY: request.to_text()}
+
+    def _take_couplings(self) -> list[StepCoupling]:
+        """What rank 0 measured; a fault is told once, and switches the measurement off."""
+        by_rank = getattr(self.actor_rollout_wg, METHOD)()
+        couplings = [coupling for results in by_rank for coupling in results]
+        if faults := [coupling.fault for coupling in couplings if coupling.fault]:
+            self._coupling_fault = faults[0]
+            echo_message(f"counterpoise: pushes are not measured any more: {faults[0]}")
+        return [coupling for coupling in couplings if coupling.measurement]
+
+    def _coupling_metrics(self) -> dict[str, float]:
+        numbers = monitor_metrics([c.measurement for c in self._couplings if c.measurement])
+        return {
+            f"{adapter_options.SECTION}/{name}": numbers[name]
+            for name in COUPLING_METRICS
+            if numbers[name] is not None
+        }
 
     @property
     def _is_monitored(self) -> bool:
@@ -267,7 +337,7 @@ class PlannedTrainer:
 
 
 @contextmanager
-def _resized_mini_batches(workers: Any, rows: int) -> Iterator[None]:
+def _resized_mini_batches(workers: Any, rows: int, extra_info: Mapping[str, Any]) -> Iterator[None]:
     """Make `update_actor` take steps of `rows` rows, whatever the config's mini-batch size is.
 
     verl's token-mean loss counts the tokens of the step; its sequence losses divide by the config's
@@ -276,7 +346,7 @@ def _resized_mini_batches(workers: Any, rows: int) -> Iterator[None]:
     original = workers.update_actor
 
     def update_resized(batch: KVBatchMeta) -> Any:
-        batch.extra_info["mini_batch_size"] = rows
+        batch.extra_info.update(extra_info, mini_batch_size=rows)
         return original(batch)
 
     workers.update_actor = update_resized

@@ -45,7 +45,7 @@ def weight_histogram(rows: Sequence[Row], weighting: WeightedRows) -> Figure:
     bars = [
         base_chart([record for record in records if record["sign"] == name and record["share"]])
         .mark_bar(style=colour, binSpacing=0)
-        .encode(x=x, x2="right:Q", y=y, y2=alt.datum(0), tooltip=tooltip)
+        .encode(x=x, x2=alt.X2("right:Q"), y=y, y2=alt.datum(0), tooltip=tooltip)
         for _, colour, name in SIGNS
     ]
     unit_rule = base_chart([{"left": 1.0}]).mark_rule(style="muted", strokeDash=[2, 3]).encode(x=x)

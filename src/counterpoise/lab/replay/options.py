@@ -26,6 +26,7 @@ DEFAULT_STEPS = 4  # as `poise plan`
 # What a virtual update reads; an entry without a dot is a whole section.
 SETTABLE = {
     "update", "credit", "monitor.every", "monitor.tokens", "monitor.watch",
+    "monitor.probe_file",
     "sample.temperature", "sample.max_new_tokens",
     "loop.seed", "loop.threads", "model.dtype", "model.path",
 }  # fmt: skip
@@ -62,7 +63,7 @@ def replay_config(
     if model.checkpoint is None or any(o.startswith("update.lr") for o in overrides):
         _set(tables, "update", schedule="constant", warmup_steps=0)
     watched = max(2, int(tables.get("monitor", {}).get("watch", 2)))
-    # A replay starts every iteration from the same weights, so there is no answer to follow.
+    # Nothing is sampled, so there are no answers to follow unless they are given with --set.
     _set(tables, "monitor", every=1, watch=watched, probe=0, probe_file="")
     _set(tables, "store", rollouts=True, tokens=True, report=True, model=False)
     _set(tables, "track", to=[])

@@ -48,7 +48,7 @@ from counterpoise.model.fit_memory import GENERAL_REMEDY, explain_out_of_memory
 from counterpoise.model.load import Policy, find_model_folder
 from counterpoise.model.scoring import micro_batches, score_tokens
 from counterpoise.model.templates import encode_prompt, resolve_template
-from counterpoise.run import metrics
+from counterpoise.run import follow_probes, metrics
 from counterpoise.run.observer import RunObserver
 from counterpoise.run.state import RunState, check_finite
 from counterpoise.run.write_iteration import write_iteration
@@ -120,6 +120,7 @@ def replay(request: ReplayRequest, out: Path, observer: ReplayObserver | None = 
         if config.loop.threads:
             torch.set_num_threads(config.loop.threads)
         state, start = load_start(model, config)
+        state.probes = follow_probes.prepare_probes(state.policy, config, heldout=())
         for notice in _notices(request, model, config, state, start):
             observer.notify(notice)
         tau = stored_tables(rollouts).get("balance", {}).get("tau") or alternatives.DEFAULT_TAU
@@ -154,7 +155,10 @@ def replay_iteration(session: Replay, number: int) -> dict[str, Any]:
     untrained = score_untrained(session, batch) if plan else {}
     clock.lap("score")
 
-    virtual = take_virtual_update(session, batch, plan) if plan else None
+    # The last iteration left other weights than this one starts from.
+    state.probe_reading = None
+    probes = follow_probes.track(state, config, plan)
+    virtual = take_virtual_update(session, batch, plan, probes) if plan else None
     clock.lap("update")
     clock.split("update", "monitor", virtual.monitor_seconds if virtual else 0.0)
 
@@ -169,6 +173,7 @@ def replay_iteration(session: Replay, number: int) -> dict[str, Any]:
         description=description,
         results=virtual.results if virtual else [],
         measurements=virtual.measurements if virtual else [],
+        probes=probes.finish(clock) if probes else None,
     )
     record = metrics.metrics_record(result, state.buffer, clock)
     record["tokens_per_second"] = None  # nothing was sampled
@@ -209,14 +214,19 @@ def plan_batch(
     return batch, compose(options.composer, batch, steps, seed)
 
 
-def take_virtual_update(session: Replay, batch: list[Row], plan: BatchPlan) -> VirtualUpdate:
+def take_virtual_update(
+    session: Replay,
+    batch: list[Row],
+    plan: BatchPlan,
+    probes: follow_probes.ProbeTracker | None = None,
+) -> VirtualUpdate:
     """The update of `loop.iterate` on the weights as they are; the caller restores them."""
     state, config = session.state, session.config
     batch = with_old_logprobs(state, batch, plan, config)
     reader = make_policy_reader(state, config)
     batch = with_reference_logprobs(reader, config.update, state.initial_weights, batch, plan)
     monitor = make_monitor(state, batch, plan, config)
-    results = update(state, batch, plan, config, monitor)
+    results = update(state, batch, plan, config, monitor, probes)
     check_finite(state, state.iteration + 1)
     return VirtualUpdate(
         batch,

@@ -27,6 +27,22 @@ CALIBRATION_SEED = 0
 SEEDS_OF_BUDGET = {"quick": 1, "full": 4}
 PAGE = Path("docs/results/audit.md")
 RECORDS = Path("docs/data/embedded-audit.parquet")
+# Tested on real runs: tests/hosts/trl/test_same_audit.py and tests/hosts/verl/test_coupling.py.
+ROUTES = (
+    "## One run, two routes",
+    "",
+    "Of one run of stock TRL and one of verl, the recorded folder and an import of the trainer's "
+    "own files were audited. What both measure is equal in level, order and numbers; otherwise the "
+    "import names what is missing.",
+    "",
+    "| finding | `PoiseCallback`, `+poise.run_folder` | import |",
+    "|---|---|---|",
+    "| duplicates, rewards, echo, no signal, prompts; answers (verl) | yes | the same |",
+    "| learning rate | success, clip, entropy | success |",
+    "| lengths | yes | no cut-offs, a token less |",
+    "| rare sign | by step | by iteration |",
+    "| cut groups, unused rollouts, entropy, sampler, cancelling types | yes | no |",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +177,7 @@ def confusion_page(rows: Sequence[AuditedRun]) -> str:
     for planted in ALL_RUNS:
         if of_run := [row for row in rows if row.name == planted.name]:
             lines.append(_table_line(planted, of_run))
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, "", *ROUTES, ""])
 
 
 def _lowest_share(rows: Sequence[AuditedRun]) -> str:

@@ -88,7 +88,7 @@ def _curves_figure(runs: Runs, arm: str) -> Figure:
             heldout_chart = base_chart(_heldout_points(runs, shown_arm, rate))
             layers += [
                 band_chart.mark_area(style=colour, opacity=0.18).encode(
-                    x=x_axis, y="low:Q", y2="high:Q"
+                    x=x_axis, y=alt.Y("low:Q"), y2=alt.Y2("high:Q")
                 ),
                 band_chart.mark_line(style=colour, strokeDash=DASHES[rate_index]).encode(
                     x=x_axis, y=y_axis

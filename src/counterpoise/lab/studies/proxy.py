@@ -131,7 +131,7 @@ def draw(records: Records) -> tuple[Figure, ...]:
         optimizer_chart = base_chart([point for point in points if point["optimizer"] == optimizer])
         layers += [
             optimizer_chart.mark_rule(style=style, strokeWidth=1.5).encode(
-                x=x_axis, y="low:Q", y2="high:Q"
+                x=x_axis, y=alt.Y("low:Q"), y2=alt.Y2("high:Q")
             ),
             optimizer_chart.mark_point(style=style, size=50).encode(x=x_axis, y=y_axis),
         ]

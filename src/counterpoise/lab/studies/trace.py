@@ -61,11 +61,11 @@ PREDICTIONS = {"output_layer": "output layer", "all_parameters": "all parameters
 
 def measure(lab: Lab) -> Records:
     # Drawn when the first batch is measured, once for all: every batch starts from the same model.
-    answers = cache(lambda: _draw_answers(lab))
+    answers = cache(lambda: draw_answers(lab))
     return measure_batches(lab, lambda lab, batch: _measure_batch(lab, batch, answers()))
 
 
-def _draw_answers(lab: Lab) -> Sequence[ProbeAnswer]:
+def draw_answers(lab: Lab) -> Sequence[ProbeAnswer]:
     monitor = replace(lab.config.monitor, probe=lab.sizes["answers"])
     config = replace(lab.config, monitor=monitor)
     sampler = SamplerBinding(lab.policy)
@@ -81,7 +81,8 @@ def _measure_batch(lab: Lab, batch: int, answers: Sequence[ProbeAnswer]) -> list
         monitor = ProbeMonitor(answers, lab.config.sample.temperature, MICRO_TOKENS)
         with lab.unchanged():
             lab.update(rows, optimizer=optimizer, lr=lr, max_grad_norm=0.0, observer=monitor)
-        (measurement,) = monitor.measurements
+            measurement = monitor.finish(lab.policy)
+        assert measurement is not None, "the batch had no signal"
         moved = sum_by_answer(measurement.displacement, lengths)
         output_layer = measurement.by_row_RQ.sum(axis=0, dtype=np.float64)
         records += [

@@ -82,7 +82,7 @@ def gap_chart(
             )
         layers += [
             series_chart.mark_rule(style=style, xOffset=x_offset, strokeWidth=1.75)
-            .encode(x=x_axis, y=alt.Y("low:Q"), y2="high:Q")
+            .encode(x=x_axis, y=alt.Y("low:Q"), y2=alt.Y2("high:Q"))
             .transform_filter("isValid(datum.low)"),
             series_chart.mark_point(style=style, xOffset=x_offset, size=44).encode(
                 x=x_axis, y=y_axis, tooltip=tooltip

@@ -127,7 +127,8 @@ def rare_sign(run: AuditRun) -> AuditFinding:
         "the lower end of the interval",
         cost=f"{percent(1 - 2 * float(np.mean(shares)))} of the rows with signal have no "
         f"counterpart of "
-        "the other sign in their step",
+        f"the other sign in their {unit.removesuffix('s')}",
         remedy="balance.tau = 0.25 waits for both signs (RB); batch.composer other than by_sign",
         examples=examples,
+        missing=() if by_step else ("plans.jsonl",),
     )

@@ -47,7 +47,9 @@ def lowering_prompts(run: AuditRun) -> AuditFinding:
         f"lowered right held-out answers in most of them; {by_chance:.1f} would by chance",
         measurements=(
             Measurement("rank correlation of predicted and real change", correlation, *bounds),
-            Measurement("movement explained, median step", trace.agreement.explained, unit="share"),
+            Measurement(
+                "movement explained, median update", trace.agreement.explained, unit="share"
+            ),
         ),
         threshold=f"a note if more prompts than by chance do (one-sided, {TAIL:g} each)",
         cost="unknown: a push predicts the order of movements, not success",

@@ -70,6 +70,7 @@ def learning_rate(run: AuditRun) -> AuditFinding:
     measurements: list[Measurement] = []
     levels: list[Level] = []
     reasons: list[str] = []
+    missing: list[str] = []  # evidence that this run's files do not hold
     if held := heldout_change(run):
         first, last = run.heldout[0][1], run.heldout[-1][1]
         measurements += [
@@ -81,6 +82,8 @@ def learning_rate(run: AuditRun) -> AuditFinding:
         reasons.append(
             f"held-out success went from {percent(first.mean, 1)} to {percent(last.mean, 1)}"
         )
+    else:
+        missing.append("evaluations.jsonl with two evaluations")
     if change := training_change(run):
         before, after = (float(np.mean(third)) for third in thirds(training_series(run)))
         measurements.append(
@@ -94,6 +97,8 @@ def learning_rate(run: AuditRun) -> AuditFinding:
         measurements.append(Measurement.of("gradients removed by the clip", clipped, "share"))
         levels.append(grade_above(clipped.low, *CLIP_SHARE))
         reasons.append(f"the clip removed {percent(clipped.mean, 2)} of the gradients")
+    else:
+        missing.append("clipped_share in metrics.jsonl")
     entropy = [value for _, value in run.metric("entropy") if value > 0]
     if len(entropy) >= MIN_ITERATIONS:
         ratio = ratio_estimate(*thirds(entropy))
@@ -101,6 +106,8 @@ def learning_rate(run: AuditRun) -> AuditFinding:
         levels.append("alarm" if ratio.low >= ENTROPY_BLOWUP else "clear")
         if ratio.low >= ENTROPY_BLOWUP:
             reasons.append(f"entropy grew {ratio.mean:.1f} times")
+    elif not entropy:
+        missing.append("entropy in metrics.jsonl")
     if not measurements:
         return unsupported(
             RATE_TITLE, f"evaluations.jsonl or {MIN_ITERATIONS} iterations in metrics.jsonl"
@@ -124,6 +131,7 @@ def learning_rate(run: AuditRun) -> AuditFinding:
             "not_finite_steps", "entropy_collapse", "length_drift", "rollouts_without_signal",
             "unused_rollouts", "unusable_prompts", "rare_sign", "reward_gap",
         ),
+        missing=tuple(missing),
     )  # fmt: skip
 
 
@@ -195,7 +203,7 @@ def not_finite_steps(run: AuditRun) -> AuditFinding:
         )
     skipped = sum(_skipped_as_not_finite(run, record) for record in run.metrics)
     attempted = sum(count for _, count in taken) + run.total("skipped_steps")
-    not_numbers = sum(
+    not_numbers = run.total("not_finite_steps") + sum(
         isinstance(record.get(name), float) and not math.isfinite(record[name])
         for record in run.metrics
         for name in ("loss", "grad_norm")

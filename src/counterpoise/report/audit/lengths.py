@@ -34,6 +34,7 @@ from counterpoise.statistics.prompt_intervals import (
 from counterpoise.statistics.two_samples import ratio_estimate
 
 TITLE = "Length drift and cut-offs"
+SAMPLED_TOKENS = "sampled tokens in rollouts/ (counted are those of the texts)"
 PAYING_CUT = 0.10  # share of responses cut that makes growth an alarm
 
 
@@ -92,7 +93,14 @@ def length_drift(run: AuditRun) -> AuditFinding:
         remedy='verify.also = ["overlong"] prices length; update.mask_truncated leaves cut '
         'responses out; sample.max_new_tokens; update.aggregate = "constant" or '
         '"token_mean" does not favour long wrong responses',
-        missing=() if cuts else ("finished in rollouts/",),
+        missing=tuple(
+            name
+            for name, is_stored in (
+                ("finished in rollouts/", bool(cuts)),
+                (SAMPLED_TOKENS, run.has_sampled_tokens),
+            )
+            if not is_stored
+        ),
     )
 
 

@@ -23,7 +23,13 @@ from counterpoise.errors import PoiseError
 from counterpoise.report.pages.imported import read_imported
 from counterpoise.report.panels.summary import headline_record
 from counterpoise.statistics.prompt_intervals import IntervalEstimate
-from counterpoise.store.folder import RunFolder, is_imported, is_run
+from counterpoise.store.folder import (
+    ENCODED_TOKENS,
+    IMPORTED,
+    RunFolder,
+    is_imported,
+    is_run,
+)
 from counterpoise.store.logs import iterate_log
 
 Record = dict[str, Any]
@@ -67,6 +73,7 @@ class RunFiles:
     benchmark_files: Sequence[Path] = ()
     progress: Progress = field(default=lambda what, done, total: None)
     unreadable_lines: int = 0
+    has_sampled_tokens: bool = True  # False: tokens are those of the texts, encoded again
 
     @classmethod
     def read(
@@ -81,10 +88,17 @@ class RunFiles:
             raise PoiseError(f"{path} {problem}: name the folder of a run")
         if is_imported(path):
             data, source, _ = read_imported(path)
-            # An adapter records the few options it knows; an import knows none.
-            config = data.config if data.plans else None
+            header = json.loads((path / IMPORTED).read_text(encoding="utf-8"))
             return cls(
-                path, source, config, data.metrics, data.evaluations, benchmark_files, progress
+                path,
+                source,
+                # An adapter records the few options it knows; an import knows none.
+                data.config if data.plans else None,
+                data.metrics,
+                data.evaluations,
+                benchmark_files,
+                progress,
+                has_sampled_tokens=not header.get(ENCODED_TOKENS, False),
             )
         folder = RunFolder.open(path)
         config = folder.read_config() if is_run(path) else None

@@ -97,7 +97,9 @@ def forest_chart(
                 style=style, yOffset=y_offset, strokeWidth=1.75
             )
             layers.append(
-                interval_rule.encode(x=alt.X("low:Q", scale=value_scale), x2="high:Q", y=y_encoding)
+                interval_rule.encode(
+                    x=alt.X("low:Q", scale=value_scale), x2=alt.X2("high:Q"), y=y_encoding
+                )
             )
         if expected_points := [point for point in series_points if _is_finite(point["expected"])]:
             expected_tick = base_chart(expected_points).mark_tick(

@@ -59,7 +59,7 @@ class ChartFrame:
     ) -> list[alt.Chart]:
         band_area = base_chart(curve).mark_area(style=style, opacity=opacity, clip=True)
         return [
-            band_area.encode(x=self._x(), y=self._y("low"), y2="high:Q"),
+            band_area.encode(x=self._x(), y=self._y("low"), y2=alt.Y2("high:Q")),
             self.line(curve, style, dash),
         ]
 

@@ -126,7 +126,7 @@ def iteration_chart(
         .mark_rect(opacity=0, clip=True, aria=False)
         .encode(
             x=x_axis(last_iteration, "left"),
-            x2="right:Q",
+            x2=alt.X2("right:Q"),
             tooltip=make_tooltips([("iteration", "iteration", "d"), *tooltip]),
         )
     )

@@ -74,7 +74,7 @@ def _waiting_figure(run: RunData) -> Figure:
         .encode(x=x_encoding, y=alt.Y("positive:Q", axis=count_axis)),
         base_chart(records)
         .mark_area(style="negative", interpolate="step", opacity=0.85)
-        .encode(x=x_encoding, y="below:Q"),
+        .encode(x=x_encoding, y=alt.Y("below:Q")),
         base_chart([record for record in records if record["used"]])
         .mark_point(style="ink", shape="triangle-up", size=34)
         .encode(x=x_encoding, y=alt.datum(0)),
@@ -168,7 +168,7 @@ def _fates_figure(run: RunData) -> Figure:
     layers = [
         base_chart([area for area in stacked_areas if area["field"] == field])
         .mark_area(color=f"var(--{colour})", opacity=0.85)
-        .encode(x=x_encoding, y=y_axis("floor"), y2="top:Q")
+        .encode(x=x_encoding, y=y_axis("floor"), y2=alt.Y2("top:Q"))
         for field, _, colour in shown_fates
     ]
     chart = iteration_chart(

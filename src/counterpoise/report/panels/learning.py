@@ -169,7 +169,7 @@ def _headline_figure(run: RunData) -> Figure:
             .encode(x=x_encoding, y=y_encoding),
             base_chart(records)
             .mark_line(style="series", strokeWidth=2.5)
-            .encode(x=x_encoding, y="smoothed:Q"),
+            .encode(x=x_encoding, y=alt.Y("smoothed:Q")),
         ],
         records,
         [(metric, "training", number_format), ("smoothed", "smoothed", number_format)],
@@ -284,6 +284,6 @@ def _heldout_layers(
     interval_rule = base_chart(records).mark_rule(style=style, strokeWidth=1.5)
     mean_point = base_chart(records).mark_point(style=style, size=70)
     return [
-        interval_rule.encode(x=x_encoding, y="low:Q", y2="high:Q", tooltip=tooltip),
-        mean_point.encode(x=x_encoding, y="mean:Q", tooltip=tooltip),
+        interval_rule.encode(x=x_encoding, y=alt.Y("low:Q"), y2=alt.Y2("high:Q"), tooltip=tooltip),
+        mean_point.encode(x=x_encoding, y=alt.Y("mean:Q"), tooltip=tooltip),
     ]

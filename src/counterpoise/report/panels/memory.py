@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import altair as alt
+
 from counterpoise.report.charts.series import base_chart, iteration_chart, x_axis, y_axis
 from counterpoise.report.panels.panel import Figure, Panel
 from counterpoise.report.run_data import RunData
@@ -31,7 +33,7 @@ def panel(run: RunData) -> Panel | None:
     layers = [
         base_chart([area for area in stacked_areas if area["kind"] == name])
         .mark_area(style=colour, interpolate="step", opacity=0.85)
-        .encode(x=x_encoding, y=y_axis("floor"), y2="top:Q")
+        .encode(x=x_encoding, y=y_axis("floor"), y2=alt.Y2("top:Q"))
         for name, _, colour in KINDS
     ]
     chart = iteration_chart(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import altair as alt
 from markupsafe import Markup
 
 from counterpoise.report.charts.render import render
@@ -174,12 +175,12 @@ def _stacked_band(records: Records, colour: str, x_encoding: Any, y_encoding: An
         return (
             base_chart(records)
             .mark_bar(style=colour, opacity=0.85, size=14)
-            .encode(x=x_encoding, y=y_encoding, y2="top:Q")
+            .encode(x=x_encoding, y=y_encoding, y2=alt.Y2("top:Q"))
         )
     return (
         base_chart(records)
         .mark_area(style=colour, opacity=0.85)
-        .encode(x=x_encoding, y=y_encoding, y2="top:Q")
+        .encode(x=x_encoding, y=y_encoding, y2=alt.Y2("top:Q"))
     )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import altair as alt
+
 from counterpoise.plugins import display_name
 from counterpoise.report.charts.series import (
     MAX_DISTINCT_POINTS,
@@ -122,14 +124,14 @@ def _positive_share_figure(run: RunData) -> Figure | None:
         step_layers = [
             base_chart(batch_records)
             .mark_area(style="soft", opacity=0.6)
-            .encode(x=x_encoding, y="low:Q", y2="high:Q")
+            .encode(x=x_encoding, y=alt.Y("low:Q"), y2=alt.Y2("high:Q"))
         ]
     else:
         step_note = "A dot is one step"
         step_layers = [
             base_chart(batch_records)
             .mark_rule(style="soft")
-            .encode(x=x_encoding, y="low:Q", y2="high:Q"),
+            .encode(x=x_encoding, y=alt.Y("low:Q"), y2=alt.Y2("high:Q")),
             base_chart(step_records)
             .mark_point(style="soft", size=18)
             .encode(x=x_encoding, y=y_encoding),

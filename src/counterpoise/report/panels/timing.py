@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import altair as alt
+
 from counterpoise.report.charts.render import render
 from counterpoise.report.charts.series import (
     ValueAxis,
@@ -92,7 +94,7 @@ def _stages_figure(
     layers = [
         base_chart([area for area in areas if area["field"] == name])
         .mark_area(color=f"var(--{colour})", opacity=0.85, interpolate="step")
-        .encode(x=x_encoding, y=y_axis("floor"), y2="top:Q")
+        .encode(x=x_encoding, y=y_axis("floor"), y2=alt.Y2("top:Q"))
         for name, _, colour in stages
     ]
     chart = iteration_chart(

@@ -2,13 +2,14 @@
 
     predicted     m_t = beta m_{t-1} + (1 - beta) push_t      beta = 0.9 under AdamW, 0 under SGD:
                   a step moves the weights along its momentum, so earlier rows still push
-    correlation   Spearman's, over the answers of a step, of predicted and real change per token
+    correlation   Spearman's, over the answers of an update, of predicted and real change per
+                  token; an update is all optimizer steps of an iteration
     explained     cos^2 of the two: the share of the real squared movement that the best multiple of
                   the prediction explains; 0 where they point apart
 
 Momentum is carried over by problem and kind where answers are drawn anew, and decays over updates
-that were not measured. Intervals are bootstraps over problems; a mean over steps uses the same draw
-of problems in all.
+that were not measured. Intervals are bootstraps over problems; a mean over updates uses the same
+draw of problems in all.
 """
 
 from __future__ import annotations
@@ -29,26 +30,25 @@ DRAWS = 400
 
 
 @dataclass(frozen=True, slots=True)
-class StepAgreement:
-    """One optimizer step."""
+class UpdateAgreement:
+    """The update of one iteration."""
 
     iteration: int
-    step: int
     answers: int
     correlation: Interval
-    plain_correlation: float  # of the step's own pushes, without momentum
+    plain_correlation: float  # of the update's own pushes, without momentum
     explained: float
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """All steps, and their mean."""
+    """All updates, and their mean."""
 
-    steps: tuple[StepAgreement, ...]
+    updates: tuple[UpdateAgreement, ...]
     momentum: float  # beta
-    correlation: Interval  # mean over steps
+    correlation: Interval  # mean over updates
     plain_correlation: float  # the same without momentum
-    explained: float  # median over steps
+    explained: float  # median over updates
 
 
 class Momentum:
@@ -73,52 +73,52 @@ class Momentum:
 
 
 class AgreementMeter:
-    """Collects the agreement of every step while a run is read."""
+    """Collects the agreement of every update while a run is read."""
 
     def __init__(self, probed_run: ProbedRun) -> None:
         problem_ids = probed_run.problem_ids
         self.problem_number = {problem: number for number, problem in enumerate(problem_ids)}
         self.weights_DP = resampled_weights(problem_ids, DRAWS)
         self.momentum = Momentum(probed_run.run.config)
-        self.steps: list[StepAgreement] = []
+        self.updates: list[UpdateAgreement] = []
         self.draws: list[NDArray[np.float64]] = []
 
     def add(self, probed: ProbedIteration) -> None:
         problems = [answer["problem_id"] for answer in probed.answers]
         problem_Q = [self.problem_number[problem] for problem in problems]
         weights_DQ = self.weights_DP[:, problem_Q]
-        for step in probed.steps:
-            pushes = probed.predicted_Q(step) / probed.lengths_Q
-            predicted = self.momentum.add(probed, pushes)
-            moved = probed.moved_Q(step) / probed.lengths_Q
-            correlation_D = rank_correlations(predicted, moved, weights_DQ)
-            self.draws.append(correlation_D)
-            self.steps.append(
-                StepAgreement(
-                    probed.iteration,
-                    step,
-                    len(problems),
-                    interval_from_draws(correlation_D, len(set(problems))),
-                    float(rank_correlations(pushes, moved, weights_DQ[:1])[0]),
-                    explained_share(predicted, moved),
-                )
+        pushes_SQ = [probed.predicted_Q(step) / probed.lengths_Q for step in probed.steps]
+        # Every optimizer step moves the weights along the momentum that it has reached.
+        predicted = np.sum([self.momentum.add(probed, pushes) for pushes in pushes_SQ], axis=0)
+        moved = probed.moved_Q() / probed.lengths_Q
+        correlation_D = rank_correlations(predicted, moved, weights_DQ)
+        self.draws.append(correlation_D)
+        plain_correlation = rank_correlations(np.sum(pushes_SQ, axis=0), moved, weights_DQ[:1])
+        self.updates.append(
+            UpdateAgreement(
+                probed.iteration,
+                len(problems),
+                interval_from_draws(correlation_D, len(set(problems))),
+                float(plain_correlation[0]),
+                explained_share(predicted, moved),
             )
+        )
 
     def result(self) -> Agreement:
         draws_SD = np.array(self.draws)
         is_defined = np.isfinite(draws_SD[:, 0])
         mean_D = draws_SD[is_defined].mean(axis=0) if is_defined.any() else np.full(2, np.nan)
         return Agreement(
-            tuple(self.steps),
+            tuple(self.updates),
             self.momentum.beta,
             interval_from_draws(mean_D, len(self.problem_number)),
-            _finite_mean([step.plain_correlation for step in self.steps]),
-            float(np.median([step.explained for step in self.steps])),
+            _finite_mean([update.plain_correlation for update in self.updates]),
+            float(np.median([update.explained for update in self.updates])),
         )
 
 
 def measure_agreement(probed_run: ProbedRun) -> Agreement:
-    """The agreement of all steps of a run."""
+    """The agreement of all traced updates of a run."""
     meter = AgreementMeter(probed_run)
     for probed in probed_run.read():
         meter.add(probed)

@@ -38,24 +38,27 @@ class ProbedIteration:
 
     @property
     def steps(self) -> list[int]:
-        return np.unique(self.tokens["step"]).tolist()
+        """The optimizer steps of the iteration."""
+        return np.unique(self.rows["step"]).tolist()
 
     @property
     def lengths_Q(self) -> NDArray[np.int64]:
         return np.array([len(answer["response_tokens"]) for answer in self.answers])
 
-    def moved_Q(self, step: int | None = None) -> NDArray[np.float64]:
-        """The real change of each answer's log-probability, in one step or in all."""
-        return self._sum_by_answer(self.tokens, "displacement", step)
+    def moved_Q(self) -> NDArray[np.float64]:
+        """The real change of each answer's log-probability over the iteration."""
+        return self._sum_by_answer(self.tokens["displacement"], self.tokens["answer"])
 
     def predicted_Q(self, step: int | None = None) -> NDArray[np.float64]:
-        """The change that the sums of pushes predict."""
-        return self.lr * self._sum_by_answer(self.rows, "push", step)
+        """The change that the sums of pushes predict, of one step or of all."""
+        chosen = slice(None) if step is None else self.rows["step"] == step
+        return self.lr * self._sum_by_answer(self.rows["push"][chosen], self.rows["answer"][chosen])
 
-    def _sum_by_answer(self, columns: Columns, name: str, step: int | None) -> NDArray[np.float64]:
-        chosen = slice(None) if step is None else columns["step"] == step
-        values, answers = columns[name][chosen].astype(np.float64), columns["answer"][chosen]
-        return np.bincount(answers, values, len(self.answers)).astype(np.float64)
+    def _sum_by_answer(
+        self, values: NDArray[np.generic], answers: NDArray[np.generic]
+    ) -> NDArray[np.float64]:
+        sums = np.bincount(answers, values.astype(np.float64), len(self.answers))
+        return sums.astype(np.float64)
 
     def prompt_of_row(self, row: int) -> str:
         """The prompt id of a row: its group is ITERATION:PROMPT."""

@@ -15,7 +15,7 @@ from counterpoise.report.probe_trace.influence import (
 
 
 def trace_to_data(trace: ProblemTrace | PromptTrace | RunTrace) -> dict[str, Any]:
-    """The trace as JSON values; `agreement` has every step."""
+    """The trace as JSON values; `agreement` has every update."""
     agreement = _agreement_to_data(trace.agreement)
     if isinstance(trace, ProblemTrace):
         return {
@@ -62,15 +62,14 @@ def _agreement_to_data(agreement: Agreement) -> dict[str, Any]:
         "momentum": agreement.momentum,
         "plain_correlation": agreement.plain_correlation,
         "explained": agreement.explained,
-        "steps": [
+        "updates": [
             {
-                "iteration": step.iteration,
-                "step": step.step,
-                "answers": step.answers,
-                **dict(zip(names, step.correlation, strict=True)),
-                "plain_correlation": step.plain_correlation,
-                "explained": step.explained,
+                "iteration": update.iteration,
+                "answers": update.answers,
+                **dict(zip(names, update.correlation, strict=True)),
+                "plain_correlation": update.plain_correlation,
+                "explained": update.explained,
             }
-            for step in agreement.steps
+            for update in agreement.updates
         ],
     }

@@ -10,6 +10,7 @@ export const to = {
   rollouts: (name, query = {}) => `${to.run(name)}/rollouts${ask(query)}`,
   prompts: (name) => `${to.run(name)}/prompts`,
   prompt: (name, id) => `${to.run(name)}/prompts/${segment(id)}`,
+  trace: (name) => `${to.run(name)}/trace`,
   types: (name) => `${to.run(name)}/types`,
   audit: (name) => `${to.run(name)}/audit`,
   diff: (name, left, right) => `${to.run(name)}/diff${ask({ left, right })}`,
@@ -37,6 +38,7 @@ const ROUTES = [
   ["prompts", /^\/runs\/([^/]+)\/prompts$/, ["run"]],
   ["prompt", /^\/runs\/([^/]+)\/prompts\/([^/]+)$/, ["run", "prompt"]],
   ["diff", /^\/runs\/([^/]+)\/diff$/, ["run"]],
+  ["trace", /^\/runs\/([^/]+)\/trace$/, ["run"]],
   ["types", /^\/runs\/([^/]+)\/types$/, ["run"]],
   ["audit", /^\/runs\/([^/]+)\/audit$/, ["run"]],
 ];

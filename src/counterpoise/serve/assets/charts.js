@@ -170,6 +170,9 @@ export function plot({ title, term = "", format = number, crosshair, open = null
         if (finite(one.values[k])) group.append(s("circle", { class: "point", cx: across(x), cy: up(one.values[k]), r: 2.5 }));
       });
     }
+    // A line through a single value has no length: a dot shows it.
+    const shown = one.xs.flatMap((x, k) => (finite(one.values[k]) ? [k] : []));
+    if (!one.points && shown.length === 1) group.append(s("circle", { class: "point", cx: across(one.xs[shown[0]]), cy: up(one.values[shown[0]]), r: 2.5 }));
     const longest = Math.max(...series.map((other) => other.xs.length));
     const smooth = !one.points && longest >= SMOOTH_FROM && one.smooth !== false;
     group.append(s("path", { class: smooth || one.points ? "line raw" : "line", d: linePath(one.xs, one.values, across, up, width) }));

@@ -14,11 +14,12 @@ import * as rollout from "./view_rollout.js";
 import * as rollouts from "./view_rollouts.js";
 import * as run from "./view_run.js";
 import * as runs from "./view_runs.js";
+import * as trace from "./view_trace.js";
 import * as types from "./view_types.js";
 
 // A view has `load(address, signal)`, `show(root, data, address, page)` -> { update, keys?, quiet? },
 // `trail(address)` and `key(address)`: while the key stays the same, `update` is called instead of `show`.
-const VIEWS = { runs, overlay, run, iteration, rollouts, rollout, prompts, prompt, diff, types, audit };
+const VIEWS = { runs, overlay, run, iteration, rollouts, rollout, prompts, prompt, diff, trace, types, audit };
 const find = (name) => document.querySelector(name);
 const root = find("#view");
 let shown = { address: null, view: null, key: null, handle: null };
@@ -98,6 +99,7 @@ const TABS = [
   ["Rollouts", (name) => to.rollouts(name), ["rollouts", "rollout", "diff"]],
   ["Prompts", (name) => to.prompts(name), ["prompts", "prompt"]],
   ["Token types", (name) => to.types(name), ["types"]],
+  ["Held-out", (name) => to.trace(name), ["trace"]],
   ["Audit", (name) => to.audit(name), ["audit"]],
 ];
 
@@ -153,6 +155,7 @@ const everywhere = [
   { keys: ["g o"], does: "overview of the run", act: () => here() && go(to.run(here())) },
   { keys: ["g l"], does: "rollouts of the run", act: () => here() && go(to.rollouts(here())) },
   { keys: ["g p"], does: "prompts of the run", act: () => here() && go(to.prompts(here())) },
+  { keys: ["g h"], does: "held-out answers of the run", act: () => here() && go(to.trace(here())) },
   { keys: ["g t"], does: "token types of the run", act: () => here() && go(to.types(here())) },
   { keys: ["g a"], does: "audit of the run", act: () => here() && go(to.audit(here())) },
   { keys: ["s"], does: "save as one page", act: () => !find(".save").hidden && find(".save").click() },

@@ -95,7 +95,9 @@ function example({ group, index, text, place }) {
 
 function table(level, findings) {
   const [measured, last] = TABLES[level];
-  const cells = (finding) => (level === "clear" ? [finding.verdict, finding.threshold] : [(finding.missing ?? []).join(", "), finding.remedy]);
+  const lacks = (finding) => (finding.missing ?? []).join(", ");
+  const verdict = (finding) => (lacks(finding) ? `${finding.verdict} (not in this run: ${lacks(finding)})` : finding.verdict);
+  const cells = (finding) => (level === "clear" ? [verdict(finding), finding.threshold] : [lacks(finding), finding.remedy]);
   return h("table", { class: "list checks" }, h("caption", { class: "unseen" }, "Checks"),
     h("thead", {}, h("tr", {}, ["check", measured, last].map((name) => h("th", { scope: "col" }, name)))),
     h("tbody", {}, findings.map((finding) => h("tr", { id: `finding-${finding.name}` }, h("th", { scope: "row" }, visible(finding.title)), cells(finding).map((text, k) => h("td", { "data-label": [measured, last][k] }, visible(text)))))));

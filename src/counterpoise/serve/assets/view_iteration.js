@@ -92,9 +92,10 @@ export function show(root, data, address, page) {
     if (!next.steps?.length) {
       const waiting = next.waiting ?? {};
       const known = Number.isFinite(waiting.positive);
-      put(stage, empty("No update in this iteration", known
-        ? `${waiting.positive} positive and ${waiting.negative} negative rollouts are waiting in the buffer until both signs are there (balance.tau).`
-        : "No plan is stored for it: the run has store.report=false, or its log is torn."));
+      put(stage, known && !next.update
+        ? empty("No update in this iteration", `${waiting.positive} positive and ${waiting.negative} negative rollouts are waiting in the buffer until both signs are there (balance.tau).`)
+        : empty("Its optimizer steps are not known", `No batch can be shown: ${visible(next.missing?.steps ?? "no plan is stored")}.`,
+          h("a", { class: "button", href: to.rollouts(address.run, { iteration_min: address.iteration, iteration_max: address.iteration }) }, "Its rollouts")));
       return;
     }
     if (!stage.contains(picture.node)) {

@@ -148,7 +148,7 @@ export function show(root, data, address, page) {
     put(about,
       h("b", { class: data.advantage < 0 ? "down" : data.advantage > 0 ? "up" : null }, `advantage ${advantage(data.advantage)}`),
       ` · ${plural(data.length ?? view.length, "token")} · sampled in `, h("a", { href: to.iteration(address.run, address.iteration) }, `iteration ${data.born ?? address.iteration}`),
-      Number.isFinite(data.trained_in) ? ` · trained in iteration ${data.trained_in}${Number.isFinite(data.step) ? `, step ${data.step + 1}` : ""}` : " · not trained on",
+      Number.isFinite(data.trained_in) ? ` · trained in iteration ${data.trained_in}${Number.isFinite(data.step) ? `, step ${data.step + 1}` : ""}` : data.has_plans === false ? " · its optimizer step is not known" : " · not trained on",
       data.finished === false ? [" · ", term("cut off")] : "",
       data.dropped ? [" · ", term(`dropped: ${data.dropped}`, `dropped: ${String(data.dropped).replaceAll("_", " ")}`)] : "",
       data.answer ? [" · reference answer ", foreign(data.answer, "", 200)] : "",

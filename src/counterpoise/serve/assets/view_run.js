@@ -28,7 +28,7 @@ export function show(root, data, address, page) {
   const alerts = h("div", { class: "alerts" });
   const sections = h("div");
   const clock = timing({ crosshair, open });
-  const timeSection = h("section", { class: "panel", id: "time" }, heading("Time by stage", "Seconds of every stage in each iteration; click one to open it."), clock.node);
+  const timeSection = h("section", { class: "panel", id: "time" });
   const options = h("section", { class: "panel", id: "options" });
   root.append(h("div", { class: "head" }, h("h1", {}, foreign(address.run)), badge, h("div", { class: "head-tools" }, h("a", { class: "button", href: to.audit(address.run), title: "What went wrong, most serious first, with evidence, cost and remedy" }, "Audit this run"))), facts, alerts, sections, timeSection, options);
   let shape = "";
@@ -79,18 +79,23 @@ export function show(root, data, address, page) {
     const fact = (name, value, more = "") => h("div", {}, h("dt", {}, name), h("dd", {}, h("b", {}, value), more && h("span", { class: "muted" }, ` ${more}`)));
     const planned = data.planned_iterations;
     put(facts, ...[
-      fact("iterations", count(data.iterations ?? xs.length), planned ? `of ${count(planned)}` : ""),
+      // An import keeps the step numbers of its trainer, which may leave some out.
+      fact("iterations", count(planned ? data.iterations ?? xs.length : xs.length), planned ? `of ${count(planned)}` : data.iterations > xs.length ? `the last is ${count(data.iterations)}` : ""),
       first ? fact(term("held-out success"), percent(heldOut), Number.isFinite(gain) ? `${gain >= 0 ? "+" : "−"}${Math.abs(100 * gain).toFixed(1)} points` : "") : null,
       fact(term("success"), percent(mean((metrics.success ?? []).slice(-5))), "last 5"),
       metrics.cancellation?.some(Number.isFinite) ? fact(term("cancellation"), percent(mean(metrics.cancellation.slice(-5)), 0), "last 5") : null,
-      fact("an iteration", seconds(mean((metrics.iteration_seconds ?? []).slice(-5))), "last 5"),
-      fact("sampled", number(mean((metrics.tokens_per_second ?? []).slice(-5))), "tokens/s"),
+      metrics.iteration_seconds?.some(Number.isFinite) ? fact("an iteration", seconds(mean(metrics.iteration_seconds.slice(-5))), "last 5") : null,
+      metrics.tokens_per_second?.some(Number.isFinite) ? fact("sampled", number(mean(metrics.tokens_per_second.slice(-5))), "tokens/s") : null,
       fact("changed", changed),
     ].filter(Boolean));
     writeAlerts(data);
     build(data);
     timeSection.hidden = !xs.length;
-    clock.update(xs, data.timing ?? {});
+    const timed = Object.values(data.timing ?? {}).some((values) => values.some(Number.isFinite));
+    put(timeSection, ...(timed
+      ? [heading("Time by stage", "Seconds of every stage in each iteration; click one to open it."), clock.node]
+      : [heading("Time by stage"), h("p", { class: "note" }, "Its files hold no times: only the trainer that made the run knows them.")]));
+    if (timed) clock.update(xs, data.timing);
     if (!options.children.length && data.config) options.append(...configuration(data.config));
   }
 

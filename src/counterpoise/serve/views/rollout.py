@@ -103,6 +103,7 @@ def rollout_view(
         "reward": stored.reward,
         "length": stored.length,
         "finished": stored.finished,
+        "has_plans": reader.plans.path.is_file(),
         **fate,
         **{name: record.get(name) for name in ("further", "logged", "messages")},
         "told": _told(record, vocabulary),
@@ -164,12 +165,19 @@ def _why_missing(name: str) -> str:
     return f"tokens/ of this iteration has no column {' or '.join(COMPUTED.get(name, (name,)))}"
 
 
+def explain_no_update(reader: RunReader) -> str:
+    """Why no update is known that used a rollout."""
+    if reader.plans.path.is_file():
+        return "no update has used the rollout"
+    return "the run has no plans.jsonl, so the update that used the rollout is not known"
+
+
 def read_token_rows(reader: RunReader, fate: dict[str, Any]) -> tuple[Columns, str]:
     """(columns of tokens/ for one row of a plan, why there are none)."""
     if fate["trained_in"] is None:
         if fate["dropped"]:
             return {}, f"no update used the rollout: it was dropped ({fate['dropped']})"
-        return {}, "no update has used the rollout, or the run stored no plans"
+        return {}, explain_no_update(reader)
     try:
         path = reader.step_file("tokens", fate["trained_in"])
     except NotFoundError:

@@ -32,6 +32,7 @@ MISMATCH = 0.1  # mean |log-probability of the sampler - of the trainer|, nats
 FIRST_ITERATIONS = 5
 MOST_TYPES = 200  # heaviest token types over the whole run
 NO_NUMBERS = (None, None)
+IMPORT_TERMS = {"groups": "prompts, each with its rollouts"}  # columns of imports alone
 
 
 def run_view(reader: RunReader) -> dict[str, Any]:
@@ -62,7 +63,7 @@ def terms(metrics: dict[str, Any]) -> dict[str, str]:
     """What each column means, in plain words."""
     meanings = {}
     for column in metrics:
-        meaning = METRICS.get(column)
+        meaning = METRICS.get(column) or IMPORT_TERMS.get(column)
         if meaning is None and column.startswith("reward_"):
             meaning = f"mean of the further reward {column.removeprefix('reward_')}"
         if meaning is None and column.startswith("logged_"):

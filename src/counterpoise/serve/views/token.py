@@ -12,7 +12,12 @@ from counterpoise.serve.answers import BadRequestError, NotFoundError
 from counterpoise.serve.rollout_lines import RolloutLine
 from counterpoise.serve.run_reader import RunReader
 from counterpoise.serve.views.batch import NO_FATE, find_fates, read_plan, rollout_address
-from counterpoise.serve.views.rollout import find_rollout, read_rows, read_token_rows
+from counterpoise.serve.views.rollout import (
+    explain_no_update,
+    find_rollout,
+    read_rows,
+    read_token_rows,
+)
 from counterpoise.serve.vocabulary import read_run_vocabulary
 
 CONTEXT_TOKENS = 3  # on either side of a token that pushed
@@ -65,7 +70,7 @@ def _pushes(
 ) -> tuple[list[dict[str, Any]], str]:
     """(strongest pushes on a token, why there are none)."""
     if fate["trained_in"] is None:
-        return [], "no update has used the rollout"
+        return [], explain_no_update(reader)
     try:
         path = reader.step_file("pushes", fate["trained_in"])
     except NotFoundError:

@@ -1,7 +1,7 @@
 """Check that the tables of probes agree with probes.jsonl, with the plan, and with each other.
 
-probes/         the tokens of the answers that the iteration follows, once for each step
-probe_rows/     every pair of a row of the step and an answer; the pushes of the rows on an
+probes/         the tokens of the answers that the iteration follows
+probe_rows/     every pair of a trained row and an answer; the pushes of the rows on an
                 answer add up to the pushes on its tokens
 probe_pushes/   rows of the plan and answers of probes.jsonl
 """
@@ -56,10 +56,10 @@ def _rows_fit(columns: Columns, plan: dict[str, Any]) -> bool:
     step_of_row = np.full(len(plan["group"]), -1)
     for step_number, step in enumerate(plan["steps"]):
         step_of_row[step] = step_number
-    if (columns["step"] < 0).any() or (columns["step"] >= len(plan["steps"])).any():
-        return False
     if "row" not in columns:
         return True
+    if (columns["step"] < 0).any() or (columns["step"] >= len(plan["steps"])).any():
+        return False
     rows = columns["row"].astype(np.int64)
     if (rows < 0).any() or (rows >= len(step_of_row)).any():
         return False
@@ -68,18 +68,14 @@ def _rows_fit(columns: Columns, plan: dict[str, Any]) -> bool:
 
 def _tokens_fit(columns: Columns, answers: Answers) -> bool:
     tokens = np.concatenate([answer["response_tokens"] for answer in answers])
-    num_steps = len(np.unique(columns["step"]))
-    return np.array_equal(columns["token"], np.tile(tokens, num_steps))
+    return np.array_equal(columns["token"], tokens)
 
 
 def _sums_fit(tables: Mapping[str, Columns], num_answers: int) -> bool:
     sums = []
     for folder, names in (("probes", ("positive", "negative")), ("probe_rows", ("push",))):
         columns = tables[folder]
-        step_and_answer = columns["step"].astype(np.int64) * num_answers + columns["answer"]
         pushes = sum(columns[name].astype(np.float64) for name in names)
-        sums.append(np.bincount(step_and_answer, pushes))
-    if len(sums[0]) != len(sums[1]):
-        return False
+        sums.append(np.bincount(columns["answer"], pushes, num_answers))
     tolerance = SUM_TOLERANCE * max(1e-12, float(np.abs(sums[0]).max(initial=0)))
     return bool(np.allclose(sums[0], sums[1], rtol=0, atol=tolerance))

@@ -69,4 +69,11 @@ def add_up(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         for prompt_id, visit in record["prompts"].items():
             visits.setdefault(prompt_id, []).append([record["iteration"], *visit])
     position = records[-1]["next_position"] if records else 0
-    return {"next_position": position, "visits": visits}
+    influence: dict[str, float] = {}
+    for record in records:
+        influence.update(record.get("influence", {}))
+    return {
+        "next_position": position,
+        "visits": visits,
+        **({"influence": influence} if influence else {}),
+    }

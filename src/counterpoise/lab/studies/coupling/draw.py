@@ -209,7 +209,7 @@ def _left_out(sampled: Records) -> Figure:
         _layered(
             [
                 points_chart.mark_rule(style="series", strokeWidth=1.5).encode(
-                    x=x_axis, y="low:Q", y2="high:Q"
+                    x=x_axis, y=alt.Y("low:Q"), y2=alt.Y2("high:Q")
                 ),
                 points_chart.mark_point(style="series", size=55).encode(x=x_axis, y=y_axis),
             ],

@@ -30,6 +30,8 @@ EXPLICIT_KINDS = ("advantage", *WEIGHTED_KINDS)
 BASELINE = "uniform"
 COMMON_OPTIONS = ("balance.tau=0",)
 NO_OP_NAMES = ("off", BASELINE)  # registry entries that change nothing
+# They read held-out answers, which stored tokens do not have: runs/embedded-aligned.toml.
+PROBE_READING = ("aligned",)
 GROUP_SIZE = 8  # rollouts of a group, to compare advantages
 # Arm -> token weights and their settings.
 WEIGHTS_AT_SETTINGS = {
@@ -75,7 +77,7 @@ def credit_arms() -> dict[str, CreditArm]:
     arms += [
         _arm(arm_name, "weights", f"credit.weights={arm_name}")
         for arm_name in TOKEN_WEIGHTS
-        if arm_name not in NO_OP_NAMES
+        if arm_name not in (*NO_OP_NAMES, *PROBE_READING)
     ]
     arms += [
         _arm(

@@ -278,7 +278,7 @@ def _line_chart(
             source_chart = base_chart(matching(points, source=source, layer=layer))
             if layer == "head":
                 band = source_chart.mark_area(style=style, opacity=0.14).encode(
-                    x=x, y="low:Q", y2="high:Q"
+                    x=x, y=alt.Y("low:Q"), y2=alt.Y2("high:Q")
                 )
                 layers.append(band)
             layers.append(

@@ -1,0 +1,353 @@
+"""What pushed a token inside verl: gathered from the ranks, decomposed on rank 0.
+
+    push of token k on token j = pull_k <h_j, h_k> <r_j, r_k> / temperature^2
+
+Under FSDP no process holds the model, but every rank sees what this needs while it trains: the
+hidden states h that enter the output layer, its weights W (whole during the forward pass), and the
+log-probabilities whose gradient is -pull. A monitored step keeps these for the rows that the driver
+chose, sends them to rank 0, and rank 0 decomposes them as the native monitor does. Only chosen rows
+push: where all rows of a step are chosen the numbers are those of the whole step. Nothing is added
+to the step's own computation.
+
+plugin.py installs the two wrappers and the method below in verl's workers.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from counterpoise.errors import first_line
+from counterpoise.microscope.monitor import Monitor, StepMeasurement
+from counterpoise.model.general import logit_scale, relative_difference
+from counterpoise.model.head import token_logprobs
+from counterpoise.model.load import Policy
+from counterpoise.model.residuals import wide
+from counterpoise.types import Floats, Rollout, Row, StepResult
+
+REQUEST_KEY = "poise_coupling"  # in the extra information of verl's batch
+ROW_FIELD = "poise_row"  # a row's place among those of its rank
+METHOD = "poise_take_couplings"  # of verl's worker
+MICRO_TOKENS = 16384  # of the monitor, which here makes no forward pass
+CHECKED_TOKENS = 64  # whose log-probabilities are computed again from h and W
+TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}  # half precision: 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class CouplingRequest:
+    """Which rows of a batch are measured; it travels to the workers as JSON.
+
+    Example:
+        CouplingRequest(places=[0, 3], groups=["1:ab", "1:ab"], watched=["1:ab"], temperature=1.0)
+    """
+
+    places: list[int]  # in the order that verl distributes over the ranks
+    groups: list[str]  # of each
+    watched: list[str]  # groups whose strongest pushes are kept
+    temperature: float
+
+    def to_text(self) -> str:
+        return json.dumps(asdict(self))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CapturedRow:
+    """The trained tokens of one row as the loss saw them; everything on the CPU."""
+
+    place: int  # in the whole batch
+    tokens_T: NDArray[np.int32]
+    logprobs_T: Floats
+    pulls_T: Floats  # -dL/dlogp
+    advantages_T: Floats
+    hidden_TD: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepCoupling:
+    """A measured step: rows in the order of `places`; or the reason why it could not be measured.
+
+    The displacement of the measurement is NaN: the driver knows it.
+    """
+
+    step: int
+    places: tuple[int, ...] = ()
+    logprobs: tuple[Floats, ...] = ()
+    pulls: tuple[Floats, ...] = ()
+    measurement: StepMeasurement | None = None
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OutputLayer:
+    """What the monitor reads of a policy: z = cap(W h)."""
+
+    unembedding: Tensor  # [V, D]
+    softcap: float
+
+    @property
+    def decoder(self) -> OutputLayer:
+        return self
+
+    @property
+    def device(self) -> torch.device:
+        return self.unembedding.device
+
+
+class RowCapture:
+    """Keeps the chosen rows of one optimizer step on one rank."""
+
+    def __init__(self, request: CouplingRequest, first_place: int, keeps_head: bool) -> None:
+        self.chosen = frozenset(request.places)
+        self.first_place, self.keeps_head = first_place, keeps_head
+        self.rows: list[CapturedRow] = []
+        self.head: Tensor | None = None  # W as the forward pass used it
+        self._hidden: Tensor | None = None  # of the open pass: [B, L, D], or packed [1, N, D]
+
+    def read_head(self, module: Any, inputs: tuple[Any, ...]) -> None:
+        """A hook before the output layer's forward pass, in which its weights are whole."""
+        self._hidden = inputs[0].detach()
+        if self.keeps_head and self.head is None:
+            self.head = module.weight.detach().clone()
+
+    def wrap_loss(self, loss_function: Callable[..., Any]) -> Callable[..., Any]:
+        """verl's loss, which first shows what it is given."""
+
+        def observed(*, model_output: Any, data: Any, dp_group: Any = None) -> Any:
+            self._keep_rows(loss_function, model_output, data, dp_group)
+            return loss_function(model_output=model_output, data=data, dp_group=dp_group)
+
+        return observed
+
+    def _keep_rows(
+        self, loss_function: Callable[..., Any], model_output: Any, data: Any, dp_group: Any
+    ) -> None:
+        places = [self.first_place + row for row in data[ROW_FIELD].tolist()]
+        if self._hidden is None or not self.chosen.intersection(places):
+            return
+        logprobs = model_output["log_probs"]  # by row, over prompt and response
+        bounds = logprobs.offsets()
+        # The log-probabilities are the leaf, so no weight gets a gradient from this.
+        with torch.enable_grad():
+            leaf_N = logprobs.values().detach().clone().requires_grad_()
+            leaf = torch.nested.nested_tensor_from_jagged(leaf_N, bounds)
+            loss, _ = loss_function(
+                model_output={**model_output, "log_probs": leaf}, data=data, dp_group=dp_group
+            )
+            (gradient_N,) = torch.autograd.grad(loss, leaf_N)
+        # verl multiplies a rank's loss by their number, because FSDP averages the gradients.
+        pulls_N = -gradient_N / data["dp_size"]
+        columns = (data[name].unbind() for name in ("input_ids", "response_mask", "advantages"))
+        for i, (place, ids_L, mask_T, advantages_T) in enumerate(
+            zip(places, *columns, strict=True)
+        ):
+            if place in self.chosen:
+                start, end = int(bounds[i]), int(bounds[i + 1])
+                trained = mask_T.bool()
+                # The state before a token predicts it.
+                at = end - start - len(mask_T) - 1 + torch.nonzero(trained).squeeze(1)
+                packed = self._hidden.shape[0] == 1
+                hidden_LD = self._hidden[0, start:end] if packed else self._hidden[i]
+                self.rows.append(
+                    CapturedRow(
+                        place,
+                        ids_L[at + 1].cpu().numpy().astype(np.int32),
+                        leaf_N.detach()[start + at].float().cpu().numpy(),
+                        pulls_N[start + at].float().cpu().numpy(),
+                        advantages_T[trained].float().cpu().numpy(),
+                        hidden_LD[at].cpu(),
+                    )
+                )
+
+
+def decompose_step(
+    step: int,
+    request: CouplingRequest,
+    rows: Sequence[CapturedRow],
+    layer: OutputLayer,
+) -> StepCoupling:
+    """The coupling of the gathered rows, on rank 0."""
+    rows = sorted(rows, key=lambda row: row.place)
+    if fault := _find_difference(rows, layer, request.temperature):
+        return StepCoupling(step, fault=fault)
+    group_of_place = dict(zip(request.places, request.groups, strict=True))
+    plan_rows = [_as_row(row, group_of_place[row.place]) for row in rows]
+    unknown = np.full(len(rows), np.nan, np.float32)
+    result = StepResult(
+        rows=tuple(range(len(rows))),
+        logprobs=[row.logprobs_T for row in rows],
+        old_logprobs=[row.logprobs_T for row in rows],
+        advantages=[row.advantages_T for row in rows],
+        entropies=[np.full_like(row.logprobs_T, np.nan) for row in rows],
+        pulls=[row.pulls_T for row in rows],
+        coefficients=unknown,
+        loss=float("nan"),
+        grad_norm=float("nan"),
+        clipped_share=float("nan"),
+        tokens=sum(len(row.tokens_T) for row in rows),
+        hidden=[row.hidden_TD.to(layer.device) for row in rows],
+    )
+    monitor = Monitor(request.temperature, MICRO_TOKENS, frozenset(request.watched))
+    monitor.at(step, plan_rows)
+    monitor.before_update(cast(Policy, layer), plan_rows, result)  # it reads the output layer only
+    return StepCoupling(
+        step=step,
+        places=tuple(row.place for row in rows),
+        logprobs=tuple(row.logprobs_T for row in rows),
+        pulls=tuple(row.pulls_T for row in rows),
+        measurement=monitor.take_coupling(),
+    )
+
+
+def _as_row(row: CapturedRow, group: str) -> Row:
+    advantage_T = row.advantages_T
+    is_uniform = bool((advantage_T == advantage_T[0]).all())
+    mean = float(advantage_T.mean())
+    return Row(
+        group=group,
+        advantage=float(advantage_T[0]) if is_uniform else mean,
+        num_tokens=len(row.tokens_T),
+        index=row.place,
+        rollout=Rollout(
+            prompt_id=group,
+            prompt="",
+            answer="",
+            response="",
+            reward=0.0,
+            prompt_tokens=np.empty(0, np.int32),
+            response_tokens=row.tokens_T,
+            sampled_logprobs=row.logprobs_T,
+        ),
+        weights_T=None if is_uniform or not mean else advantage_T / mean,
+    )
+
+
+@torch.no_grad()
+def _find_difference(rows: Sequence[CapturedRow], layer: OutputLayer, temperature: float) -> str:
+    """Why h and W do not explain the log-probabilities; "" if they do."""
+    hidden = torch.cat([row.hidden_TD for row in rows])[:CHECKED_TOKENS].to(layer.device)
+    tokens, logprobs = (
+        torch.from_numpy(np.concatenate(arrays)[:CHECKED_TOKENS]).to(layer.device)
+        for arrays in ([row.tokens_T for row in rows], [row.logprobs_T for row in rows])
+    )
+    computed, _ = token_logprobs(
+        wide(hidden),
+        wide(layer.unembedding),
+        tokens.long(),
+        temperature,
+        softcap=layer.softcap,
+    )
+    tolerance = TOLERANCE.get(hidden.dtype, 0.1)
+    if relative_difference(computed, logprobs) < tolerance:
+        return ""
+    return "the model's logits are more than a product of its output layer and its hidden states"
+
+
+# -- in verl's workers ---------------------------------------------------------------------------
+
+
+class CouplingRecorder:
+    """Measures the steps of one update on one rank; rank 0 keeps the results."""
+
+    def __init__(self, request: CouplingRequest, engine: Any, rows_of_rank: int) -> None:
+        self.request, self.engine = request, engine
+        self.first_place = engine.get_data_parallel_rank() * rows_of_rank
+        self.steps_taken = 0
+        self.results: list[StepCoupling] = []
+
+    @contextmanager
+    def step(self, worker: Any) -> Iterator[None]:
+        """Capture the optimizer step that is taken inside."""
+        rank = self.engine.get_data_parallel_rank()
+        capture = RowCapture(self.request, self.first_place, keeps_head=rank == 0)
+        model = _unwrapped(self.engine.module)
+        head, loss_function = model.get_output_embeddings(), worker.loss_fn
+        hook = head.register_forward_pre_hook(capture.read_head)
+        worker.loss_fn = capture.wrap_loss(loss_function)
+        try:
+            yield
+        finally:
+            worker.loss_fn = loss_function
+            hook.remove()
+        rows = gather_rows(capture.rows, self.engine.get_data_parallel_group(), rank)
+        if rank == 0 and rows and capture.head is not None:
+            self.results.append(self._decompose(rows, capture.head, head, model.config))
+        self.steps_taken += 1
+
+    def _decompose(
+        self, rows: list[CapturedRow], weight: Tensor, head: Any, config: Any
+    ) -> StepCoupling:
+        if getattr(head, "bias", None) is not None:
+            return StepCoupling(self.steps_taken, fault="the model's output layer has a bias")
+        scale = logit_scale(config)
+        softcap = float(getattr(config, "final_logit_softcapping", None) or 0.0)
+        layer = OutputLayer(weight if scale == 1 else scale * wide(weight), softcap)
+        try:
+            return decompose_step(self.steps_taken, self.request, rows, layer)
+        except torch.OutOfMemoryError as fault:  # training itself goes on
+            return StepCoupling(self.steps_taken, fault=first_line(fault))
+
+
+def gather_rows(rows: list[CapturedRow], group: Any, rank: int) -> list[CapturedRow]:
+    """The rows of all ranks on rank 0 of the group; elsewhere []."""
+    if torch.distributed.get_world_size(group) == 1:
+        return rows
+    by_rank: list[Any] | None = None
+    if rank == 0:
+        by_rank = [None] * torch.distributed.get_world_size(group)
+    destination = torch.distributed.get_global_rank(group, 0)
+    torch.distributed.gather_object(rows, by_rank, dst=destination, group=group)
+    return [row for rank_rows in by_rank or [] for row in rank_rows]
+
+
+def _unwrapped(module: Any) -> Any:
+    """The model below FSDP1's wrapper; FSDP2 has none."""
+    return getattr(module, "_fsdp_wrapped_module", module)
+
+
+def install_in_workers() -> None:
+    """Wrap the training methods of verl's workers, and add the one that returns the results."""
+    from verl.single_controller.base.decorator import Dispatch, register
+    from verl.utils import tensordict_utils
+    from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
+
+    train_mini_batch, train_batch = TrainingWorker.train_mini_batch, TrainingWorker.train_batch
+
+    @functools.wraps(train_mini_batch)
+    def recording_mini_batches(self: Any, data: Any) -> Any:
+        text = tensordict_utils.pop(data, key=REQUEST_KEY, default=None)
+        if text is None:
+            return train_mini_batch(self, data)
+        request = CouplingRequest(**json.loads(text))
+        data[ROW_FIELD] = torch.arange(data.shape[0])
+        self.poise_recorder = CouplingRecorder(request, self.engine, data.shape[0])
+        self.poise_recording = True
+        try:
+            return train_mini_batch(self, data)
+        finally:
+            self.poise_recording = False
+
+    @functools.wraps(train_batch)
+    def recording_batch(self: Any, data: Any) -> Any:
+        if not getattr(self, "poise_recording", False):
+            return train_batch(self, data)
+        with self.poise_recorder.step(self):
+            return train_batch(self, data)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def take_couplings(self: Any) -> list[StepCoupling]:
+        recorder = getattr(self.actor, "poise_recorder", None)
+        self.actor.poise_recorder = None
+        return recorder.results if recorder is not None else []
+
+    TrainingWorker.train_mini_batch = recording_mini_batches
+    TrainingWorker.train_batch = recording_batch
+    setattr(ActorRolloutRefWorker, METHOD, take_couplings)

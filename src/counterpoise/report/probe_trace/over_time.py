@@ -1,0 +1,120 @@
+"""Which training prompts moved the held-out answers, update by update: for pages.
+
+influence of a prompt in an update = lr * sum of its rows' pushes on the mean right answer
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from counterpoise.report.probe_trace.agreement import Agreement, AgreementMeter
+from counterpoise.report.probe_trace.read import ProbedIteration, ProbedRun, prompt_of_group
+
+SHOWN_PROMPTS = 15  # in each direction
+MOST_UPDATES = 200  # the latest ones: every update has tables of its own to read
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInfluence:
+    """What the rows of one group did in one update."""
+
+    iteration: int
+    group: str
+    row: int  # its first row in the plan
+    change: float  # predicted, of the mean right answer, in nats
+
+
+@dataclass(slots=True)
+class PromptInfluence:
+    """One training prompt over the run."""
+
+    prompt_id: str
+    groups: list[GroupInfluence] = field(default_factory=list)
+
+    @property
+    def total(self) -> float:
+        return sum(group.change for group in self.groups)
+
+    @property
+    def raising(self) -> int:
+        """In how many updates it raised the mean right answer."""
+        return sum(group.change > 0 for group in self.groups)
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateMovement:
+    """Held-out answers in one update; means over answers, in nats. None: no such answer."""
+
+    iteration: int
+    right: float | None
+    wrong: float | None
+    predicted: float | None  # of the right answers
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InfluenceOverTime:
+    """What a page shows of a traced run."""
+
+    updates: list[UpdateMovement]
+    raising: list[PromptInfluence]  # strongest first
+    lowering: list[PromptInfluence]
+    num_prompts: int
+    num_problems: int
+    left_out: int  # earlier updates that are not in these numbers
+    agreement: Agreement
+
+
+def trace_over_time(
+    probed_run: ProbedRun, shown: int = SHOWN_PROMPTS, most_updates: int = MOST_UPDATES
+) -> InfluenceOverTime:
+    """Follow all training prompts through the latest updates of the run."""
+    latest = replace(probed_run, iterations=probed_run.iterations[-most_updates:])
+    meter = AgreementMeter(latest)
+    updates: list[UpdateMovement] = []
+    prompts: dict[str, PromptInfluence] = {}
+    for probed in latest.read():
+        meter.add(probed)
+        is_right = np.array([answer["reward"] > 0 for answer in probed.answers])
+        moved_Q, predicted_Q = probed.moved_Q(), probed.predicted_Q()
+        updates.append(
+            UpdateMovement(
+                probed.iteration,
+                float(moved_Q[is_right].mean()) if is_right.any() else None,
+                float(moved_Q[~is_right].mean()) if not is_right.all() else None,
+                float(predicted_Q[is_right].mean()) if is_right.any() else None,
+            )
+        )
+        if is_right.any():
+            for influence in _group_influences(probed, np.flatnonzero(is_right)):
+                prompt_id = prompt_of_group(influence.group)
+                prompts.setdefault(prompt_id, PromptInfluence(prompt_id)).groups.append(influence)
+    ordered = sorted(prompts.values(), key=lambda prompt: -prompt.total)
+    return InfluenceOverTime(
+        updates=updates,
+        raising=[prompt for prompt in ordered if prompt.total > 0][:shown],
+        lowering=[prompt for prompt in reversed(ordered) if prompt.total < 0][:shown],
+        num_prompts=len(prompts),
+        num_problems=len(probed_run.problem_ids),
+        left_out=len(probed_run.iterations) - len(latest.iterations),
+        agreement=meter.result(),
+    )
+
+
+def _group_influences(probed: ProbedIteration, answers: np.ndarray) -> list[GroupInfluence]:
+    """The predicted change of the mean of some answers by each group of the update."""
+    chosen = np.isin(probed.rows["answer"], answers)
+    rows = probed.rows["row"][chosen].astype(np.int64)
+    pushes_R = np.bincount(rows, probed.rows["push"][chosen].astype(np.float64))
+    changes: dict[str, float] = {}
+    first_row: dict[str, int] = {}
+    for row in np.unique(rows).tolist():
+        group = probed.group_of_row(row)
+        change = probed.lr / len(answers) * float(pushes_R[row])
+        changes[group] = changes.get(group, 0.0) + change
+        first_row.setdefault(group, row)
+    return [
+        GroupInfluence(probed.iteration, group, first_row[group], change)
+        for group, change in changes.items()
+    ]

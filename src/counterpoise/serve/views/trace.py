@@ -1,0 +1,66 @@
+"""Which training prompts moved the held-out answers of a run, update by update."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from counterpoise.report.probe_trace.over_time import PromptInfluence, trace_over_time
+from counterpoise.report.probe_trace.read import ProbedRun
+from counterpoise.serve.answers import NotFoundError
+from counterpoise.serve.index.fates import born_in
+from counterpoise.serve.run_reader import RunReader
+from counterpoise.serve.views.batch import group_address
+
+
+def trace_view(reader: RunReader) -> dict[str, Any]:
+    """Movement of the answers over updates, and the prompts with the largest influence."""
+    if not (reader.folder / "probes.jsonl").is_file():
+        raise NotFoundError(
+            f"{reader.name} followed no held-out answers: train with --set monitor.probe=32"
+        )
+    tables = [
+        file
+        for folder in ("probes", "probe_rows")
+        if (reader.folder / folder).is_dir()
+        for file in (reader.folder / folder).iterdir()
+    ]
+    if not all(map(reader.may_read, tables)):  # a link that leads out of the served folders
+        raise NotFoundError(f"{reader.name} has probe tables outside of its folder")
+    trace = trace_over_time(ProbedRun.open(reader.folder))
+    value, low, high = trace.agreement.correlation
+    return {
+        "iterations": [update.iteration for update in trace.updates],
+        "right": [update.right for update in trace.updates],
+        "wrong": [update.wrong for update in trace.updates],
+        "predicted": [update.predicted for update in trace.updates],
+        "correlation": [_finite(number) for number in (value, low, high)],
+        "explained": _finite(trace.agreement.explained),
+        "raising": [_prompt(reader, prompt) for prompt in trace.raising],
+        "lowering": [_prompt(reader, prompt) for prompt in trace.lowering],
+        "prompts": trace.num_prompts,
+        "problems": trace.num_problems,
+        "left_out": trace.left_out,
+    }
+
+
+def _prompt(reader: RunReader, prompt: PromptInfluence) -> dict[str, Any]:
+    return {
+        "prompt_id": prompt.prompt_id,
+        "total": prompt.total,
+        "raising": prompt.raising,
+        "groups": [
+            {
+                "iteration": group.iteration,
+                "change": group.change,
+                "place": group_address(
+                    reader.name, born_in(group.group, group.iteration), group.group
+                ),
+            }
+            for group in prompt.groups
+        ],
+    }
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None
