@@ -42,6 +42,7 @@ from counterpoise.seeds import seed_for
 from counterpoise.store.folder import check_no_run
 from counterpoise.types import Prompt, Response
 from counterpoise.variants import SAMPLERS, VERIFIERS
+from counterpoise.verify.code.sandbox import describe_protection
 from counterpoise.verify.math.boxed import extract_boxed
 from counterpoise.verify.reward_signatures import describe_reward
 from counterpoise.verify.scores import ScoringContext, Verifier, score_responses
@@ -77,6 +78,8 @@ def fill_result_files(
     warn_about_short_responses(jobs, options, progress)
     if is_plugin(options.verifier):
         progress.warn(describe_reward(options.verifier))
+    elif options.verifier == "code":
+        progress.warn(describe_protection())
     make_verifier = VERIFIERS.load(options.verifier)
     verifier: Verifier = make_verifier(options.verify_seconds, options.verify_workers)
     try:
