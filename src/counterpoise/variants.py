@@ -368,6 +368,7 @@ STUDIES = Registry(
         "interventions": "counterpoise.lab.studies.interventions:STUDY",
         "credit": "counterpoise.lab.studies.credit.measure:STUDY",
         "trace": "counterpoise.lab.studies.trace:STUDY",
+        "dfpo": "counterpoise.lab.studies.dfpo.measure:STUDY",
     },
 )
 
