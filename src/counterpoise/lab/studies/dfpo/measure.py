@@ -17,10 +17,9 @@ Six objectives, from the same weights, on the same prompts, with AdamW:
 at two learning rates: the trainer's, and `collapse` times that, at which GRPO loses what it learned
 (chosen by a pilot of GRPO alone). Of each iteration, before and after its four steps:
 
-    tax        mean KL(new || old) at the tokens that right and wrong rollouts of a group share by
-               context and token, over the same at all other tokens
-    drift      mean |D_a - D_b| over pairs of right rollouts of one prompt that differ, D the change
-               of log pi(rollout), over the mean |D| of all rollouts
+    tax        the learning tax (microscope/learning_tax.py) over the mean KL at all other tokens
+    drift      the drift between right answers (same file) over the mean change |D| of log pi of
+               all rollouts
     residual   |sum_i A_i w_i| / sum_i |A_i| w_i on the prefix that all rollouts of a group share,
                by the pulls that the gradient used
 
@@ -35,7 +34,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -50,6 +48,7 @@ from counterpoise.lab.studies.harness import Lab
 from counterpoise.lab.studies.study import Study
 from counterpoise.loop import encode_prompts
 from counterpoise.microscope.batch_tokens import Snapshot, take_snapshot
+from counterpoise.microscope.learning_tax import log_distributions, solution_drift, tax_tokens
 from counterpoise.microscope.prefixes import measure_shared_prefixes, trie_nodes
 from counterpoise.model.load import Policy
 from counterpoise.run.observer import RunObserver
@@ -79,7 +78,7 @@ SIZES: Mapping[str, Any] = {
     "heldout": 64,
     "samples": 2,
     "scored": [3, 6],
-    "minutes": 0.0,  # 0: no limit
+    "minutes": 0,  # 0: no limit
 }
 Doubles = NDArray[np.float64]
 STEPS = 4  # optimizer steps of an iteration, on whole groups
@@ -216,31 +215,30 @@ def movement(
     rows: Sequence[Row], before: Snapshot, after: Snapshot, divergences_N: Doubles
 ) -> Record:
     """Learning tax and drift of one iteration, plain and relative to how far it moved."""
-    shared_N = two_sided_tokens(rows)
-    change_R = np.zeros(len(rows))
-    np.add.at(
-        change_R,
-        before.rows.cpu().numpy(),
-        (after.logprobs - before.logprobs).double().cpu().numpy(),
-    )
-    gaps = [
-        abs(change_R[a] - change_R[b])
-        for members in rows_by_group(rows).values()
-        for a, b in combinations([i for i in members if rows[i].sign > 0], 2)
-        if not np.array_equal(rows[a].content.response_tokens, rows[b].content.response_tokens)
+    node_N = trie_nodes(rows)
+    places = tax_tokens(rows, node_N, limit=len(node_N))
+    is_elsewhere_N = ~np.isin(node_N, node_N[places])
+    lengths = [row.num_tokens for row in rows]
+    delta_R = [
+        delta_T.cpu().numpy() for delta_T in (after.logprobs - before.logprobs).split(lengths)
     ]
-    tax = float(divergences_N[shared_N].mean()) if shared_N.any() else math.nan
-    elsewhere = float(divergences_N[~shared_N].mean()) if not shared_N.all() else math.nan
-    moved = float(np.abs(change_R).mean())
-    plain_drift = float(np.mean(gaps)) if gaps else math.nan
+    drift = solution_drift(rows, delta_R)
+    tax = _mean(divergences_N[places])
+    elsewhere = _mean(divergences_N[is_elsewhere_N])
+    plain_drift = drift.total / drift.terms if drift.terms else math.nan
+    moved = float(np.mean([abs(delta_T.sum()) for delta_T in delta_R]))
     return {
         "plain_tax": tax,
         "tax": tax / elsewhere if elsewhere else math.nan,
         "plain_drift": plain_drift,
         "drift": plain_drift / moved if moved else math.nan,
         "moved": moved,
-        "shared": float(shared_N.mean()),
+        "shared": float(1 - is_elsewhere_N.mean()),
     }
+
+
+def _mean(values: Doubles) -> float:
+    return float(values.mean()) if len(values) else math.nan
 
 
 @torch.no_grad()
@@ -249,23 +247,10 @@ def divergences(new: Snapshot, new_head: Tensor, old: Snapshot, old_head: Tensor
     kl_N = []
     for start in range(0, len(new), CHUNK_TOKENS):
         chunk = slice(start, start + CHUNK_TOKENS)
-        log_p = torch.log_softmax((new.hidden[chunk] @ new_head.T).double(), dim=-1)
-        log_q = torch.log_softmax((old.hidden[chunk] @ old_head.T).double(), dim=-1)
+        log_p = log_distributions(new.hidden[chunk], new_head).double()
+        log_q = log_distributions(old.hidden[chunk], old_head).double()
         kl_N.append((log_p.exp() * (log_p - log_q)).sum(dim=-1))
     return torch.cat(kl_N).cpu().numpy()
-
-
-def two_sided_tokens(rows: Sequence[Row]) -> NDArray[np.bool_]:
-    """Whether right and wrong rollouts of a group have the token after the same prefix, [N]."""
-    node_N = trie_nodes(rows)
-    sign_N = np.repeat([row.sign for row in rows], [row.num_tokens for row in rows])
-    is_shared_N = node_N >= 0
-    num_nodes = int(node_N.max(initial=-1)) + 1
-    counts = [
-        np.bincount(node_N[is_shared_N & (sign_N == sign)], minlength=num_nodes) for sign in (1, -1)
-    ]
-    two_sided = (counts[0] > 0) & (counts[1] > 0)
-    return is_shared_N & np.append(two_sided, False)[node_N]
 
 
 def residuals(step_rows: Sequence[Sequence[Row]], results: Sequence[StepResult]) -> Record:
