@@ -87,28 +87,25 @@ CHUNK_TOKENS = 2048
 
 
 def measure(lab: Lab) -> Records:
-    """Seed by seed; a seed that `minutes` would cut short is not begun."""
+    """Stale rollouts for every seed, since they decide, then fresh ones.
+
+    With `minutes`, a seed that they would cut short is not begun.
+    """
     sizes, records = lab.sizes, list[Record]()
-    conditions = [
-        (rate, cell, arm)
-        for rate in ("stable", "collapsing")
-        for cell in ("fresh", "stale")
-        for arm in sizes["arms"]
-    ]
-    started = time.monotonic()
-    for seed in range(sizes["seeds"]):
-        elapsed = time.monotonic() - started
-        if sizes["minutes"] and seed and elapsed * (seed + 1) / seed > 60 * sizes["minutes"]:
-            break
-        bench = SeedBench(lab, seed)
-        for place, (rate, cell, arm) in enumerate(conditions):
+    benches = [SeedBench(lab, seed) for seed in range(sizes["seeds"])]
+    started, slowest = time.monotonic(), {"stale": 0.0, "fresh": 0.0}
+    for place, (cell, seed) in enumerate((c, s) for c in slowest for s in range(len(benches))):
+        begun = time.monotonic()
+        if sizes["minutes"] and begun - started + slowest[cell] > 60 * sizes["minutes"]:
+            continue
+        for rate, arm in ((r, a) for r in ("stable", "collapsing") for a in sizes["arms"]):
             name = f"{arm}, {cell}, {rate}, seed {seed}"
-            lab.progress(name, (seed + place / len(conditions)) / sizes["seeds"])
-            chain = partial(
-                bench.run_chain, stale=cell == "stale", options=_options(lab, arm, rate)
-            )
+            lab.progress(name, place / (2 * len(benches)))
+            options = _options(lab, arm, rate)
+            chain = partial(benches[seed].run_chain, stale=cell == "stale", options=options)
             identity = {"arm": arm, "cell": cell, "rate": rate, "seed": seed}
             records += [{**identity, **record} for record in lab.measure_part(name, chain)]
+        slowest[cell] = max(slowest[cell], time.monotonic() - begun)
     return records
 
 
