@@ -55,7 +55,7 @@ test-verl: .venvs/verl/.installed
 	.venvs/verl/bin/python $(ENGINE_TESTS) tests/hosts/verl tests/hosts/importing
 
 test-vllm: .venvs/vllm/.installed
-	.venvs/vllm/bin/python $(ENGINE_TESTS) tests/sample/test_vllm*.py tests/lab/evaluate/test_eval_with_vllm.py
+	.venvs/vllm/bin/python $(ENGINE_TESTS) tests/sample/test_vllm*.py tests/lab/evaluate/test_eval_with_vllm.py tests/lab/speed/test_vllm_peer.py
 
 # Not an engine: a source of tasks and rewards.
 test-verifiers: .venvs/verifiers/.installed

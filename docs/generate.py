@@ -5,7 +5,7 @@
     commands.md      every `poise` command
     run-folder.md    the files of a run folder and their fields
     api.md           what `import counterpoise` offers, with an example
-    tree.md          every module with one phrase
+    tree.md          every folder with one sentence
     papers.md        what of each paper is here (docs/papers.toml)
 
 A page is a function in PAGES. `tests/test_generated_docs.py` fails when a stored page is no longer
@@ -20,7 +20,6 @@ import dataclasses
 import inspect
 import json
 import re
-import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
@@ -326,43 +325,18 @@ def run_folder_page() -> str:
 
 
 def tree_page() -> str:
-    """docs/reference/tree.md: what each folder holds, and the names of its modules."""
-    names_by_folder = {
-        folder: [path.stem for path in sorted(folder.glob("*.py")) if path.stem != "__init__"]
-        for folder in sorted({path.parent for path in SOURCE.rglob("*.py")})
-    }
-    lines = []
-    for folder, names in names_by_folder.items():
-        if not names:
-            continue
-        relative_path = folder.relative_to(SOURCE)
-        if folder == SOURCE:
-            lines += ["## The package", "", *wrapped_names("", names)]
-        elif len(relative_path.parts) == 1 or relative_path.parts[0] == "adapters":
-            lines += [
-                "",
-                f"## {relative_path.as_posix()}/",
-                "",
-                summary_line(folder / "__init__.py"),
-                "",
-            ]
-            lines += wrapped_names("", names)
-        else:
-            lines += wrapped_names(
-                f"{relative_path.relative_to(relative_path.parts[0]).as_posix()}/  ", names
-            )
+    """docs/reference/tree.md: what each folder holds."""
+    folders = sorted(path.parent for path in SOURCE.rglob("__init__.py") if path.parent != SOURCE)
+    lines = [
+        f"{'    ' * (len(folder.relative_to(SOURCE).parts) - 1)}- `{folder.name}/` "
+        f"{summary_line(folder / '__init__.py')}"
+        for folder in folders
+    ]
     introduction = (
-        "Every module of `src/counterpoise/`, by folder; the first line of a module says what it "
-        "does. Commands are described in [commands.md](commands.md), variants in "
-        "[variants.md](variants.md)."
+        "The folders of `src/counterpoise/`; the first line of a module says what it does. "
+        "[Import order](design.md#import-order)."
     )
-    return page_text("Every module", introduction, lines)
-
-
-def wrapped_names(folder_name: str, names: Sequence[str]) -> list[str]:
-    """Names as lines of a code block, after the name of their folder."""
-    text = folder_name + "  ".join(names)
-    return textwrap.wrap(text, 96, initial_indent=" " * 4, subsequent_indent=" " * 8)
+    return page_text("Every folder", introduction, lines)
 
 
 # -- api.md --------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import forked
@@ -25,6 +26,7 @@ from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
 from counterpoise.loop import train
 from counterpoise.model.load import load_policy
+from counterpoise.run import evaluate_heldout
 from counterpoise.run.observer import RunObserver
 from counterpoise.run.state import RunState
 from counterpoise.store import checkpoint
@@ -234,8 +236,12 @@ def test_a_power_cut_after_the_end_leaves_everything(
         assert (left / path.relative_to(out)).read_bytes() == path.read_bytes(), path
 
 
-@pytest.mark.parametrize(("stage", "call", "behind"), [("update", 2, 4), ("evaluate_policy", 2, 3)])
+@pytest.mark.parametrize(
+    ("module", "stage", "call", "behind"),
+    [(loop, "update", 2, 4), (evaluate_heldout, "evaluate_policy", 2, 3)],
+)
 def test_stopped_by_ctrl_c_it_loses_no_iteration(
+    module: ModuleType,
     stage: str,
     call: int,
     behind: int,
@@ -246,7 +252,7 @@ def test_stopped_by_ctrl_c_it_loses_no_iteration(
 ) -> None:
     """In the middle of an iteration it is finished, in an evaluation it is not; either way a
     checkpoint is there that was not due."""
-    real, calls, finished = getattr(loop, stage), 0, []
+    real, calls, finished = getattr(module, stage), 0, []
 
     def stopping(*args: object, **options: object) -> object:
         nonlocal calls
@@ -256,7 +262,7 @@ def test_stopped_by_ctrl_c_it_loses_no_iteration(
             finished.append(True)
         return real(*args, **options)
 
-    monkeypatch.setattr(loop, stage, stopping)
+    monkeypatch.setattr(module, stage, stopping)
     out, config = tmp_path / "run", small_config(source, *SETS, "loop.checkpoint_every=100")
     with pytest.raises(KeyboardInterrupt):
         train(config, out)

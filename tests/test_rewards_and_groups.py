@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from test_resume import outcome, same
 
-from counterpoise import loop
 from counterpoise.batch.dropped_rollouts import DROP_REASONS
 from counterpoise.config.load import load_config
 from counterpoise.loop import train
 from counterpoise.report.panels.buffer import count_fates, panel
 from counterpoise.report.run_data import RunData
+from counterpoise.run import write_iteration
 from counterpoise.store.folder import RunFolder
 
 ITERATIONS = 5
@@ -164,7 +164,7 @@ class StopError(Exception):
 def test_stopped_and_resumed_is_the_same(
     run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, calls = loop.write_iteration, 0
+    real, calls = write_iteration.write_iteration, 0
 
     def failing(*args: Any) -> None:
         nonlocal calls
@@ -174,7 +174,7 @@ def test_stopped_and_resumed_is_the_same(
             raise StopError
 
     out = tmp_path / "again"
-    monkeypatch.setattr(loop, "write_iteration", failing)
+    monkeypatch.setattr(write_iteration, "write_iteration", failing)
     with pytest.raises(StopError):
         train(run.read_config(), out)
     assert json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])["iteration"] == 4

@@ -8,9 +8,8 @@ reward balance on, a batch may wait for more rollouts; then an iteration takes n
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from counterpoise.batch.compose import plan_batch
 from counterpoise.batch.describe import describe_plan
 from counterpoise.batch.dropped_rollouts import find_drops
 from counterpoise.config import RunConfig
-from counterpoise.config.evaluation_settings import parse_settings
 from counterpoise.credit.assign import assign_advantages, assign_weights
 from counterpoise.credit.reward_mixtures import configured_mixture
 from counterpoise.credit.view import PolicyReader
@@ -34,12 +32,13 @@ from counterpoise.run import follow_probes, metrics
 from counterpoise.run.check_model import check_model
 from counterpoise.run.decline import describe_decline
 from counterpoise.run.encode_prompts import encode_prompts
-from counterpoise.run.heldout import evaluate_policy
+from counterpoise.run.evaluate_heldout import evaluate, evaluation_due
 from counterpoise.run.interrupts import postpone_interrupts
 from counterpoise.run.model_card import model_card
 from counterpoise.run.observer import RunObserver
 from counterpoise.run.state import (
     RunState,
+    bind_sampler,
     check_finite,
     new_state,
     refill_buffer,
@@ -49,10 +48,10 @@ from counterpoise.run.state import (
 from counterpoise.run.trackers.feed import track_run
 from counterpoise.run.trackers.tracker import check_installed
 from counterpoise.run.try_plugins import check_plugins_load
-from counterpoise.run.write_iteration import write_iteration
+from counterpoise.run.write_iteration import IterationWriter
 from counterpoise.sample.anchors import check_generic_texts
 from counterpoise.sample.choose_prompts import EncodedPrompt, choose_prompts, remember_groups
-from counterpoise.sample.collect import RolloutCollector, SamplerBinding, sample_groups
+from counterpoise.sample.collect import RolloutCollector, sample_groups
 from counterpoise.sample.episodes import make_episode_player
 from counterpoise.sample.kv_budget import check_cache_fits
 from counterpoise.sample.positions import check_positions
@@ -80,7 +79,6 @@ from counterpoise.update.rules.bind import bind_rule
 from counterpoise.update.step import StepSettings, take_step
 from counterpoise.variants import SAMPLERS
 from counterpoise.verify.limited_reward import make_verifier
-from counterpoise.verify.plugin_reward import training_context
 from counterpoise.verify.scores import Verifier
 
 FINISHING_NOTICE = "finishing the iteration and saving a checkpoint"
@@ -143,11 +141,14 @@ def train(
         state.episode_player = make_episode_player(config.task, verifier)
         with track_run(folder, config.track.to, observer.notify):
             try:
-                with explain_out_of_memory(GENERAL_REMEDY):
+                with (
+                    explain_out_of_memory(GENERAL_REMEDY),
+                    open_writer(folder, policy, config) as writer,
+                ):
                     observer.on_start(config, policy.num_parameters, state.iteration)
                     evaluate(state, task.heldout, config, verifier, folder, observer)
                     while state.iteration < config.loop.iterations:
-                        advance(state, prompts, task.heldout, config, verifier, folder, observer)
+                        advance(state, prompts, task.heldout, config, verifier, writer, observer)
             finally:
                 verifier.close()
                 sampler.close()
@@ -161,7 +162,7 @@ def advance(
     heldout: Sequence[Prompt],
     config: RunConfig,
     verifier: Verifier,
-    folder: RunFolder,
+    writer: IterationWriter,
     observer: RunObserver,
 ) -> None:
     """One iteration, with its checkpoint and evaluation where they are due.
@@ -170,16 +171,19 @@ def advance(
     finished, since a resumed run repeats it.
     """
     with postpone_interrupts(FINISHING_NOTICE) as stopped:
-        observer.on_iteration(iterate(state, train_set, config, verifier, folder, heldout))
+        observer.on_iteration(iterate(state, train_set, config, verifier, writer, heldout))
         is_last = state.iteration == config.loop.iterations and config.store.model
         due = is_last or state.iteration % config.loop.checkpoint_every == 0
         if due or stopped():
-            save_state(folder, state, config)
+            writer.wait()
+            save_state(writer.folder, state, config)
+    if evaluation_due(state, heldout, config):
+        writer.wait()
     try:
-        evaluate(state, heldout, config, verifier, folder, observer)
+        evaluate(state, heldout, config, verifier, writer.folder, observer)
     except KeyboardInterrupt:
         if not due:
-            save_state(folder, state, config)
+            save_state(writer.folder, state, config)
         raise
 
 
@@ -188,7 +192,7 @@ def iterate(
     train_set: Sequence[EncodedPrompt],
     config: RunConfig,
     verifier: Verifier,
-    folder: RunFolder,
+    writer: IterationWriter,
     heldout: Sequence[Prompt] = (),
 ) -> dict[str, Any]:
     """One iteration; returns its line of metrics.jsonl. Only probes read `heldout`."""
@@ -244,7 +248,7 @@ def iterate(
         memory=remember_groups(state.memory, choice, collector.collected_groups, config, iteration),
     )
     record = metrics.metrics_record(result, state.buffer, clock)
-    write_iteration(folder, result, record, config.store)
+    writer.write(result, record)
     state.iteration = iteration
     return record
 
@@ -270,11 +274,9 @@ def assign_credit(
     return assign_weights(rows_by_group, options.weights, options.settings, reader)
 
 
-def bind_sampler(state: RunState) -> SamplerBinding:
-    """The run's sampler with its policy, its batch size and its environment."""
-    return SamplerBinding(
-        state.policy, state.prompts_per_draw, state.sample_function, state.episode_player
-    )
+def open_writer(folder: RunFolder, policy: Policy, config: RunConfig) -> IterationWriter:
+    """The writer of the run's iterations."""
+    return IterationWriter(folder, config.store, in_background=policy.device.type == "cuda")
 
 
 def make_policy_reader(state: RunState, config: RunConfig) -> PolicyReader:
@@ -382,51 +384,6 @@ def update(
         # The step numbers its own rows; records need their index in the batch.
         results.append(replace(result, rows=tuple(step[i] for i in result.rows)))
     return results
-
-
-def evaluate(
-    state: RunState,
-    heldout: Sequence[Prompt],
-    config: RunConfig,
-    verifier: Verifier,
-    folder: RunFolder,
-    observer: RunObserver,
-) -> None:
-    """Held-out success before training, after it, and every `evaluate.every` iterations.
-
-    Every setting samples with the same seeds. A resumed run skips settings already evaluated.
-    """
-    options, iteration, seed = config.evaluate, state.iteration, config.loop.seed
-    due = iteration in (0, config.loop.iterations) or (
-        options.every and iteration % options.every == 0
-    )
-    prompts = heldout[: options.prompts]
-    if not due or not prompts:
-        return
-    existing_lines = [line for line in folder.read("evaluations") if line["iteration"] == iteration]
-    for setting in parse_settings(options.settings, config.sample)[len(existing_lines) :]:
-        start = time.perf_counter()
-        observer.on_evaluation_start(len(prompts), options.samples)
-        sample_config = setting.apply_to(config.sample)
-        success = evaluate_policy(
-            bind_sampler(state),
-            prompts,
-            options.samples,
-            sample_config,
-            verifier,
-            seed,
-            training_context(config, iteration),
-        )
-        folder.append(
-            "evaluations",
-            {
-                "iteration": iteration,
-                **asdict(setting),
-                **success.to_record(),
-                "evaluate_seconds": time.perf_counter() - start,
-            },
-        )
-        observer.on_evaluation(iteration, success, setting)
 
 
 def finish_run(policy: Policy, config: RunConfig, folder: RunFolder, observer: RunObserver) -> None:

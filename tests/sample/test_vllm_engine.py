@@ -99,12 +99,12 @@ def test_draws_are_from_the_policy(
 def test_prompts_are_read_once(engine: VLLMSampler, policy: Policy, prompts: list[Ints]) -> None:
     """The whole blocks of a prompt are computed for its first response and found by the others."""
     found: list[Any] = []
-    generate = engine._engine.generate
-    engine._engine.generate = lambda *a, **k: found.extend(generate(*a, **k)) or found
+    generate = engine.engine.generate
+    engine.engine.generate = lambda *a, **k: found.extend(generate(*a, **k)) or found
     try:
         engine(policy, prompts, SEEDS, CONFIG.sample)
     finally:
-        engine._engine.generate = generate
+        engine.engine.generate = generate
     cached = [request.num_cached_tokens for request in found]
     whole = [(len(prompt) - 1) // 32 * 32 for prompt in prompts]
     assert cached == [n for tokens in whole for n in (0, tokens, tokens, tokens)]

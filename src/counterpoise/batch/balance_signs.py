@@ -1,12 +1,12 @@
-"""The sign by which reward balance counts a row: +1, -1, or 0 for a row that never waits.
+"""The sign by which reward balance counts a row: +1, -1, or 0 for a row that it leaves out.
 
     advantage    the sign of A: rows without signal (A = 0) are left out of batches
     reward       +1 (right) if r > 0, else -1 (wrong): groups whose rewards are all equal count too
                  and their rows stay in the batch, although A = 0 gives them no gradient
 
-The paper balances "positive and negative rollouts", which can be read either way. Counted by
-reward, advantages stay as they were computed: a group that loses rows is not re-centred. A rollout
-whose reward does not apply (nan) is neither right nor wrong.
+The paper balances "positive and negative rollouts", which can be read either way. Where signs are
+those of rewards, advantages stay as they were computed: a group that loses rows is not re-centred.
+A rollout whose reward does not apply (nan) is neither right nor wrong: its sign is 0.
 """
 
 from __future__ import annotations

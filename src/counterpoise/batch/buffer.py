@@ -10,9 +10,9 @@ balance_signs.py. A third unit, `experimental_anti_rollout`, holds the rarer sig
 
 Every rollout ever added is exactly one of: waiting, emitted, dropped_surplus, dropped_aged,
 without_signal. A group leaves as a whole: its rows are never spread over two batches, so that
-`grouped` can still keep it in one step. Rows of advantage 0 give no signal: counted by advantage,
-they never wait. Advantages that are never negative cannot fill a batch with tau > 0: those groups
-age and are dropped.
+`grouped` can still keep it in one step. Rows whose sign is 0 never wait: they are without_signal as
+soon as they are added. Advantages that are never negative cannot fill a batch with tau > 0: those
+groups age and are dropped.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ class BufferCounts:
 
     added: int = 0
     emitted: int = 0
-    dropped_surplus: int = 0  # of the majority sign, or beyond the target; unit `rollout` only
+    dropped_surplus: int = 0  # of the majority sign, or beyond the target; none with unit `group`
     dropped_aged: int = 0  # waited for more than max_age iterations
-    without_signal: int = 0  # of neither sign: by advantage A = 0, by reward r = nan
+    without_signal: int = 0  # sign 0: A = 0, or r = nan if signs are those of rewards
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class RewardBalancedBuffer:
         self.sign = sign
         self._choose = BALANCE_UNITS.load(unit)
         self.sign_of: SignRule = BALANCE_SIGNS.load(sign)
-        self._groups: list[tuple[Row, ...]] = []  # oldest first; no row of neither sign
+        self._groups: list[tuple[Row, ...]] = []  # oldest first; rows of sign 0 are left out
         self.counts = BufferCounts()
 
     def restore(self, rows: Iterable[Row], counts: BufferCounts | None = None) -> None:

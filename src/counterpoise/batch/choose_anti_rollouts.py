@@ -1,17 +1,18 @@
 """Experimental: |B| = T with as few rows of the rarer sign as groups allow.
 
-    N-, N+   rows of the rarer and of the other sign in a run of oldest groups
-    M        groups of the run that have both signs
-    R        = min(N-, max(M, tau T))        rows of the rarer sign that the batch keeps
-    take     the shortest run with N+ + R >= T
-    keep     R rows of the rarer sign and T - R of the other, dropped as in choose_rollouts.py
+    rarer, other    rows of the rarer and of the other sign in the k oldest groups
+    mixed           how many of these groups have both signs
+    R               = min(rarer, max(mixed, tau T))      rows of the rarer sign that the batch keeps
+    take            the k oldest groups, with the smallest k such that other + R >= T
+    keep            R rows of the rarer sign and T - R of the other; the rest are dropped in the
+                    order of choose_rollouts.py
 
 tau is here the share that the rarer sign is held down to: 0.1 makes batches of 10 / 90. Every group
 with both signs keeps a row of each, so that it still sums to zero when it is re-centred. Without
-that, fewer rows of one sign would also mean advantages that no longer cancel, which is another
-treatment. So groups of G rows allow a share of about 1 / G at least: 12.5 % with groups of 8.
+that, such batches would differ in two ways: few rows of one sign, and groups whose advantages do
+not cancel. So groups of G rows allow a share of about 1 / G at least: 12.5 % with groups of 8.
 
-T odd and (T + 1) / 2 groups of one row of each sign make |B| = T + 1, as in choose_rollouts.py.
+If T is odd and (T + 1) / 2 mixed groups are taken, |B| = T + 1, as in choose_rollouts.py.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ preferred, then the best balanced, then the oldest groups of each kind.
 Only a group's kind (rows, positive rows) matters, and there are few kinds (7 for groups of 8 and
 0/1 rewards), so this is a bounded knapsack over kinds. Bit `size * size_limit + positives` of one
 long integer says whether a subset with these totals exists; taking c groups of a kind is a shift.
-Sizes are counted in their greatest common divisor. Time and memory grow with T^2 times the number
-of kinds: milliseconds for T = 1024.
+Sizes are counted in units of their greatest common divisor. Time and memory grow with T^2 times the
+number of kinds: milliseconds for T = 1024.
 """
 
 from __future__ import annotations
@@ -60,7 +60,10 @@ def choose_groups(
 
 
 def _shortest_possible_run(kinds: list[Kind], target: int, tau: float) -> int | None:
-    """Length of the shortest run of oldest groups with enough rows of each sign for any batch."""
+    """Length of the shortest run of oldest groups that may hold a batch; shorter ones cannot.
+
+    It has `target` rows, and as many of each sign as a batch of `target` needs.
+    """
     total_rows = total_positive = 0
     quota = minority_quota(tau, target)
     for run_length, (group_rows, group_positive) in enumerate(kinds, 1):

@@ -8,11 +8,13 @@
     then     a group that lost rows is re-centred (recentre.py), unless signs are those of rewards
 
 Inside a group and sign the rows sampled last are dropped: responses to one prompt are exchangeable,
-so this introduces no selection. One row of each sign can always be kept in every mixed group:
-before its last group the run had fewer than T rows, or fewer than tau T of one sign, hence at most
-T/2 mixed groups. One exception: T odd and (T + 1) / 2 groups of one positive and one negative row
-each make |B| = T + 1. A group of a single sign (credit that does not sum to zero) may lose all its
-rows.
+so this introduces no selection.
+
+A mixed group, one that has both signs, always keeps a row of each: without its last group the run
+was too short, with fewer than T rows or fewer than tau T <= T/2 of one sign, so it had fewer than
+T/2 mixed groups, and the last one adds at most one. If T is odd, that may make (T + 1) / 2 mixed
+groups: then |B| = T + 1. A group of a single sign (credit that does not sum to zero) may lose all
+its rows.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ def keep_of_each_sign(
     num_negative: int,
     sign_of: SignRule,
 ) -> list[tuple[int, tuple[Row, ...]]]:
-    """(index, kept rows) of the counted groups, with so many rows of each sign in all."""
+    """(index, kept rows) of each counted group; the numbers to keep are totals over all groups."""
     floors = mixed_group_floors(sign_counts)
     kept_positive = _lower_to_total([counts[0] for counts in sign_counts], floors, num_positive)
     kept_negative = _lower_to_total([counts[1] for counts in sign_counts], floors, num_negative)
@@ -122,7 +124,10 @@ def _lower_to_total(counts: list[int], floors: list[int], total: int) -> list[in
 def _first_of_each_sign(
     group: tuple[Row, ...], positives: int, negatives: int, sign_of: SignRule
 ) -> tuple[Row, ...]:
-    """The first rows of each sign, in order; re-centred if any was dropped by its advantage."""
+    """The first rows of each sign, in order.
+
+    If any row is dropped, the others are re-centred, unless signs are those of rewards.
+    """
     if positives + negatives == len(group):
         return group
     remaining_of_sign = {1: positives, -1: negatives}

@@ -57,7 +57,7 @@ def plan_batch(rows: Sequence[Row], options: BatchConfig, seed: int) -> BatchPla
     num_steps = options.steps
     if options.rows_per_step:
         num_steps = max(1, sum(row.sign != 0 for row in rows) // options.rows_per_step)
-    # Any composer can fill one step for each unit.
+    # A composer that keeps units whole cannot fill more steps than there are units.
     if options.rows_per_step or options.drop_silent:
         num_steps = min(num_steps, len(rows_by_unit(rows)))
     return compose(options.composer, rows, num_steps, seed)

@@ -1,23 +1,23 @@
 """Query batching that also puts groups which push each other's tokens into the same step.
 
 Tokens of two queries push each other where they are the same token and neither was certain (eq. 10:
-phi is at least (1 - pi_j)(1 - pi_k) for equal tokens). So for two groups a, b
+the coupling phi of equal tokens is at least (1 - pi_j)(1 - pi_k)). So for two groups a, b
 
     S_ab = sum_v q_a(v) q_b(v),        q_a(v) = sum_{j in a, o_j = v} |A_j| (1 - pi(o_j))
 
 estimates how strongly they interact, from the sampler's probabilities, without a pass of the model.
 In one optimizer step their pushes cancel or reinforce; in different steps they cannot. The plan
-maximises the sum of S over pairs of groups within steps: it begins as `grouped` and exchanges
-groups between steps, best exchange first for each group in random order, until a round changes
-nothing.
+increases the sum of S over pairs of groups within steps. It begins as `grouped`; each round goes
+through the groups in random order and makes the best exchange of each with a group of another step,
+until a round changes nothing.
 
 Every step keeps the number of groups that `grouped` gave it. Token loads may differ by more: no
 step exceeds `MAX_IMBALANCE` times the mean unless a step of `grouped` did. Rows without signal push
 nothing, and a group without pushes goes wherever there is room.
 
 Needs the tokens and the sampler's log-probabilities; rows without them are refused. n groups take
-n^2 numbers and a few rounds of n^2 steps: 1,024 groups take two seconds. Axes: _n groups, _T tokens
-of a row, _N tokens of all rows.
+n^2 numbers and a few rounds of n^2 operations: 1,024 groups take two seconds. Axes: _n groups, _T
+tokens of a row, _N tokens of all rows.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Which rollouts were dropped, and why.
 
     no_spread    dynamic sampling: the group's rewards were all equal, another took its place
-    no_signal    reward balance: of neither sign (advantage 0 where advantages are counted)
+    no_signal    reward balance: its sign is 0 (balance_signs.py); batch.drop_silent: advantage 0
     surplus      reward balance: too many of its sign, or beyond the batch's size
     aged         reward balance: waited for more than max_age iterations
 
 All other rollouts are in the batch or wait in the buffer. Drops are found by comparing the rows
-before and after, so this also checks the buffer's own counts.
+before and after, independently of the buffer's own counts; a test checks that the two agree.
 """
 
 from __future__ import annotations

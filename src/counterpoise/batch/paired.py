@@ -39,7 +39,7 @@ def compose(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
 
 
 def success_rates(rows: Sequence[Row], units: Sequence[Sequence[int]]) -> dict[int, float]:
-    """The share of positive rows, by number, of each unit with signal; other rows do not count."""
+    """Unit number -> share of positive rows among its rows with signal, where it has any."""
     signs_by_unit = {
         number: [rows[i].sign for i in unit if rows[i].sign] for number, unit in enumerate(units)
     }
@@ -65,7 +65,8 @@ def find_unpaired(rows: Sequence[Row], steps: Sequence[Sequence[int]]) -> str:
         step_rates = {number: rates[number] for number in numbers if number in rates}
         for number, rate in step_rates.items():
             partners = {high for low, high in partner_rates if low == rate}
-            # Of several groups with the last paired rate, some may be single.
+            # The num_pairs lowest rates are paired. If the next rate is the same as this group's,
+            # chance decided which of the equal ones were, and this group may be single.
             is_surely_paired = partners and rate < sorted_rates[num_pairs]
             others = {other_rate for other, other_rate in step_rates.items() if other != number}
             if is_surely_paired and not partners & others:

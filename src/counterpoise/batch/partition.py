@@ -3,8 +3,9 @@
 Karmarkar and Karp's largest differencing method, balanced form. Sort the loads in descending
 order and cut them into tuples of k; a tuple is a partial solution with one item in each slot.
 While more than one is left, merge the two whose slots differ most (largest minus smallest sum),
-fullest slot with emptiest: the large differences cancel each other. Each merge adds one item of
-every tuple to every part, so counts stay equal; the last tuple is padded with empty slots.
+fullest slot with emptiest: the large differences cancel each other. In the end every part holds
+one item of each tuple, so counts are equal; the last tuple is padded with empty slots, hence give
+or take one.
 
 Differencing with equal counts ends badly when one load outweighs its tuple (up to 1.11 times the
 mean on 128 log-normal group loads in 4 parts), so the fullest part then exchanges items with the

@@ -119,7 +119,8 @@ def _parse_line(json_line: bytes, where: str) -> tuple[Rollout, int, str]:
     if not abs(reward) <= LARGEST_REWARD:
         raise PoiseError(f"{where}: reward {reward!r} is not finite or too large: fix the line")
     tokens, num_tokens = _parse_tokens(record, where)
-    # In a run's files a prompt that is sampled again is a new group.
+    # The rollout's prompt_id is here the name of its group. In a run's files that is `group`: a
+    # prompt that is sampled again is a new one.
     group = record.get("group")
     rollout = Rollout(
         prompt_id=group if isinstance(group, str) else str(prompt_id),

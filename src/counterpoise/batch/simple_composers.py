@@ -60,7 +60,7 @@ def zigzag(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
 
 
 def by_sign(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
-    """Positive and negative rows in separate steps: the control without cancellation of Fig. 7a.
+    """Positive and negative rows in separate steps: Fig. 7a's control without cancellation.
 
     The positive rows get round(k * N+ / (N+ + N-)) of the k steps, and each sign at least one; each
     sign's rows are shuffled and cut equally. If all rows with signal have one sign, it gets every

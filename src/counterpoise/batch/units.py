@@ -4,7 +4,7 @@
 
 In most runs a rollout is one row and a unit is a group. An agent's trajectory is several model
 calls, each a row with a prompt of its own, so rows of one trajectory may be in different groups
-(`Row.trajectory`). A key above the group then has to decide: a step that holds part of a trajectory
+(`Row.trajectory`). Keeping groups whole is then not enough: a step that holds part of a trajectory
 trains some of an agent's decisions without the others. If every group has calls of the same
 trajectories, as when groups are the turns of one task, the unit is the task.
 """

@@ -55,6 +55,9 @@ class BenchFlags:
             "--run-size", help="Iterations x rollouts x tokens of the made-up run of `serve`."
         ),
     ] = "100x102x300"
+    peers: Annotated[
+        str, typer.Option("--peers", help="Engines to compare with besides TRL: vllm (sampler).")
+    ] = ""
 
 
 @takes_flags
@@ -77,6 +80,7 @@ def bench(flags: BenchFlags) -> None:
     docs/results/speed.md as met or missed.
 
     - `poise bench --parts sampler,update`
+    - `poise bench --parts sampler --peers vllm`
     - `poise bench --parts growth --minutes 5`
     - `poise bench --parts growth --growth length=2048,size`
     - `poise bench --model smollm2 --parts agreement`
@@ -97,6 +101,7 @@ def bench(flags: BenchFlags) -> None:
             flags.sets or (),
             points,
             flags.run_size,
+            [peer.strip() for peer in flags.peers.split(",") if peer.strip()],
         ),
         make_console(),
     )

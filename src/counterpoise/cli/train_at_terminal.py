@@ -115,7 +115,6 @@ def print_results(run: RunConfig, folder: RunFolder, console: Console) -> None:
     from rich.text import Text
 
     from counterpoise.config.evaluation_settings import group_by_setting
-    from counterpoise.lab.choose_page import write_report
     from counterpoise.run.heldout import HeldoutSuccess, with_same_quantity
 
     for setting, evaluations in group_by_setting(folder.read("evaluations")).items():
@@ -131,6 +130,8 @@ def print_results(run: RunConfig, folder: RunFolder, console: Console) -> None:
     console.print(f"run    {folder.path}", highlight=False, markup=False, soft_wrap=True)
     if run.store.report:
         try:
+            from counterpoise.lab.choose_page import write_report
+
             report_line = f"report {write_report(folder.path)}"
         except ModuleNotFoundError as fault:  # a machine that only trains may lack chart packages
             report_line = (

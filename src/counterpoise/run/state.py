@@ -18,6 +18,7 @@ from counterpoise.microscope.probe_monitor import ProbeReading
 from counterpoise.model.fit_memory import PROMPTS_CAPTION, MicroBatch
 from counterpoise.model.load import Policy
 from counterpoise.run.probes import ProbeSet, probes_from_tensors, probes_to_tensors
+from counterpoise.sample.collect import SamplerBinding
 from counterpoise.sample.episodes import EpisodePlayer
 from counterpoise.sample.native import sample
 from counterpoise.sample.prompt_memory import PromptMemory
@@ -81,6 +82,13 @@ def new_state(policy: Policy, config: RunConfig) -> RunState:
             else copy_initial_weights(policy, config.credit)
         ),
         memory=PromptMemory(config.sample.memory_visits, config.sample.retry_after),
+    )
+
+
+def bind_sampler(state: RunState) -> SamplerBinding:
+    """The run's sampler with its policy, its batch size and its environment."""
+    return SamplerBinding(
+        state.policy, state.prompts_per_draw, state.sample_function, state.episode_player
     )
 
 

@@ -1,7 +1,13 @@
-"""Write what one iteration leaves in its run folder, for every training engine."""
+"""Write what one iteration leaves in its run folder, for every training engine.
+
+On a GPU the native loop writes an iteration in a thread while it samples the next one, which takes
+a tenth off an iteration of a small model. On a CPU the thread would only slow the sampling down.
+"""
 
 from __future__ import annotations
 
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
 from typing import Any
 
 from counterpoise.config import StoreConfig
@@ -44,3 +50,49 @@ def write_iteration(
     if iteration.memory:
         folder.append("memory", {"iteration": iteration_number, **iteration.memory})
     folder.append("metrics", record)
+
+
+class IterationWriter:
+    """Writes iterations in their order, one at a time; with `in_background` in a thread.
+
+    Whoever writes to the folder or reads it calls `wait` first. A write in the background that
+    fails raises there, when the next iteration is handed over, or at the end of the `with` block.
+
+    Example:
+        with IterationWriter(folder, config.store, in_background=True) as writer:
+            writer.write(result, record)        # returns at once
+            writer.wait()                       # now the iteration is in the folder
+    """
+
+    def __init__(self, folder: RunFolder, store: StoreConfig, *, in_background: bool) -> None:
+        self.folder, self.store, self.in_background = folder, store, in_background
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="poise-writer")
+        self._unfinished: Future[None] | None = None
+
+    def write(self, iteration: metrics.IterationResult, record: dict[str, Any]) -> None:
+        # At most one iteration waits: a slow disk must not fill the memory with rollouts.
+        self.wait()
+        self._unfinished = self._thread.submit(
+            write_iteration, self.folder, iteration, record, self.store
+        )
+        if not self.in_background:
+            self.wait()
+
+    def wait(self) -> None:
+        """Return when everything that was handed over is written."""
+        unfinished, self._unfinished = self._unfinished, None
+        if unfinished:
+            unfinished.result()
+
+    def __enter__(self) -> IterationWriter:
+        return self
+
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._thread.shutdown()  # finishes the last write
+        if exception is None:  # otherwise the reason why training stopped is the one to report
+            self.wait()

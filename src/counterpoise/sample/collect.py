@@ -69,7 +69,7 @@ class RolloutCollector:
         self.end_stage("sample")
         responses = [response for responses_G in responses_PG for response in responses_G]
         prompt_of_response = [prompt for prompt, _ in prompts for _ in range(G)]
-        token_ids = [response.tokens.tolist() for group in responses_PG for response in group]
+        token_ids = [response.tokens for response in responses]
         context = training_context(config, iteration - 1, token_ids)
         scores = score_episodes(self.verifier, responses, prompt_of_response, context)
         extra_rewards_PG = score_extra_rewards(

@@ -269,7 +269,7 @@ def score_episodes(
         verifier,
         [responses[i].text for i in unscored],
         [prompts[i] for i in unscored],
-        replace(context, token_ids=[responses[i].tokens.tolist() for i in unscored]),
+        replace(context, token_ids=[responses[i].tokens for i in unscored]),
     )
     if len(unscored) == len(responses):
         return scores

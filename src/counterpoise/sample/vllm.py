@@ -38,7 +38,10 @@ CPU_PASS_TOKENS = 4096  # tokens of one forward pass
 
 
 class VLLMSampler:
-    """A `Sampler` with one vLLM engine on the policy's device; a process can hold only one."""
+    """A `Sampler` with one vLLM engine on the policy's device; a process can hold only one.
+
+    `engine` is vLLM's `LLM` and `sampling_params` its `SamplingParams`.
+    """
 
     def __init__(self, policy: Policy, config: RunConfig) -> None:
         decoder = self._decoder = require_fast_path(policy, "sample.engine=vllm")
@@ -48,7 +51,7 @@ class VLLMSampler:
                 "sample.engine=native, or model.lora_rank=0"
             )
         vllm = import_vllm()
-        self._sampling_params = vllm.SamplingParams
+        self.sampling_params = vllm.SamplingParams
         self._head_width = supported_head_width(
             decoder.head_dim, policy.device.type, _model_type(policy)
         )
@@ -60,9 +63,7 @@ class VLLMSampler:
         with tempfile.TemporaryDirectory() as folder, restored_thread_settings():
             self._write_config(policy, folder)
             try:
-                self._engine: Any = vllm.LLM(
-                    folder, **self._engine_arguments(policy, config.sample)
-                )
+                self.engine: Any = vllm.LLM(folder, **self._engine_arguments(policy, config.sample))
             except Exception as fault:  # vLLM raises errors of any type
                 raise PoiseError(f"vLLM cannot start: {first_line(fault)}") from fault
 
@@ -77,14 +78,14 @@ class VLLMSampler:
         if not prompts:
             return []
         self._check_lengths(prompts, config)
-        self._load_weights(policy)
+        self.load_weights(policy)
         group_size = len(seeds_PG[0])
         has_logprobs = self._has_logprobs(config)
         requests = [
             {"prompt_token_ids": prompt.tolist()} for prompt in prompts for _ in range(group_size)
         ]
         params = [
-            self._sampling_params(
+            self.sampling_params(
                 seed=seed,
                 temperature=config.temperature,
                 top_p=config.top_p,
@@ -98,7 +99,7 @@ class VLLMSampler:
             for seeds in seeds_PG
             for seed in seeds
         ]
-        outputs = self._engine.generate(requests, params, use_tqdm=False)
+        outputs = self.engine.generate(requests, params, use_tqdm=False)
         flat_responses = _responses(policy, outputs, has_logprobs)
         return [
             flat_responses[i : i + group_size] for i in range(0, len(flat_responses), group_size)
@@ -108,8 +109,8 @@ class VLLMSampler:
         """Free the engine's memory."""
         from vllm.distributed import cleanup_dist_env_and_memory
 
-        self._engine.llm_engine.engine_core.shutdown()
-        self._engine = None
+        self.engine.llm_engine.engine_core.shutdown()
+        self.engine = None
         cleanup_dist_env_and_memory()
 
     # -- the engine ------------------------------------------------------------------------------
@@ -158,12 +159,12 @@ class VLLMSampler:
         bytes_per_row = bytes_per_token * (self._max_length + 2 * CPU_BLOCK_TOKENS)
         return max(2 * bytes_per_row, min(CPU_CACHE_ROWS * bytes_per_row, CPU_CACHE_BYTES))
 
-    def _load_weights(self, policy: Policy) -> None:
+    def load_weights(self, policy: Policy) -> None:
         """Copy the trainer's weights in memory and drop the prefixes cached under older ones."""
-        self._engine.collective_rpc(
+        self.engine.collective_rpc(
             "reload_weights", kwargs={"weights_iterator": self._weights(policy)}
         )
-        if not self._engine.reset_prefix_cache():
+        if not self.engine.reset_prefix_cache():
             raise RuntimeError("vLLM did not drop the keys and values of older weights")
 
     def _weights(self, policy: Policy) -> Iterator[tuple[str, Tensor]]:

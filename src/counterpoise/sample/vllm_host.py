@@ -53,11 +53,11 @@ def is_supported(installed: str) -> bool:
     return installed.split(".")[:2] == SUPPORTED_SERIES.split(".")
 
 
-def import_vllm() -> Any:
+def import_vllm(needed_by: str = "sample.engine=vllm") -> Any:
     """Import vLLM, set up to stay in this process; PoiseError says what to install."""
     installed = installed_version()
     if installed is None:
-        raise PoiseError(f"sample.engine=vllm, but vLLM is not installed: {INSTALL_REMEDY}")
+        raise PoiseError(f"{needed_by}, but vLLM is not installed: {INSTALL_REMEDY}")
     if not is_supported(installed):
         raise PoiseError(
             f"vLLM {installed} is not supported, only {SUPPORTED_SERIES}.x: {INSTALL_REMEDY}"

@@ -15,9 +15,9 @@ arXiv:1411.5279, "expanded"):
     tail = Phi(-sqrt(P / (P - 1)) t_{(1 + level) / 2, P - 1})        on either side
 
 which covers 93 and 95 %. With fewer than five prompts the bounds are nan, and no verdict follows.
-The same holds for a statistic that depends on fewer than five prompts, such as a mean over tokens
-that few prompts have: about e^-k of the draws miss all k of them, so the statistic is undefined in
-more than one draw of a hundred.
+The same holds for a statistic that depends on only k < 5 of many prompts, such as a mean over
+tokens that few prompts have. A draw that misses all k leaves it undefined; about e^-k of the draws
+do, which for k < 5 is more than the one in a hundred that is tolerated (`MAX_UNDEFINED`).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def mean_interval(prompts_N: Sequence[object], values_N: ArrayLike) -> Interval:
 def ratio_interval(
     prompts_N: Sequence[object], numerators_N: ArrayLike, denominators_N: ArrayLike
 ) -> Interval:
-    """The interval of sum(parts) / sum(wholes), for example a share of pooled tokens."""
+    """The interval of sum(numerators) / sum(denominators), such as a share of pooled tokens."""
     prompt_N, P = _number_prompts(prompts_N)
     numerator_P = np.bincount(prompt_N, np.asarray(numerators_N, np.float64), P)
     denominator_P = np.bincount(prompt_N, np.asarray(denominators_N, np.float64), P)

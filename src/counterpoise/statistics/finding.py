@@ -27,7 +27,8 @@ class Number:
 
     name: str
     value: float
-    low: float | None = None  # 95 %, by bootstrap over prompts, or over seeds where arms compare
+    # The 95 % interval: by bootstrap over prompts, or for training runs by Student's t over seeds.
+    low: float | None = None
     high: float | None = None
     paper: float | None = None  # None: the paper prints no number
     unit: str = ""  # "share" is shown in percent
@@ -59,8 +60,8 @@ class Finding:
 def join_verdicts(claims: Sequence[ClaimVerdict]) -> Verdict:
     """The verdict on all claims together.
 
-    One refuted claim refutes the whole; it is replicated, or untestable here, only if every claim
-    is.
+    "not replicated" if any claim is; "replicated" or "untestable here" only if every claim is;
+    otherwise "inconclusive".
     """
     verdicts = {claim.verdict for claim in claims}
     if "not replicated" in verdicts:

@@ -1,8 +1,8 @@
 """95 % intervals of a success share over problems; samples of one problem are dependent.
 
-Problem p has a value x_p in [0, 1]: the mean of its samples, or its pass@k. The problems are a
-sample of all that could have been posed, so problems are counted, and the interval is for the mean
-over all possible problems:
+Problem p has a value x_p in [0, 1]: the mean of its samples, or its pass@k. The interval is for the
+mean over all problems that could have been posed, of which these P are a sample, so each problem
+counts as one observation, however many samples it has:
 
     m = mean x_p      s2 = unbiased variance of x_p
     n = P (P m (1 - m) + c) / (P s2 + c),   c = 0.1        equivalent number of one-sample problems
@@ -35,7 +35,7 @@ from numpy.typing import ArrayLike
 
 from counterpoise.statistics.student import t_quantile
 
-VARIANCE_FLOOR = 0.1  # c of the module docstring: added to the variance, so that it is never 0
+VARIANCE_FLOOR = 0.1  # c of the module docstring: with c / P added, no variance is 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def share_estimate(values_P: ArrayLike) -> IntervalEstimate:
 def mean_estimate(values_P: ArrayLike) -> IntervalEstimate:
     """The mean of any values, one per problem: m +- t_{P-1} s / sqrt(P), with s their deviation.
 
-    A single problem says nothing about others: its interval is just the mean.
+    A single problem has no spread to estimate: both bounds are then the mean itself.
 
     Example:
         >>> format_reward(mean_estimate([0.0, 1.0, 2.0, 3.0]))

@@ -28,7 +28,8 @@ def weighted_ranks(x_N: ArrayLike, w_DN: DrawMatrix) -> DrawMatrix:
     _, value_index_N, count_U = np.unique(np.asarray(x_N), return_inverse=True, return_counts=True)
     order_by_value = np.argsort(value_index_N, kind="stable")
     last_index_U = np.cumsum(count_U) - 1
-    # The weight up to and including each distinct value; half way from the one before is its rank.
+    # The weight up to and including each distinct value. A value's rank lies half way between this
+    # and the weight up to the value before.
     weight_up_to_DU = np.cumsum(w_DN.take(order_by_value, axis=1), axis=1).take(
         last_index_U, axis=1
     )
@@ -54,7 +55,8 @@ def weighted_correlations(
         )
         correlation_D: NDArray[np.float64] = covariance / np.sqrt(var_a * var_b)
     weight_D = weight_D1[:, 0]
-    # Constant ranks leave a variance of rounding errors, whose correlation means nothing.
+    # Constant ranks leave a variance of rounding errors, whose correlation means nothing. The
+    # largest rank is at most weight_D; the last factor is there because var_a and var_b are sums.
     is_flat_D = np.minimum(var_a, var_b) <= (FLAT_TOLERANCE * weight_D) ** 2 * weight_D
     return np.where(is_flat_D, np.nan, correlation_D)
 

@@ -101,7 +101,7 @@ def holm_adjust(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-@lru_cache(maxsize=256)  # the sum has as many terms as there are prompts
+@lru_cache(maxsize=256)  # slow over many prompts: each halving sums degrees / 2 terms
 def t_quantile(p: float, degrees: int) -> float:
     """t with P(T < t) = p, for 0 < p < 1 and `degrees` degrees of freedom.
 

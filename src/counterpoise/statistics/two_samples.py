@@ -2,7 +2,7 @@
 
     d = mean(after) - mean(before)          s^2_a, s^2_b: unbiased variances
     v = s^2_a / n_a + s^2_b / n_b
-    d +- t_{0.975, df} sqrt(v)              df = v^2 / sum_k (s^2_k / n_k)^2 / (n_k - 1)
+    d +- t_{0.975, df} sqrt(v)              df = v^2 / sum_k [(s^2_k / n_k)^2 / (n_k - 1)]
 
 The degrees of freedom are rounded down, because the quantile takes whole ones. For positive
 quantities whose spread grows with their size, the same of their logarithms gives a ratio:
@@ -32,15 +32,17 @@ def change_estimate(before: Sequence[float], after: Sequence[float]) -> Interval
     mean = float(after_N.mean() - before_N.mean())
     if min(len(before_N), len(after_N)) < 2:
         return IntervalEstimate(mean, -math.inf, math.inf)
-    squared_errors = [
+    squared_standard_errors = [
         float(values_N.var(ddof=1)) / len(values_N) for values_N in (before_N, after_N)
     ]
-    variance = sum(squared_errors)
+    variance = sum(squared_standard_errors)
     if variance == 0:
         return IntervalEstimate(mean, mean, mean)
     degrees = variance**2 / sum(
         squared_error**2 / (len(values_N) - 1)
-        for squared_error, values_N in zip(squared_errors, (before_N, after_N), strict=True)
+        for squared_error, values_N in zip(
+            squared_standard_errors, (before_N, after_N), strict=True
+        )
     )
     half_width = t_critical(max(1, int(degrees))) * math.sqrt(variance)
     return IntervalEstimate(mean, mean - half_width, mean + half_width)

@@ -38,7 +38,7 @@ from counterpoise.files import (
 )
 from counterpoise.store.checksums import CHECKSUMS, CHECKSUMS_FILE, Checksum
 from counterpoise.store.logs import read_log
-from counterpoise.store.rollout_lines import escape_surrogates, rollout_lines
+from counterpoise.store.rollout_lines import encode_lines, rollout_lines
 from counterpoise.store.schema import LOGS, STEP_FILES
 from counterpoise.types import Group, TokenTrace
 
@@ -208,11 +208,9 @@ class RunFolder:
             listener(log, record)
 
     def write_rollouts(self, iteration: int, groups: Sequence[Group]) -> None:
-        file_text = escape_surrogates(
-            "".join(json_line + "\n" for json_line in rollout_lines(groups))
-        )
+        content = encode_lines(rollout_lines(groups))
         with self.atomic_write(f"rollouts/step_{iteration:05d}.jsonl", durable=False) as temporary:
-            temporary.write_text(file_text, encoding="utf-8")
+            temporary.write_bytes(content)
 
     def write_vocabulary(self, pieces: Sequence[str]) -> None:
         """The text of every token, so that readers of the folder need no tokenizer."""

@@ -82,14 +82,18 @@ def _describe(value: Any) -> str:
         return f"a {type(value).__name__} that is nested too deeply"
 
 
-def escape_surrogates(json_text: str) -> str:
-    r"""JSON with halves of surrogate pairs, which UTF-8 lacks, as escapes.
+def encode_lines(json_lines: Sequence[str]) -> bytes:
+    r"""A file of JSON lines in UTF-8; halves of surrogate pairs, which UTF-8 lacks, as escapes.
 
     Example:
-        >>> escape_surrogates('"a\ud800"')
-        '"a\\ud800"'
+        >>> encode_lines(['"a\ud800"'])
+        b'"a\\ud800"\n'
     """
-    return LONE_SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", json_text)
+    file_text = "\n".join([*json_lines, ""])
+    try:
+        return file_text.encode()
+    except UnicodeEncodeError:  # rare, and looking for them beforehand would take longer
+        return LONE_SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", file_text).encode()
 
 
 def _numbers_to_text(number_lists: Sequence[np.ndarray]) -> list[str]:

@@ -26,7 +26,7 @@ import numpy as np
 from counterpoise import plugins
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
-from counterpoise.types import NO_COLUMNS, Columns, Prompt
+from counterpoise.types import NO_COLUMNS, Columns, Ints, Prompt
 from counterpoise.verify.reward_signatures import (
     ANSWERS,
     DATA_SOURCE,
@@ -86,7 +86,7 @@ def bind_verifier(name: str) -> Callable[..., Verifier]:
 
 
 def training_context(
-    config: RunConfig, iterations_done: int, token_ids: Sequence[Sequence[int]] | None = None
+    config: RunConfig, iterations_done: int, token_ids: Sequence[Sequence[int] | Ints] | None = None
 ) -> ScoringContext:
     """What reward functions may read about a run that has finished `iterations_done` iterations."""
     steps = config.batch.steps

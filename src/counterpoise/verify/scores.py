@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from counterpoise.types import Prompt
+from counterpoise.types import Ints, Prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class TrainerState:
 class ScoringContext:
     """What a reward function may read besides texts and problems; empty if unknown."""
 
-    token_ids: Sequence[Sequence[int]] | None = None  # of each response
+    token_ids: Sequence[Sequence[int] | Ints] | None = None  # of each response
     trainer_state: Any = None  # TRL's own, or `TrainerState`
     data_source: str = ""  # name of the dataset, for verl's functions
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from counterpoise import loop
 from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
 from counterpoise.lab.choose_page import write_report
 from counterpoise.loop import train
 from counterpoise.report.panels.learning import panel
 from counterpoise.report.run_data import RunData
+from counterpoise.run import evaluate_heldout
 from counterpoise.store.finished import is_finished
 from counterpoise.store.folder import RunFolder
 
@@ -54,7 +54,7 @@ def test_a_line_for_each_setting_and_both_in_the_report(tmp_path: Path) -> None:
 def test_an_evaluation_that_was_cut_in_two_is_not_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, calls = loop.evaluate_policy, 0
+    real, calls = evaluate_heldout.evaluate_policy, 0
 
     def failing(*args: object) -> object:
         nonlocal calls
@@ -63,7 +63,7 @@ def test_an_evaluation_that_was_cut_in_two_is_not_repeated(
             raise KeyboardInterrupt
         return real(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(loop, "evaluate_policy", failing)
+    monkeypatch.setattr(evaluate_heldout, "evaluate_policy", failing)
     out, config = tmp_path / "run", load_config("demo", SETS)
     with pytest.raises(KeyboardInterrupt):
         train(config, out)

@@ -14,11 +14,23 @@ from counterpoise.lab.speed import run as module
 from counterpoise.lab.speed.machine_sizes import SpeedSetup
 from counterpoise.lab.speed.run import BenchOptions, run
 from counterpoise.lab.speed.tables import MeasurementTable
+from counterpoise.sample import vllm_host
 
 
 def test_an_unknown_part_is_refused_before_anything_runs() -> None:
     with pytest.raises(PoiseError, match="sampler"):
         run(BenchOptions(parts=["samplr"]), Console(file=io.StringIO()))
+
+
+def test_a_peer_that_is_unknown_or_missing_is_refused_before_anything_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    console = Console(file=io.StringIO())
+    with pytest.raises(PoiseError, match="vllm"):
+        run(BenchOptions(peers=["vlm"]), console)
+    monkeypatch.setattr(vllm_host, "installed_version", lambda: None)
+    with pytest.raises(PoiseError, match="--peers vllm, but vLLM is not installed: pip install"):
+        run(BenchOptions(peers=["vllm"]), console)
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(tmp_path: Path) -> None:
@@ -52,5 +64,7 @@ def test_a_part_that_fails_is_named_and_the_others_are_kept(
     assert found["parts"]["sampler"]["notes"] == ["failed: no kernel image"]
     assert found["parts"]["update"]["rows"] == [["1"]]
     assert found["rates"]["matrix"] > 0
-    assert {"device", "torch", "transformers", "trl"} <= set(found["machine"])
+    assert {"device", "torch", "transformers", "trl", "python_loop_seconds"} <= set(
+        found["machine"]
+    )
     assert printed.getvalue().rstrip().endswith("bench.json")

@@ -26,9 +26,10 @@ from counterpoise.hosts.trl.monitor import StepMonitor
 from counterpoise.hosts.trl.padding import UnpaddedRollout
 from counterpoise.hosts.trl.planner import Decision
 from counterpoise.hosts.trl.recorder import OpenIteration
-from counterpoise.loop import FINISHING_NOTICE, evaluate, make_monitor
+from counterpoise.loop import FINISHING_NOTICE, make_monitor
 from counterpoise.microscope.monitor import Monitor
 from counterpoise.run import metrics
+from counterpoise.run.evaluate_heldout import evaluate
 from counterpoise.run.interrupts import postpone_interrupts
 from counterpoise.run.observer import RunObserver
 from counterpoise.run.state import RunState, check_finite, refill_buffer, save_state

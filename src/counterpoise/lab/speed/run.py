@@ -28,8 +28,10 @@ from counterpoise.lab.speed.machine_sizes import (
 from counterpoise.lab.speed.made_up_run import DEFAULT_RUN_SIZE, RunSize
 from counterpoise.lab.speed.tables import MeasurementTable, print_table
 from counterpoise.model.load import choose_device, choose_dtype, silence_libraries
+from counterpoise.sample.vllm_host import import_vllm
 from counterpoise.variants import SPEED_MEASUREMENTS
 
+PEERS = ("vllm",)  # engines that are compared on request, because they take minutes to start
 DEFAULT_PARTS = ("peer", "sampler", "update", "agreement", "monitor")
 # Seconds a part takes on one H200, and on two CPU cores with the embedded model.
 EXPECTED_SECONDS = {
@@ -57,6 +59,7 @@ class BenchOptions:
     sets: Sequence[str] = ()  # options of [update]: update.capture=true
     growth: Sequence[str] = ()  # axes or points of growth: size, length=2048; none: all
     run_size: str = DEFAULT_RUN_SIZE  # of serve: iterations x rollouts x tokens
+    peers: Sequence[str] = ()  # of PEERS
 
 
 def run(options: BenchOptions, console: Console) -> dict[str, Any]:
@@ -64,6 +67,11 @@ def run(options: BenchOptions, console: Console) -> dict[str, Any]:
     for name in options.parts:
         if name not in SPEED_MEASUREMENTS:
             raise unknown_name("part", name, SPEED_MEASUREMENTS)
+    for peer in options.peers:
+        if peer not in PEERS:
+            raise unknown_name("peer", peer, PEERS)
+    if "vllm" in options.peers:
+        import_vllm("--peers vllm")  # raises an error if it cannot be used
     RunSize.parse(options.run_size)  # raises if it is not three numbers
     if options.out:
         check_writable(options.out)
@@ -82,8 +90,13 @@ def run(options: BenchOptions, console: Console) -> dict[str, Any]:
         f"{', '.join(options.parts)}: {qualifier} {expected_seconds / 60:.1f} minutes",
         highlight=False,
     )
+    machine = describe_machine()
+    console.print(
+        f"host: 20 million additions in Python take {machine['python_loop_seconds']:.2f} s",
+        highlight=False,
+    )
     results: dict[str, Any] = {
-        "machine": describe_machine(),
+        "machine": machine,
         "rates": setup.rates.data(),
         "parts": {},
     }
@@ -169,4 +182,5 @@ def make_setup(options: BenchOptions, console: Console) -> SpeedSetup:
         log=lambda text: console.print(text, style="dim", highlight=False, markup=False),
         growth_points=options.growth,
         run_size=options.run_size,
+        peers=options.peers,
     )

@@ -1,6 +1,7 @@
 """Measure the sampler: ours, transformers' `generate`, and the floor of bytes and FLOP.
 
-All three have the same prompts, the same number of rows and exactly the same number of tokens.
+All have the same prompts, the same number of rows and exactly the same number of tokens. With
+`--peers vllm`, vLLM samples them too.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from counterpoise.lab.speed.clock import PeakMemory, time_in_turns
 from counterpoise.lab.speed.floors import sampling_floor, sizes_of
 from counterpoise.lab.speed.machine_sizes import SpeedSetup
 from counterpoise.lab.speed.tables import Bar, MeasurementTable, format_gigabytes, format_seconds
+from counterpoise.lab.speed.vllm_peer import VLLMPeer
 from counterpoise.model.load import Policy
 from counterpoise.sample.native import sample
 from counterpoise.types import Ints
@@ -83,14 +85,17 @@ def measure(setup: SpeedSetup) -> MeasurementTable:
     """Time sampling at every number of rollouts of the plan."""
     iteration = setup.plan.iteration
     policy = workload.load_endless_policy(iteration.model)
-    points = [_measure_point(setup, policy, rollouts) for rollouts in setup.plan.sampler]
+    vllm_peer = VLLMPeer(policy, setup) if "vllm" in setup.peers else None
+    points = [_measure_point(setup, policy, rollouts, vllm_peer) for rollouts in setup.plan.sampler]
+    if vllm_peer:
+        vllm_peer.close()
     main_points = [data for _, data in points if data["rollouts"] == iteration.rollouts]
     return MeasurementTable(
         title=f"sampler: {iteration.model}, {iteration.length} tokens a rollout, "
         f"groups of {iteration.group_size}",
         columns=(
             "rollouts", "ours", "spread", "a token", "floor", "over floor", "tokens/s", "peak",
-            "generate", "ours is",
+            "generate", "ours is", *(("vLLM", "ours is") if vllm_peer else ()),
         ),
         rows=[row for row, _ in points],
         bars=[
@@ -104,7 +109,7 @@ def measure(setup: SpeedSetup) -> MeasurementTable:
 
 
 def _measure_point(
-    setup: SpeedSetup, policy: Policy, rollouts: int
+    setup: SpeedSetup, policy: Policy, rollouts: int, vllm_peer: VLLMPeer | None
 ) -> tuple[list[str], dict[str, Any]]:
     G, T = setup.plan.iteration.group_size, setup.plan.iteration.length
     texts = workload.make_texts(policy.tokenizer, rollouts // G)
@@ -116,8 +121,11 @@ def _measure_point(
     if rollouts <= PEER_ROWS:
         samplers["generate"] = partial(sample_transformers, policy, prompts, G, T)
         _check_token_count(sample_transformers(policy, prompts, G, 8), rollouts * 8)
+    if vllm_peer:
+        samplers["vllm"] = partial(vllm_peer.sample, prompts, G, T)
+        _check_token_count(samplers["vllm"](), rollouts * T)
     timings = time_in_turns(samplers, setup.device, setup.plan.sampler_repeats, warm_up=0)
-    ours, peer = timings["ours"], timings.get("generate")
+    ours, peer, vllm = timings["ours"], timings.get("generate"), timings.get("vllm")
     floor = sampling_floor(sizes_of(policy), [len(prompt) for prompt in prompts], G, T, setup.rates)
     setup.log(f"sampler, {rollouts:,} rollouts: {ours.median:.3f} s")
     row = [
@@ -131,9 +139,11 @@ def _measure_point(
         format_gigabytes(peak.reserved),
         format_seconds(peer.median) if peer else "-",
         f"{peer.median / ours.median:.1f}x" if peer else "-",
+        *((format_seconds(vllm.median), f"{vllm.median / ours.median:.1f}x") if vllm else ()),
     ]
     data = {"rollouts": rollouts, "length": T, "ours": ours.data(), "floor": floor}
-    return row, data | {"generate": peer.data() if peer else None, **peak.data()}
+    peer_data = {"generate": peer.data() if peer else None, "vllm": vllm.data() if vllm else None}
+    return row, data | peer_data | peak.data()
 
 
 def _check_token_count(sampled: int, expected: int) -> None:

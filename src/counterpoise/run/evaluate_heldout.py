@@ -1,0 +1,67 @@
+"""Evaluate a run on its held-out problems when an evaluation is due."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from counterpoise.config import RunConfig
+from counterpoise.config.evaluation_settings import parse_settings
+from counterpoise.run.heldout import evaluate_policy
+from counterpoise.run.observer import RunObserver
+from counterpoise.run.state import RunState, bind_sampler
+from counterpoise.store.folder import RunFolder
+from counterpoise.types import Prompt
+from counterpoise.verify.plugin_reward import training_context
+from counterpoise.verify.scores import Verifier
+
+
+def evaluation_due(state: RunState, heldout: Sequence[Prompt], config: RunConfig) -> bool:
+    """Whether there are held-out problems and an evaluation follows this iteration."""
+    options, iteration = config.evaluate, state.iteration
+    is_regular = bool(options.every) and iteration % options.every == 0
+    has_problems = len(heldout[: options.prompts]) > 0
+    return has_problems and (is_regular or iteration in (0, config.loop.iterations))
+
+
+def evaluate(
+    state: RunState,
+    heldout: Sequence[Prompt],
+    config: RunConfig,
+    verifier: Verifier,
+    folder: RunFolder,
+    observer: RunObserver,
+) -> None:
+    """Held-out success before training, after it, and every `evaluate.every` iterations.
+
+    Every setting samples with the same seeds. A resumed run skips settings already evaluated.
+    """
+    options, iteration, seed = config.evaluate, state.iteration, config.loop.seed
+    prompts = heldout[: options.prompts]
+    if not evaluation_due(state, heldout, config):
+        return
+    existing_lines = [line for line in folder.read("evaluations") if line["iteration"] == iteration]
+    for setting in parse_settings(options.settings, config.sample)[len(existing_lines) :]:
+        start = time.perf_counter()
+        observer.on_evaluation_start(len(prompts), options.samples)
+        sample_config = setting.apply_to(config.sample)
+        success = evaluate_policy(
+            bind_sampler(state),
+            prompts,
+            options.samples,
+            sample_config,
+            verifier,
+            seed,
+            training_context(config, iteration),
+        )
+        folder.append(
+            "evaluations",
+            {
+                "iteration": iteration,
+                **asdict(setting),
+                **success.to_record(),
+                "evaluate_seconds": time.perf_counter() - start,
+            },
+        )
+        observer.on_evaluation(iteration, success, setting)
