@@ -119,7 +119,7 @@ def test_pushes_have_one_notation_and_their_unit(run: Path):
     text = seen(run, token=1)
     table = text[text.index("pushes from") : text.index("Through the output layer")]
     cells = re.findall(r"(?<= )(?:[+-]\d\S*|0)(?=\s)", table)
-    assert len(cells) == 10  # eight parts, its own, the sum
+    assert len(cells) == 14  # eight parts, four sums of two, its own, the sum of all
     assert all(cell == "0" or re.fullmatch(r"[+-]\d\.\d\de[+-]\d\d", cell) for cell in cells)
     assert "per unit of learning rate" in text
 

@@ -95,7 +95,7 @@ def main() -> None:
         # Without standalone mode typer raises its errors instead of printing a box of ten lines.
         with sigterm_as_interrupt():
             code = app(prog_name="poise", standalone_mode=False)
-    except KeyboardInterrupt:  # while the commands were still being read; later ones are typer's
+    except KeyboardInterrupt:  # before typer takes over, which turns later ones into code 130
         echo_message("poise: stopped before anything was done")
         sys.exit(130)
     except PoiseError as fault:
@@ -131,8 +131,8 @@ def suggest_set(message: str, fault: Any) -> str:
     renamed = FLAGS_OF_OTHER_TRAINERS.get(flag.lstrip("-").replace("-", "_"))
     if renamed in flags:
         return f"no such option: {flag}; did you mean {renamed}?"
-    # A misspelled flag (--rsume) is not an option of a run, so similar spellings do not count when
-    # the parser has found similar flags.
+    # If the parser has found a similar flag (--resume for --rsume), that is the better guess: then
+    # only an option of exactly this name is suggested, none with a similar spelling.
     suggestion = (
         suggest_option(flag, list_options(), exact=bool(fault.possibilities))
         if "--set" in flags

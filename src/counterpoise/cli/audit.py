@@ -42,7 +42,7 @@ def audit(
     """Find what went wrong in a run, most serious first, with evidence, cost and remedy.
 
     Reads native runs, runs of TRL and verl, and imported rollouts. Nothing but the page is written.
-    Checks that the run's files cannot support say which file is missing.
+    A check that cannot be made from the run's files says which file is missing.
 
     - `poise audit out/demo`
     - `poise audit out/theirs --bench math500.jsonl --out audit.html`

@@ -31,7 +31,10 @@ class BenchFlags:
         typer.Option("--minutes", min=0, help="Skip what has not started after this many minutes."),
     ] = None
     out: Annotated[
-        Path, typer.Option("--json", help="File for every repeat, the versions and the tables.")
+        Path,
+        typer.Option(
+            "--json", help="File for the results: every repeat, the versions and the tables."
+        ),
     ] = Path("out/bench.json")
     profile: Annotated[
         str,
@@ -76,8 +79,8 @@ def bench(flags: BenchFlags) -> None:
 
     Sizes depend on the machine. A CPU measures the embedded model (a few minutes on two cores). A
     GPU measures 64 x 8 rollouts with the shape of SmolLM2-135M and the update of Qwen3-1.7B (about
-    four minutes on an H200, and four more for growth), and reports each bar of
-    docs/results/speed.md as met or missed.
+    four minutes on an H200, and four more for growth), and says which of its limits, the
+    bars of docs/results/speed.md, are met.
 
     - `poise bench --parts sampler,update`
     - `poise bench --parts sampler --peers vllm`
@@ -89,7 +92,6 @@ def bench(flags: BenchFlags) -> None:
     from counterpoise.lab.speed.run import BenchOptions, run
     from counterpoise.lab.speed.tables import make_console
 
-    # Sizes and rates are chosen when the device is known, in run().
     points = [point.strip() for point in flags.growth.split(",") if point.strip()]
     run(
         BenchOptions(

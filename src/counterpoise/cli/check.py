@@ -23,7 +23,7 @@ def check(
     """Check a run folder: checksums, digests, and that its files agree with each other.
 
     Nothing is changed. The exit code is 0 if the folder is whole and 2 if it is not; then the
-    answer says what can still be trusted.
+    output lists what can still be trusted.
 
     - `poise check out/demo`
     - `poise check out/demo --json`
@@ -35,8 +35,8 @@ def check(
     if not report.is_whole:
         if not as_json:
             echo_message(
-                f"poise: {run} is damaged in {len(report.findings)} places: take a backup, or "
-                "use only what the answer calls trusted"
+                f"poise: {run} is damaged in {len(report.findings)} places: restore it from a "
+                "backup, or use only what is listed as trusted"
             )
         raise typer.Exit(2)
 

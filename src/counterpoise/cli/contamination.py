@@ -33,7 +33,8 @@ class ContaminationFlags:
             help="Benchmarks, one or more: files of the same formats, or names in --data.",
         ),
     ] = None
-    # An option takes one value, so the files that a shell expands after the first end up here.
+    # --bench takes one value: of `--bench data/*.jsonl`, which a shell expands, all files but the
+    # first end up here.
     more_benchmarks: Annotated[list[str] | None, typer.Argument(hidden=True)] = None
     clean: Annotated[
         Path | None,
@@ -53,7 +54,10 @@ class ContaminationFlags:
         Path | None, typer.Option("--data", help="The folder of the benchmarks named by --bench.")
     ] = None
     fields: Annotated[
-        str, typer.Option("--fields", help="The benchmarks' problem field: problem=question.")
+        str,
+        typer.Option(
+            "--fields", help="The benchmarks' field with the problem text, as problem=FIELD."
+        ),
     ] = ""
     evals: Annotated[list[str] | None, typer.Option("--eval", "-e", hidden=True)] = None
     eval_field: Annotated[str, typer.Option("--eval-field", hidden=True)] = ""

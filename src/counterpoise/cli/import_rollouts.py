@@ -29,7 +29,7 @@ def import_rollouts(
         typer.Option(
             "--reward",
             help="TRL: the reward columns and their weights, such as correct,form=0.2. slime and "
-            "miles: the reward among several.",
+            "miles: which reward to use if there are several.",
         ),
     ] = "",
 ) -> None:

@@ -43,7 +43,7 @@ def plan_table(planned: dict[str, Any]) -> Group:
         f"{summary['rows_without_signal']:,} without signal",
         f"groups split across steps   {summary['split_groups']:,} "
         f"({_percent(summary['split_share'])})",
-        f"largest |sum of advantages| {summary['max_abs_group_advantage_sum']:.3f}   "
+        f"largest group advantage sum {summary['max_abs_group_advantage_sum']:.3f}   "
         "(whole groups: 0)",
         f"token imbalance             {summary['token_imbalance']:.4f}  (heaviest step over mean)",
         f"positive rows with signal   {_percent(summary['positive_share'])}",

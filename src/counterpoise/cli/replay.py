@@ -33,7 +33,13 @@ ComposerOption = Annotated[
     ),
 ]
 StepsOption = Annotated[
-    int, typer.Option("--steps", "-k", min=0, help="Optimizer steps if cut here. Default: 4.")
+    int,
+    typer.Option(
+        "--steps",
+        "-k",
+        min=0,
+        help="Optimizer steps if the stored cut is not used. Default: as stored, else 4.",
+    ),
 ]
 MicroTokensOption = Annotated[
     int | None, typer.Option("--micro-tokens", help="Tokens of one pass: update.micro_tokens.")

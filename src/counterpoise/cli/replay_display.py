@@ -18,12 +18,12 @@ PLAN_TITLES = {"own": "replayed", "grouped": "QB", "balanced": "RB"}
 ROWS = {
     "rows": ("rows of an update", "{:.1f}"),
     "split_groups": ("groups cut", "{:.1f}"),
-    "max_abs_group_advantage_sum": ("largest |S_B|", "{:.2f}"),
-    "rarer_sign": ("rarer sign in a step, least", "{:.0%}"),
+    "max_abs_group_advantage_sum": ("largest group advantage sum", "{:.2f}"),
+    "rarer_sign": ("least share of the rarer sign in a step", "{:.0%}"),
     "token_imbalance": ("heaviest step / mean", "{:.2f}"),
     "flipped": ("tokens moved against their advantage", "{:.1%}"),
     "cancellation": ("cancelled push", "{:.1%}"),
-    "same_direction": ("moved as replayed", "{:.1%}"),
+    "same_direction": ("tokens moved as in the replayed update", "{:.1%}"),
     "correlation": ("correlation of displacements", "{:.2f}"),
 }
 

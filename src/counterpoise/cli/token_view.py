@@ -74,13 +74,12 @@ def read_token_view(
     token: int | None = None,
 ) -> TokenView:
     """Read one row of an iteration; by default the first row of the last stored iteration."""
-    recorded_by_adapter = has_plans(path)
-    run = read_imported(path)[0] if recorded_by_adapter else RunData.read(path)
-    # A run with imported.json comes from files of another trainer, or was recorded by an adapter,
-    # whose option for storing tokens has another name than that of `poise train`.
+    is_foreign = has_plans(path)  # imported from another trainer's files, or recorded inside it
+    run = read_imported(path)[0] if is_foreign else RunData.read(path)
+    # Inside another trainer, the option that stores tokens has another name than in `poise train`.
     remedy = (
         "train with monitor_every=1, or import files that have the trainer's log-probabilities"
-        if recorded_by_adapter
+        if is_foreign
         else "train with --set store.tokens=true"
     )
     iteration = _choose_iteration(run, iteration, remedy)
@@ -132,10 +131,9 @@ def _choose_iteration(run: RunData, iteration: int | None, remedy: str) -> int:
 def _choose_row(trace: IterationTrace, row: int | None) -> int:
     if row is None:
         # A replay also stores rows that no step trained: prefer one with a displacement to show.
-        displacement_N = trace.columns.get("displacement", np.empty(0))
-        moved_rows = np.unique(
-            trace.columns["row"][: len(displacement_N)][~np.isnan(displacement_N)]
-        )
+        row_N = trace.columns["row"]
+        displacement_N = trace.columns.get("displacement", np.full(len(row_N), np.nan))
+        moved_rows = np.unique(row_N[~np.isnan(displacement_N)])
         return min(moved_rows.tolist() or trace.row_spans)
     if row not in trace.row_spans:
         raise PoiseError(

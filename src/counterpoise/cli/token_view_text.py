@@ -1,7 +1,8 @@
 """Print one rollout: its coloured tokens, the scale, and its strongest tokens or a selected one.
 
 Numbers, names and scale are those of the report's token view. A terminal with no colours, or with
-only sixteen, gets a mark before a token instead: ▲ ▼ from half of the scale on, △ ▽ from a fifth.
+only sixteen, gets a mark before a token instead: ▲ ▼ where the colour would have at least half of
+its full strength, △ ▽ where it would have a fifth.
 
 Model output is untrusted text. It went through `make_visible`, so it cannot move the cursor or ring
 the bell, and it is put into `Text`, which does not interpret brackets as markup.
@@ -31,7 +32,7 @@ from counterpoise.report.charts.render import show_blanks
 from counterpoise.report.texts import RolloutText
 from counterpoise.report.traces import tokens_without_gradient
 
-FAINT_SHARE, STRONG_SHARE = 0.2, 0.5  # shares of the scale from which a token is marked
+FAINT, STRONG = 0.2, 0.5  # colour strengths (0 to 1) from which a token gets △ ▽ and ▲ ▼
 # Longest token that is shown whole, in the strip and between its neighbours.
 STRIP_CHARACTERS, CONTEXT_CHARACTERS = 24, 12
 NUM_STRONGEST, NUM_NEIGHBOURS = 10, 6
@@ -84,7 +85,7 @@ def _token_strip(view: TokenView, coloured: bool, styled: bool) -> Text:
     values, rollout = view.values, view.texts[view.row]
     # Tokens that an environment wrote between those of the policy: shown, but never trained on.
     environment_tokens = dict(rollout.environment_tokens) if rollout else {}
-    for position, (value, share) in enumerate(
+    for position, (value, strength) in enumerate(
         zip(values.tolist(), colour_strength(values, view.full_colour).tolist(), strict=True)
     ):
         if position in environment_tokens:
@@ -97,10 +98,10 @@ def _token_strip(view: TokenView, coloured: bool, styled: bool) -> Text:
         token = int(view.columns["token"][position])
         text, style = _token_text(view, token), ""
         direction = _direction(view, value)
-        if coloured and share >= FAINT_SHARE / 2:
-            style = f"#ffffff on {_blend_colours(direction, share)}"
-        if not coloured and share >= FAINT_SHARE:
-            strip.append(MARKS[direction][share >= STRONG_SHARE])
+        if coloured and strength >= FAINT / 2:
+            style = f"#ffffff on {_blend_colours(direction, strength)}"
+        if not coloured and strength >= FAINT:
+            strip.append(MARKS[direction][strength >= STRONG])
         if position == view.token:
             text, style = _point_at(text, styled), f"{style} bold underline"
         strip.append(text, style=style)
@@ -122,9 +123,9 @@ def _legend(view: TokenView, coloured: bool) -> Text:
     else:
         for direction in ("down", "up") if quantity.signed else ("size",):
             sign = {"up": "+", "down": "-", "size": ""}[direction]
-            # colour_strength is the square root of the value's share, so a share is squared back.
+            # strength = sqrt(|value| / full_colour), so the value is strength^2 * full_colour.
             weak, strong = (
-                f"{sign}{share**2 * full_colour:.2g}" for share in (FAINT_SHARE, STRONG_SHARE)
+                f"{sign}{strength**2 * full_colour:.2g}" for strength in (FAINT, STRONG)
             )
             legend.append(f"{MARKS[direction][0]} {weak}  {MARKS[direction][1]} {strong}  ")
     return legend.append(f"\n{quantity.meaning}", style="dim")
@@ -181,13 +182,14 @@ def _token_details(view: TokenView, position: int) -> RenderableType:
         details.append("\nno gradient of its own: clipped, or left out by a rule")
     if "push" not in values:
         return details
-    table = _plain_table("pushes from", "+ rollouts", "- rollouts", right=True)
+    table = _plain_table("pushes from", "+ rollouts", "- rollouts", "together", right=True)
     for token_relation, query_relation in product(RELATIONS, RELATIONS):
-        pushes = (values[f"{token_relation}_token_{query_relation}_query_{sign}"] for sign in SIGNS)
+        pushes = [values[f"{token_relation}_token_{query_relation}_query_{sign}"] for sign in SIGNS]
         prompts = "same prompt" if query_relation == "same" else "other prompts"
-        table.add_row(f"{token_relation} token, {prompts}", *map(_format_push, pushes))
-    table.add_row("own", _format_push(values["own"]))
-    table.add_row(Text("all pushes", style="bold"), _format_push(values["push"]))
+        pushes_and_sum = map(_format_push, [*pushes, sum(pushes)])
+        table.add_row(f"{token_relation} token, {prompts}", *pushes_and_sum)
+    table.add_row("itself", "", "", _format_push(values["own"]))
+    table.add_row(Text("all pushes", style="bold"), "", "", _format_push(values["push"]))
     unit = Text("Through the output layer, to first order and per unit of learning rate.", "dim")
     return Group(details, Text(), table, unit)
 
@@ -293,10 +295,10 @@ def _outcome_mark(rollout: RolloutText | None) -> str:
     return "" if rollout is None else "✓" if rollout.reward > 0 else "✗"
 
 
-def _blend_colours(direction: str, share: float) -> str:
-    """The colour at `share` of the way from the weakest to the strongest, as #rrggbb."""
+def _blend_colours(direction: str, strength: float) -> str:
+    """The colour from the weakest (strength 0) to the strongest (1), as #rrggbb."""
     weakest, strongest = RAMPS[direction]
     channels = (
-        round(low + share * (high - low)) for low, high in zip(weakest, strongest, strict=True)
+        round(low + strength * (high - low)) for low, high in zip(weakest, strongest, strict=True)
     )
     return "#" + "".join(f"{channel:02x}" for channel in channels)

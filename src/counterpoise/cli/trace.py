@@ -26,10 +26,12 @@ def trace(
 ) -> None:
     """Trace held-out answers to the prompts, rollouts and tokens that moved them.
 
-    A run with `monitor.probe=32` stores how right and wrong answers to 16 held-out problems moved
-    in each update, and how every rollout pushed them through the output layer. Numbers are nats of
-    log-probability; predicted ones are learning rate times push: under AdamW only their order
-    counts, and the rank correlation says how much.
+    A run with `monitor.probe=32` follows 32 answers, a right and a wrong one to each of 16 held-out
+    problems: how they moved in each update, and how every rollout pushed them through the output
+    layer. Numbers are nats of log-probability. Predicted ones are learning rate times push: under
+    AdamW only their order means something, and the rank correlation says how well it fits the real
+    changes. Each problem belongs to one half: `steer` may be used to choose what is trained,
+    `judge` only to say whether it helped.
 
     - `poise trace out/demo`
     - `poise trace out/demo --problem word_problems/heldout/3`: update by update

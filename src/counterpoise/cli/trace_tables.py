@@ -100,15 +100,15 @@ def _print_agreement(agreement: Agreement, console: Console) -> None:
     steps = len(agreement.steps)
     above = sum(step.correlation[1] > 0 for step in agreement.steps)
     console.print(
-        f"predicted and real change of the answers, {format_count(steps, 'step')}: rank "
-        f"correlation {_interval(agreement.correlation)}, above 0 with its interval in {above} "
-        f"steps; {agreement.explained:.0%} of the movement explained (median)",
+        f"predicted and real change of the answers, {format_count(steps, 'step')}: mean rank "
+        f"correlation {_interval(agreement.correlation)}; {above} of the steps have an interval "
+        f"above 0; {agreement.explained:.0%} of the movement explained (median)",
         highlight=False,
     )
     if agreement.momentum:
         console.print(
-            f"this counts AdamW's momentum of earlier updates; without it the correlation is "
-            f"{agreement.plain_correlation:.2f}",
+            "this correlation is that of the prediction with AdamW's momentum; without momentum it "
+            f"is {agreement.plain_correlation:.2f}",
             highlight=False,
         )
 

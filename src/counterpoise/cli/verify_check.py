@@ -47,8 +47,11 @@ def verify_check(
 ) -> None:
     """Measure false rejects and false accepts of the math verifier on reference answers.
 
-    Every reference answer must be accepted as it is and in other forms. Other references, near
-    misses, parts of an answer, echoes of the question and answers without a box must be rejected.
+    Every reference answer must be accepted as it is (column `itself`) and in other forms (`forms`,
+    `algebra`). The verifier must reject references of other problems (`shuffled`), near misses
+    (`misses`), lists with too few or too many answers (`parts`), the reference as an unevaluated
+    computation (`echoes`), formulas of the question (`asked`) and answers without a box
+    (`unboxed`).
 
     - `poise verify-check --data data/`
     - `poise verify-check mine.jsonl --items 0`
@@ -119,8 +122,8 @@ def _audit_table(results: dict[str, dict[str, Any]]) -> Table:
 
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
     table.add_column("benchmark", overflow="fold")
-    for benchmark_name in (*COLUMN_TITLES.values(), "ms", "slowest"):
-        table.add_column(benchmark_name, justify="right", overflow="fold")
+    for title in (*COLUMN_TITLES.values(), "ms", "slowest"):
+        table.add_column(title, justify="right", overflow="fold")
     for benchmark_name, result in results.items():
         row = []
         for kind in COLUMN_TITLES:

@@ -67,7 +67,7 @@ def is_imported(path: Path) -> bool:
 
 
 def has_plans(path: Path) -> bool:
-    """Whether our TRL adapter wrote the folder: only then does another trainer's run have plans."""
+    """Whether another trainer's run says which rollouts shared an optimizer step."""
     return is_imported(path) and (path / "plans.jsonl").is_file()
 
 

@@ -3,8 +3,8 @@
 They are computed from all rows of the optimizer step, never from a micro-batch: that is why the
 gradient does not depend on how a step is cut to fit in memory.
 
-With `update.mask_truncated` a response that was cut off at the length limit has c_i = 0 and L_i = 0
-(`Row.loss_tokens`). Its tokens leave the denominators; its row and its group are still counted.
+With `update.mask_truncated` a response that was cut off at the length limit has c_i = 0, and its
+tokens leave the denominators (`Row.loss_tokens`); its row and its group are still counted.
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ from counterpoise.types import Row
 
 
 def token_mean(rows: Sequence[Row], max_new_tokens: int) -> NDArray[np.float64]:
-    """c_i = 1 / sum_j L_j: every token of the step weighs the same (DAPO, verl's token-mean)."""
+    """c_i = 1 / (tokens of the step): every token weighs the same (DAPO, verl's token-mean)."""
     total_tokens = sum(row.loss_tokens for row in rows)
-    return np.where(_has_loss(rows), 1.0 / max(1, total_tokens), 0.0)
+    return np.where(_is_unmasked(rows), 1.0 / max(1, total_tokens), 0.0)
 
 
 def group_token_mean(rows: Sequence[Row], max_new_tokens: int) -> NDArray[np.float64]:
-    """c_i = 1 / (groups * tokens of i's group): eq. 15 as printed, a mean within prompts first."""
+    """c_i = 1 / (groups * tokens of i's group), a mean within prompts first: eq. 15 as printed.
+
+    arXiv:2605.08666
+    """
     group_tokens: Counter[str] = Counter()
     for row in rows:
         group_tokens[row.group] += row.loss_tokens
@@ -38,9 +41,10 @@ def group_token_mean(rows: Sequence[Row], max_new_tokens: int) -> NDArray[np.flo
 
 
 def sequence_mean(rows: Sequence[Row], max_new_tokens: int) -> NDArray[np.float64]:
-    """c_i = 1 / (rows * L_i): the original GRPO, which dilutes long responses.
+    """c_i = 1 / (rows * tokens of i): the original GRPO, which dilutes long responses.
 
-    sum_i A_i c_i L_i cancels, but sum_i A_i c_i does not.
+    In a group whose advantages sum to 0, A_i c_i summed over all tokens is 0. But a token that
+    every response has once is pushed by sum_i A_i c_i, in general not 0 where lengths differ.
     """
     return np.array(
         [1.0 / (len(rows) * row.loss_tokens) if row.loss_tokens else 0.0 for row in rows]
@@ -49,8 +53,8 @@ def sequence_mean(rows: Sequence[Row], max_new_tokens: int) -> NDArray[np.float6
 
 def constant(rows: Sequence[Row], max_new_tokens: int) -> NDArray[np.float64]:
     """c_i = 1 / (rows * max_new_tokens): Dr. GRPO; no length in the denominator at all."""
-    return np.where(_has_loss(rows), 1.0 / (len(rows) * max_new_tokens), 0.0)
+    return np.where(_is_unmasked(rows), 1.0 / (len(rows) * max_new_tokens), 0.0)
 
 
-def _has_loss(rows: Sequence[Row]) -> NDArray[np.bool_]:
+def _is_unmasked(rows: Sequence[Row]) -> NDArray[np.bool_]:
     return np.array([not row.masked for row in rows])

@@ -8,13 +8,13 @@
     off         ratio_t = 1
 
 pi_old is the policy that sampled, as the trainer computes it; mu is the same weights as the sampler
-computes them, slightly off with another engine or precision. Token losses times w average over
-pi_old instead of mu, as far as the cap C allows: it bounds the weight of a single token. `mask`
-leaves out tokens above the cap instead, since so large a ratio is more likely an error of the
-sampler than information; they still count in the loss's denominator. `token`
+computes them, slightly off with another engine or precision. Multiplied by w, token losses have the
+mean that they would have under pi_old instead of mu, except where the cap C bounds the weight of a
+single token. `mask` leaves out tokens above the cap instead, since so large a ratio is more likely
+an error of the sampler than information; they still count in the loss's denominator. `token`
 ignores that the earlier tokens were drawn by mu as well; `sequence` does not, but its ratio varies
-more with longer responses. No gradient flows through w. Where the old log-probabilities are the
-sampler's own, the surrogate's ratio corrects already.
+more with longer responses. No gradient flows through w. With `update.old_logprobs=sampler` the
+surrogate's own ratio is pi / mu, which already corrects: `update.importance` must be off.
 
 C = 2; common values are 1.5 to 5 for tokens and 2 to 10 for sequences (verl's rollout correction).
 Truncated importance sampling: Ionides 2008, J. Comput. Graph. Stat. 17(2).
@@ -65,10 +65,11 @@ def sampler_mismatch(
         sampler_mismatch_max    max |d_t|
         sampler_ratio_std       standard deviation of exp(d_t), the importance ratio
 
-    For metrics.jsonl; None where nothing was updated. It costs no pass: rows of later steps were
-    scored before the update, and those of the first step that were sampled in this iteration are
-    computed by the very weights that sampled them. Where old log-probabilities are the sampler's
-    own, only the latter are known.
+    For metrics.jsonl; None where nothing was updated. No extra pass is needed: rows of later steps
+    were scored before the update, and for rows of the first step that were sampled in this
+    iteration, the step's own pass ran at the weights that sampled them. With
+    `update.old_logprobs=sampler` nothing is scored before, so only such rows of the first step are
+    measured.
     """
     # Only the first step that trained rows ran at the weights that sampled them.
     first_result = next((result for result in results if result.rows), None)

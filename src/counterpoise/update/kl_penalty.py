@@ -10,10 +10,11 @@
     in the loss      L   = sum_i c_i sum_t (w_{i,t} L_{i,t} + kl K_{i,t})
     in the reward    r_i = reward_i - kl sum_t K_{i,t}       before advantages are computed
 
-Expected gradients are over tokens that pi itself sampled. E[K] is KL(pi || pi_ref) for k1 and k3;
-k3 is never negative and varies less. In the loss, all rows of a step take part, also those whose
-advantage is 0; K has no importance weight, as in TRL and verl. In the reward, K is taken at the
-policy that sampled, and no gradient flows through it: k1 is the usual choice there.
+kl is the option `update.kl`. Expected gradients are over tokens that pi itself sampled. E[K] is
+KL(pi || pi_ref) for k1 and k3; k3 is never negative and varies less. In the loss, all rows of a
+step take part, also those whose advantage is 0; K has no importance weight, as in TRL and verl. In
+the reward, K is taken at the policy that sampled, and no gradient flows through it: k1 is the usual
+choice there.
 
 J. Schulman, "Approximating KL divergence", 2020. k3 in the loss is GRPO's: arXiv:2402.03300.
 """
@@ -103,8 +104,8 @@ def with_reference_logprobs(
 class RewardPenalties:
     """What the KL takes away from the rewards of an iteration's rollouts."""
 
-    by_group: Mapping[str, NDArray[np.float64]]  # group key -> kl sum_t K [G]
-    kl: float | None  # mean K over all tokens
+    by_group: Mapping[str, NDArray[np.float64]]  # group key -> update.kl * sum_t K, per rollout [G]
+    kl: float | None  # mean K over all tokens, without that factor
 
 
 NO_PENALTIES = RewardPenalties({}, None)

@@ -1,15 +1,16 @@
 """Old log-probabilities: which rows need a pass of their own, and when it is made.
 
-    rho_t = pi(o_t) / pi_old(o_t)        pi_old: the policy that sampled the row, by the trainer
+    rho_t = pi(o_t) / pi_old(o_t)        pi_old: the policy that sampled the row
 
-While the weights are those that sampled a row, pi_old is pi. So the rows of a batch's first step
-take their old log-probabilities from the step's own pass: rho is exactly 1, and its gradient that
-of log pi. Only rows that are trained after the weights have changed must be scored before: those of
-the later steps and those that stay in the buffer. They are scored just before the first step, so
+Both are computed by the trainer. While the weights are those that sampled a row, pi_old is pi. So
+the rows of a batch's first step take their old log-probabilities from the step's own pass: rho is
+exactly 1, and its gradient that of log pi. Only rows that are trained after the weights have
+changed must be scored before: those of the later steps and those that stay in the buffer. They are
+scored just before the first step. It follows that, at any time,
 
-    a row without scores was sampled by the current weights
+    a row without scores was sampled by the current weights,
 
-holds at any time, also for rows that waited in the buffer while no step was taken.
+also if it waited in the buffer: a step taken meanwhile would have given it scores.
 
 If a token weighting has read the rows in this iteration, it has made the same pass already, and its
 log-probabilities are reused. This includes half precision on a GPU, where the result for a row does
@@ -38,7 +39,11 @@ NO_SCORES: Scores = {}
 
 
 def first_updating_step(batch: Sequence[Row], plan: BatchPlan, *, all_rows: bool = False) -> int:
-    """The index of the first step that changes the weights: earlier ones have no loss."""
+    """The index of the first step that changes the weights: earlier ones have no loss.
+
+    `all_rows`: rows without an advantage have a loss too, as with a KL or an entropy bonus
+    (`UpdateConfig.trains_all_rows`); so in all functions of this file.
+    """
     for step_index, step in enumerate(plan.steps):
         if any(batch[i].has_loss(all_rows=all_rows) for i in step):
             return step_index

@@ -5,8 +5,8 @@ half-precision weights are trained through float32 masters; wider weights are th
 gradients of several passes are also summed in the masters: a sum in bfloat16 loses any addend below
 1/256 of it.
 
-All parameters are handled by one multi-tensor call of torch each: a model has hundreds, and on a
-GPU a loop over them would queue kernels too small to fill it.
+Each operation is one multi-tensor call of torch over all parameters: a model has hundreds, and on
+a GPU a loop over them would queue kernels too small to fill it.
 """
 
 from __future__ import annotations

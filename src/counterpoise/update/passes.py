@@ -66,7 +66,7 @@ class PassTensors:
 class PassOutputs:
     """What a pass computes besides gradients."""
 
-    tokens_3M: Tensor  # log-probabilities, entropies, pulls
+    tokens_3M: Tensor  # log-probabilities, entropies, pulls: -dL / d log-probability
     totals_4: Tensor  # loss, its part by the added term, number of clipped and of capped tokens
     hidden_MD: Tensor
 
@@ -117,7 +117,7 @@ def tensors_from_arrays(
     vectors: dict[str, np.ndarray],
     num_rows: int,
 ) -> PassTensors:
-    """Move the arrays to the device; row numbers stay integers, the rest follows the policy."""
+    """Move the arrays to the device; row numbers stay integers, the rest is at least float32."""
     dtype = np.float64 if policy.decoder.dtype == torch.float64 else np.float32
     tensors = {
         name: to_device(vector, policy.device, None if name == "row_M" else dtype)
@@ -133,7 +133,10 @@ def compute_loss(
     temperature: float,
     added_term: Callable[[ForwardOutputs, Tensor], Tensor] | None = None,
 ) -> tuple[PassOutputs, Tensor, Tensor]:
-    """Return outputs, the loss to differentiate, and log-probabilities whose gradient is the pull.
+    """Return outputs, the loss to differentiate, and the log-probabilities [M] it depends on.
+
+    The pulls in the outputs are still 0: the caller, which differentiates, sets them to minus the
+    loss's gradient by these log-probabilities.
 
     `added_term` gives a term of the loss [M] from the pass and the old log-probabilities.
     """

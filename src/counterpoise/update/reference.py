@@ -1,8 +1,8 @@
 """The reference policy: the weights at the start of the run, frozen.
 
 It is a copy of the weights that are trained, in the model's own precision: of a LoRA model only the
-first adapter, which adds nothing. Everything that compares the policy with its start reads it
-through `score_reference`.
+adapter as it was at the start (a new one adds nothing to the model). Everything that compares the
+policy with its start reads it through `score_reference`.
 """
 
 from __future__ import annotations

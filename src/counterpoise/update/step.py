@@ -237,20 +237,21 @@ def _with_trajectory_weights(
     signal_indices = [i for i, row in enumerate(rows) if row.sign]
     signal_rows = [rows[i] for i in signal_indices]
     # Rows without scores in an on-policy step were sampled by the current weights: a ratio of 1.
-    changed_indices = [
+    # The others may be stale, sampled by earlier weights, and need a pass by the current ones.
+    stale_indices = [
         index
         for index, row in enumerate(signal_rows)
         if not on_policy or row.trainer_logprobs_T is not None
     ]
-    changed_logprobs = score_logprobs(
+    scored_logprobs = score_logprobs(
         policy,
-        [signal_rows[index] for index in changed_indices],
+        [signal_rows[index] for index in stale_indices],
         settings.temperature,
         micro_batch,
         settings.passes.read,
     )
     current_logprobs: list[Floats | None] = [None] * len(signal_rows)
-    for index, logprobs_T in zip(changed_indices, changed_logprobs, strict=True):
+    for index, logprobs_T in zip(stale_indices, scored_logprobs, strict=True):
         current_logprobs[index] = logprobs_T
     weighted_rows = with_trajectory_weights(
         signal_rows, current_logprobs, settings.update.trajectory

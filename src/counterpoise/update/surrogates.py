@@ -97,6 +97,7 @@ def reinforce(inputs: SurrogateInputs) -> SurrogateOutputs:
     """L_t = -A_t log pi(o_t): the surrogate of the paper's analysis (eq. 2), no ratio, no clip.
 
     Exact only while the policy is the one that sampled; later steps of a plan are off-policy.
+    arXiv:2605.08666
     """
     never_clipped = torch.zeros_like(inputs.logprobs, dtype=torch.bool)
     return SurrogateOutputs(loss=-inputs.advantages * inputs.logprobs, clipped=never_clipped)
@@ -114,7 +115,8 @@ def unclipped(inputs: SurrogateInputs) -> SurrogateOutputs:
 
 
 def dppo(inputs: SurrogateInputs) -> SurrogateOutputs:
-    """L_t = -m_t rho_t A_t,  m_t = 0 if (pi - pi_old)(o_t) > high, A_t > 0 or < -low, A_t < 0.
+    """L_t = -m_t rho_t A_t,  m_t = 0 if A_t > 0 and d_t > high, or A_t < 0 and d_t < -low; else 1;
+    d_t = pi(o_t) - pi_old(o_t).
 
     The mask compares probabilities, not their ratio: a rare token may multiply its probability and
     hardly move the policy, while a ratio within 1.2 may move a likely token by 0.16. `clip_low` and
@@ -136,14 +138,14 @@ def drpo(inputs: SurrogateInputs) -> SurrogateOutputs:
     The gradient has the factor 1 - sign(A_t) (pi - pi_old)(o_t) / delta: 1 on policy, falling to 0
     where DPPO's mask begins, and negative beyond, so a token that went too far is pulled back.
     delta is `clip_high` where A_t > 0 and `clip_low` where A_t < 0, differences of probabilities as
-    in `dppo`; pi_old likewise. The paper has one delta, whose value was found only in notes that
-    contradict each other. Nothing is clipped. arXiv:2606.09821
+    in `dppo`; pi_old is the same as there. The paper has one delta, whose value was found only in
+    notes that contradict each other. Nothing is clipped. arXiv:2606.09821
     """
     ratio = torch.exp(inputs.logprobs - inputs.old_logprobs)
     # Not torch.where of two floats: that is float32, whatever the log-probabilities are.
     rises = (inputs.advantages > 0).to(ratio.dtype)
-    reach = inputs.clip_low + (inputs.clip_high - inputs.clip_low) * rises
-    penalty = inputs.old_logprobs.exp() * (ratio - 1).square() / (2 * reach)
+    delta = inputs.clip_low + (inputs.clip_high - inputs.clip_low) * rises
+    penalty = inputs.old_logprobs.exp() * (ratio - 1).square() / (2 * delta)
     loss = -ratio * inputs.advantages + inputs.advantages.abs() * penalty
     never_clipped = torch.zeros_like(ratio, dtype=torch.bool)
     return SurrogateOutputs(loss=loss, clipped=never_clipped)

@@ -7,11 +7,12 @@
     off            w~_i = 1
 
 over the rollouts of a group in the step. A sequence ratio weights each rollout differently, and a
-clip cuts off one sign: both leave a residual on the tokens that right and wrong rollouts share. So
-the step then is L = -sum_i c A_i w~_i sum_t log pi(o_t), with one c for all rollouts:
-`update.surrogate = "reinforce"`, which has neither ratio nor clip, and `token_mean` or `constant`.
-No gradient flows through w~. At a batch's first step the ratios of rows that the current weights
-sampled are 1; rows that waited in the buffer through an update have ratios of their own.
+clip cuts off one sign: both leave a residual on the tokens that right and wrong rollouts share. The
+loss that avoids both is L = -sum_i c A_i w~_i sum_t log pi(o_t), with one c for all rollouts, so
+these weights require `update.surrogate = "reinforce"`, which has neither ratio nor clip, and
+`update.aggregate = "token_mean"` or `"constant"`. No gradient flows through w~. At a batch's first
+step the ratios of rows that the current weights sampled are 1; rows that waited in the buffer
+through an update have ratios of their own.
 
 min_replace needs a group whose advantages sum to 0, whole in its step (QB). orthogonal does not,
 but can give a rollout a negative weight; setting those to 0 would bring the residual back.

@@ -1,9 +1,10 @@
 """Pad the rows of a pass with filler rows of zero weight, up to one of a few sizes.
 
-Token counts are rounded up to sixteen steps between powers of two; sizes that cost next to nothing,
-such as the number of sequences, to powers of two, so that few sizes occur. The filler consists of
-prompts that no row has, none longer than the rows', the last of which is read by responses of
-zeros; their coefficients are 0.
+Few sizes occur, since token counts are rounded up to one of sixteen values between two powers of
+two, and sizes that cost next to nothing, such as the number of sequences, to powers of two. The
+filler consists of prompts that no row has and of responses of zeros, all of them to the last of
+these prompts, with a coefficient of 0. No filler sequence is longer than the longest of the rows
+(or `MIN_FILLER_LENGTH`).
 """
 
 from __future__ import annotations
@@ -33,7 +34,12 @@ class PassSize:
     prompts: int
     rows: int
     longest: int  # prompt or response
-    longest_reader: int  # all responses of one prompt together
+    longest_reader: int  # most response tokens of one prompt; its responses are its "reader"
+
+    @property
+    def predicted_tokens(self) -> int:
+        """All response tokens: each row's last one is not an input, but is predicted."""
+        return self.response_tokens + self.rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,7 +147,7 @@ def _filler_lengths(num_tokens: int, longest: int) -> list[int]:
 def packing_arrays(padded: PaddedRows) -> dict[str, np.ndarray]:
     """The padded packing as arrays by name, and the bounds of its sequences."""
     size, packing = padded.size, padded.packing
-    M = size.response_tokens + size.rows
+    M = size.predicted_tokens
     return {
         "tokens_N": packing.tokens_N.numpy(),
         "positions_N": packing.positions_N.numpy(),
@@ -154,7 +160,7 @@ def packing_arrays(padded: PaddedRows) -> dict[str, np.ndarray]:
 def loss_arrays(padded: PaddedRows, inputs: PassInputs) -> dict[str, np.ndarray]:
     """The further arrays that a pass with gradients reads, by name."""
     size = padded.size
-    M = size.response_tokens + size.rows
+    M = size.predicted_tokens
     # Filler tokens belong to the last row, which is never real; every other filler value is 0.
     filler_values = {"row_M": size.rows - 1}
     padded_arrays = {

@@ -1,10 +1,11 @@
 """Passes padded to a few sizes, captured as CUDA graphs and replayed with new inputs.
 
 The kernels of a pass over a small model take less time than the host needs to launch them: for
-SmolLM2-135M 50 to 80 ms a pass, against 45 on an H200. So a pass is padded to one of a few sizes
-(`update/graphs/padding.py`). Passes of one size do the same work at the same addresses: one is
-captured, and all later ones are replayed (`update/graphs/replay.py`). The very first pass of a run
-is neither padded nor captured; it compiles the kernels that all passes need.
+SmolLM2-135M the host needs 50 to 80 ms a pass, the kernels on an H200 need 45. So a pass is padded
+to one of a few sizes (`update/graphs/padding.py`). Passes of one size do the same work at the same
+addresses: one is captured, and all later ones are replayed (`update/graphs/replay.py`). The first
+pass of each kind (with gradients, without, from given embeddings) runs eagerly, without padding; it
+compiles the kernels that all passes of its kind need.
 
 Where a layer takes longer than its launches (`LAUNCH_BOUND`) capturing gains nothing, and passes
 run eagerly.
@@ -161,7 +162,7 @@ class CapturedPasses:
             self._compiled.add(kind)
             return None
         decoder = require_fast_path(policy, "a captured pass")
-        decoder.reserve(2 * padded.size.longest)
+        decoder.reserve(2 * padded.size.longest)  # a prompt and a response, each this long
         addresses = decoder.tensor_addresses
         # Graphs hold addresses: when the weights have moved, every captured pass is invalid.
         if self._graphs is None or addresses != self._weights:

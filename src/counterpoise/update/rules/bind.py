@@ -1,9 +1,10 @@
 """Rules of an optimizer step: what a rule can see of the step, and how a run binds one.
 
-A rule is a function `rule(step, *, settings) -> RuleEffect` (`update/rules/rule.py`): factors on
-token advantages, a term that is added to the loss, or both. It sees an `OptimizerStepView`: the
-rows with signal of one optimizer step and the current weights' reading of every token, independent
-of micro-batches. Called without rows, it only checks its settings and returns `RuleEffect()`.
+A rule is a function of a step that returns a `RuleEffect` (`update/rules/rule.py`): factors on
+token advantages, a term that is added to the loss, or both. Its keyword-only parameters are
+settings. It sees an `OptimizerStepView`: the rows with signal of one optimizer step and the current
+weights' reading of every token, independent of micro-batches. Called without rows, it only checks
+its settings and returns `RuleEffect()`.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ class OptimizerStepView(CreditView):
     @cached_property
     def old_logprobs(self) -> list[Floats]:
         """Per row [T]: log-probabilities by the policy that sampled it."""
+        # Used for rows without scores: current weights if these sampled them, else the sampler.
         unscored_logprobs = (
             self.logprobs if self.on_policy else [row.old_logprobs for row in self.rows]
         )

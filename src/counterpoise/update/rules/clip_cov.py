@@ -1,11 +1,12 @@
 """Clip-Cov: leave a few of the tokens that lower the entropy most out of the step.
 
-    k_t = 0  for share N tokens, drawn at random from those with low < c_t < high that the
-             surrogate's clip has not removed already, else 1
+    k_t = 0  for share * N tokens, drawn at random from those with low < c_t < high that the
+             surrogate's clip has not removed already
+    k_t = 1  for all others
 
 c is the token's part of the covariance of advantage and log pi over the N tokens of the step
 (`update/rules/covariance.py`). With fewer candidates all of them are left out; with none the step
-is unchanged. share N is at least one token. The choice follows from the run's seed, the iteration
+is unchanged. share * N is at least one token. The choice follows from the run's seed, the iteration
 and the step.
 
 arXiv:2505.22617. share = 2e-4, low = 1, high = 5 are those of verl's implementation, which computes

@@ -1,6 +1,6 @@
 """KL-Cov: penalise drift of the tokens that lower the entropy most, instead of clipping all tokens.
 
-    D_t = strength |log pi(o_t) - log pi_old(o_t)|  for the share N tokens of largest c_t, else 0
+    D_t = strength |log pi(o_t) - log pi_old(o_t)|  for the share * N tokens of largest c_t, else 0
 
 on top of -rho_t A_t without a clip (`update.surrogate = "unclipped"`). c is the token's part of the
 covariance of advantage and log pi over the N tokens of the step (`update/rules/covariance.py`); at
@@ -33,6 +33,7 @@ def rule(step: OptimizerStepView, *, share: float = 2e-4, strength: float = 1.0)
     check_share("kl_cov", share)
     if strength < 0:
         raise PoiseError(f"kl_cov: strength must be 0 or above, not {strength:g}")
+    # Also true without rows.
     if all(step.on_policy and row.trainer_logprobs_T is None for row in step.rows):
         return RuleEffect()
     covariance_N = covariances(step)

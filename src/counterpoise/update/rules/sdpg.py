@@ -3,15 +3,16 @@
     D_t = beta(k) m_i KL(p_t || sg[q_t]) + alpha reg(w_t)
 
     p_t = pi(. | x, o_<t)      q_t = pi(. | c, x, o_<t)      over the vocabulary; c gives the answer
-    beta(k) = beta min(1, k / warm) min(1, (K - k) / decay)   iteration k of K; warm, decay = 0: 1
+    beta(k) = beta min(1, k / warm) min(1, (K - k) / decay)   iteration k of K
     m_i = 1, or 1[A_i > 0] with right_only
     w_t = pi(o_t) / pi_first(o_t)                             by the weights at the start of the run
 
     urkl  (log w)^2 / 2    ufkl  1/w + log w    rkl  (log w + 1)^2 / 2    fkl  1/w
 
-The teacher q is the policy before the step, read after the prompt with the hint
-(`credit/hints.py`) in every pass; no gradient flows through it. A problem without a
-reference answer has no KL term. alpha > 0 keeps a copy of the initial weights; alpha = 0 does not.
+With warm = 0 or decay = 0, that factor of beta(k) is 1. The teacher q is the policy before the
+step, read after the prompt with the hint (`credit/hints.py`) in every pass; no gradient flows
+through it. A problem without a reference answer has no KL term. alpha > 0 keeps a copy of the
+initial weights; alpha = 0 does not.
 
 arXiv:2606.04036. beta = alpha = 1e-3, reg = urkl, warm = decay = 0 and right_only = false are those
 of the authors' script. Its runs leave out groups without spread, and so does D: rows without signal
