@@ -17,9 +17,12 @@ from counterpoise.lab.studies.dfpo.judge import (
     judge,
     steps_to_score,
 )
+from counterpoise.lab.studies.records import read_records
 from counterpoise.report.charts.vega import vega_specification
 from counterpoise.statistics.finding import Record
 from counterpoise.types import Rollout, Row, StepResult
+
+ROOT = Path(__file__).parents[4]
 
 
 def chains(gain: dict[str, float], seeds: int = 4) -> list[Record]:
@@ -108,6 +111,29 @@ def test_residual_on_the_prefix_that_all_share() -> None:
     assert found["residual_all"] == pytest.approx((0.75 + 0.5) / (1.75 + 1.5))
     assert found["clipped"] == 0.25
     assert dfpo.common_prefix([np.array([1]), np.array([2])]) == 0
+
+
+def test_the_stored_records_are_judged_as_the_page_says() -> None:
+    stored = read_records(ROOT / "docs" / "data" / "embedded-dfpo.parquet")
+    assert stored is not None
+    finding = judge(stored[0])
+    verdicts = {claim.claim: claim.verdict for claim in finding.claims}
+    assert verdicts.pop(CLAIMS["success"][0]) == "not replicated"
+    assert set(verdicts.values()) == {"inconclusive"}
+    page = (ROOT / "docs" / "results" / "credit.md").read_text(encoding="utf-8")
+    assert "-38.0 points [-63.3, -12.7]" in finding.because
+    assert "38.0 points [-63.3, -12.7] below GRPO and GSPO" in page
+    assert "stable rate: +5.5 points (one seed)" in finding.because
+    ends = {
+        key: value
+        for key, value in chain_values(stored[0])["success"].items()
+        if key[2] == "collapsing"
+    }
+    repaired = [value for key, value in ends.items() if key[0] in ("t1", "t2")]
+    broken = [value for key, value in ends.items() if key[0] in ("grpo", "gspo")]
+    assert (len(repaired), len(broken)) == (6, 6)
+    assert (round(max(repaired), 2), min(repaired)) == (0.06, 0.0)
+    assert (round(min(broken), 2), round(max(broken), 2)) == (0.33, 0.52)
 
 
 @pytest.mark.slow

@@ -156,7 +156,7 @@ def judge(records: Records) -> Finding:
     seeds = len({record["seed"] for record in records})
     because = "; ".join(
         f"{rate} rate: {100 * mean.value:+.1f} points "
-        f"[{100 * mean.low:+.1f}, {100 * mean.high:+.1f}]"
+        + (f"[{100 * mean.low:+.1f}, {100 * mean.high:+.1f}]" if mean.n > 1 else "(one seed)")
         for rate, mean in success.items()
         if mean
     )
