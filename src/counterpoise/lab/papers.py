@@ -126,10 +126,10 @@ def papers_lines(papers_file: Path, claims_file: Path) -> list[str]:
     for paper in read_papers(papers_file):
         lines += [f"## {paper.name}", "", f"[{paper.arxiv}](https://arxiv.org/abs/{paper.arxiv})"]
         lines.append("")
-        lines += ["| | here | engines | agreement | not there |", "|---|---|---|---|---|"]
+        lines += ["||here|engines|agreement|not there|", "|---|---|---|---|---|"]
         for item in paper.items:
             here = item.here if item.here == "-" else f"`{item.here}`"
             cells = (item.what, here, item.engines, describe_agreement(item, verdicts), item.lacks)
-            lines.append(f"| {' | '.join(cells)} |")
+            lines.append(f"|{'|'.join(cells)}|")
         lines.append("")
     return lines
