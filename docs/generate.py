@@ -6,6 +6,7 @@
     run-folder.md    the files of a run folder and their fields
     api.md           what `import counterpoise` offers, with an example
     tree.md          every folder with one sentence
+    papers.md        what of each paper is here (docs/papers.toml)
 
 A page is a function in PAGES. `tests/test_generated_docs.py` fails when a stored page is no longer
 what its function returns.
@@ -31,6 +32,7 @@ import counterpoise
 from counterpoise import variants
 from counterpoise.cli import app
 from counterpoise.config import RunConfig
+from counterpoise.lab.papers import papers_lines
 from counterpoise.plugins import PLUGIN_CHOICE, Registry
 from counterpoise.store import schema
 
@@ -460,6 +462,20 @@ def docstring_lines(docstring: str) -> list[str]:
     return lines
 
 
+# -- papers.md -----------------------------------------------------------------------------------
+
+
+def papers_page() -> str:
+    introduction = (
+        "Every algorithm, equation, figure, table and claim of the papers behind this package. "
+        "Engines: those that honour the options; commands are the native engine's. Agreement: the "
+        "tolerance of the test against a literal sum, a closed form or autograd, or the verdict "
+        "[on the embedded model, then on SmolLM2 if it differs](../results/replication.md)."
+    )
+    lines = papers_lines(ROOT / "docs" / "papers.toml", ROOT / "docs" / "data" / "claims.csv")
+    return page_text("The papers", introduction, lines)
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "options.md": options_page,
     "variants.md": variants_page,
@@ -467,6 +483,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "run-folder.md": run_folder_page,
     "api.md": api_page,
     "tree.md": tree_page,
+    "papers.md": papers_page,
 }
 
 

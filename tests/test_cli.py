@@ -342,6 +342,7 @@ PARAMETERS = {
     "embedded": None,  # a model that does not exist yet has no shape to read
     "smollm2-warmup": 134.5,
     "smollm2-gsm8k-warmup": 134.5,
+    "smollm2-code": 134.5,
     "smollm2-pilot": None,  # the folder that a warm-up would write
     "smollm2-interventions": None,
     "smollm2-waiting": None,

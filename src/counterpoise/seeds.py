@@ -24,6 +24,7 @@ exception: the initial weights of a `scratch` model come from torch's generator,
     second turns               loop.seed      problem             a first turn in a warm-up
     trl                        loop.seed      iteration, process  draws of TRL's sampler
     word_problems/SPLIT/LEVEL  task.seed      index, attempt      one problem
+    code_problems/SPLIT/LEVEL  task.seed      index, attempt      one problem
     reasoning_gym/SPLIT        task.seed                          the generator's seed
 
 P prompts with G rollouts each have the indices p G + g.

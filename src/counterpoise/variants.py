@@ -16,6 +16,7 @@ TASKS = Registry(
     "task",
     {
         "word_problems": "counterpoise.task.word_problems:load",
+        "code_problems": "counterpoise.task.code_problems:load",
         "files": "counterpoise.task.jsonl:load",
         "jsonl": "counterpoise.task.jsonl:load",  # the same, by its name of version 0.2
         "hub": "counterpoise.task.hub:load",
@@ -63,6 +64,7 @@ VERIFIERS = Registry(
     {
         "math": "counterpoise.verify.math.verifier:MathVerifier",
         "exact": "counterpoise.verify.exact:ExactVerifier",
+        "code": "counterpoise.verify.code.verifier:CodeVerifier",
         "verifiers": "counterpoise.verify.verifiers_tasks:VerifiersVerifier",
     },
     plugin_loader="counterpoise.verify.plugin_reward:bind_verifier",
@@ -371,6 +373,7 @@ STUDIES = Registry(
         "trace": "counterpoise.lab.studies.trace:STUDY",
         "removal": "counterpoise.lab.studies.removal:STUDY",
         "plants": "counterpoise.lab.studies.plants:STUDY",
+        "dfpo": "counterpoise.lab.studies.dfpo.measure:STUDY",
     },
 )
 

@@ -47,3 +47,23 @@ def test_json_lines_of_any_trainer(tmp_path: Path) -> None:
     write_lines(file, [{"prompt_id": 7, "reward": 1.0}])
     with pytest.raises(PoiseError, match="line 1: no 'response_tokens'"):
         import_run(file, tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("field_name", "value", "expected"),
+    [
+        ("prompt", ["a"], "a text"),
+        ("response", 3, "a text"),
+        ("prompt_tokens", "ab", "a list of token ids"),
+        ("sampled_logprobs", [None], "a list of numbers"),
+        ("finished", "yes", "true or false"),
+        ("turns", 1, "a list"),
+    ],
+)
+def test_a_field_of_another_type_is_one_line(
+    tmp_path: Path, field_name: str, value: object, expected: str
+) -> None:
+    record = {"prompt_id": "p", "reward": 1, "response_tokens": [5], field_name: value}
+    (tmp_path / "mine.jsonl").write_text(json.dumps(record))
+    with pytest.raises(PoiseError, match=f"line 1: '{field_name}' is not {expected}: fix or"):
+        import_run(tmp_path / "mine.jsonl", tmp_path / "out")

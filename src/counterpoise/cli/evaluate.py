@@ -71,7 +71,7 @@ Rows = Annotated[int | None, typer.Option("--rows", min=1, help="Responses sampl
 Sampler = Annotated[str, typer.Option("--sampler", help="native or vllm.")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
 Dtype = Annotated[str, typer.Option("--dtype", help="auto, float32 or bfloat16.")]
-Verifier = Annotated[str, typer.Option("--verifier", help="math, exact or FILE.py:FUNCTION.")]
+Verifier = Annotated[str, typer.Option("--verifier", help="math, exact, code or FILE.py:FUNCTION.")]
 RewardTimeout = Annotated[
     float,
     typer.Option("--reward-timeout", min=0, help="Seconds for a call of FUNCTION; 0: no limit."),

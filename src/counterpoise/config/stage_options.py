@@ -82,7 +82,7 @@ class ModelConfig:
 class TaskConfig:
     name: str = option("word_problems", "source of the problems", choices=tuple(TASKS))
     levels: list[int] = option(
-        [3], "word_problems: difficulty levels from 1 to 4, used in rotation"
+        [3], "generated problems: difficulty levels from 1 to 4, used in rotation"
     )
     slips: float = option(
         0.0,
@@ -93,7 +93,7 @@ class TaskConfig:
     )
     size: int = option(
         4096,
-        "word_problems, reasoning_gym: training problems to generate; verifiers: tasks to read",
+        "training problems to generate; verifiers: tasks to read",
         at_least=1,
     )
     heldout: int = option(
@@ -145,7 +145,7 @@ class TaskConfig:
     dataset: str = option("", "reasoning_gym: name of the dataset")
     seed: int = option(
         0,
-        "word_problems, reasoning_gym: seed of the problem generator, independent of loop.seed",
+        "seed of the problem generator, independent of loop.seed",
         at_least=0,
     )
     environment: str = option(

@@ -10,7 +10,7 @@ run-folder.md are kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,21 @@ OWN_FIELDS = (
     "group", "prompt_id", "reward", "prompt", "response", "answer", "finished", "turns",
     "prompt_tokens", "response_tokens", "sampled_logprobs",
 )  # fmt: skip
+
+
+def _is_number_list(values: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(value, int | float) for value in values)
+
+
+# (field, whether a value can be used, what it should be)
+OPTIONAL_FIELDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    ("prompt", lambda value: isinstance(value, str), "a text"),
+    ("response", lambda value: isinstance(value, str), "a text"),
+    ("prompt_tokens", is_token_list, "a list of token ids"),
+    ("sampled_logprobs", _is_number_list, "a list of numbers"),
+    ("finished", lambda value: isinstance(value, bool), "true or false"),
+    ("turns", lambda value: isinstance(value, list), "a list"),
+)
 
 
 def find_files(path: Path) -> list[Path]:
@@ -77,6 +92,9 @@ def _parse_rollout(record: dict[str, Any], step: int, where: str) -> ImportedRol
     tokens = record.get("response_tokens")
     if tokens is None or not is_token_list(tokens) or not tokens:
         raise PoiseError(f"{where}: no 'response_tokens': a list of token ids is needed")
+    for field_name, is_valid, expected in OPTIONAL_FIELDS:
+        if record.get(field_name) is not None and not is_valid(record[field_name]):
+            raise PoiseError(f"{where}: {field_name!r} is not {expected}: fix or remove it")
     group = record.get("group")
     return ImportedRollout(
         group=group if isinstance(group, str) else f"{step}:{prompt_id}",

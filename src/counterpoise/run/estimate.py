@@ -334,7 +334,7 @@ def describe_problems(config: RunConfig) -> list[str]:
 
 
 def _is_generated(config: RunConfig) -> bool:
-    return config.task.name in ("word_problems", "reasoning_gym")
+    return config.task.name in ("word_problems", "code_problems", "reasoning_gym")
 
 
 def _load_described_problems(config: RunConfig) -> Task:

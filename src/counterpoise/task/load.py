@@ -13,6 +13,7 @@ from counterpoise.task.columns import FieldNames
 from counterpoise.task.prompts import Task
 from counterpoise.types import ALL_COLUMNS
 from counterpoise.variants import TASKS
+from counterpoise.verify.code.verifier import check_tests
 from counterpoise.verify.extra_rewards import check_references, needs_answers, reward_columns
 
 FILE_TASKS = ("files", "jsonl")  # read from files on this machine, without a download
@@ -26,6 +27,8 @@ def load_problems(config: RunConfig) -> Task:
     answers_required = needs_answers(config.verify) or compares_answers
     task = load_task(config.task, reward_columns(config.verify), answers_required=answers_required)
     check_references(config.verify, task.train)
+    if config.verify.name == "code":
+        check_tests([*task.train, *task.heldout])
     return task
 
 

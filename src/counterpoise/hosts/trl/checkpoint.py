@@ -68,6 +68,7 @@ def save_waiting(folder: Path, waiting: WaitingRollouts) -> None:
         }
         values = {name: getattr(row, name) for name in ("group", "advantage", "num_tokens")}
         values |= {"index": row.index, "born": row.born, "trl_advantage": sample.trl_advantage}
+        values["trajectory"] = row.trajectory
         values_R.append(values)
     header = {"schema": 1, "generation": waiting.generation, "counts": asdict(waiting.counts)}
     # poise.json is written last: a reader that finds it also finds the tensors.
@@ -99,6 +100,7 @@ def load_waiting(folder: Path) -> WaitingRollouts | None:
             mask_T=tensors["mask_T"],
             token_fields=token_fields,
             trl_advantage=values.pop("trl_advantage"),
+            trajectory=values.get("trajectory", ""),
         )
         weights_T = tensors["weights_T"].numpy() if "weights_T" in tensors else None
         rows.append(Row(**values, weights_T=weights_T))

@@ -29,6 +29,7 @@ TOKEN_FIELDS = (
     "tool_mask",
 )
 BATCH_FIELDS = {"prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "advantages"}
+TRAJECTORY_COLUMN = "trajectory"  # of a dataset: which prompts are calls of one agent
 TrlBatch = dict[str, Any]
 
 
@@ -46,6 +47,7 @@ class UnpaddedRollout:
     mask_T: Tensor  # all 0 where TRL leaves out a truncated completion
     token_fields: Mapping[str, Tensor]  # by name of TOKEN_FIELDS, each [T] or [1]
     trl_advantage: float
+    trajectory: str = ""  # the dataset's column, for agents whose calls are prompts of their own
 
     @property
     def old_logprobs_T(self) -> Floats | None:
@@ -74,8 +76,8 @@ def find_unsupported(batch: TrlBatch) -> str:
     return min(set(batch) - known_fields, default="")
 
 
-def unpad(batch: TrlBatch) -> list[UnpaddedRollout]:
-    """The rows of TRL's batch, each at its own length."""
+def unpad(batch: TrlBatch, trajectories: Sequence[str] = ()) -> list[UnpaddedRollout]:
+    """The rows of TRL's batch, each at its own length; `trajectories` of the rows, if any."""
     if unsupported := find_unsupported(batch):
         raise PoiseError(
             f"the TRL adapter plans text only, not '{unsupported}': use TRL's GRPOTrainer"
@@ -96,9 +98,21 @@ def unpad(batch: TrlBatch) -> list[UnpaddedRollout]:
                 mask_T=mask_T[:length].clone(),
                 token_fields=token_fields,
                 trl_advantage=float(tensors["advantages"][row_index]),
+                trajectory=trajectories[row_index] if trajectories else "",
             )
         )
     return samples
+
+
+def read_trajectories(examples: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The column `trajectory` of each example, "" where it has none.
+
+    Example:
+        >>> read_trajectories([{"prompt": "a", "trajectory": 7}, {"prompt": "b"}])
+        ['7', '']
+    """
+    values = [example.get(TRAJECTORY_COLUMN) for example in examples]
+    return ["" if value is None else str(value) for value in values]
 
 
 def pad_batch(

@@ -186,6 +186,7 @@ def rows_by_trl(
             sample.num_tokens,
             index=i % group_size,
             born=generation,
+            trajectory=sample.trajectory,
         )
         for i, sample in enumerate(samples)
     ]

@@ -43,6 +43,7 @@ from counterpoise.hosts.trl.padding import (
     TrlBatch,
     UnpaddedRollout,
     pad_batch,
+    read_trajectories,
     unpad,
 )
 from counterpoise.hosts.trl.planner import Decision, Planner, RolloutKey
@@ -218,7 +219,8 @@ class PoiseGRPOTrainer(GRPOTrainer):
         # Waiting rows are trained by later weights: they need the log-probabilities of these.
         if self.args.tau and OLD_LOGPROBS not in batch:
             batch[OLD_LOGPROBS] = self._score_rollouts(batch)
-        samples = processes.gather_lists(unpad(batch), self.accelerator.num_processes)
+        own_samples = unpad(batch, read_trajectories(prompts))
+        samples = processes.gather_lists(own_samples, self.accelerator.num_processes)
         G = self.num_generations
         for index, sample in enumerate(samples):
             self.rollouts_by_key[f"{self._generation}:{index // G}", index % G] = sample

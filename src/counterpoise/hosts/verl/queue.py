@@ -14,6 +14,7 @@ import transfer_queue as tq
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 
+from counterpoise.hosts.verl.row_keys import trajectories_of_keys
 from counterpoise.types import Floats, Row
 
 
@@ -52,16 +53,18 @@ def composer_rows(batch: KVBatchMeta, data: TensorDict) -> list[Row]:
     columns = zip(
         batch.keys,
         batch.tags,
+        trajectories_of_keys(batch.keys, batch.tags),
         data["advantages"].unbind(),
         data["response_mask"].unbind(),
         strict=True,
     )
     rows = []
-    for key, tag, advantages_T, mask_T in columns:
+    for key, tag, trajectory, advantages_T, mask_T in columns:
         if is_real_row(tag):
             trained_T = advantages_T[mask_T.bool()]
             advantage = float(trained_T.mean()) if len(trained_T) else 0.0
-            rows.append(Row(group_of_key(key), advantage, len(trained_T)))
+            group = group_of_key(key)
+            rows.append(Row(group, advantage, len(trained_T), trajectory=trajectory))
     return rows
 
 

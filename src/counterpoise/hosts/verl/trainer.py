@@ -28,6 +28,7 @@ from verl.workers.utils.padding import response_from_nested
 
 from counterpoise.batch.compose import check_plan, compose
 from counterpoise.batch.describe import describe_plan
+from counterpoise.batch.units import rows_by_unit
 from counterpoise.credit.advantages import advantages as compute_advantages
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.verl import options as adapter_options
@@ -39,6 +40,7 @@ from counterpoise.hosts.verl.monitor import (
     displacement_shares,
 )
 from counterpoise.hosts.verl.recorder import UpdateRecorder
+from counterpoise.hosts.verl.row_keys import trajectories_of_keys
 from counterpoise.hosts.verl.row_layout import block_size, executed_plan, order_rows
 from counterpoise.hosts.verl.step_coupling import (
     METHOD,
@@ -125,12 +127,15 @@ class PlannedTrainer:
         # verl computes advantages only later; no other composer needs them.
         if self.poise.composer in COMPOSERS_THAT_READ_SIGNS:
             advantages = self._known_advantages(batch, groups)
+        trajectories = trajectories_of_keys(batch.keys, batch.tags)
         rows = [
-            Row(group, advantage, max(1, length))
-            for group, advantage, length in zip(groups, advantages, lengths, strict=True)
+            Row(group, advantage, max(1, length), trajectory=trajectory)
+            for group, advantage, length, trajectory in zip(
+                groups, advantages, lengths, trajectories, strict=True
+            )
         ]
-        # Where prompts failed there may be fewer groups than steps.
-        steps = min(adapter_options.optimizer_steps(self.config), len(set(groups)))
+        # Where prompts failed, or trajectories join groups, there may be fewer units than steps.
+        steps = min(adapter_options.optimizer_steps(self.config), len(rows_by_unit(rows)))
         seed = seed_for(self.poise.seed, "compose", self.global_steps)
         return compose(self.poise.composer, rows, steps, seed)
 

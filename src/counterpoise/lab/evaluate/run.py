@@ -42,6 +42,7 @@ from counterpoise.seeds import seed_for
 from counterpoise.store.folder import check_no_run
 from counterpoise.types import Prompt, Response
 from counterpoise.variants import SAMPLERS
+from counterpoise.verify.code.sandbox import describe_protection
 from counterpoise.verify.limited_reward import (
     IN_AN_EVALUATION,
     count_lost_as_wrong,
@@ -82,6 +83,8 @@ def fill_result_files(
     warn_about_short_responses(jobs, options, progress)
     if is_plugin(options.verifier):
         progress.warn(describe_reward(options.verifier))
+    elif options.verifier == "code":
+        progress.warn(describe_protection())
     limits = VerifyConfig(
         options.verifier,
         options.verify_seconds,

@@ -1,0 +1,27 @@
+"""Which rows of a verl batch are calls of one agent: by their keys, or by a tag.
+
+key   "uid_session_output": the group, the rollout in it, and which of its outputs
+tag   "trajectory": for agent frameworks that make a prompt of every call
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+TRAJECTORY_TAG = "trajectory"
+
+
+def trajectories_of_keys(keys: Sequence[str], tags: Sequence[Mapping[str, Any]] = ()) -> list[str]:
+    """The trajectory of each row, "" where a rollout is one row.
+
+    Example:
+        >>> trajectories_of_keys(["5c1e_0_0", "5c1e_1_0", "5c1e_1_1"])
+        ['', '5c1e_1', '5c1e_1']
+    """
+    sessions = [key.rpartition("_")[0] for key in keys]
+    num_outputs = Counter(sessions)
+    from_keys = [session if num_outputs[session] > 1 else "" for session in sessions]
+    from_tags = [str(tag.get(TRAJECTORY_TAG) or "") for tag in tags] or [""] * len(keys)
+    return [tag or key for tag, key in zip(from_tags, from_keys, strict=True)]

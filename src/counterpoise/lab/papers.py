@@ -1,0 +1,135 @@
+"""Read docs/papers.toml: what of each paper is here, line by line, and which engines honour it.
+
+    what | where it is here | how it agrees with an independent reference | what is not there
+
+Where it is: options of a run (`section.option=value`), or a command. Which engines honour options
+is read from their own tables (hosts/*/run_options.py); commands work on the native engine. A brace
+{native, TRL} says otherwise. How it agrees:
+
+    1e-10 @microscope/test_coupling.py     the tolerance at which that test compares it with a
+                                           literal sum, a closed form or autograd
+    claim 3                                the verdicts of docs/data/claims.csv, on both models
+    a phrase                               anything else
+
+docs/generate.py writes docs/reference/papers.md; tests/lab/test_papers.py checks that options,
+commands, tests, tolerances and claims exist.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from counterpoise.config.load import load_config
+from counterpoise.hosts.translate_options import list_refusals
+from counterpoise.hosts.trl.run_options import OPTIONS as TRL_OPTIONS
+from counterpoise.hosts.verl.run_options import OPTIONS as VERL_OPTIONS
+
+OPTION = re.compile(r"(\w+\.\w+)=(\[[^]]*\]|[\w.]+)")
+ENGINES = {"TRL": TRL_OPTIONS, "verl": VERL_OPTIONS}
+
+
+@dataclass(frozen=True, slots=True)
+class PaperItem:
+    """One line of a paper's table.
+
+    Example:
+        PaperItem("span distances", "credit.weights=shear", "", "2e-3", "credit/test_shear.py", "")
+    """
+
+    what: str
+    here: str  # options, a command, or "-"
+    stated_engines: str  # "" if they follow from `here`
+    agreement: str
+    test: str  # below tests/; "" if no test decides
+    lacks: str
+
+    @property
+    def options(self) -> dict[str, str]:
+        return dict(OPTION.findall(self.here))
+
+    @property
+    def claims(self) -> list[int]:
+        return [int(number) for number in re.findall(r"claim (\d+)", self.agreement)]
+
+    @property
+    def engines(self) -> str:
+        """The engines that honour its options, by their own tables."""
+        if self.stated_engines or self.here == "-":
+            return self.stated_engines or "-"
+        if not self.options:
+            return "native"
+        config = load_config("demo", [f"{name}={value}" for name, value in self.options.items()])
+        supporting = [
+            engine
+            for engine, table in ENGINES.items()
+            if not any(
+                refusal.startswith(f"{name}=")
+                for refusal in list_refusals(config, table)
+                for name in self.options
+            )
+        ]
+        return ", ".join(["native", *supporting])
+
+
+def parse_table(text: str) -> list[PaperItem]:
+    """The items of a paper's table."""
+    items = []
+    for line in text.strip().splitlines():
+        what, here, agreement, lacks = (cell.strip() for cell in line.split("|"))
+        here, _, engines = here.partition(" {")
+        agreement, _, test = (piece.strip() for piece in agreement.partition("@"))
+        items.append(PaperItem(what, here, engines.removesuffix("}"), agreement, test, lacks))
+    return items
+
+
+def read_verdicts(claims_file: Path) -> dict[int, list[str]]:
+    """The verdicts of each claim, model by model."""
+    verdicts: dict[int, list[str]] = {}
+    with claims_file.open(encoding="utf-8", newline="") as file:
+        for record in csv.DictReader(file):
+            verdicts.setdefault(int(record["number"]), []).append(record["verdict"])
+    return verdicts
+
+
+def describe_agreement(item: PaperItem, verdicts: Mapping[int, list[str]]) -> str:
+    """Its agreement as a cell; claims become their verdicts, embedded model first."""
+    if not item.claims:
+        return item.agreement
+    return "; ".join(", ".join(dict.fromkeys(verdicts[number])) for number in item.claims)
+
+
+@dataclass(frozen=True, slots=True)
+class Paper:
+    name: str
+    arxiv: str
+    items: list[PaperItem]
+
+
+def read_papers(papers_file: Path) -> list[Paper]:
+    """All papers of docs/papers.toml."""
+    content = tomllib.loads(papers_file.read_text(encoding="utf-8"))
+    return [
+        Paper(paper["name"], paper["arxiv"], parse_table(paper["items"]))
+        for paper in content["papers"]
+    ]
+
+
+def papers_lines(papers_file: Path, claims_file: Path) -> list[str]:
+    """The tables as Markdown."""
+    verdicts = read_verdicts(claims_file)
+    lines = []
+    for paper in read_papers(papers_file):
+        lines += [f"## {paper.name}", "", f"[{paper.arxiv}](https://arxiv.org/abs/{paper.arxiv})"]
+        lines.append("")
+        lines += ["||here|engines|agreement|not there|", "|---|---|---|---|---|"]
+        for item in paper.items:
+            here = item.here if item.here == "-" else f"`{item.here}`"
+            cells = (item.what, here, item.engines, describe_agreement(item, verdicts), item.lacks)
+            lines.append(f"|{'|'.join(cells)}|")
+        lines.append("")
+    return lines

@@ -1,0 +1,1 @@
+"""DFPO's argument (arXiv:2604.13088): what breaks cancellation, and whether repairing it helps."""

@@ -1,0 +1,1 @@
+"""Programs against tests: the verifier `code`, and the sandbox that it runs programs in."""

@@ -1,0 +1,58 @@
+"""A dataset's column `trajectory` reaches composers, and survives a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from counterpoise.batch.buffer import BufferCounts
+from counterpoise.batch.compose import compose
+from counterpoise.hosts.trl.padding import UnpaddedRollout, read_trajectories, unpad
+from counterpoise.types import Row
+
+
+def trl_batch(rows: int) -> dict[str, torch.Tensor]:
+    return {
+        "prompt_ids": torch.arange(2 * rows).reshape(rows, 2),
+        "prompt_mask": torch.ones(rows, 2, dtype=torch.long),
+        "completion_ids": torch.arange(3 * rows).reshape(rows, 3),
+        "completion_mask": torch.ones(rows, 3, dtype=torch.long),
+        "advantages": torch.zeros(rows),
+    }
+
+
+def test_the_column_is_read_row_by_row() -> None:
+    examples = [{"prompt": "a", "trajectory": "t1"}, {"prompt": "b", "trajectory": 2}, {}]
+    samples = unpad(trl_batch(3), read_trajectories(examples))
+    assert [sample.trajectory for sample in samples] == ["t1", "2", ""]
+    assert [sample.trajectory for sample in unpad(trl_batch(2))] == ["", ""]
+
+
+def test_prompts_of_one_agent_share_a_step() -> None:
+    pytest.importorskip("trl", reason="the trl extra is not installed")
+    from counterpoise.hosts.trl.planner import rows_by_trl
+
+    # Four agents of two calls; every call is a prompt with two completions.
+    examples = [{"trajectory": f"agent {call // 2}"} for call in range(8) for _ in range(2)]
+    samples = unpad(trl_batch(16), read_trajectories(examples))
+    rows = [row for group in rows_by_trl(samples, 2, generation=1) for row in group]
+    for step in compose("grouped", rows, 2, seed=0).steps:
+        assert len(step) == 8
+        assert len({rows[i].trajectory for i in step}) == 2
+
+
+def test_what_waits_keeps_its_trajectory(tmp_path: Path) -> None:
+    pytest.importorskip("trl", reason="the trl extra is not installed")
+    from counterpoise.hosts.trl.checkpoint import WaitingRollouts, load_waiting, save_waiting
+
+    row = Row("1:0", 0.5, 2, index=1, born=1, trajectory="agent 3")
+    prompt, completion = torch.tensor([4, 5]), torch.tensor([6, 7])
+    sample = UnpaddedRollout(prompt, completion, torch.ones(2), {}, 0.5, trajectory="agent 3")
+    counts = BufferCounts(0, 0, 0, 0, 0)
+    save_waiting(tmp_path, WaitingRollouts(1, [row], counts, {row.name: sample}))
+    loaded = load_waiting(tmp_path)
+    assert loaded is not None
+    assert loaded.rows[0].trajectory == "agent 3"
+    assert loaded.rollouts_by_key[row.name].trajectory == "agent 3"

@@ -1,0 +1,142 @@
+"""Programs against tests: rewards, what is compared where, and programs that lie."""
+
+from __future__ import annotations
+
+import pytest
+
+from counterpoise.errors import PoiseError
+from counterpoise.types import Prompt
+from counterpoise.variants import VERIFIERS
+from counterpoise.verify.code import sandbox
+from counterpoise.verify.code.checks import from_plain, parse_tests
+from counterpoise.verify.code.sandboxed_process import to_plain
+from counterpoise.verify.code.verifier import check_tests, extract_program
+
+TESTS = "assert add(1, 2) == 3\nassert add(-1, 1) == 0\n"
+
+
+def block(program: str) -> str:
+    return f"Here it is:\n```python\n{program}\n```\nDone."
+
+
+def test_scores():
+    responses = [
+        block("def add(a, b): return a + b"),
+        block("def add(a, b): return a - b"),
+        block("def add(a, b): return [][0]"),
+        block("def add(a, b: return"),
+        "def add(a, b): return a + b",
+        block("def add(a, b): return 0") + block("def add(a, b): return a + b"),
+        "```python\ndef add(a, b): return a + b",  # cut off, but whole
+        block("while True: pass"),
+        block("import os; os.abort()"),
+    ]
+    scores = VERIFIERS.load("code")(1.0, 2).score(responses, [TESTS] * len(responses))
+    assert scores.rewards == [1, 0, 0, 0, 0, 1, 1, 0, 0]
+    assert [entry["code"] for entry in scores.logged] == [
+        "passed", "test 1 of 2: wrong", "test 1 of 2: IndexError", "test 1 of 2: SyntaxError",
+        "no program", "passed", "passed", "timeout", "crash",
+    ]  # fmt: skip
+    assert (scores.timeouts, scores.crashes) == (1, 1)
+    protection = sandbox.name_protection(sandbox.available_layers())
+    assert {entry["sandbox"] for entry in scores.logged} == {protection}
+
+
+LIES = {
+    "ends early": "import os\ndef add(a, b): os._exit(0)",
+    "exits": "raise SystemExit(0)",
+    "equal to all": "class All:\n  __eq__ = lambda self, o: True\ndef add(a, b): return All()",
+    "an int equal to all": (
+        "class All(int):\n  __eq__ = lambda self, o: True\n  __hash__ = int.__hash__\n"
+        "def add(a, b): return All(7)"
+    ),
+    "writes replies": (
+        "import os\nfor number in range(3, 64):\n  try: os.write(number, "
+        "b'[{\"ran\": true, \"value\": true}, {\"ran\": true, \"value\": true}]\\n')\n"
+        "  except OSError: pass"
+    ),
+    "reads frames": (
+        "import sys\ndef add(a, b):\n  frame = sys._getframe()\n  seen = []\n"
+        "  while frame:\n    seen += [v for v in frame.f_locals.values() if type(v) is int]\n"
+        "    frame = frame.f_back\n  return seen[-1] if seen else 0"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_program_cannot_claim_to_be_right(lie: str):
+    tests = "assert add(20, 3) == 23\nassert add(-1, 41) == 40"
+    scores = VERIFIERS.load("code")(2.0, 1).score([block(LIES[lie])], [tests])
+    assert scores.rewards == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("tests", "program", "reward"),
+    [
+        ("assert 3 == f()", "f = lambda: 3", 1),
+        ("assert f() is None", "f = lambda: None", 1),
+        ("assert f() is not None", "f = lambda: None", 0),
+        ("assert f()", "f = lambda: [1]", 1),
+        ("assert not f()", "f = lambda: {}", 1),
+        ("assert not f()", "f = lambda: 1", 0),
+        ("assert abs(f() - 0.3) < 1e-6", "f = lambda: 0.1 + 0.2", 1),
+        ("assert f() == 0.3", "f = lambda: 0.1 + 0.2", 0),
+        ("assert f() == (1, 2)", "f = lambda: [1, 2]", 0),
+        ("assert f() == {1, 2}", "f = lambda: {2, 1}", 1),
+        ("assert f() == {'a': [1]}", "import collections as c\nf = lambda: c.Counter(a=1)", 0),
+        ("assert f() == {'a': 1}", "import collections as c\nf = lambda: c.Counter('a')", 1),
+        ("assert f() in (1, 2)", "f = lambda: 2", 1),
+        ("import math\nassert math.isclose(f(), 2)", "f = lambda: 2.0", 1),
+        ("def check(g):\n  assert g() == 5\ncheck(f)", "f = lambda: 5", 1),
+        ("def check(g):\n  assert g() == 5\ncheck(f)", "f = lambda: 6", 0),
+        ("assert f() == 1", "f = lambda: object()", 0),
+        ("assert f() == 1", "f = lambda: int('9' * 5000)", 0),
+        ("assert f() == 1", "if __name__ == '__main__': 1 / 0\nf = lambda: 1", 1),
+    ],
+)  # fmt: skip
+def test_forms_of_tests(tests: str, program: str, reward: float):
+    assert VERIFIERS.load("code")(2.0, 1).score([block(program)], [tests]).rewards == [reward]
+
+
+def test_expected_values_stay_outside():
+    (check,) = parse_tests("assert solve([1, 2]) == 1234567")
+    assert "1234567" not in check.text
+
+
+@pytest.mark.parametrize(
+    "value", [None, True, 3, 0.5, "a", [1, [2]], (1,), {"a": {2: (3,)}}, {1, 2}, []]
+)
+def test_plain_values_come_back(value: object):
+    assert from_plain(to_plain(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"), [("assert f( == 3", "line 1"), ("", "no tests"), ("# only", "no tests")]
+)
+def test_answers_that_are_no_tests_are_refused(answer: str, reason: str):
+    with pytest.raises(PoiseError, match=f"problem 'p7'.*{reason}"):
+        check_tests([Prompt("p7", "Write f.", answer)])
+
+
+def test_the_last_block_is_the_program():
+    assert extract_program("```py\nx = 1\n``` or ```\nx = 2\n```") == "x = 2\n"
+    assert extract_program("no block") is None
+
+
+@pytest.mark.parametrize(
+    ("layers", "words"),
+    [
+        (("namespaces", "landlock", "seccomp"), []),
+        (("landlock", "seccomp"), []),
+        (("landlock",), ["WARNING", "network", "signal other", "processes until"]),
+        ((), ["limits only", "read and write your files", "container"]),
+    ],
+)  # fmt: skip
+def test_missing_protection_is_said(
+    monkeypatch: pytest.MonkeyPatch, layers: tuple[str, ...], words: list[str]
+):
+    monkeypatch.setattr(sandbox, "available_layers", lambda: layers)
+    line = sandbox.describe_protection()
+    assert all(word in line for word in words)
+    assert ("WARNING" in line) == bool(words)
+    assert "\n" not in line
