@@ -64,6 +64,6 @@ def test_a_field_of_another_type_is_one_line(
     tmp_path: Path, field_name: str, value: object, expected: str
 ) -> None:
     record = {"prompt_id": "p", "reward": 1, "response_tokens": [5], field_name: value}
-    (tmp_path / "mine.jsonl").write_text(json.dumps(record))
+    file = write_lines(tmp_path / "mine.jsonl", [record])
     with pytest.raises(PoiseError, match=f"line 1: '{field_name}' is not {expected}: fix or"):
-        import_run(tmp_path / "mine.jsonl", tmp_path / "out")
+        import_run(file, tmp_path / "out")
