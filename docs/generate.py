@@ -325,16 +325,20 @@ def run_folder_page() -> str:
 
 
 def tree_page() -> str:
-    """docs/reference/tree.md: what each folder holds."""
-    folders = sorted(path.parent for path in SOURCE.rglob("__init__.py") if path.parent != SOURCE)
-    lines = [
-        f"{'    ' * (len(folder.relative_to(SOURCE).parts) - 1)}- `{folder.name}/` "
-        f"{summary_line(folder / '__init__.py')}"
-        for folder in folders
-    ]
+    """docs/reference/tree.md: what each folder holds, and the names of its subfolders."""
+    packages = sorted(path.parent.relative_to(SOURCE) for path in SOURCE.rglob("__init__.py"))
+    lines = []
+    for folder in [package for package in packages if len(package.parts) == 1]:
+        subfolders = [
+            f"`{package.relative_to(folder).as_posix()}/`"
+            for package in packages
+            if folder in package.parents
+        ]
+        inside = f" Inside: {', '.join(subfolders)}." if subfolders else ""
+        lines.append(f"- `{folder}/` {summary_line(SOURCE / folder / '__init__.py')}{inside}")
     introduction = (
-        "The folders of `src/counterpoise/`; the first line of a module says what it does. "
-        "[Import order](design.md#import-order)."
+        "The folders of `src/counterpoise/`. The first line of a module, and of a subfolder's "
+        "`__init__.py`, says what it is for. [Import order](design.md#import-order)."
     )
     return page_text("Every folder", introduction, lines)
 
