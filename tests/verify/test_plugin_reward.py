@@ -38,8 +38,17 @@ def test_the_function_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     verifier.close()
 
 
-def test_the_function_of_the_page_that_asks_for_a_column(tmp_path: Path):
-    (tmp_path / "passes_tests.py").write_text(source("passes_tests.py"), encoding="utf-8")
+SHARE_OF_TESTS = """
+def score(completions: list[str], tests: list[list[dict]], **_: object) -> list[float]:
+    return [
+        sum(test["expected"] in completion for test in problem_tests) / len(problem_tests)
+        for completion, problem_tests in zip(completions, tests, strict=True)
+    ]
+"""
+
+
+def test_a_function_that_asks_for_a_column(tmp_path: Path):
+    (tmp_path / "passes_tests.py").write_text(SHARE_OF_TESTS, encoding="utf-8")
     name = f"{tmp_path}/passes_tests.py:score"
     assert reward_arguments(name) == RewardArguments(
         (),

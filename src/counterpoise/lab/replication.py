@@ -106,16 +106,16 @@ def claims_tables(claims: Sequence[Claim]) -> str:
     """Both tables: verdicts by model, then the number, the criterion and the command."""
     by_number = [list(lines) for _, lines in groupby(claims, lambda claim: claim.number)]
     models = [claim.model for claim in by_number[0]]
-    lines = [f"| claim | {' | '.join(models)} |", "|---" * (len(models) + 1) + "|"]
+    lines = [f"|claim|{'|'.join(models)}|", "|---" * (len(models) + 1) + "|"]
     for same in by_number:
         title = f"{same[0].number}. {same[0].claim} ({same[0].figure})"
-        lines.append(f"| {title} | {' | '.join(map(_claim_cell, same))} |")
-    lines += ["", "| | the number | replicated if | embedded: `poise study` |", "|---|---|---|---|"]
+        lines.append(f"|{title}|{'|'.join(map(_claim_cell, same))}|")
+    lines += ["", "||the number|replicated if|embedded: `poise study`|", "|---|---|---|---|"]
     for first, *_ in by_number:
         mark = " *" if first.rule_fixed == "after the runs" else ""
         quantity = f"{first.quantity}, paper {first.paper}" if first.paper else first.quantity
         command = f"`{first.command.removeprefix('poise study ')}`" if first.command else ""
-        lines.append(f"| {first.number} | {quantity} | {first.criterion}{mark} | {command} |")
+        lines.append(f"|{first.number}|{quantity}|{first.criterion}{mark}|{command}|")
     return "\n".join(lines)
 
 
