@@ -1,7 +1,10 @@
 """Write what one iteration leaves in its run folder, for every training engine.
 
-On a GPU the native loop writes an iteration in a thread while it samples the next one, which takes
-a tenth off an iteration of a small model. On a CPU the thread would only slow the sampling down.
+On a GPU the native loop writes an iteration in a thread while it samples the next one: writing took
+0.03 of 0.52 s for SmolLM2-135M's shape. On a CPU the thread would only slow the sampling down.
+
+The thread must not call CUDA, because that would spoil a graph that is being captured: everything
+in an `IterationResult` is on the CPU.
 """
 
 from __future__ import annotations
