@@ -32,6 +32,18 @@ def check_descriptor(descriptor: int) -> None:
 os.fsync = check_descriptor
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """One thread for torch, before anything computes: a forked child inherits what threads left.
+
+    The process that only hands out tests to others does not need torch, which takes seconds.
+    """
+    hands_out_tests = getattr(config.option, "numprocesses", None)
+    if not hands_out_tests or "PYTEST_XDIST_WORKER" in os.environ:
+        import torch
+
+        torch.set_num_threads(1)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests come first, so that no worker begins a long file when the other is
     about to end."""
@@ -42,9 +54,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Half a million objects of imported modules live as long as the process. Frozen, they are not
     visited again by every garbage collection, nor copied by a forked child's."""
-    import torch  # not above: the process that only hands out tests does not need it
-
-    torch.set_num_threads(1)
     gc.collect()
     gc.freeze()
     gc.enable()

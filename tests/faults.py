@@ -205,7 +205,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("device", SMALL_RUN + " --set model.device=gpu", "choices: auto, cpu, cuda"),
     # -- functions of the user's
     ("own: no file", REWARD + "none.py:score", "verify.name: .*/none.py cannot be read: No such"),
-    ("own: no function named", REWARD + "mine.py", r"unknown value .*FILE.py:FUNCTION, exact"),
+    ("own: no function named", REWARD + "mine.py", r"unknown value .*FUNCTION, code, exact"),
     ("own: no name", REWARD + "mine.py:", "names no function: write FILE.py:FUNCTION or MODULE:"),
     ("own: no module", SMALL_RUN + " -s verify.name=no.such:f", "finds no module 'no.such'"),
     ("own: built in", SMALL_RUN + " -s verify.name=math:sqrt", "finds no module 'math'"),

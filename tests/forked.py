@@ -75,6 +75,9 @@ def become_the_child(start: types.SimpleNamespace) -> NoReturn:
     try:
         gc.freeze()  # what belongs to the parent is not collected, and so not removed, here
         prepare(start)
+        # After a fork torch makes its thread pool anew when it is first needed. Two threads that
+        # need it at once, as when transformers loads a model, may find none.
+        torch.set_num_threads(torch.get_num_threads())
         code = run_command(list(start.args))
     except BaseException:
         traceback.print_exc()

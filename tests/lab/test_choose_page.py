@@ -33,8 +33,8 @@ def test_the_page_lies_in_the_run_folder(written: Path):
 
 
 def test_sections_come_in_the_order_of_the_registry(written: Path):
-    # The summary has no heading, and this run chose its prompts without a memory.
-    order = [name for name in PANELS if name not in ("summary", "memory")]
+    # The summary has no heading, and this run has neither probes nor a memory of its prompts.
+    order = [name for name in PANELS if name not in ("summary", "memory", "heldout")]
     assert Page(written).sections == order
 
 

@@ -519,7 +519,7 @@ def test_a_phone_in_light_and_dark(browser: Browser, site: str, scheme: str):
             page.locator(selector).first.wait_for()
             assert fits(page), address
             if address != "/":  # navigation at every width
-                assert page.locator(".tabs a").count() == 5
+                assert page.locator(".tabs a").count() == 6
                 assert page.locator(".tabs a").first.is_visible()
 
 

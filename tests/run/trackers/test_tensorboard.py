@@ -128,14 +128,13 @@ def test_a_writer_that_fails_is_let_go_and_the_run_goes_on(tmp_path: Path) -> No
 def test_a_place_that_cannot_be_written_does_not_end_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = RunFolder.create.__func__  # type: ignore[attr-defined]
+    check_unused = RunFolder.check_unused
 
-    def blocked(cls: type[RunFolder], path: Path, config: RunConfig) -> RunFolder:
-        folder: RunFolder = made(cls, path, config)
-        (path / "tensorboard").write_text("a file")
-        return folder
+    def block_after_check(folder: RunFolder) -> None:
+        check_unused(folder)
+        (folder.path / "tensorboard").write_text("a file")
 
-    monkeypatch.setattr(RunFolder, "create", classmethod(blocked))
+    monkeypatch.setattr(RunFolder, "check_unused", block_after_check)
     watch = Acts(0, stop)
     folder = train(
         small("loop.iterations=1", "evaluate.prompts=0"), tmp_path / "run", observer=watch

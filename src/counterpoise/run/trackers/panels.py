@@ -31,8 +31,8 @@ PANEL_FIELDS = {
         "max_abs_group_advantage_sum", "shared_token_share", "buffer_*", "dropped_*",
     ),
     "update": (
-        "steps", "skipped_steps", "loss", "grad_norm", "clipped_share", "capped_share",
-        "added_loss", "chosen_share", "entropy", "old_logprob", "mean_ratio", "kl", "lr",
+        "steps", "skipped_steps", "not_finite_steps", "loss", "grad_norm", "clipped_share",
+        "capped_share", "added_loss", "chosen_share", "entropy", "old_logprob", "mean_ratio", "kl", "lr",
         "sampler_*",
     ),
     "monitor": (*METRIC_NAMES, "probe_right", "probe_wrong", "probe_correlation"),
