@@ -39,7 +39,7 @@ ROUTES = (
     "|---|---|---|",
     "| duplicates, rewards, echo, no signal, prompts; answers (verl) | yes | the same |",
     "| learning rate | success, clip, entropy | success |",
-    "| lengths | yes | no cut-offs, a token less |",
+    "| lengths | yes | no cut-offs; of texts encoded again |",
     "| rare sign | by step | by iteration |",
     "| cut groups, unused rollouts, entropy, sampler, cancelling types | yes | no |",
 )
