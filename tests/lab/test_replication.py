@@ -45,12 +45,12 @@ def write_csv(path: Path, claims: list[Claim], names: list[str]) -> None:
 
 def test_a_line_of_each_table() -> None:
     lines = replication.claims_tables([MASKING, OTHER]).splitlines()
-    assert lines[0] == "| claim | embedded | other |"
+    assert lines[0] == "|claim|embedded|other|"
     assert lines[2] == (
-        "| 4. equal tokens drive (Table 1) | **not replicated**, 31 % [27, 34], 64 prompts "
-        "| **not tested** |"
+        "|4. equal tokens drive (Table 1)|**not replicated**, 31 % [27, 34], 64 prompts"
+        "|**not tested**|"
     )
-    assert lines[-1] == "| 4 | Boost Rate, paper 74 | rises * | `masking` |"
+    assert lines[-1] == "|4|Boost Rate, paper 74|rises *|`masking`|"
 
 
 def test_page_and_plot_are_written_in_a_checkout(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_page_and_plot_are_written_in_a_checkout(tmp_path: Path) -> None:
     (tmp_path / replication.PAGE).write_text(f"Before.\n{BEGIN}\nold\n{END}\nAfter.\n")
     page, plot = replication.write_replication(tmp_path)
     text = page.read_text()
-    assert text.startswith(f"Before.\n{BEGIN}\n\n| claim |")
+    assert text.startswith(f"Before.\n{BEGIN}\n\n|claim|")
     assert text.endswith(f"|\n\n{END}\nAfter.\n")
     assert "old" not in text
     assert plot.read_text().startswith("<svg")
