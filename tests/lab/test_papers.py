@@ -16,14 +16,14 @@ from counterpoise.variants import STUDIES
 ROOT = Path(__file__).parents[2]
 PAPERS = read_papers(ROOT / "docs" / "papers.toml")
 ITEMS = [(paper.name, item) for paper in PAPERS for item in paper.items]
-NAMES = [f"{name}: {item.what}" for name, item in ITEMS]
+NAMES = [f"{name}: {item.subject}" for name, item in ITEMS]
 EACH = pytest.mark.parametrize("item", [item for _, item in ITEMS], ids=NAMES)
 
 
 def test_nine_papers_and_every_figure_and_table_of_the_first() -> None:
     assert len(PAPERS) == 9
     assert len({paper.arxiv for paper in PAPERS}) == 9
-    first = " ".join(item.what for item in PAPERS[0].items)
+    first = " ".join(item.subject for item in PAPERS[0].items)
     for number in range(1, 12):
         assert re.search(rf"Fig\. {number}\b", first), number
     for number in range(1, 5):
@@ -36,10 +36,10 @@ def test_nine_papers_and_every_figure_and_table_of_the_first() -> None:
 def test_options_and_commands_exist(item: PaperItem) -> None:
     if item.options:
         load_config("demo", [f"{name}={value}" for name, value in item.options.items()])
-        left_over = re.sub(r"[\w.]+=(\[[^]]*\]|[\w.]+)", "", item.here)
+        left_over = re.sub(r"[\w.]+=(\[[^]]*\]|[\w.]+)", "", item.offered)
         assert left_over.strip(", ") == ""
-    elif item.here != "-":
-        program, command, *arguments = item.here.split()
+    elif item.offered != "-":
+        program, command, *arguments = item.offered.split()
         assert program == "poise"
         assert CliRunner().invoke(app, [command, "--help"]).exit_code == 0
         if command == "study":
@@ -62,7 +62,7 @@ def test_tests_have_the_tolerance_that_the_table_states(item: PaperItem) -> None
 def test_claims_are_in_the_replication(item: PaperItem) -> None:
     verdicts = read_verdicts(ROOT / "docs" / "data" / "claims.csv")
     assert all(number in verdicts for number in item.claims)
-    assert item.here != "-" or item.lacks  # what is not here is said to be missing
+    assert item.offered != "-" or item.lacks  # what is not here is said to be missing
 
 
 def test_engines_are_those_whose_tables_honour_the_options() -> None:

@@ -1,6 +1,6 @@
 """Read docs/papers.toml: what of each paper is here, line by line, and which engines honour it.
 
-    what | where it is here | how it agrees with an independent reference | what is not there
+    subject | where it is here | how it agrees with an independent reference | what is not there
 
 Where it is: options of a run (`section.option=value`), or a command. Which engines honour options
 is read from their own tables (hosts/*/run_options.py); commands work on the native engine. A brace
@@ -41,16 +41,16 @@ class PaperItem:
         PaperItem("span distances", "credit.weights=shear", "", "2e-3", "credit/test_shear.py", "")
     """
 
-    what: str
-    here: str  # options, a command, or "-"
-    stated_engines: str  # "" if they follow from `here`
+    subject: str
+    offered: str  # options, a command, or "-"
+    stated_engines: str  # "" if they follow from `offered`
     agreement: str
     test: str  # below tests/; "" if no test decides
     lacks: str
 
     @property
     def options(self) -> dict[str, str]:
-        return dict(OPTION.findall(self.here))
+        return dict(OPTION.findall(self.offered))
 
     @property
     def claims(self) -> list[int]:
@@ -59,7 +59,7 @@ class PaperItem:
     @property
     def engines(self) -> str:
         """The engines that honour its options, by their own tables."""
-        if self.stated_engines or self.here == "-":
+        if self.stated_engines or self.offered == "-":
             return self.stated_engines or "-"
         if not self.options:
             return "native"
@@ -80,10 +80,10 @@ def parse_table(text: str) -> list[PaperItem]:
     """The items of a paper's table."""
     items = []
     for line in text.strip().splitlines():
-        what, here, agreement, lacks = (cell.strip() for cell in line.split("|"))
-        here, _, engines = here.partition(" {")
+        subject, offered, agreement, lacks = (cell.strip() for cell in line.split("|"))
+        offered, _, engines = offered.partition(" {")
         agreement, _, test = (piece.strip() for piece in agreement.partition("@"))
-        items.append(PaperItem(what, here, engines.removesuffix("}"), agreement, test, lacks))
+        items.append(PaperItem(subject, offered, engines.removesuffix("}"), agreement, test, lacks))
     return items
 
 
@@ -128,8 +128,9 @@ def papers_lines(papers_file: Path, claims_file: Path) -> list[str]:
         lines.append("")
         lines += ["||here|engines|agreement|not there|", "|---|---|---|---|---|"]
         for item in paper.items:
-            here = item.here if item.here == "-" else f"`{item.here}`"
-            cells = (item.what, here, item.engines, describe_agreement(item, verdicts), item.lacks)
+            offered = item.offered if item.offered == "-" else f"`{item.offered}`"
+            agreement = describe_agreement(item, verdicts)
+            cells = (item.subject, offered, item.engines, agreement, item.lacks)
             lines.append(f"|{'|'.join(cells)}|")
         lines.append("")
     return lines

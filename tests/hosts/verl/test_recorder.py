@@ -41,7 +41,7 @@ def nested(*rows: list[float]) -> Any:
 
 def test_an_update_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from counterpoise.hosts.verl import queue
-    from counterpoise.hosts.verl.recorder import UpdateRecorder
+    from counterpoise.hosts.verl.recorder import UpdateMeasurement, UpdateRecorder
 
     data = {
         "prompts": nested([1, 2], [1, 2], [1]),
@@ -59,7 +59,7 @@ def test_an_update_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     recorder = UpdateRecorder(tmp_path / "record", CONFIG)
     plan = BatchPlan("verl", ((1,), (0,)))
     numbers = {"actor/grad_norm": [2.0, 4.0], "poise/flipped": 0.25}
-    recorder.record(1, batch, plan, Words(), numbers, after)
+    recorder.record(1, batch, plan, Words(), numbers, UpdateMeasurement(after))
     first, second = (
         json.loads(line)
         for line in (tmp_path / "record/rollouts/step_00001.jsonl").read_text().splitlines()

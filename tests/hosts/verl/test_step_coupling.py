@@ -46,7 +46,7 @@ def capture_rank(rank: int, packed: bool, seed: int) -> tuple[RowCapture, torch.
     ids = [torch.randint(V, (PROMPT + n,), generator=generator) for n in LENGTHS]
     hidden = [torch.randn(PROMPT + n, D, generator=generator) for n in LENGTHS]
     request = CouplingRequest([0, 1, 3], ["a", "b", "a"], ["a"], 1.0)
-    capture = RowCapture(request, first_place=2 * rank, keeps_head=rank == 0)
+    capture = RowCapture(request, first_index=2 * rank, keeps_head=rank == 0)
     hook = head.register_forward_pre_hook(capture.read_head)
     states = torch.cat(hidden)[None] if packed else torch.nn.utils.rnn.pad_sequence(hidden, True)
     logits = head(states)
@@ -74,7 +74,7 @@ def capture_rank(rank: int, packed: bool, seed: int) -> tuple[RowCapture, torch.
 def test_the_rows_that_were_asked_for(packed: bool) -> None:
     captures = [capture_rank(rank, packed, seed=rank) for rank in range(2)]
     rows = [row for capture, _ in captures for row in capture.rows]
-    assert [row.place for row in rows] == [0, 1, 3]
+    assert [row.batch_index for row in rows] == [0, 1, 3]
     assert captures[1][0].head is None
     assert [len(row.tokens_T) for row in rows] == [3, 2, 2]  # the tool's token is not trained
     # One rank's share of the gradient, whatever verl multiplies its loss by.
@@ -95,8 +95,8 @@ def test_pushes_on_rank_0() -> None:
     request = CouplingRequest([0, 1, 3], ["a", "b", "a"], ["a"], 1.0)
     W = captures[0][1]
     result = decompose_step(2, request, rows, OutputLayer(W, 0.0))
-    assert (result.step, result.places, result.fault) == (2, (0, 1, 3), "")
-    in_order = sorted(rows, key=lambda row: row.place)
+    assert (result.step, result.batch_indices, result.fault) == (2, (0, 1, 3), "")
+    in_order = sorted(rows, key=lambda row: row.batch_index)
     tokens, pulls = (
         torch.from_numpy(np.concatenate([getattr(row, name) for row in in_order]))
         for name in ("tokens_T", "pulls_T")

@@ -18,7 +18,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from itertools import compress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from transfer_queue import KVBatchMeta
@@ -51,6 +51,13 @@ VERL_METRICS = {
 RESUME_HINT = "a run goes on in its own by trainer.resume_mode=auto"
 
 
+class UpdateMeasurement(NamedTuple):
+    """What the monitor measured of an update."""
+
+    logprobs_after: Any = None  # nested, those of the new weights
+    couplings: Sequence[StepCoupling] = ()
+
+
 class UpdateRecorder:
     """Writes the folder of one verl run."""
 
@@ -65,24 +72,24 @@ class UpdateRecorder:
         plan: BatchPlan,
         tokenizer: Any,
         verl_metrics: Mapping[str, Any],
-        logprobs_after: Any = None,
-        couplings: Sequence[StepCoupling] = (),
+        measurement: UpdateMeasurement | None = None,
     ) -> None:
-        """Write update `number`; `logprobs_after` [nested] are those of the new weights."""
+        """Write update `number`, with what the monitor measured of it."""
+        logprobs_after, couplings = measurement or UpdateMeasurement()
         if not self._has_started:
             self._start(number, tokenizer)
         data = queue.get_fields(batch, *FIELDS, *OPTIONAL_FIELDS)
         rows, old_logprobs = self._read_rows(number, batch, data, tokenizer)
-        real_places = [place for place, tag in enumerate(batch.tags) if queue.is_real_row(tag)]
-        row_of_place = {place: row for row, place in enumerate(real_places)}
+        real_indices = [index for index, tag in enumerate(batch.tags) if queue.is_real_row(tag)]
+        row_of_index = {batch_index: row for row, batch_index in enumerate(real_indices)}
         displacements = (
             _displacements(batch, data, logprobs_after) if logprobs_after is not None else None
         )
         measured = {
-            row_of_place[place]: (logprobs_T, pulls_T)
+            row_of_index[batch_index]: (logprobs_T, pulls_T)
             for coupling in couplings
-            for place, logprobs_T, pulls_T in zip(
-                coupling.places, coupling.logprobs, coupling.pulls, strict=True
+            for batch_index, logprobs_T, pulls_T in zip(
+                coupling.batch_indices, coupling.logprobs, coupling.pulls, strict=True
             )
         }
         results = [
@@ -102,7 +109,7 @@ class UpdateRecorder:
             description=describe_plan(rows, plan),
             results=results,
             measurements=[
-                _with_rows_of_plan(coupling, plan, row_of_place, displacements)
+                _with_rows_of_plan(coupling, plan, row_of_index, displacements)
                 for coupling in couplings
                 if displacements is not None
             ],
@@ -302,12 +309,12 @@ def _with_displacement(
 def _with_rows_of_plan(
     coupling: StepCoupling,
     plan: BatchPlan,
-    row_of_place: Mapping[int, int],
+    row_of_index: Mapping[int, int],
     displacements: Sequence[Floats],
 ) -> StepMeasurement:
-    """The workers' measurement, with rows as places in the plan's step, and the displacement."""
+    """The workers' measurement, with rows as indices of the plan's step, and the displacement."""
     assert coupling.measurement is not None
-    rows = [row_of_place[place] for place in coupling.places]
+    rows = [row_of_index[batch_index] for batch_index in coupling.batch_indices]
     position_in_step = {row: position for position, row in enumerate(plan.steps[coupling.step])}
     return replace(
         coupling.measurement,

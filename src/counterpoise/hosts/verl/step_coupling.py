@@ -35,7 +35,7 @@ from counterpoise.model.residuals import wide
 from counterpoise.types import Floats, Rollout, Row, StepResult
 
 REQUEST_KEY = "poise_coupling"  # in the extra information of verl's batch
-ROW_FIELD = "poise_row"  # a row's place among those of its rank
+ROW_FIELD = "poise_row"  # a row's index among those of its rank
 METHOD = "poise_take_couplings"  # of verl's worker
 MICRO_TOKENS = 16384  # of the monitor, which here makes no forward pass
 CHECKED_TOKENS = 64  # whose log-probabilities are computed again from h and W
@@ -47,10 +47,10 @@ class CouplingRequest:
     """Which rows of a batch are measured; it travels to the workers as JSON.
 
     Example:
-        CouplingRequest(places=[0, 3], groups=["1:ab", "1:ab"], watched=["1:ab"], temperature=1.0)
+        CouplingRequest([0, 3], groups=["1:ab", "1:ab"], watched=["1:ab"], temperature=1.0)
     """
 
-    places: list[int]  # in the order that verl distributes over the ranks
+    batch_indices: list[int]  # in the order that verl distributes over the ranks
     groups: list[str]  # of each
     watched: list[str]  # groups whose strongest pushes are kept
     temperature: float
@@ -63,7 +63,7 @@ class CouplingRequest:
 class CapturedRow:
     """The trained tokens of one row as the loss saw them; everything on the CPU."""
 
-    place: int  # in the whole batch
+    batch_index: int  # in the whole batch
     tokens_T: NDArray[np.int32]
     logprobs_T: Floats
     pulls_T: Floats  # -dL/dlogp
@@ -73,13 +73,14 @@ class CapturedRow:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepCoupling:
-    """A measured step: rows in the order of `places`; or the reason why it could not be measured.
+    """A measured step, or the reason why it could not be measured.
 
+    Rows are in the order of `batch_indices`.
     The displacement of the measurement is NaN: the driver knows it.
     """
 
     step: int
-    places: tuple[int, ...] = ()
+    batch_indices: tuple[int, ...] = ()
     logprobs: tuple[Floats, ...] = ()
     pulls: tuple[Floats, ...] = ()
     measurement: StepMeasurement | None = None
@@ -105,9 +106,9 @@ class OutputLayer:
 class RowCapture:
     """Keeps the chosen rows of one optimizer step on one rank."""
 
-    def __init__(self, request: CouplingRequest, first_place: int, keeps_head: bool) -> None:
-        self.chosen = frozenset(request.places)
-        self.first_place, self.keeps_head = first_place, keeps_head
+    def __init__(self, request: CouplingRequest, first_index: int, keeps_head: bool) -> None:
+        self.chosen = frozenset(request.batch_indices)
+        self.first_index, self.keeps_head = first_index, keeps_head
         self.rows: list[CapturedRow] = []
         self.head: Tensor | None = None  # W as the forward pass used it
         self._hidden: Tensor | None = None  # of the open pass: [B, L, D], or packed [1, N, D]
@@ -130,8 +131,8 @@ class RowCapture:
     def _keep_rows(
         self, loss_function: Callable[..., Any], model_output: Any, data: Any, dp_group: Any
     ) -> None:
-        places = [self.first_place + row for row in data[ROW_FIELD].tolist()]
-        if self._hidden is None or not self.chosen.intersection(places):
+        batch_indices = [self.first_index + row for row in data[ROW_FIELD].tolist()]
+        if self._hidden is None or not self.chosen.intersection(batch_indices):
             return
         logprobs = model_output["log_probs"]  # by row, over prompt and response
         bounds = logprobs.offsets()
@@ -146,24 +147,24 @@ class RowCapture:
         # verl multiplies a rank's loss by their number, because FSDP averages the gradients.
         pulls_N = -gradient_N / data["dp_size"]
         columns = (data[name].unbind() for name in ("input_ids", "response_mask", "advantages"))
-        for i, (place, ids_L, mask_T, advantages_T) in enumerate(
-            zip(places, *columns, strict=True)
+        for i, (batch_index, ids_L, mask_T, advantages_T) in enumerate(
+            zip(batch_indices, *columns, strict=True)
         ):
-            if place in self.chosen:
+            if batch_index in self.chosen:
                 start, end = int(bounds[i]), int(bounds[i + 1])
                 trained = mask_T.bool()
                 # The state before a token predicts it.
-                at = end - start - len(mask_T) - 1 + torch.nonzero(trained).squeeze(1)
+                predictor_N = end - start - len(mask_T) - 1 + torch.nonzero(trained).squeeze(1)
                 packed = self._hidden.shape[0] == 1
                 hidden_LD = self._hidden[0, start:end] if packed else self._hidden[i]
                 self.rows.append(
                     CapturedRow(
-                        place,
-                        ids_L[at + 1].cpu().numpy().astype(np.int32),
-                        leaf_N.detach()[start + at].float().cpu().numpy(),
-                        pulls_N[start + at].float().cpu().numpy(),
+                        batch_index,
+                        ids_L[predictor_N + 1].cpu().numpy().astype(np.int32),
+                        leaf_N.detach()[start + predictor_N].float().cpu().numpy(),
+                        pulls_N[start + predictor_N].float().cpu().numpy(),
                         advantages_T[trained].float().cpu().numpy(),
-                        hidden_LD[at].cpu(),
+                        hidden_LD[predictor_N].cpu(),
                     )
                 )
 
@@ -175,11 +176,11 @@ def decompose_step(
     layer: OutputLayer,
 ) -> StepCoupling:
     """The coupling of the gathered rows, on rank 0."""
-    rows = sorted(rows, key=lambda row: row.place)
+    rows = sorted(rows, key=lambda row: row.batch_index)
     if fault := _find_difference(rows, layer, request.temperature):
         return StepCoupling(step, fault=fault)
-    group_of_place = dict(zip(request.places, request.groups, strict=True))
-    plan_rows = [_as_row(row, group_of_place[row.place]) for row in rows]
+    group_of_index = dict(zip(request.batch_indices, request.groups, strict=True))
+    plan_rows = [_as_row(row, group_of_index[row.batch_index]) for row in rows]
     unknown = np.full(len(rows), np.nan, np.float32)
     result = StepResult(
         rows=tuple(range(len(rows))),
@@ -200,7 +201,7 @@ def decompose_step(
     monitor.before_update(cast(Policy, layer), plan_rows, result)  # it reads the output layer only
     return StepCoupling(
         step=step,
-        places=tuple(row.place for row in rows),
+        batch_indices=tuple(row.batch_index for row in rows),
         logprobs=tuple(row.logprobs_T for row in rows),
         pulls=tuple(row.pulls_T for row in rows),
         measurement=monitor.take_coupling(),
@@ -215,7 +216,7 @@ def _as_row(row: CapturedRow, group: str) -> Row:
         group=group,
         advantage=float(advantage_T[0]) if is_uniform else mean,
         num_tokens=len(row.tokens_T),
-        index=row.place,
+        index=row.batch_index,
         rollout=Rollout(
             prompt_id=group,
             prompt="",
@@ -259,7 +260,7 @@ class CouplingRecorder:
 
     def __init__(self, request: CouplingRequest, engine: Any, rows_of_rank: int) -> None:
         self.request, self.engine = request, engine
-        self.first_place = engine.get_data_parallel_rank() * rows_of_rank
+        self.first_index = engine.get_data_parallel_rank() * rows_of_rank
         self.steps_taken = 0
         self.results: list[StepCoupling] = []
 
@@ -267,7 +268,7 @@ class CouplingRecorder:
     def step(self, worker: Any) -> Iterator[None]:
         """Capture the optimizer step that is taken inside."""
         rank = self.engine.get_data_parallel_rank()
-        capture = RowCapture(self.request, self.first_place, keeps_head=rank == 0)
+        capture = RowCapture(self.request, self.first_index, keeps_head=rank == 0)
         model = _unwrapped(self.engine.module)
         head, loss_function = model.get_output_embeddings(), worker.loss_fn
         hook = head.register_forward_pre_hook(capture.read_head)

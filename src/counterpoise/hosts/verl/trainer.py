@@ -39,7 +39,7 @@ from counterpoise.hosts.verl.monitor import (
     choose_coupled_rows,
     displacement_shares,
 )
-from counterpoise.hosts.verl.recorder import UpdateRecorder
+from counterpoise.hosts.verl.recorder import UpdateMeasurement, UpdateRecorder
 from counterpoise.hosts.verl.row_keys import trajectories_of_keys
 from counterpoise.hosts.verl.row_layout import block_size, executed_plan, order_rows
 from counterpoise.hosts.verl.step_coupling import (
@@ -270,8 +270,9 @@ class PlannedTrainer:
                 self._executed_plan(batch),
                 self.tokenizer,
                 metrics,
-                self._logprobs_after if self._is_monitored else None,
-                self._couplings,
+                UpdateMeasurement(self._logprobs_after, self._couplings)
+                if self._is_monitored
+                else None,
             )
         return batch
 
@@ -284,17 +285,17 @@ class PlannedTrainer:
             return {}
         plan = self._executed_plan(batch)
         rows = queue.composer_rows(batch, queue.get_fields(batch, "advantages", "response_mask"))
-        places = [place for place, tag in enumerate(batch.tags) if queue.is_real_row(tag)]
+        real_indices = [index for index, tag in enumerate(batch.tags) if queue.is_real_row(tag)]
         seed = seed_for(self.poise.seed, "monitor", self.global_steps)
         chosen_by_step = choose_coupled_rows(rows, plan, self.poise.monitor_tokens, seed)
         watched: set[str] = set()
-        for chosen in chosen_by_step:
-            watched |= first_mixed_groups([rows[i] for i in chosen], WATCHED_GROUPS)
-        chosen_rows = [i for chosen in chosen_by_step for i in chosen]
+        for step_rows in chosen_by_step:
+            watched |= first_mixed_groups([rows[i] for i in step_rows], WATCHED_GROUPS)
+        chosen_rows = [i for step_rows in chosen_by_step for i in step_rows]
         if not chosen_rows:
             return {}
         request = CouplingRequest(
-            places=[places[i] for i in chosen_rows],
+            batch_indices=[real_indices[i] for i in chosen_rows],
             groups=[rows[i].group for i in chosen_rows],
             watched=sorted(watched),
             temperature=float(self.config.actor_rollout_ref.rollout.temperature),

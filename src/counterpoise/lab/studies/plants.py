@@ -152,8 +152,8 @@ def _sample_problems(lab: Lab, split: str, count: int, seed: int) -> list[Sample
     rewards = score_responses(lab.verifier, texts, repeated).rewards
     problems = []
     for index, prompt in enumerate(prompts):
-        place = slice(index * GROUP_SIZE, (index + 1) * GROUP_SIZE)
-        scored = list(zip(texts[place], rewards[place], strict=True))
+        group = slice(index * GROUP_SIZE, (index + 1) * GROUP_SIZE)
+        scored = list(zip(texts[group], rewards[group], strict=True))
         right = [text for text, reward in scored if reward > 0]
         mistakes = Counter(extract_boxed(text) or "" for text, reward in scored if reward <= 0)
         mistakes.pop("", None)

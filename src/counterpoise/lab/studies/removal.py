@@ -87,7 +87,7 @@ class RepeatedStep:
     lab: Lab
     rows: Sequence[Row]
     answers: Sequence[ProbeAnswer]  # right ones
-    before: Sequence[Floats]  # log-probabilities of the answers, per answer [T]
+    logprobs_before: Sequence[Floats]  # log-probabilities of the answers, per answer [T]
     optimizer: str
     lr: float
 
@@ -100,11 +100,11 @@ class RepeatedStep:
         ]
         with lab.unchanged():
             lab.update(rows, optimizer=self.optimizer, lr=self.lr, max_grad_norm=0.0)
-            after = _answer_logprobs(lab, self.answers)
+            logprobs_after = _answer_logprobs(lab, self.answers)
         return np.array(
             [
-                np.mean(after_T - before_T)
-                for after_T, before_T in zip(after, self.before, strict=True)
+                np.mean(new_T - old_T)
+                for new_T, old_T in zip(logprobs_after, self.logprobs_before, strict=True)
             ]
         )
 
@@ -116,7 +116,7 @@ def measure(lab: Lab) -> Records:
 
 def _measure_batch(lab: Lab, batch: int, answers: Sequence[ProbeAnswer]) -> list[Record]:
     rows = lab.rows(lab.sizes["prompts"], batch=batch)
-    before = _answer_logprobs(lab, answers)
+    logprobs_before = _answer_logprobs(lab, answers)
     influences = measure_influences(lab, rows, answers)
     rng = rng_for(lab.seed, "removal", batch)
     subsets = [
@@ -127,10 +127,10 @@ def _measure_batch(lab: Lab, batch: int, answers: Sequence[ProbeAnswer]) -> list
     records: list[Record] = []
     for optimizer in OPTIMIZERS:
         lr = lab.learning_rates[optimizer]
-        step = RepeatedStep(lab, rows, answers, before, optimizer, lr)
+        step = RepeatedStep(lab, rows, answers, logprobs_before, optimizer, lr)
         about = {"optimizer": optimizer, "batch": batch}
         for number, removed in enumerate(subsets):
-            kept = np.setdiff1d(np.arange(len(rows)), removed)
+            remaining_rows = np.setdiff1d(np.arange(len(rows)), removed)
             moved_Q = step.without(removed.tolist())
             records += [
                 {
@@ -138,7 +138,10 @@ def _measure_batch(lab: Lab, batch: int, answers: Sequence[ProbeAnswer]) -> list
                     "subset": number,
                     "problem": answer.problem,
                     "moved": float(moved_Q[q]),
-                    **{name: float(table[kept, q].sum()) for name, table in influences.items()},
+                    **{
+                        name: float(table[remaining_rows, q].sum())
+                        for name, table in influences.items()
+                    },
                 }
                 for q, answer in enumerate(answers)
             ]

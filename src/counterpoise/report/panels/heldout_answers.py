@@ -57,8 +57,8 @@ def _movement_figure(run: RunData, trace: InfluenceOverTime) -> Figure:
         for kind in ("right", "wrong")
     }
     records = [
-        {"iteration": update.iteration, **{kind: series[kind][place] for kind in series}}
-        for place, update in enumerate(trace.updates)
+        {"iteration": update.iteration, **{kind: series[kind][index] for kind in series}}
+        for index, update in enumerate(trace.updates)
     ]
     x_encoding = x_axis(run.last_iteration)
     styles = {"right": "positive", "wrong": "negative"}

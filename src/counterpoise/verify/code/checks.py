@@ -71,10 +71,10 @@ def parse_tests(text: str) -> tuple[Check, ...]:
     try:
         statements = ast.parse(text).body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as fault:
-        place = f"line {fault.lineno}: " if isinstance(fault, SyntaxError) else ""
+        line_hint = f"line {fault.lineno}: " if isinstance(fault, SyntaxError) else ""
         raise PoiseError(
-            f"the tests are not Python ({place}{getattr(fault, 'msg', fault)}): verify.name=code "
-            "takes lines such as 'assert solve([1, 2]) == 3' as the answer"
+            f"the tests are not Python ({line_hint}{getattr(fault, 'msg', fault)}): "
+            "verify.name=code takes lines such as 'assert solve([1, 2]) == 3' as the answer"
         ) from None
     checks = tuple(_parse_statement(statement) for statement in statements)
     if not checks:

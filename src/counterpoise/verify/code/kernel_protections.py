@@ -179,7 +179,7 @@ def restrict_calls(folder: str) -> None:
         (RETURN, 0, 0, KILL_PROCESS),
         (LOAD_WORD, 0, 0, 0),
         (JUMP_AT_LEAST, len(numbers), 0, X32_CALLS),
-        *((JUMP_EQUAL, len(numbers) - place, 0, nr) for place, nr in enumerate(numbers)),
+        *((JUMP_EQUAL, len(numbers) - index, 0, nr) for index, nr in enumerate(numbers)),
         (RETURN, 0, 0, FAIL_WITH_EPERM),
         (RETURN, 0, 0, ALLOW),
     ]

@@ -72,10 +72,10 @@ class CodeVerifier:
         result = run_sandboxed(program, sent, self._timeout_seconds)
         if result.outcome != "ran":
             return result.outcome
-        for place, (check, reply) in enumerate(zip(checks, result.replies, strict=True), start=1):
+        for number, (check, reply) in enumerate(zip(checks, result.replies, strict=True), start=1):
             if not check.passes(reply):
                 # The process wrote the reply, so its text is cut.
-                return f"test {place} of {len(checks)}: {str(reply.get('error', 'wrong'))[:40]}"
+                return f"test {number} of {len(checks)}: {str(reply.get('error', 'wrong'))[:40]}"
         return PASSED
 
     def close(self) -> None:

@@ -95,8 +95,8 @@ def measure(lab: Lab) -> Records:
     benches = [SeedBench(lab, seed) for seed in range(sizes["seeds"])]
     started, slowest = time.monotonic(), {"stale": 0.0, "fresh": 0.0}
     for place, (cell, seed) in enumerate((c, s) for c in slowest for s in range(len(benches))):
-        begun = time.monotonic()
-        if sizes["minutes"] and begun - started + slowest[cell] > 60 * sizes["minutes"]:
+        began_at = time.monotonic()
+        if sizes["minutes"] and began_at - started + slowest[cell] > 60 * sizes["minutes"]:
             continue
         for rate, arm in ((r, a) for r in ("stable", "collapsing") for a in sizes["arms"]):
             name = f"{arm}, {cell}, {rate}, seed {seed}"
@@ -105,7 +105,7 @@ def measure(lab: Lab) -> Records:
             chain = partial(benches[seed].run_chain, stale=cell == "stale", options=options)
             identity = {"arm": arm, "cell": cell, "rate": rate, "seed": seed}
             records += [{**identity, **record} for record in lab.measure_part(name, chain)]
-        slowest[cell] = max(slowest[cell], time.monotonic() - begun)
+        slowest[cell] = max(slowest[cell], time.monotonic() - began_at)
     return records
 
 
@@ -213,14 +213,14 @@ def movement(
 ) -> Record:
     """Learning tax and drift of one iteration, plain and relative to how far it moved."""
     node_N = trie_nodes(rows)
-    places = tax_tokens(rows, node_N, limit=len(node_N))
-    is_elsewhere_N = ~np.isin(node_N, node_N[places])
+    taxed_tokens = tax_tokens(rows, node_N, limit=len(node_N))
+    is_elsewhere_N = ~np.isin(node_N, node_N[taxed_tokens])
     lengths = [row.num_tokens for row in rows]
     delta_R = [
         delta_T.cpu().numpy() for delta_T in (after.logprobs - before.logprobs).split(lengths)
     ]
     drift = solution_drift(rows, delta_R)
-    tax = _mean(divergences_N[places])
+    tax = _mean(divergences_N[taxed_tokens])
     elsewhere = _mean(divergences_N[is_elsewhere_N])
     plain_drift = drift.total / drift.terms if drift.terms else math.nan
     moved = float(np.mean([abs(delta_T.sum()) for delta_T in delta_R]))
