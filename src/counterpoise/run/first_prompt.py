@@ -84,10 +84,10 @@ class PromptPreview:
     def describe_first(self) -> list[str]:
         """The number of tokens of the first prompt, and its text with special tokens."""
         token_ids = self.encode(self.prompts[0])
-        shown = shorten_middle(self.tokenizer.decode(token_ids, skip_special_tokens=False))
+        shown_prompt = shorten_middle(self.tokenizer.decode(token_ids, skip_special_tokens=False))
         head = f"first prompt   {len(token_ids):,} tokens, as the model reads it:"
         warnings = [self.warning] if self.warning else []
-        return [head, *(f"  | {line}".rstrip() for line in shown.split("\n")), *warnings]
+        return [head, *(f"  | {line}".rstrip() for line in shown_prompt.split("\n")), *warnings]
 
 
 def _count_bytes(prompt: Prompt) -> int:

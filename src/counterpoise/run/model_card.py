@@ -149,8 +149,8 @@ def _describe_recipe(config: RunConfig, folder: RunFolder, metrics: LogRecords) 
     engine_file = folder.path / "engine.json"
     engine = ""
     if engine_file.is_file():
-        stored = json.loads(engine_file.read_text(encoding="utf-8"))
-        engine = f", through {stored['engine']} {stored.get('version', '')}".rstrip()
+        engine_record = json.loads(engine_file.read_text(encoding="utf-8"))
+        engine = f", through {engine_record['engine']} {engine_record.get('version', '')}".rstrip()
     plugin_options = find_plugin_options(config)
     changed = [
         f"{name} = {json.dumps(display_names(value) if name in plugin_options else value)}"
@@ -182,8 +182,10 @@ def _describe_results(evaluations: LogRecords, warning: str) -> str:
             f"| {sampling} | held-out {after.quantity} | {before} | {after} | "
             f"{after.prompts} x {after.samples} |"
         )
-    first, last = evaluations[0]["iteration"], evaluations[-1]["iteration"]
-    intervals = f"Intervals are 95 % over problems, at iterations {first} and {last}."
+    first_iteration, last_iteration = evaluations[0]["iteration"], evaluations[-1]["iteration"]
+    intervals = (
+        f"Intervals are 95 % over problems, at iterations {first_iteration} and {last_iteration}."
+    )
     return "\n".join([*lines, "", intervals])
 
 

@@ -144,7 +144,7 @@ def _choose(records: Sequence[Record], name: str, recognised: Sequence[str]) -> 
     """The name itself if an option set it; else the first recognised one with values, or ""."""
     if name != recognised[0]:
         return name
-    return next((known for known in recognised if _has_values(records, known)), "")
+    return next((field_name for field_name in recognised if _has_values(records, field_name)), "")
 
 
 def _choose_id(records: Sequence[Record], fields: FieldNames) -> str:
@@ -317,11 +317,13 @@ def _no_column(record: Record, role: str, fields: FieldNames, name: str = "") ->
     recognised = {"problem": PROMPT_COLUMNS, "answer": ANSWER_COLUMNS, "id": ID_COLUMNS}[role]
     name = name or recognised[0]
     present = ", ".join(sorted(record.values)) or "none"
-    others = f", nor {', '.join(recognised[1:])}" if name == recognised[0] and role != "id" else ""
+    other_names = (
+        f", nor {', '.join(recognised[1:])}" if name == recognised[0] and role != "id" else ""
+    )
     remedy = fields.remedy.format(role=role)
     if remedy == "set task.answer_field":
         remedy += ", or verify.name to a reward that takes no answers"
-    return f"no field '{name}' (fields: {present}){others}; {remedy}"
+    return f"no field '{name}' (fields: {present}){other_names}; {remedy}"
 
 
 def final_answer(value: Any) -> Any:

@@ -79,12 +79,12 @@ class RolloutFolder:
             ) from None
         if not selection:
             upper = stored_numbers[-1]
-        chosen = [number for number in stored_numbers if lower <= number <= upper]
-        if not chosen:
+        chosen_numbers = [number for number in stored_numbers if lower <= number <= upper]
+        if not chosen_numbers:
             raise PoiseError(
                 f"--iterations {selection}: the rollouts are of {format_ranges(stored_numbers)}"
             )
-        return chosen
+        return chosen_numbers
 
     def read(self, number: int, *, own_cut: bool) -> StoredRollouts:
         """Iteration `number`; its batch only if `own_cut` asks for the trainer's own."""

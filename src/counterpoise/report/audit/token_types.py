@@ -86,7 +86,7 @@ def _pulled_types(run: AuditRun) -> dict[int, tuple[float, float]]:
             types, inverse_N = np.unique(token_N[in_step], return_inverse=True)
             gross = np.bincount(inverse_N, weights=np.abs(pull_N[in_step]))
             net = np.abs(np.bincount(inverse_N, weights=pull_N[in_step]))
-            for token, total, left in zip(types.tolist(), gross, net, strict=True):
+            for token, total, net_push in zip(types.tolist(), gross, net, strict=True):
                 old_share, old_cancelled = weights.get(token, (0.0, 0.0))
-                weights[token] = (old_share + total, old_cancelled + total - left)
+                weights[token] = (old_share + total, old_cancelled + total - net_push)
     return {token: pair for token, pair in weights.items() if pair[0] > 0}

@@ -367,9 +367,9 @@ def _mean_reward(rollouts: Mapping[tuple[str, int], CheckedRollout]) -> float:
 
 def _pushes_fit(pushes: Columns, tokens: Columns) -> bool:
     """Whether every pushed and every pushing token is in the table of tokens."""
-    known = set(zip(tokens["row"].tolist(), tokens["position"].tolist(), strict=True))
+    known_tokens = set(zip(tokens["row"].tolist(), tokens["position"].tolist(), strict=True))
     places = [
         *zip(pushes["row"].tolist(), pushes["position"].tolist(), strict=True),
         *zip(pushes["by_row"].tolist(), pushes["by_position"].tolist(), strict=True),
     ]
-    return known.issuperset(places)
+    return known_tokens.issuperset(places)
