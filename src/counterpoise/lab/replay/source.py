@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from counterpoise.errors import PoiseError, first_line, format_ranges
 from counterpoise.store.folder import RunFolder
+from counterpoise.store.parquet_errors import PARQUET_ERRORS
 from counterpoise.store.rollout_files import read_groups
 from counterpoise.types import BatchPlan, Floats, Group, Row
 
@@ -163,7 +163,7 @@ class RolloutFolder:
             return {}
         try:
             table = pq.read_table(file, columns=["row", "position", "advantage", "old_logprob"])
-        except (pa.ArrowException, OSError) as fault:
+        except PARQUET_ERRORS as fault:
             raise PoiseError(
                 f"{file} is damaged ({first_line(fault)}): copy it again, or remove it"
             ) from fault
