@@ -217,4 +217,4 @@ def test_faults(tmp_path: Path) -> None:
     trl_file(tmp_path / "two", 2, rewards={"other": [1.0, 0.0, 0.0, 1.0]})
     with pytest.raises(PoiseError, match="import each run by itself"):
         imported(tmp_path / "two", tmp_path / "out")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["cut", "garbled", "none", "two"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["cut", "garbled", "name", "none", "two"]
