@@ -24,8 +24,10 @@ def write_iteration(
     record: dict[str, Any],
     store: StoreConfig,
 ) -> None:
-    """Write rollouts, tokens and plan if `store` asks for them; probes, drops, memory and metrics.
+    """Write everything that an iteration has produced.
 
+    Rollouts and tokens are written if `store` asks for them; a plan in full if `store.report`, and
+    otherwise its numbers alone; probes, drops, prompt memory and metrics always, if there are any.
     The line of metrics.jsonl comes last: an iteration that has it is complete.
     """
     iteration_number = iteration.number
@@ -50,14 +52,15 @@ def write_iteration(
         folder.append("plans", metrics.plan_record(iteration) if store.report else short_record)
     if iteration.drops:
         folder.append("drops", metrics.drop_record(iteration))
-    if iteration.memory:
-        folder.append("memory", {"iteration": iteration_number, **iteration.memory})
+    if iteration.prompt_memory:
+        folder.append("memory", {"iteration": iteration_number, **iteration.prompt_memory})
     folder.append("metrics", record)
 
 
 class IterationWriter:
-    """Writes iterations in their order, one at a time; with `in_background` in a thread.
+    """Writes iterations in a thread, in their order, one at a time.
 
+    With `in_background`, `write` returns at once; without it, when the iteration is written.
     Whoever writes to the folder or reads it calls `wait` first. A write in the background that
     fails raises there, when the next iteration is handed over, or at the end of the `with` block.
 
