@@ -133,12 +133,13 @@ def track_run(
 
     feed = TrackerFeed(folder, names, notify_failure)
     folder.listeners.append(feed.receive)
+    failed = True
     try:
         yield
-    except BaseException:
-        feed.close(failed=True)
-        raise
-    feed.close(failed=False)
+        failed = False
+    finally:
+        folder.listeners.remove(feed.receive)
+        feed.close(failed=failed)
 
 
 def send_run(path: Path, names: Sequence[str], out: Path | None) -> list[str]:
