@@ -38,18 +38,18 @@ def describe_decline(evaluations: LogRecords, metrics: LogRecords, lr: float) ->
         HeldoutSuccess.from_record(setting_records[0]),
         HeldoutSuccess.from_record(setting_records[-1]),
     )
-    first, last, quantity = first_success.headline, last_success.headline, last_success.quantity
-    if last.mean >= first.mean:
+    start, end, quantity = first_success.headline, last_success.headline, last_success.quantity
+    if end.mean >= start.mean:
         return ""
     change = f"{first_success} -> {last_success}"
     # Graded rewards have no natural 0, so half of one means nothing.
-    if quantity == "success" and last.mean < COLLAPSE_RATIO * first.mean:
+    if quantity == "success" and end.mean < COLLAPSE_RATIO * start.mean:
         return (
             f"the run collapsed: held-out success ended below half of its start, {change}; "
             + REMEDY.format(lr=lr)
         )
     advice = REMEDY.format(lr=lr)
-    if last.high >= first.low:
+    if end.high >= start.low:
         advice = "the intervals overlap, so it may be chance"
     return f"held-out {quantity} ended below its start, {change}; {advice}"
 

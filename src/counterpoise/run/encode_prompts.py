@@ -25,9 +25,9 @@ def encode_prompts(
     encoded = [(prompt, policy.encode(prompt)) for prompt in prompts]
     limit = config.sample.max_prompt_tokens
     short_enough = [(prompt, tokens) for prompt, tokens in encoded if len(tokens) <= limit]
-    if dropped := len(encoded) - len(short_enough):
+    if num_dropped := len(encoded) - len(short_enough):
         observer.notify(
-            f"{dropped} of {len(encoded)} prompts are longer than "
+            f"{num_dropped} of {len(encoded)} prompts are longer than "
             f"sample.max_prompt_tokens={limit}: left out"
         )
     check_enough_prompts(len(short_enough), config.sample.prompts)

@@ -13,9 +13,9 @@
     key/values  for each row: longest sequence * layers * 2 * key/value heads * head size
     activations tokens of a pass (micro_tokens, or those of a step if fewer) * layers * what a
                 layer keeps for the backward pass: by autograd about 10 hidden + 3 intermediate; on
-                a GPU, if the layer is like Llama's (`model/layer.py`), 2 hidden + 2 intermediate
-                + (2 heads + 2 key/value heads) * head size; with checkpointing only the input of
-                every layer, and one layer as above
+                a GPU without LoRA, if the layer is like Llama's (`model/layer.py`),
+                2 hidden + 2 intermediate + (2 heads + 2 key/value heads) * head size; with
+                checkpointing only the input of every layer, and one layer as above
 
 These are estimates: attention workspaces and allocator overhead come on top.
 
@@ -367,7 +367,7 @@ def _load_problems_for_dry_run(config: RunConfig) -> Task:
 
 
 def _describe_problem_counts(config: RunConfig, problems: Task) -> str:
-    """Count the problems."""
+    """How many problems are trained on, held out and evaluated; an error if they are too few."""
     task = config.task
     is_generated = task.name in GENERATED_TASKS
     num_train, num_heldout = len(problems.train), len(problems.heldout)

@@ -1,7 +1,8 @@
 """Follow the probes of a run through its iterations.
 
 They are drawn when due, before credit, and measured during the update; what was measured goes to
-the logs. run/probes.py says what probes are, and what their halves `steer` and `judge`.
+the logs. run/probes.py says what probes are, and what their halves `steer` and
+`judge` are for.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def draw_if_due(
     if not (options.follows_probes and uses_probes):
         return
     if probes is None or probes.is_due(iteration, options.probe_refresh):
-        clock.lap("sample")
+        clock.lap("sample")  # what came before is not the probes' time
         state.probes = draw_probes(sampler, heldout, config, verifier, iteration, probes)
         clock.lap("probe")
 

@@ -79,7 +79,7 @@ class IterationResult:
     description: PlanDescription | None
     results: Sequence[StepResult]
     # Of the monitor, one for each monitored step. Watched groups are those that `monitor.watch`
-    # selects: of their tokens it also says which others pushed them.
+    # selects: for their tokens the monitor also records which other tokens pushed them.
     measurements: Sequence[StepMeasurement]
     sampling_rounds: int = 1  # 1 plus refills
     # Reason -> (group, index) of every dropped row.
@@ -164,7 +164,7 @@ def _reward_metrics(
 
 
 def _present_rewards(rollouts: Sequence[Rollout]) -> list[float]:
-    """The rewards of the rollouts that have one: nan stands for None of the reward function."""
+    """The rewards of the rollouts that have one; nan means that the reward function gave None."""
     return [rollout.reward for rollout in rollouts if not math.isnan(rollout.reward)]
 
 
@@ -324,7 +324,7 @@ def plan_record(iteration: IterationResult) -> dict[str, Any]:
 
 
 def token_trace(iteration: IterationResult) -> TokenTrace:
-    """Every trained token with the very numbers the loss used; `row` indexes the plan's rows.
+    """Every trained token with the very numbers the loss used; `row` is an index into the batch.
 
     For monitored steps it also holds what the step did to the token and which tokens pushed it.
     """
@@ -349,7 +349,8 @@ def token_trace(iteration: IterationResult) -> TokenTrace:
         _concatenate([values_T for result in results for values_T in result.pulls]),
     )
     columns = dict(zip(TOKEN_COLUMNS, column_values, strict=True))
-    offset_of_row = dict(zip(rows, row_offsets.tolist(), strict=False))
+    # The last offset, the length of the table, has no row.
+    offset_of_row = dict(zip(rows, row_offsets[:-1].tolist(), strict=True))
     measured_batch_rows = [
         batch_rows[row_index]
         for measurement, batch_rows in _measurements_with_rows(iteration)

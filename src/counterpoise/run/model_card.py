@@ -118,10 +118,10 @@ def _describe_base(policy: Policy, config: RunConfig) -> str:
         source += f", derived from [{base}](https://huggingface.co/{base})"
     elif base:
         source = f"[{base}](https://huggingface.co/{base})"
-    trained = "All weights were trained."
+    adapter_note = "All weights were trained."
     if is_adapted(policy.model):
-        trained = "This folder holds a LoRA adapter; load it with PEFT on the base model."
-    return f"{source} ({policy.num_parameters / 1e6:,.1f} M parameters). {trained}"
+        adapter_note = "This folder holds a LoRA adapter; load it with PEFT on the base model."
+    return f"{source} ({policy.num_parameters / 1e6:,.1f} M parameters). {adapter_note}"
 
 
 def _describe_data(config: RunConfig) -> str:
@@ -149,14 +149,14 @@ def _describe_recipe(config: RunConfig, folder: RunFolder, metrics: LogRecords) 
         engine_record = json.loads(engine_file.read_text(encoding="utf-8"))
         engine = f", through {engine_record['engine']} {engine_record.get('version', '')}".rstrip()
     plugin_options = find_plugin_options(config)
-    changed = [
+    changed_options = [
         f"{name} = {json.dumps(display_names(value) if name in plugin_options else value)}"
         for name, _, value in config_differences(RunConfig(), config)
     ]
     return (
         f"Counterpoise {__version__}{engine}: {len(metrics):,} iterations, {rollouts:,} rollouts "
         f"({tokens:,} tokens), {steps:,} optimizer steps, seed {config.loop.seed}. Options that "
-        "differ from their default:\n\n```toml\n" + "\n".join(changed) + "\n```"
+        "differ from their default:\n\n```toml\n" + "\n".join(changed_options) + "\n```"
     )
 
 

@@ -1,9 +1,10 @@
 """Choose the held-out answers that a run follows, its probes.
 
-Of each held-out problem one right and one wrong response, drawn from the model itself and verified,
-so that they are text that the model may well write. They have a random stream of their own: a run
-with probes samples and trains exactly as it would without. After `monitor.probe_refresh` iterations
-they are drawn again; a problem that then has no right (or no wrong) response keeps its old one.
+For each held-out problem there is one right and one wrong response, drawn from the model itself and
+verified, so that they are text that the model may well write. They have a random stream of their
+own: a run with probes samples and trains exactly as it would without. After `monitor.probe_refresh`
+iterations they are drawn again; a problem that then has no right (or no wrong) response keeps its
+old one.
 
 Problems, and with them their answers, are split into two halves, once for the run: `steer` may be
 used to choose what is trained, `judge` only to say whether it helped. Where they do steer, probes

@@ -1,7 +1,8 @@
 """Write what one iteration leaves in its run folder, for every training engine.
 
 On a GPU the native loop writes an iteration in a thread while it samples the next one: writing took
-0.03 of 0.52 s for SmolLM2-135M's shape. On a CPU the thread would only slow the sampling down.
+0.03 of 0.52 s for SmolLM2-135M's shape. On a CPU it waits until the iteration is written, since a
+thread beside it would only slow the sampling down.
 
 The thread must not call CUDA, because that would spoil a graph that is being captured: everything
 in an `IterationResult` is on the CPU.
@@ -61,8 +62,8 @@ class IterationWriter:
     """Writes iterations in a thread, in their order, one at a time.
 
     With `in_background`, `write` returns at once; without it, when the iteration is written.
-    Whoever writes to the folder or reads it calls `wait` first. A write in the background that
-    fails raises there, when the next iteration is handed over, or at the end of the `with` block.
+    Call `wait` before anything else writes to the folder or reads it. The error of a write that
+    fails is raised by `wait`, by the next `write`, or at the end of the `with` block.
 
     Example:
         with IterationWriter(folder, config.store, in_background=True) as writer:

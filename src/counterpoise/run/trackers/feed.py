@@ -75,7 +75,7 @@ class TrackerFeed:
             return name_metrics(record)
         (setting,) = group_by_setting([record])
         self.settings[setting] = None
-        return name_evaluation(record, setting, first=next(iter(self.settings)))
+        return name_evaluation(record, setting, first_setting=next(iter(self.settings)))
 
     @contextmanager
     def _drop_on_failure(self, tracker_name: str) -> Iterator[None]:

@@ -80,11 +80,13 @@ def name_metrics(record: Mapping[str, Any]) -> dict[str, float]:
 
 
 def name_evaluation(
-    record: Mapping[str, Any], setting: EvaluationSetting | None, first: EvaluationSetting | None
+    record: Mapping[str, Any],
+    setting: EvaluationSetting | None,
+    first_setting: EvaluationSetting | None,
 ) -> dict[str, float]:
-    """The numbers of a line of evaluations.jsonl; `first` is the run's first setting."""
+    """The numbers of a line of evaluations.jsonl, which was sampled by `setting`."""
     panel = "heldout"
-    if setting and setting != first:
+    if setting and setting != first_setting:
         panel += f"_{setting.temperature:g}_{setting.top_p:g}"
     return {
         f"{panel}/{metric_name}": record[field]
