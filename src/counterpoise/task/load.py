@@ -17,6 +17,11 @@ from counterpoise.verify.code.verifier import check_tests
 from counterpoise.verify.extra_rewards import check_references, needs_answers, reward_columns
 
 FILE_TASKS = ("files", "jsonl")  # read from files on this machine, without a download
+GENERATED_TASKS = {  # made when a run starts -> what a model card calls their problems
+    "word_problems": "arithmetic stories",
+    "code_problems": "programming problems",
+    "reasoning_gym": "puzzles",
+}
 
 
 def load_problems(config: RunConfig) -> Task:

@@ -21,6 +21,7 @@ from counterpoise.task.contamination.search import find_overlap, overlap_to_data
 from counterpoise.types import Prompt
 
 CONTAMINATION_FILE = "contamination.json"
+OVERLAP_PREFIX = "WARNING: "  # of the line about a benchmark
 
 
 def load_benchmarks(files: Sequence[str]) -> list[EvalSet]:
@@ -76,7 +77,7 @@ def overlap_warnings(data: dict[str, Any]) -> list[str]:
         ]
         if counts:
             lines.append(
-                f"WARNING: {benchmark['copied']} of {benchmark['items']} problems of "
+                f"{OVERLAP_PREFIX}{benchmark['copied']} of {benchmark['items']} problems of "
                 f"{benchmark['name']} are in the training set ({', '.join(counts)})"
             )
     if lines:
