@@ -1,7 +1,7 @@
 r"""The `code_problems` task: small Python functions to write, with tests and worked solutions.
 
     problem    Write a Python function `solve(numbers)` that gets a list of integers and does this,
-               in order: keeps the even numbers; adds 3 to each; returns their sum. ...
+               in order: keeps the even numbers; adds 3 to each number; returns the sum. ...
     answer     assert solve([1, 4, 6]) == 16
                ...
     solution   ```python
@@ -10,12 +10,13 @@ r"""The `code_problems` task: small Python functions to write, with tests and wo
                    ...
 
 A problem is a chain of steps on a list of numbers or on the words of a text, and something to
-return. The level is the longest chain; `verify.name=code` runs the tests. Expected values come from
-running the worked solution. Problems whose tests all expect the same value are not made.
+return. Level n has chains of at most n steps (STEPS). `verify.name=code` runs the tests. Expected
+values come from running the worked solution. Problems whose tests all expect the same value are not
+made.
 
-Train and held-out problems are disjoint by construction, as those of `word_problems`: one chain in
-eight, numbers included, belongs to the held-out split. Texts are not repeated, so level 1 has a
-few hundred problems only.
+Train and held-out problems are disjoint by construction, as those of `word_problems`: a chain, with
+its constants (`adds 3`) and what it returns, is hashed, and one in eight belongs to the held-out
+split. Texts are not repeated, so level 1 has a few hundred problems only.
 """
 
 from __future__ import annotations
@@ -42,13 +43,14 @@ WORDS = (
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a function gets, with the steps and returns there are: (phrase, expression).
+    """A kind of input, with the steps and the return values that fit it.
 
-    {k} is a number from 2 to 5, {c} a letter.
+    Each of these is a pair: a phrase for the problem's text, and a Python expression for the worked
+    solution. {k} is a number from 2 to 5, {c} a letter.
     """
 
     parameter: str
-    gets: str
+    input_phrase: str  # what `solve` gets, in the problem's text
     setup: str  # the line before the first step; "" if the parameter is the list itself
     steps: Sequence[tuple[str, str]]
     returns: Sequence[tuple[str, str]]
@@ -128,7 +130,9 @@ TEXT = Subject(
 )  # fmt: skip
 
 
-def load(levels: Sequence[int] = (3,), size: int = 4096, heldout: int = 256, seed: int = 0) -> Task:
+def load(
+    levels: Sequence[int] = (3,), size: int = 4096, heldout: int = 256, seed: int = 0
+) -> Task:
     """At most `size` training and `heldout` held-out problems, each text once."""
     return Task(
         name="code_problems",
@@ -146,7 +150,7 @@ def _make_split(split: str, count: int, levels: Sequence[int], seed: int) -> lis
 
 
 def make_problem(split: str, index: int, levels: Sequence[int] = (3,), seed: int = 0) -> Prompt:
-    """The `index`-th problem of a split: a pure function of its arguments."""
+    """The `index`-th problem of a split; the same arguments always give the same problem."""
     level = levels[index % len(levels)]
     for attempt in range(1000):
         rng = random.Random(seed_for(seed, f"code_problems/{split}/{level}", index, attempt))
@@ -180,8 +184,8 @@ def write_problem(
     """The text that a model reads."""
     phrases = "; ".join(phrase for phrase, _ in [*steps, final])
     return (
-        f"Write a Python function `solve({subject.parameter})` that gets {subject.gets} and does "
-        f"this, in order: {phrases}. Reply with the function in a ```python block."
+        f"Write a Python function `solve({subject.parameter})` that gets {subject.input_phrase} "
+        f"and does this, in order: {phrases}. Reply with the function in a ```python block."
     )
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from counterpoise.task.scene import Scene
 
-# unit -> sentences by operation; {k} is the amount, {he}/{other}/{unit} are filled in.
-# "+" and "-" need an amount; "/" halves; "" stands for things one can count and carry.
+# unit -> operation -> sentences. The unit "" stands for all units that are not listed: things that
+# one can count and carry. The operations "+" and "-" have an amount, {k}; "/" halves.
+# A story does not have to be possible: "Then {k} people leave" may be more people than are seated.
+# The arithmetic is right all the same, and a limit on {k} would change all problems.
 EVENTS: dict[str, dict[str, tuple[str, ...]]] = {
     "": {
         "+": ("Then {k} more {unit} are added.", "Later {other} brings {k} {unit}."),
@@ -73,7 +75,8 @@ def add_event(scene: Scene, room: int) -> None:
         events = EVENTS.get(scene.unit, EVENTS[""])
         possible = [sign for sign in events if _fits(sign, scene.value)]
         sign = scene.rng.choice(possible)
-        amount = {"+": scene.number(), "-": scene.below(scene.value), "/": 2}[sign]
+        # Both numbers are always drawn: to draw only the one in use would change all problems.
+        amount = {"+": scene.quantity(), "-": scene.quantity_below(scene.value), "/": 2}[sign]
         scene.say(_fill(scene, scene.pick(*events[sign]), amount))
         scene.step(scene.pick(*LEADS[sign]), scene.value, sign, amount)
     scene.ask(_fill(scene, scene.pick(*QUESTIONS.get(scene.unit, QUESTIONS[""])), 0))
@@ -81,7 +84,7 @@ def add_event(scene: Scene, room: int) -> None:
 
 def add_delivery(scene: Scene) -> None:
     """Add several equal lots: a product and a sum."""
-    lots, each, previous = scene.small(), scene.small(), scene.value
+    lots, each, previous = scene.factor(), scene.factor(), scene.value
     scene.say(
         scene.pick(
             f"{scene.other} brings {lots} times {each} {scene.unit}.",
@@ -94,7 +97,7 @@ def add_delivery(scene: Scene) -> None:
 
 def add_distractor(scene: Scene) -> None:
     """Insert a sentence with a number that has nothing to do with the question."""
-    number = scene.number()
+    number = scene.quantity()
     sentence = scene.pick(
         f"{scene.other} has {number} {scene.item()} at home.",
         f"The {scene.place()} next door is {number} years old.",
