@@ -36,8 +36,8 @@ from counterpoise.plugins import display_name
 from counterpoise.run.first_prompt import PromptPreview, check_prompts_left, find_tokenizer
 from counterpoise.sample.positions import describe_overflow
 from counterpoise.task.contamination.training_overlap import load_benchmarks
-from counterpoise.task.load import FILE_TASKS, check_enough_prompts, load_problems
-from counterpoise.task.prompts import Task
+from counterpoise.task.load import FILE_TASKS, check_enough_prompts, load_run_task
+from counterpoise.task.task_prompts import TaskPrompts
 
 if TYPE_CHECKING:
     import torch
@@ -337,13 +337,13 @@ def _is_generated(config: RunConfig) -> bool:
     return config.task.name in ("word_problems", "code_problems", "reasoning_gym")
 
 
-def _load_described_problems(config: RunConfig) -> Task:
+def _load_described_problems(config: RunConfig) -> TaskPrompts:
     """The problems of files, read completely, or one of those that are generated, which is enough
     to find a wrong name or a missing package."""
     task = config.task
     if _is_generated(config):
         config = replace(config, task=replace(task, size=1, heldout=0))
-    problems = load_problems(config)
+    problems = load_run_task(config)
     if config.sample.anchors:
         from counterpoise.sample.anchors import check_generic_texts
 
@@ -351,7 +351,7 @@ def _load_described_problems(config: RunConfig) -> Task:
     return problems
 
 
-def _describe_problem_counts(config: RunConfig, problems: Task) -> str:
+def _describe_problem_counts(config: RunConfig, problems: TaskPrompts) -> str:
     """Count the problems."""
     task = config.task
     is_generated = _is_generated(config)
@@ -367,7 +367,7 @@ def _describe_problem_counts(config: RunConfig, problems: Task) -> str:
     )
 
 
-def _describe_prompts(config: RunConfig, problems: Task, tokenizer: Any | None) -> list[str]:
+def _describe_prompts(config: RunConfig, problems: TaskPrompts, tokenizer: Any | None) -> list[str]:
     """Lines about the columns that were read, the records left out and the first prompt."""
     lines = [f"columns        {problems.columns_line}"] if problems.columns_line else []
     preview = None if tokenizer is None else PromptPreview(config, tokenizer, problems.train)

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from counterpoise.seeds import seed_for
-from counterpoise.task.prompts import Task
+from counterpoise.task.task_prompts import TaskPrompts
 from counterpoise.task.word_problems import split_of_skeleton
 from counterpoise.types import Prompt
 
@@ -132,9 +132,9 @@ TEXT = Subject(
 
 def load(
     levels: Sequence[int] = (3,), size: int = 4096, heldout: int = 256, seed: int = 0
-) -> Task:
+) -> TaskPrompts:
     """At most `size` training and `heldout` held-out problems, each text once."""
-    return Task(
+    return TaskPrompts(
         name="code_problems",
         train=_make_split("train", size, levels, seed),
         heldout=_make_split("heldout", heldout, levels, seed),

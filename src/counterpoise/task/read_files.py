@@ -5,9 +5,9 @@
     mine.parquet    one record per row
     folder          its files of these kinds, in the order of their names
 
-A record keeps its place for error messages: `mine.jsonl:4` is a line, counted from 1, and
-`mine.parquet row 3` is a row, counted from 0 as in pandas. A row without an id is named by its
-number, counted from 0; in a folder of several files the file's name comes before it.
+A record knows where it stands, for error messages: `mine.jsonl:4` is a line, counted from 1, and
+`mine.parquet row 3` is a row, counted from 0 as in pandas. The id of a record without an id column
+is its row number, counted from 0; in a folder of several files the file's name comes before it.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Record:
         Record("mine.jsonl:4", "3", {"question": "1 + 1 = ?", "answer": 2}, line=4)
     """
 
-    where: str
+    where: str  # for error messages
     row_name: str  # the id if no column has one
     values: Mapping[str, Any]  # JSON values; those of parquet files are converted
-    line: int = 0  # in its file, from 1
+    line: int = 0  # from 1, in a file of JSON lines; 0 for the rows of other files
     raw: str = ""  # the unchanged line without its line end; JSON lines only
 
 
@@ -128,7 +128,7 @@ def _numbered_records(rows: Sequence[Any], displayed_path: str, id_prefix: str) 
         where = f"{displayed_path} row {row_number}"
         if not isinstance(row, dict):
             raise PoiseError(f'{where}: not an object; a record looks like {{"problem": "..."}}')
-        yield Record(where, f"{id_prefix}{row_number}", row, row_number + 1)
+        yield Record(where, f"{id_prefix}{row_number}", row)
 
 
 # -- parquet --------------------------------------------------------------------------------------
@@ -176,13 +176,13 @@ def to_json_value(value: Any) -> Any:
 
 def _read_json(file: Path, displayed_path: str) -> list[Any] | None:
     """The records of a JSON file; None if it holds JSON lines instead."""
-    file_text = "".join(file_text for _, file_text in _lines(file, displayed_path))
+    file_text = "".join(line_text for _, line_text in _lines(file, displayed_path))
     try:
         content = _parse(file_text)
     except (ValueError, RecursionError) as error:
-        file_start = file_text.partition("\n")[0]
+        opening_line = file_text.lstrip().partition("\n")[0]
         # Many tools write JSON lines to a file whose name ends in .json.
-        if file_start.lstrip().startswith("{") and file_start.rstrip().endswith("}"):
+        if opening_line.startswith("{") and opening_line.rstrip().endswith("}"):
             return None
         raise PoiseError(f"{displayed_path}: not JSON ({error})") from None
     if isinstance(content, list):
@@ -200,7 +200,8 @@ def _read_json(file: Path, displayed_path: str) -> list[Any] | None:
 
 
 def _read_json_lines(file: Path, displayed_path: str, id_prefix: str) -> Iterator[Record]:
-    for row_number, (line_number, line_text) in enumerate(_lines(file, displayed_path)):
+    lines_with_text = (line for line in _lines(file, displayed_path) if line[1].strip())
+    for row_number, (line_number, line_text) in enumerate(lines_with_text):
         where = f"{displayed_path}:{line_number}"
         try:
             values = _parse(line_text)
@@ -221,14 +222,12 @@ def _refuse(constant: str) -> None:
 
 
 def _lines(file: Path, displayed_path: str) -> Iterator[tuple[int, str]]:
-    """Line numbers and text; blank lines are skipped, a byte order mark is dropped."""
+    """Line numbers from 1, and the lines with their ends; a byte order mark is dropped."""
     line_number = 0
     try:
         with file.open("rb") as opened_file:
             for line_number, raw_line in enumerate(opened_file, 1):
-                line_text = raw_line.decode("utf-8-sig" if line_number == 1 else "utf-8")
-                if line_text.strip():
-                    yield line_number, line_text
+                yield line_number, raw_line.decode("utf-8-sig" if line_number == 1 else "utf-8")
     except UnicodeDecodeError as error:
         raise PoiseError(
             f"{displayed_path}:{line_number}: not UTF-8 ({error.reason}); convert the file"

@@ -29,7 +29,7 @@ from counterpoise.task.events import add_distractor, add_event
 from counterpoise.task.scene import Scene
 from counterpoise.task.slips import with_slips
 from counterpoise.task.story_families import FAMILIES
-from counterpoise.task.prompts import Task
+from counterpoise.task.task_prompts import TaskPrompts
 from counterpoise.types import Prompt
 
 LEVELS = (1, 2, 3, 4)
@@ -44,9 +44,9 @@ def load(
     heldout: int = 256,
     seed: int = 0,
     slips: float = 0.0,
-) -> Task:
+) -> TaskPrompts:
     """`size` training and `heldout` held-out problems that cycle through the levels."""
-    return Task(
+    return TaskPrompts(
         name="word_problems",
         train=[make_problem("train", index, levels, seed, slips) for index in range(size)],
         heldout=[make_problem("heldout", index, levels, seed) for index in range(heldout)],
