@@ -6,8 +6,9 @@ log(N / n), so a feature of all problems weighs 0. For a training prompt t and a
 
     contained = W(t & e) / W(e)       similarity = W(t & e) / W(t | e)       W: sum of weights
 
-once over all features and once over the mathematics alone, which a translation keeps. Pairs without
-a shared rare feature are never compared: an index of rare features gives the candidates.
+Similarity is also computed over the mathematics alone, which a translation keeps. An index of rare
+features gives the candidates for comparison: pairs without a shared rare feature are compared only
+if they share a 10-gram or all of their letters (copy_rules.py).
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class EvalSet:
+class BenchmarkItems:
     """A benchmark by name, with the problems that a model is evaluated on."""
 
     name: str
@@ -48,7 +48,7 @@ def from_prompts(prompts: Sequence[Prompt]) -> list[Item]:
     return [Item(prompt.id, prompt.problem, prompt.answer) for prompt in prompts]
 
 
-def read_benchmarks(paths: Sequence[Path], problem_field: str = "problem") -> list[EvalSet]:
+def read_benchmarks(paths: Sequence[Path], problem_field: str = "problem") -> list[BenchmarkItems]:
     """Read benchmarks; each is named after its file, with its folder if names repeat."""
     if not paths:
         raise PoiseError("no benchmark was given: name files of problems with --bench")
@@ -60,7 +60,7 @@ def read_benchmarks(paths: Sequence[Path], problem_field: str = "problem") -> li
     if len(set(names)) < len(names):
         raise PoiseError(f"{next(name for name in names if names.count(name) > 1)} is named twice")
     return [
-        EvalSet(name, read_items(path, problem_field, "--fields problem=NAME"))
+        BenchmarkItems(name, read_items(path, problem_field, "--fields problem=NAME"))
         for name, path in zip(names, paths, strict=True)
     ]
 

@@ -37,9 +37,3 @@ def word_ngrams(text: str, n: int = NGRAM_WORDS) -> frozenset[tuple[str, ...]]:
     return frozenset(
         tuple(words[start : start + n]) for start in range(max(1, len(words) - n + 1)) if words
     )
-
-
-def jaccard(left: frozenset[tuple[str, ...]], right: frozenset[tuple[str, ...]]) -> float:
-    """|A & B| / |A | B|; 0 for two empty sets."""
-    shared = len(left & right)
-    return shared / (len(left) + len(right) - shared) if shared else 0.0
