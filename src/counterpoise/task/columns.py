@@ -63,7 +63,7 @@ class FieldOptions:
     answer: str = "answer"
     id: str = "id"
     solution: str = "solution"
-    generic: str = "generic"  # the problem without its particulars; `sample.anchors` puts it
+    generic: str = "generic"  # the problem without its particulars, for `sample.anchors`
     needed_columns: tuple[str, ...] = ()  # a reward function has parameters of these names
     remedy: str = "set task.{role}_field"  # for a record without a problem, an answer or an id
     answers_required: bool = True  # False: the user's reward function does not need them
@@ -87,7 +87,8 @@ class ChosenColumns:
     unread: str = ""  # another column that also holds prompts, or ""
 
     def describe(self, *, has_answers: bool) -> str:
-        """
+        """The line that a run prints about them.
+
         Example:
             reading prompts from 'messages' (chat), answers from 'reward_model.ground_truth'
         """
@@ -164,7 +165,7 @@ def _choose(records: Sequence[Record], name: str, recognised: Sequence[str]) -> 
 
 def _choose_id(records: Sequence[Record], fields: FieldOptions) -> str:
     name = _choose(records, fields.id, ID_COLUMNS)
-    if name in ("", fields.id):
+    if name in ("", fields.id):  # no column, or the one of the option: if it repeats ids, an error
         return name
     # Indices repeat where files of several sources were joined: then rows are numbered anew.
     values = [look_up(record.values, name) for record in records]

@@ -50,11 +50,13 @@ EVENTS: dict[str, dict[str, tuple[str, ...]]] = {
     "years": {"+": ("Now {k} years pass.",)},
 }
 
+# operation -> how its step of the worked solution begins
 LEADS = {
     "+": ("With them it is", "That makes"),
     "-": ("Less these it is", "That leaves"),
     "/": ("One half is", "Half of it makes"),
 }
+# unit -> the question after an event, which replaces the story's own
 QUESTIONS = {
     "": ("How many {unit} are there in the end?", "How many {unit} is that at last?"),
     "miles": ("How many miles is the whole way?",),
@@ -73,8 +75,8 @@ def add_event(scene: Scene, room: int) -> None:
         add_delivery(scene)
     else:
         events = EVENTS.get(scene.unit, EVENTS[""])
-        possible = [sign for sign in events if _fits(sign, scene.value)]
-        sign = scene.rng.choice(possible)
+        possible_signs = [sign for sign in events if _fits(sign, scene.value)]
+        sign = scene.rng.choice(possible_signs)
         # Both numbers are always drawn: to draw only the one in use would change all problems.
         amount = {"+": scene.quantity(), "-": scene.quantity_below(scene.value), "/": 2}[sign]
         scene.say(_fill(scene, scene.pick(*events[sign]), amount))
@@ -109,7 +111,10 @@ def add_distractor(scene: Scene) -> None:
 
 
 def _fits(sign: str, value: int) -> bool:
-    return value > 1 if sign == "-" else value % 2 == 0 if sign == "/" else True
+    """Whether a quantity can be reduced (something must be left), or halved without a remainder."""
+    if sign == "-":
+        return value > 1
+    return sign != "/" or value % 2 == 0
 
 
 def _fill(scene: Scene, sentence: str, amount: int) -> str:

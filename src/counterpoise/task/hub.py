@@ -94,10 +94,10 @@ def open_split(path: str, split: str) -> Any:
         dataset_id, _, config = (path, "", "") if folder.exists() else path.partition(":")
         return datasets.load_dataset(dataset_id, config or None, split=split)
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
-        raise PoiseError(_reason(path, split, str(error))) from None
+        raise PoiseError(_explain_load_error(path, split, str(error))) from None
 
 
-def _reason(path: str, split: str, message: str) -> str:
+def _explain_load_error(path: str, split: str, message: str) -> str:
     line = " ".join(message.split())
     if line.startswith("Unknown split"):
         return _no_split(path, split, line.partition("[")[2].partition("]")[0].split(", "))
@@ -108,8 +108,8 @@ def _reason(path: str, split: str, message: str) -> str:
 
 
 def _no_split(path: str, split: str, available: list[str]) -> str:
-    listed = ", ".join(name.strip("'\"") for name in available)
+    split_names = ", ".join(name.strip("'\"") for name in available)
     return (
-        f"{path}: no split '{split}' (splits: {listed}); "
+        f"{path}: no split '{split}' (splits: {split_names}); "
         "set task.train_split or task.heldout_split to one of these"
     )

@@ -25,7 +25,8 @@ from counterpoise.errors import PoiseError, first_line
 
 SUFFIXES = (".jsonl", ".json", ".parquet")
 PARQUET_MAGIC = b"PAR1"
-# A folder that holds two of these is a dataset with its splits, not one training set.
+# The word that a file's name begins with, and the split it stands for. A folder with files of two
+# splits is a whole dataset, not one training set.
 SPLIT_WORDS = {
     "train": "train", "test": "test", "val": "validation", "valid": "validation",
     "validation": "validation", "dev": "validation", "heldout": "test", "eval": "test",
@@ -70,7 +71,7 @@ def read_records(path: str) -> list[Record]:
         id_prefix = f"{file.stem}/" if len(files) > 1 else ""
         records += _read_file(file, str(file) if len(files) > 1 else path, id_prefix)
     if not records:
-        raise PoiseError(f"{path}: no records; one JSON object per line is expected")
+        raise PoiseError(f"{path}: no records in it")
     return records
 
 
@@ -91,10 +92,10 @@ def _list_files(path: str) -> list[Path]:
     first_words = [_first_word(file) for file in files]
     splits = {SPLIT_WORDS[word] for word in first_words if word in SPLIT_WORDS}
     if len(splits) > 1:
-        listed = ", ".join(file.name for file in files[:4])
+        file_names = ", ".join(file.name for file in files[:4])
         raise PoiseError(
-            f"{path}: a folder with several splits ({listed}); name one file, as task.path, and "
-            "the held-out one as task.heldout_path"
+            f"{path}: a folder with several splits ({file_names}); name one file, as task.path, "
+            "and the held-out one as task.heldout_path"
         )
     return files
 

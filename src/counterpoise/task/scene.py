@@ -28,7 +28,7 @@ OPERATIONS = {
 class SolutionStep:
     """One line of a worked solution: "They cost 3 * 4 = 12 dollars."."""
 
-    lead: str
+    lead: str  # "They cost"
     left: int
     sign: str
     right: int
@@ -42,7 +42,8 @@ class SolutionStep:
 class Scene:
     """One problem under construction. All randomness comes from the given generator.
 
-    `value` is the quantity after the last step, `steps` the worked solution.
+    `value` is the quantity after the last step, `steps` the worked solution, `unit` what the value
+    counts ("dollars").
     """
 
     def __init__(self, rng: random.Random, level: int) -> None:
@@ -68,7 +69,7 @@ class Scene:
         in names and wording."""
         return ";".join(f"{step.left}{step.sign}{step.right}" for step in self.steps)
 
-    # -- choices -------------------------------------------------------------------------------
+    # -- random choices ------------------------------------------------------------------------
 
     def pick(self, *options: str) -> str:
         return self.rng.choice(options)

@@ -27,7 +27,9 @@ def with_slips(
     Example:
         4 * 3 = 12, 31 - 12 = 19  ->  4 * 3 = 13, 31 - 13 = 18
     """
-    written_result: dict[int, int] = {}  # true result of an earlier step -> the written result
+    # True result of an earlier step -> the written result. Operands are recognised by their value,
+    # so a number of the story that happens to equal an earlier result is replaced as well.
+    written_result: dict[int, int] = {}
     steps_with_slips = []
     for step in steps:
         left_operand = written_result.get(step.left, step.left)

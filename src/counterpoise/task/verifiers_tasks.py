@@ -71,8 +71,8 @@ def _to_prompt(task: Any, path: str, fields: FieldOptions) -> Prompt:
     answer = answer_text(value)
     if fields.answers_required and (not answer or isinstance(value, bool | list | dict)):
         raise PoiseError(
-            f"{where} has no field '{fields.answer}': set verify.name=verifiers, which scores by "
-            "the task's own rewards, or task.answer_field"
+            f"{where} has no text or number in a field '{fields.answer}': set "
+            "verify.name=verifiers, which scores by the task's own rewards, or task.answer_field"
         )
     # The package reads this column back as a task's data. A field that is None by default need not
     # accept None there, so such fields are left out of it.

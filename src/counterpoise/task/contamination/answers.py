@@ -1,8 +1,9 @@
 r"""How the answer of a training prompt relates to that of a benchmark problem.
 
     same        the verifier's text rules find them equal (verify/math/decide.py)
-    derived     the training answer is the sum of the integers in the benchmark's: 3 where the
-                benchmark has \frac{1}{2} (asking for m + n), 9 where it has the list `1, 3, 5`
+    derived     the training answer is the sum of the integers in the benchmark's, with or without
+                their signs: 3 where it has \frac{1}{2} (asking for m + n), 9 where it has the list
+                `1, 3, 5`
     unknown     one is missing, or the training answer is another integer and the benchmark's is a
                 formula: the question may have been changed
     different   anything else: two integers, two formulas, a formula where the benchmark has an

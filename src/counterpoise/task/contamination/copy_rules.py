@@ -44,7 +44,7 @@ CONTAINED_SHARE, CONTAINED_SIMILARITY = 0.85, 0.40
 # threshold may lack any share of the numbers: some are written as words, of which symbols.py only
 # knows two to twenty.
 FORMULA_SIMILARITY, SAME_FORMULA_SIMILARITY = 0.50, 0.90
-RELATED_SIMILARITY = 0.60
+RELATED_SIMILARITY = 0.60  # over words and formulas; numbers and answers may differ
 # Translated: over formulas, if the shared ones together weigh at least MIN_SYMBOL_WEIGHT. With the
 # same answer, STRIKING_SIMILARITY needs only MIN_STRIKING_WEIGHT, the weight of two rare numbers.
 TRANSLATED_SIMILARITY = {"same": 0.30, "derived": 0.30, "unknown": 0.60}
@@ -115,14 +115,14 @@ def kind_by_evidence(
     if across_scripts:
         if answers == "different":
             return None
-        enough = evidence.symbol_similarity >= TRANSLATED_SIMILARITY[answers]
-        if enough and evidence.symbol_weight >= MIN_SYMBOL_WEIGHT:
+        is_similar = evidence.symbol_similarity >= TRANSLATED_SIMILARITY[answers]
+        if is_similar and evidence.symbol_weight >= MIN_SYMBOL_WEIGHT:
             return "translated"
-        striking = (
+        is_striking = (
             evidence.symbol_similarity >= STRIKING_SIMILARITY
             and evidence.symbol_weight >= MIN_STRIKING_WEIGHT
         )
-        return "translated" if striking and answers == "same" else None
+        return "translated" if is_striking and answers == "same" else None
     if answers != "different" and _is_reworded(evidence, answers):
         return "reworded"
     return "related" if evidence.similarity >= RELATED_SIMILARITY else None

@@ -43,11 +43,11 @@ _FORMULA = re.compile(r"\$\$(.+?)\$\$|\$(.+?)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re
 _PROSE = re.compile(r"[a-z]{2,}[ ,]+[a-z]{2,}")  # between two dollar signs: sums of money
 _SYMBOL = re.compile(r"\\[a-zA-Z]+|\d+(?:\.\d+)?|[a-zA-Z]+|[-+*/=<>!|^_¶]|[^\W\d_]")
 _CJK = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]")
-_NAMES = (
+_NUMBER_NAMES = (
     "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
     "seventeen eighteen nineteen twenty"
 )
-_NUMBER_WORDS = {word: str(value) for value, word in enumerate(_NAMES.split(), 2)}
+_NUMBER_WORDS = {word: str(value) for value, word in enumerate(_NUMBER_NAMES.split(), 2)}
 
 SymbolRun = tuple[str, ...]
 

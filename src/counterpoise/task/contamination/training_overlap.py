@@ -50,16 +50,16 @@ def warn_of_overlap(
         say(line)
 
 
-def read_contamination(stored: Path) -> dict[str, Any]:
+def read_contamination(path: Path) -> dict[str, Any]:
     """Read a stored contamination.json; an error if it is damaged."""
     try:
-        data = json.loads(stored.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8"))
         # Both are called only because they raise an error if a key is missing.
         overlap_warnings(data)
         list(data["matches"])
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as fault:
         raise PoiseError(
-            f"{stored} is damaged: {first_line(fault)}; remove it to search again"
+            f"{path} is damaged: {first_line(fault)}; remove it to search again"
         ) from fault
     return dict(data)
 

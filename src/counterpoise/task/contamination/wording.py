@@ -2,8 +2,8 @@ r"""Compare wording: equal letters and digits, or |A & B| / |A | B| > 1/2 over w
 
 A word is a run of a-z and 0-9 after lower-casing, or a single Chinese or Japanese character. A text
 of fewer than ten words is a single gram. Neither test looks at what is between words (LaTeX braces,
-dollar signs, punctuation), and the first ignores `\left` and `\right`: `$x^{2}$` and `x^2` are the
-same, and so are 1+2 and 1-2.
+dollar signs, punctuation), and that of letters ignores `\left` and `\right`: `$x^{2}$` and `x^2`
+are the same, and so are 1+2 and 1-2.
 """
 
 from __future__ import annotations
