@@ -22,7 +22,7 @@ from counterpoise.run.try_plugins import check_plugins_load, try_plugins
 from counterpoise.sample.build_groups import build_groups
 from counterpoise.store.folder import RunFolder
 from counterpoise.store.resume import load_config_to_resume
-from counterpoise.task.load import load_problems
+from counterpoise.task.load import load_run_task
 from counterpoise.task.word_problems import load
 from counterpoise.types import Prompt, Response, Row
 from counterpoise.variants import ADVANTAGES, COMPOSERS, VERIFIERS
@@ -426,7 +426,7 @@ def test_a_dry_run_says_which_parameter_holds_the_answers(tmp_path: Path) -> Non
 
 
 def test_rollouts_hold_their_problems_columns_and_no_copies(asking: tuple[Path, Path]) -> None:
-    task = load_problems(load_config(asking[0] / "run.toml", ["task.heldout=4"]))
+    task = load_run_task(load_config(asking[0] / "run.toml", ["task.heldout=4"]))
     assert all(p.columns["facts"] for p in (*task.train, *task.heldout))
     tokens = np.array([1], dtype=np.int32)
     answered = Response(tokens, np.zeros(1, np.float32), "", finished=True)

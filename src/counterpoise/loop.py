@@ -61,7 +61,7 @@ from counterpoise.store.finished import check_resumable, mark_finished
 from counterpoise.store.folder import MODEL, RunFolder
 from counterpoise.store.resume import STRICT, ResumePermissions
 from counterpoise.task.contamination.training_overlap import load_benchmarks, warn_of_overlap
-from counterpoise.task.load import load_problems
+from counterpoise.task.load import load_run_task
 from counterpoise.types import BatchPlan, Group, Prompt, Row, StepResult
 from counterpoise.update.kl_penalty import (
     NO_PENALTIES,
@@ -108,7 +108,7 @@ def train(
         torch.set_num_threads(config.loop.threads)
     policy = load_policy(config.model)
     check_model(policy, config, observer.notify)
-    task, benchmarks = load_problems(config), load_benchmarks(config.task.benchmarks)
+    task, benchmarks = load_run_task(config), load_benchmarks(config.task.benchmarks)
     task.announce(observer.notify)
     check_generic_texts(task.train, config.sample)
     prompts = encode_prompts(policy, task.train, config, observer)

@@ -43,9 +43,9 @@ from counterpoise.task.load import (
     FILE_TASKS,
     GENERATED_TASKS,
     check_enough_prompts,
-    load_problems,
+    load_run_task,
 )
-from counterpoise.task.prompts import Task
+from counterpoise.task.task_prompts import TaskPrompts
 
 if TYPE_CHECKING:
     import torch
@@ -350,7 +350,7 @@ def describe_task(config: RunConfig) -> list[str]:
     return [*labelled_lines, *further_lines, f"not checked    {'; '.join(unchecked)}"]
 
 
-def _load_problems_for_dry_run(config: RunConfig) -> Task:
+def _load_problems_for_dry_run(config: RunConfig) -> TaskPrompts:
     """All problems of a task that reads files, but only one of a task that generates them.
 
     Generating one is enough to find a wrong name or a missing package.
@@ -358,7 +358,7 @@ def _load_problems_for_dry_run(config: RunConfig) -> Task:
     task = config.task
     if task.name in GENERATED_TASKS:
         config = replace(config, task=replace(task, size=1, heldout=0))
-    problems = load_problems(config)
+    problems = load_run_task(config)
     if config.sample.anchors:
         from counterpoise.sample.anchors import check_generic_texts
 
@@ -366,7 +366,7 @@ def _load_problems_for_dry_run(config: RunConfig) -> Task:
     return problems
 
 
-def _describe_problem_counts(config: RunConfig, problems: Task) -> str:
+def _describe_problem_counts(config: RunConfig, problems: TaskPrompts) -> str:
     """How many problems are trained on, held out and evaluated; an error if they are too few."""
     task = config.task
     is_generated = task.name in GENERATED_TASKS
@@ -382,7 +382,7 @@ def _describe_problem_counts(config: RunConfig, problems: Task) -> str:
     )
 
 
-def _describe_prompts(config: RunConfig, problems: Task, tokenizer: Any | None) -> list[str]:
+def _describe_prompts(config: RunConfig, problems: TaskPrompts, tokenizer: Any | None) -> list[str]:
     """Lines about the columns that were read, the records left out and the first prompt."""
     lines = [f"columns        {problems.columns_line}"] if problems.columns_line else []
     preview = None if tokenizer is None else PromptPreview(config, tokenizer, problems.train)

@@ -25,7 +25,7 @@ from counterpoise.credit.assign import check_settings, parse_settings
 from counterpoise.credit.plugin_weights import TokenFunction
 from counterpoise.errors import PoiseError
 from counterpoise.plugins import display_name, is_plugin
-from counterpoise.task.load import FILE_TASKS, load_problems
+from counterpoise.task.load import FILE_TASKS, load_run_task
 from counterpoise.types import Floats, Prompt, Rollout, Row, number_groups
 from counterpoise.update.rules.bind import check_rule
 from counterpoise.variants import COMPOSERS, ENVIRONMENTS, STEP_RULES, TOKEN_WEIGHTS, VERIFIERS
@@ -219,7 +219,7 @@ def load_first_problems(config: RunConfig) -> Sequence[Prompt]:
     if task.name == "hub" or (task.name in FILE_TASKS and not Path(task.path).exists()):
         return ()
     small_task = replace(task, size=NUM_TRIAL_PROBLEMS, heldout=0, heldout_path="")
-    return load_problems(replace(config, task=small_task)).train[:NUM_TRIAL_PROBLEMS]
+    return load_run_task(replace(config, task=small_task)).train[:NUM_TRIAL_PROBLEMS]
 
 
 def make_trial_rows(config: RunConfig, *, rollouts: bool) -> list[Row]:
