@@ -197,7 +197,7 @@ def test_faults(tmp_path: Path) -> None:
         imported(tmp_path / "garbled", tmp_path / "out")
     bad_name = trl_file(tmp_path / "name")
     bad_name.write_bytes(bad_name.read_bytes().replace(b"completion", b"comp\xa4etion"))
-    with pytest.raises(PoiseError, match="name.* is not a complete parquet file"):
+    with pytest.raises(PoiseError, match=r"name.* is not a complete parquet file"):
         imported(tmp_path / "name", tmp_path / "out")
     no_reward = trl_file(tmp_path / "none", rewards={"step": [1.0] * 4})
     with pytest.raises(PoiseError, match="no column of rewards"):
