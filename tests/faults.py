@@ -253,7 +253,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("signs in one", SMALL_RUN + " -s batch.composer=by_sign -s batch.steps=1", "batch.steps"),
     ("odd target", SMALL_RUN + ODD, "even or lower tau"),
     ("too few prompts", SMALL_RUN + " -s sample.prompts=9", "8 training prompts cannot fill"),
-    ("too long", SMALL_RUN + " -s sample.max_prompt_tokens=1", "0 training prompts cannot fill"),
+    ("too long", SMALL_RUN + " -s sample.max_prompt_tokens=1", "=1, and 0 are left, too few"),
     # -- the model
     ("unknown model", MODEL + "embeded", "no model 'embeded'"),
     ("scratch", MODEL + "scratch", "no model 'scratch'"),

@@ -18,7 +18,7 @@ from counterpoise.lab.choose_page import write_report
 from counterpoise.loop import train
 from counterpoise.report.panels.mosaic import compact_plan
 from counterpoise.run.estimate import describe_run
-from counterpoise.run.try_plugins import check_plugins_load, try_plugins
+from counterpoise.run.try_plugins import check_plugins, try_plugins
 from counterpoise.sample.build_groups import build_groups
 from counterpoise.store.folder import RunFolder
 from counterpoise.store.resume import load_config_to_resume
@@ -78,7 +78,7 @@ def test_a_stored_run_is_read_without_its_file(tmp_path: Path) -> None:
     path.unlink()
     assert load_config(stored) == config
     with pytest.raises(PoiseError, match=r"mine\.py cannot be read: No such file or directory$"):
-        check_plugins_load(config)
+        check_plugins(config)
 
 
 def test_a_module_is_found_as_python_finds_it(
@@ -247,7 +247,7 @@ def test_it_is_resumed_with_the_same_file_only(run: tuple[Path, Path]) -> None:
     path, out = run
     before = path.read_text()
     config = load_config_to_resume(out, None, ["loop.iterations=3"])
-    check_plugins_load(config)
+    check_plugins(config)
     path.write_text(before + "\n")
     try:
         sets = [*SMALL, f"verify.name={path}:nearness", f"batch.composer={path}:easy_first"]
@@ -313,8 +313,8 @@ def test_a_dry_run_has_rollouts_where_the_run_has_them(tmp_path: Path) -> None:
 def test_a_dry_run_tells_a_reward_that_is_always_the_same(tmp_path: Path) -> None:
     path = written(tmp_path / "mine.py", 0)
     assert try_plugins(load_config("demo", [f"verify.name={path}:score"])) == [
-        "#   own reward     mine.py:score: 0 for the answer in a box, 0 for an empty response: "
-        "groups with equal rewards take no step"
+        "#   own reward     mine.py:score: 0 for the answer in a box, 0 for an empty response; "
+        "WARNING: these are equal, and a group with equal rewards trains nothing"
     ]
 
 
@@ -392,7 +392,7 @@ def test_rewards_beside_the_verifier_are_pinned(asking: tuple[Path, Path]) -> No
     changed = load_config("demo", [f"verify.also=['{other}:score=2']"])
     written(other, 2)
     with pytest.raises(PoiseError, match=r"other\.py has changed since the run began"):
-        check_plugins_load(changed)
+        check_plugins(changed)
 
 
 def test_a_dry_run_tries_all_of_them(asking: tuple[Path, Path]) -> None:
@@ -402,7 +402,7 @@ def test_a_dry_run_tries_all_of_them(asking: tuple[Path, Path]) -> None:
     ratio = f"{len(chr(92) + 'boxed{?}') / len(first['problem']):g}"
     assert try_plugins(config) == [
         "#   own reward     mine.py:score: -0.5 for the answer in a box, -0.5 for an empty "
-        "response: groups with equal rewards take no step",
+        "response; WARNING: these are equal, and a group with equal rewards trains nothing",
         f"#   own reward     mine.py:length: {ratio} for the answer in a box, 0 for an empty "
         "response (TRL's signature, called once for each batch)",
     ]
@@ -421,7 +421,7 @@ def test_a_dry_run_says_which_parameter_holds_the_answers(tmp_path: Path) -> Non
     )
     assert try_plugins(load_config("demo", [f"verify.name={tmp_path}/mine.py:score"])) == [
         "#   own reward     mine.py:score: 1 for the answer in a box, 0 for an empty response "
-        "(tests: the answers)"
+        "(its argument `tests` receives the answers)"
     ]
 
 

@@ -47,7 +47,7 @@ from counterpoise.run.state import (
 )
 from counterpoise.run.trackers.feed import track_run
 from counterpoise.run.trackers.tracker import check_installed
-from counterpoise.run.try_plugins import check_plugins_load
+from counterpoise.run.try_plugins import check_plugins
 from counterpoise.run.write_iteration import IterationWriter
 from counterpoise.sample.anchors import check_generic_texts
 from counterpoise.sample.choose_prompts import EncodedPrompt, choose_prompts, remember_groups
@@ -101,7 +101,7 @@ def train(
     else:
         RunFolder.check_free(out)
     # Everything that can be checked cheaply comes before the model is loaded.
-    for reward_line in check_plugins_load(config):
+    for reward_line in check_plugins(config):
         observer.notify(reward_line)
     check_installed(config.track.to)
     if config.loop.threads:

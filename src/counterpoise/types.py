@@ -327,6 +327,8 @@ class TokenTrace:
     Example:
         TokenTrace(columns={"step": [0, 0, ...], "row": [3, 3, ...], "position": [0, 1, ...],
                             "token": [41, 7, ...], "advantage": [...], "logprob": [...], ...})
+
+    Tables of pushes and of probes have this form too, although a row of theirs is no token.
     """
 
     columns: dict[str, NDArray[np.generic]] = field(default_factory=dict)  # each [N]

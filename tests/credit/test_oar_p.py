@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoise.config.check_options import limits_passes
+from counterpoise.config.check_options import uses_old_oar_p_name
 from counterpoise.config.load import load_config
 from counterpoise.credit.answer_spans import locate_answers
 from counterpoise.credit.bilevel import reshape_importance
@@ -210,5 +210,5 @@ def test_long_responses_need_the_approximate_form() -> None:
         load_config("demo", long)
     for passes in (0, 7):
         config = load_config("demo", [*long, f'credit.settings=["passes={passes}"]'])
-        assert limits_passes(config) == bool(passes)  # said in one line when a run begins
+        assert uses_old_oar_p_name(config) == bool(passes)  # said in one line when a run begins
     load_config("demo", [long[0], "credit.weights=oar_p_approximate"])

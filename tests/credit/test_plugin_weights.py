@@ -20,7 +20,7 @@ from counterpoise.hosts.trl.run_options import check_options
 from counterpoise.hosts.verl.run_options import OPTIONS as VERL_OPTIONS
 from counterpoise.lab.credit_view.result import compare_weightings
 from counterpoise.loop import train
-from counterpoise.run.try_plugins import check_plugins_load, make_trial_inputs, try_plugins
+from counterpoise.run.try_plugins import check_plugins, make_trial_inputs, try_plugins
 from counterpoise.store.resume import load_config_to_resume
 from counterpoise.types import Row
 
@@ -154,7 +154,7 @@ def test_a_dry_run_tells_its_range(tmp_path: Path) -> None:
     ]
     sets[1] = "credit.settings=['gian=3']"
     with pytest.raises(PoiseError, match=r"unknown setting of mine\.py:weigh 'gian': did you mean"):
-        check_plugins_load(load_config("demo", sets))
+        check_plugins(load_config("demo", sets))
 
 
 def test_a_stored_run_is_read_without_its_file(tmp_path: Path) -> None:

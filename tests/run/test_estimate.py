@@ -15,7 +15,10 @@ from counterpoise.config.load import config_from_tables, load_config, to_toml
 from counterpoise.errors import PoiseError
 from counterpoise.lab.speed.families import make_policy
 from counterpoise.model.load import EMBEDDED_FOLDER, load_policy, save_policy
+from counterpoise.run import estimate
 from counterpoise.run.estimate import KNOWN_SHAPES, describe_run, describe_task, find_shape
+from counterpoise.task.task_prompts import TaskPrompts
+from counterpoise.types import Prompt
 
 PUBLISHED = {
     "Qwen/Qwen2.5-Math-7B": 7_615_616_512,
@@ -96,6 +99,18 @@ def test_a_cpu_computes_in_float32_and_autograd_keeps_more() -> None:
     half = describe_run(load_config("qwen3-1.7b-base", ["model.dtype=bfloat16"]), CPU)
     assert "16 bits on cpu" in half
     assert f"training {20 / 16 * training / 1e9:.2f} GB" in half
+
+
+def test_the_general_path_keeps_what_autograd_keeps() -> None:
+    """Known shapes and those of a config.json: no fused layer there, whatever the device."""
+    for name in ("Qwen/Qwen3-1.7B-Base", "shape:smollm2-135m"):
+        shape = find_shape(name)
+        assert shape is not None
+        assert shape.fused
+        small = ["update.micro_tokens=1000", f"model.name={name}", "model.path=general"]
+        text = describe_run(load_config("qwen3-1.7b-base", small), GPU)
+        per_token = shape.layers * (10 * shape.hidden + 3 * shape.intermediate)
+        assert f"activations {1000 * per_token * 2 / 1e9:.2f} GB" in text
 
 
 def test_the_device_is_that_of_the_run() -> None:
@@ -224,9 +239,24 @@ def test_of_generated_problems_one_is_made() -> None:
     told = describe_task(load_config("demo"))[0]
     made = "4,096 problems to train on, made when the run starts; 256 held out, 128 of them are"
     assert told == f"task           word_problems: {made} evaluated"
+    unmade = "the length of prompts that are yet to be generated"
+    assert describe_task(load_config("demo"))[-1] == f"{READ}; {unmade}"
     pytest.importorskip("reasoning_gym", reason="the gym extra is not installed")
     with pytest.raises(PoiseError, match="unknown reasoning_gym dataset 'leg_countin'"):
         describe_task(load_config("demo", ["task.name=reasoning_gym", "task.dataset=leg_countin"]))
+
+
+def test_problems_of_an_environment_are_measured_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the package `verifiers` come without columns, but all of them are loaded."""
+    prompts = [Prompt(str(k), f"{k} + 1 = ?" + " more" * 60 * (k == 3), "1") for k in range(20)]
+    loaded = TaskPrompts("env", prompts, prompts[:2], repeats=1)
+    monkeypatch.setattr(estimate, "load_run_task", lambda config: loaded)
+    sets = ["task.name=verifiers", "task.path=env", "sample.max_prompt_tokens=40"]
+    lines = describe_task(load_config("demo", sets))
+    assert lines[1] == (
+        "left out       1 repeat a held-out problem; 1 longer than sample.max_prompt_tokens=40"
+    )
+    assert lines[-1] == READ
 
 
 def test_without_a_tokenizer_nothing_is_said_of_long_prompts(problems: Path) -> None:
@@ -265,4 +295,5 @@ def test_lora_needs_the_weights_once_and_trains_the_adapter() -> None:
     for sets, size in ((lora, 16), ([*lora, "update.kl=0.01"], 20), (reads_start, 20)):
         text = describe_run(load_config("qwen2.5-math-7b", sets), GPU)
         assert f"training {(2 * shape.parameters + size * adapter) / 1e9:.2f} GB" in text
-        assert f"bits on cuda; {adapter / 1e6:.1f} M of an adapter are trained" in text
+        note = f"a LoRA adapter of {adapter / 1e6:.1f} M parameters is trained"
+        assert f"bits on cuda; {note}" in text

@@ -7,8 +7,10 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 import tiny
+import torch
 
 from counterpoise.config import SampleConfig
+from counterpoise.model.fit_memory import MicroBatch
 from counterpoise.run.heldout import (
     HeldoutSuccess,
     evaluate_policy,
@@ -16,6 +18,7 @@ from counterpoise.run.heldout import (
     with_same_quantity,
 )
 from counterpoise.sample.collect import SamplerBinding
+from counterpoise.sample.native import sample
 from counterpoise.statistics.prompt_intervals import share_estimate
 from counterpoise.types import Prompt
 from counterpoise.verify.scores import Scores
@@ -129,6 +132,32 @@ def test_judging_is_repeatable_and_asks_in_order() -> None:
     verifier.asked = []
     evaluate_policy(SamplerBinding(policy), prompts, 3, config, verifier, seed=2)
     assert verifier.asked != asked
+
+
+def test_an_evaluation_samples_fewer_problems_at_once_where_memory_runs_out() -> None:
+    """The responses stay the same, and so does the size that training is sampled by."""
+    policy, config = tiny.policy(), SampleConfig(max_new_tokens=5)
+    prompts = [Prompt(f"p{i}", f"problem {i}", str(i)) for i in range(6)]
+    sizes: list[int] = []
+
+    def sample_few(policy, prompts, seeds_PG, config):
+        sizes.append(len(prompts))
+        if len(prompts) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+        return sample(policy, prompts, seeds_PG, config)
+
+    notices: list[str] = []
+    of_training = MicroBatch(4, notify=notices.append)
+    all_at_once, in_parts = Parity(), Parity()
+    expected = evaluate_policy(SamplerBinding(policy), prompts, 3, config, all_at_once, seed=1)
+    sampler = SamplerBinding(policy, of_training, sample_few)
+    assert evaluate_policy(sampler, prompts, 3, config, in_parts, seed=1) == expected
+    assert in_parts.asked == all_at_once.asked
+    assert (sizes, of_training.size) == ([6, 3, 1, 1, 1, 1, 1, 1], 4)
+    assert notices == [
+        "3 prompts sampled at once in this evaluation from now on: out of memory at 6",
+        "1 prompts sampled at once in this evaluation from now on: out of memory at 3",
+    ]
 
 
 def test_a_problem_is_sampled_alike_in_any_company() -> None:

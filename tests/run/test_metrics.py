@@ -273,6 +273,10 @@ def test_anchors_without_a_reward_are_neither_failures_nor_scored() -> None:
     )
 
 
+def test_without_a_line_nothing_is_said_of_the_rewards() -> None:
+    assert metrics.explain_no_step([]) == ""
+
+
 def test_a_run_that_was_always_right_took_no_step() -> None:
     right = QUIET | {"success": 1.0, "reward": 1.0}
     assert metrics.explain_no_step([right, right]) == (

@@ -95,6 +95,17 @@ def test_graded_rewards_lead_with_the_mean_reward(stored: RunFolder) -> None:
     assert "| held-out reward | 0.461 [0.411, 0.511] | -0.250 [-0.500, 0.000] |" in text
 
 
+def test_a_file_of_held_out_problems_is_named(stored: RunFolder) -> None:
+    """Its problems may be of another kind than those trained on."""
+    same_kind = "Held-out problems are of the kind trained on."
+    assert same_kind in written(stored, "task.name=files", "task.path=mine.jsonl")
+    sets = ["task.name=files", "task.path=mine.jsonl", "task.heldout_path=theirs.jsonl"]
+    text = written(stored, *sets)
+    assert same_kind not in text
+    assert "`mine.jsonl` (`files`). Held-out problems: `theirs.jsonl`." in text
+    assert '"name": "held-out problems of theirs.jsonl"' in text
+
+
 def test_without_evaluations_nothing_is_claimed(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "bare", RunConfig())
     text = written(folder)

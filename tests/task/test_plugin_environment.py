@@ -13,7 +13,7 @@ from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
 from counterpoise.loop import train
 from counterpoise.model.load import Policy, load_policy
-from counterpoise.run.try_plugins import check_plugins_load, try_plugins
+from counterpoise.run.try_plugins import check_plugins, try_plugins
 from counterpoise.sample.episodes import make_episode_player, score_episodes
 from counterpoise.store.resume import load_config_to_resume
 from counterpoise.types import Prompt, Response
@@ -145,15 +145,15 @@ def test_a_class_that_does_not_fit_is_refused_before_the_run(
 ) -> None:
     (tmp_path / "mine.py").write_text(text)
     with pytest.raises(PoiseError) as fault:
-        check_plugins_load(load_config("demo", [f"task.environment={tmp_path}/mine.py:Guess"]))
+        check_plugins(load_config("demo", [f"task.environment={tmp_path}/mine.py:Guess"]))
     assert message in str(fault.value)
 
 
 def test_a_dry_run_plays_a_turn(tmp_path: Path) -> None:
     (line,) = try_plugins(load_config("demo", [f"task.environment={written(tmp_path)}"]))
     assert line == (
-        "#   own environment mine.py:Guess: the answer gets 1 and the end, an empty "
-        "response gets -0.25 and 'No, try 2.'"
+        "#   own environment mine.py:Guess: after the answer: reward 1, the episode ends; after an "
+        "empty response: reward -0.25, the reply is 'No, try 2.'"
     )
 
 

@@ -67,7 +67,7 @@ def train(flags: TrainFlags) -> None:
     """
     from counterpoise.hosts.choose_engine import choose_engine
     from counterpoise.run.trackers.tracker import check_installed
-    from counterpoise.run.try_plugins import check_plugins_load
+    from counterpoise.run.try_plugins import check_plugins
 
     engine_name = choose_engine(flags.engine, flags.out, resume=flags.resume)
     permissions = _resume_permissions(
@@ -75,7 +75,7 @@ def train(flags: TrainFlags) -> None:
     )
     run = _resolve_run(flags.config, flags.out, flags.sets or [], resume=flags.resume)
     # Import the user's own functions now: a mistake in them should not wait for the model to load.
-    check_plugins_load(run)
+    check_plugins(run)
     if engine_name != "native":
         _train_with_engine(
             engine_name,

@@ -119,8 +119,8 @@ def _check_credit(config: RunConfig) -> str:
     return ""
 
 
-def limits_passes(config: RunConfig) -> bool:
-    """Whether credit.weights=oar_p is the approximate form, by the name of version 0.2."""
+def uses_old_oar_p_name(config: RunConfig) -> bool:
+    """Whether credit.weights=oar_p means oar_p_approximate, which had that name in version 0.2."""
     limits = [
         setting.partition("=")[2].strip()
         for setting in config.credit.settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from counterpoise.config import RunConfig
-from counterpoise.config.check_options import limits_passes
+from counterpoise.config.check_options import uses_old_oar_p_name
 from counterpoise.model.load import Policy, require_fast_path
 
 # Token weights that call the layers of the fast path one by one. (sample/vllm.py needs the fast
@@ -23,8 +23,9 @@ def check_model(policy: Policy, config: RunConfig, notify: Callable[[str], None]
     if config.credit.weights in FAST_PATH_WEIGHTS:
         require_fast_path(policy, f"credit.weights={config.credit.weights}")
     # About an option alone: it stands here because config/check_options.py only raises errors.
-    if limits_passes(config):
+    if uses_old_oar_p_name(config):
         notify(
-            "credit.weights=oar_p with passes above 0 in credit.settings runs as "
-            "oar_p_approximate, its new name: write that in the run file"
+            "credit.weights=oar_p with passes above 0 in credit.settings is now called "
+            "oar_p_approximate, and runs as such: write credit.weights=oar_p_approximate in the "
+            "run file"
         )

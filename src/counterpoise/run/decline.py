@@ -3,11 +3,11 @@
     collapsed    success ended below COLLAPSE_RATIO = 1/2 of where it began
     declined     success ended below where it began; if the 95 % intervals overlap, maybe by chance
 
-Success is measured on held-out problems, sampled by the first of `evaluate.settings`. In a run
-without held-out evaluations, success on the training prompts of the last quarter of the iterations
-is compared with that of the first quarter; since these are different prompts, only a collapse is
-reported. Graded rewards have no natural 0, so for them a collapse is never reported, only a decline
-of the mean held-out reward.
+Success is measured on held-out problems, with responses sampled under the first of
+`evaluate.settings`. In a run without held-out evaluations, success on the training prompts of the
+last quarter of the iterations is compared with that of the first quarter; since these are different
+prompts, only a collapse is reported. Graded rewards have no natural 0, so for them a collapse is
+never reported, only a decline of the mean held-out reward.
 """
 
 from __future__ import annotations

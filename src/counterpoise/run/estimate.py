@@ -2,12 +2,16 @@
 
     device      the one that the run would use on this machine; `model.dtype=auto` is float32 on a
                 CPU and bfloat16 on a GPU
-    training    bytes for each parameter: 16 in float32 (weights, gradient, two AdamW moments); 20
-                in bfloat16 (2 + 2, and float32 masters, their gradient and moments). 4 more, in
-                bfloat16 2, if `update.kl` or `credit.rule` reads the initial weights.
-                With LoRA: 4, in bfloat16 2, for each parameter of the model, and 16 for each of the
-                adapter, 20 if the initial weights are read. An adapter has
-                rank * (inputs + outputs) parameters in every adapted layer
+    training    bytes for each parameter                        float32    bfloat16
+                    weights, gradients, AdamW's two moments        16         20
+                    initial weights, if they are read              +4         +2
+                    LoRA: a parameter of the model                  4          2
+                    LoRA: a parameter of the adapter               16         16
+                    its initial value, if it is read               +4         +4
+                In bfloat16, AdamW keeps masters, gradients and moments in float32 beside 2 + 2
+                bytes; an adapter is always float32. `update.kl` and some settings of `credit.rule`
+                read the initial weights. An adapter has rank * (inputs + outputs) parameters in
+                every adapted layer
     libraries   resident memory of Python, torch and transformers; counted on a CPU only, where they
                 use the same memory as the model
     key/values  for each row: longest sequence * layers * 2 * key/value heads * head size
@@ -36,13 +40,14 @@ from counterpoise.config.load import to_toml
 from counterpoise.errors import PoiseError, first_line
 from counterpoise.model.adapters import ALL_LINEAR
 from counterpoise.plugins import display_name
-from counterpoise.run.first_prompt import PromptPreview, check_prompts_left, find_tokenizer
+from counterpoise.run.first_prompt import PromptPreview, find_tokenizer
 from counterpoise.sample.positions import describe_overflow
 from counterpoise.task.contamination.training_overlap import load_benchmarks
 from counterpoise.task.load import (
     FILE_TASKS,
     GENERATED_TASKS,
     check_enough_prompts,
+    check_prompts_left,
     load_run_task,
 )
 from counterpoise.task.task_prompts import TaskPrompts
@@ -72,8 +77,9 @@ class DecoderShape:
     tied: bool
     positions: int  # longest sequence that it was trained for
     fused: bool = True  # whether a GPU runs its layers by `model/layer.py`
-    counted_parameters: int = 0  # where the layers are not those of the formula below
-    counted_linears: LinearSizes = ()  # the same
+    # Set only if the layers do not fit the formulas below; otherwise the formulas are used.
+    counted_parameters: int = 0
+    counted_linears: LinearSizes = ()
 
     @property
     def linears(self) -> LinearSizes:
@@ -118,8 +124,8 @@ def find_shape(
     """A model's shape: from the table above, or from its config.json in a folder or in the cache of
     Hugging Face; None if it is in none of them.
 
-    `forward_path` is `model.path`; an error is raised if it is fast and the model cannot take that
-    path on a device of this type.
+    With `forward_path="fast"` (`model.path`), a model that is read from config.json and has no fast
+    path on a device of this type raises an error.
     """
     if model_name in KNOWN_SHAPES:
         return KNOWN_SHAPES[model_name]
@@ -222,7 +228,10 @@ def describe_run(config: RunConfig, device: torch.device | None = None) -> str:
     rollout_counts = f"{iterations * rollouts:,} rollouts"
     if sample.refills:
         most_rollouts = max_rounds * iterations * rollouts
-        rollout_counts += f", up to {most_rollouts:,} where groups are replaced"
+        rollout_counts += (
+            f", up to {most_rollouts:,} if groups with equal rewards are replaced "
+            f"(sample.refills={sample.refills})"
+        )
     summary = [
         f"per iteration  {sample.prompts:,} prompts x {sample.group_size} = {rollouts:,} rollouts, "
         f"{config.batch.steps} optimizer steps ({display_name(config.batch.composer)})",
@@ -242,7 +251,7 @@ def _max_turns(config: RunConfig) -> int:
 
 def describe_memory(config: RunConfig, device: torch.device | None = None) -> list[str]:
     """Lines about the model's size and the memory that the run needs on the device."""
-    from counterpoise.model.load import choose_device, choose_dtype
+    from counterpoise.model.load import GENERAL_PATH, choose_device, choose_dtype
     from counterpoise.update.rules.bind import reads_initial_weights
 
     device = device or choose_device(config.model.device)
@@ -266,7 +275,12 @@ def describe_memory(config: RunConfig, device: torch.device | None = None) -> li
         training_bytes = bytes_per_parameter * shape.parameters
     floats_per_token = _activations_per_token(
         shape,
-        fused=shape.fused and device.type == "cuda" and not lora_rank,
+        fused=(
+            shape.fused
+            and config.model.path != GENERAL_PATH
+            and device.type == "cuda"
+            and not lora_rank
+        ),
         checkpointing=config.update.checkpointing,
     )
     sample = config.sample
@@ -292,10 +306,10 @@ def describe_memory(config: RunConfig, device: torch.device | None = None) -> li
     # The length of prompts is unknown here: with 0, only a response that is too long by itself is
     # reported.
     overflow_warning = describe_overflow(0, sample.max_new_tokens, shape.positions)
+    adapter_note = f"; a LoRA adapter of {adapter / 1e6:,.1f} M parameters is trained"
     return [
         f"model          {shape.parameters / 1e6:,.1f} M parameters, "
-        f"{8 * bytes_per_number} bits on {device}"
-        + (f"; {adapter / 1e6:,.1f} M of an adapter are trained" if lora_rank else ""),
+        f"{8 * bytes_per_number} bits on {device}{adapter_note if lora_rank else ''}",
         f"memory         training {training_bytes / GB:.2f} GB, "
         f"activations {activation_bytes / GB:.2f} GB"
         + (f", libraries {LIBRARY_BYTES / GB:.2f} GB" if device.type == "cpu" else ""),
@@ -320,7 +334,10 @@ def _activations_per_token(shape: DecoderShape, *, fused: bool, checkpointing: b
 
 
 def describe_task(config: RunConfig) -> list[str]:
-    """Lines about the task's problems and what was not checked; raises errors of existing files."""
+    """Lines about the task's problems and about what was not checked.
+
+    A file that exists and is faulty raises an error; a missing file is only named.
+    """
     task = config.task
     problem_files = [
         file for file in (task.path, task.heldout_path) if file and task.name in FILE_TASKS
@@ -343,6 +360,8 @@ def describe_task(config: RunConfig) -> list[str]:
         further_lines = _describe_prompts(config, problems, tokenizer)
         if tokenizer is not None:
             unchecked = ["the model's weights"]
+            if task.name in GENERATED_TASKS:
+                unchecked.append("the length of prompts that are yet to be generated")
     labels = ["task", *[""] * (len(task_lines) - 1)]
     labelled_lines = [
         f"{label:<15}{task_line}" for label, task_line in zip(labels, task_lines, strict=True)
@@ -353,7 +372,8 @@ def describe_task(config: RunConfig) -> list[str]:
 def _load_problems_for_dry_run(config: RunConfig) -> TaskPrompts:
     """All problems of a task that reads files, but only one of a task that generates them.
 
-    Generating one is enough to find a wrong name or a missing package.
+    Generating one is enough to find a wrong name or a missing package. (`load_first_problems` in
+    run/try_plugins.py reads fewer: it needs examples, no counts and no held-out problems.)
     """
     task = config.task
     if task.name in GENERATED_TASKS:
@@ -386,13 +406,14 @@ def _describe_prompts(config: RunConfig, problems: TaskPrompts, tokenizer: Any |
     """Lines about the columns that were read, the records left out and the first prompt."""
     lines = [f"columns        {problems.columns_line}"] if problems.columns_line else []
     preview = None if tokenizer is None else PromptPreview(config, tokenizer, problems.train)
-    if problems.columns_line:
+    # Of generated problems there is only one yet: which of them will be too long is unknown.
+    if config.task.name not in GENERATED_TASKS:
         limit = config.sample.max_prompt_tokens
         left_out = [f"{problems.repeats:,} repeat a held-out problem"] if problems.repeats else []
         if preview is None:
             left_out.append("how many prompts are too long is unknown without the tokenizer")
         elif too_long := preview.count_too_long(limit):
             left_out.append(f"{too_long:,} longer than sample.max_prompt_tokens={limit}")
-            check_prompts_left(len(problems.train) - too_long, too_long, config)
+            check_prompts_left(len(problems.train) - too_long, too_long, config.sample)
         lines.append(f"left out       {'; '.join(left_out) or 'no records'}")
     return [*lines, *(preview.describe_first() if preview else ())]

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise.config import RunConfig
-from counterpoise.errors import PoiseError
 from counterpoise.model.shapes import SHAPE_PREFIX
 from counterpoise.types import Prompt
 
@@ -108,13 +107,3 @@ def shorten_middle(text: str, longest: int = LONGEST_SHOWN) -> str:
         return text
     half = longest // 2
     return f"{text[:half]} [... {len(text) - 2 * half:,} characters ...] {text[-half:]}"
-
-
-def check_prompts_left(num_left: int, num_too_long: int, config: RunConfig) -> None:
-    """Raise an error if too few prompts are short enough for one iteration."""
-    if num_left < config.sample.prompts and num_too_long:
-        raise PoiseError(
-            f"{num_too_long} prompts are longer than sample.max_prompt_tokens="
-            f"{config.sample.max_prompt_tokens}, and {num_left} are left, too few for an iteration "
-            f"of {config.sample.prompts}: raise sample.max_prompt_tokens or lower sample.prompts"
-        )

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 from counterpoise.config import SampleConfig
 from counterpoise.errors import PoiseError
-from counterpoise.sample.collect import SamplerBinding
+from counterpoise.model.fit_memory import MicroBatch
+from counterpoise.sample.collect import SamplerBinding, draw_in_batches
 from counterpoise.sample.episodes import sample_responses, score_episodes
 from counterpoise.seeds import seed_for
 from counterpoise.statistics.prompt_intervals import (
@@ -33,6 +34,8 @@ from counterpoise.statistics.prompt_intervals import (
 )
 from counterpoise.types import Prompt
 from counterpoise.verify.scores import NO_CONTEXT, ScoringContext, Verifier
+
+EVALUATION_CAPTION = "{:,} prompts sampled at once in this evaluation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,8 @@ class HeldoutSuccess:
     samples: int
     # Mean over problems of the mean reward of their samples; older records lack it.
     reward: float | None = None
-    # 95 % interval of graded rewards; None: all rewards are 0 or 1, and `reward` equals `mean`.
+    # 95 % interval of graded rewards. None: all rewards are 0 or 1 and `reward` equals `mean`, or
+    # the record is older than these two fields.
     reward_low: float | None = None
     reward_high: float | None = None
 
@@ -134,8 +138,22 @@ def evaluate_policy(
         [seed_for(seed, "evaluate", p, g) for g in range(samples)] for p in range(len(prompts))
     ]
     encoded_prompts = [(prompt, sampler.policy.encode(prompt)) for prompt in prompts]
-    responses = sample_responses(
-        sampler.policy, encoded_prompts, seeds_PG, config, sampler.sample, sampler.episodes
+    # Not `sampler.prompts_per_draw`, which begins at the few prompts of an iteration: held-out
+    # problems are sampled all at once, which is faster, for as long as memory suffices.
+    fitted_size = MicroBatch(max(1, len(prompts)), caption=EVALUATION_CAPTION)
+    if sampler.prompts_per_draw:
+        fitted_size.notify = sampler.prompts_per_draw.notify
+    responses = draw_in_batches(
+        lambda batch: sample_responses(
+            sampler.policy,
+            encoded_prompts[batch],
+            seeds_PG[batch],
+            config,
+            sampler.sample,
+            sampler.episodes,
+        ),
+        len(prompts),
+        fitted_size,
     )
     scores = score_episodes(
         verifier,

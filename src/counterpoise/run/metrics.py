@@ -78,8 +78,8 @@ class IterationResult:
     plan: BatchPlan | None
     description: PlanDescription | None
     results: Sequence[StepResult]
-    # Of the monitor, one for each monitored step. Watched groups are those that `monitor.watch`
-    # selects: for their tokens the monitor also records which other tokens pushed them.
+    # By the monitor, one for each monitored step. They also hold which tokens pushed those of
+    # watched groups (the groups that `monitor.watch` selects).
     measurements: Sequence[StepMeasurement]
     sampling_rounds: int = 1  # 1 plus refills
     # Reason -> (group, index) of every dropped row.
@@ -94,8 +94,8 @@ def metrics_record(
 ) -> dict[str, Any]:
     """One line of metrics.jsonl. Values are None where nothing was updated."""
     rollouts = [rollout for group in iteration.groups for rollout in group.rollouts]
-    # Anchors (`sample.anchors`) answer a generic text instead of the problem itself, so success
-    # leaves them out.
+    # Anchors (`sample.anchors`) are rollouts whose prompt is a generic text instead of the problem.
+    # They say little about how well the policy solves it, so success leaves them out.
     policy_rollouts = [rollout for rollout in rollouts if not rollout.anchor]
     num_tokens = sum(len(rollout.response_tokens) for rollout in rollouts)
     counts = asdict(buffer.counts)
@@ -169,7 +169,7 @@ def _present_rewards(rollouts: Sequence[Rollout]) -> list[float]:
 
 
 def _missing_rewards(rollouts: Sequence[Rollout]) -> dict[str, int]:
-    """The number of rollouts without a reward, if there are any; anchors count as in `rollouts`."""
+    """The number of rollouts without a reward, if there are any; anchors included."""
     num_unscored = len(rollouts) - len(_present_rewards(rollouts))
     return {"unscored": num_unscored} if num_unscored else {}
 
@@ -223,8 +223,12 @@ def drop_record(iteration: IterationResult) -> dict[str, Any]:
 
 
 def explain_no_step(records: LogRecords) -> str:
-    """Why a run took no optimizer step, from its lines of metrics.jsonl; "" if it took one."""
-    if any(record["steps"] for record in records):
+    """Why a run took no optimizer step, from its lines of metrics.jsonl.
+
+    "" if it took one, or if there are no lines to tell (they were lost, and the user resumed with
+    --accept-missing-logs).
+    """
+    if not records or any(record["steps"] for record in records):
         return ""
     success_rates = {record["success"] for record in records}
     is_graded = any(record.get("graded") for record in records)
@@ -276,6 +280,7 @@ def _update_metrics(
     old_logprobs = np.concatenate(
         [logprobs_T for result in completed for logprobs_T in result.old_logprobs]
     )
+    # What each of these means: UPDATE_METRICS in store/schema.py.
     return {
         "steps": len(completed),
         "skipped_steps": len(results) - len(completed),
@@ -388,7 +393,7 @@ def _probe_columns(
 
 
 def probe_traces(iteration: IterationResult) -> dict[str, TokenTrace]:
-    """The tables of probes by folder; none if they were not measured."""
+    """The tables of probes by the subfolder that each is written to; none if none was measured."""
     if iteration.probes is None or iteration.probes.measurement is None:
         return {}
     measurement = iteration.probes.measurement

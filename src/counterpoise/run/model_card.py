@@ -31,7 +31,7 @@ from counterpoise.task.contamination.training_overlap import (
     overlap_warnings,
     read_contamination,
 )
-from counterpoise.task.load import GENERATED_TASKS
+from counterpoise.task.load import FILE_TASKS, GENERATED_TASKS
 
 BUILT_IN_MODELS = {
     "embedded": "The small model inside the package counterpoise",
@@ -51,7 +51,7 @@ def model_card(policy: Policy, config: RunConfig, folder: RunFolder, warning: st
         "Data": _describe_data(config),
         "Recipe": _describe_recipe(config, folder, metrics),
         "Results": _describe_results(evaluations, warning),
-        "Limits": _describe_limits(folder, evaluations),
+        "Limits": _describe_limits(config, folder, evaluations),
     }
     title = f"{folder.path.resolve().name}: {config.model.name} on {config.task.name}"
     body = "\n\n".join(f"## {heading}\n\n{text}" for heading, text in sections.items())
@@ -92,11 +92,12 @@ def _result_metadata(config: RunConfig, dataset: str, evaluations: LogRecords) -
     """The last held-out evaluation by the first setting, as an entry of the Hub's model-index."""
     success = HeldoutSuccess.from_record(next(iter(group_by_setting(evaluations).values()))[-1])
     is_graded, value = success.is_graded, success.headline.mean
+    origin = _single_line(_heldout_file(config)) or dataset or config.task.name
     return {
         "task": {"type": "text-generation"},
         "dataset": {
             "type": dataset or config.task.name,
-            "name": f"held-out problems of {dataset or config.task.name}",
+            "name": f"held-out problems of {origin}",
         },
         "metrics": [
             {
@@ -131,6 +132,8 @@ def _describe_data(config: RunConfig) -> str:
         data = f"{task.size:,} generated {GENERATED_TASKS[task.name]} (`{task.name}`{details})."
     else:
         data = f"{_code(task.path)} (`{task.name}`)."
+    if heldout_file := _heldout_file(config):
+        data += f" Held-out problems: {_code(heldout_file)}."
     kind = "the function" if is_plugin(reward) else "the verifier"
     data += f" Rewards by {kind} {_code(display_name(reward))}."
     if config.verify.also:
@@ -186,14 +189,15 @@ def _describe_results(evaluations: LogRecords, warning: str) -> str:
     return "\n".join([*lines, "", intervals])
 
 
-def _describe_limits(folder: RunFolder, evaluations: LogRecords) -> str:
+def _describe_limits(config: RunConfig, folder: RunFolder, evaluations: LogRecords) -> str:
     limits = [
         "One run with one seed: the intervals say nothing about other seeds.",
         "The model was optimised for the reward above and may have learned to exploit it.",
         "Nothing else was measured: no other benchmark, no other language, no safety.",
         "The licence and the limits of the base model still hold.",
     ]
-    if evaluations:
+    # Those of a file of their own may be of any kind.
+    if evaluations and not _heldout_file(config):
         limits.insert(1, "Held-out problems are of the kind trained on.")
     overlap_file = folder.path / CONTAMINATION_FILE
     if overlap_file.is_file():
@@ -226,6 +230,11 @@ def _hub_dataset(config: RunConfig) -> str:
     path = config.task.path.partition(":")[0]
     is_hub = config.task.name == "hub" and HUB_ID.fullmatch(path) and not Path(path).exists()
     return path if is_hub else ""
+
+
+def _heldout_file(config: RunConfig) -> str:
+    """The file of held-out problems; "" if they were split off those trained on."""
+    return config.task.heldout_path if config.task.name in FILE_TASKS else ""
 
 
 def _code(text: str) -> str:

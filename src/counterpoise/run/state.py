@@ -40,16 +40,17 @@ from counterpoise.update.graphs.passes import choose_passes
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.passes import EAGER, Passes
 from counterpoise.update.reference import copy_weights
-from counterpoise.update.rules.bind import copy_initial_weights
+from counterpoise.update.rules.bind import reads_initial_weights
 
 
 @dataclass(slots=True)
 class RunState:
     """What a run carries from one iteration to the next.
 
-    A checkpoint holds the weights, the state of the optimizer, the buffer, the two sizes, the
-    probes, the counters and the prompt memory. The rest is made again when a run is resumed: the
-    initial weights, for example, are in the model's own files.
+    A checkpoint holds the weights, the state of the optimizer, the buffer, the two sizes that are
+    fitted to memory (`micro_batch`, `prompts_per_draw`), the probes, the counters and the prompt
+    memory. The rest is made again when a run is resumed: the initial weights, for example, are in
+    the model's own files.
     """
 
     policy: Policy
@@ -83,15 +84,15 @@ def new_state(policy: Policy, config: RunConfig) -> RunState:
         choose_passes(update_options),
         initial_weights=(
             copy_weights(policy)
-            if update_options.kl
-            else copy_initial_weights(policy, config.credit)
+            if update_options.kl or reads_initial_weights(config.credit)
+            else None
         ),
         prompt_memory=PromptMemory(config.sample.memory_visits, config.sample.retry_after),
     )
 
 
 def bind_sampler(state: RunState) -> SamplerBinding:
-    """The run's sampler with its policy, its batch size and its environment."""
+    """The run's sampler with its policy, the prompts that it draws at once and its environment."""
     return SamplerBinding(
         state.policy, state.prompts_per_draw, state.sample_function, state.episode_player
     )
@@ -113,7 +114,7 @@ def save_state(folder: RunFolder, state: RunState, config: RunConfig) -> None:
             "counts": asdict(state.buffer.counts),
             "skipped_in_a_row": state.skipped_in_a_row,
             "micro_tokens": state.micro_batch.size,
-            "prompts_at_once": state.prompts_per_draw.size,
+            "prompts_at_once": state.prompts_per_draw.size,  # a name from older checkpoints
             "checksums_from": folder.checksums_from,  # the first iteration that has checksums
             **({"memory": state.prompt_memory.to_state()} if config.has_prompt_memory else {}),
         },
@@ -136,9 +137,9 @@ def check_finite(state: RunState, iteration: int) -> None:
 
 
 def replace_waiting_rows(state: RunState, rows: list[Row]) -> None:
-    """Put `rows` in place of the buffer's waiting rows, for example the same rows with scores.
+    """Put `rows` in place of the buffer's waiting rows.
 
-    Scores are the trainer's log-probabilities before an update (update/old_logprobs.py).
+    For example, the same rows with their old log-probabilities (update/old_logprobs.py).
     """
     state.buffer.restore(rows, state.buffer.counts)
 
@@ -154,13 +155,16 @@ def restore_state(
 ) -> RunState:
     """Load the newest intact checkpoint and rewind the folder to it.
 
-    A run that was killed before its first checkpoint starts again. Anything else that is missing
-    is an error, raised before the folder is changed, unless the user permits it.
+    A run that was killed before its first checkpoint starts again. If checkpoints or lines of logs
+    are missing for any other reason, an error is raised before the folder is changed, unless
+    `permissions` allow it.
     Evaluations are expected only if there are `heldout` problems.
     """
     state = new_state(policy, config)
     if permissions.from_start:
         notify("starting again from iteration 0: what the run had is removed")
+        # With `--engine trl` on several GPUs, every process restores the state from one folder, and
+        # only process 0 changes it: for the others it is not writable, and `rewind` does nothing.
         if folder.writable:
             discard_run(folder)
         return state
@@ -184,10 +188,11 @@ def restore_state(
         settle_missing_logs(
             folder, config, snapshot.iteration, expects_evaluations, permissions, notify
         )
+    # All checks have passed: nothing below refuses the run.
+    if folder.writable:
         checkpoint.remove_superseded(
             folder.checkpoints, snapshot.iteration, config.loop.keep_checkpoints
         )
-    # All checks have passed: nothing below refuses the run.
     _apply_checkpoint(state, snapshot, config)
     folder.checksums_from = snapshot.state.get("checksums_from", snapshot.iteration + 1)
     folder.rewind(snapshot.iteration)

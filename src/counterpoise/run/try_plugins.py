@@ -48,8 +48,11 @@ NUM_TRIAL_PROBLEMS = 2
 TRIAL_VOCABULARY, TRIAL_HIDDEN_SIZE = 300_000, 4
 
 
-def check_plugins_load(config: RunConfig) -> list[str]:
+def check_plugins(config: RunConfig) -> list[str]:
     """Raise an error if a plugin cannot be loaded or does not accept its arguments.
+
+    Token weights and step rules are also called on invented rollouts; a dry run calls them again to
+    show what they returned.
 
     Returns a line about the sandbox if the verifier is `code`, and a line about each plugin reward:
     by which convention it is called.
@@ -72,8 +75,9 @@ def check_plugins_load(config: RunConfig) -> list[str]:
 
 def try_plugins(config: RunConfig, engine: str = "native") -> list[str]:
     """Call every plugin once and return a line about each, for the end of a dry run."""
-    reward_names = plugin_rewards(config.verify)
-    prompts = load_first_problems(config) if reward_names else ()
+    reward_names, environment = plugin_rewards(config.verify), config.task.environment
+    needs_problems = bool(reward_names) or is_plugin(environment)
+    prompts = load_first_problems(config) if needs_problems else ()
     report_lines = []
     for reward_name in reward_names:
         is_extra = reward_name != config.verify.name
@@ -86,15 +90,14 @@ def try_plugins(config: RunConfig, engine: str = "native") -> list[str]:
         report_lines.append(
             f"#   own composer   {display_name(composer)}: steps of {step_sizes} rows"
         )
-    if is_plugin(environment := config.task.environment):
-        outcome = _try_environment(environment, config)
+    if is_plugin(environment):
+        outcome = _try_environment(environment, prompts, config)
         report_lines.append(f"#   own environment {display_name(environment)}: {outcome}")
     return [*report_lines, *_try_token_functions(config)]
 
 
-def _try_environment(name: str, config: RunConfig) -> str:
+def _try_environment(name: str, prompts: Sequence[Prompt], config: RunConfig) -> str:
     """Describe what the environment answers to a right response and to an empty one."""
-    prompts = load_first_problems(config)
     if not prompts:
         return "not tried: the problems are not on this machine"
     descriptions = []
@@ -105,10 +108,14 @@ def _try_environment(name: str, config: RunConfig) -> str:
         session = ENVIRONMENTS.load(name)(config.task.turns).open_session()
         session.reset(prompts[0], seed=0)
         outcome = session.step(text, prompts[0])
-        reward = "the verifier's reward" if outcome.reward is None else f"{outcome.reward:g}"
-        following = "the end" if outcome.is_done else f"'{shorten(outcome.reply, 40)}'"
-        descriptions.append(f"{caption} gets {reward} and {following}")
-    return ", ".join(descriptions)
+        reward = "by the verifier" if outcome.reward is None else f"{outcome.reward:g}"
+        following = (
+            "the episode ends"
+            if outcome.is_done
+            else f"the reply is '{shorten(outcome.reply, 40)}'"
+        )
+        descriptions.append(f"after {caption}: reward {reward}, {following}")
+    return "; ".join(descriptions)
 
 
 def _try_token_functions(config: RunConfig) -> list[str]:
@@ -197,7 +204,7 @@ def _try_reward(
         "an empty response"
     )
     if len(set(rewards)) == 1 and not is_extra:
-        outcome += ": groups with equal rewards take no step"
+        outcome += "; WARNING: these are equal, and a group with equal rewards trains nothing"
     # The second positional argument receives the answers, even if its name does not say so.
     arguments = reward_arguments(reward_name)
     if arguments.style != LISTS:
@@ -205,7 +212,7 @@ def _try_reward(
     if positional_arguments := arguments.positional:
         _, answers_argument = positional_arguments
         if answers_argument not in ROLES:
-            outcome += f" ({answers_argument}: the answers)"
+            outcome += f" (its argument `{answers_argument}` receives the answers)"
     return outcome
 
 
@@ -214,7 +221,10 @@ def _format(reward: float) -> str:
 
 
 def load_first_problems(config: RunConfig) -> Sequence[Prompt]:
-    """A few training problems; none if they are not on this machine."""
+    """A few training problems as examples; none if they are not on this machine.
+
+    Held-out problems are not read; `describe_task` in run/estimate.py reads and counts all.
+    """
     task = config.task
     if task.name == "hub" or (task.name in FILE_TASKS and not Path(task.path).exists()):
         return ()

@@ -131,22 +131,36 @@ def draw_responses(
         for prompt_index in range(prompts_before, prompts_before + P)
     ]
 
-    def draw_in_batches(batch_size: int) -> list[list[Response]]:
-        responses: list[list[Response]] = []
-        for start in range(0, P, batch_size):
-            batch = slice(start, start + batch_size)
-            arguments = (
-                sampler_binding.policy,
-                prompts[batch],
-                seeds_PG[batch],
-                config.sample,
-                sampler_binding.sample,
-            )
-            if config.sample.anchors:
-                responses += sample_with_anchors(*arguments)
-            else:
-                responses += sample_responses(*arguments, sampler_binding.episodes)
-        return responses
+    def draw_batch(batch: slice) -> list[list[Response]]:
+        arguments = (
+            sampler_binding.policy,
+            prompts[batch],
+            seeds_PG[batch],
+            config.sample,
+            sampler_binding.sample,
+        )
+        if config.sample.anchors:
+            return sample_with_anchors(*arguments)
+        return sample_responses(*arguments, sampler_binding.episodes)
 
     prompts_per_draw = sampler_binding.prompts_per_draw or MicroBatch(P, caption=PROMPTS_CAPTION)
-    return prompts_per_draw.run_fitting(draw_in_batches, smallest=1, total=P, remedy=GENERAL_REMEDY)
+    return draw_in_batches(draw_batch, P, prompts_per_draw)
+
+
+def draw_in_batches(
+    draw_batch: Callable[[slice], list[list[Response]]],
+    num_prompts: int,
+    prompts_per_draw: MicroBatch,
+) -> list[list[Response]]:
+    """The responses of all prompts; `draw_batch` is called with slices of at most that many."""
+
+    def draw_all(batch_size: int) -> list[list[Response]]:
+        return [
+            responses_G
+            for start in range(0, num_prompts, batch_size)
+            for responses_G in draw_batch(slice(start, start + batch_size))
+        ]
+
+    return prompts_per_draw.run_fitting(
+        draw_all, smallest=1, total=num_prompts, remedy=GENERAL_REMEDY
+    )

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from counterpoise.config import RunConfig, TaskConfig
+from counterpoise.config import RunConfig, SampleConfig, TaskConfig
 from counterpoise.errors import PoiseError
 from counterpoise.plugins import is_plugin
 from counterpoise.task.columns import PARAMETER_REMEDY, FieldOptions
@@ -76,4 +76,14 @@ def check_enough_prompts(available: int, needed: int) -> None:
         raise PoiseError(
             f"{available} training prompts cannot fill an iteration of {needed}: "
             "lower sample.prompts"
+        )
+
+
+def check_prompts_left(num_left: int, num_too_long: int, sample: SampleConfig) -> None:
+    """Raise an error if too few training prompts are short enough for one iteration."""
+    if num_left < sample.prompts:
+        raise PoiseError(
+            f"{num_too_long} prompts are longer than sample.max_prompt_tokens="
+            f"{sample.max_prompt_tokens}, and {num_left} are left, too few for an iteration "
+            f"of {sample.prompts}: raise sample.max_prompt_tokens or lower sample.prompts"
         )

@@ -21,7 +21,8 @@ from counterpoise.run.observer import RunObserver
 from counterpoise.run.state import new_state
 from counterpoise.store import checkpoint
 from counterpoise.update.graphs.passes import CapturedPasses
-from counterpoise.update.rules.bind import OptimizerStepView, bind_rule, copy_initial_weights
+from counterpoise.update.reference import copy_weights
+from counterpoise.update.rules.bind import OptimizerStepView, bind_rule
 from counterpoise.update.rules.rule import RuleEffect, apply_rule
 from counterpoise.update.step import StepSettings, accumulate_gradient
 from counterpoise.variants import STEP_RULES
@@ -53,7 +54,7 @@ def test_a_step_sees_old_log_probabilities_by_the_weights_that_sampled() -> None
 
 def test_the_reference_reads_the_first_weights() -> None:
     policy, rows = tiny.policy(), tiny.rows(seed=1)
-    kept = copy_initial_weights(policy, CreditConfig(rule="sdpg"))
+    kept = copy_weights(policy)
     before = OptimizerStepView(rows, by.reader(policy)).logprobs
     with torch.no_grad():
         for p in policy.model.parameters():

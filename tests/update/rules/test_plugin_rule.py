@@ -12,7 +12,7 @@ from counterpoise.config import CreditConfig
 from counterpoise.config.load import load_config
 from counterpoise.credit.view import PolicyReader
 from counterpoise.errors import PoiseError
-from counterpoise.run.try_plugins import check_plugins_load, make_trial_inputs, try_plugins
+from counterpoise.run.try_plugins import check_plugins, make_trial_inputs, try_plugins
 from counterpoise.update.rules.bind import OptimizerStepView, bind_rule, reads_initial_weights
 from counterpoise.update.rules.plugin_rule import RULE_INPUTS, PluginRule
 from counterpoise.update.rules.rule import apply_rule
@@ -62,7 +62,7 @@ def test_faults_are_told_before_the_run(tmp_path: Path) -> None:
     ]
     assert not reads_initial_weights(CreditConfig(rule=f"{path}:cut"))
     with pytest.raises(PoiseError, match=r"unknown setting of mine\.py:cut 'gamma'"):
-        check_plugins_load(
+        check_plugins(
             load_config("demo", [f"credit.rule={path}:cut", "credit.rule_settings=['gamma=0']"])
         )
     with pytest.raises(

@@ -31,7 +31,7 @@ from counterpoise.run.observer import RunObserver
 from counterpoise.run.state import RunState, new_state, restore_state
 from counterpoise.run.trackers.feed import track_run
 from counterpoise.run.trackers.tracker import check_installed
-from counterpoise.run.try_plugins import check_plugins_load
+from counterpoise.run.try_plugins import check_plugins
 from counterpoise.store.finished import check_resumable
 from counterpoise.store.folder import RunFolder
 from counterpoise.store.resume import STRICT, ResumePermissions
@@ -56,7 +56,7 @@ def train(
     check_options(config, processes)
     check_installed(config.track.to)
     observer = observer if is_main and observer else RunObserver()
-    for reward_line in check_plugins_load(config):
+    for reward_line in check_plugins(config):
         observer.notify(reward_line)
     if resume:
         check_resumable(out, config)

@@ -25,7 +25,7 @@ from counterpoise.hosts.verl.run_options import check_options
 from counterpoise.model.templates import TEMPLATES, prompt_messages, prompt_text
 from counterpoise.plugins import is_plugin
 from counterpoise.run.trackers.tracker import check_installed, load_run_id
-from counterpoise.run.try_plugins import check_plugins_load
+from counterpoise.run.try_plugins import check_plugins
 from counterpoise.store.folder import RunFolder
 from counterpoise.store.turns import messages_to_records
 from counterpoise.task.contamination.training_overlap import load_benchmarks, warn_of_overlap
@@ -133,7 +133,7 @@ def launch_verl(config: RunConfig, out: Path, *, resume: bool = False) -> None:
     check_installed(config.track.to)
     if not resume:
         prepare_folder(config, out)
-    for remark in (*check_plugins_load(config), *remarks):
+    for remark in (*check_plugins(config), *remarks):
         echo_message(f"poise: {remark}")
     command = [sys.executable, *build_command(config, out, resume=resume)[1:]]
     environment = {**os.environ, **logger_environment(config, out)}

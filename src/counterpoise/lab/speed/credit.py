@@ -65,7 +65,8 @@ from counterpoise.sample.native import sample
 from counterpoise.seeds import seed_for
 from counterpoise.task.word_problems import make_problem
 from counterpoise.types import BatchPlan, Group, Prompt, Response, Row
-from counterpoise.update.rules.bind import copy_initial_weights
+from counterpoise.update.reference import copy_weights
+from counterpoise.update.rules.bind import reads_initial_weights
 from counterpoise.variants import STEP_RULES, TOKEN_WEIGHTS, VERIFIERS
 
 SHARE_BARS = {"oar_g": 30.0, "grail": 30.0, "grail:which=both": 30.0, "shear": 30.0}  # percent
@@ -240,7 +241,9 @@ def measure_turn(
         say(f"turn {turn_number}: {method.name}")
         method_config = replace(config, credit=method.options)
         if method.is_rule:
-            state.initial_weights = copy_initial_weights(state.policy, method.options)
+            state.initial_weights = (
+                copy_weights(state.policy) if reads_initial_weights(method.options) else None
+            )
             task: Callable[[], object] = partial(loop.update, state, rows, plan, method_config)
         else:
             task = partial(assign_credit, state, method_config, groups)

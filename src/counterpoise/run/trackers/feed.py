@@ -27,7 +27,7 @@ DURATION_FIELDS = {"metrics": "iteration_seconds", "evaluations": "evaluate_seco
 
 
 class TrackerFeed:
-    """Sends all lines of a folder's logs to trackers, then every new one.
+    """Sends all lines of a folder's metrics.jsonl and evaluations.jsonl to trackers, then new ones.
 
     Example:
         feed = TrackerFeed(folder, ["tensorboard"], on_failure)  # sends what the folder holds
@@ -108,19 +108,19 @@ def timed_log_lines(folder: RunFolder) -> list[tuple[str, LogLine, float]]:
     return timed_records[::-1]
 
 
-def load_run_options(run: Path) -> dict[str, Any]:
+def load_run_options(run_folder: Path) -> dict[str, Any]:
     """The run's options as tables; for an imported run, its origin."""
-    if is_imported(run):
-        origin: dict[str, Any] = json.loads((run / IMPORTED).read_text(encoding="utf-8"))
+    if is_imported(run_folder):
+        origin: dict[str, Any] = json.loads((run_folder / IMPORTED).read_text(encoding="utf-8"))
         return origin
-    return read_tables(run / CONFIG)
+    return read_tables(run_folder / CONFIG)
 
 
 @contextmanager
 def track_run(
     folder: RunFolder, names: Sequence[str], notify: Callable[[str], None]
 ) -> Iterator[None]:
-    """Inside the block, all lines of the folder's logs go to the trackers."""
+    """Inside the block, all lines of metrics.jsonl and evaluations.jsonl go to the trackers."""
     if not names:
         yield
         return

@@ -5,9 +5,9 @@
 Trackers group by what precedes the slash. Null and tables are left out; a list of numbers becomes
 several names (`sample/turn_success_1`).
 
-Held-out success is `heldout/success`, with the ends of its interval; the mean reward likewise,
-where rewards are graded. Where a run samples held-out
-problems with several settings, `heldout/` is the first of them; the others are named by temperature
+Held-out success is `heldout/success`, with the ends of its interval. The mean reward is
+`heldout/reward`, with an interval where rewards are graded. If responses to held-out problems are
+sampled under several settings, `heldout/` is the first of them; the others are named by temperature
 and top-p, such as `heldout_0.6_0.95/success`.
 """
 
@@ -21,6 +21,7 @@ from counterpoise.config.evaluation_settings import EvaluationSetting
 from counterpoise.microscope.monitor_records import METRIC_NAMES
 from counterpoise.store.schema import PROMPT_MEMORY_METRICS
 
+# `groups` is a field of imported runs, `not_finite_steps` one of runs inside TRL and verl.
 PANEL_FIELDS = {
     "reward": ("success", "reward", "reward_*", "anchor_success", "mixed_groups", "verifier_*",
                "graded", "unscored", "logged_*"),

@@ -20,8 +20,8 @@ from counterpoise.run.trackers.tracker import MetricRow, prepare_tracker_home
 
 
 class TensorBoard:
-    def __init__(self, run: Path, out: Path | None, run_options: Mapping[str, Any]) -> None:
-        self.folder = prepare_tracker_home(run, out) / "tensorboard"
+    def __init__(self, run_folder: Path, out: Path | None, run_options: Mapping[str, Any]) -> None:
+        self.folder = prepare_tracker_home(run_folder, out) / "tensorboard"
         self.folder.mkdir(parents=True, exist_ok=True)
         self.lock = ExitStack()
         self.lock.enter_context(folder_lock(self.folder))

@@ -1,9 +1,10 @@
 """The interface of trackers: they receive rows and are closed.
 
-A tracker is made with `(run, out, run_options)`: the run's folder, the folder for the tracker's own
-files (None: the run's folder), and the run's options as tables. It first receives every row that
-the folder holds, in order, even those it received in an earlier process: a resumed run, a run
-tracked from its middle and a finished run are the same to it. It must not show a row twice.
+A tracker is made with `(run_folder, out, run_options)`: the run's folder, the folder for the
+tracker's own files (None: the run's folder), and the run's options as tables. It first receives
+every row that the folder holds, in order, even those it received in an earlier process: a resumed
+run, a run tracked from its middle and a finished run are the same to it. It must not show a row
+twice.
 """
 
 from __future__ import annotations
@@ -57,18 +58,18 @@ def check_installed(names: Sequence[str]) -> None:
             ) from fault
 
 
-def prepare_tracker_home(run: Path, out: Path | None) -> Path:
+def prepare_tracker_home(run_folder: Path, out: Path | None) -> Path:
     """Create the folder that holds the folders of all trackers of a run.
 
     A tracker's files are in RUN/NAME, or with `--out DIR` in DIR/RUN/NAME. DIR/RUN/run.json names
     the run folder, so that two runs of the same name are not mixed up.
     """
     if out is None:
-        return run
-    home = out / run.resolve().name
+        return run_folder
+    home = out / run_folder.resolve().name
     home.mkdir(parents=True, exist_ok=True)
     owner_file = home / "run.json"
-    owner = {"schema": 1, "run": str(run.resolve())}
+    owner = {"schema": 1, "run": str(run_folder.resolve())}
     if not owner_file.exists():
         with atomic_write(owner_file) as temporary:
             temporary.write_text(json.dumps(owner), encoding="utf-8")

@@ -33,14 +33,14 @@ REMOTE_STORES = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
 
 
 class Trackio:
-    def __init__(self, run: Path, out: Path | None, run_options: Mapping[str, Any]) -> None:
-        id_folder = prepare_tracker_home(run, out) / "trackio"
+    def __init__(self, run_folder: Path, out: Path | None, run_options: Mapping[str, Any]) -> None:
+        id_folder = prepare_tracker_home(run_folder, out) / "trackio"
         id_folder.mkdir(parents=True, exist_ok=True)
         self.folder = Path(TRACKIO_DIR)
         self.lock = ExitStack()
         self.lock.enter_context(folder_lock(id_folder))
         project = os.environ.get("TRACKIO_PROJECT", PROJECT)
-        run_name = f"{run.resolve().name}-{load_run_id(id_folder)}"
+        run_name = f"{run_folder.resolve().name}-{load_run_id(id_folder)}"
         if not any(os.environ.get(variable) for variable in REMOTE_STORES):
             for earlier_run in find_runs(project, run_name):
                 earlier_run.delete()

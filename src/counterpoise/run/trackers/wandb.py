@@ -27,8 +27,8 @@ from counterpoise.run.trackers.tracker import (
 
 
 class WandB:
-    def __init__(self, run: Path, out: Path | None, run_options: Mapping[str, Any]) -> None:
-        home = prepare_tracker_home(run, out)
+    def __init__(self, run_folder: Path, out: Path | None, run_options: Mapping[str, Any]) -> None:
+        home = prepare_tracker_home(run_folder, out)
         # W&B itself puts its files into a folder `wandb` inside the `dir` it is given.
         self.folder = home / "wandb"
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -36,7 +36,7 @@ class WandB:
         self.lock.enter_context(folder_lock(self.folder))
         self.run = init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
-            name=os.environ.get("WANDB_NAME", run.resolve().name),
+            name=os.environ.get("WANDB_NAME", run_folder.resolve().name),
             id=load_run_id(self.folder),
             resume="allow",
             dir=str(home),

@@ -22,12 +22,11 @@ from torch import Tensor
 from counterpoise.config import CreditConfig, RunConfig, UpdateConfig
 from counterpoise.credit.assign import parse_settings
 from counterpoise.credit.view import CreditView, PolicyReader
-from counterpoise.model.load import Policy
 from counterpoise.model.scoring import score_logprobs
 from counterpoise.plugins import is_plugin
 from counterpoise.seeds import rng_for
 from counterpoise.types import Floats, Row
-from counterpoise.update.reference import copy_weights, score_reference
+from counterpoise.update.reference import score_reference
 from counterpoise.update.rules.rule import RuleEffect, StepRule
 from counterpoise.update.surrogates import SurrogateInputs
 from counterpoise.variants import STEP_RULES, SURROGATES
@@ -154,11 +153,6 @@ def reads_initial_weights(options: CreditConfig) -> bool:
         return False
     _, settings = _load_rule(options)
     return bool(settings.get(REFERENCE_SETTING, 0.0) > 0)
-
-
-def copy_initial_weights(policy: Policy, options: CreditConfig) -> dict[str, Tensor] | None:
-    """A copy of the current weights if the rule needs those at the start of the run, else None."""
-    return copy_weights(policy) if reads_initial_weights(options) else None
 
 
 def off(step: OptimizerStepView) -> RuleEffect:
