@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from counterpoise.microscope.learning_tax import log_distributions
-from counterpoise.model.head import CHUNK_ELEMENTS, CHUNK_ELEMENTS_CUDA
+from counterpoise.model.head import CHUNK_ELEMENTS
 from counterpoise.model.residuals import wide
 
 TOP_TOKENS = 8  # stored for a watched token
+CHUNK_ELEMENTS_CUDA = 1 << 25  # of one chunk in float32, 128 MB: little is free during an update
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -300,7 +300,7 @@ def describe_quantities(
     ]
     names = {name for quantity in QUANTITIES for name in (quantity.name, *quantity.columns)}
     extra = [
-        TokenQuantity(name, "Credit", name.replace("_", " "), "A column of tokens/.", (name,))
+        _describe_column(name)
         for name in sorted(columns.keys() - names - UNCOLOURED - set(weights))
     ]
     credit = [
@@ -319,6 +319,21 @@ def describe_quantities(
         {**quantity._asdict(), "centre": neutral.get(quantity.name, 0.0)}
         for quantity in (*known, *extra, *credit)
     ]
+
+
+def _describe_column(name: str) -> TokenQuantity:
+    """A column of tokens/ that the report does not know."""
+    title = name.replace("_", " ")
+    if name.startswith("probe_"):  # probe_right_judge
+        answers, _, half = name.removeprefix("probe_").partition("_")
+        return TokenQuantity(
+            name,
+            "Held-out answers",
+            f"push on {answers} answers ({half})",
+            "What training on the token did to held-out answers, on average (monitor.probe).",
+            (name,),
+        )
+    return TokenQuantity(name, "Credit", title, "A column of tokens/.", (name,))
 
 
 def _watched(reader: RunReader, fate: dict[str, Any]) -> dict[str, Any]:
