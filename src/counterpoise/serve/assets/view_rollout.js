@@ -141,9 +141,11 @@ export function show(root, data, address, page) {
         poise.text.write(cell, visible(one.text), LONGEST, true);
         return h("tr", { class: one.token === sampled ? "sampled" : null }, h("th", { scope: "row" }, cell, one.token === sampled ? h("span", { class: "muted" }, " sampled") : null), h("td", { class: "figure" }, chance(one.probability)), moved ? h("td", { class: "figure" }, chance(one.new_probability)) : null, share(one));
       };
-      pushers.append(h("h3", {}, term("likely tokens", "What else was likely here")), h("table", { class: "likely" },
+      // The rest of the eight stands in the JSON of the address.
+      const shown = likely.filter((one, k) => k < 3 || one.token === sampled || Math.max(one.probability, one.new_probability ?? 0) >= 0.001);
+      pushers.prepend(h("div", {}, h("h3", {}, term("likely tokens", "What else was likely here")), h("table", { class: "likely" },
         h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "token"), h("th", { scope: "col", class: "figure" }, "before"), moved ? h("th", { scope: "col", class: "figure" }, "after") : null, h("td"))),
-        h("tbody", {}, likely.map(row))));
+        h("tbody", {}, shown.map(row)))));
     }
   }
 
