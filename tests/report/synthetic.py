@@ -19,7 +19,7 @@ from counterpoise.credit.assign import assign
 from counterpoise.report.charts.quantities import PUSH_PARTS
 from counterpoise.run import metrics
 from counterpoise.store.folder import RunFolder
-from counterpoise.task.contamination.items import EvalSet, Item
+from counterpoise.task.contamination.items import BenchmarkItems, Item
 from counterpoise.task.contamination.training_overlap import warn_of_overlap
 from counterpoise.types import BatchPlan, Group, Prompt, Rollout, Row, StepResult, TokenTrace
 from counterpoise.verify.scores import Scores
@@ -58,7 +58,7 @@ def write_run(
     if pieces is not None:
         folder.write_vocabulary(pieces)
     if iterations:  # on a prompt that is in a benchmark
-        copied = EvalSet("judged by", [Item("e", prompt, "3")])
+        copied = BenchmarkItems("judged by", [Item("e", prompt, "3")])
         warn_of_overlap([Prompt(prompt_id, prompt, "3")], [copied], folder, say=lambda line: None)
     if evaluations:
         folder.append("evaluations", evaluation(0, 0.25))

@@ -50,7 +50,7 @@ def test_the_logs_have_the_fields_of_the_schema(run: RunFolder) -> None:
     absent = (
         {"reward_*", "anchor_success"} if episodes else {"turns", "turn_success", "told_tokens"}
     )
-    absent |= NOT_OURS | OF_OWN_REWARDS | (set() if episodes else set(schema.MEMORY_METRICS))
+    absent |= NOT_OURS | OF_OWN_REWARDS | (set() if episodes else set(schema.PROMPT_MEMORY_METRICS))
     memory = {frozenset(line) for line in run.read("memory")}
     # Only sample.choose=aligned has influences: tests/sample/test_prompt_memory.py.
     fields = frozenset({"schema", *schema.MEMORY} - {"influence"})

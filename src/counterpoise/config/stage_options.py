@@ -130,7 +130,7 @@ class TaskConfig:
         "solution and the last turn of messages are recognised too",
     )
     id_field: str = option(
-        "id", "files, hub: column that holds the id; row numbers if there is none"
+        "id", "files, hub: column that holds the id; row numbers if empty or missing"
     )
     solution_field: str = option(
         "solution",

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from counterpoise.errors import PoiseError, first_line
 from counterpoise.files import atomic_write, explain_write_errors
+from counterpoise.store.parquet_errors import PARQUET_ERRORS
 from counterpoise.types import Floats
 
 CREDIT = "credit"  # the folder of the tables
@@ -71,7 +72,7 @@ def read_weights(path: Path, name: RolloutName) -> dict[str, Floats]:
             for label, cell in cells.items()
             if cell.is_valid
         }
-    except (pa.ArrowException, OSError, ValueError, TypeError, LookupError) as fault:
+    except PARQUET_ERRORS as fault:
         raise PoiseError(
             f"{path.parent.name}/{path.name} is damaged: {first_line(fault)}"
         ) from fault
@@ -90,7 +91,7 @@ def _stored_columns(path: Path) -> dict[str, dict[RolloutName, list[float]]]:
             }
             for label in _weighting_labels(table)
         }
-    except (pa.ArrowException, OSError, ValueError, TypeError, LookupError):
+    except PARQUET_ERRORS:
         return {}
 
 

@@ -41,7 +41,7 @@ FILES: Fields = {
 
 # -- metrics.jsonl -------------------------------------------------------------------------------
 
-MEMORY_METRICS: Fields = {
+PROMPT_MEMORY_METRICS: Fields = {
     "skipped_solved": "always solved prompts left out",
     "skipped_unsolved": "never solved ones",
 }
@@ -55,7 +55,7 @@ SAMPLING_METRICS: Fields = {
     "logged_*": "mean of a number that your reward function logged",
     "anchor_success": "success of anchors, which success and reward leave out",
     "mixed_groups": "share of groups with unequal rewards",
-    **MEMORY_METRICS,
+    **PROMPT_MEMORY_METRICS,
     "sampling_rounds": "1 plus refills",
     "rollouts": "sampled",
     "rollout_tokens": "sampled",
@@ -199,7 +199,7 @@ MEMORY: Fields = {
     "iteration": "",
     "prompts": "{id: [right, scored, 1 if rewards differ]}",
     "influence": "{id: push on the steering probes}, with choose=aligned",
-    **dict.fromkeys(MEMORY_METRICS, ""),
+    **dict.fromkeys(PROMPT_MEMORY_METRICS, ""),
     "next_position": "in the shuffled epochs",
 }
 EVALUATIONS: Fields = {

@@ -126,9 +126,9 @@ class LimitedReward(ContextVerifier):
                 return self._score(batch, lost_before=lost_before, crashed_at=next_crash)
             self._check_loss(failure, num_responses, lost_before)
             # No reply has the rewards of the responses before it, so they are scored again.
-            kept = self._score_part(batch.slice(0, failed), lost_before + 1)
+            rewards_before = self._score_part(batch.slice(0, failed), lost_before + 1)
             later = self._score_part(batch.slice(failed + 1, num_responses), lost_before + 1)
-            return kept.concatenate(_lost_scores(failure.kind)).concatenate(later)
+            return rewards_before.concatenate(_lost_scores(failure.kind)).concatenate(later)
         if "error" in reply:
             raise PoiseError(reply["error"])
         return Scores(**reply)

@@ -129,13 +129,13 @@ def encode_request(
     if not isinstance(context.trainer_state, TrainerState | None):
         return None  # TRL's own object, which a function may read any attribute of
     distinct_prompts = {id(prompt): prompt for prompt in prompts}
-    places = {key: place for place, key in enumerate(distinct_prompts)}
+    prompt_indices = {key: prompt_index for prompt_index, key in enumerate(distinct_prompts)}
     state = context.trainer_state
     request = {
         "name": name,
         "responses": list(responses),
         "prompts": [_prompt_record(prompt) for prompt in distinct_prompts.values()],
-        "prompt_of_response": [places[id(prompt)] for prompt in prompts],
+        "prompt_of_response": [prompt_indices[id(prompt)] for prompt in prompts],
         "token_ids": (
             None
             if context.token_ids is None

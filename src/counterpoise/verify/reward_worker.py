@@ -78,7 +78,9 @@ def _score(request: Mapping[str, Any], send: Callable[[Mapping[str, Any]], None]
         request["data_source"],
     )
     scores = verifier.score_in_context(
-        request["responses"], [prompts[place] for place in request["prompt_of_response"]], context
+        request["responses"],
+        [prompts[prompt_index] for prompt_index in request["prompt_of_response"]],
+        context,
     )
     return {
         "rewards": scores.rewards,

@@ -33,6 +33,7 @@ from counterpoise.serve.run_reader import RunReader
 from counterpoise.serve.views.batch import NO_FATE, find_fates, read_plan, rollout_address
 from counterpoise.serve.vocabulary import read_run_vocabulary
 from counterpoise.store.credit_tables import CREDIT, read_weights
+from counterpoise.store.parquet_errors import PARQUET_ERRORS
 from counterpoise.store.turns import turns_from_record
 
 MOST_CHARACTERS = 1_000_000  # of a text in an answer; `response_cut` says that there is more
@@ -231,7 +232,7 @@ def read_rows(path: Path, rows: Sequence[int], position: int | None = None) -> C
             if position is not None:
                 is_wanted &= _read_column(file, "position") == position
             return {name: _read_column(file, name)[is_wanted] for name in file.schema_arrow.names}
-    except (pa.ArrowException, OSError, ValueError, TypeError, LookupError) as fault:
+    except PARQUET_ERRORS as fault:
         reason = str(fault).partition("\n")[0][:300]
         raise PoiseError(f"{path.parent.name}/{path.name} is damaged: {reason}") from fault
 
@@ -345,7 +346,7 @@ def _watched(reader: RunReader, fate: dict[str, Any]) -> dict[str, Any]:
         path = reader.step_file("pushes", fate["trained_in"])
         with pq.ParquetFile(path) as file:
             rows = np.unique(_read_column(file, "row")).tolist()
-    except (NotFoundError, pa.ArrowException, OSError, LookupError):
+    except (NotFoundError, *PARQUET_ERRORS):
         return nothing
     plan = read_plan(reader, fate["trained_in"])
     if plan is None:

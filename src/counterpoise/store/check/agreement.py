@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from counterpoise.config import RunConfig
@@ -37,6 +36,7 @@ from counterpoise.store.check.probe_tables import (
     find_probe_problems,
 )
 from counterpoise.store.check.prompt_memory import MEMORY_FILE, find_rollout_disagreement
+from counterpoise.store.parquet_errors import PARQUET_ERRORS
 from counterpoise.store.schema import LIKELY_COLUMNS, PUSH_COLUMNS, TOKEN_COLUMNS
 from counterpoise.types import Columns
 
@@ -263,7 +263,7 @@ class IterationChecker:
         try:
             table = pq.read_table(self.run / name, use_threads=False)
             columns = {column: table[column].to_numpy() for column in table.column_names}
-        except (pa.ArrowException, OSError, ValueError, TypeError) as fault:
+        except PARQUET_ERRORS as fault:
             self.report.add(name, describe_fault(fault), iteration)
             return None
         # Version 0.1 called `pull` a coefficient.

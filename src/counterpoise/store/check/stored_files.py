@@ -158,13 +158,13 @@ def check_model_folder(run: Path, report: CheckReport) -> None:
 def note_other_files(run: Path, report: CheckReport) -> None:
     """Remarks about files that are not the run's, and about what killed processes left."""
     known_names = {name.partition("/")[0] for name in ", ".join(FILES).split(", ")}
-    others = sorted(
+    other_files = sorted(
         path.name
         for path in run.iterdir()
         if path.name not in known_names | DERIVED | OF_ENGINES and not path.name.startswith(".")
     )
-    if others:
-        report.remarks.append(f"not checked, because no run writes it: {name_some(others)}")
+    if other_files:
+        report.remarks.append(f"not checked, because no run writes it: {name_some(other_files)}")
     leftovers = [
         path for folder in (run, run / CHECKPOINTS) if folder.is_dir()
         for path in find_leftovers(folder)
