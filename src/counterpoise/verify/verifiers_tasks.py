@@ -86,7 +86,7 @@ class VerifiersVerifier:
         traces = asyncio.run(self._score_all(responses, prompts))
         rewards = [0.0 if trace is None else float(trace.reward) for trace in traces]
         logged: list[Mapping[str, Any]] = [
-            {} if trace is None else {**trace.metrics} for trace in traces
+            {"lost": "timeout"} if trace is None else {**trace.metrics} for trace in traces
         ]
         return Scores(
             rewards,

@@ -204,6 +204,9 @@ def test_faults_are_counted_and_not_remembered(monkeypatch):
             scores = verifier.score(responses, golds)
             assert scores.rewards == [0.0, 0.0, 0.0, 0.0, 1.0]
             assert (scores.timeouts, scores.crashes) == (1, 1)  # equal answers are asked once
+            lost = [{}, {"lost": "timeout"}, {"lost": "timeout"}, {"lost": "crash"}, {}]
+            assert scores.logged == lost
+        assert verifier.score(responses[:1], golds[:1]).logged == []
 
 
 def test_no_worker_starts_for_numbers_and_verdicts_are_kept():

@@ -52,7 +52,12 @@ class CodeVerifier:
             verdicts = dict(zip(distinct, executor.map(self._judge, distinct), strict=True))
         protection = name_protection(available_layers())
         logged: list[Mapping[str, Any]] = [
-            {"code": verdicts[pair], "sandbox": protection} for pair in pairs
+            {
+                "code": verdicts[pair],
+                "sandbox": protection,
+                **({"lost": verdicts[pair]} if verdicts[pair] in ("timeout", "crash") else {}),
+            }
+            for pair in pairs
         ]
         outcomes = [verdicts[pair] for pair in pairs]
         return Scores(

@@ -60,6 +60,11 @@ class MathVerifier:
                     verdicts[pair] = decide_by_text(*pair) if cached is None else cached
             undecided = [pair for pair, verdict in verdicts.items() if pair and verdict is None]
             outcomes = self._pool.run(undecided)
+            lost = {
+                pair: outcome
+                for pair, outcome in zip(undecided, outcomes, strict=True)
+                if outcome in ("timeout", "crash")
+            }
             for pair, outcome in zip(undecided, outcomes, strict=True):
                 verdicts[pair] = outcome == "equal"
                 # A timeout or a crash may be the machine's fault: compare this pair again the
@@ -70,6 +75,7 @@ class MathVerifier:
             rewards=[float(verdicts[pair] or False) for pair in pairs],
             timeouts=outcomes.count("timeout"),
             crashes=outcomes.count("crash"),
+            logged=[{"lost": lost[pair]} if pair in lost else {} for pair in pairs] if lost else [],
         )
 
     def close(self) -> None:
