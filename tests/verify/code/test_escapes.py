@@ -73,7 +73,6 @@ def test_the_standard_library_is_there_and_read_only(layers: tuple[str, ...]):
         layers,
     )
     assert result.replies == [{"value": 2.5}]
-    assert result.protection == "+".join(layers)
     planting = "import os\ndef escape(): open(os.path.dirname(os.__file__) + '/evil.py', 'w')"
     assert error_of(attempt(planting, layers)) in ("PermissionError", "OSError")
 
