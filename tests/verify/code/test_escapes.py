@@ -212,7 +212,7 @@ def test_memory_and_computing_end(layers: tuple[str, ...]):
 
 def test_a_program_that_only_waits_ends_too(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sandbox, "START_SECONDS", 0.5)
-    monkeypatch.setattr(sandbox, "WAITING_FACTOR", 0.5)
+    monkeypatch.setattr(sandbox, "WALL_SECONDS_PER_CPU_SECOND", 0.5)
     assert attempt("import time\ndef escape(): time.sleep(600)", ALL, 1.0).outcome == "timeout"
 
 

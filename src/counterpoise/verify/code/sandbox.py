@@ -29,10 +29,10 @@ from typing import Any, Literal
 import counterpoise
 from counterpoise.errors import PoiseError
 from counterpoise.verify.code.kernel_protections import LANDLOCK, NAMESPACES, SECCOMP, STEPS
+from counterpoise.verify.worker_process import WALL_SECONDS_PER_CPU_SECOND
 
 LAYERS = tuple(STEPS)
 LIMITS_ONLY = "limits only"
-WAITING_FACTOR = 4  # wall-clock seconds for each second of CPU time
 START_SECONDS = 20.0  # wall-clock time besides, for a busy machine to start an interpreter
 MEMORY_BYTES = 512 << 20
 MAX_REPLY_BYTES = 1 << 20
@@ -70,9 +70,10 @@ def run_sandboxed(
             "cpu_seconds": max(1, math.ceil(cpu_seconds)),  # the kernel counts whole seconds
             "memory_bytes": MEMORY_BYTES,
         }
+        wall_seconds = WALL_SECONDS_PER_CPU_SECOND * cpu_seconds + START_SECONDS
         process = _start(folder)
         try:
-            reply = _exchange(process, job, WAITING_FACTOR * cpu_seconds + START_SECONDS)
+            reply = _exchange(process, job, wall_seconds)
         finally:
             exit_code = _kill_group(process)
     if reply is None:

@@ -17,9 +17,9 @@ from typing import Self
 
 from counterpoise.types import Prompt
 from counterpoise.verify.math.boxed import extract_boxed
+from counterpoise.verify.math.comparison_pool import ComparisonPool
 from counterpoise.verify.math.decide import decide_by_text
 from counterpoise.verify.scores import Scores
-from counterpoise.verify.worker_pool import WorkerPool
 
 MAX_CACHED_VERDICTS = 65_536  # caching pays because responses of a group often share an answer
 MATH_VERIFY = "counterpoise.verify.math.equivalence:equivalent"
@@ -34,7 +34,7 @@ class MathVerifier:
     def __init__(
         self, timeout_seconds: float = 5.0, workers: int = 2, compare: str = MATH_VERIFY
     ) -> None:
-        self._pool = WorkerPool(compare, timeout_seconds, workers)
+        self._pool = ComparisonPool(compare, timeout_seconds, workers)
         self._verdicts: dict[tuple[str, str], bool] = {}
         self._lock = threading.Lock()
 
