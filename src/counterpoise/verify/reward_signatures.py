@@ -11,13 +11,13 @@ The first line that fits decides:
     `responses`                                         lists
     `completion` or `sample`                            one sample
     `completions` or `completion_ids`                   TRL's
-    a response annotated `str`                          one sample
-    **kwargs, without two positional parameters         TRL's
+    `response: str`, or by position `text: str`         one sample
+    **kwargs, no `response`, nothing by position        TRL's
     anything else                                       lists
 
-A list function with exactly two required parameters gets responses and answers by position,
-whatever they are called, unless one of them is `prompts` or `prompt`, or `answers` comes first. Its
-parameters with defaults keep them, unless SOURCE_OF_PARAMETER has their name.
+A function with exactly two required parameters gets responses and answers by position, whatever
+they are called, unless one of them is `prompts` or `prompt`, or `answers` comes first. Parameters
+of a list function that have defaults keep them, unless SOURCE_OF_PARAMETER has their name.
 
 Any other name is a column of the problems. In the other three forms a parameter with a default gets
 the column of its name if the problems have one, and **kwargs of TRL's form gets all columns.

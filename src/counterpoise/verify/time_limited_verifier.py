@@ -23,18 +23,9 @@ from counterpoise import plugins
 from counterpoise.errors import PoiseError, format_count
 from counterpoise.types import Prompt
 from counterpoise.verify.plugin_reward import PluginVerifier
-from counterpoise.verify.reward_process import (
-    CallFailedError,
-    RewardProcess,
-    encode_request,
-)
+from counterpoise.verify.reward_process import CallFailedError, RewardProcess, encode_request
 from counterpoise.verify.reward_signatures import LISTS, TRL, reward_arguments
-from counterpoise.verify.scores import (
-    NO_CONTEXT,
-    ContextVerifier,
-    Scores,
-    ScoringContext,
-)
+from counterpoise.verify.scores import NO_CONTEXT, ContextVerifier, Scores, ScoringContext
 
 MAX_LOST = 3  # responses of one round without a reward; more, and the function is at fault
 MAX_REPEATS = 2  # of a request whose process died
@@ -111,7 +102,7 @@ class TimeLimitedVerifier(ContextVerifier):
         """Score a batch, again if the process dies.
 
         `num_lost` responses of the round are lost already. `last_crash` is the index in this batch
-        at which the process died the last time.
+        at which the process died the last time; None if it has not died on this batch yet.
         """
         if not batch.responses:
             return Scores([])

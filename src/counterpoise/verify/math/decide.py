@@ -66,13 +66,12 @@ def decide_by_text(given: str, reference: str) -> bool | None:
         return list_verdict
     # These three have to come before any algebra: Math-Verify would work out `5+6`, accept `x = x`,
     # and take the left side of `-y = f` for a name.
-    if (
+    is_wrong = (
         leaves_work(given, reference)
         or _is_tautology(normalized_given)
         or _is_negated(normalized_given, normalized_reference)
-    ):
-        return False
-    return None
+    )
+    return False if is_wrong else None
 
 
 @lru_cache(maxsize=8192)
