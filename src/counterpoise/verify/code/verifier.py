@@ -23,7 +23,8 @@ from counterpoise.verify.code.sandbox import available_layers, name_protection, 
 from counterpoise.verify.scores import Scores
 
 # ```code``` within a line is skipped. A block of any language is matched, so that the fence that
-# closes it is not taken for one that opens. A fence with a language never closes a block.
+# closes it is not taken for one that opens. A fence with a language always opens a block, even
+# where the block before it was not closed.
 BLOCK = re.compile(
     r"```[^`\n]+```|```(?P<language>[^`\n]*)\n(?P<text>.*?)(?:(?=```\w+[ \t]*\n)|```|\Z)", re.DOTALL
 )
