@@ -148,7 +148,7 @@ def test_a_line_passes_over_iterations_without_a_number():
     )
     assert drawn is not None
     (values,) = drawn.to_dict()["datasets"].values()
-    assert values == [{"iteration": 1, "value": 0.5}, {"iteration": 3, "value": 0.25}]
+    assert list(values) == [{"iteration": 1, "value": 0.5}, {"iteration": 3, "value": 0.25}]
     assert "0.5 in iteration 1, 0.25 in iteration 3" in drawn.description
     assert line_chart([(1, None)], 1, "Entropy", ValueAxis(".2f")) is None
 
