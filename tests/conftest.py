@@ -132,3 +132,18 @@ def forked_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(processes, "subprocess", ForkingSubprocess)
     monkeypatch.setattr(processes, "POLL_SECONDS", 0.05)  # they end within a second or two
+
+
+@pytest.fixture
+def blank_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are made and written, but not drawn, which takes a second each: for tests of the
+    words around them."""
+    from types import SimpleNamespace
+
+    from counterpoise.report.charts import figures
+
+    drawing = SimpleNamespace(
+        vegalite_to_png=lambda specification, **_: b"",
+        vegalite_to_svg=lambda specification, **_: "",
+    )
+    monkeypatch.setattr(figures, "vl_convert", drawing)

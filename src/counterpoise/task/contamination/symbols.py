@@ -107,9 +107,9 @@ def _token_symbols(token: str, letters_are_symbols: bool) -> list[str] | None:
     """The symbols that a token stands for; None for a word."""
     if token in _NUMBER_WORDS:
         return [_NUMBER_WORDS[token]]
-    if token == "¶" or is_cjk(token):
-        return None
-    if not token.isascii() or not token.isalpha():
+    if not token.isascii():  # "¶" separates formulas
+        return None if token == "¶" or is_cjk(token) else [token]
+    if not token.isalpha():
         return [token]
     few_capitals = token.isupper() and len(token) <= 4
     return list(token) if letters_are_symbols or few_capitals or len(token) == 1 else None
