@@ -40,7 +40,7 @@ def _attend_block(
 @triton.jit
 def _decode(
     q, k, v, out, prefix_k, prefix_v, response_k, response_v,
-    rows, prefix_starts, prefix_lengths, step, scale,
+    rows, prefix_starts, prefix_lengths, positions, scale,
     stride_q, stride_k, stride_v, heads, kv_heads, new_tokens,
     group: tl.constexpr, padded_group: tl.constexpr, width: tl.constexpr,
     padded_width: tl.constexpr, block: tl.constexpr, precision: tl.constexpr,
@@ -48,7 +48,7 @@ def _decode(
     r, kv_head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     slot = tl.load(rows + r)
     prefix_start, prefix_length = tl.load(prefix_starts + slot), tl.load(prefix_lengths + slot)
-    t = tl.load(step)  # tokens this row has sampled before the current one
+    t = tl.load(positions + r) - prefix_length  # tokens sampled before the current one
     head, d = tl.arange(0, padded_group), tl.arange(0, padded_width)
     key_index = tl.arange(0, block)
     is_head, in_head = head < group, d < width
