@@ -14,6 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from counterpoise.sample.decode_tile import choose_tile
+
 if TYPE_CHECKING:
     from counterpoise.sample.kv_slots import KeysAndValues, SlotAddresses
 
@@ -95,12 +97,14 @@ def decode_attention(
     R, H, d = q.shape
     K = k.shape[1]
     out = torch.empty(R, H, d, dtype=q.dtype, device=q.device)
+    tile = choose_tile(d, H // K)
     _decode[(R, K)](
         q, k, v, out, *prefix, *response, *addresses, d**-0.5,
         q.stride(0), k.stride(0), v.stride(0), H, K, response[0].shape[2],
         # tl.dot needs at least 16 rows and columns
         group=H // K, padded_group=max(16, triton.next_power_of_2(H // K)), width=d,
-        padded_width=max(16, triton.next_power_of_2(d)), block=64,
-        precision="ieee" if q.dtype == torch.float32 else "tf32", num_warps=4, num_stages=2,
+        padded_width=max(16, triton.next_power_of_2(d)), block=tile.block,
+        precision="ieee" if q.dtype == torch.float32 else "tf32",
+        num_warps=tile.num_warps, num_stages=tile.num_stages,
     )  # fmt: skip
     return out
