@@ -34,8 +34,8 @@ SCORE = "def score(responses, answers):\n    return [{} for _ in responses]\n"
 SMALL = [
     "loop.iterations=2", "loop.checkpoint_every=1", "model.device='cpu'", "task.levels=[1]",
     "task.size=16", "task.heldout=4", "sample.prompts=4", "sample.group_size=4",
-    "sample.max_new_tokens=48", "balance.target=8", "batch.steps=2", "evaluate.prompts=4",
-    "evaluate.samples=2",
+    "sample.max_new_tokens=48", "balance.target=8", "batch.steps=2", "evaluate.prompts=2",
+    "evaluate.samples=1",
 ]  # fmt: skip
 
 

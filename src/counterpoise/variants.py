@@ -96,7 +96,7 @@ ADVANTAGES = Registry(
     },
 )
 
-# mix(credit, rewards_KG, shares_K) -> A_G: several rewards, one advantage
+# mix(credit, rewards_KG, weights_K) -> A_G: several rewards, one advantage
 MIXTURES = Registry(
     "mixture of rewards",
     {

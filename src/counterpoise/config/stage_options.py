@@ -237,7 +237,7 @@ class VerifyConfig:
     workers: int = option(2, "number of verifier processes", at_least=1)
     also: list[str] = option(
         [],
-        'extra rewards, each "name" or "name=share": overlong (DAPO, a penalty for length), '
+        'extra rewards, each "name" or "name=weight": overlong (DAPO, a penalty for length), '
         "equations (the share of equations that hold) or your own functions. credit.mixture "
         "combines them with the verifier's reward",
         choices=EXTRA_REWARDS.choices,

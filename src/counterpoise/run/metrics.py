@@ -17,7 +17,12 @@ import numpy as np
 from counterpoise.batch.buffer import RewardBalancedBuffer
 from counterpoise.batch.describe import PlanDescription
 from counterpoise.microscope.monitor import StepMeasurement
-from counterpoise.microscope.monitor_records import monitor_metrics, push_table, token_columns
+from counterpoise.microscope.monitor_records import (
+    likely_table,
+    monitor_metrics,
+    push_table,
+    token_columns,
+)
 from counterpoise.microscope.probe_monitor import ProbeAnswer, ProbeMeasurement
 from counterpoise.microscope.probe_records import probe_metrics, probe_tables, set_columns
 from counterpoise.sample.dynamic_sampling import has_spread
@@ -405,11 +410,14 @@ def _concatenate(arrays: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate(arrays) if arrays else np.empty(0)
 
 
-def push_trace(iteration: IterationResult) -> TokenTrace | None:
-    """The strongest pushes on the tokens of watched groups; None if no group was watched."""
-    return push_table(
-        iteration.measurements, [batch_rows for _, batch_rows in _measurements_with_rows(iteration)]
-    )
+def watched_traces(iteration: IterationResult) -> dict[str, TokenTrace]:
+    """The tables of watched groups by folder, pushes/ and likely/; none if none was watched."""
+    batch_rows = [rows for _, rows in _measurements_with_rows(iteration)]
+    tables = {
+        "pushes": push_table(iteration.measurements, batch_rows),
+        "likely": likely_table(iteration.measurements, batch_rows),
+    }
+    return {kind: table for kind, table in tables.items() if table}
 
 
 def _measurements_with_rows(iteration: IterationResult) -> list[tuple[StepMeasurement, list[int]]]:

@@ -31,11 +31,11 @@ from counterpoise.update.rules.bind import check_rule
 from counterpoise.variants import COMPOSERS, ENVIRONMENTS, STEP_RULES, TOKEN_WEIGHTS, VERIFIERS
 from counterpoise.verify.code.sandbox import describe_protection
 from counterpoise.verify.extra_rewards import plugin_rewards
-from counterpoise.verify.limited_reward import make_reward
+from counterpoise.verify.make_verifier import make_plugin_verifier
 from counterpoise.verify.plugin_reward import training_context
 from counterpoise.verify.reward_signatures import (
     LISTS,
-    ROLES,
+    SOURCE_OF_PARAMETER,
     STYLE_PHRASES,
     describe_reward,
     reward_arguments,
@@ -193,7 +193,7 @@ def _try_reward(
     responses = [*(f"\\boxed{{{prompt.answer}}}" for prompt in prompts), *("" for _ in prompts)]
     # There is no tokenizer here, and most functions only count tokens: one for each character.
     context = training_context(config, 0, [list(map(ord, response)) for response in responses])
-    verifier = make_reward(reward_name, config.verify)  # with its limit, as in the run
+    verifier = make_plugin_verifier(reward_name, config.verify)  # with its limit, as in the run
     try:
         rewards = score_responses(verifier, responses, [*prompts, *prompts], context).rewards
     finally:
@@ -211,7 +211,7 @@ def _try_reward(
         outcome += f" ({STYLE_PHRASES[arguments.style]})"
     if positional_arguments := arguments.positional:
         _, answers_argument = positional_arguments
-        if answers_argument not in ROLES:
+        if answers_argument not in SOURCE_OF_PARAMETER[LISTS]:
             outcome += f" (its argument `{answers_argument}` receives the answers)"
     return outcome
 

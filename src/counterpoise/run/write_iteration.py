@@ -36,8 +36,8 @@ def write_iteration(
         folder.write_rollouts(iteration_number, iteration.groups)
     if store.tokens and any(result.rows for result in iteration.results):
         folder.write_table("tokens", iteration_number, metrics.token_trace(iteration))
-        if push_table := metrics.push_trace(iteration):
-            folder.write_table("pushes", iteration_number, push_table)
+        for kind, table in metrics.watched_traces(iteration).items():
+            folder.write_table(kind, iteration_number, table)
     if iteration.probes and iteration.probes.drawing:
         folder.append("probes", iteration.probes.drawing)
     for kind, table in metrics.probe_traces(iteration).items():

@@ -56,7 +56,7 @@ class TriesEnvironment:
 
     def answer_span(self, response: str) -> tuple[int, int]:
         last_box = max(find_boxes(response), default=None)
-        return (last_box.mark, last_box.end + 1) if last_box else (0, 0)
+        return (last_box.command_start, last_box.end + 1) if last_box else (0, 0)
 
     def feedback(self, prompt: Prompt, response: str, right: bool) -> str:
         r"""

@@ -37,7 +37,7 @@ from counterpoise.store.folder import RunFolder
 from counterpoise.store.resume import STRICT, ResumePermissions
 from counterpoise.task.contamination.training_overlap import load_benchmarks, warn_of_overlap
 from counterpoise.task.load import load_run_task
-from counterpoise.verify.limited_reward import make_verifier
+from counterpoise.verify.make_verifier import make_verifier
 from counterpoise.verify.plugin_reward import training_context
 
 

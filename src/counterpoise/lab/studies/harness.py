@@ -37,7 +37,7 @@ from counterpoise.types import Group, Row, StepResult
 from counterpoise.update.old_logprobs import score_missing
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.step import StepObserver, StepSettings, take_step
-from counterpoise.verify.limited_reward import make_verifier
+from counterpoise.verify.make_verifier import make_verifier
 from counterpoise.verify.scores import Verifier, score_responses
 
 GROUP_SIZE = 8  # rollouts per prompt, where a study samples them

@@ -36,7 +36,7 @@ from counterpoise.sample.episodes import make_episode_player
 from counterpoise.task.load import load_run_task
 from counterpoise.terminal import TerminalConsole
 from counterpoise.types import Prompt
-from counterpoise.verify.limited_reward import make_verifier
+from counterpoise.verify.make_verifier import make_verifier
 from counterpoise.verify.scores import Verifier
 
 LOG_LINES = 10  # progress lines, if the output is not a terminal

@@ -75,6 +75,7 @@ class EvidenceIndex:
     train: Sequence[ProblemFeatures]
     weights: dict[str, float]
     holders: dict[str, list[int]] = field(default_factory=dict)  # feature -> training prompts
+    whole_weights: dict[frozenset[str], float] = field(default_factory=dict)
 
     @classmethod
     def build(
@@ -113,7 +114,7 @@ class EvidenceIndex:
         prompt = self.train[prompt_index]
         words_union, shared_words = self._union_and_shared(prompt.words, item.words)
         symbols_union, shared_symbols = self._union_and_shared(prompt.symbols, item.symbols)
-        item_weight = self._weight(item.words) + self._weight(item.symbols)
+        item_weight = self._whole_weight(item.words) + self._whole_weight(item.symbols)
         num_missing_numbers = sum((item.numbers - prompt.numbers).values()) if item.numbers else 0
         return SharedEvidence(
             contained=_ratio(shared_words + shared_symbols, item_weight),
@@ -126,10 +127,17 @@ class EvidenceIndex:
     def _union_and_shared(self, left: frozenset[str], right: frozenset[str]) -> tuple[float, float]:
         """(weight of the union, weight of the intersection)."""
         shared = self._weight(left & right)
-        return self._weight(left) + self._weight(right) - shared, shared
+        return self._whole_weight(left) + self._whole_weight(right) - shared, shared
+
+    def _whole_weight(self, features: frozenset[str]) -> float:
+        """The weight of a problem's words or symbols, which are compared with many others."""
+        weight = self.whole_weights.get(features)
+        if weight is None:
+            weight = self.whole_weights[features] = self._weight(features)
+        return weight
 
     def _weight(self, features: Iterable[str]) -> float:
-        return sum(self.weights[feature] for feature in features)
+        return sum(map(self.weights.__getitem__, features))
 
 
 def _ratio(numerator: float, denominator: float) -> float:

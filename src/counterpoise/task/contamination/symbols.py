@@ -108,9 +108,9 @@ def _token_symbols(token: str, letters_are_symbols: bool) -> list[str] | None:
     word = token.lower() if token.istitle() else token  # a sentence may begin with "Three"
     if word in _NUMBER_WORDS:
         return [_NUMBER_WORDS[word]]
-    if token == "¶" or is_cjk(token):
-        return None
-    if not token.isascii() or not token.isalpha():
+    if not token.isascii():  # "¶" separates formulas
+        return None if token == "¶" or is_cjk(token) else [token]
+    if not token.isalpha():
         return [token]
     few_capitals = token.isupper() and len(token) <= 4
     return list(token) if letters_are_symbols or few_capitals or len(token) == 1 else None
