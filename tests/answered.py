@@ -12,7 +12,7 @@ import tiny
 import torch
 
 from counterpoise.credit.view import CreditView, PolicyReader
-from counterpoise.model.fit_memory import MicroBatch
+from counterpoise.model.fit_memory import FittedSize
 from counterpoise.model.load import Policy
 from counterpoise.types import Rollout, Row
 
@@ -81,7 +81,7 @@ def rows(seed: int = 0) -> list[Row]:
 
 def view(made: Policy, given: list[Row], tokens: int = 40, temperature: float = 0.8) -> CreditView:
     return CreditView(
-        given, PolicyReader(made, temperature, MicroBatch(tokens), iteration=3, seed=5)
+        given, PolicyReader(made, temperature, FittedSize(tokens), iteration=3, seed=5)
     )
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from counterpoise.config import UpdateConfig
 from counterpoise.credit.view import PolicyReader
-from counterpoise.model.fit_memory import MicroBatch
+from counterpoise.model.fit_memory import FittedSize
 from counterpoise.model.load import Policy
 from counterpoise.types import Ints, Row, StepResult
 from counterpoise.update.optimizer import Optimizer
@@ -84,7 +84,7 @@ class Seen:
 
 
 def reader(policy: Policy, iteration: int = 1, micro: int = 10_000, seed: int = 0) -> PolicyReader:
-    return PolicyReader(policy, TEMPERATURE, MicroBatch(micro), iteration, seed)
+    return PolicyReader(policy, TEMPERATURE, FittedSize(micro), iteration, seed)
 
 
 def relative(found: Tensor, expected: Tensor) -> float:

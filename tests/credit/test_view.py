@@ -9,14 +9,14 @@ import torch
 
 from counterpoise.credit.view import CreditView, PolicyReader
 from counterpoise.errors import PoiseError
-from counterpoise.model.fit_memory import MicroBatch
+from counterpoise.model.fit_memory import FittedSize
 from counterpoise.model.scoring import forward
 
 ROWS = tiny.rows(groups=3, size=4, seed=2)
 
 
 def view(policy, tokens: int = 40) -> CreditView:
-    return CreditView(ROWS, PolicyReader(policy, 0.8, MicroBatch(tokens)))
+    return CreditView(ROWS, PolicyReader(policy, 0.8, FittedSize(tokens)))
 
 
 def test_tokens_are_read_as_alone() -> None:

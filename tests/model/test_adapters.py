@@ -20,7 +20,7 @@ from counterpoise.lab.evaluate.models import load_model, resolve_models, tokeniz
 from counterpoise.lab.speed.families import own_logprobs
 from counterpoise.loop import train
 from counterpoise.model.decoder import Decoder
-from counterpoise.model.fit_memory import MicroBatch
+from counterpoise.model.fit_memory import FittedSize
 from counterpoise.model.general import GeneralDecoder
 from counterpoise.model.load import Policy, load_policy
 from counterpoise.model.scoring import forward, score_logprobs
@@ -175,7 +175,7 @@ def test_the_reference_is_the_model_without_its_adapter(trained: Path) -> None:
     assert all(".lora_" in name for name in reference)
     enlarge_adapter(policy)
     rows = sampled_rows(policy)
-    reader = PolicyReader(policy, 1.0, MicroBatch(4096), iteration=1, seed=0)
+    reader = PolicyReader(policy, 1.0, FittedSize(4096), iteration=1, seed=0)
     by_reference = np.concatenate(score_reference(reader, reference, rows))
     with policy.model.disable_adapter():
         without = forward(policy, rows, 1.0).logprobs_M

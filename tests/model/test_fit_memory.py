@@ -22,7 +22,7 @@ from counterpoise.microscope.monitor import Monitor
 from counterpoise.model.decoder import Decoder
 from counterpoise.model.fit_memory import (
     PROMPTS_CAPTION,
-    MicroBatch,
+    FittedSize,
     explain_out_of_memory,
     is_out_of_memory,
 )
@@ -71,7 +71,7 @@ def weights(policy: Policy) -> Tensor:
 
 def test_the_size_is_halved_remembered_and_told() -> None:
     said: list[str] = []
-    micro = MicroBatch(16384, notify=said.append)
+    micro = FittedSize(16384, notify=said.append)
 
     def attempt(size: int) -> int:
         if size > 5000:
@@ -89,7 +89,7 @@ def test_the_size_is_halved_remembered_and_told() -> None:
 
 def test_a_size_above_all_the_work_is_no_smaller_piece() -> None:
     said: list[str] = []
-    micro = MicroBatch(16384, notify=said.append, caption="{:,} rows at once")
+    micro = FittedSize(16384, notify=said.append, caption="{:,} rows at once")
     tried: list[int] = []
 
     def attempt(size: int) -> int:
@@ -104,7 +104,7 @@ def test_a_size_above_all_the_work_is_no_smaller_piece() -> None:
 
 
 def test_the_smallest_piece_is_tried_before_giving_up() -> None:
-    micro = MicroBatch(64)
+    micro = FittedSize(64)
     tried: list[int] = []
 
     def attempt(size: int) -> None:
@@ -123,7 +123,7 @@ def test_what_is_no_lack_of_memory_goes_through() -> None:
         raise RuntimeError("shapes do not match")
 
     with pytest.raises(RuntimeError, match="shapes"):
-        MicroBatch(64).run_fitting(attempt, **WORK)
+        FittedSize(64).run_fitting(attempt, **WORK)
     with pytest.raises(RuntimeError, match="shapes"), explain_out_of_memory("buy more"):
         attempt(0)
     assert not is_out_of_memory(KeyError("x"))
@@ -131,7 +131,7 @@ def test_what_is_no_lack_of_memory_goes_through() -> None:
 
 def test_the_cpu_runs_out_of_memory_for_real() -> None:
     """More than any address space holds: torch's own allocator says so."""
-    micro = MicroBatch(1 << 48)
+    micro = FittedSize(1 << 48)
     found = micro.run_fitting(lambda size: torch.empty(16 * size), smallest=1, total=1 << 48)
     assert found.numel() == 16 * micro.size < 16 << 48
     with (
@@ -145,7 +145,7 @@ def test_the_cpu_runs_out_of_memory_for_real() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_gpu_runs_out_of_memory_for_real() -> None:
     free, _ = torch.cuda.mem_get_info()
-    micro = MicroBatch(4 * free)
+    micro = FittedSize(4 * free)
     found = micro.run_fitting(
         lambda size: torch.empty(size, dtype=torch.uint8, device="cuda"), smallest=1, total=4 * free
     )
@@ -160,7 +160,7 @@ def test_a_long_row_without_signal_does_not_stand_in_the_way() -> None:
     rows = tiny.rows(groups=3)
     tokens = np.full(200, 5, dtype=np.int32)
     aside = Rollout("z", "z", "", "", 0.0, tokens[:7], tokens, np.zeros(200, dtype=np.float32))
-    policy, micro = tight(60), MicroBatch(1000)
+    policy, micro = tight(60), FittedSize(1000)
     steps = [*rows, Row("z", 0.0, 200, rollout=aside)]
     result = take_step(
         policy,
@@ -180,9 +180,9 @@ def test_a_step_that_did_not_fit_is_the_step_of_smaller_passes() -> None:
         policy = tight(room)
         optimizer = Optimizer(policy.model, CONFIG)
         take_step(
-            policy, optimizer, first, StepSettings(CONFIG, micro_batch=MicroBatch(30), **KEYS)
+            policy, optimizer, first, StepSettings(CONFIG, micro_batch=FittedSize(30), **KEYS)
         )  # moments exist
-        micro = MicroBatch(found, notify=said.append)
+        micro = FittedSize(found, notify=said.append)
         result = take_step(policy, optimizer, rows, StepSettings(CONFIG, micro_batch=micro, **KEYS))
         found = micro.size
         ends.append((weights(policy), optimizer.state(), result))
@@ -212,7 +212,7 @@ def test_half_a_gradient_is_thrown_away(failing: int) -> None:
         if again:
             policy = replace(policy, decoder=Once(policy.model))
         optimizer = Optimizer(policy.model, CONFIG)
-        micro = MicroBatch(60 if again else 30)
+        micro = FittedSize(60 if again else 30)
         take_step(policy, optimizer, rows, StepSettings(CONFIG, micro_batch=micro, **KEYS))
         assert micro.size == 30
         ends.append(weights(policy))
@@ -236,14 +236,14 @@ def test_a_rollout_too_long_for_memory_is_one_line_and_harms_nothing() -> None:
 
 def test_scores_fit_too_and_the_monitor_with_them() -> None:
     rows = tiny.rows(groups=5)
-    micro = MicroBatch(10_000)
+    micro = FittedSize(10_000)
     found = score_logprobs(tight(45), rows, 1.0, micro)
     assert micro.size <= 45
     for ours, theirs in zip(
         found, score_logprobs(tiny.policy(), rows, 1.0, micro.size), strict=True
     ):
         assert ours.tobytes() == theirs.tobytes()
-    policy, micro = tight(45), MicroBatch(10_000)
+    policy, micro = tight(45), FittedSize(10_000)
     monitor = Monitor(1.0, micro, set())
     take_step(
         policy,
@@ -259,7 +259,7 @@ def test_scores_fit_too_and_the_monitor_with_them() -> None:
 
 def test_no_rows_take_no_pass() -> None:
     assert (
-        score_logprobs(tiny.policy(), [], 1.0, MicroBatch(10))
+        score_logprobs(tiny.policy(), [], 1.0, FittedSize(10))
         == score_logprobs(tiny.policy(), [], 1.0, 10)
         == []
     )
@@ -277,7 +277,7 @@ def test_sampling_that_did_not_fit_draws_the_same_responses_in_parts() -> None:
         for i, row in enumerate(tiny.rows(groups=4, size=1))
     ]
     said: list[str] = []
-    at_once = MicroBatch(4, caption=PROMPTS_CAPTION, notify=said.append)
+    at_once = FittedSize(4, caption=PROMPTS_CAPTION, notify=said.append)
     found = draw_responses(
         SamplerBinding(tight(9), at_once), prompts, config, 1
     )  # room for 8 rows, not for 16

@@ -10,7 +10,7 @@ import tiny
 import torch
 
 from counterpoise.config import SampleConfig
-from counterpoise.model.fit_memory import MicroBatch
+from counterpoise.model.fit_memory import FittedSize
 from counterpoise.run.heldout import (
     HeldoutSuccess,
     evaluate_policy,
@@ -147,7 +147,7 @@ def test_an_evaluation_samples_fewer_problems_at_once_where_memory_runs_out() ->
         return sample(policy, prompts, seeds_PG, config)
 
     notices: list[str] = []
-    of_training = MicroBatch(4, notify=notices.append)
+    of_training = FittedSize(4, notify=notices.append)
     all_at_once, in_parts = Parity(), Parity()
     expected = evaluate_policy(SamplerBinding(policy), prompts, 3, config, all_at_once, seed=1)
     sampler = SamplerBinding(policy, of_training, sample_few)

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from counterpoise import loop
 from counterpoise.config.load import config_from_tables, load_config
 from counterpoise.credit.view import PolicyReader
-from counterpoise.model.fit_memory import MicroBatch
+from counterpoise.model.fit_memory import FittedSize
 from counterpoise.model.load import wrap_model
 from counterpoise.model.scoring import score_logprobs
 from counterpoise.run.state import RunState, new_state
@@ -123,7 +123,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_only_what_comes_after_the_first_step_is_scored(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = counted(monkeypatch)
-    policy, micro = tiny.policy(), MicroBatch(MICRO)
+    policy, micro = tiny.policy(), FittedSize(MICRO)
     whole = BatchPlan("test", (tuple(range(len(BATCH))),))
     batch, waiting = score_before_update(PolicyReader(policy, 1.0, micro), BATCH, whole, [])
     assert sum(sizes) == 0
@@ -143,7 +143,7 @@ def test_only_what_comes_after_the_first_step_is_scored(monkeypatch: pytest.Monk
 def test_what_a_weighting_has_read_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scores of the first step are left out: there the step's own pass gives them, exactly."""
     sizes = counted(monkeypatch)
-    policy, micro = tiny.policy(), MicroBatch(MICRO)
+    policy, micro = tiny.policy(), FittedSize(MICRO)
     some = [row for row in [*BATCH, *WAITING] if row.index != 1]
     found = score_logprobs(policy, some, 1.0, MICRO)
     known = {row.name: logprobs_T for row, logprobs_T in zip(some, found, strict=True)}
@@ -179,7 +179,7 @@ def test_rows_without_signal_are_not_scored_and_make_no_first_step() -> None:
     assert first_updating_step(silent, PLAN) == 1
     assert first_updating_step([replace(row, advantage=0.0) for row in BATCH], PLAN) == 0
     batch, _ = score_before_update(
-        PolicyReader(tiny.policy(), 1.0, MicroBatch(MICRO)), silent, PLAN, []
+        PolicyReader(tiny.policy(), 1.0, FittedSize(MICRO)), silent, PLAN, []
     )
     unscored = [i for i, row in enumerate(batch) if row.trainer_logprobs_T is None]
     assert unscored == [*range(16), 20]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from counterpoise.credit.hints import hinted_prompts
 from counterpoise.errors import PoiseError
-from counterpoise.model.fit_memory import MicroBatch
+from counterpoise.model.fit_memory import FittedSize
 from counterpoise.model.load import Policy
 from counterpoise.model.reading_passes import EAGER_READING, ReadingPasses
 from counterpoise.model.scoring import TokenScores, score_logprobs, score_tokens
@@ -33,7 +33,7 @@ class PolicyReader:
 
     policy: Policy
     temperature: float = 1.0
-    micro_batch: MicroBatch = field(default_factory=lambda: MicroBatch(16384))  # tokens of one pass
+    micro_batch: FittedSize = field(default_factory=lambda: FittedSize(16384))  # tokens of one pass
     iteration: int = 1
     seed: int = 0
     passes: ReadingPasses = EAGER_READING  # how passes are run

@@ -42,7 +42,7 @@ from counterpoise.microscope.monitor_sampling import RowName
 from counterpoise.microscope.pairs import StrongestPushes, strongest_pushes
 from counterpoise.microscope.stopwatch import Stopwatch
 from counterpoise.microscope.token_types import TypePulls, type_pulls
-from counterpoise.model.fit_memory import MicroBatch
+from counterpoise.model.fit_memory import FittedSize
 from counterpoise.model.load import Policy
 from counterpoise.model.residuals import wide
 from counterpoise.model.scoring import micro_batches, score_tokens
@@ -115,7 +115,7 @@ class Monitor:
     def __init__(
         self,
         temperature: float,
-        micro_tokens: int | MicroBatch,
+        micro_tokens: int | FittedSize,
         watched_groups: Collection[str],
         passes: Passes = EAGER,  # the forward passes of the step itself
         measured_rows: Collection[RowName] | None = None,  # None: all rows

@@ -30,7 +30,7 @@ from torch import Tensor
 from counterpoise.microscope.batch_tokens import policy_residuals
 from counterpoise.microscope.heldout_pushes import HeldoutPushes, StrongestTokens
 from counterpoise.microscope.stopwatch import Stopwatch
-from counterpoise.model.fit_memory import MicroBatch
+from counterpoise.model.fit_memory import FittedSize
 from counterpoise.model.load import Policy
 from counterpoise.model.scoring import TokenScores, score_tokens
 from counterpoise.types import Floats, Row, StepResult
@@ -114,7 +114,7 @@ class ProbeMonitor:
         self,
         answers: Sequence[ProbeAnswer],
         temperature: float,
-        micro_tokens: int | MicroBatch,
+        micro_tokens: int | FittedSize,
         passes: Passes = EAGER,
         reading: TokenScores | None = None,  # under the current weights, if known
     ) -> None:

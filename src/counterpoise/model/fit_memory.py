@@ -40,11 +40,14 @@ UPDATE_REMEDY = (
 )
 
 
-class MicroBatch:
-    """How much work one pass takes: it shrinks when memory runs out and never grows again.
+class FittedSize:
+    """How much work is done at once: it shrinks when memory runs out and never grows again.
+
+    The tokens of a pass of the update are one such size, the prompts that are sampled at once
+    another.
 
     Example:
-        micro_batch = MicroBatch(16384, notify=watch.notify)
+        micro_batch = FittedSize(16384, notify=watch.notify)
         micro_batch.run_fitting(
             lambda tokens: score_logprobs(policy, rows, 1.0, tokens), smallest=900, total=40_000
         )

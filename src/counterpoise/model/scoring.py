@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from counterpoise.model.attention import PackedAttention
-from counterpoise.model.fit_memory import MicroBatch
+from counterpoise.model.fit_memory import FittedSize
 from counterpoise.model.head import token_logprobs
 from counterpoise.model.load import Policy
 from counterpoise.model.packing import Packing, pack, prompt_key
@@ -172,15 +172,15 @@ def score_tokens(
     policy: Policy,
     rows: Sequence[Row],
     temperature: float,
-    micro_tokens: int | MicroBatch,
+    micro_tokens: int | FittedSize,
     forward_pass: ForwardPass = forward_without_grad,
     split_rows: RowSplitter = micro_batches,
 ) -> TokenScores:
     """Log-probabilities, entropies and hidden states of every response token, no gradients.
 
-    A `MicroBatch` shrinks if a pass does not fit in memory.
+    A `FittedSize` shrinks if a pass does not fit in memory.
     """
-    if isinstance(micro_tokens, MicroBatch):
+    if isinstance(micro_tokens, FittedSize):
         return micro_tokens.run_rows(
             lambda tokens_per_pass: score_tokens(
                 policy, rows, temperature, tokens_per_pass, forward_pass, split_rows
@@ -206,11 +206,11 @@ def score_logprobs(
     policy: Policy,
     rows: Sequence[Row],
     temperature: float,
-    micro_tokens: int | MicroBatch,
+    micro_tokens: int | FittedSize,
     forward_pass: ForwardPass = forward_without_grad,
 ) -> list[Floats]:
     """Log-probability of every response token under the current policy, per row [T]."""
-    if isinstance(micro_tokens, MicroBatch):
+    if isinstance(micro_tokens, FittedSize):
         return micro_tokens.run_rows(
             lambda tokens_per_pass: score_logprobs(
                 policy, rows, temperature, tokens_per_pass, forward_pass

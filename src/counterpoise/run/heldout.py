@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from counterpoise.config import SampleConfig
 from counterpoise.errors import PoiseError
-from counterpoise.model.fit_memory import MicroBatch
+from counterpoise.model.fit_memory import FittedSize
 from counterpoise.sample.collect import SamplerBinding, draw_in_batches
 from counterpoise.sample.episodes import sample_responses, score_episodes
 from counterpoise.seeds import seed_for
@@ -140,7 +140,7 @@ def evaluate_policy(
     encoded_prompts = [(prompt, sampler.policy.encode(prompt)) for prompt in prompts]
     # Not `sampler.prompts_per_draw`, which begins at the few prompts of an iteration: held-out
     # problems are sampled all at once, which is faster, for as long as memory suffices.
-    fitted_size = MicroBatch(max(1, len(prompts)), caption=EVALUATION_CAPTION)
+    fitted_size = FittedSize(max(1, len(prompts)), caption=EVALUATION_CAPTION)
     if sampler.prompts_per_draw:
         fitted_size.notify = sampler.prompts_per_draw.notify
     responses = draw_in_batches(

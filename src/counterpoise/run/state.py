@@ -15,7 +15,7 @@ from counterpoise.config import RunConfig
 from counterpoise.config.load import to_toml
 from counterpoise.errors import PoiseError
 from counterpoise.microscope.probe_monitor import ProbeReading
-from counterpoise.model.fit_memory import PROMPTS_CAPTION, MicroBatch
+from counterpoise.model.fit_memory import PROMPTS_CAPTION, FittedSize
 from counterpoise.model.load import Policy
 from counterpoise.run.probes import ProbeSet, probes_from_tensors, probes_to_tensors
 from counterpoise.sample.collect import SamplerBinding
@@ -58,8 +58,8 @@ class RunState:
     buffer: RewardBalancedBuffer
     # Two sizes that are halved when memory runs out: tokens of one pass of the update, and prompts
     # that are sampled at once, at first all of them.
-    micro_batch: MicroBatch
-    prompts_per_draw: MicroBatch
+    micro_batch: FittedSize
+    prompts_per_draw: FittedSize
     passes: Passes = EAGER  # how the forward and backward passes of the update run
     sample_function: SampleFunction = sample  # the sampler
     episode_player: EpisodePlayer | None = None  # None without an environment
@@ -79,8 +79,8 @@ def new_state(policy: Policy, config: RunConfig) -> RunState:
         policy,
         Optimizer(policy.model, update_options, config.loop.iterations * config.batch.steps),
         _make_buffer(config),
-        MicroBatch(update_options.micro_tokens),
-        MicroBatch(config.sample.prompts, caption=PROMPTS_CAPTION),
+        FittedSize(update_options.micro_tokens),
+        FittedSize(config.sample.prompts, caption=PROMPTS_CAPTION),
         choose_passes(update_options),
         initial_weights=(
             copy_weights(policy)

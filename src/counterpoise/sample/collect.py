@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from counterpoise.config import RunConfig
-from counterpoise.model.fit_memory import GENERAL_REMEDY, PROMPTS_CAPTION, MicroBatch
+from counterpoise.model.fit_memory import GENERAL_REMEDY, PROMPTS_CAPTION, FittedSize
 from counterpoise.model.load import Policy
 from counterpoise.sample.anchors import sample_with_anchors
 from counterpoise.sample.build_groups import build_groups
@@ -31,7 +31,7 @@ class SamplerBinding:
     """A sampler together with the policy it samples from and the limits it works under."""
 
     policy: Policy
-    prompts_per_draw: MicroBatch | None = None  # None: all prompts until memory runs out
+    prompts_per_draw: FittedSize | None = None  # None: all prompts until memory runs out
     sample: SampleFunction = native
     episodes: EpisodePlayer | None = None  # None: single-turn responses, no environment
 
@@ -143,14 +143,14 @@ def draw_responses(
             return sample_with_anchors(*arguments)
         return sample_responses(*arguments, sampler_binding.episodes)
 
-    prompts_per_draw = sampler_binding.prompts_per_draw or MicroBatch(P, caption=PROMPTS_CAPTION)
+    prompts_per_draw = sampler_binding.prompts_per_draw or FittedSize(P, caption=PROMPTS_CAPTION)
     return draw_in_batches(draw_batch, P, prompts_per_draw)
 
 
 def draw_in_batches(
     draw_batch: Callable[[slice], list[list[Response]]],
     num_prompts: int,
-    prompts_per_draw: MicroBatch,
+    prompts_per_draw: FittedSize,
 ) -> list[list[Response]]:
     """The responses of all prompts; `draw_batch` is called with slices of at most that many."""
 

@@ -27,7 +27,7 @@ from dataclasses import replace
 import torch
 
 from counterpoise.credit.view import PolicyReader
-from counterpoise.model.fit_memory import MicroBatch
+from counterpoise.model.fit_memory import FittedSize
 from counterpoise.model.kernels import is_half_on_gpu
 from counterpoise.model.load import Policy
 from counterpoise.model.reading_passes import EAGER_READING, ReadingPasses
@@ -102,7 +102,7 @@ def score_missing(
     policy: Policy,
     rows: Sequence[Row],
     temperature: float,
-    micro_batch: int | MicroBatch,
+    micro_batch: int | FittedSize,
     passes: ReadingPasses = EAGER_READING,
     *,
     all_rows: bool = False,

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from counterpoise.config import UpdateConfig
-from counterpoise.model.fit_memory import MicroBatch
+from counterpoise.model.fit_memory import FittedSize
 from counterpoise.model.load import Policy
 from counterpoise.model.scoring import micro_batches, score_logprobs, split_by_row
 from counterpoise.types import Floats, Row, StepResult
@@ -74,7 +74,7 @@ class StepSettings:
     update: UpdateConfig
     temperature: float  # of sampling: the loss uses the same distribution
     max_new_tokens: int  # a denominator of some aggregations
-    micro_batch: MicroBatch | None = None
+    micro_batch: FittedSize | None = None
     passes: Passes = EAGER
 
 
@@ -169,7 +169,7 @@ def take_step(
     optimizer has seen any of it.
     """
     config = settings.update
-    micro_batch = settings.micro_batch or MicroBatch(config.micro_tokens)
+    micro_batch = settings.micro_batch or FittedSize(config.micro_tokens)
     if config.trajectory != "off":
         rows = _with_trajectory_weights(policy, rows, settings, micro_batch, on_policy=on_policy)
     # A rule sees the whole step before the first pass, so it cannot depend on the micro-batches.
@@ -229,7 +229,7 @@ def _with_trajectory_weights(
     policy: Policy,
     rows: Sequence[Row],
     settings: StepSettings,
-    micro_batch: MicroBatch,
+    micro_batch: FittedSize,
     *,
     on_policy: bool,
 ) -> list[Row]:

@@ -27,7 +27,7 @@ from counterpoise.lab.warmup.supervise import (
     solution_row,
     supervise,
 )
-from counterpoise.model.fit_memory import MicroBatch
+from counterpoise.model.fit_memory import FittedSize
 from counterpoise.model.load import Policy, load_policy
 from counterpoise.run.heldout import HeldoutSuccess
 from counterpoise.types import Prompt
@@ -107,7 +107,7 @@ def test_training_lowers_the_loss_and_repeats_itself() -> None:
     for _ in range(2):
         policy, losses = tiny.policy(), []
         supervise(
-            policy, EXAMPLES, WarmupConfig(steps=30, batch=8, lr=3e-3), 0, MicroBatch(4096),
+            policy, EXAMPLES, WarmupConfig(steps=30, batch=8, lr=3e-3), 0, FittedSize(4096),
             hooks=TrainingHooks(progress=lambda step, loss, seen=losses: seen.append(loss)),
         )  # fmt: skip
         assert len(losses) == 30
@@ -121,7 +121,7 @@ def test_a_missing_solution_is_named_before_anything_moves() -> None:
     before = policy.model.lm_head.weight.detach().clone()
     examples = [*EXAMPLES[:2], (replace(PROMPTS[2], solution=""), None)]
     with pytest.raises(PoiseError, match="prompt p2 has no worked solution"):
-        supervise(policy, examples, WarmupConfig(steps=1), 0, MicroBatch(4096))
+        supervise(policy, examples, WarmupConfig(steps=1), 0, FittedSize(4096))
     assert torch.equal(policy.model.lm_head.weight, before)
 
 
@@ -134,10 +134,10 @@ def test_it_stops_when_told_to_and_not_before() -> None:
 
     config = WarmupConfig(steps=20, batch=2, lr=1e-3, evaluate_every=3)
     hooks = TrainingHooks(should_stop=done)
-    assert supervise(tiny.policy(), EXAMPLES, config, 0, MicroBatch(4096), hooks=hooks) == 9
+    assert supervise(tiny.policy(), EXAMPLES, config, 0, FittedSize(4096), hooks=hooks) == 9
     assert asked == [3, 6, 9]
     config = replace(config, evaluate_every=0)
-    assert supervise(tiny.policy(), EXAMPLES, config, 0, MicroBatch(4096), hooks=hooks) == 20
+    assert supervise(tiny.policy(), EXAMPLES, config, 0, FittedSize(4096), hooks=hooks) == 20
     assert asked == [3, 6, 9]
 
 
@@ -146,7 +146,7 @@ def test_a_loss_that_is_not_finite_stops_the_warm_up() -> None:
     with torch.no_grad():
         policy.model.model.norm.weight[0] = math.nan
     with pytest.raises(PoiseError, match=r"not finite at step 1: lower warmup\.lr"):
-        supervise(policy, EXAMPLES, WarmupConfig(steps=2, batch=2), 0, MicroBatch(4096))
+        supervise(policy, EXAMPLES, WarmupConfig(steps=2, batch=2), 0, FittedSize(4096))
 
 
 SMALL = config_from_tables(

@@ -50,7 +50,7 @@ from counterpoise.hosts.trl.planner import Decision, Planner, RolloutKey
 from counterpoise.hosts.trl.rewards import combine_rewards
 from counterpoise.hosts.trl.row_layout import lay_out_step
 from counterpoise.hosts.trl.script_recorder import ScriptRecorder, describe_run, recorder_callback
-from counterpoise.model.fit_memory import MicroBatch
+from counterpoise.model.fit_memory import FittedSize
 from counterpoise.model.load import Policy
 from counterpoise.seeds import rng_for, seed_for
 from counterpoise.types import Row
@@ -202,7 +202,7 @@ class PoiseGRPOTrainer(GRPOTrainer):
         """The reader with which token weights read a generation's rows before training on them."""
         if self.args.credit_weights == UNIFORM:
             return None
-        micro = MicroBatch(MICRO_TOKENS)
+        micro = FittedSize(MICRO_TOKENS)
         return PolicyReader(self.policy, self.temperature, micro, self._generation, self.args.seed)
 
     def _next_prompts(

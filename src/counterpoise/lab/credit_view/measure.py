@@ -23,7 +23,7 @@ from counterpoise.errors import PoiseError
 from counterpoise.lab.credit_view.selection import WeightingChoice
 from counterpoise.lab.credit_view.stored_iteration import StoredIteration
 from counterpoise.microscope.prefixes import exchangeability_residual
-from counterpoise.model.fit_memory import MicroBatch
+from counterpoise.model.fit_memory import FittedSize
 from counterpoise.model.load import Policy
 from counterpoise.types import Floats, Row
 from counterpoise.variants import TOKEN_WEIGHTS
@@ -105,7 +105,7 @@ class WeightingSession:
             )
         self.notify("loading the model")
         policy = source.load_policy()
-        micro_batch = MicroBatch(config.update.micro_tokens, notify=self.notify)
+        micro_batch = FittedSize(config.update.micro_tokens, notify=self.notify)
         reader = PolicyReader(
             policy, config.sample.temperature, micro_batch, source.iteration, config.loop.seed
         )

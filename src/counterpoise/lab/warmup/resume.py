@@ -26,7 +26,7 @@ from counterpoise.config.load import config_from_tables, to_toml
 from counterpoise.errors import PoiseError
 from counterpoise.files import check_unlocked, error_number, folder_lock, remove_leftovers
 from counterpoise.lab.warmup.supervise import TrainingCheckpoints
-from counterpoise.model.fit_memory import MicroBatch
+from counterpoise.model.fit_memory import FittedSize
 from counterpoise.model.load import Policy
 from counterpoise.store import checkpoint
 from counterpoise.store.resume import forbidden_differences
@@ -79,7 +79,7 @@ class WarmupCheckpoints(TrainingCheckpoints):
         self,
         path: Path,
         policy: Policy,
-        micro: MicroBatch,
+        micro: FittedSize,
         config: RunConfig,
         evaluations: list[dict[str, Any]],
         notify: Callable[[str], None],

@@ -21,7 +21,7 @@ from counterpoise.lab.warmup.resume import WarmupCheckpoints, check_unfinished, 
 from counterpoise.lab.warmup.scratch import build_model, build_tokenizer
 from counterpoise.lab.warmup.second_turns import second_turns
 from counterpoise.lab.warmup.supervise import TrainingHooks, check_solutions, supervise
-from counterpoise.model.fit_memory import MicroBatch
+from counterpoise.model.fit_memory import FittedSize
 from counterpoise.model.load import (
     Policy,
     choose_device,
@@ -115,7 +115,7 @@ def train_with_progress(
             log(f"step {step}: {describe_success(success, config)}")
             return bool(until) and success.mean >= until
 
-        micro = MicroBatch(config.update.micro_tokens, notify=log)
+        micro = FittedSize(config.update.micro_tokens, notify=log)
         steps_taken = supervise(
             policy,
             [

@@ -21,7 +21,7 @@ import torch
 
 from counterpoise.config import UpdateConfig, WarmupConfig
 from counterpoise.errors import PoiseError
-from counterpoise.model.fit_memory import MicroBatch
+from counterpoise.model.fit_memory import FittedSize
 from counterpoise.model.load import Policy
 from counterpoise.model.scoring import forward, micro_batches
 from counterpoise.run.interrupts import postpone_interrupts
@@ -67,7 +67,7 @@ def supervise(
     examples: Sequence[SolutionExample],
     config: WarmupConfig,
     seed: int,
-    micro: MicroBatch,
+    micro: FittedSize,
     *,
     checkpointing: bool = False,
     hooks: TrainingHooks | None = None,
@@ -121,7 +121,7 @@ def take_supervised_step(
     policy: Policy,
     rows: Sequence[Row],
     optimizer: Optimizer,
-    micro: MicroBatch,
+    micro: FittedSize,
     step: int,
     steps: int,
     checkpointing: bool,

@@ -33,7 +33,7 @@ from counterpoise.lab.studies.fixed_batch import Candidate, FixedBatch
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.lab.studies.records import read_records, write_records
 from counterpoise.lab.studies.token_values import VALUES_PROGRESS, TokenValueStore
-from counterpoise.model.fit_memory import MicroBatch
+from counterpoise.model.fit_memory import FittedSize
 from counterpoise.statistics.finding import Record
 from counterpoise.types import Floats, Row
 from counterpoise.variants import TOKEN_WEIGHTS
@@ -100,7 +100,7 @@ class ArmProbe:
             for index, candidate in enumerate(self.candidates)
             if self._row(candidate).group in group_keys
         ]
-        micro_batch = MicroBatch(lab.config.update.micro_tokens)
+        micro_batch = FittedSize(lab.config.update.micro_tokens)
         reader = PolicyReader(lab.policy, lab.config.sample.temperature, micro_batch, seed=lab.seed)
         self.view = CreditView(self.batch.rows, reader)
         self.sampling_seconds: float | None = None  # measured with the first iteration
