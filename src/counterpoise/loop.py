@@ -63,6 +63,7 @@ from counterpoise.store.resume import STRICT, ResumePermissions
 from counterpoise.task.contamination.training_overlap import load_benchmarks, warn_of_overlap
 from counterpoise.task.load import load_problems
 from counterpoise.types import BatchPlan, Group, Prompt, Row, StepResult
+from counterpoise.update.kl_control import with_kl_coefficients
 from counterpoise.update.kl_penalty import (
     NO_PENALTIES,
     RewardPenalties,
@@ -138,6 +139,8 @@ def train(
         state.micro_batch.notify = state.prompts_per_draw.notify = observer.notify
         state.sample_function = sampler
         state.probes = state.probes or given_probes
+        if state.kl_control:
+            state.kl_control.set_prompts(task.train)
         verifier = make_verifier(config.verify)
         state.episode_player = make_episode_player(config.task, verifier)
         with track_run(folder, config.track.to, observer.notify):
@@ -226,11 +229,14 @@ def iterate(
         batch = with_reference_logprobs(reader, config.update, state.initial_weights, batch, plan)
     clock.lap("score")
 
+    batch = with_kl_coefficients(batch, state.kl_control)
     monitor = make_monitor(state, batch, plan, config) if plan else None
     probes = follow_probes.track(state, config, plan)
     results = update(state, batch, plan, config, monitor, probes) if plan else []
     if results:
         check_finite(state, iteration)
+    if state.kl_control:
+        state.kl_control.update(batch, results, config.update.kl_estimator)
     clock.lap("update")
     clock.split("update", "monitor", monitor.seconds if monitor else 0.0)
     look = probes.finish(clock) if probes else None

@@ -37,6 +37,7 @@ from counterpoise.store.resume import (
 from counterpoise.store.row_records import rows_from_tensors, rows_to_tensors
 from counterpoise.types import Prompt, Row
 from counterpoise.update.graphs.passes import choose_passes
+from counterpoise.update.kl_control import AdaptiveControl, make_kl_control
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.passes import EAGER, Passes
 from counterpoise.update.reference import copy_weights
@@ -64,6 +65,7 @@ class RunState:
     iteration: int = 0  # number of finished iterations
     skipped_in_a_row: int = 0  # optimizer steps that were not finite
     memory: PromptMemory = field(default_factory=PromptMemory)  # empty with sample.choose=epochs
+    kl_control: AdaptiveControl | None = None  # None: the coefficient of the KL is fixed
 
 
 def new_state(policy: Policy, config: RunConfig) -> RunState:
@@ -82,6 +84,7 @@ def new_state(policy: Policy, config: RunConfig) -> RunState:
             else copy_initial_weights(policy, config.credit)
         ),
         memory=PromptMemory(config.sample.memory_visits, config.sample.retry_after),
+        kl_control=make_kl_control(update_options),
     )
 
 
@@ -111,6 +114,7 @@ def save_state(folder: RunFolder, state: RunState, config: RunConfig) -> None:
             "prompts_at_once": state.prompts_per_draw.size,
             "checksums_from": folder.checksums_from,
             **({"memory": state.memory.to_state()} if config.has_prompt_memory else {}),
+            **({"kl_control": state.kl_control.to_state()} if state.kl_control else {}),
         },
         options=to_toml(config),
     )
@@ -211,6 +215,8 @@ def _apply_checkpoint(state: RunState, snapshot: checkpoint.Checkpoint, config: 
         fitted.size = min(fitted.size, snapshot.state.get(state_name, fitted.size))
     if "memory" in snapshot.state:
         state.memory.restore(snapshot.state["memory"])
+    if state.kl_control:
+        state.kl_control.restore(snapshot.state["kl_control"])
     state.iteration = snapshot.iteration
 
 

@@ -84,6 +84,7 @@ PLAN_METRICS: Fields = {
 STEP_METRICS: Fields = {
     "steps": "optimizer steps taken",
     "skipped_steps": "no signal, or not finite",
+    "kl_coefficient": "mean over rows, with update.kl_control",
     "not_finite_steps": "whose loss or gradient TRL or verl logged as no number",
 }
 UPDATE_METRICS: Fields = {
@@ -262,6 +263,7 @@ ROLLOUTS: Fields = {
     "further": "other rewards by name, if any",
     "logged": "what your reward function logged about it, if anything",
     "anchor": "true for anchors only",
+    "generic_logprob": "mean of the group's anchors after the generic text",
     "turns": "of an episode: start, told, action, feedback",
     "messages": "of a chat prompt: role, content",
     "prompt_tokens": "",

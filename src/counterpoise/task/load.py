@@ -25,7 +25,8 @@ def load_problems(config: RunConfig) -> Task:
     environment = config.task.environment
     compares_answers = environment != "none" and not is_plugin(environment)
     answers_required = needs_answers(config.verify) or compares_answers
-    task = load_task(config.task, reward_columns(config.verify), answers_required=answers_required)
+    columns = dict.fromkeys([*reward_columns(config.verify), *config.kl_columns])
+    task = load_task(config.task, tuple(columns), answers_required=answers_required)
     check_references(config.verify, task.train)
     if config.verify.name == "code":
         check_tests([*task.train, *task.heldout])
@@ -46,8 +47,9 @@ def load_task(
     needed_columns = [name for name in keep if name != ALL_COLUMNS]
     if needed_columns and not {"keep", "fields"} & parameters.keys():
         raise PoiseError(
-            f"task.name={config.name}: its problems have no columns, and a reward function needs "
-            f"'{needed_columns[0]}': its parameters may be responses, answers and prompts"
+            f"task.name={config.name}: its problems have no columns, and a reward function or "
+            f"update.kl_settings needs '{needed_columns[0]}': the parameters of a reward function "
+            "may be responses, answers and prompts"
         )
     fields = FieldNames(
         config.problem_field,
