@@ -76,7 +76,8 @@ from counterpoise.update.old_logprobs import (
     first_updating_step,
     score_before_update,
 )
-from counterpoise.update.rules.bind import bind_rule
+from counterpoise.update.reference import sync_teacher
+from counterpoise.update.rules.bind import bind_rule, teacher_interval
 from counterpoise.update.step import StepSettings, take_step
 from counterpoise.variants import SAMPLERS
 from counterpoise.verify.limited_reward import make_verifier
@@ -203,6 +204,9 @@ def iterate(
     iteration, seed = state.iteration + 1, config.loop.seed
     clock = metrics.StageClock()
 
+    state.teacher_weights = sync_teacher(
+        state.policy, state.teacher_weights, teacher_interval(config.credit), iteration
+    )
     sampler = bind_sampler(state)
     follow_probes.draw_if_due(state, sampler, heldout, config, verifier, clock)
     collector = RolloutCollector(sampler, config, verifier, clock.lap, iteration)
@@ -302,6 +306,7 @@ def make_policy_reader(state: RunState, config: RunConfig) -> PolicyReader:
         seed,
         state.passes,
         steering_rows=follow_probes.steering_rows(state, config),
+        teacher=state.teacher_weights,
     )
 
 

@@ -16,20 +16,26 @@ MAX_LOG_RATIO = 20.0
 
 
 def rlsd(
-    view: CreditView, *, mix: float = 0.5, fade: int = 50, clip: float = 0.2
+    view: CreditView,
+    *,
+    mix: float = 0.5,
+    fade: int = 50,
+    clip: float = 0.2,
+    teacher_every: int = 0,
 ) -> list[Floats] | None:
     """RLSD: trust a token by how much more likely it becomes once the answer is known.
 
-        D_t = log pi(o_t | x, c, o_<t) - log pi(o_t | x, o_<t)     c the reference answer, |D| <= 20
+        D_t = log pi_T(o_t | x, c, o_<t) - log pi(o_t | x, o_<t)   c the reference answer, |D| <= 20
         w_t = (1 - lam) + lam clip(exp(sign(A) D_t), 1 - clip, 1 + clip)
         lam = mix (1 - (iteration - 1) / fade), not below 0
 
-    Teacher and student are the policy that sampled, with and without the hint in its prompt; the
-    trainer makes both passes, so an uninformative hint gives 1. lam = 0, or a problem without a
-    reference answer: 1. arXiv:2604.03128. mix = 0.5, fade = 50 and clip = 0.2 are the paper's (by
-    notes on it, not its text). There the teacher is synced every 10 steps; here it is always the
-    current policy, as in SDPG's code. The wording of the hint is chosen here.
+    The student is the policy that sampled. The teacher pi_T is the same, with the hint in its
+    prompt, so an uninformative hint gives 1; or, with teacher_every = k, a copy of the policy that
+    is made anew every k iterations (the paper: 10; SDPG's code: the policy itself). lam = 0, or a
+    problem without a reference answer: 1. arXiv:2604.03128. mix = 0.5, fade = 50 and clip = 0.2 are
+    the paper's (by notes on it, not its text). The wording of the hint is chosen here.
     """
+    check_interval(teacher_every)
     lam = faded_mix(mix, fade, view.iteration)
     if lam == 0:
         return None
@@ -39,6 +45,11 @@ def rlsd(
             sign = view.rows[i].sign
             row_weights[i] = trust_weights(hinted_T, view.logprobs[i], sign, lam, clip)
     return row_weights
+
+
+def check_interval(teacher_every: int) -> None:
+    if teacher_every < 0:
+        raise PoiseError(f"teacher_every must be 0 or above, not {teacher_every}")
 
 
 def faded_mix(mix: float, fade: int, iteration: int) -> float:
@@ -61,11 +72,16 @@ FEEDBACK_TEMPLATE = "{problem}\n{feedback}"
 
 
 def serl(
-    view: CreditView, *, mix: float = 0.5, fade: int = 50, clip: float = 0.2
+    view: CreditView,
+    *,
+    mix: float = 0.5,
+    fade: int = 50,
+    clip: float = 0.2,
+    teacher_every: int = 0,
 ) -> list[Floats] | None:
     """SERL: trust an action by how much more likely it becomes once its result is known.
 
-        D_t = log pi(o_t | x, f, o_<t) - log pi(o_t | x, o_<t)                 |D| <= 20
+        D_t = log pi_T(o_t | x, f, o_<t) - log pi(o_t | x, o_<t)               |D| <= 20
         w_t = (1 - lam) + lam clip(exp(sign(A) D_t), 1 - clip, 1 + clip)       t in a turn's action
         w_t = 1                                                                elsewhere
         lam = mix (1 - (iteration - 1) / fade), not below 0
@@ -76,11 +92,12 @@ def serl(
     task knows them. Weights are 1 for a turn without an action or without feedback (it was right)
     and for rollouts that are not episodes. lam = 0: 1 everywhere.
 
-    arXiv:2605.19447; mix = 0.5, fade = 50 (updates), clip = 0.2 by the authors' code. Its teacher
-    is a copy of the policy that follows every 10 steps; here it is the policy itself, as in `rlsd`.
-    The wording of the hindsight prompt is chosen here. It costs one pass for every turn that any
-    rollout has, up to the end of the turn's action.
+    arXiv:2605.19447; mix = 0.5, fade = 50 (updates), clip = 0.2 by the authors' code. The teacher
+    pi_T is as in `rlsd`; theirs follows every 10 steps. The wording of the hindsight prompt is
+    chosen here. It costs one pass for every turn that any rollout has, up to the end of the turn's
+    action.
     """
+    check_interval(teacher_every)
     policy, reader = view.policy, view.reader
     assert reader is not None
     lam = faded_mix(mix, fade, reader.iteration)

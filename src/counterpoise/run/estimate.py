@@ -247,6 +247,11 @@ def describe_memory(config: RunConfig, device: torch.device | None = None) -> li
         from counterpoise.update.rules.bind import reads_initial_weights
 
         training_bytes += bytes_per_number * shape.parameters * reads_initial_weights(config.credit)
+    if config.credit.settings or config.credit.rule_settings:
+        from counterpoise.update.rules.bind import teacher_interval
+
+        copied = adapter if lora_rank else shape.parameters
+        training_bytes += bytes_per_number * copied * bool(teacher_interval(config.credit))
     floats_per_token = _activations_per_token(
         shape,
         fused=shape.fused and device.type == "cuda" and not lora_rank,

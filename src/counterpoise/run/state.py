@@ -43,6 +43,8 @@ from counterpoise.update.passes import EAGER, Passes
 from counterpoise.update.reference import copy_weights
 from counterpoise.update.rules.bind import copy_initial_weights
 
+TEACHER_PREFIX = "teacher."  # of its weights in a checkpoint's buffer.safetensors
+
 
 @dataclass(slots=True)
 class RunState:
@@ -60,6 +62,7 @@ class RunState:
     sample_function: SampleFunction = sample  # the sampler
     episode_player: EpisodePlayer | None = None  # None without an environment
     initial_weights: dict[str, Tensor] | None = None  # only if a KL or a rule reads them
+    teacher_weights: dict[str, Tensor] | None = None  # only if a teacher follows the policy
     probes: ProbeSet | None = None  # held-out answers that are followed
     probe_reading: ProbeReading | None = None  # not in a checkpoint: it can be computed again
     iteration: int = 0  # number of finished iterations
@@ -104,7 +107,7 @@ def save_state(folder: RunFolder, state: RunState, config: RunConfig) -> None:
         iteration=state.iteration,
         model=checkpoint.model_weights(state.policy.model),
         optimizer=state.optimizer.state(),
-        buffer={**row_tensors, **probe_tensors},
+        buffer={**row_tensors, **probe_tensors, **_teacher_tensors(state)},
         state={
             "rows": row_records,
             "probes": probe_record,
@@ -213,11 +216,23 @@ def _apply_checkpoint(state: RunState, snapshot: checkpoint.Checkpoint, config: 
         (state.prompts_per_draw, "prompts_at_once"),
     ):
         fitted.size = min(fitted.size, snapshot.state.get(state_name, fitted.size))
+    teacher_weights = {
+        name.removeprefix(TEACHER_PREFIX): tensor.to(state.policy.device)
+        for name, tensor in snapshot.buffer.items()
+        if name.startswith(TEACHER_PREFIX)
+    }
+    state.teacher_weights = teacher_weights or None
     if "memory" in snapshot.state:
         state.memory.restore(snapshot.state["memory"])
     if state.kl_control:
         state.kl_control.restore(snapshot.state["kl_control"])
     state.iteration = snapshot.iteration
+
+
+def _teacher_tensors(state: RunState) -> dict[str, Tensor]:
+    """The teacher's weights, as a checkpoint names them."""
+    weights = state.teacher_weights or {}
+    return {f"{TEACHER_PREFIX}{name}": tensor.contiguous() for name, tensor in weights.items()}
 
 
 def _make_buffer(
