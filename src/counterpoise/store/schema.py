@@ -124,6 +124,7 @@ MONITOR_METRICS: Fields = {
     "exchangeability": "net / gross pull there",
     "learning_tax": "KL(new, old) at shared tokens, nats",
     "solution_drift": "log-odds change between right answers",
+    "lazy_likelihood": "share of A > 0 that did not rise",
 }
 PROBE_METRICS: Fields = {  # only with probes
     "probe_right": "mean change of right probe answers' log p",
