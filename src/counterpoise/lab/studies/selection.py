@@ -99,6 +99,6 @@ def _has_kind_of(value: Any, default: Any) -> bool:
     kind = type(defaults[0])
     if kind is str:
         return bool(values) and all(name in defaults for name in values)
-    # Compared by type, because isinstance(True, int) is true; a number may be written without a dot.
+    # By type, because isinstance(True, int) is true; a number may be written without a dot.
     kinds = (int, float) if kind is float else (int,)
     return bool(values) and all(type(number) in kinds and number >= 0 for number in values)
