@@ -343,10 +343,6 @@ def _check_environment(config: RunConfig) -> str:
         remedy = "needs the replies of an environment: set task.environment=tries"
         return f"credit.weights=serl {remedy}" if weights == "serl" else ""
     setting = f"task.environment={display_name(environment)}"
-    if weights == "serl" and is_plugin(environment):
-        return (
-            f"credit.weights=serl needs marked actions: set task.environment=tries, not {setting}"
-        )
     if weights in ("grail", "oar_g", "oar_p", "oar_p_approximate"):
         return f"credit.weights={weights} needs single responses: unset {setting}"
     if config.sample.engine != "native":
