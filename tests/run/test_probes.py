@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
 from counterpoise.loop import train
 from counterpoise.run import follow_probes
+from counterpoise.run.probes import ProbeSet
 from counterpoise.run.state import RunState
 from counterpoise.store import checkpoint
 from counterpoise.store.check.check_run import check_run
@@ -163,7 +165,9 @@ def test_aligned_weights_read_the_steering_half_and_resume(
     assert read_problems
     assert {halves[problem] for problem in read_problems} == {"steer"}
     assert halves.keys() == {f"word_problems/heldout/{index}" for index in (2, 3)}  # not evaluated
-    with pytest.raises(PoiseError, match=r"above evaluate\.prompts=4: raise task\.heldout"):
+    with pytest.raises(
+        PoiseError, match=r"than evaluate\.prompts=4, because .* raise task\.heldout"
+    ):
         train(small_config(base, *sets, "evaluate.prompts=4"), base / "all-evaluated")
     assert sorted(whole.step_files("probes")) == [2, 4]
     uniform = train(small_config(base, *PROBES), base / "uniform")
@@ -210,6 +214,14 @@ def test_a_line_without_an_answer_is_refused(
     with pytest.raises(PoiseError, match=message):
         train(given(base, tmp_path, line), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_answers_are_not_drawn_again_before_an_update_is_measured() -> None:
+    """A batch may wait for long: its answers are still new."""
+    waiting = ProbeSet(())
+    assert not any(waiting.is_due(iteration, refresh=2) for iteration in range(1, 9))
+    measured = replace(waiting, since=3)
+    assert [measured.is_due(iteration, refresh=2) for iteration in (4, 5)] == [False, True]
 
 
 def test_options_that_cannot_work_are_refused(base: Path) -> None:

@@ -12,7 +12,7 @@ from counterpoise.types import Prompt
 from counterpoise.verify.last_number import LastNumberVerifier
 from counterpoise.verify.style import bleu, reward, rouge, rouge_l, text_overlap
 
-TASK = load(levels=(1, 2, 3, 4), size=280, heldout=84, keep=("role",))
+TASK = load(levels=(1, 2, 3, 4), size=280, heldout=84, needed_columns=("role",))
 
 
 def test_a_reply_in_character_is_right_and_in_style_and_a_generic_one_only_right() -> None:

@@ -5,12 +5,13 @@
         def step(self, response): ...        # -> (reply or None, reward or None, done)
         def action(self, response): ...      # -> (start, end); optional
 
-`prompt` is a `Prompt` (`problem`, `answer`, `columns`). A `reset` with a parameter `seed` gets the
-episode's seed; draw all randomness from it, or a resumed run will differ. The first message
-replaces the problem and must be the same for all rollouts of a problem. `response` is the text
-of a turn. The episode ends when `done` is true or there is no reply. Its reward is the sum of the
-rewards of its steps; if all of them are None, the run's verifier scores it. `action` marks the
-characters of a turn that are its action, (0, 0) if there are none, for `credit.weights=serl`.
+`prompt` is a `Prompt` (`problem`, `answer`, `columns`). The first message replaces the problem and
+must be the same for all rollouts of a problem. A `reset` with a parameter `seed` gets the episode's
+seed: use it for hidden state and later replies, not for the first message, and draw all randomness
+from it, or a resumed run will differ. `response` is the text of a turn. The episode ends when
+`done` is true or there is no reply. Its reward is the sum of the rewards of its steps; if all of
+them are None, the run's verifier scores it. `action` marks the characters of a turn that are its
+action, (0, 0) if there are none, for `credit.weights=serl`.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class PluginSession:
 
 
 class PluginEnvironment:
-    """Environments of a user's class, one for each episode."""
+    """A user's environment class; `open_session` makes an object of it for each episode."""
 
     def __init__(
         self, plugin: plugins.PluginFunction, label: str, marks_actions: bool, turns: int
@@ -104,18 +105,18 @@ class PluginEnvironment:
     def open_session(self) -> PluginSession:
         return PluginSession(self._plugin.call(), self._plugin.path, self.label)
 
-    def action(self, response: str) -> tuple[int, int]:
+    def answer_span(self, response: str) -> tuple[int, int]:
         raise NotImplementedError("call action() of the episode's PluginSession instead")
 
     def feedback(self, prompt: Prompt, response: str, right: bool) -> str:
         raise NotImplementedError("call step() of the episode's PluginSession instead")
 
-    def ask(self, prompt: Prompt, feedback: str) -> str:
+    def next_message(self, prompt: Prompt, feedback: str) -> str:
         return feedback
 
 
 def load_environment(name: str) -> Callable[[int], PluginEnvironment]:
-    """The constructor of a user's environments, to be called with the largest number of turns."""
+    """A function that makes the environment of a user's class from the maximum number of turns."""
     plugin, parsed_name = plugins.load_plugin(name), plugins.parse_plugin_name(name)
     environment = plugins.load_object(name)
     methods = {"reset": ("prompt",), "step": ("response",)}
@@ -131,7 +132,8 @@ def load_environment(name: str) -> Callable[[int], PluginEnvironment]:
     for method, arguments in methods.items():
         method_signature = signature(getattr(environment, method))
         takes_seed = method == "reset" and "seed" in method_signature.parameters
-        seed = {"seed": ""} if takes_seed else {}
+        # `check_arguments` only looks at the name of a keyword argument, not at its value.
+        keywords = {"seed": ""} if takes_seed else {}
         method_plugin = plugin._replace(name=f"{plugin.name}.{method}", signature=method_signature)
-        method_plugin.check_arguments("self", *arguments, **seed)
+        method_plugin.check_arguments("self", *arguments, **keywords)
     return partial(PluginEnvironment, plugin, str(parsed_name), marks_actions)

@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from counterpoise.seeds import seed_for
-from counterpoise.task.prompts import Task
+from counterpoise.task.task_prompts import TaskPrompts
 from counterpoise.task.word_problems import split_of_skeleton
 from counterpoise.types import ALL_COLUMNS, NO_COLUMNS, Prompt
 
@@ -73,11 +73,11 @@ def load(
     size: int = 4096,
     heldout: int = 256,
     seed: int = 0,
-    keep: Sequence[str] = (),
-) -> Task:
+    needed_columns: Sequence[str] = (),
+) -> TaskPrompts:
     """`size` training and `heldout` held-out problems that cycle through the levels and roles."""
-    has_role = ROLE_COLUMN in keep or ALL_COLUMNS in keep
-    return Task(
+    has_role = ROLE_COLUMN in needed_columns or ALL_COLUMNS in needed_columns
+    return TaskPrompts(
         name="role_play",
         train=[make_problem("train", i, levels, seed, with_role=has_role) for i in range(size)],
         heldout=[

@@ -32,7 +32,7 @@ from counterpoise.run import metrics
 from counterpoise.run.evaluate_heldout import evaluate
 from counterpoise.run.interrupts import postpone_interrupts
 from counterpoise.run.observer import RunObserver
-from counterpoise.run.state import RunState, check_finite, refill_buffer, save_state
+from counterpoise.run.state import RunState, check_finite, replace_waiting_rows, save_state
 from counterpoise.run.write_iteration import write_iteration
 from counterpoise.sample.choose_prompts import EncodedPrompt, pick_prompts
 from counterpoise.store.folder import RunFolder
@@ -258,7 +258,7 @@ class RunRecorder(StepMonitor):
         """Save a checkpoint of the native format, with the tokens of waiting rows."""
         buffer = self.trainer.planner.buffer
         if buffer is not None:
-            refill_buffer(self.state, [self._with_rollout(row) for row in buffer.state()])
+            replace_waiting_rows(self.state, [self._with_rollout(row) for row in buffer.state()])
             self.state.buffer.counts = buffer.counts
         self.state.skipped_in_a_row = self.trainer.skipped_in_a_row
         save_state(self.run.folder, self.state, self.run.config)
