@@ -267,7 +267,7 @@ def test_choices_are_checked_for_every_option_that_has_them() -> None:
             {"batch": {"composer": "by_sign", "rows_per_step": 48}},
             "batch.rows_per_step changes the number of steps",
         ),
-        ({"verify": {"also": ["style"]}}, "verify.also: unknown reward 'style'"),
+        ({"verify": {"also": ["wit"]}}, "verify.also: unknown reward 'wit'"),
         ({"verify": {"also": ["overlong"], "overlong_tokens": 129}}, "is longer than a response"),
         ({"credit": {"mixture": "decoupled"}}, "one reward to combine: set verify.also"),
         ({"update": {"lr": 1e38}}, r"^update.lr=1e\+38: an update of that size overflows float32"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -12,6 +13,18 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "counterpoise"
+
+
+@cache
+def syntax_tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def trees_are_forgotten() -> Iterator[None]:
+    """A million nodes would slow down every garbage collection of the tests that follow."""
+    yield
+    syntax_tree.cache_clear()
 
 
 def module_of(path: Path) -> str:
@@ -34,7 +47,7 @@ def test_no_module_imports_another_in_a_circle():
     files = {module_of(path): path for path in SOURCE.rglob("*.py")}
     needs: dict[str, set[str]] = {}
     for module, path in files.items():
-        names = set(imported(ast.parse(path.read_text(encoding="utf-8"))))
+        names = set(imported(syntax_tree(path)))
         wanted = {name if name in files else name.rpartition(".")[0] for name in names}
         needs[module] = wanted & files.keys() - {module}
     assert needs["counterpoise.cli.look"] == {
@@ -77,8 +90,8 @@ def test_imports_go_one_way():
         # The package's own names stand for all rooms: it imports none of them until one is used,
         # so what only the type checker sees does not count there. Everywhere else it does.
         count_type_checking = module != "counterpoise"
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        for name in imported(tree, count_type_checking=count_type_checking):
+        names = imported(syntax_tree(path), count_type_checking=count_type_checking)
+        for name in names:
             imported_module = name if name in modules else name.rpartition(".")[0]
             if imported_module not in modules or (module, imported_module) in EXCEPTIONS:
                 continue
@@ -93,7 +106,7 @@ def test_files_and_functions_are_read_in_one_sitting():
     for path in SOURCE.rglob("*.py"):
         text = path.read_text(encoding="utf-8")
         assert text.count("\n") <= 450, path
-        for node in ast.walk(ast.parse(text)):
+        for node in ast.walk(syntax_tree(path)):
             if isinstance(node, functions) and node.end_lineno:
                 assert node.end_lineno - node.lineno < 80, f"{path}: {node.name}"
 
@@ -108,7 +121,7 @@ def test_the_map_of_the_readme_names_every_room_and_no_other():
 
 
 def called_in(path: Path) -> Iterator[ast.Call]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(syntax_tree(path)):
         if isinstance(node, ast.Call):
             yield node
 

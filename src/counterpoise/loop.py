@@ -63,6 +63,7 @@ from counterpoise.store.resume import STRICT, ResumePermissions
 from counterpoise.task.contamination.training_overlap import load_benchmarks, warn_of_overlap
 from counterpoise.task.load import load_run_task
 from counterpoise.types import BatchPlan, Group, Prompt, Row, StepResult
+from counterpoise.update.kl_control import with_kl_coefficients
 from counterpoise.update.kl_penalty import (
     NO_PENALTIES,
     RewardPenalties,
@@ -75,7 +76,8 @@ from counterpoise.update.old_logprobs import (
     first_updating_step,
     score_before_update,
 )
-from counterpoise.update.rules.bind import bind_rule
+from counterpoise.update.reference import sync_teacher
+from counterpoise.update.rules.bind import bind_rule, teacher_interval
 from counterpoise.update.step import StepSettings, take_step
 from counterpoise.variants import SAMPLERS
 from counterpoise.verify.make_verifier import make_verifier
@@ -138,6 +140,8 @@ def train(
         state.micro_batch.notify = state.prompts_per_draw.notify = observer.notify
         state.sample_function = sampler
         state.probes = state.probes or given_probes
+        if state.kl_control:
+            state.kl_control.set_prompts(task.train)
         verifier = make_verifier(config.verify)
         state.episode_player = make_episode_player(config.task, verifier)
         with track_run(folder, config.track.to, observer.notify):
@@ -200,6 +204,9 @@ def iterate(
     iteration, seed = state.iteration + 1, config.loop.seed
     clock = metrics.StageClock()
 
+    state.teacher_weights = sync_teacher(
+        state.policy, state.teacher_weights, teacher_interval(config.credit), iteration
+    )
     sampler = bind_sampler(state)
     follow_probes.draw_if_due(state, sampler, heldout, config, verifier, clock)
     collector = RolloutCollector(sampler, config, verifier, clock.lap, iteration)
@@ -226,11 +233,14 @@ def iterate(
         batch = with_reference_logprobs(reader, config.update, state.initial_weights, batch, plan)
     clock.lap("score")
 
+    batch = with_kl_coefficients(batch, state.kl_control)
     monitor = make_monitor(state, batch, plan, config) if plan else None
     probes = follow_probes.track(state, config, plan)
     results = update(state, batch, plan, config, monitor, probes) if plan else []
     if results:
         check_finite(state, iteration)
+    if state.kl_control:
+        state.kl_control.update(batch, results, config.update.kl_estimator)
     clock.lap("update")
     clock.split("update", "monitor", monitor.seconds if monitor else 0.0)
     look = probes.finish(clock) if probes else None
@@ -298,6 +308,7 @@ def make_policy_reader(state: RunState, config: RunConfig) -> PolicyReader:
         seed,
         state.passes,
         steering_rows=follow_probes.steering_rows(state, config),
+        teacher=state.teacher_weights,
     )
 
 

@@ -25,6 +25,7 @@ exception: the initial weights of a `scratch` model come from torch's generator,
     trl                        loop.seed      iteration, process  draws of TRL's sampler
     word_problems/SPLIT/LEVEL  task.seed      index, attempt      one problem
     code_problems/SPLIT/LEVEL  task.seed      index, attempt      one problem
+    role_play/SPLIT/LEVEL      task.seed      index, attempt      one problem
     reasoning_gym/SPLIT        task.seed                          the generator's seed
 
 P prompts with G rollouts each have the indices p G + g.

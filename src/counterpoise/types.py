@@ -137,6 +137,7 @@ class Rollout:
         default_factory=dict
     )  # in addition to the verifier's
     anchor: bool = False  # sampled from the prompt's generic text, trained with the full prompt
+    generic_logprob: float | None = None  # mean of its group's anchors, by the sampler, per token
     turns: tuple[Turn, ...] = ()  # of an episode; see Response.turns
     columns: Columns = field(default_factory=lambda: NO_COLUMNS)  # Prompt.columns; not stored
     messages: Messages = ()  # Prompt.messages
@@ -203,6 +204,7 @@ class Row:
         None  # the trainer's log-probabilities when the row was sampled
     )
     reference_logprobs_T: Floats | None = None  # of the initial policy
+    kl_coefficient: float | None = None  # of its KL; None: update.kl
     masked: bool = False  # truncated: no loss
     trajectory: str = ""  # of an agent whose calls are rows of several groups
 

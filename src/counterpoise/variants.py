@@ -17,6 +17,7 @@ TASKS = Registry(
     {
         "word_problems": "counterpoise.task.word_problems:load",
         "code_problems": "counterpoise.task.code_problems:load",
+        "role_play": "counterpoise.task.role_play:load",
         "files": "counterpoise.task.files_task:load",
         "jsonl": "counterpoise.task.files_task:load",  # the same, by its name of version 0.2
         "hub": "counterpoise.task.hub:load",
@@ -64,6 +65,7 @@ VERIFIERS = Registry(
     {
         "math": "counterpoise.verify.math.verifier:MathVerifier",
         "exact": "counterpoise.verify.exact:ExactVerifier",
+        "last_number": "counterpoise.verify.last_number:LastNumberVerifier",
         "code": "counterpoise.verify.code.verifier:CodeVerifier",
         "verifiers": "counterpoise.verify.verifiers_tasks:VerifiersVerifier",
     },
@@ -76,6 +78,7 @@ EXTRA_REWARDS = Registry(
     {
         "overlong": "counterpoise.verify.overlong:reward",
         "equations": "counterpoise.verify.equations:reward",
+        "style": "counterpoise.verify.style:reward",
     },
     plugin_loader="counterpoise.verify.plugin_reward:bind_verifier",
 )
@@ -126,6 +129,7 @@ TOKEN_WEIGHTS = Registry(
         "aligned": "counterpoise.credit.aligned:weights",
         "rlsd": "counterpoise.credit.hindsight:rlsd",
         "serl": "counterpoise.credit.hindsight:serl",
+        "crpo": "counterpoise.credit.crpo:weights",
     },
     plugin_loader="counterpoise.credit.plugin_weights:PluginWeights",
 )
@@ -232,6 +236,17 @@ KL_ESTIMATORS = Registry(
     },
 )
 
+# A class (initial, *, settings): moves the coefficient of the KL during a run
+KL_CONTROLS = Registry(
+    "KL control",
+    {
+        "fixed": "counterpoise.update.kl_control:keep_fixed",
+        "adaptive": "counterpoise.update.kl_control:AdaptiveControl",
+        "complexity": "counterpoise.update.kl_control:ComplexityControl",
+        "complexity_released": "counterpoise.update.kl_control:ReleasedComplexityControl",
+    },
+)
+
 # progress p from 0 to 1 -> f(p): decay of the learning rate
 SCHEDULES = Registry(
     "schedule",
@@ -270,6 +285,7 @@ STAGE_CHECKS = Registry(
     {
         "credit.settings": "counterpoise.credit.assign:check_settings",
         "credit.rule": "counterpoise.update.rules.bind:check_rule",
+        "update.kl_settings": "counterpoise.update.kl_control:check_kl_control",
         "verify.also": "counterpoise.verify.extra_rewards:check_extra_rewards",
     },
 )

@@ -13,6 +13,7 @@ import torch
 from counterpoise.credit.hindsight import rlsd, trust_weights
 from counterpoise.credit.hints import HINT_TEMPLATE
 from counterpoise.credit.view import CreditView
+from counterpoise.errors import PoiseError
 
 ROWS = answered.rows()
 
@@ -45,6 +46,23 @@ def test_against_the_formula(iteration: int, lam: float) -> None:
             expected.append((1 - lam) + lam * w)
         np.testing.assert_allclose(w_T, expected, atol=2e-5)
         assert w_T.dtype == np.float32
+
+
+def test_a_teacher_that_follows_reads_with_its_own_weights() -> None:
+    policy, earlier = answered.policy(), answered.policy(seed=3)
+    weights = {name: p.detach() for name, p in earlier.model.named_parameters()}
+    seen = answered.view(policy, ROWS)
+    view = CreditView(ROWS, replace(seen.reader, teacher=weights, iteration=1))
+    for row, w_T in zip(ROWS, rlsd(view, mix=1.0, clip=0.9, teacher_every=10), strict=True):
+        c = row.content
+        hint = policy.encode(HINT_TEMPLATE.format(problem=c.prompt, answer=c.answer))
+        teacher = np.array(logprobs(earlier, hint, c.response_tokens, 0.8))
+        student = np.array(logprobs(policy, c.prompt_tokens, c.response_tokens, 0.8))
+        D = np.clip(teacher - student, -20, 20)
+        expected = np.clip(np.exp(np.sign(row.advantage) * D), 0.1, 1.9)
+        np.testing.assert_allclose(w_T, expected, atol=2e-5)
+    with pytest.raises(PoiseError, match="teacher_every must be 0 or above"):
+        rlsd(view, teacher_every=-1)
 
 
 def test_by_hand() -> None:

@@ -13,6 +13,7 @@ import torch
 
 from counterpoise.credit.hindsight import FEEDBACK_TEMPLATE, serl
 from counterpoise.credit.view import CreditView
+from counterpoise.errors import PoiseError
 from counterpoise.types import Row, Turn
 
 ROWS = answered.rows()
@@ -37,13 +38,16 @@ def cases() -> list[Row]:
     ]
 
 
-def expected(policy, row: Row, lam: float, temperature: float) -> list[float]:
+def expected(
+    policy, row: Row, lam: float, temperature: float, texts: list[str] | None = None
+) -> list[float]:
     found = [1.0] * row.num_tokens
     student = episodes.logprobs(policy, row, temperature).tolist()
-    for turn in row.content.turns:
-        if not turn.feedback:
+    said = texts or [turn.feedback for turn in row.content.turns]
+    for turn, text in zip(row.content.turns, said, strict=True):
+        if not turn.feedback or not text:
             continue
-        hint = FEEDBACK_TEMPLATE.format(problem=row.content.prompt, feedback=turn.feedback)
+        hint = FEEDBACK_TEMPLATE.format(problem=row.content.prompt, feedback=text)
         moved = replace(row, rollout=replace(row.content, prompt_tokens=policy.encode(hint)))
         teacher = episodes.logprobs(policy, moved, temperature).tolist()
         for t in range(*turn.action):
@@ -64,6 +68,35 @@ def test_against_the_formula(iteration: int, lam: float, micro_tokens: int) -> N
         for row, w_T in zip(rows, found, strict=True):
             np.testing.assert_allclose(w_T, expected(policy, row, lam, 0.8), atol=2e-5)
             assert w_T.dtype == np.float32
+
+
+def test_other_things_that_become_known() -> None:
+    """The next observation, the rest of the episode, or a successful one of the group."""
+    policy, (a, b, _, d) = answered.policy(), cases()
+    right = replace(d, group=b.group, advantage=1.0, rollout=replace(d.content, response="so 7"))
+    wrong = replace(b, advantage=-0.5)
+    rows, unseen = [a, wrong, right], [""]
+    a_tokens, b_tokens = a.content.response_tokens, b.content.response_tokens
+    texts = {
+        "next_observation": ([policy.decode([20, 21, 22]), "low"], [policy.decode([30]), ""]),
+        "future": (
+            [policy.decode([20, 21, 22]) + " " + policy.decode(a_tokens[6:]), "low"],
+            [policy.decode([30]) + " " + policy.decode(b_tokens[9:]), ""],
+        ),
+        "success": (unseen * 2, ["so 7", ""]),
+    }
+    for mode, (of_a, of_b) in texts.items():
+        seen = answered.view(policy, rows)
+        view = CreditView(rows, replace(seen.reader, iteration=1))
+        found = serl(view, feedback=mode)
+        assert found is not None
+        with torch.no_grad():
+            np.testing.assert_allclose(found[0], expected(policy, a, 0.5, 0.8, of_a), atol=2e-5)
+            np.testing.assert_allclose(found[1], expected(policy, wrong, 0.5, 0.8, of_b), atol=2e-5)
+        assert (found[1] != 1).any()
+        assert (found[2] == 1).all()
+    with pytest.raises(PoiseError, match="unknown feedback of serl 'judge'"):
+        serl(view, feedback="judge")
 
 
 def test_only_actions_with_something_to_mend_are_weighed() -> None:

@@ -13,6 +13,7 @@ from counterpoise.config import UpdateConfig
 from counterpoise.microscope import prefixes
 from counterpoise.microscope.learning_tax import (
     PooledMean,
+    lazy_likelihood,
     learning_tax,
     solution_drift,
     tax_tokens,
@@ -100,6 +101,7 @@ def test_of_a_real_step() -> None:
     D = [b - a for a, b in zip(sums, then, strict=True)]
     pairs = [abs(D[a] - D[b]) for a, b in itertools.combinations((0, 2), 2)]
     assert found["solution_drift"] == pytest.approx(np.mean(pairs), rel=2e-3)
+    assert found["lazy_likelihood"] == np.mean([D[a] < 1e-6 for a in (0, 2)])
 
 
 def test_where_nothing_moved_there_is_no_tax() -> None:
@@ -116,3 +118,14 @@ def test_where_nothing_moved_there_is_no_tax() -> None:
     found = monitor_metrics(monitor.measurements)
     assert found["learning_tax"] == 0
     assert found["solution_drift"] == 0
+    assert found["lazy_likelihood"] == 1  # no right rollout rose
+
+
+def test_rollouts_of_positive_advantage_that_did_not_rise() -> None:
+    rows = tiny.rows(groups=2, size=4, seed=6)
+    changes = [0.01, -0.01, 0.01, -0.01, 0.01, -0.01, 0, 0]
+    moved = [np.full(row.num_tokens, x, "f4") for row, x in zip(rows, changes, strict=True)]
+    right = [i for i, row in enumerate(rows) if row.advantage > 0]
+    total, terms = lazy_likelihood(rows, moved)
+    assert terms == len(right) > 2
+    assert total == sum(changes[i] <= 0 for i in right)

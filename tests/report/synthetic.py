@@ -146,6 +146,7 @@ def seen(now: int) -> dict[str, Any]:
         "exchangeability": 1e-9,
         "learning_tax": 2e-5,
         "solution_drift": 0.02 * now,
+        "lazy_likelihood": 0.3 * now,
         "monitor_seconds": 0.1,
     }
 

@@ -292,7 +292,9 @@ def test_lora_needs_the_weights_once_and_trains_the_adapter() -> None:
     adapter = 16 * 28 * (2 * queries + 2 * keys + 3 * (3584 + 18944))
     lora = ["model.lora_rank=16", "balance.tau=0"]
     reads_start = [*lora, "credit.rule=sdpg"]  # its alpha is above 0
-    for sets, size in ((lora, 16), ([*lora, "update.kl=0.01"], 20), (reads_start, 20)):
+    teacher = [*lora, "credit.weights=rlsd", "credit.settings=['teacher_every=5']"]
+    copies = (([*lora, "update.kl=0.01"], 20), (reads_start, 20), (teacher, 20))
+    for sets, size in ((lora, 16), *copies, ([*teacher, "update.kl=0.01"], 24)):
         text = describe_run(load_config("qwen2.5-math-7b", sets), GPU)
         assert f"training {(2 * shape.parameters + size * adapter) / 1e9:.2f} GB" in text
         note = f"a LoRA adapter of {adapter / 1e6:.1f} M parameters is trained"

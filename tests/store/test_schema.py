@@ -22,7 +22,10 @@ SETS = [
     "balance.tau=0", "monitor.watch=2", "monitor.probe=4",
 ]  # fmt: skip
 VARIANTS = {
-    "rewards": ["sample.anchors=1", "sample.refills=1", 'verify.also=["equations=0.5"]'],
+    "rewards": [
+        "sample.anchors=1", "sample.refills=1", 'verify.also=["equations=0.5"]', "update.kl=0.01",
+        "update.kl_control=adaptive",
+    ],
     "turns": [
         'task.environment="tries"', "balance.tau=0.25", "balance.target=8",
         "sample.choose=skip_settled",
@@ -48,7 +51,9 @@ def expand_braces(name: str) -> list[str]:
 def test_the_logs_have_the_fields_of_the_schema(run: RunFolder) -> None:
     episodes = run.read_config().task.environment != "none"
     absent = (
-        {"reward_*", "anchor_success"} if episodes else {"turns", "turn_success", "told_tokens"}
+        {"reward_*", "anchor_success", "kl_coefficient"}
+        if episodes
+        else {"turns", "turn_success", "told_tokens"}
     )
     absent |= NOT_OURS | OF_OWN_REWARDS | (set() if episodes else set(schema.PROMPT_MEMORY_METRICS))
     memory = {frozenset(line) for line in run.read("memory")}
@@ -72,7 +77,7 @@ def test_the_logs_have_the_fields_of_the_schema(run: RunFolder) -> None:
 
 def test_the_files_of_an_iteration_have_the_columns_of_the_schema(run: RunFolder) -> None:
     episodes = run.read_config().task.environment != "none"
-    absent = {"further", "anchor"} if episodes else {"turns"}
+    absent = {"further", "anchor", "generic_logprob"} if episodes else {"turns"}
     lines = run.read_rollouts(1)
     # Only chat data has messages: tests/model/test_chat_data.py.
     assert set().union(*lines) == {"schema", *schema.ROLLOUTS} - absent - OF_OWN_REWARDS - {

@@ -54,6 +54,29 @@ def play(
     return player.play(policy, encoded, [[5, 6]], sizes, scripted)[0]
 
 
+ACTION = """
+    def action(self, response):
+        start = response.find("boxed")
+        return {marked}
+"""
+
+
+def test_a_method_marks_the_actions_of_turns(policy: Policy, tmp_path: Path) -> None:
+    name = written(tmp_path)
+    source = (tmp_path / "mine.py").read_text()
+    (tmp_path / "mine.py").write_text(source + ACTION.format(marked="(start, start + 5)"))
+    check_plugins(load_config("demo", [f"task.environment={name}", "credit.weights=serl"]))
+    response, _ = play(policy, name, Scripted([WRONG, RIGHT], [LOW], [RIGHT]))
+    assert len(response.turns) == 3
+    for turn in response.turns:
+        marked = policy.decode(response.tokens[slice(*turn.action)])
+        assert "boxed" in marked
+        assert len(marked) < 9
+    (tmp_path / "other.py").write_text(source + ACTION.format(marked="(3, 99999)"))
+    with pytest.raises(PoiseError, match=r"action returned \(3, 99999\) for p/1: return"):
+        play(policy, f"{tmp_path}/other.py:Guess", Scripted([WRONG, RIGHT], [LOW], [RIGHT]))
+
+
 def test_turns_and_rewards(policy: Policy, tmp_path: Path) -> None:
     first, second = play(policy, written(tmp_path), Scripted([WRONG, RIGHT], [LOW], [RIGHT]))
     assert first.reward == 0.5  # -0.25 - 0.25 + 1
@@ -158,8 +181,9 @@ def test_a_dry_run_plays_a_turn(tmp_path: Path) -> None:
 
 
 def test_actions_are_not_marked(tmp_path: Path) -> None:
-    with pytest.raises(PoiseError, match=r"serl needs marked actions: set task\.environment=tries"):
-        load_config("demo", [f"task.environment={written(tmp_path)}", "credit.weights=serl"])
+    sets = [f"task.environment={written(tmp_path)}", "credit.weights=serl"]
+    with pytest.raises(PoiseError, match=r"marked actions: give .*Guess a method action"):
+        check_plugins(load_config("demo", sets))
 
 
 def test_a_run_is_stored_and_resumed_with_the_same_file_only(tmp_path: Path) -> None:

@@ -47,6 +47,18 @@ class ExperimentFlags:
         str | None,
         typer.Option("--data", "-d", help="File of the problems on this machine (task.path)."),
     ] = None
+    engine: Annotated[
+        str | None,
+        typer.Option("--engine", help="With --print: native, trl or verl."),
+    ] = None
+    show: Annotated[
+        bool,
+        typer.Option(
+            "--print",
+            help="Print a poise train command for each run, and poise eval on the file's "
+            "benchmarks.",
+        ),
+    ] = False
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -68,16 +80,34 @@ def experiment(flags: ExperimentFlags) -> None:
     finished runs; to add runs from another folder, put its curves.parquet into DIR/pieces/.
     DIR/results.md has the verdicts, the tables, and the runs that failed.
 
+    Runs are native; with --engine, print the commands.
+
     - `poise experiment smollm2-interventions --dry-run`
     - `poise experiment smollm2-interventions --out out/arms --jobs 6 --minutes 9`
+    - `poise experiment table2 --engine verl --print --out out/table2 > table2.sh`
     """
+    from counterpoise.errors import PoiseError
     from counterpoise.lab.experiments.experiment_file import read_experiment
+    from counterpoise.lab.experiments.shell_commands import format_commands
     from counterpoise.lab.experiments.terminal import RunSelection, run_experiment
+    from counterpoise.terminal import echo
 
     selection = RunSelection(flags.seeds, flags.rates, flags.arms)
+    plan = read_experiment(flags.file, flags.model, flags.data)
+    if flags.show:
+        if flags.out is None:
+            raise PoiseError("--out is missing: the folder that the commands write to")
+        keys = selection.select(plan)
+        echo(format_commands(flags.file, plan, keys, flags.out, flags.engine))
+        return
+    if flags.engine not in (None, "native"):
+        raise PoiseError(
+            f"poise experiment trains with the native engine: add --print for commands of "
+            f"--engine {flags.engine}"
+        )
     run_experiment(
         flags.file,
-        read_experiment(flags.file, flags.model, flags.data),
+        plan,
         flags.out,
         selection,
         jobs=flags.jobs,

@@ -59,6 +59,12 @@ class RunConfig:
         return self.balance.target or self.sample.prompts * self.sample.group_size
 
     @property
+    def kl_columns(self) -> tuple[str, ...]:
+        """The column of the problems whose values have a coefficient of the KL each, if any."""
+        settings = [setting.partition("=") for setting in self.update.kl_settings]
+        return tuple(value.strip() for name, _, value in settings if name.strip() == "column")
+
+    @property
     def has_prompt_memory(self) -> bool:
         """Whether prompts are chosen by past success, which the run then remembers."""
         return self.sample.choose != "epochs"

@@ -94,6 +94,8 @@ def _check_credit(config: RunConfig) -> str:
             "credit.weights=otb replaces the group's mean as baseline, which credit.name="
             f"{config.credit.name} does not have: set credit.name=dr_grpo"
         )
+    if config.credit.weights == "crpo" and not config.sample.anchors:
+        return "credit.weights=crpo compares responses with generic ones: set sample.anchors=1"
     if config.steers_by_probes and not config.monitor.follows_probes:
         is_credit = config.credit.weights == "aligned"
         return (
@@ -254,6 +256,13 @@ def _check_clip(config: RunConfig) -> str:
 def _check_penalties(config: RunConfig) -> str:
     """Terms of a rule exist for rows with an advantage only; a KL and a bonus are for all rows."""
     options, rule = config.update, config.credit.rule
+    if options.kl_control != "fixed" and not options.kl_in_loss:
+        return (
+            f"update.kl_control={options.kl_control} moves the coefficient of a KL in the loss: "
+            "set update.kl=0.01 and update.kl_in=loss"
+        )
+    if options.kl_control != "fixed" or options.kl_settings:
+        STAGE_CHECKS.load("update.kl_settings")(config)
     if options.trains_all_rows and rule in ("kl_cov", "sdpg"):
         name = "kl" if options.kl_in_loss else "entropy_bonus"
         return f"credit.rule={rule} adds a term of its own to the loss: set update.{name}=0"
@@ -334,10 +343,6 @@ def _check_environment(config: RunConfig) -> str:
         remedy = "needs the replies of an environment: set task.environment=tries"
         return f"credit.weights=serl {remedy}" if weights == "serl" else ""
     setting = f"task.environment={display_name(environment)}"
-    if weights == "serl" and is_plugin(environment):
-        return (
-            f"credit.weights=serl needs marked actions: set task.environment=tries, not {setting}"
-        )
     if weights in ("grail", "oar_g", "oar_p", "oar_p_approximate"):
         return f"credit.weights={weights} needs single responses: unset {setting}"
     if config.sample.engine != "native":

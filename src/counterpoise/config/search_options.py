@@ -141,6 +141,8 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "use_kl_in_reward": ("update.kl_in", "update.kl"),
     "kl_loss_type": ("update.kl_estimator",),
     "kl_penalty": ("update.kl_estimator", "update.kl_in"),
+    "kl_ctrl": ("update.kl_control", "update.kl_settings"),
+    "target_kl": ("update.kl_control", "update.kl_settings"),
     "ref_model": ("update.kl",),
     # evaluation and logging
     "eval_steps": ("evaluate.every",),

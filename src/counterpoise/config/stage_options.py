@@ -14,6 +14,7 @@ from counterpoise.variants import (
     ENVIRONMENTS,
     EXTRA_REWARDS,
     IMPORTANCE_WEIGHTS,
+    KL_CONTROLS,
     KL_ESTIMATORS,
     MIXTURES,
     PROMPT_CHOICES,
@@ -238,8 +239,8 @@ class VerifyConfig:
     also: list[str] = option(
         [],
         'extra rewards, each "name" or "name=weight": overlong (DAPO, a penalty for length), '
-        "equations (the share of equations that hold) or your own functions. credit.mixture "
-        "combines them with the verifier's reward",
+        "equations (the share of equations that hold), style (overlap with the worked solution) or "
+        "your own functions. credit.mixture combines them with the verifier's reward",
         choices=EXTRA_REWARDS.choices,
     )
     overlong_tokens: int = option(
@@ -375,6 +376,16 @@ class UpdateConfig:
         "loss",
         "add the KL to token losses, or subtract its sum from rewards",
         choices=("loss", "reward"),
+    )
+    kl_control: str = option(
+        "fixed",
+        "moves update.kl during the run towards a target KL, the same for all prompts (adaptive) "
+        "or one that grows with a prompt's complexity (CRPO)",
+        choices=tuple(KL_CONTROLS),
+    )
+    kl_settings: list[str] = option(
+        [],
+        'settings of kl_control, each "name=value" (docs/reference/training.md#the-loss)',
     )
     entropy_bonus: float = option(0.0, "coefficient of the entropy; 0 is off", at_least=0.0)
     old_logprobs: str = option(

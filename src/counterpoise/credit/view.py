@@ -7,7 +7,7 @@ provides no reader; a weighting that needs one then fails with `NoPolicyError`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -20,6 +20,7 @@ from counterpoise.model.fit_memory import FittedSize
 from counterpoise.model.load import Policy
 from counterpoise.model.reading_passes import EAGER_READING, ReadingPasses
 from counterpoise.model.scoring import TokenScores, score_logprobs, score_tokens
+from counterpoise.model.swapped_weights import read_with_weights
 from counterpoise.types import Floats, Ints, Row, rows_by_group
 
 
@@ -39,6 +40,7 @@ class PolicyReader:
     passes: ReadingPasses = EAGER_READING  # how passes are run
     # Held-out answers that may steer training; None where they are not followed.
     steering_rows: Sequence[Row] | None = None
+    teacher: Mapping[str, Tensor] | None = None  # its weights by name; None: the policy itself
     scores: dict[tuple[str, int], Floats] = field(default_factory=dict)
     """Log-probabilities [T] by row name that a weighting has computed; the update reuses them."""
 
@@ -127,7 +129,7 @@ class CreditView:
 
     @cached_property
     def hinted_logprobs(self) -> list[Floats | None]:
-        """Per row [T]: `logprobs` if the prompt contained the answer; None if that is unknown."""
+        """Per row [T]: the teacher's, after a prompt with the answer; None if that is unknown."""
         logprobs = self.logprobs_with_prompts(hinted_prompts(self.policy, self.rows))
         return [
             logprobs_T if row.content.answer else None
@@ -135,7 +137,7 @@ class CreditView:
         ]
 
     def logprobs_with_prompts(self, prompts: Sequence[Ints]) -> list[Floats]:
-        """Per row [T]: log-probabilities if the prompt of row i were `prompts[i]`."""
+        """Per row [T]: the teacher's log-probabilities if the prompt of row i were `prompts[i]`."""
         reader = self._reader
         rows = [
             replace(row, rollout=replace(row.content, prompt_tokens=prompt))
@@ -151,8 +153,9 @@ class CreditView:
             replace(row, group=f"{row.group}/{prompt_number}")
             for row, prompt_number in zip(rows, prompt_numbers, strict=True)
         ]
+        read = read_with_weights(reader.teacher) if reader.teacher else reader.passes.read
         return score_logprobs(
-            reader.policy, regrouped, reader.temperature, reader.micro_batch, reader.passes.read
+            reader.policy, regrouped, reader.temperature, reader.micro_batch, read
         )
 
     @property

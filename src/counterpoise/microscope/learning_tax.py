@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from counterpoise.microscope.displacement import EPSILON
 from counterpoise.model.head import cap_logits
 from counterpoise.types import Floats, Row
 
@@ -79,3 +80,16 @@ def solution_drift(rows: Sequence[Row], displacement: Sequence[Floats]) -> Poole
         total_drift += float(np.abs(D_a[:, None] - D_a).sum()) / 2
         num_pairs += len(D_a) * (len(D_a) - 1) // 2
     return PooledMean(total_drift, num_pairs)
+
+
+def lazy_likelihood(rows: Sequence[Row], displacement: Sequence[Floats]) -> PooledMean:
+    """Rollouts with A > 0 whose own log-probability did not rise: sum_t delta_t < eps.
+
+    Lazy likelihood displacement, arXiv:2505.18830: the push of other rollouts outweighs their own.
+    """
+    changes = [
+        float(np.sum(delta_T, dtype=np.float64))
+        for row, delta_T in zip(rows, displacement, strict=True)
+        if row.sign > 0
+    ]
+    return PooledMean(float(sum(change < EPSILON for change in changes)), len(changes))

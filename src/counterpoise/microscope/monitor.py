@@ -32,6 +32,7 @@ from counterpoise.microscope.batch_tokens import policy_residuals
 from counterpoise.microscope.coupling import Coupling, decompose_residuals
 from counterpoise.microscope.learning_tax import (
     PooledMean,
+    lazy_likelihood,
     learning_tax,
     log_distributions,
     solution_drift,
@@ -71,6 +72,7 @@ class StepMeasurement:
     shared_prefixes: prefixes.SharedPrefixes
     tax: PooledMean
     drift: PooledMean
+    lazy: PooledMean  # over rollouts with A > 0
     watched_tokens: NDArray[np.int64]  # indices into the N tokens
     pushes: StrongestPushes | None  # on the watched tokens
     likely: LikelyTokens | None  # in the place of the watched tokens
@@ -171,13 +173,14 @@ class Monitor:
                     displacement=np.concatenate(displacements),
                     tax=learning_tax(pending.tax_logprobs_UV, new_tax_logprobs_UV),
                     drift=solution_drift(rows, displacements),
+                    lazy=lazy_likelihood(rows, displacements),
                 )
             )
 
     def take_coupling(self) -> StepMeasurement:
         """The step without what a second reading gives: a host that cannot read it again adds it.
 
-        The displacement is NaN; learning tax and drift have no terms.
+        The displacement is NaN; learning tax, drift and lazy likelihood have no terms.
         """
         assert self._pending is not None, "before_update() comes first"
         pending, self._pending = self._pending, None
@@ -199,6 +202,7 @@ class Monitor:
             shared_prefixes=pending.shared_prefixes,
             tax=PooledMean(0.0, 0),
             drift=PooledMean(0.0, 0),
+            lazy=PooledMean(0.0, 0),
             watched_tokens=pending.watched_tokens,
             pushes=pending.pushes and pending.pushes.cpu(),
             likely=pending.likely and pending.likely.cpu(),

@@ -10,6 +10,7 @@
     learning_tax       change of the policy where it should not change: mean KL(new || old), in
                        nats, at tokens that right and wrong rollouts share
     solution_drift     mean absolute change of the log-odds between right answers of one query
+    lazy_likelihood    share of rollouts with A > 0 whose own log-probability did not rise
 
 Steps are measured one by one, because tokens of different steps cannot cancel; their tokens are
 then pooled.
@@ -76,6 +77,7 @@ def monitor_metrics(measurements: Sequence[StepMeasurement]) -> dict[str, Any]:
         ),
         "learning_tax": _mean_over_steps([measurement.tax for measurement in measurements]),
         "solution_drift": _mean_over_steps([measurement.drift for measurement in measurements]),
+        "lazy_likelihood": _mean_over_steps([measurement.lazy for measurement in measurements]),
     }
 
 

@@ -6,15 +6,16 @@ is copied for that: the pass receives other tensors by parameter name, and tied 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from counterpoise.errors import PoiseError
 from counterpoise.model.load import Policy
-from counterpoise.model.scoring import ForwardOutputs, forward
+from counterpoise.model.scoring import ForwardOutputs, forward, hidden_states
 from counterpoise.types import Row
 
 # Parameter name -> a tensor of its shape; parameters without an entry do not move.
@@ -25,6 +26,43 @@ def forward_with_weights(
     policy: Policy, weights: Mapping[str, Tensor], rows: Sequence[Row], temperature: float = 1.0
 ) -> ForwardOutputs:
     """The forward pass with the named weights replaced; it runs in their precision."""
+    outputs: ForwardOutputs = _call_with_weights(
+        policy, weights, rows, lambda: forward(policy, rows, temperature)
+    )
+    return outputs
+
+
+def read_with_weights(
+    weights: Mapping[str, Tensor],
+) -> Callable[[Policy, Sequence[Row], float], ForwardOutputs]:
+    """A pass without gradients by these weights, as `score_logprobs` takes it."""
+
+    def read(policy: Policy, rows: Sequence[Row], temperature: float) -> ForwardOutputs:
+        with torch.no_grad():
+            return forward_with_weights(policy, weights, rows, temperature)
+
+    return read
+
+
+def states_with_weights(
+    policy: Policy, weights: Mapping[str, Tensor], rows: Sequence[Row]
+) -> tuple[Tensor, Tensor]:
+    """`hidden_states` [M, D] by these weights, and their unembedding [V, D]; no gradients."""
+
+    def read_states() -> tuple[Tensor, Tensor]:
+        return hidden_states(policy, rows), policy.decoder.unembedding.detach()
+
+    states, unembedding = _call_with_weights(policy, weights, rows, read_states)
+    return states, unembedding
+
+
+def _call_with_weights(
+    policy: Policy,
+    weights: Mapping[str, Tensor],
+    rows: Sequence[Row],
+    run_pass: Callable[[], Any],
+) -> Any:
+    """The result of `run_pass`, during which the named weights are replaced."""
     if unknown_names := sorted(
         set(weights) - {name for name, _ in policy.model.named_parameters()}
     ):
@@ -34,10 +72,7 @@ def forward_with_weights(
         max(len(row.content.prompt_tokens) + row.num_tokens_read for row in rows)
     )
     parameters = {f"model.{name}": tensor for name, tensor in weights.items()}
-    outputs: ForwardOutputs = torch.func.functional_call(
-        _ForwardModule(policy), parameters, (rows, temperature)
-    )
-    return outputs
+    return torch.func.functional_call(_PassModule(policy, run_pass), parameters, ())
 
 
 @contextmanager
@@ -52,13 +87,13 @@ def restored_weights(model: nn.Module) -> Iterator[None]:
                 parameter.copy_(original)
 
 
-class _ForwardModule(nn.Module):
-    """The forward pass as a module, so that `functional_call` can replace its parameters."""
+class _PassModule(nn.Module):
+    """A pass as a module, so that `functional_call` can replace its parameters."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, run_pass: Callable[[], Any]) -> None:
         super().__init__()
         self.model = policy.model
-        self.policy = policy
+        self.run_pass = run_pass
 
-    def forward(self, rows: Sequence[Row], temperature: float) -> ForwardOutputs:
-        return forward(self.policy, rows, temperature)
+    def forward(self) -> Any:
+        return self.run_pass()

@@ -4,14 +4,14 @@
                 CPU and bfloat16 on a GPU
     training    bytes for each parameter                        float32    bfloat16
                     weights, gradients, AdamW's two moments        16         20
-                    initial weights, if they are read              +4         +2
+                    each copy: initial weights, a teacher          +4         +2
                     LoRA: a parameter of the model                  4          2
                     LoRA: a parameter of the adapter               16         16
-                    its initial value, if it is read               +4         +4
+                    LoRA: each copy of the adapter                 +4         +4
                 In bfloat16, AdamW keeps masters, gradients and moments in float32 beside 2 + 2
                 bytes; an adapter is always float32. `update.kl` and some settings of `credit.rule`
-                read the initial weights. An adapter has rank * (inputs + outputs) parameters in
-                every adapted layer
+                read the initial weights, and `teacher_every` makes a teacher. An adapter has
+                rank * (inputs + outputs) parameters in every adapted layer
     libraries   resident memory of Python, torch and transformers; counted on a CPU only, where they
                 use the same memory as the model
     key/values  for each row: longest sequence * layers * 2 * key/value heads * head size
@@ -252,7 +252,7 @@ def _max_turns(config: RunConfig) -> int:
 def describe_memory(config: RunConfig, device: torch.device | None = None) -> list[str]:
     """Lines about the model's size and the memory that the run needs on the device."""
     from counterpoise.model.load import GENERAL_PATH, choose_device, choose_dtype
-    from counterpoise.update.rules.bind import reads_initial_weights
+    from counterpoise.update.rules.bind import reads_initial_weights, teacher_interval
 
     device = device or choose_device(config.model.device)
     shape = find_shape(config.model.name, config.model.path, device.type)
@@ -264,8 +264,9 @@ def describe_memory(config: RunConfig, device: torch.device | None = None) -> li
     bytes_per_number = 4 if is_float32 else 2
     lora_rank = config.model.lora_rank
     adapter = shape.adapter_parameters(lora_rank, config.model.lora_targets)
-    # A frozen copy of the weights that are trained, as they were at the start of the run.
+    # Copies of the weights that are trained: as they were at the start, and those of a teacher.
     num_copies = int(bool(config.update.kl) or reads_initial_weights(config.credit))
+    num_copies += bool(teacher_interval(config.credit))
     if lora_rank:
         # PEFT keeps the adapter in float32.
         training_bytes = bytes_per_number * shape.parameters + (16 + 4 * num_copies) * adapter

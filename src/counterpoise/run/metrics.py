@@ -135,6 +135,7 @@ def metrics_record(
         ),
         **_plan_metrics(iteration.description),
         **_update_metrics(iteration.results, iteration.reward_kl),
+        **_kl_control_metrics(iteration.batch),
         **sampler_mismatch(iteration.batch, iteration.results, iteration.number),
         **monitor_metrics(iteration.measurements),
         **_probe_metrics(iteration),
@@ -301,6 +302,11 @@ def _update_metrics(
         "kl": float(np.mean(step_kls)) if step_kls else reward_kl,
         "lr": completed[-1].learning_rate,
     }
+
+
+def _kl_control_metrics(batch: Sequence[Row]) -> dict[str, float]:
+    coefficients = [row.kl_coefficient for row in batch if row.kl_coefficient is not None]
+    return {"kl_coefficient": float(np.mean(coefficients))} if coefficients else {}
 
 
 def _probe_metrics(iteration: IterationResult) -> dict[str, Any]:

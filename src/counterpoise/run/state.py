@@ -37,10 +37,13 @@ from counterpoise.store.resume import (
 from counterpoise.store.row_records import rows_from_tensors, rows_to_tensors
 from counterpoise.types import Prompt, Row
 from counterpoise.update.graphs.passes import choose_passes
+from counterpoise.update.kl_control import AdaptiveControl, make_kl_control
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.passes import EAGER, Passes
 from counterpoise.update.reference import copy_weights
 from counterpoise.update.rules.bind import reads_initial_weights
+
+TEACHER_PREFIX = "teacher."  # of its weights in a checkpoint's buffer.safetensors
 
 
 @dataclass(slots=True)
@@ -64,12 +67,14 @@ class RunState:
     sample_function: SampleFunction = sample  # the sampler
     episode_player: EpisodePlayer | None = None  # None without an environment
     initial_weights: dict[str, Tensor] | None = None  # only if a KL or a rule reads them
+    teacher_weights: dict[str, Tensor] | None = None  # only if a teacher follows the policy
     probes: ProbeSet | None = None  # held-out answers that are followed
     probe_reading: ProbeReading | None = None  # can be computed again
     iteration: int = 0  # number of finished iterations
     skipped_in_a_row: int = 0  # optimizer steps that were not finite
     # How often each prompt was visited and solved; empty with sample.choose=epochs.
     prompt_memory: PromptMemory = field(default_factory=PromptMemory)
+    kl_control: AdaptiveControl | None = None  # None: the coefficient of the KL is fixed
 
 
 def new_state(policy: Policy, config: RunConfig) -> RunState:
@@ -88,6 +93,7 @@ def new_state(policy: Policy, config: RunConfig) -> RunState:
             else None
         ),
         prompt_memory=PromptMemory(config.sample.memory_visits, config.sample.retry_after),
+        kl_control=make_kl_control(update_options),
     )
 
 
@@ -107,7 +113,7 @@ def save_state(folder: RunFolder, state: RunState, config: RunConfig) -> None:
         iteration=state.iteration,
         model=checkpoint.model_weights(state.policy.model),
         optimizer=state.optimizer.state(),
-        buffer={**row_tensors, **probe_tensors},
+        buffer={**row_tensors, **probe_tensors, **_teacher_tensors(state)},
         state={
             "rows": row_records,
             "probes": probe_record,
@@ -117,6 +123,7 @@ def save_state(folder: RunFolder, state: RunState, config: RunConfig) -> None:
             "prompts_at_once": state.prompts_per_draw.size,  # a name from older checkpoints
             "checksums_from": folder.checksums_from,  # the first iteration that has checksums
             **({"memory": state.prompt_memory.to_state()} if config.has_prompt_memory else {}),
+            **({"kl_control": state.kl_control.to_state()} if state.kl_control else {}),
         },
         options=to_toml(config),
     )
@@ -222,9 +229,23 @@ def _apply_checkpoint(state: RunState, snapshot: checkpoint.Checkpoint, config: 
         (state.prompts_per_draw, "prompts_at_once"),
     ):
         fitted_size.size = min(fitted_size.size, snapshot.state.get(state_name, fitted_size.size))
+    teacher_weights = {
+        name.removeprefix(TEACHER_PREFIX): tensor.to(state.policy.device)
+        for name, tensor in snapshot.buffer.items()
+        if name.startswith(TEACHER_PREFIX)
+    }
+    state.teacher_weights = teacher_weights or None
     if "memory" in snapshot.state:
         state.prompt_memory.restore(snapshot.state["memory"])
+    if state.kl_control:
+        state.kl_control.restore(snapshot.state["kl_control"])
     state.iteration = snapshot.iteration
+
+
+def _teacher_tensors(state: RunState) -> dict[str, Tensor]:
+    """The teacher's weights, as a checkpoint names them."""
+    weights = state.teacher_weights or {}
+    return {f"{TEACHER_PREFIX}{name}": tensor.contiguous() for name, tensor in weights.items()}
 
 
 def _make_buffer(

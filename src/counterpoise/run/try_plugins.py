@@ -63,7 +63,13 @@ def check_plugins(config: RunConfig) -> list[str]:
     if is_plugin(config.batch.composer):
         COMPOSERS.load(config.batch.composer)
     if is_plugin(config.task.environment):
-        ENVIRONMENTS.load(config.task.environment)
+        environment = ENVIRONMENTS.load(config.task.environment)(config.task.turns)
+        if config.credit.weights == "serl" and not environment.marks_actions:
+            raise PoiseError(
+                "credit.weights=serl needs marked actions: give "
+                f"{display_name(config.task.environment)} a method action(self, response) that "
+                "returns (start, end), or set task.environment=tries"
+            )
     if is_plugin(config.credit.weights):
         check_settings(config)
     if is_plugin(config.credit.rule):

@@ -50,6 +50,7 @@ def build_groups(
                     finished=response.finished,
                     extra_rewards=extra_rewards,
                     anchor=anchor,
+                    generic_logprob=_mean_anchor_logprob(responses, anchors),
                     turns=response.turns,
                     columns=prompt.columns,
                     messages=prompt.messages,
@@ -69,6 +70,13 @@ def build_groups(
 def _anchor_flags(num_anchors: int, group_size: int) -> list[bool]:
     """True for the last `num_anchors` members of a group."""
     return [i >= group_size - num_anchors for i in range(group_size)]
+
+
+def _mean_anchor_logprob(responses: Sequence[Response], num_anchors: int) -> float | None:
+    """Mean over the anchors of their mean log-probability; None without anchors."""
+    anchors = responses[len(responses) - num_anchors :]
+    means = [float(response.logprobs.mean(dtype=np.float64)) for response in anchors]
+    return sum(means) / len(means) if means else None
 
 
 def _unknown_logprobs(response: Response) -> Floats:

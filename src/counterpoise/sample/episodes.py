@@ -243,12 +243,26 @@ class PluginEpisodePlayer(EpisodePlayer):
             if unscored
             else ()
         )
-        for episode, outcome in zip(episodes, outcomes, strict=True):
+        spans = self._find_actions(policy, episodes)
+        for episode, outcome, span in zip(episodes, outcomes, spans, strict=True):
             feedback = outcome.reply
             if episode.is_over:
                 reward = next(verified_rewards) if episode.reward is None else episode.reward
                 feedback = "" if reward > 0 else outcome.reply or END_FEEDBACK
-            episode.add_feedback((0, 0), feedback)
+            episode.add_feedback(span, feedback)
+
+    def _find_actions(self, policy: Policy, episodes: Sequence[Episode]) -> list[tuple[int, int]]:
+        """The token spans of the last turns' actions; (0, 0) if the user's class marks none."""
+        assert isinstance(self.environment, PluginEnvironment)
+        if not self.environment.marks_actions:
+            return [(0, 0)] * len(episodes)
+        pieces_R = split_into_pieces(policy, [episode.responses[-1].tokens for episode in episodes])
+        spans = []
+        for episode, pieces in zip(episodes, pieces_R, strict=True):
+            assert episode.session is not None
+            action = episode.session.action("".join(pieces), episode.prompt)
+            spans.append(token_span(pieces, *action))
+        return spans
 
 
 def score_episodes(

@@ -79,6 +79,10 @@ def _parse_record(json_line: str, where: str, required_fields: Sequence[str]) ->
     return dict(record)
 
 
+def _optional_number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
 def _make_rollout(record: dict[str, Any]) -> Rollout:
     response_tokens = np.array(record["response_tokens"], dtype=np.int32)
     # Another trainer may not store log-probabilities; studies compute them with the model.
@@ -100,6 +104,7 @@ def _make_rollout(record: dict[str, Any]) -> Rollout:
             for reward_name, reward in dict(record.get("further", {})).items()
         },
         anchor=bool(record.get("anchor", False)),
+        generic_logprob=_optional_number(record.get("generic_logprob")),
         turns=turns_from_record(record),
         messages=messages_from_record(record),
     )

@@ -57,6 +57,8 @@ def _encode_fields(rollout: Rollout, group: str) -> str:
         record["logged"] = {name: to_plain_value(value) for name, value in rollout.logged.items()}
     if rollout.anchor:
         record["anchor"] = True
+    if rollout.generic_logprob is not None:
+        record["generic_logprob"] = round(rollout.generic_logprob, 6)
     if rollout.turns:
         record["turns"] = turns_to_records(rollout.turns)
     if rollout.messages:

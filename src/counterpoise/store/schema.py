@@ -86,6 +86,7 @@ PLAN_METRICS: Fields = {
 STEP_METRICS: Fields = {
     "steps": "optimizer steps taken",
     "skipped_steps": "no signal, or not finite",
+    "kl_coefficient": "mean over rows, with update.kl_control",
     "not_finite_steps": "whose loss or gradient TRL or verl logged as no number",
 }
 UPDATE_METRICS: Fields = {
@@ -125,6 +126,7 @@ MONITOR_METRICS: Fields = {
     "exchangeability": "net / gross pull there",
     "learning_tax": "KL(new, old) at shared tokens, nats",
     "solution_drift": "log-odds change between right answers",
+    "lazy_likelihood": "share of A > 0 that did not rise",
 }
 PROBE_METRICS: Fields = {  # only with probes
     "probe_right": "mean change of right probe answers' log p",
@@ -264,6 +266,7 @@ ROLLOUTS: Fields = {
     "further": "other rewards by name, if any",
     "logged": "what your reward function logged about it, if anything",
     "anchor": "true for anchors only",
+    "generic_logprob": "mean of the group's anchors after the generic text",
     "turns": "of an episode: start, told, action, feedback",
     "messages": "of a chat prompt: role, content",
     "prompt_tokens": "",

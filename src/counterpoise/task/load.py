@@ -20,6 +20,7 @@ FILE_TASKS = ("files", "jsonl")  # read from files on this machine, without a do
 GENERATED_TASKS = {  # made when a run starts -> what a model card calls their problems
     "word_problems": "arithmetic stories",
     "code_problems": "programming problems",
+    "role_play": "questions to characters",
     "reasoning_gym": "puzzles",
 }
 
@@ -30,7 +31,8 @@ def load_run_task(config: RunConfig) -> TaskPrompts:
     environment = config.task.environment
     compares_answers = environment != "none" and not is_plugin(environment)
     answers_required = needs_answers(config.verify) or compares_answers
-    task = load_task(config.task, reward_columns(config.verify), answers_required=answers_required)
+    columns = dict.fromkeys([*reward_columns(config.verify), *config.kl_columns])
+    task = load_task(config.task, tuple(columns), answers_required=answers_required)
     check_references(config.verify, task.train)
     if config.verify.name == "code":
         check_tests([*task.train, *task.heldout])

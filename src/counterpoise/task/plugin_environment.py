@@ -3,13 +3,15 @@
     class Guess:                             # one object for each episode
         def reset(self, prompt): ...         # -> the first message, or None for the problem
         def step(self, response): ...        # -> (reply or None, reward or None, done)
+        def action(self, response): ...      # -> (start, end); optional
 
 `prompt` is a `Prompt` (`problem`, `answer`, `columns`). The first message replaces the problem and
 must be the same for all rollouts of a problem. A `reset` with a parameter `seed` gets the episode's
 seed: use it for hidden state and later replies, not for the first message, and draw all randomness
 from it, or a resumed run will differ. `response` is the text of a turn. The episode ends when
 `done` is true or there is no reply. Its reward is the sum of the rewards of its steps; if all of
-them are None, the run's verifier scores it.
+them are None, the run's verifier scores it. `action` marks the characters of a turn that are its
+action, (0, 0) if there are none, for `credit.weights=serl`.
 """
 
 from __future__ import annotations
@@ -75,19 +77,36 @@ class PluginSession:
                 raise PoiseError(f"{where} the reward {reward} for {prompt.id}: {STEP_REMEDY}")
         return StepOutcome(reply or "", reward, bool(is_done) or not reply)
 
+    def action(self, response: str, prompt: Prompt) -> tuple[int, int]:
+        """The characters [start, end) of the turn's action, as the user's method marks them."""
+        with plugins.explain_plugin_errors(self._path):
+            returned = self._environment.action(response)
+        try:
+            start, end = (int(position) for position in returned)
+        except (TypeError, ValueError):
+            start, end = 1, 0
+        if not 0 <= start <= end <= len(response):
+            raise PoiseError(
+                f"{self._label}: action returned {returned!r} for {prompt.id}: return (start, end) "
+                "within the response"
+            )
+        return start, end
+
 
 class PluginEnvironment:
     """A user's environment class; `open_session` makes an object of it for each episode."""
 
-    def __init__(self, plugin: plugins.PluginFunction, label: str, turns: int) -> None:
+    def __init__(
+        self, plugin: plugins.PluginFunction, label: str, marks_actions: bool, turns: int
+    ) -> None:
         self._plugin, self.label, self.turns = plugin, label, turns
+        self.marks_actions = marks_actions
 
     def open_session(self) -> PluginSession:
         return PluginSession(self._plugin.call(), self._plugin.path, self.label)
 
     def answer_span(self, response: str) -> tuple[int, int]:
-        """None: a user's environment does not say where the answer is."""
-        return 0, 0
+        raise NotImplementedError("call action() of the episode's PluginSession instead")
 
     def feedback(self, prompt: Prompt, response: str, right: bool) -> str:
         raise NotImplementedError("call step() of the episode's PluginSession instead")
@@ -107,6 +126,9 @@ def load_environment(name: str) -> Callable[[int], PluginEnvironment]:
             "reset(self, prompt) and step(self, response)"
         )
     plugin.check_arguments()
+    marks_actions = hasattr(environment, "action")
+    if marks_actions:
+        methods["action"] = ("response",)
     for method, arguments in methods.items():
         method_signature = signature(getattr(environment, method))
         takes_seed = method == "reset" and "seed" in method_signature.parameters
@@ -114,4 +136,4 @@ def load_environment(name: str) -> Callable[[int], PluginEnvironment]:
         keywords = {"seed": ""} if takes_seed else {}
         method_plugin = plugin._replace(name=f"{plugin.name}.{method}", signature=method_signature)
         method_plugin.check_arguments("self", *arguments, **keywords)
-    return partial(PluginEnvironment, plugin, str(parsed_name))
+    return partial(PluginEnvironment, plugin, str(parsed_name), marks_actions)

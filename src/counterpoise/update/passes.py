@@ -3,7 +3,8 @@
     L = sum_m c_m (w_m (L_m + D_m) + kl K_m - entropy_bonus H_m)
 
 L_m is by the surrogate, c_m the coefficient of the token's row, w_m its importance weight, D_m an
-added term or 0, K_m the KL from the reference (`update/kl_penalty.py`) and H_m the entropy.
+added term or 0, K_m the KL from the reference (`update/kl_penalty.py`) and H_m the entropy. kl is
+one number for all tokens, or one for each row (`update/kl_control.py`).
 
 `PassTensors` holds everything a pass reads; `compute_loss` reads nothing else but the weights. So a
 pass can be captured once and replayed with new inputs (`update/graphs/passes.py`).
@@ -44,6 +45,7 @@ class PassInputs:
     coefficients_R: Floats
     term: LossTerm | None = None  # added by the step's rule
     reference_logprobs: Sequence[Floats] | None = None  # per row [T]; None: no KL in the loss
+    kl_coefficients: Sequence[float] | None = None  # per row; None: update.kl for all
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,6 +62,7 @@ class PassTensors:
     coefficients_M: Tensor
     num_rows: int
     reference_M: Tensor | None = None  # None: no KL in the loss
+    kl_coefficients_M: Tensor | None = None  # None: update.kl
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,6 +110,8 @@ def flatten_inputs(inputs: PassInputs) -> dict[str, np.ndarray]:
     }
     if inputs.reference_logprobs is not None:
         vectors["reference_M"] = np.concatenate(inputs.reference_logprobs)
+    if inputs.kl_coefficients is not None:
+        vectors["kl_coefficients_M"] = np.repeat(inputs.kl_coefficients, lengths)
     return vectors
 
 
@@ -183,7 +188,10 @@ def compute_loss(
         # exp(-d) of a filler token could overflow, and 0 times infinity is not a number.
         log_ratio = torch.where(has_loss, logprobs - tensors.reference_M, 0.0)
         kl_M = KL_ESTIMATORS.load(config.kl_estimator)(log_ratio)
-        loss = loss + config.kl * (kl_M * tensors.coefficients_M).sum()
+        if tensors.kl_coefficients_M is None:
+            loss = loss + config.kl * (kl_M * tensors.coefficients_M).sum()
+        else:
+            loss = loss + (kl_M * tensors.kl_coefficients_M * tensors.coefficients_M).sum()
     if config.entropy_bonus:
         loss = loss - config.entropy_bonus * (entropies * tensors.coefficients_M).sum()
         entropies = entropies.detach()

@@ -1,21 +1,21 @@
-"""The reference policy: the weights at the start of the run, frozen.
+"""Copies of the weights: the reference, as at the start of the run, and a teacher that follows.
 
 It is a copy of the weights that are trained, in the model's own precision: of a LoRA model only the
 adapter as it was at the start (a new one adds nothing to the model). Everything that compares the
-policy with its start reads it through `score_reference`.
+policy with its start reads it through `score_reference`. A teacher (RLSD, SERL, SDPG) is such a
+copy that is made anew every few iterations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import torch
 from torch import Tensor
 
 from counterpoise.credit.view import PolicyReader
 from counterpoise.model.load import Policy
-from counterpoise.model.scoring import ForwardOutputs, score_logprobs
-from counterpoise.model.swapped_weights import forward_with_weights
+from counterpoise.model.scoring import score_logprobs
+from counterpoise.model.swapped_weights import read_with_weights
 from counterpoise.types import Floats, Row
 
 ReferenceWeights = Mapping[str, Tensor]  # by parameter name
@@ -34,13 +34,19 @@ def score_reference(
     reader: PolicyReader, reference: ReferenceWeights, rows: Sequence[Row]
 ) -> list[Floats]:
     """Log-probabilities of the rows' tokens by the reference, per row [T], in micro-batches."""
-
-    def forward_reference(
-        policy: Policy, rows: Sequence[Row], temperature: float
-    ) -> ForwardOutputs:
-        with torch.no_grad():
-            return forward_with_weights(policy, reference, rows, temperature)
-
     return score_logprobs(
-        reader.policy, rows, reader.temperature, reader.micro_batch, forward_reference
+        reader.policy, rows, reader.temperature, reader.micro_batch, read_with_weights(reference)
     )
+
+
+def sync_teacher(
+    policy: Policy, teacher: dict[str, Tensor] | None, interval: int, iteration: int
+) -> dict[str, Tensor] | None:
+    """The teacher's weights in this iteration: a copy of the policy's every `interval` iterations.
+
+    interval = 0: None, the policy itself is the teacher.
+    """
+    if not interval:
+        return None
+    is_due = (iteration - 1) % interval == 0
+    return copy_weights(policy) if is_due or teacher is None else teacher

@@ -121,6 +121,7 @@ def accumulate_gradient(
             reference_logprobs=(
                 [_reference_of(used_rows[i]) for i in batch] if config.kl_in_loss else None
             ),
+            kl_coefficients=_kl_coefficients([used_rows[i] for i in batch], config),
         )
         outputs = settings.passes.gradients(policy, inputs, config, settings.temperature)
         after_pass()
@@ -266,6 +267,13 @@ def _reference_of(row: Row) -> Floats:
     """The row's reference log-probabilities [T], which a KL in the loss needs."""
     assert row.reference_logprobs_T is not None, "with_reference_logprobs comes before the update"
     return row.reference_logprobs_T
+
+
+def _kl_coefficients(rows: Sequence[Row], config: UpdateConfig) -> list[float] | None:
+    """The coefficient of every row's KL; None if update.kl is the coefficient of all."""
+    if not config.kl_in_loss or config.kl_control == "fixed":
+        return None
+    return [config.kl if row.kl_coefficient is None else row.kl_coefficient for row in rows]
 
 
 class _StepTotals:

@@ -98,7 +98,7 @@ def test_private_methods_are_as_we_know_them() -> None:
         ({"credit": "w_reinforce", "credit_weights": "otb"}, "set credit='dr_grpo'"),
         ({"composer": "paired", "num_generations": 24}, "1 groups cannot fill 4 optimizer steps"),
         ({"num_generations": 24}, "1 groups cannot fill 4 optimizer steps whole"),
-        ({"credit_weights": "rlsd"}, "reads texts, and TRL hands over tokens"),
+        ({"credit_weights": "rlsd"}, "reads texts or generic responses, and TRL hands"),
         ({"credit_weights": "high_entropy", "credit": "trl"}, "choose one of Counterpoise's"),
         (
             {"credit_weights": "high_entropy", "credit_settings": ["sharp=1"]},

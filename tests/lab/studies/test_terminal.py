@@ -151,6 +151,24 @@ def test_what_a_study_fixes_cannot_be_set(tmp_path: Path, option: str) -> None:
         _ = Lab("embedded", "quick", tmp_path, options=(option,)).config
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("collapse=2.5", 2.5), ("collapse=4", 4), ("rates=[1e-5]", [1e-5]), ('arms=["t2"]', ["t2"])],
+)
+def test_sizes_that_are_not_whole_numbers(text: str, value: object) -> None:
+    budgets = [{"collapse": 3.0, "rates": [1e-4, 4e-4], "arms": ["t1", "t2"], "training": {"a": 1}}]
+    name = text.partition("=")[0]
+    assert parse_sizes([text], budgets) == {name: value}
+    with pytest.raises(PoiseError, match=r"must be a number, such as collapse=3\.0"):
+        parse_sizes(["collapse=much"], budgets)
+    with pytest.raises(PoiseError, match="must be a list of numbers"):
+        parse_sizes(["rates=1e-5"], budgets)
+    with pytest.raises(PoiseError, match="must be a list of names"):
+        parse_sizes(['arms=["t3"]'], budgets)
+    with pytest.raises(PoiseError, match="training has parts"):
+        parse_sizes(["training=3"], budgets)
+
+
 def test_sizes_are_of_the_kind_they_replace() -> None:
     budgets = [proxy.STUDY.budgets["full"], measure.STUDY.budgets["full"], {"batch": [16, 32]}]
     assert parse_sizes(["batches=4", "batch=[2, 4]"], budgets) == {"batches": 4, "batch": [2, 4]}

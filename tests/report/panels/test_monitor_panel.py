@@ -25,7 +25,7 @@ def test_the_signs_stand_side_by_side(tmp_path: Path):
     assert positive.keys == negative.keys
     assert "46 percent boosted and 41 percent suppressed" in positive.chart.description
     assert "Δ log p" in moved.note
-    assert len(others) == len(monitor.SHARE_METRICS) + len(monitor.SIZE_METRICS) == 9
+    assert len(others) == len(monitor.SHARE_METRICS) + len(monitor.SIZE_METRICS) == 10
     assert others[-1].title == "Drift between right answers"
 
 

@@ -56,7 +56,7 @@ def regulariser(name: str, w: Tensor) -> Tensor:
 
 def literal(
     policy: Policy, rows: list[Row], beta: float, alpha: float, reg: str = "urkl",
-    right_only: bool = False,
+    right_only: bool = False, teacher: nn.Module | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """(the loss, the added part of it), with all logits at once."""
     began = first(policy)
@@ -71,7 +71,7 @@ def literal(
         if c.answer and not (right_only and row.advantage <= 0):
             hint = policy.encode(HINT_TEMPLATE.format(problem=c.prompt, answer=c.answer))
             with torch.no_grad():
-                log_q = by.logprobs_TV(policy, row, hint)
+                log_q = by.logprobs_TV(policy, row, hint, model=teacher)
             for t in range(row.num_tokens):
                 added = added + beta * (log_p[t].exp() * (log_p[t] - log_q[t])).sum()
         with torch.no_grad():
@@ -105,6 +105,22 @@ def test_either_term_alone(settings: dict[str, float]) -> None:
     assert by.relative(found, expected) < 1e-5
     assert result.added_loss == pytest.approx(float(added), rel=1e-5)
     assert result.chosen_share == (settings["beta"] > 0)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_teacher_of_other_weights(tied: bool) -> None:
+    policy = tiny.policy("llama", tie_word_embeddings=tied)
+    teacher = tiny.policy("llama", seed=5, tie_word_embeddings=tied).model
+    loss, added = literal(policy, ROWS, 0.5, 0.2, teacher=teacher)
+    expected = by.gradient(loss, policy)
+    given = bound(policy, teacher_every=3, **STRONG)
+    weights = {name: p.detach() for name, p in teacher.named_parameters()}
+    given = replace(given, reader=replace(given.reader, teacher=weights))
+    result, found = by.stepped(policy, ROWS, given)
+    assert by.relative(found, expected) < 1e-5
+    assert result.added_loss == pytest.approx(float(added), rel=1e-5)
+    itself, _ = by.stepped(policy, ROWS, bound(policy, **STRONG))
+    assert abs(itself.added_loss - result.added_loss) > 0.01
 
 
 def test_only_right_rollouts_and_only_known_answers() -> None:

@@ -167,7 +167,10 @@ class PoiseConfig(GRPOConfig):
                 "tokens: use pieces"
             )
         if name in TEXT_READING_WEIGHTS:
-            return f"credit_weights='{name}' reads texts, and TRL hands over tokens: choose another"
+            return (
+                f"credit_weights='{name}' reads texts or generic responses, and TRL hands over "
+                "tokens: choose another"
+            )
         if name in PROBE_READING_WEIGHTS:
             return (
                 f"credit_weights='{name}' reads held-out answers, which only poise train follows: "

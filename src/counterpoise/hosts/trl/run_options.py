@@ -148,6 +148,8 @@ OPTIONS: dict[str, OptionSupport] = {
     "update.kl": pass_as("beta"),
     "update.kl_estimator": accept_only("k3", reason="TRL's KL is k3"),
     "update.kl_in": accept_only("loss", reason="TRL's KL is in the loss"),
+    "update.kl_control": accept_only("fixed", reason="TRL's beta is one number"),
+    "update.kl_settings": no_effect("only with update.kl_control"),
     "update.entropy_bonus": accept_only(
         0.0, reason="TRL averages the entropy over a pass, not over the step"
     ),

@@ -163,6 +163,8 @@ OPTIONS: dict[str, OptionSupport] = {
     "update.kl_estimator": pass_as(f"{ACTOR}.kl_loss_type", "algorithm.kl_penalty"),
     "update.kl_in": pass_as("algorithm.use_kl_in_reward", "algorithm.kl_ctrl.kl_coef"),
     "update.entropy_bonus": pass_as(f"{ACTOR}.entropy_coeff"),
+    "update.kl_control": accept_only("fixed", reason="verl's kl_loss_coef is one number"),
+    "update.kl_settings": no_effect("only with update.kl_control"),
     "update.old_logprobs": pass_as("algorithm.rollout_correction.bypass_mode"),
     "update.trajectory": accept_only("off", reason="verl's loss has its own ratio and clip"),
     "update.importance": pass_as("algorithm.rollout_correction.rollout_is"),

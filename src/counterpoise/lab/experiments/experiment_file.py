@@ -123,6 +123,9 @@ class ExperimentConfig:
         "other experiment files: of a piece of theirs, the runs that have all options of a run of "
         "this one count",
     )
+    benchmarks: list[str] = option(
+        [], "what poise eval judges the trained models by in the end; needs store.model = true"
+    )
     pilot: bool = option(False, "choose a stable rate and one at the edge instead of comparing")
     fall: float = option(
         0.05, "pilot: a run falls if it ends this far below its best", at_least=0.0, at_most=1.0

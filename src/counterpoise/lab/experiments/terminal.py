@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from counterpoise.lab.experiments.dry_run import describe_plan
 from counterpoise.lab.experiments.experiment_file import Experiment
 from counterpoise.lab.experiments.processes import FleetProgress, number_of_jobs
 from counterpoise.lab.experiments.run import ExperimentRunner
+from counterpoise.lab.experiments.shell_commands import evaluation_command
 from counterpoise.terminal import TerminalConsole, one_line
 
 LINE_INTERVAL_SECONDS = 20.0  # between progress lines, where the output is not a terminal
@@ -116,6 +118,10 @@ def _conclude(runner: ExperimentRunner, keys: Sequence[RunKey], console: Console
                 markup=False, highlight=False, soft_wrap=True,
             )  # fmt: skip
         console.print(f"tables {runner.out / 'results.md'}", markup=False, highlight=False)
+    if finished == len(keys) and runner.experiment.options.benchmarks:
+        models = [runner.out / "runs" / key.name for key in keys]
+        command = shlex.join(evaluation_command(runner.experiment, models, runner.out))
+        console.print(f"next: {command}", markup=False, highlight=False, soft_wrap=True)
 
 
 class _Display:

@@ -400,4 +400,6 @@ def _notices(
     )
     if config.update.kl and not model.checkpoint:
         notices.append("the KL is measured from the replayed model itself")
+    if state.kl_control:
+        notices.append(f"the coefficient of the KL is {config.update.kl:g}, as at the run's start")
     return notices

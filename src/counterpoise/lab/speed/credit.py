@@ -75,7 +75,7 @@ EXTRA_METHODS = ("grail:which=both", "oar_g:compare=answer_joint", "shear:width=
 # Distinct tokens of a made-up batch: about as many as real text has, as each is looked up once.
 TOKEN_KINDS = 1000
 # serl needs episodes, aligned held-out answers.
-SKIPPED_METHODS = ("uniform", "off", "serl", "aligned")
+SKIPPED_METHODS = ("uniform", "off", "serl", "crpo", "aligned")
 
 
 @dataclass(frozen=True, slots=True)

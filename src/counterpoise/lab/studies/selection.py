@@ -63,27 +63,42 @@ def parse_sizes(texts: Iterable[str], budgets: Iterable[Mapping[str, Any]]) -> d
         size_name, _, json_text = assignment.partition("=")
         if size_name not in known_sizes:
             raise unknown_name("size", size_name, known_sizes)
+        default = known_sizes[size_name]
         # Sizes are written as JSON, so that lists work too.
         try:
             parsed_size = json.loads(json_text)
         except ValueError:
             parsed_size = None
-        if type(parsed_size) is not type(known_sizes[size_name]) or not _is_size(parsed_size):
-            kind = (
-                "a list of whole numbers"
-                if isinstance(known_sizes[size_name], list)
-                else "a whole number"
-            )
+        if not _has_kind_of(parsed_size, default):
+            if isinstance(default, dict):
+                raise PoiseError(f"--size {assignment}: {size_name} has parts, it cannot be set")
             raise PoiseError(
-                f"--size {assignment}: the value must be {kind}, "
-                f"such as {size_name}={json.dumps(known_sizes[size_name])}"
+                f"--size {assignment}: the value must be {_describe_kind(default)}, "
+                f"such as {size_name}={json.dumps(default)}"
             )
         sizes[size_name] = parsed_size
     return sizes
 
 
-def _is_size(value: Any) -> bool:
-    """True for a whole number, or a list of them, from 0 on."""
-    numbers = value if isinstance(value, list) else [value]
-    # Compared by type, because isinstance(True, int) is true.
-    return bool(numbers) and all(type(number) is int and number >= 0 for number in numbers)
+KIND_PHRASES = {int: "whole number", float: "number", str: "name"}
+
+
+def _describe_kind(default: Any) -> str:
+    """The kind of a size in words, such as "a list of numbers"."""
+    if isinstance(default, list):
+        return f"a list of {KIND_PHRASES[type(default[0])]}s"
+    return f"a {KIND_PHRASES[type(default)]}"
+
+
+def _has_kind_of(value: Any, default: Any) -> bool:
+    """Whether the value can take the default's place: numbers from 0 on, or names that it lists."""
+    if isinstance(default, dict) or isinstance(value, list) != isinstance(default, list):
+        return False
+    defaults = default if isinstance(default, list) else [default]
+    values = value if isinstance(value, list) else [value]
+    kind = type(defaults[0])
+    if kind is str:
+        return bool(values) and all(name in defaults for name in values)
+    # By type, because isinstance(True, int) is true; a number may be written without a dot.
+    kinds = (int, float) if kind is float else (int,)
+    return bool(values) and all(type(number) in kinds and number >= 0 for number in values)

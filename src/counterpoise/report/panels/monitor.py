@@ -75,6 +75,12 @@ SHARE_METRICS = (
         "Where rollouts of a group share a prefix: |sum of advantages| / sum of |advantages|. "
         "At 0 they cancel; at 1 all have the same sign.",
     ),
+    (
+        "lazy_likelihood",
+        "Right rollouts that did not rise",
+        "Share of rollouts with a positive advantage whose own log-probability the step did not "
+        "raise: lazy likelihood displacement.",
+    ),
 )
 SIZE_METRICS = (
     (

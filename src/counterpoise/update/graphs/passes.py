@@ -199,9 +199,10 @@ class CapturedPasses:
         return outputs
 
 
-# Fields of `PassTensors` that are copied in before every replay; the last only with a KL.
+# Fields of `PassTensors` that are copied in before every replay; the last two only with a KL.
 TOKEN_VECTORS = (
     "row_M", "old_M", "unscored_M", "sampled_M", "advantages_M", "coefficients_M", "reference_M",
+    "kl_coefficients_M",
 )  # fmt: skip
 
 
@@ -249,7 +250,8 @@ def _capture_key(config: UpdateConfig, temperature: float) -> Hashable:
     """Everything besides its rows that a captured pass depends on."""
     surrogate = config.surrogate, config.clip_low, config.clip_high, config.clip_dual
     importance = config.importance, config.importance_cap, config.importance_mode
-    penalties = config.kl_in_loss, config.kl, config.kl_estimator, config.entropy_bonus
+    kl_options = config.kl_in_loss, config.kl, config.kl_estimator, config.kl_control
+    penalties = *kl_options, config.entropy_bonus
     repeatable = torch.are_deterministic_algorithms_enabled()
     return surrogate, importance, penalties, temperature, repeatable
 

@@ -22,6 +22,7 @@ from torch import Tensor
 from counterpoise.config import CreditConfig, RunConfig, UpdateConfig
 from counterpoise.credit.assign import parse_settings
 from counterpoise.credit.view import CreditView, PolicyReader
+from counterpoise.errors import PoiseError
 from counterpoise.model.scoring import score_logprobs
 from counterpoise.plugins import is_plugin
 from counterpoise.seeds import rng_for
@@ -29,10 +30,11 @@ from counterpoise.types import Floats, Row
 from counterpoise.update.reference import score_reference
 from counterpoise.update.rules.rule import RuleEffect, StepRule
 from counterpoise.update.surrogates import SurrogateInputs
-from counterpoise.variants import STEP_RULES, SURROGATES
+from counterpoise.variants import STEP_RULES, SURROGATES, TOKEN_WEIGHTS
 
 OFF = "off"
 REFERENCE_SETTING = "alpha"  # a rule with this setting above 0 reads the initial weights
+TEACHER_SETTING = "teacher_every"  # of rules and token weights that have a teacher
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,6 +147,7 @@ def check_rule(config: RunConfig) -> None:
     """Raise unless credit.rule_settings are valid settings of credit.rule."""
     decide, settings = _load_rule(config.credit)
     decide(OptimizerStepView(()), **settings)
+    teacher_interval(config.credit)
 
 
 def reads_initial_weights(options: CreditConfig) -> bool:
@@ -153,6 +156,27 @@ def reads_initial_weights(options: CreditConfig) -> bool:
         return False
     _, settings = _load_rule(options)
     return bool(settings.get(REFERENCE_SETTING, 0.0) > 0)
+
+
+def teacher_interval(options: CreditConfig) -> int:
+    """Iterations after which the teacher follows the policy; 0: it is the policy, or none is read.
+
+    Token weights and a rule with the setting share one teacher.
+    """
+    intervals = set()
+    if not is_plugin(options.weights):
+        weigh_tokens = TOKEN_WEIGHTS.load(options.weights)
+        settings = parse_settings(options.weights, weigh_tokens, options.settings)
+        intervals.add(settings.get(TEACHER_SETTING, 0))
+    if not is_plugin(options.rule):
+        intervals.add(_load_rule(options)[1].get(TEACHER_SETTING, 0))
+    intervals.discard(0)
+    if len(intervals) > 1:
+        raise PoiseError(
+            f"credit.settings and credit.rule_settings have {TEACHER_SETTING} of "
+            f"{' and '.join(map(str, sorted(intervals)))}: there is one teacher, give both the same"
+        )
+    return intervals.pop() if intervals else 0
 
 
 def off(step: OptimizerStepView) -> RuleEffect:

@@ -11,8 +11,9 @@
 
 With warm = 0 or decay = 0, that factor of beta(k) is 1. The teacher q is the policy before the
 step, read after the prompt with the hint (`credit/hints.py`) in every pass; no gradient flows
-through it. A problem without a reference answer has no KL term. alpha > 0 keeps a copy of the
-initial weights; alpha = 0 does not.
+through it. With teacher_every = k it is a copy of the policy that is made anew every k iterations.
+A problem without a reference answer has no KL term. alpha > 0 keeps a copy of the initial weights;
+alpha = 0 does not.
 
 arXiv:2606.04036. beta = alpha = 1e-3, reg = urkl, warm = decay = 0 and right_only = false are those
 of the authors' script. Its runs leave out groups without spread, and so does D: rows without signal
@@ -33,6 +34,7 @@ from counterpoise.errors import PoiseError, unknown_name
 from counterpoise.model.kl import token_divergences
 from counterpoise.model.load import Policy, check_uncapped
 from counterpoise.model.scoring import ForwardOutputs, hidden_states
+from counterpoise.model.swapped_weights import states_with_weights
 from counterpoise.model.transfer import to_device
 from counterpoise.types import Floats, Ints, Row
 from counterpoise.update.rules.bind import OptimizerStepView
@@ -56,10 +58,11 @@ def rule(
     warm: int = 0,
     decay: int = 0,
     right_only: bool = False,
+    teacher_every: int = 0,
 ) -> RuleEffect:
     """Add the distillation and regularisation terms to the step's loss."""
-    if min(beta, alpha, warm, decay) < 0:
-        raise PoiseError("sdpg: beta, alpha, warm and decay must be 0 or above")
+    if min(beta, alpha, warm, decay, teacher_every) < 0:
+        raise PoiseError("sdpg: beta, alpha, warm, decay and teacher_every must be 0 or above")
     if reg not in REGULARISERS:
         raise unknown_name("reg of sdpg", reg, REGULARISERS)
     if not step.rows:
@@ -85,6 +88,7 @@ def rule(
         alpha,
         REGULARISERS[reg],
         initial_logprobs,
+        reader.teacher,
     )
     return RuleEffect(term=term, num_chosen=sum(row.num_tokens for row in hinted_rows))
 
@@ -107,6 +111,7 @@ class TeacherTerm:
     alpha: float
     regulariser: Callable[[Tensor], Tensor]
     initial_logprobs: Mapping[RowKey, Floats]  # by the initial weights; empty where alpha is 0
+    teacher: Mapping[str, Tensor] | None = None  # its weights by name; None: the policy itself
 
     def __call__(self, rows: Sequence[Row], forward: ForwardOutputs, old_M: Tensor) -> Tensor:
         term_M = torch.zeros_like(forward.logprobs_M)
@@ -118,8 +123,15 @@ class TeacherTerm:
         if not hinted_rows:
             return term_M
         check_uncapped(self.policy, "credit.rule=sdpg")
-        # The teacher's pass is made with the current weights, so it changes from step to step.
-        teacher_states = hidden_states(self.policy, [self._after_hint(row) for row in hinted_rows])
+        rows_after_hint = [self._after_hint(row) for row in hinted_rows]
+        teacher_unembedding = None
+        if self.teacher is None:
+            # The pass is made with the current weights, so it changes from step to step.
+            teacher_states = hidden_states(self.policy, rows_after_hint)
+        else:
+            teacher_states, teacher_unembedding = states_with_weights(
+                self.policy, self.teacher, rows_after_hint
+            )
         is_hinted = np.concatenate(
             [np.full(row.num_tokens, row.name in self.prompts) for row in rows]
         )
@@ -129,6 +141,7 @@ class TeacherTerm:
             teacher_states,
             self.policy.decoder.unembedding,
             self.temperature,
+            teacher_unembedding,
         )
         return term_M.index_add(0, hinted_tokens, self.beta * divergences)
 

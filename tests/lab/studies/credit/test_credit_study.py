@@ -46,7 +46,7 @@ SIZES = {"iterated": 3, "steps": 2, "repeats": 1, "open": 2, "closed": 0}
 def test_every_method_of_the_registries_is_an_arm() -> None:
     every = credit_arms()
     assert next(iter(every)) == BASELINE
-    names = {*TOKEN_WEIGHTS, *STEP_RULES, *TRAJECTORY_WEIGHTS} - {"off", "aligned"}
+    names = {*TOKEN_WEIGHTS, *STEP_RULES, *TRAJECTORY_WEIGHTS} - {"off", "aligned", "crpo"}
     assert names <= set(every)
     assert {"coupled", "dr_grpo", "positive_only", "w_reinforce"} <= set(every)
 

@@ -10,7 +10,13 @@ import pytest
 from lab.studies.token_values import lab
 
 from counterpoise.lab.studies.flipping import measure
-from counterpoise.lab.studies.flipping.judge import OPTIMIZERS, SIGNS, MovementCounts, run_means
+from counterpoise.lab.studies.flipping.judge import (
+    FULL_BATCH,
+    OPTIMIZERS,
+    SIGNS,
+    MovementCounts,
+    run_means,
+)
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.statistics.finding import Finding, Record
 
@@ -173,3 +179,15 @@ def test_single_updates_of_the_embedded_model(tmp_path: Path) -> None:
             assert sum(r["tokens"] for r in mine) == tokens
             assert all(r["boosted"] + r["suppressed"] <= r["tokens"] for r in mine)
             assert sum(r["boosted"] for r in mine) > 0
+
+
+def test_the_full_batch_is_both_signs_together() -> None:
+    """The third column of Fig. 9."""
+    records = [
+        {"panel": "step", "optimizer": "adamw", "arm": "joint", "prompt": "0:0", "sign": sign,
+         "tokens": tokens, "boosted": boosted, "suppressed": 1, "moved": 0.1}
+        for sign, tokens, boosted in (("positive", 10, 6), ("negative", 30, 2))
+    ]  # fmt: skip
+    counts = MovementCounts(records, "adamw", "joint")
+    assert counts.share("boosted", FULL_BATCH, np.ones(2)) == 8 / 40
+    assert counts.share("boosted", "positive", np.ones(2)) == 6 / 10

@@ -32,6 +32,7 @@ COMMON_OPTIONS = ("balance.tau=0",)
 NO_OP_NAMES = ("off", BASELINE)  # registry entries that change nothing
 # They read held-out answers, which stored tokens do not have: runs/embedded-aligned.toml.
 PROBE_READING = ("aligned",)
+ANCHOR_READING = ("crpo",)
 GROUP_SIZE = 8  # rollouts of a group, to compare advantages
 # Arm -> token weights and their settings.
 WEIGHTS_AT_SETTINGS = {
@@ -77,7 +78,7 @@ def credit_arms() -> dict[str, CreditArm]:
     arms += [
         _arm(arm_name, "weights", f"credit.weights={arm_name}")
         for arm_name in TOKEN_WEIGHTS
-        if arm_name not in (*NO_OP_NAMES, *PROBE_READING)
+        if arm_name not in (*NO_OP_NAMES, *PROBE_READING, *ANCHOR_READING)
     ]
     arms += [
         _arm(

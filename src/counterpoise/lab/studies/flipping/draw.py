@@ -6,7 +6,13 @@ from functools import partial
 
 import altair as alt
 
-from counterpoise.lab.studies.flipping.judge import ARMS, OPTIMIZERS, SIGNS, MovementCounts
+from counterpoise.lab.studies.flipping.judge import (
+    ARMS,
+    FULL_BATCH,
+    OPTIMIZERS,
+    SIGNS,
+    MovementCounts,
+)
 from counterpoise.report.charts.forest import forest_chart, forest_point
 from counterpoise.report.charts.series import base_chart, x_axis, y_axis
 from counterpoise.report.panels.panel import Figure
@@ -88,7 +94,7 @@ def _steps(records: Records) -> Figure:
     for optimizer in OPTIMIZERS:
         for arm in ARMS:
             counts = MovementCounts(records, optimizer, arm)
-            for sign in SIGNS:
+            for sign in (*SIGNS, FULL_BATCH):
                 row_label = f"{optimizer}, {arm.replace('_', '-')}, {sign} rollouts"
                 for class_name in ("boosted", "suppressed"):
                     share_interval = counts.interval(partial(counts.share, class_name, sign))

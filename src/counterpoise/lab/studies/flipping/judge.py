@@ -13,6 +13,7 @@ from counterpoise.statistics.finding import Number, Records
 ARMS = ("joint", "positive_only")
 OPTIMIZERS = ("adamw", "sgd")
 SIGNS = {"positive": 1, "negative": -1}
+FULL_BATCH = "all"  # rollouts of both signs together: the third column of Fig. 9
 FLIPPED_CLASS = {"positive": "suppressed", "negative": "boosted"}  # a move against the advantage
 NUMBER_LABELS = {
     "difference": "boosted, positive minus negative rollouts",
@@ -39,6 +40,7 @@ class MovementCounts:
         self.prompts = [record["prompt"] for record in step_records]
         direction_N = np.array([SIGNS[record["sign"]] for record in step_records])
         self.sign_masks = {sign: direction_N == direction for sign, direction in SIGNS.items()}
+        self.sign_masks[FULL_BATCH] = direction_N != 0
         self.counts = {
             column: np.array([record[column] for record in step_records], dtype=np.float64)
             for column in ("tokens", "boosted", "suppressed", "moved")
@@ -142,7 +144,7 @@ def class_shares(records: Records) -> tuple[Number, ...]:
     for optimizer in OPTIMIZERS:
         for arm in ARMS:
             counts = MovementCounts(records, optimizer, arm)
-            for sign in SIGNS:
+            for sign in (*SIGNS, FULL_BATCH):
                 for class_name in ("boosted", "suppressed"):
                     share_interval = counts.interval(partial(counts.share, class_name, sign))
                     label = f"{class_name}, {sign} rollouts, {arm}, one {optimizer} step"

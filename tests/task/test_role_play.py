@@ -1,0 +1,73 @@
+"""The role-play task, and the two rewards of its replies."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from counterpoise.config import RunConfig
+from counterpoise.task.role_play import ROLES, load
+from counterpoise.types import Prompt
+from counterpoise.verify.last_number import LastNumberVerifier
+from counterpoise.verify.style import bleu, reward, rouge, rouge_l, text_overlap
+
+TASK = load(levels=(1, 2, 3, 4), size=280, heldout=84, needed_columns=("role",))
+
+
+def test_a_reply_in_character_is_right_and_in_style_and_a_generic_one_only_right() -> None:
+    verifier = LastNumberVerifier()
+    for prompt in TASK.train:
+        in_character = verifier.score([prompt.solution], [prompt.answer]).rewards
+        assert in_character == [1.0]
+        assert text_overlap(prompt.solution, prompt.solution) == pytest.approx(1.0)
+        assert text_overlap(f"{prompt.answer}.", prompt.solution) < 0.2
+        assert prompt.problem.endswith(prompt.generic)
+        assert prompt.columns["role"] in prompt.problem
+        assert prompt.columns["role"] not in prompt.generic
+
+
+def test_roles_levels_and_splits() -> None:
+    assert {prompt.columns["role"] for prompt in TASK.train} == {role.name for role in ROLES}
+    assert sum("together" in prompt.problem for prompt in TASK.train) == 140
+    assert not {p.problem for p in TASK.train} & {p.problem for p in TASK.heldout}
+    assert load(size=3, heldout=1).train[0].columns == {}
+    assert load(size=3, heldout=1) == load(size=3, heldout=1)
+    # The number that is asked for is not always the first.
+    is_first = [p.answer == p.generic.split()[2] for p in TASK.train if "together" not in p.problem]
+    assert 0.2 < sum(is_first) / len(is_first) < 0.6
+
+
+@pytest.mark.parametrize(
+    ("response", "answer", "expected"),
+    [
+        ("12 and 3 make 15!", "15", 1.0),
+        ("15 of 16", "15", 0.0),
+        ("none", "0", 0.0),
+        ("It is 0.", "0", 1.0),
+        ("-3", "-3", 1.0),
+        ("1,200", "1200", 1.0),
+        ("3.0", "3", 1.0),
+        ("x15", "15", 0.0),
+        ("1.2.3", "3", 0.0),
+    ],
+)
+def test_the_last_number(response: str, answer: str, expected: float) -> None:
+    assert LastNumberVerifier().score([response], [answer]).rewards == [expected]
+
+
+def test_overlap_by_hand() -> None:
+    words, reference = (
+        ["the", "cat", "sat", "on", "the", "mat"],
+        ["the", "cat", "is", "on", "the", "mat"],
+    )
+    assert bleu(words, reference, 1) == pytest.approx(5 / 6)
+    assert bleu(words, reference, 2) == pytest.approx(math.sqrt(5 / 6 * 3 / 5))
+    assert bleu(words, reference, 4) == 0.0
+    assert bleu(words[:3], reference, 1) == pytest.approx(2 / 3 * math.exp(1 - 6 / 3))
+    assert rouge(words, reference, 1) == pytest.approx(5 / 6)
+    assert rouge(words, reference, 2) == pytest.approx(3 / 5)
+    assert rouge_l(words, reference) == pytest.approx(5 / 6)
+    assert rouge_l(["a", "b", "c"], ["c", "a", "b"]) == pytest.approx(2 / 3)
+    assert text_overlap("", "a") == 0.0
+    assert math.isnan(reward(Prompt("a", "", "1"), None, RunConfig()))  # type: ignore[arg-type]
