@@ -17,7 +17,7 @@ INSTALL_REMEDY = f"pip install 'trl=={SUPPORTED_SERIES}.*'"
 TRAINER = "trl:GRPOTrainer"
 # Token weights that read answers or an environment's messages; TRL hands over tokens only.
 TEXT_READING_WEIGHTS = ("rlsd", "serl")
-# Token weights that read held-out answers, which only the native loop follows.
+# Token weights that read held-out answers, which have to be followed.
 PROBE_READING_WEIGHTS = ("aligned",)
 
 PRIVATE_METHODS = (
@@ -32,6 +32,7 @@ PRIVATE_METHODS = (
     HostMethod(TRAINER, "_save_checkpoint", ("self", "model", "trial"), overridden=True),
     HostMethod(TRAINER, "_load_optimizer_and_scheduler", ("self", "checkpoint"), overridden=True),
     HostMethod(TRAINER, "_generate_and_score_completions", ("self", "inputs")),
+    HostMethod(TRAINER, "_tokenize_prompts", ("self", "prompts")),
     HostMethod(
         TRAINER,
         "_get_per_token_logps_and_entropies",

@@ -14,7 +14,7 @@ from counterpoise.report.audit.audited_run import AuditRun
 from counterpoise.report.audit.records import AuditFinding, Example, Measurement, unsupported
 from counterpoise.report.probe_trace.influence import Influence, trace_run
 from counterpoise.report.probe_trace.read import ProbedRun
-from counterpoise.store.folder import is_run
+from counterpoise.store.folder import is_imported, is_run
 
 TITLE = "Prompts that lower held-out answers"
 MIN_UPDATES = 5  # in fewer, no sequence of signs is unlikely
@@ -24,7 +24,8 @@ SHOWN_PROMPTS = 5
 
 def lowering_prompts(run: AuditRun) -> AuditFinding:
     """Prompts whose rows lower the mean right held-out answer in most of their updates."""
-    if not (is_run(run.path) and (run.path / "probes.jsonl").is_file()):
+    has_plans = is_run(run.path) or is_imported(run.path)
+    if not (has_plans and (run.path / "probes.jsonl").is_file()):
         return unsupported(TITLE, "probes/", remedy="monitor.probe = 32")
     trace = trace_run(ProbedRun.open(run.path))
     frequent = {
