@@ -40,6 +40,31 @@ TENSOR_PREFIX = "probe_"  # of the probes' tensors among those of a checkpoint's
 RIGHT, WRONG = 0, 1  # Row.index of the drawn answers to a problem
 
 
+# Costs of following an answer, in those of sampling, scoring and training on a rollout. Measured in
+# seconds of a CPU with 128 rollouts of the embedded model: without probes an iteration took 8.2 s;
+# 220 answers took 7.0 s to draw, and 7.8 s to look at, for two readings (5.7 s) and the pushes.
+READING_COST, PUSHES_COST, DRAWING_COST = 0.20, 0.15, 0.49
+COST_SHARE = 0.15  # of an iteration, that following answers may take
+
+
+def look_interval(answers: int, rollouts: int, refresh: int = 0) -> int:
+    """Iterations between two looks such that following takes at most COST_SHARE of the time.
+
+    A look at two iterations in a row needs one reading for each, any other look two. Answers are
+    drawn every `refresh` iterations, 0 for never; looks get at least half of the share, so with
+    three times as many answers as rollouts and more, drawing them takes the rest and more.
+
+    Example:
+        >>> look_interval(32, 128, 20), look_interval(220, 128, 20), look_interval(256, 512, 20)
+        (1, 9, 2)
+    """
+    share = COST_SHARE * rollouts / max(answers, 1)
+    share = max(share / 2, share - (DRAWING_COST / refresh if refresh else 0.0))
+    if share >= READING_COST + PUSHES_COST:
+        return 1
+    return math.ceil((2 * READING_COST + PUSHES_COST) / share)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ProbeSet:
     """The answers that are followed, and since when."""

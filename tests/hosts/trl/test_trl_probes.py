@@ -40,10 +40,10 @@ KINDS = ("probes", "probe_rows", "probe_pushes", "tokens")
 ITERATIONS = 3
 # Plain gradient descent: AdamW divides by gradients that are rounding, and engines differ there.
 SETS = (
-    "monitor.probe=6", "monitor.probe_refresh=2", "task.heldout=4", "evaluate.prompts=0",
-    "update.optimizer=sgd", "update.lr=0.5", "balance.tau=0", "sample.prompts=4",
-    "sample.group_size=4", f"loop.iterations={ITERATIONS}", "loop.checkpoint_every=1",
-    "loop.keep_checkpoints=9",
+    "monitor.probe=6", "monitor.probe_every=1", "monitor.probe_refresh=2", "task.heldout=4",
+    "evaluate.prompts=0", "update.optimizer=sgd", "update.lr=0.5", "balance.tau=0",
+    "sample.prompts=4", "sample.group_size=4", f"loop.iterations={ITERATIONS}",
+    "loop.checkpoint_every=1", "loop.keep_checkpoints=9",
 )  # fmt: skip
 # Relative, in float32: TRL computes in padded passes and we in packed ones. Measured: up to 4e-6.
 TOLERANCE = 1e-4
@@ -170,7 +170,7 @@ def test_aligned_weights_read_the_steering_half(
 SCRIPT: dict[str, Any] = {
     "generations": 2, "double": False, "save_strategy": "steps", "save_steps": 4,
 }  # fmt: skip
-FOLLOWED: dict[str, Any] = {"probe": 6, "probe_refresh": 2}
+FOLLOWED: dict[str, Any] = {"probe": 6, "probe_every": 1, "probe_refresh": 2}
 
 
 @pytest.fixture(scope="module")

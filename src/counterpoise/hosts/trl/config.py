@@ -72,7 +72,9 @@ class PoiseConfig(GRPOConfig):
         "held-out answers to follow for `poise trace`: right (reward above 0) and wrong responses "
         "of the model to the first problems of eval_dataset; 0 is off, or all of probe_file",
     )
-    probe_every: int = _option(1, "generations between two measurements of the held-out answers")
+    probe_every: int = _option(
+        0, "generations between two measurements of the held-out answers; 0: as costs allow"
+    )
     probe_refresh: int = _option(
         20, "generations until held-out answers are drawn anew, to stay likely text; 0: never"
     )
@@ -114,8 +116,8 @@ class PoiseConfig(GRPOConfig):
         return bool(self.probe or self.probe_file)
 
     def _probe_fault(self) -> str:
-        if min(self.probe, self.probe_refresh) < 0 or self.probe_every < 1:
-            return "probe and probe_refresh cannot be negative, and probe_every is at least 1"
+        if min(self.probe, self.probe_every, self.probe_refresh) < 0:
+            return "probe, probe_every and probe_refresh cannot be negative"
         if self.follows_probes and not self.run_folder:
             return "probe writes to run_folder: set it, or set probe=0 and probe_file=''"
         return ""

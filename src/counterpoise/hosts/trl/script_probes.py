@@ -26,7 +26,7 @@ from counterpoise.hosts.trl.rewards import combine_rewards
 from counterpoise.microscope.probe_monitor import STEER, ProbeMonitor, ProbeReading
 from counterpoise.microscope.probe_records import probe_metrics
 from counterpoise.run.metrics import ProbeLook
-from counterpoise.run.probes import SAMPLES, ProbeSet, choose_answers, read_answers
+from counterpoise.run.probes import SAMPLES, ProbeSet, choose_answers, look_interval, read_answers
 from counterpoise.sample.build_groups import build_groups
 from counterpoise.sample.native import sample
 from counterpoise.seeds import seed_for
@@ -89,11 +89,21 @@ class ScriptProbes:
         All processes call it: each scores its share of the responses.
         """
         options, answers = self.trainer.args, self.answers
-        is_read = options.credit_weights in PROBE_READING_WEIGHTS
-        if generation % options.probe_every and not is_read:
+        if generation % self._interval and options.credit_weights not in PROBE_READING_WEIGHTS:
             return
         if answers is None or answers.is_due(generation, options.probe_refresh):
             self.answers = self._draw(generation)
+
+    @property
+    def _interval(self) -> int:
+        """Generations between two looks."""
+        options, answers = self.trainer.args, self.answers
+        if options.probe_every:
+            return options.probe_every
+        rollouts = options.generation_batch_size
+        if answers and answers.given:
+            return look_interval(len(answers.answers), rollouts)
+        return look_interval(options.probe, rollouts, options.probe_refresh)
 
     def steering_rows(self) -> list[Row]:
         """The answers that credit may read: those of the steering half."""
@@ -200,7 +210,7 @@ class ScriptProbes:
         self._monitor = self._look = self._drawing = None
         self._positions, self._results, self._steps_left = {}, {}, num_steps
         trainer, answers = self.trainer, self.answers
-        if generation % trainer.args.probe_every or answers is None or not answers.answers:
+        if generation % self._interval or answers is None or not answers.answers:
             return
         if not answers.since:
             self.answers = answers = replace(answers, since=generation)
