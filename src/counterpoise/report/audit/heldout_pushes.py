@@ -9,6 +9,7 @@ rank correlation says, and a few prompts pass the test by chance.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from counterpoise.report.audit.audited_run import AuditRun
 from counterpoise.report.audit.records import AuditFinding, Example, Measurement, unsupported
@@ -45,7 +46,8 @@ def lowering_prompts(run: AuditRun) -> AuditFinding:
         title=TITLE,
         level="note" if len(lowering) > by_chance else "clear",
         verdict=f"{len(lowering)} of {len(frequent)} prompts with {MIN_UPDATES} updates or more "
-        f"lowered right held-out answers in most of them; {by_chance:.1f} would by chance",
+        f"lowered right held-out answers in {_count_lowering(lowering.values())}; {by_chance:.1f} "
+        "prompts would by chance",
         measurements=(
             Measurement("rank correlation of predicted and real change", correlation, *bounds),
             Measurement(
@@ -84,6 +86,21 @@ def binomial_tail(successes: int, trials: int) -> float:
     """
     ways = sum(math.comb(trials, count) for count in range(successes, trials + 1))
     return ways / 2**trials
+
+
+def _count_lowering(influences: Iterable[Influence]) -> str:
+    """
+    Example:
+        >>> _count_lowering([Influence(-1.0, updates=35, raising=5)])
+        '30 of their 35 updates'
+    """
+    counts = [
+        (influence.updates - influence.raising, influence.updates) for influence in influences
+    ]
+    if not counts:
+        return "most of them"
+    lowered, updates = (sum(column) for column in zip(*counts, strict=True))
+    return f"{lowered} of their {updates} updates"
 
 
 def _describe(influence: Influence) -> str:
