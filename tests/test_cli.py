@@ -244,13 +244,16 @@ def test_a_disk_that_cannot_be_written_is_one_line(
         poise(monkeypatch, "full", str(errno.EINVAL))
 
 
+@pytest.mark.parametrize(
+    "fault", [MemoryError(), OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), "out/run")]
+)
 def test_a_failed_allocation_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+    fault: Exception, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
 ) -> None:
     monkeypatch.setattr("counterpoise.cli.app.registered_commands", [])
 
     def exhaust() -> None:
-        raise MemoryError
+        raise fault
 
     for name in ("exhaust", "other"):
         app.command(name)(exhaust)

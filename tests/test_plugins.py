@@ -22,7 +22,7 @@ from counterpoise.run.try_plugins import check_plugins_load, try_plugins
 from counterpoise.sample.build_groups import build_groups
 from counterpoise.store.folder import RunFolder
 from counterpoise.store.resume import load_config_to_resume
-from counterpoise.task.load import load_problems
+from counterpoise.task.load import load_run_task
 from counterpoise.task.word_problems import load
 from counterpoise.types import Prompt, Response, Row
 from counterpoise.variants import ADVANTAGES, COMPOSERS, VERIFIERS
@@ -34,8 +34,8 @@ SCORE = "def score(responses, answers):\n    return [{} for _ in responses]\n"
 SMALL = [
     "loop.iterations=2", "loop.checkpoint_every=1", "model.device='cpu'", "task.levels=[1]",
     "task.size=16", "task.heldout=4", "sample.prompts=4", "sample.group_size=4",
-    "sample.max_new_tokens=48", "balance.target=8", "batch.steps=2", "evaluate.prompts=4",
-    "evaluate.samples=2",
+    "sample.max_new_tokens=48", "balance.target=8", "batch.steps=2", "evaluate.prompts=2",
+    "evaluate.samples=1",
 ]  # fmt: skip
 
 
@@ -281,7 +281,8 @@ def test_a_composer_that_is_gone_is_missed_before_anything_is_written(tmp_path: 
 def test_a_dry_run_tries_both() -> None:
     sets = [f"verify.name={EXAMPLE}:nearness", f"batch.composer={EXAMPLE}:easy_first"]
     assert try_plugins(load_config("demo", sets)) == [
-        f"#   own reward     {EXAMPLE.name}:nearness: 1 for the answer in a box, -1 for nothing",
+        f"#   own reward     {EXAMPLE.name}:nearness: 1 for the answer in a box, -1 for an empty "
+        "response",
         f"#   own composer   {EXAMPLE.name}:easy_first: steps of 32, 32, 32, 32 rows",
     ]
     assert try_plugins(load_config("demo")) == []
@@ -312,8 +313,8 @@ def test_a_dry_run_has_rollouts_where_the_run_has_them(tmp_path: Path) -> None:
 def test_a_dry_run_tells_a_reward_that_is_always_the_same(tmp_path: Path) -> None:
     path = written(tmp_path / "mine.py", 0)
     assert try_plugins(load_config("demo", [f"verify.name={path}:score"])) == [
-        "#   own reward     mine.py:score: 0 for the answer in a box, 0 for nothing: groups with "
-        "equal rewards take no step"
+        "#   own reward     mine.py:score: 0 for the answer in a box, 0 for an empty response: "
+        "groups with equal rewards take no step"
     ]
 
 
@@ -400,17 +401,17 @@ def test_a_dry_run_tries_all_of_them(asking: tuple[Path, Path]) -> None:
     first = json.loads((folder / "data.jsonl").read_text().splitlines()[0])
     ratio = f"{len(chr(92) + 'boxed{?}') / len(first['problem']):g}"
     assert try_plugins(config) == [
-        "#   own reward     mine.py:score: -0.5 for the answer in a box, -0.5 for nothing: groups "
-        "with equal rewards take no step",
-        f"#   own reward     mine.py:length: {ratio} for the answer in a box, 0 for nothing "
-        "(TRL's signature, called once for each batch)",
+        "#   own reward     mine.py:score: -0.5 for the answer in a box, -0.5 for an empty "
+        "response: groups with equal rewards take no step",
+        f"#   own reward     mine.py:length: {ratio} for the answer in a box, 0 for an empty "
+        "response (TRL's signature, called once for each batch)",
     ]
 
 
 def test_a_reward_beside_the_verifier_may_be_always_the_same(tmp_path: Path) -> None:
     path = written(tmp_path / "mine.py", 0.5)
     assert try_plugins(load_config("demo", [f"verify.also=['{path}:score=2']"])) == [
-        "#   own reward     mine.py:score: 0.5 for the answer in a box, 0.5 for nothing"
+        "#   own reward     mine.py:score: 0.5 for the answer in a box, 0.5 for an empty response"
     ]
 
 
@@ -419,13 +420,13 @@ def test_a_dry_run_says_which_parameter_holds_the_answers(tmp_path: Path) -> Non
         "def score(responses, tests):\n    return [float(t in r) for r, t in zip(responses, tests)]"
     )
     assert try_plugins(load_config("demo", [f"verify.name={tmp_path}/mine.py:score"])) == [
-        "#   own reward     mine.py:score: 1 for the answer in a box, 0 for nothing (tests: the "
-        "answers)"
+        "#   own reward     mine.py:score: 1 for the answer in a box, 0 for an empty response "
+        "(tests: the answers)"
     ]
 
 
 def test_rollouts_hold_their_problems_columns_and_no_copies(asking: tuple[Path, Path]) -> None:
-    task = load_problems(load_config(asking[0] / "run.toml", ["task.heldout=4"]))
+    task = load_run_task(load_config(asking[0] / "run.toml", ["task.heldout=4"]))
     assert all(p.columns["facts"] for p in (*task.train, *task.heldout))
     tokens = np.array([1], dtype=np.int32)
     answered = Response(tokens, np.zeros(1, np.float32), "", finished=True)

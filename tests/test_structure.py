@@ -131,7 +131,7 @@ def test_everything_that_is_printed_goes_through_what_spells_out_controls():
     """The console and messages of terminal.py; the others write to a pipe, or figures of ours."""
     allowed = {
         "terminal.py",
-        "verify/worker.py",
+        "verify/math/comparison_worker.py",
         "verify/reward_worker.py",
         "lab/evaluate/coverage.py",
         "adapters/__init__.py",

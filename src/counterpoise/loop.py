@@ -41,7 +41,7 @@ from counterpoise.run.state import (
     bind_sampler,
     check_finite,
     new_state,
-    refill_buffer,
+    replace_waiting_rows,
     restore_state,
     save_state,
 )
@@ -61,7 +61,7 @@ from counterpoise.store.finished import check_resumable, mark_finished
 from counterpoise.store.folder import MODEL, RunFolder
 from counterpoise.store.resume import STRICT, ResumePermissions
 from counterpoise.task.contamination.training_overlap import load_benchmarks, warn_of_overlap
-from counterpoise.task.load import load_problems
+from counterpoise.task.load import load_run_task
 from counterpoise.types import BatchPlan, Group, Prompt, Row, StepResult
 from counterpoise.update.kl_penalty import (
     NO_PENALTIES,
@@ -78,7 +78,7 @@ from counterpoise.update.old_logprobs import (
 from counterpoise.update.rules.bind import bind_rule
 from counterpoise.update.step import StepSettings, take_step
 from counterpoise.variants import SAMPLERS
-from counterpoise.verify.limited_reward import make_verifier
+from counterpoise.verify.make_verifier import make_verifier
 from counterpoise.verify.scores import Verifier
 
 FINISHING_NOTICE = "finishing the iteration and saving a checkpoint"
@@ -108,7 +108,7 @@ def train(
         torch.set_num_threads(config.loop.threads)
     policy = load_policy(config.model)
     check_model(policy, config, observer.notify)
-    task, benchmarks = load_problems(config), load_benchmarks(config.task.benchmarks)
+    task, benchmarks = load_run_task(config), load_benchmarks(config.task.benchmarks)
     task.announce(observer.notify)
     check_generic_texts(task.train, config.sample)
     prompts = encode_prompts(policy, task.train, config, observer)
@@ -203,7 +203,7 @@ def iterate(
     sampler = bind_sampler(state)
     follow_probes.draw_if_due(state, sampler, heldout, config, verifier, clock)
     collector = RolloutCollector(sampler, config, verifier, clock.lap, iteration)
-    choice = choose_prompts(train_set, config, iteration, state.memory)
+    choice = choose_prompts(train_set, config, iteration, state.prompt_memory)
     sampled = sample_groups(collector, choice, config, iteration)
 
     reader = make_policy_reader(state, config)
@@ -251,7 +251,9 @@ def iterate(
         drops=drops,
         probes=look,
         reward_kl=penalties.kl,
-        memory=remember_groups(state.memory, choice, groups, config, iteration, influence),
+        prompt_memory=remember_groups(
+            state.prompt_memory, choice, groups, config, iteration, influence
+        ),
     )
     record = metrics.metrics_record(result, state.buffer, clock)
     writer.write(result, record)
@@ -325,7 +327,7 @@ def with_old_logprobs(
     scored_batch, waiting = score_before_update(
         reader, batch, plan, state.buffer.state(), all_rows=config.update.trains_all_rows
     )
-    refill_buffer(state, waiting)
+    replace_waiting_rows(state, waiting)
     return scored_batch
 
 

@@ -2,7 +2,7 @@
 
     my_rewards.py:score                                as the user writes it
     /home/ana/my_rewards.py:score@1f0c6a2b9d3e4f50     as a run stores it
-    my_rewards.py:score=0.5                            with a share, in lists of several
+    my_rewards.py:score=0.5                            with a weight, in lists of several
 
 After the @ come the first digits of the file's SHA-256. A run is pinned to it when its options are
 read. A later load (by a resumed run or another process) gets the same function, or one line that
@@ -42,14 +42,14 @@ class PluginName(NamedTuple):
     source: str  # a path that ends in .py, or a module
     function: str
     digest: str  # "": not pinned
-    share: str | None = None  # what stands behind an equals sign
+    weight: str | None = None  # what stands behind an equals sign
 
     def __str__(self) -> str:
         return f"{self.source}:{self.function}"
 
     @property
     def name(self) -> str:
-        """Without the share."""
+        """Without the weight."""
         return f"{self}@{self.digest}" if self.digest else str(self)
 
 
@@ -80,12 +80,12 @@ def is_plugin(name: str) -> bool:
 
 
 def parse_plugin_name(name: str) -> PluginName:
-    """Split a plugin's name into its source, function, digest and share."""
+    """Split a plugin's name into its source, function, digest and weight."""
     match = _PLUGIN_NAME.fullmatch(name)
     if match is None:
         raise _malformed_name(name)
-    source, function, digest, share = match.groups()
-    return PluginName(source, function, digest or "", share)
+    source, function, digest, weight = match.groups()
+    return PluginName(source, function, digest or "", weight)
 
 
 def name_without_location(name: str) -> str | tuple[str | None, ...]:
@@ -109,7 +109,7 @@ def display_name(name: str) -> str:
         return name
     plugin = parse_plugin_name(name)
     source = Path(plugin.source).name if _is_file(plugin.source) else plugin.source
-    return f"{plugin._replace(source=source)}{_share_suffix(plugin)}"
+    return f"{plugin._replace(source=source)}{_weight_suffix(plugin)}"
 
 
 def display_names(value: Any) -> Any:
@@ -135,7 +135,7 @@ def pin_plugin(name: str, folder: Path) -> str:
             next((candidate for candidate in candidates if candidate.exists()), candidates[0])
         )
     digest = _hash_source(_read_source(_source_path(source)))
-    return f"{source}:{plugin.function}@{digest}{_share_suffix(plugin)}"
+    return f"{source}:{plugin.function}@{digest}{_weight_suffix(plugin)}"
 
 
 def load_plugin_function(name: str, *takes: str) -> Callable[..., Any]:
@@ -150,7 +150,7 @@ def load_plugin_function(name: str, *takes: str) -> Callable[..., Any]:
 def load_plugin(name: str) -> PluginFunction:
     """Load a plugin without checking its arguments."""
     plugin = parse_plugin_name(name)
-    if plugin.share is not None:
+    if plugin.weight is not None:
         raise _malformed_name(name)
     source = str(Path(plugin.source).absolute()) if _is_file(plugin.source) else plugin.source
     return _load_plugin(plugin._replace(source=source))
@@ -258,8 +258,8 @@ def _malformed_name(name: str) -> PoiseError:
     return PoiseError(f"'{name}' names no function: write {PLUGIN_CHOICE} or MODULE:FUNCTION")
 
 
-def _share_suffix(plugin: PluginName) -> str:
-    return "" if plugin.share is None else f"={plugin.share}"
+def _weight_suffix(plugin: PluginName) -> str:
+    return "" if plugin.weight is None else f"={plugin.weight}"
 
 
 def _is_file(source: str) -> bool:

@@ -11,21 +11,21 @@ ENGINES = ("native", "trl", "verl")  # poise train --engine
 
 # -- task ----------------------------------------------------------------------------------------
 
-# load(...) -> Task: prompts to train on and held out; parameters are named like [task] options
+# load(...) -> TaskPrompts: prompts to train on and held out; parameters are [task] options
 TASKS = Registry(
     "task",
     {
         "word_problems": "counterpoise.task.word_problems:load",
         "code_problems": "counterpoise.task.code_problems:load",
-        "files": "counterpoise.task.jsonl:load",
-        "jsonl": "counterpoise.task.jsonl:load",  # the same, by its name of version 0.2
+        "files": "counterpoise.task.files_task:load",
+        "jsonl": "counterpoise.task.files_task:load",  # the same, by its name of version 0.2
         "hub": "counterpoise.task.hub:load",
         "reasoning_gym": "counterpoise.task.reasoning_gym:load",
         "verifiers": "counterpoise.task.verifiers_tasks:load",
     },
 )
 
-# A class (turns) with `action`, `feedback` and `ask`: answers a response, for another turn
+# A class (turns) with `answer_span`, `feedback` and `next_message`: feedback for another turn
 ENVIRONMENTS = Registry(
     "environment",
     {"tries": "counterpoise.task.environment:TriesEnvironment"},
@@ -96,7 +96,7 @@ ADVANTAGES = Registry(
     },
 )
 
-# mix(credit, rewards_KG, shares_K) -> A_G: several rewards, one advantage
+# mix(credit, rewards_KG, weights_K) -> A_G: several rewards, one advantage
 MIXTURES = Registry(
     "mixture of rewards",
     {

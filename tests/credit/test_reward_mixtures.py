@@ -55,7 +55,7 @@ def test_decoupled_is_the_average_of_z_scores() -> None:
         assert sum(found) == pytest.approx(0, abs=1e-9)
 
 
-def test_crpo_is_one_further_reward_with_the_share_1() -> None:
+def test_crpo_is_one_further_reward_with_the_weight_1() -> None:
     made = group([1, 0, 1, 0], style=[3, 3, 1, 1])
     s = math.sqrt(3) / 2  # both are half and half
     found = advantages(made, RewardMixture("decoupled", {"style": 1.0}))
@@ -119,5 +119,5 @@ def test_the_run_file_says_it_all() -> None:
         credit=CreditConfig(mixture="decoupled"),
     )
     made = configured_mixture(config)
-    assert (made.name, made.shares) == ("decoupled", {"overlong": 1.0, "equations": 0.5})
+    assert (made.name, made.weights) == ("decoupled", {"overlong": 1.0, "equations": 0.5})
     assert configured_mixture(RunConfig()) == RewardMixture()

@@ -21,6 +21,25 @@ from counterpoise.files import append_line, error_number, explain_write_errors
 from counterpoise.store import checkpoint
 from counterpoise.store.folder import RunFolder
 
+# What `unshare -rm` and `mount -t tmpfs` do, in a process that need not start anew.
+SMALL_DISK = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def check(result):
+    if result:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+user, group = os.getuid(), os.getgid()
+check(libc.unshare(0x10000000 | 0x00020000))  # CLONE_NEWUSER | CLONE_NEWNS
+for name, content in (
+    ("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")
+):
+    with open(f"/proc/self/{name}", "w") as file:
+        file.write(content)
+check(libc.mount(b"none", b"/", None, 0x4000 | 0x40000, None))  # MS_REC | MS_PRIVATE
+folder = os.path.dirname(sys.argv[1])
+check(libc.mount(b"none", os.fsencode(folder), b"tmpfs", 0, b"size=700k"))
+os.chdir(folder)
+"""
 # Each part of a run is written again and again until the disk is full, then all is cleared away.
 FILL = """
 import json, shutil, sys, numpy as np
@@ -61,10 +80,8 @@ for kind, write in writes.items():
 
 def on_a_small_disk(place: Path) -> list[str]:
     """FILL in a mount namespace of its own, where `place` is a disk of 700 kB."""
-    script = FILL.format(tests=str(Path(__file__).parents[1]))
-    mount = 'mount -t tmpfs -o size=700k none "$1" && exec "$2" -c "$3" "$1/run"'
-    command = ["unshare", "-rm", "sh", "-c", mount, "sh", str(place), sys.executable, script]
-    done = subprocess.run(command, capture_output=True, text=True)
+    script = SMALL_DISK + FILL.format(tests=str(Path(__file__).parents[1]))
+    done = forked.run([sys.executable, "-c", script, str(place / "run")])
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

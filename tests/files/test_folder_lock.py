@@ -76,7 +76,7 @@ def test_one_that_looked_before_the_other_held_the_folder_cuts_nothing(
         def on_iteration(self, record: dict[str, Any]) -> None:
             second()
 
-        def on_finish(self, path: Path) -> None:
+        def on_finish(self, run_folder: Path) -> None:
             second()
 
     train(config, out, observer=Impatient())

@@ -9,9 +9,11 @@ import torch
 
 from counterpoise.config import UpdateConfig
 from counterpoise.microscope.batch_tokens import take_snapshot
+from counterpoise.microscope.likely_tokens import TOP_TOKENS
 from counterpoise.microscope.monitor import Monitor
 from counterpoise.microscope.monitor_records import (
     METRIC_NAMES,
+    likely_table,
     monitor_metrics,
     push_table,
     token_columns,
@@ -160,6 +162,40 @@ def test_pushes_are_the_strongest_terms_of_the_sum() -> None:
             table["by_row"][mine], table["by_position"][mine], table["push"][mine], strict=True
         ):
             assert float(others[place[by_row, by_position]]) == pytest.approx(push, rel=1e-3)
+
+
+@pytest.mark.parametrize("measured", [None, {("p0", 1), ("p0", 2), ("p1", 0)}])
+def test_likely_tokens_are_the_policys_before_and_after_the_step(
+    measured: set[tuple[str, int]] | None,
+) -> None:
+    rows, policy = tiny.rows(), tiny.policy()
+    monitor = Monitor(TEMPERATURE, 50, {"p0"}, measured_rows=measured)
+    result = step(policy, rows, monitor)
+    trace = likely_table(monitor.measurements, [result.rows])
+    assert trace is not None
+    table = trace.columns
+    watched = [
+        i
+        for i, row in enumerate(rows)
+        if row.group == "p0" and (measured is None or row.name in measured)
+    ]
+    assert sorted(set(table["row"].tolist())) == watched
+    distributions = {}
+    for column, seen_policy in (("logprob", tiny.policy()), ("new_logprob", policy)):
+        seen = take_snapshot(seen_policy, rows, TEMPERATURE, 50)
+        W = seen_policy.decoder.unembedding.detach() / TEMPERATURE
+        distributions[column] = torch.log_softmax(seen.hidden @ W.T, dim=-1)
+    places = zip(seen.rows.tolist(), seen.positions.tolist(), strict=True)
+    place = {name: n for n, name in enumerate(places)}
+    for row in watched:
+        for position in range(rows[row].num_tokens):
+            mine = (table["row"] == row) & (table["position"] == position)
+            n, tokens = place[row, position], torch.from_numpy(table["token"][mine]).long()
+            expected = distributions["logprob"][n].topk(TOP_TOKENS)
+            assert tokens.tolist() == expected.indices.tolist()
+            for column, logprobs in distributions.items():
+                np.testing.assert_allclose(table[column][mine], logprobs[n][tokens], atol=2e-5)
+    assert np.abs(table["new_logprob"] - table["logprob"]).max() > 1e-4
 
 
 def test_one_group_one_sign_and_a_single_token() -> None:

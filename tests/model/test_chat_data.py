@@ -20,11 +20,11 @@ from counterpoise.model.load import EMBEDDED_FOLDER, load_policy, save_policy
 from counterpoise.model.templates import (
     BOXED_REQUEST,
     check_chat_data,
-    describe_omission,
+    describe_template_omission,
     encode_prompt,
     prompt_text,
 )
-from counterpoise.run.estimate import describe_problems
+from counterpoise.run.estimate import describe_task
 from counterpoise.run.first_prompt import shorten_middle
 from counterpoise.run.observer import RunObserver
 from counterpoise.store.rollout_files import read_groups
@@ -129,10 +129,10 @@ def test_a_tokenizer_without_a_chat_template(bare: Any, tokenizer: Any) -> None:
 
 def test_a_template_that_drops_the_system_prompt_is_named(tokenizer: Any) -> None:
     embedded = AutoTokenizer.from_pretrained(EMBEDDED_FOLDER)
-    warning = describe_omission("chat", embedded, "mine", [TALK])
+    warning = describe_template_omission("chat", embedded, "mine", [TALK])
     assert warning.startswith("WARNING: the chat template of model 'mine' leaves out the system")
-    assert describe_omission("chat", tokenizer, "mine", [TALK]) == ""
-    assert describe_omission("boxed", embedded, "mine", [TALK]) == ""
+    assert describe_template_omission("chat", tokenizer, "mine", [TALK]) == ""
+    assert describe_template_omission("boxed", embedded, "mine", [TALK]) == ""
 
 
 def test_hints_go_to_the_last_message_of_the_user(tokenizer: Any) -> None:
@@ -194,7 +194,7 @@ class Heard(RunObserver):
 
 
 def test_a_dry_run_shows_the_first_prompt_as_the_model_reads_it(run_options: list[str]) -> None:
-    lines = describe_problems(load_config("demo", run_options))
+    lines = describe_task(load_config("demo", run_options))
     assert lines[0].startswith("task           data: 10 problems to train on; 2 held out")
     assert lines[1:3] == [
         "columns        reading prompts from 'prompt' (chat), answers from "
@@ -210,7 +210,7 @@ def test_a_dry_run_shows_the_first_prompt_as_the_model_reads_it(run_options: lis
         "not checked    the model's weights",
     ]
     with pytest.raises(PoiseError, match=r"1 prompts are longer than .*, and 9 are left, too few"):
-        describe_problems(load_config("demo", [*run_options, "sample.prompts=10"]))
+        describe_task(load_config("demo", [*run_options, "sample.prompts=10"]))
 
 
 def test_long_prompts_are_shortened_in_the_middle() -> None:

@@ -19,7 +19,7 @@ from counterpoise.credit.assign import assign
 from counterpoise.report.charts.quantities import PUSH_PARTS
 from counterpoise.run import metrics
 from counterpoise.store.folder import RunFolder
-from counterpoise.task.contamination.items import EvalSet, Item
+from counterpoise.task.contamination.items import BenchmarkItems, Item
 from counterpoise.task.contamination.training_overlap import warn_of_overlap
 from counterpoise.types import BatchPlan, Group, Prompt, Rollout, Row, StepResult, TokenTrace
 from counterpoise.verify.scores import Scores
@@ -58,7 +58,7 @@ def write_run(
     if pieces is not None:
         folder.write_vocabulary(pieces)
     if iterations:  # on a prompt that is in a benchmark
-        copied = EvalSet("judged by", [Item("e", prompt, "3")])
+        copied = BenchmarkItems("judged by", [Item("e", prompt, "3")])
         warn_of_overlap([Prompt(prompt_id, prompt, "3")], [copied], folder, say=lambda line: None)
     if evaluations:
         folder.append("evaluations", evaluation(0, 0.25))
@@ -91,6 +91,7 @@ def write_run(
             if microscope == "on":
                 trace |= moved(trace, rng)
                 folder.write_table("pushes", now, TokenTrace(pushes(trace, batch, rng)))
+                folder.write_table("likely", now, TokenTrace(likely(trace, batch)))
             folder.write_table("tokens", now, TokenTrace(trace))
     if evaluations and iterations:
         folder.append("evaluations", evaluation(iterations, 0.5))
@@ -170,6 +171,20 @@ def pushes(trace: dict[str, Any], batch: list[Row], rng: np.random.Generator) ->
         "by_row": row[by],
         "by_position": position[by],
         "push": push.astype(np.float32),
+    }
+
+
+def likely(trace: dict[str, Any], batch: list[Row]) -> dict[str, Any]:
+    """For every token of the batch's first group: itself at 60 % -> 70 %, its neighbour at 30 %."""
+    row, position = trace["row"], trace["position"]
+    watched = np.repeat(np.flatnonzero([batch[r].group == batch[0].group for r in row]), 2)
+    is_other = np.arange(len(watched)) % 2
+    return {
+        "row": row[watched],
+        "position": position[watched],
+        "token": (trace["token"][watched] + is_other).astype(np.int32),
+        "logprob": np.log(np.where(is_other, 0.3, 0.6)).astype(np.float32),
+        "new_logprob": np.log(np.where(is_other, 0.2, 0.7)).astype(np.float32),
     }
 
 

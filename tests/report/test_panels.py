@@ -17,6 +17,7 @@ from report.synthetic import G, P, plan_of, write_run
 from counterpoise.report.charts.render import embed_json, pack_json, render
 from counterpoise.report.charts.series import ValueAxis, line_chart, moving_average
 from counterpoise.report.charts.vega import vega_specification, vega_theme
+from counterpoise.report.pages.assemble import split_body
 from counterpoise.report.panels import mosaic
 from counterpoise.report.panels.buffer import count_fates
 from counterpoise.report.panels.panel import Figure
@@ -26,6 +27,7 @@ from counterpoise.report.panels.summary import format_duration, list_facts
 from counterpoise.report.run_data import RunData
 from counterpoise.report.texts import RolloutText
 from counterpoise.types import Row
+from counterpoise.variants import PANELS
 
 
 def unpacked(text: str) -> Any:
@@ -48,6 +50,16 @@ def test_a_short_run_has_whole_iterations_on_its_axis(last: int, wanted: str):
     x_axis = re.search(r'aria-label="X-axis.*?role-axis-label.*?</g>', svg, re.DOTALL)
     assert x_axis is not None
     assert re.findall(r">(\d+)</text>", x_axis[0]) == list(wanted)
+
+
+def test_every_chart_of_a_report_is_valid(tmp_path: Path):
+    """A report creates its charts without this check."""
+    run = RunData.read(write_run(tmp_path / "run", tau=0.0, composer="shuffled"))
+    panels = [panel for name in PANELS if (panel := PANELS.load(name)(run))]
+    figures = [figure for panel in panels for figure in split_body(panel)[1]]
+    assert len(figures) == 28
+    for figure in figures:
+        figure.chart.to_dict(validate=True)
 
 
 def test_every_rollout_has_one_fate(tmp_path: Path):
@@ -148,7 +160,7 @@ def test_a_line_passes_over_iterations_without_a_number():
     )
     assert drawn is not None
     (values,) = drawn.to_dict()["datasets"].values()
-    assert values == [{"iteration": 1, "value": 0.5}, {"iteration": 3, "value": 0.25}]
+    assert list(values) == [{"iteration": 1, "value": 0.5}, {"iteration": 3, "value": 0.25}]
     assert "0.5 in iteration 1, 0.25 in iteration 3" in drawn.description
     assert line_chart([(1, None)], 1, "Entropy", ValueAxis(".2f")) is None
 

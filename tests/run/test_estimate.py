@@ -15,7 +15,7 @@ from counterpoise.config.load import config_from_tables, load_config, to_toml
 from counterpoise.errors import PoiseError
 from counterpoise.lab.speed.families import make_policy
 from counterpoise.model.load import EMBEDDED_FOLDER, load_policy, save_policy
-from counterpoise.run.estimate import KNOWN_SHAPES, describe_problems, describe_run, find_shape
+from counterpoise.run.estimate import KNOWN_SHAPES, describe_run, describe_task, find_shape
 
 PUBLISHED = {
     "Qwen/Qwen2.5-Math-7B": 7_615_616_512,
@@ -129,7 +129,19 @@ def test_checkpointing_keeps_the_inputs_of_layers_and_one_layer() -> None:
 
 def test_an_unknown_shape_is_said() -> None:
     text = describe_run(config_from_tables({"model": {"name": "nobody/nothing"}}))
-    assert "memory         unknown: the shape of nobody/nothing" in text
+    assert "memory         unknown: config.json of nobody/nothing is not on this machine" in text
+
+
+def test_the_cache_of_hugging_face_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cached_model = tmp_path / "models--nobody--nothing"
+    (cached_model / "refs").mkdir(parents=True)
+    (cached_model / "refs/main").write_text("0" * 40)
+    policy = tiny.policy("llama")
+    policy.model.config.save_pretrained(cached_model / "snapshots" / ("0" * 40))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    shape = find_shape("nobody/nothing")
+    assert shape is not None
+    assert shape.parameters == policy.num_parameters
 
 
 def test_every_turn_of_an_episode_is_counted() -> None:
@@ -169,28 +181,28 @@ def of_file(path: Path, *sets: str) -> RunConfig:
 
 
 def test_a_file_that_is_here_is_read(problems: Path) -> None:
-    told = "task           mine: 40 problems to train on; 10 held out, 10 of them to judge by"
-    lines = describe_problems(of_file(problems))
+    told = "task           mine: 40 problems to train on; 10 held out, 10 of them are evaluated"
+    lines = describe_task(of_file(problems))
     assert lines == [told, *SHOWN, READ]
     assert describe_run(of_file(problems)).endswith("\n#   " + "\n#   ".join(lines))
     with pytest.raises(PoiseError, match=r"mine\.jsonl:1: no field 'gold' .*task\.answer_field"):
-        describe_problems(of_file(problems, "task.answer_field=gold"))
+        describe_task(of_file(problems, "task.answer_field=gold"))
     with pytest.raises(PoiseError, match="40 training prompts cannot fill an iteration of 41"):
-        describe_problems(of_file(problems, "sample.prompts=41"))
+        describe_task(of_file(problems, "sample.prompts=41"))
     with pytest.raises(PoiseError, match="prompt '0' has no generic text"):
-        describe_problems(of_file(problems, "sample.anchors=1"))
+        describe_task(of_file(problems, "sample.anchors=1"))
 
 
 def test_files_that_are_not_here_are_named(problems: Path) -> None:
     gone = problems.with_name("gone.jsonl")
     not_here = f"{gone} does not exist: the run would fail"
     unread = UNREAD.replace("checked    ", "checked    the problems; ")
-    assert describe_problems(of_file(gone)) == [f"task           {not_here}", unread]
+    assert describe_task(of_file(gone)) == [f"task           {not_here}", unread]
     assert (
-        describe_problems(of_file(problems, f"task.heldout_path={gone}"))[0]
+        describe_task(of_file(problems, f"task.heldout_path={gone}"))[0]
         == f"task           {not_here}"
     )
-    found = describe_problems(of_file(problems, f"task.benchmarks=['{gone}']"))
+    found = describe_task(of_file(problems, f"task.benchmarks=['{gone}']"))
     assert found[0].startswith("task           mine: 40 problems")
     assert found[1:] == [f"               {not_here}", *SHOWN, READ]
 
@@ -199,26 +211,30 @@ def test_a_benchmark_that_is_here_is_read(problems: Path) -> None:
     bad = problems.with_name("bad.jsonl")
     bad.write_text("{}\n")
     with pytest.raises(PoiseError, match=r"bad\.jsonl:1: no field 'problem'"):
-        describe_problems(of_file(problems, f"task.benchmarks=['{bad}']"))
+        describe_task(of_file(problems, f"task.benchmarks=['{bad}']"))
 
 
 def test_nothing_is_fetched() -> None:
-    told = describe_problems(load_config("demo", ["task.name=hub", "task.path=nobody/nothing:en"]))
+    told = describe_task(load_config("demo", ["task.name=hub", "task.path=nobody/nothing:en"]))
     assert told[0] == "task           nobody/nothing:en, by the package `datasets`"
     assert told[1].startswith("not checked    the dataset and its fields; the model's weights")
 
 
 def test_of_generated_problems_one_is_made() -> None:
-    told = describe_problems(load_config("demo"))[0]
-    made = (
-        "4,096 problems to train on, made when the run starts; 256 held out, 128 of them to judge"
-    )
-    assert told == f"task           word_problems: {made} by"
+    told = describe_task(load_config("demo"))[0]
+    made = "4,096 problems to train on, made when the run starts; 256 held out, 128 of them are"
+    assert told == f"task           word_problems: {made} evaluated"
     pytest.importorskip("reasoning_gym", reason="the gym extra is not installed")
     with pytest.raises(PoiseError, match="unknown reasoning_gym dataset 'leg_countin'"):
-        describe_problems(
-            load_config("demo", ["task.name=reasoning_gym", "task.dataset=leg_countin"])
-        )
+        describe_task(load_config("demo", ["task.name=reasoning_gym", "task.dataset=leg_countin"]))
+
+
+def test_without_a_tokenizer_nothing_is_said_of_long_prompts(problems: Path) -> None:
+    lines = describe_task(of_file(problems, "model.name=nobody/nothing"))
+    assert lines[2:] == [
+        "left out       how many prompts are too long is unknown without the tokenizer",
+        UNREAD,
+    ]
 
 
 # -- LoRA ---------------------------------------------------------------------------------------
@@ -245,7 +261,8 @@ def test_lora_needs_the_weights_once_and_trains_the_adapter() -> None:
     queries, keys = 3584 + 28 * 128, 3584 + 4 * 128
     adapter = 16 * 28 * (2 * queries + 2 * keys + 3 * (3584 + 18944))
     lora = ["model.lora_rank=16", "balance.tau=0"]
-    for sets, size in ((lora, 16), ([*lora, "update.kl=0.01"], 20)):
+    reads_start = [*lora, "credit.rule=sdpg"]  # its alpha is above 0
+    for sets, size in ((lora, 16), ([*lora, "update.kl=0.01"], 20), (reads_start, 20)):
         text = describe_run(load_config("qwen2.5-math-7b", sets), GPU)
         assert f"training {(2 * shape.parameters + size * adapter) / 1e9:.2f} GB" in text
         assert f"bits on cuda; {adapter / 1e6:.1f} M of an adapter are trained" in text

@@ -9,7 +9,12 @@ import pytest
 import tiny
 
 from counterpoise.config import SampleConfig
-from counterpoise.run.heldout import HeldoutSuccess, evaluate_policy, summarize_rewards
+from counterpoise.run.heldout import (
+    HeldoutSuccess,
+    evaluate_policy,
+    summarize_rewards,
+    with_same_quantity,
+)
 from counterpoise.sample.collect import SamplerBinding
 from counterpoise.statistics.prompt_intervals import share_estimate
 from counterpoise.types import Prompt
@@ -52,6 +57,27 @@ def test_an_older_record_has_no_mean_reward() -> None:
     assert HeldoutSuccess.from_record(record) == found
     del record["reward"]
     assert HeldoutSuccess.from_record(record) == replace(found, reward=None)
+
+
+@pytest.mark.parametrize("samples", [3, 5])
+def test_rewards_of_0_and_1_beside_graded_ones_keep_their_interval(samples: int) -> None:
+    """Their mean reward is the success to the last bit, also where a reward is missing."""
+    rng = np.random.default_rng(0)
+    graded = summarize_rewards(rng.normal(size=(50, samples)), graded=True)
+    for _ in range(20):
+        rewards_PG = (rng.random((50, samples)) < 0.5).astype(float)
+        rewards_PG[0, 0] = np.nan
+        success = summarize_rewards(rewards_PG)
+        assert success.reward == success.mean
+        shown, _ = with_same_quantity(success, graded)
+        assert (shown.reward_low, shown.reward_high) == (success.low, success.high)
+        older = replace(success, reward=success.mean + 1e-16)
+        assert older.as_graded().reward_low == success.low
+
+
+def test_graded_rewards_of_older_records_have_no_interval() -> None:
+    older = replace(summarize_rewards(np.array([[1.0, 0.0], [1.0, 1.0]])), reward=0.6)
+    assert (older.as_graded().reward_low, older.as_graded().reward_high) == (0.6, 0.6)
 
 
 def test_samples_of_one_problem_are_not_independent() -> None:

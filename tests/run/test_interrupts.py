@@ -54,7 +54,7 @@ def test_the_first_signal_waits_for_the_end_of_the_block(
             work()
         assert done
         assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)] == before
-    assert capfd.readouterr().err == "\npoise: wait; interrupt again to stop at once, without it\n"
+    assert capfd.readouterr().err == "\npoise: wait; interrupt again to stop at once instead\n"
     with postpone_interrupts("never said"):
         pass
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +18,7 @@ from counterpoise.credit.assign import assign
 from counterpoise.microscope.monitor_records import METRIC_NAMES
 from counterpoise.run import metrics
 from counterpoise.run.metrics import IterationResult
-from counterpoise.store.schema import METRICS
+from counterpoise.store.schema import METRICS, TOKEN_COLUMNS
 from counterpoise.types import BatchPlan, Group, Rollout, StepResult
 from counterpoise.verify.scores import Scores
 
@@ -61,23 +62,24 @@ SILENT = step(
 
 
 def iteration(
-    results: list[StepResult], batch=BATCH, plan=PLAN, number: int = 1
+    results: list[StepResult], batch=BATCH, plan=PLAN, number: int = 1, groups=GROUPS
 ) -> IterationResult:
     description = describe_plan(batch, plan) if plan else None
     scores = Scores([1.0, 0.0, 1.0, 1.0], timeouts=2, crashes=1)
     credited = assign(GROUPS, "rloo")
     return IterationResult(
-        number, GROUPS, scores, credited, batch, plan, description, results, measurements=()
+        number, groups, scores, credited, batch, plan, description, results, measurements=()
     )
 
 
-def made(results: list[StepResult], batch=BATCH, plan=PLAN) -> dict:
+def made(results: list[StepResult], batch=BATCH, plan=PLAN, groups=GROUPS) -> dict:
     clock = metrics.StageClock()
     for stage in ("sample", "verify", "score", "compose", "update"):
         clock.lap(stage)
     buffer = RewardBalancedBuffer(tau=0.5, target=8)
-    whole = iteration(results, batch, plan)
-    buffer.add(whole.credited_groups)
+    whole = iteration(results, batch, plan, groups=groups)
+    if batch:
+        buffer.add(whole.credited_groups)
     return metrics.metrics_record(whole, buffer, clock)
 
 
@@ -208,12 +210,12 @@ def test_the_trace_has_a_line_for_every_trained_token() -> None:
 
 
 def test_without_the_monitor_there_are_no_pushes() -> None:
-    assert metrics.push_trace(iteration([step()])) is None
+    assert metrics.watched_traces(iteration([step()])) == {}
 
 
 def test_a_trace_without_tokens_has_its_columns() -> None:
     trace = metrics.token_trace(iteration([SILENT])).columns
-    assert tuple(trace) == metrics.TRACE_COLUMNS
+    assert tuple(trace) == tuple(TOKEN_COLUMNS)
     assert all(len(column) == 0 for column in trace.values())
 
 
@@ -252,6 +254,23 @@ QUIET = {
 def test_why_a_run_took_no_step(last: dict, said: str) -> None:
     assert metrics.explain_no_step([QUIET, QUIET | last]) == f"no optimizer step was taken: {said}"
     assert metrics.explain_no_step([QUIET | last, QUIET | {"steps": 1}]) == ""
+
+
+def test_anchors_without_a_reward_are_neither_failures_nor_scored() -> None:
+    """An anchor that got None: it counts as unscored, and not in the success of anchors."""
+    nan = float("nan")
+    anchors = [replace(rollout(reward, 2), anchor=True) for reward in (1.0, nan, nan)]
+    group = Group("1:p", 1, (rollout(1.0, 2), rollout(nan, 3), *anchors))
+    found = made([step()], groups=[group])
+    assert (found["success"], found["anchor_success"]) == (1.0, 1.0)
+    assert (found["unscored"], found["rollouts"]) == (3, 5)
+    none_scored = Group("1:p", 1, (rollout(nan, 2), *anchors[1:]))
+    silent = made([], batch=[], plan=None, groups=[none_scored])
+    assert (silent["success"], silent["anchor_success"]) == (0.0, 0.0)
+    assert metrics.explain_no_step([QUIET | silent]) == (
+        "no optimizer step was taken: the reward function returned None for every response: check "
+        "the columns it reads"
+    )
 
 
 def test_a_run_that_was_always_right_took_no_step() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from counterpoise.run.probes import (
     DRAWING_COST,
     PUSHES_COST,
     READING_COST,
+    ProbeSet,
     look_interval,
 )
 from counterpoise.run.state import RunState
@@ -173,7 +175,9 @@ def test_aligned_weights_read_the_steering_half_and_resume(
     assert read_problems
     assert {halves[problem] for problem in read_problems} == {"steer"}
     assert halves.keys() == {f"word_problems/heldout/{index}" for index in (2, 3)}  # not evaluated
-    with pytest.raises(PoiseError, match=r"above evaluate\.prompts=4: raise task\.heldout"):
+    with pytest.raises(
+        PoiseError, match=r"than evaluate\.prompts=4, because .* raise task\.heldout"
+    ):
         train(small_config(base, *sets, "evaluate.prompts=4"), base / "all-evaluated")
     assert sorted(whole.step_files("probes")) == [2, 4]
     uniform = train(small_config(base, *PROBES), base / "uniform")
@@ -235,6 +239,14 @@ def test_many_answers_are_looked_at_less_often(base: Path) -> None:
             drawing = DRAWING_COST / refresh if refresh else 0.0
             cost = (readings * READING_COST + PUSHES_COST) / wait + drawing
             assert answers / 128 * cost <= COST_SHARE
+
+
+def test_answers_are_not_drawn_again_before_an_update_is_measured() -> None:
+    """A batch may wait for long: its answers are still new."""
+    waiting = ProbeSet(())
+    assert not any(waiting.is_due(iteration, refresh=2) for iteration in range(1, 9))
+    measured = replace(waiting, since=3)
+    assert [measured.is_due(iteration, refresh=2) for iteration in (4, 5)] == [False, True]
 
 
 def test_options_that_cannot_work_are_refused(base: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from counterpoise.config import SampleConfig
 from counterpoise.sample import continuations as forking
-from counterpoise.sample import native
+from counterpoise.sample import fork_queue, kv_budget
 from counterpoise.sample.continuations import ContinuationStart, sample_continuations
 from counterpoise.sample.native import sample
 
@@ -72,8 +72,9 @@ def test_cutting_the_batch_changes_nothing(rows: int, tokens: int) -> None:
     policy = tiny.policy()
     whole = sample_continuations(policy, SEQUENCES, STARTS, SampleConfig())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native, "MAX_ROWS_CPU", rows)
+        patch.setattr(kv_budget, "MAX_ROWS_CPU", rows)
         patch.setattr(forking, "PREFILL_TOKENS", tokens)
+        patch.setattr(fork_queue, "PASS_TOKENS_CPU", tokens)
         cut = sample_continuations(policy, SEQUENCES, STARTS, SampleConfig())
     for a, b in zip(whole, cut, strict=True):
         assert [r.tokens.tolist() for r in a] == [r.tokens.tolist() for r in b]

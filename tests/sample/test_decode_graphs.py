@@ -10,15 +10,19 @@ import tiny
 import torch
 
 from counterpoise.config import SampleConfig
-from counterpoise.sample import decode_graphs, kv_budget, native
+from counterpoise.model.load import Policy
+from counterpoise.sample import decode_graphs, decode_slots, kv_budget
+from counterpoise.sample.decode_cached import decode_queue
 from counterpoise.sample.decode_graphs import (
     batch_size,
-    decode_rows,
     graphs_for,
     kv_bytes_held,
     release_graphs,
 )
-from counterpoise.sample.kv_cache import Fork, KVCache, prefill
+from counterpoise.sample.decode_slots import decode_in_slots
+from counterpoise.sample.fork_queue import DecodedRows, ForkQueue
+from counterpoise.sample.kv_budget import plan_cache
+from counterpoise.sample.kv_cache import Fork, KVCache
 from counterpoise.sample.kv_slots import SlotCapacity
 
 CONFIG = SampleConfig(temperature=0.8)
@@ -35,28 +39,25 @@ def forks(seed: int = 0, rows: int = 11) -> tuple[list[np.ndarray], list[Fork]]:
     return sequences, made
 
 
-def both(policy, sequences, rows, config):
-    """(tokens, log-probabilities) by the cache of the CPU and by slots, whole rows."""
-    max_new_tokens = max(row.max_new_tokens for row in rows)
-    policy.decoder.reserve(64)
+def both(
+    policy: Policy, sequences: list[np.ndarray], rows: list[Fork], config: SampleConfig
+) -> tuple[DecodedRows, DecodedRows]:
+    """The rows by the cache of the CPU and by slots."""
+    decoder = policy.decoder
+    decoder.reserve(64)
     with torch.no_grad():
-        prefilled = prefill(policy.decoder, sequences)
-        starts = torch.tensor([prefilled.starts[row.sequence] for row in rows])
-        lengths = torch.tensor([row.length for row in rows])
-        logits = prefilled.hidden_N[starts + lengths - 1] @ policy.decoder.unembedding.T
-        uniforms = native._uniforms(rows, max_new_tokens, policy.device)
-        cache = KVCache(prefilled, starts, lengths, max_new_tokens)
-        cached = native._decode(policy, cache, lengths, uniforms, logits, config)
-        slotted = decode_rows(policy, prefilled, rows, uniforms, logits, config)
-    return cached, slotted
+        plan = plan_cache(decoder, rows)
+        cache = KVCache(decoder, plan.rows, plan.longest_prefix, plan.columns)
+        cached = decode_queue(policy, cache, ForkQueue(decoder, sequences, rows), config)
+        slotted = decode_in_slots(policy, ForkQueue(decoder, sequences, rows), config)
+    return cached.decoded, slotted
 
 
-def same(policy, rows, plain, slotted) -> None:
-    a = native._responses(policy, rows, *plain)
-    b = native._responses(policy, rows, *slotted)
-    for left, right in zip(a, b, strict=True):
-        np.testing.assert_array_equal(left.tokens, right.tokens)
-        np.testing.assert_allclose(left.logprobs, right.logprobs, atol=2e-5)
+def same(cached: DecodedRows, slotted: DecodedRows) -> None:
+    assert sorted(cached) == sorted(slotted)
+    for index, (tokens, logprobs) in cached.items():
+        np.testing.assert_array_equal(tokens, slotted[index][0])
+        np.testing.assert_allclose(logprobs, slotted[index][1], atol=2e-5)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
@@ -64,10 +65,10 @@ def same(policy, rows, plain, slotted) -> None:
 def test_slots_draw_what_the_cache_draws(
     architecture: str, look: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decode_graphs, "FINISH_CHECK_INTERVAL", look)
+    monkeypatch.setattr(decode_slots, "FINISH_CHECK_INTERVAL", look)
     policy = tiny.policy(architecture)
     sequences, rows = forks()
-    same(policy, rows, *both(policy, sequences, rows, CONFIG))
+    same(*both(policy, sequences, rows, CONFIG))
 
 
 @pytest.mark.parametrize(("top_p", "top_k"), [(0.8, 0), (1.0, 5), (0.7, 9)])
@@ -75,12 +76,12 @@ def test_so_with_a_cut_distribution(top_p: float, top_k: int) -> None:
     policy = tiny.policy()
     sequences, rows = forks(1)
     config = SampleConfig(temperature=0.6, top_p=top_p, top_k=top_k)
-    same(policy, rows, *both(policy, sequences, rows, config))
+    same(*both(policy, sequences, rows, config))
 
 
 def test_rows_leave_and_the_batch_shrinks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many end tokens: most rows are gone after a look, and the rest go on unharmed."""
-    monkeypatch.setattr(decode_graphs, "FINISH_CHECK_INTERVAL", 1)
+    monkeypatch.setattr(decode_slots, "FINISH_CHECK_INTERVAL", 1)
     policy = replace(tiny.policy(), end_tokens=tuple(range(1, 20)))
     sequences, rows = forks(2, rows=40)
     rows = [replace(row, max_new_tokens=24) for row in rows]
@@ -92,7 +93,7 @@ def test_rows_leave_and_the_batch_shrinks(monkeypatch: pytest.MonkeyPatch) -> No
         step(self, decoder, batch, how)
 
     monkeypatch.setattr(decode_graphs.DecodeGraphs, "step", noted)
-    same(policy, rows, *both(policy, sequences, rows, CONFIG))
+    same(*both(policy, sequences, rows, CONFIG))
     assert sizes[0] > 24
     assert sizes[-1] < 16
     assert sizes == sorted(sizes, reverse=True)
@@ -113,15 +114,15 @@ def test_nothing_is_left_of_the_rows_before() -> None:
     sequences, rows = forks(3, rows=30)
     both(policy, sequences, rows, CONFIG)
     fewer = rows[5:14]
-    same(policy, fewer, *both(policy, sequences, fewer, CONFIG))
+    same(*both(policy, sequences, fewer, CONFIG))
 
 
 def test_capacity_grows_and_weights_that_moved_are_noticed() -> None:
     policy = tiny.policy()
     decoder = policy.decoder
-    small = graphs_for(decoder, SlotCapacity(8, 10, 20))
+    small = graphs_for(decoder, SlotCapacity(8, 64, 4096))
     assert graphs_for(decoder, SlotCapacity(5, 64, 4096)) is small
-    large = graphs_for(decoder, SlotCapacity(9, 100, 20))
+    large = graphs_for(decoder, SlotCapacity(12, 128, 4096))
     assert kv_bytes_held(decoder) == 2 * 2 * 2 * 16 * 4 * (13 * 128 + 4096)
     assert large is not small
     assert large.slots.capacity == SlotCapacity(12, 128, 4096)

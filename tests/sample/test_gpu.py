@@ -13,6 +13,8 @@ import torch
 from counterpoise.config import ModelConfig, SampleConfig
 from counterpoise.model.load import Policy, load_policy, wrap_model
 from counterpoise.model.scoring import score_logprobs
+from counterpoise.sample import decode_graphs, kv_budget
+from counterpoise.sample.kv_slots import SlotCapacity
 from counterpoise.sample.native import sample
 from counterpoise.task.word_problems import make_problem
 from counterpoise.types import Rollout, Row
@@ -79,9 +81,7 @@ def test_weights_that_change_are_seen_by_captured_graphs() -> None:
         for p in policy.model.parameters():
             p.mul_(1.1)
     changed = sample(policy, prompts, seeds(1, 8), config)
-    from counterpoise.sample.decode_graphs import release_graphs
-
-    release_graphs(policy.decoder)
+    decode_graphs.release_graphs(policy.decoder)
     fresh = sample(policy, prompts, seeds(1, 8), config)
     assert [r.tokens.tolist() for r in changed[0]] == [r.tokens.tolist() for r in fresh[0]]
     assert [r.tokens.tolist() for r in changed[0]] != [r.tokens.tolist() for r in first[0]]
@@ -111,3 +111,21 @@ def test_few_long_rows_after_many_short_ones() -> None:
     sample(policy, prompts, seeds(1, 300), short)
     again = sample(policy, prompts, seeds(1, 4), long)
     assert [r.tokens.tolist() for r in first[0]] == [r.tokens.tolist() for r in again[0]]
+
+
+def test_more_rows_than_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows wait for a slot and prompts for room: the same tokens as with all rows at once."""
+    policy = tiny.policy()
+    policy = wrap_model("tiny", policy.model.cuda(), policy.tokenizer)
+    rng = np.random.default_rng(0)
+    prompts = [rng.integers(2, tiny.VOCABULARY, n).astype(np.int32) for n in (3, 40, 7, 1, 70, 9)]
+    config = SampleConfig(max_new_tokens=90)
+    together = list(chain(*sample(policy, prompts, seeds(6, 16), config)))
+    decode_graphs.release_graphs(policy.decoder)
+    token_bytes = policy.decoder.kv_bytes_per_token + kv_budget.SAMPLE_BYTES
+    # 9 slots of 128 tokens, the spare one included, and a quarter of the memory for prefixes
+    monkeypatch.setattr(decode_graphs, "kv_bytes_allowed", lambda decoder, held: 1600 * token_bytes)
+    refilled = list(chain(*sample(policy, prompts, seeds(6, 16), config)))
+    assert decode_graphs.graphs_for(policy.decoder, SlotCapacity(1, 1, 1)).slots.capacity.rows == 8
+    same = [a.tokens.tolist() == b.tokens.tolist() for a, b in zip(together, refilled, strict=True)]
+    assert np.mean(same) > 0.9  # another batch size rounds differently

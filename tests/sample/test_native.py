@@ -12,7 +12,9 @@ import torch
 
 from counterpoise.config import SampleConfig
 from counterpoise.model.load import Policy
-from counterpoise.sample import kv_budget, native
+from counterpoise.sample import kv_budget
+from counterpoise.sample.kv_budget import CachePlan, plan_cache
+from counterpoise.sample.kv_cache import Fork
 from counterpoise.sample.native import sample
 from counterpoise.types import Response
 
@@ -69,7 +71,7 @@ def test_a_rollout_depends_on_its_own_seed_alone() -> None:
 def test_cutting_the_batch_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = tiny.policy()
     whole = sample(policy, PROMPTS, SEEDS, CONFIG)
-    monkeypatch.setattr(native, "MAX_ROWS_CPU", 7)  # one prompt at a time
+    monkeypatch.setattr(kv_budget, "MAX_ROWS_CPU", 7)  # 13 of 20 rows wait
     cut = sample(policy, PROMPTS, SEEDS, CONFIG)
     for a, b in zip(chain(*whole), chain(*cut), strict=True):
         np.testing.assert_array_equal(a.tokens, b.tokens)
@@ -79,11 +81,15 @@ def test_the_cache_decides_how_many_rows_run_at_once(monkeypatch: pytest.MonkeyP
     policy = tiny.policy()
     per_token = 2 * 2 * 2 * 16 * 4  # keys and values, layers, heads, head size, bytes
     assert policy.decoder.kv_bytes_per_token == per_token
-    monkeypatch.setattr(kv_budget, "CPU_CACHE_BYTES", 10 * 31 * per_token + 1)
-    assert native.max_rows_at_once(policy, longest=31) == 10
-    assert native.max_rows_at_once(policy, longest=10**9) == 1
+    forks = [Fork(0, 7, seed, 24) for seed in range(10)]
+    monkeypatch.setattr(kv_budget, "CPU_CACHE_BYTES", 10 * 31 * (per_token + 16))
+    assert plan_cache(policy.decoder, forks) == CachePlan(10, 7, 31)
+    # One row more and some of them wait: then rows start at different times, in 64 columns more.
+    assert plan_cache(policy.decoder, [*forks, forks[0]]) == CachePlan(3, 7, 95)
+    long_fork = replace(forks[0], max_new_tokens=10**9)
+    assert plan_cache(policy.decoder, [long_fork]).rows == 1
     monkeypatch.setattr(kv_budget, "CPU_CACHE_BYTES", 1 << 40)
-    assert native.max_rows_at_once(policy, longest=31) == native.MAX_ROWS_CPU
+    assert plan_cache(policy.decoder, 60 * forks).rows == kv_budget.MAX_ROWS_CPU
 
 
 def test_responses_end_at_the_first_end_token() -> None:

@@ -28,7 +28,8 @@ def test_decode_attention(step: int, H: int, K: int, d: int) -> None:
     prefix = random(100, K, d, seed=1), random(100, K, d, seed=2)
     own = random(slots, K, room, d, seed=3), random(slots, K, room, d, seed=4)
     copied = own[0].clone(), own[1].clone()
-    addresses = SlotAddresses(rows, firsts, lengths, torch.tensor([step], device=DEVICE))
+    steps = torch.tensor([step, 0, step // 2, step], device=DEVICE)  # rows started at will
+    addresses = SlotAddresses(rows, firsts, lengths, lengths[rows] + steps)
     kernel = decode_attention(q, k, v, prefix, own, addresses)
     plain = reference_attention(q, k, v, prefix, copied, addresses)
     torch.testing.assert_close(kernel, plain, atol=1e-5, rtol=1e-4)
@@ -57,18 +58,24 @@ def test_draw(V: int, temperature: float, top_p: float, top_k: int) -> None:
     running = torch.tensor([True, True, True, True, False], device=DEVICE)
     limits = torch.full((slots,), 9, device=DEVICE)
     limits[0] = t + 1
+    prefix_lengths = torch.arange(slots, device=DEVICE)
+    positions = prefix_lengths[rows] + step
+    positions_before = positions.clone()
     expected, expected_logprobs = choose_tokens(
         logits, uniforms[rows, t], temperature, top_p, top_k
     )
     ends = torch.stack((expected[2], torch.tensor(V, device=DEVICE)))
     draw_tokens(
-        logits, rows, uniforms, torch.tensor([step], device=DEVICE), ends, limits,
-        tokens, logprobs, current, running,
+        logits, rows, uniforms, prefix_lengths, ends, limits,
+        tokens, logprobs, current, positions, running,
         temperature=temperature, top_p=top_p, top_k=top_k, offset=offset,
     )  # fmt: skip
-    torch.testing.assert_close(tokens[rows, t], expected)
-    torch.testing.assert_close(current, expected)
-    torch.testing.assert_close(logprobs[rows, t], expected_logprobs, atol=1e-5, rtol=1e-5)
+    # Row 4 had finished before: it stands still.
+    torch.testing.assert_close(tokens[rows[:4], t], expected[:4])
+    torch.testing.assert_close(current[:4], expected[:4])
+    torch.testing.assert_close(logprobs[rows[:4], t], expected_logprobs[:4], atol=1e-5, rtol=1e-5)
+    assert (positions - positions_before).tolist() == [1, 1, 1, 1, 0]
+    assert (int(tokens[rows[4]].sum()), int(current[4])) == (0, 0)
     ended = [bool(token == expected[2]) for token in expected]
     assert running.tolist() == [
         not ended[0], False, False, not ended[3], False,
@@ -88,11 +95,12 @@ def test_ties_are_all_kept(top_p: float, top_k: int) -> None:
     uniforms = ((torch.arange(R) + 0.5) / R)[:, None].to(DEVICE)
     tokens = torch.zeros(R, 1, dtype=torch.long, device=DEVICE)
     current, limits = (torch.full((R,), n, device=DEVICE) for n in (0, 9))
-    rows, step = torch.arange(R, device=DEVICE), torch.zeros(1, dtype=torch.long, device=DEVICE)
+    rows = torch.arange(R, device=DEVICE)
+    lengths, positions = (torch.zeros(R, dtype=torch.long, device=DEVICE) for _ in range(2))
     running = torch.ones(R, dtype=torch.bool, device=DEVICE)
     draw_tokens(
-        logits, rows, uniforms, step, torch.tensor([-1], device=DEVICE), limits, tokens,
-        torch.zeros(R, 1, device=DEVICE), current, running,
+        logits, rows, uniforms, lengths, torch.tensor([-1], device=DEVICE), limits, tokens,
+        torch.zeros(R, 1, device=DEVICE), current, positions, running,
         temperature=1.0, top_p=top_p, top_k=top_k, offset=0,
     )  # fmt: skip
     expected, _ = choose_tokens(logits, uniforms[:, 0], 1.0, top_p, top_k)

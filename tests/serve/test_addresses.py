@@ -12,6 +12,7 @@ from report.synthetic import PIECES, write_run
 from serve.served import encoded, get, serve
 from starlette.testclient import TestClient
 
+from counterpoise.store.credit_tables import credit_file, write_weights
 from counterpoise.store.folder import RunFolder
 
 
@@ -115,7 +116,7 @@ def test_a_rollout_has_every_column_of_its_tokens(served):
     assert tokens["ratio"] == pytest.approx([1.0] * len(tokens["token"]))
     expected = -0.5 - table["old_logprob"].to_numpy()[mask]
     assert tokens["sampler_mismatch"] == pytest.approx(expected.tolist(), abs=1e-6)
-    assert view["missing"] == {}
+    assert view["missing"].keys() == {"credit of other methods"}
     assert view["watched"] is True
     assert view["place"] in view["watched_places"]
     assert len(view["siblings"]) == 4
@@ -150,8 +151,54 @@ def test_a_token_names_what_pushed_it_strongest_first(served):
         source = get(client, push["place"])
         assert source["tokens"]["token"][push["position"]] == push["token"]
         assert push["text"] == PIECES[push["token"]]
-    assert view["distribution"] is None
+    # Of the first group of a batch, tests/report/synthetic.py stores what else was likely.
+    likely = view["distribution"]
+    assert [round(each["probability"], 3) for each in likely] == [0.6, 0.3]
+    assert [round(each["new_probability"], 3) for each in likely] == [0.7, 0.2]
+    token = get(client, place_of(plan, row))["tokens"]["token"][1]
+    assert [each["token"] for each in likely] == [token, token + 1]
+    assert likely[0]["text"] == PIECES[token]
+    assert view["replay"] is None
     assert client.get(f"{place_of(plan, row)}/tokens/999").status_code == 400
+
+
+def test_weights_of_other_methods_and_what_is_missing(tmp_path):
+    path = write_run(tmp_path / "one", 2, tau=0.0)
+    plan, row = trained_rollout(path)
+    address = place_of(plan, row)
+    name = (plan["groups"][plan["group"][row]], plan["index"][row])
+    with serve(tmp_path, cache=tmp_path / "cache") as client:
+        view = get(client, address)
+        assert view["missing"]["credit of other methods"] == (
+            f"poise credit NAME {path} --iteration 2 stores their weights"
+        )
+        length = view["length"]
+        weights = np.linspace(0, 2, length, dtype=np.float32)
+        write_weights(path, 2, [name], {"gtpo": [np.ones(length, np.float32)]})
+        write_weights(path, 2, [name], {"shear width=16": [weights]})  # the first stays
+        view = get(client, address)
+        assert view["tokens"]["weight gtpo"] == [1.0] * length
+        assert view["tokens"]["weight shear width=16"] == pytest.approx(weights.tolist())
+        credit = [each for each in view["quantities"] if each["name"].startswith("weight ")]
+        assert [(each["title"], each["family"], each["centre"]) for each in credit] == [
+            ("gtpo", "Credit", 1.0),
+            ("shear width=16", "Credit", 1.0),
+        ]
+        assert "credit of other methods" not in view["missing"]
+        other = next(i for i in range(len(plan["group"])) if i != row)
+        assert (
+            "has no signal"
+            in get(client, place_of(plan, other))["missing"]["credit of other methods"]
+        )
+        credit_file(path, 2).write_bytes(b"PAR1garbagePAR1")
+        view = get(client, address)
+        assert "credit/step_00002.parquet is damaged" in view["missing"]["credit of other methods"]
+        for kind in ("pushes", "likely"):
+            (path / kind / "step_00002.parquet").write_bytes(b"")
+        token = get(client, f"{address}/tokens/1")
+        assert "pushes/step_00002.parquet is damaged" in token["missing"]
+        assert "likely/step_00002.parquet is damaged" in token["distribution_missing"]
+        assert token["replay"]["command"].startswith(f"poise replay {path} --model ")
 
 
 def test_a_prompt_over_time(served):

@@ -53,6 +53,12 @@ ARGUMENTS = [
     "--disable-sync",
     "--no-first-run",
 ]
+SUM_LAYOUT_SHIFTS = """
+window.shifted = 0;
+new PerformanceObserver((list) => {
+    for (const entry of list.getEntries()) window.shifted += entry.value;
+}).observe({ type: "layout-shift", buffered: true });
+"""
 TOLD = "document.querySelector('.head .told')?.textContent"
 # A run that is read while it grows: files that gain lines, and folders that gain a file.
 TABLES = ("rollouts", "tokens", "pushes")
@@ -230,6 +236,10 @@ def test_from_the_mosaic_to_a_group_to_a_token_to_who_pushed_it(browser: Browser
         assert "advantage" in page.locator(".mosaic .card").inner_text()
         cell.click()
         page.locator(".group-panel .response").nth(G - 1).wait_for()
+        edges = page.locator(".group-panel .response").evaluate_all(
+            "cards => cards.map((card) => card.getBoundingClientRect().right)"
+        )
+        assert max(edges) <= page.evaluate("document.documentElement.clientWidth")  # none is hidden
         assert "/iterations/4/groups/4%3Amade%2Fup%2F" in page.url
         page.locator(".response .more").first.click()
         page.locator(".tokens .strip .token").first.wait_for()
@@ -247,6 +257,11 @@ def test_from_the_mosaic_to_a_group_to_a_token_to_who_pushed_it(browser: Browser
         heads = texts(page, ".pushers h4")
         assert heads[0].startswith("Up, 3 strongest: +")
         assert heads[1].startswith("Down, 3 strongest: −")
+        likely = page.locator(".likely tbody tr").all_inner_texts()
+        assert [line.split("\t")[:3] for line in likely] == [
+            ["·answer sampled", "60.0 %", "70.0 %"],
+            ["·is", "30.0 %", "20.0 %"],
+        ]
         page.locator(".pusher:enabled").last.click()
         wait_until(page, f"!location.pathname.startsWith({json.dumps(place + '/tokens/1')})")
         assert re.search(r"/rollouts/4/[^/]+/\d/tokens/\d+$", page.url)
@@ -514,10 +529,12 @@ def test_a_phone_in_light_and_dark(browser: Browser, site: str, scheme: str):
             "/runs/whole/types": ".types tbody tr",
             "/runs/cut/audit": ".finding",
         }
+        page.add_init_script(SUM_LAYOUT_SHIFTS)
         for address, selector in list(views.items())[: None if scheme == "light" else 1]:
             page.goto(site + address)
             page.locator(selector).first.wait_for()
             assert fits(page), address
+            assert page.evaluate("window.shifted") < 0.05, address  # web vitals call 0.1 good
             if address != "/":  # navigation at every width
                 assert page.locator(".tabs a").count() == 6
                 assert page.locator(".tabs a").first.is_visible()
@@ -537,6 +554,7 @@ def test_what_is_not_there_says_what_to_do(browser: Browser, site: str):
 
 PICTURE = {"viewport": {"width": 1200, "height": 720}}
 SHORT = {"viewport": {"width": 1200, "height": 640}}  # a table of texts makes a large file
+SCROLLED = {"group": 230, "token": 190}  # pixels
 PICTURES = Path(__file__).parents[2] / "docs" / "images"
 
 
@@ -573,13 +591,13 @@ def test_the_pictures(browser: Browser, tmp_path: Path):
             ("group", f"{iteration}/groups/{group}", ".response", PICTURE),
             ("search", search, ".rollouts mark", SHORT),
             ("prompt", f"{run}/prompts/{quote(prompt, safe='')}", ".visit", PICTURE),
-            ("token", token, ".pusher", {**SHORT, "color_scheme": "dark"}),
+            ("token", token, ".pusher", {**PICTURE, "color_scheme": "dark"}),
             ("phone", run, ".plot", {**PHONE, "device_scale_factor": 1.5}),
         ):
             with opened(browser, site, address, **options) as page:
                 page.locator(selector).first.wait_for()
                 page.wait_for_timeout(500)
-                page.evaluate(f"scrollTo(0, {230 if name == 'group' else 0})")
+                page.evaluate(f"scrollTo(0, {SCROLLED.get(name, 0)})")
                 page.screenshot(path=PICTURES / f"serve_{name}.png")
             assert (PICTURES / f"serve_{name}.png").stat().st_size < 150_000
 

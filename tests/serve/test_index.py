@@ -43,7 +43,8 @@ def made_up(run: Path, iterations: int = 6, groups: int = 4, size: int = 3) -> l
                 finished = bool(rng.random() < 0.8)
                 advantage = round(float(rng.normal()), 3) if not is_dropped else None
                 reward_written = math.nan if is_unscored else reward
-                lines.append(line(group, response, reward_written, finished=finished))
+                lost = {"logged": {"lost": "timeout"}} if response.startswith("delta") else {}
+                lines.append(line(group, response, reward_written, finished=finished, **lost))
                 if not is_dropped:
                     plan_rows.append((group, index, advantage))
                 expected.append(
@@ -83,7 +84,7 @@ def append_plan(run: Path, iteration: int, rows: list[Any], dropped: dict[str, A
     )
     if dropped:
         folder.append("drops", {"iteration": iteration, "surplus": dropped})
-    folder.append("metrics", {"iteration": iteration, "success": 0.5, "verifier_timeouts": 0})
+    folder.append("metrics", {"iteration": iteration, "success": 0.5, "verifier_timeouts": 2})
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +111,7 @@ FILTERS = {
     "iteration_min=3&iteration_max=4": lambda row: 3 <= row["iteration"] <= 4,
     "length_min=4": lambda row: False,
     "length_max=3": lambda row: True,
-    "timeout=1": lambda row: False,
+    "timeout=1": lambda row: row["response"].startswith("delta"),
     "search=BETA": lambda row: "beta" in row["response"].lower(),
     "search=STRASSE": lambda row: "straße" in row["response"],
     "search=ÜNÏ alpha": lambda row: "Ünï" in row["response"] and "alpha" in row["response"],

@@ -14,6 +14,7 @@ from counterpoise.config import RunConfig
 from counterpoise.config.load import config_from_tables, to_toml
 from counterpoise.errors import PoiseError
 from counterpoise.files import atomic_write
+from counterpoise.store.credit_tables import write_weights
 from counterpoise.store.folder import RunFolder
 from counterpoise.store.resume import load_config_to_resume
 from counterpoise.types import Group, TokenTrace
@@ -133,6 +134,7 @@ def test_rewinding_forgets_what_came_after(folder: RunFolder) -> None:
         folder.write_rollouts(iteration, groups)
         folder.write_table("tokens", iteration, trace)
         folder.write_table("pushes", iteration, trace)
+        write_weights(folder.path, iteration, [("1:p", 0)], {"gtpo": [np.ones(2, np.float32)]})
     folder.append("evaluations", {"iteration": 12, "mean": 0.6})
     kept = folder.read("metrics")[:10]
     (folder.path / "report.html").write_text("page")
@@ -144,6 +146,7 @@ def test_rewinding_forgets_what_came_after(folder: RunFolder) -> None:
     assert sorted(p.stem for p in (folder.path / "rollouts").iterdir()) == steps
     assert sorted(p.stem for p in (folder.path / "tokens").iterdir()) == steps
     assert sorted(p.stem for p in (folder.path / "pushes").iterdir()) == steps
+    assert sorted(p.stem for p in (folder.path / "credit").iterdir()) == steps
     before = {p: p.read_bytes() for p in folder.path.rglob("*") if p.is_file()}
     folder.rewind(10)  # once more changes nothing
     assert {p: p.read_bytes() for p in folder.path.rglob("*") if p.is_file()} == before

@@ -50,7 +50,7 @@ def test_the_logs_have_the_fields_of_the_schema(run: RunFolder) -> None:
     absent = (
         {"reward_*", "anchor_success"} if episodes else {"turns", "turn_success", "told_tokens"}
     )
-    absent |= NOT_OURS | OF_OWN_REWARDS | (set() if episodes else set(schema.MEMORY_METRICS))
+    absent |= NOT_OURS | OF_OWN_REWARDS | (set() if episodes else set(schema.PROMPT_MEMORY_METRICS))
     memory = {frozenset(line) for line in run.read("memory")}
     # Only sample.choose=aligned has influences: tests/sample/test_prompt_memory.py.
     fields = frozenset({"schema", *schema.MEMORY} - {"influence"})
@@ -84,9 +84,7 @@ def test_the_files_of_an_iteration_have_the_columns_of_the_schema(run: RunFolder
     assert stored
     assert all(names[:11] == expected[:11] for names in stored)
     assert all(set(names) == set(expected) for names in stored)
-    for path in run.step_files("pushes").values():
-        assert pq.read_schema(path).names == list(schema.PUSH_COLUMNS)
-    for kind in ("probes", "probe_rows", "probe_pushes"):
+    for kind in ("pushes", "likely", "probes", "probe_rows", "probe_pushes"):
         assert run.step_files(kind)
         for path in run.step_files(kind).values():
             assert pq.read_schema(path).names == list(schema.STEP_FILES[kind])

@@ -8,16 +8,16 @@ import pytest
 
 from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
-from counterpoise.task.columns import FieldNames, final_answer, look_up
-from counterpoise.task.jsonl import load, read_problems
-from counterpoise.task.load import load_problems
+from counterpoise.task.columns import FieldOptions, final_answer, look_up
+from counterpoise.task.files_task import load, read_problems
+from counterpoise.task.load import load_run_task
 from counterpoise.types import Message, Prompt
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 USER = {"role": "user", "content": "1 + 1 = ?"}
 SAID = {"role": "assistant", "content": "1 + 1 makes \\boxed{2}."}
 CHAT = (Message("system", "Be brief."), Message("user", "1 + 1 = ?"))
-FREE = FieldNames(answers_required=False)
+FREE = FieldOptions(answers_required=False)
 
 
 def write(path, records):
@@ -114,8 +114,17 @@ def test_gsm8k(tmp_path):
 )
 def test_solutions_that_hold_the_answer(tmp_path, solution, answer, kept):
     rows = [{"prompt": "p", "solution": solution}]
-    (prompt,) = read_problems(write(tmp_path / "a.jsonl", rows))
-    assert (prompt.answer, prompt.solution) == (answer, kept)
+    for fields in (FieldOptions(), FREE):  # the box is found whether the reward needs it or not
+        (prompt,) = read_problems(write(tmp_path / "a.jsonl", rows), fields)
+        assert (prompt.answer, prompt.solution) == (answer, kept)
+
+
+def test_a_list_of_one_answer_is_that_answer(tmp_path):
+    rows = [{"prompt": "p", "answer": [value]} for value in ("$2$", 2, "so 2.\n#### 2")]
+    for fields in (FieldOptions(), FREE):
+        prompts = read_problems(write(tmp_path / "a.jsonl", rows), fields)
+        assert [prompt.answer for prompt in prompts] == ["2", "2", "2"]
+    assert final_answer(["$2$", "3"]) == "2"
 
 
 def test_json_in_its_forms(tmp_path):
@@ -130,6 +139,11 @@ def test_json_in_its_forms(tmp_path):
     for content in contents:
         path.write_text(content.replace("0.1", "0.10"))
         assert [p.answer for p in read_problems(str(path))] == ["0.10", "0.10"]
+    path.write_text('[\n\n\n{"question": }]')
+    with pytest.raises(PoiseError, match=r"not JSON \(Expecting value: line 4 column 14"):
+        read_problems(str(path))  # blank lines count
+    path.write_text("\n\n" + "\n\n".join(map(json.dumps, rows)))
+    assert [p.id for p in read_problems(str(path))] == ["0", "1"]
     path.write_text(json.dumps({"a": rows, "b": rows}, indent=1))
     with pytest.raises(PoiseError, match="neither a list of records nor an object with one list"):
         read_problems(str(path))
@@ -171,14 +185,14 @@ def test_one_text_in_chat_and_plain_data_is_one_problem(tmp_path):
 
 def test_names_set_by_options(tmp_path):
     rows = [{"task": {"text": "1 + 1 = ?"}, "gold": {"value": 2}, "problem": "other", "n": 9}]
-    fields = FieldNames(problem="task.text", answer="gold.value", id="n")
+    fields = FieldOptions(problem="task.text", answer="gold.value", id="n")
     (prompt,) = read_problems(write(tmp_path / "a.jsonl", rows), fields)
     assert prompt == Prompt("9", "1 + 1 = ?", "2")
     both = write(tmp_path / "b.jsonl", [{"problem": "plain", "messages": [USER], "answer": 2}])
     assert load(both, heldout=0).columns_line.endswith(
         "; 'messages' is not read; to read it, set task.problem_field=messages"
     )
-    chosen = load(both, heldout=0, fields=FieldNames(problem="messages"))
+    chosen = load(both, heldout=0, fields=FieldOptions(problem="messages"))
     assert chosen.train[0].messages == CHAT[1:]
 
 
@@ -192,14 +206,14 @@ def test_answers_where_the_reward_needs_none(tmp_path):
         (tmp_path / f"{name}.py").write_text(source)
     sets = ["task.name=files", f"task.path={path}", "task.heldout=1"]
     for name in ("free", "offered"):
-        task = load_problems(
+        task = load_run_task(
             load_config("demo", [*sets, f"verify.name={tmp_path}/{name}.py:score"])
         )
         assert {p.answer for p in task.train} == {""}
         assert task.columns_line.endswith("'prompt', no answers, ids from row numbers")
     for verifier in (f"{tmp_path}/bound.py:score", "math", "exact"):
         with pytest.raises(PoiseError) as fault:
-            load_problems(load_config("demo", [*sets, f"verify.name={verifier}"]))
+            load_run_task(load_config("demo", [*sets, f"verify.name={verifier}"]))
         assert str(fault.value) == (
             f"{path}:1: no field 'answer' (fields: prompt), nor reward_model.ground_truth, "
             "ground_truth, final_answer, expected_answer, target; set task.answer_field, or "
@@ -229,9 +243,14 @@ def test_answers_that_are_objects_reach_a_reward_of_the_users(tmp_path):
         ([{"messages": [{"role": "user"}]}], "row 0: message 1 of 'messages' has no text"),
         ([{"messages": [{"role": "user", "content": [{"type": "image"}]}]}], "is not only text"),
         ([{"messages": [USER, {**SAID, "tool_calls": [1]}]}], "message 2 of .* calls a tool"),
+        ([{"messages": [USER, {"role": "tool", "content": "2"}]}],
+         "row 0: message 2 of 'messages' has the role 'tool', and only system, user and assistant"),
+        ([{"conversations": [{"from": "observation", "value": "2"}]}],
+         "message 1 of 'conversations' has the role 'observation'"),
         ([{"messages": [USER, {**SAID, "content": "word " * 80}]}],
          "row 0: no answer: 'messages' does not end in a short or boxed answer"),
         ([{"prompt": "p", "solution": "word\n" * 9}], "'solution' has no .* too long to be an ans"),
+        ([{"prompt": "p", "solution": "\\boxed{" + 99 * "x + " + "x}"}], "has no short "),
         ([{"prompt": [{**USER, "content": "\ud800"}], "answer": 1}], "half a surrogate pair"),
         ([1], "row 0: not an object"),
     ],

@@ -50,15 +50,15 @@ def test_a_long_number_is_not_said_back() -> None:
 
 
 def test_the_problem_is_told_again() -> None:
-    asked = TriesEnvironment(2).ask(PROMPT, "43 is too many.")
+    asked = TriesEnvironment(2).next_message(PROMPT, "43 is too many.")
     assert asked == "43 is too many. Ana has 31 pens. How many are left?"
 
 
 def test_the_action_is_the_last_box() -> None:
     said = r"so \boxed{4} or \boxed{43}."
-    start, end = TriesEnvironment(2).action(said)
+    start, end = TriesEnvironment(2).answer_span(said)
     assert said[start:end] == r"\boxed{43}"
-    assert TriesEnvironment(2).action("none") == (0, 0)
+    assert TriesEnvironment(2).answer_span("none") == (0, 0)
 
 
 def test_the_embedded_model_knows_the_words() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from counterpoise.errors import PoiseError
-from counterpoise.task.columns import FieldNames
+from counterpoise.task.columns import FieldOptions
 from counterpoise.task.hub import load
 from counterpoise.variants import TASKS
 
@@ -31,7 +31,7 @@ def rows(start, count):
     ]
 
 
-FIELDS = FieldNames(problem="question", answer="final")
+FIELDS = FieldOptions(problem="question", answer="final")
 
 
 @pytest.fixture
@@ -121,11 +121,13 @@ def test_the_missing_package_is_named(monkeypatch, folder):
 
 
 def test_all_columns_are_kept(folder):
-    task = load(folder, heldout_split="test", fields=replace(FIELDS, keep=("final", "solution")))
+    task = load(
+        folder, heldout_split="test", fields=replace(FIELDS, needed_columns=("final", "solution"))
+    )
     assert [p.columns for p in task.heldout] == rows(18, 4)
     assert load(folder, heldout=0, fields=FIELDS).train[0].columns == rows(0, 1)[0]
     with pytest.raises(PoiseError, match=r"'finals': did you mean 'final'\? \(choices: final, que"):
-        load(folder, heldout=5, fields=replace(FIELDS, keep=("finals",)))
+        load(folder, heldout=5, fields=replace(FIELDS, needed_columns=("finals",)))
 
 
 def test_columns_are_recognised(tmp_path):
@@ -133,10 +135,17 @@ def test_columns_are_recognised(tmp_path):
     table = [{"messages": chat, "reward_model": {"ground_truth": "2"}, "uuid": "x"}] * 2
     datasets.Dataset.from_list(table).save_to_disk(str(tmp_path / "saved"))
     task = load(str(tmp_path / "saved"), heldout=0)
-    assert [p.id for p in task.train] == ["train/0", "train/1"]  # as they always were
+    assert [p.id for p in task.train] == ["train/0", "train/1"]  # the uuids repeat
     assert [(p.problem, p.answer) for p in task.train] == [("1 + 1?", "2")] * 2
     assert [m.role for m in task.train[0].messages] == ["system", "user"]
     assert task.columns_line.startswith("reading prompts from 'messages' (chat), answers from 'rew")
+    rows = [{**row, "uuid": f"u{k}", "extra": {"index": 7 * k}} for k, row in enumerate(table)]
+    datasets.Dataset.from_list(rows).save_to_disk(str(tmp_path / "named"))
+    for name, ids in (("id", ["u0", "u1"]), ("extra.index", ["0", "7"]), ("", ["0", "1"])):
+        named = load(str(tmp_path / "named"), heldout=0, fields=FieldOptions(id=name))
+        assert [p.id for p in named.train] == [f"train/{value}" for value in ids]
+    with pytest.raises(PoiseError, match=r"no column 'uid' .*; set task\.id_field"):
+        load(str(tmp_path / "named"), heldout=0, fields=FieldOptions(id="uid"))
     datasets.Dataset.from_list([{"text": "?"}]).save_to_disk(str(tmp_path / "bare"))
     with pytest.raises(PoiseError, match=r"row 0: no field 'problem' \(fields: text\), nor prompt"):
         load(str(tmp_path / "bare"), heldout=0)

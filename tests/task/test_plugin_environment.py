@@ -152,8 +152,8 @@ def test_a_class_that_does_not_fit_is_refused_before_the_run(
 def test_a_dry_run_plays_a_turn(tmp_path: Path) -> None:
     (line,) = try_plugins(load_config("demo", [f"task.environment={written(tmp_path)}"]))
     assert line == (
-        "#   own environment mine.py:Guess: the answer gets 1 and the end, nothing gets -0.25 and "
-        "'No, try 2.'"
+        "#   own environment mine.py:Guess: the answer gets 1 and the end, an empty "
+        "response gets -0.25 and 'No, try 2.'"
     )
 
 

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from counterpoise.errors import PoiseError
-from counterpoise.task.reasoning_gym import load
+from counterpoise.task.reasoning_gym import generate, load
 from counterpoise.task.split_heldout import normalize_problem
 from counterpoise.variants import TASKS
 
@@ -42,13 +42,15 @@ class TestWithThePackage:
         task = load("coin_flip", size=60, heldout=2, seed=0)
         texts = [normalize_problem(p.problem) for p in [*task.train, *task.heldout]]
         assert len(texts) == len(set(texts))
+        both = [normalize_problem(p.problem) for p in generate("coin_flip", "train", 60, 0)]
+        assert task.repeats == len(set(both) & set(texts[len(task.train) :])) > 0
 
     def test_a_reward_may_ask_for_what_the_generator_says(self):
-        task = load("chain_sum", size=3, heldout=2, keep=["metadata"])
+        task = load("chain_sum", size=3, heldout=2, needed_columns=["metadata"])
         for prompt in (*task.train, *task.heldout):
             assert prompt.columns["metadata"]["source_dataset"] == "chain_sum"
         with pytest.raises(PoiseError, match=r"'meta'.*\(choices: answer, metadata, question\)"):
-            load("chain_sum", size=3, heldout=2, keep=["meta"])
+            load("chain_sum", size=3, heldout=2, needed_columns=["meta"])
 
     def test_no_held_out_problems(self):
         assert load("chain_sum", size=5, heldout=0).heldout == []

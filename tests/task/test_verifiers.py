@@ -4,7 +4,9 @@ ours."""
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,11 +14,13 @@ from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.verl.run_options import OPTIONS
 from counterpoise.loop import train
-from counterpoise.task.load import load_problems
+from counterpoise.task import verifiers_tasks
+from counterpoise.task.columns import FieldOptions
+from counterpoise.task.load import load_run_task
 from counterpoise.types import Prompt
 from counterpoise.variants import VERIFIERS
 from counterpoise.verify.scores import score_responses
-from counterpoise.verify.verifiers_tasks import load_taskset
+from counterpoise.verify.verifiers_tasks import DATA_COLUMN, load_taskset
 
 TASKSET = """
 import verifiers.v1 as vf
@@ -93,7 +97,7 @@ def test_prompts_and_rewards_are_the_taskset_s(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_taskset(tmp_path, "sums_v1", monkeypatch)
-    task = load_problems(load_config("demo", [*SETS, path, "task.size=12"]))
+    task = load_run_task(load_config("demo", [*SETS, path, "task.size=12"]))
     assert (len(task.train), len(task.heldout)) == (8, 4)
     first = task.train[0]
     assert first.id.startswith("sum-")
@@ -126,11 +130,11 @@ def test_answers_are_read_for_other_verifiers(
 ) -> None:
     path = write_taskset(tmp_path, "sums_v1", monkeypatch)
     sets = [*SETS, path, "verify.name=exact"]
-    assert {prompt.answer for prompt in load_problems(load_config("demo", sets)).train} <= {
+    assert {prompt.answer for prompt in load_run_task(load_config("demo", sets)).train} <= {
         str(n) for n in range(2, 42)
     }
-    with pytest.raises(PoiseError, match=r"has no field 'gold': set verify.name=verifiers"):
-        load_problems(load_config("demo", [*sets, "task.answer_field=gold"]))
+    with pytest.raises(PoiseError, match=r"in a field 'gold': set verify.name=verifiers"):
+        load_run_task(load_config("demo", [*sets, "task.answer_field=gold"]))
 
 
 @pytest.mark.parametrize("need", UNFIT)
@@ -140,13 +144,13 @@ def test_tasks_that_need_more_are_refused(
     name = "unfit_" + need.replace(" ", "_")
     path = write_taskset(tmp_path, name, monkeypatch, TASKSET.replace(*UNFIT[need]))
     with pytest.raises(PoiseError, match=f"its tasks need {need}, and only a prompt and a resp"):
-        load_problems(load_config("demo", [*SETS, path]))
+        load_run_task(load_config("demo", [*SETS, path]))
 
 
 def test_a_reward_that_fails_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = TASKSET.replace("return float(task.answer in", "raise KeyError('gold')  #")
     path = write_taskset(tmp_path, "failing_v1", monkeypatch, text)
-    first = load_problems(load_config("demo", [*SETS, path])).train[0]
+    first = load_run_task(load_config("demo", [*SETS, path])).train[0]
     with pytest.raises(PoiseError, match=r"failing-v1: a reward failed for sum-\d+: .*gold"):
         score_responses(VERIFIERS.load("verifiers")(5.0, 2), ["1"], [first])
 
@@ -154,7 +158,7 @@ def test_a_reward_that_fails_is_one_line(tmp_path: Path, monkeypatch: pytest.Mon
 def test_an_unknown_taskset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_taskset(tmp_path, "sums_v1", monkeypatch)
     with pytest.raises(PoiseError, match=r"task.path=no-such: taskset 'no-such' not found"):
-        load_problems(load_config("demo", [*SETS, "task.path=no-such"]))
+        load_run_task(load_config("demo", [*SETS, "task.path=no-such"]))
 
 
 # -- without the package ------------------------------------------------------------------------
@@ -164,9 +168,47 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "verifiers", None)
     load_taskset.cache_clear()
     with pytest.raises(PoiseError, match=r"pip install 'counterpoise\[verifiers\]'"):
-        load_problems(load_config("demo", [*SETS, "task.path=sums-v1"]))
+        load_run_task(load_config("demo", [*SETS, "task.path=sums-v1"]))
     with pytest.raises(PoiseError, match=r"needs the name of a taskset: set task\.path"):
-        load_problems(load_config("demo", SETS))
+        load_run_task(load_config("demo", SETS))
+
+
+def test_fields_of_tasks_are_read_like_columns_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None instead of a missing column, JSON for lists, and repeats of held-out texts counted."""
+
+    @dataclass
+    class Data:
+        idx: int
+        prompt: str
+        answer: list[str]
+        id: str = ""
+        system_prompt: str | None = None
+        hint: str | None = None
+
+        def model_dump(self, mode: str, exclude_none: bool = False) -> dict[str, object]:
+            return {k: v for k, v in asdict(self).items() if v is not None or not exclude_none}
+
+    class Taskset:
+        def take(self, size: int) -> list[SimpleNamespace]:
+            rows = [(k % 3, ["1", "2"]) for k in range(6)]
+            return [
+                SimpleNamespace(data=Data(idx=k, prompt=f"{number}?", answer=answers))
+                for k, (number, answers) in enumerate(rows)
+            ][:size]
+
+    monkeypatch.setattr(verifiers_tasks, "load_taskset", lambda name: Taskset())
+    monkeypatch.setattr(verifiers_tasks, "check_text_only", lambda task, name: None)
+    free = FieldOptions(answers_required=False)
+    task = verifiers_tasks.load("made-up", heldout=1, fields=free)
+    assert (len(task.train), len(task.heldout), task.repeats) == (4, 1, 1)
+    prompt = task.train[0]
+    assert prompt.answer == '["1", "2"]'
+    assert prompt.columns["hint"] is None
+    assert "hint" not in prompt.columns[DATA_COLUMN]
+    with pytest.raises(PoiseError, match=r"made-up has no text or number in a field 'answer'"):
+        verifiers_tasks.load("made-up", fields=FieldOptions())
+    with pytest.raises(PoiseError, match=r"unknown column 'hints': did you mean 'hint'"):
+        verifiers_tasks.load("made-up", fields=replace(free, needed_columns=("hints",)))
 
 
 def test_verl_refuses_them() -> None:

@@ -12,7 +12,7 @@ from counterpoise.task import word_problems
 from counterpoise.task.scene import BOYS, GIRLS, OPERATIONS, Scene, SolutionStep
 from counterpoise.task.slips import with_slips
 from counterpoise.task.split_heldout import drop_heldout_texts, hold_out, normalize_problem
-from counterpoise.task.story_kinds import FAMILIES
+from counterpoise.task.story_families import FAMILIES
 from counterpoise.task.word_problems import (
     HELDOUT_MODULUS,
     STEPS,
@@ -184,7 +184,7 @@ def test_a_scene_is_peopled_consistently() -> None:
 @pytest.mark.parametrize("bound", range(1, 9))
 def test_what_is_taken_away_leaves_something(bound: int) -> None:
     scene = Scene(random.Random(0), 1)
-    taken = {scene.below(bound) for _ in range(100)}
+    taken = {scene.quantity_below(bound) for _ in range(100)}
     assert max(taken) == bound - 1
     assert min(taken) == min(2, bound - 1)
 

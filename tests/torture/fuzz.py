@@ -40,7 +40,7 @@ from counterpoise.store.finished import is_finished
 from counterpoise.store.logs import parse_log_line
 from counterpoise.store.rollout_files import read_groups
 from counterpoise.store.schema import LOGS
-from counterpoise.task.jsonl import read_problems
+from counterpoise.task.files_task import read_problems
 from counterpoise.variants import IMPORTERS
 
 sys.path.append(str(Path(__file__).parents[1] / "hosts" / "importing"))

@@ -36,8 +36,10 @@ WRITING_CALLS = ("open", "write", "mkdir", "truncate")
 # (compile) and Rust (tokenizers) themselves cannot report it.
 SMALLEST_ALLOCATION = 16_385
 SHRINKING_MESSAGE = "from now on: out of memory"
-# An abort inside a library without a way to report the fault (Rust's tokenizers and safetensors).
+# Ends inside libraries that have no way to report the fault: an abort (Rust's tokenizers and
+# safetensors), and the exit of the C library when a new thread gets no thread-local data.
 ABORTED = -signal.SIGABRT
+NO_THREAD_DATA = (127, "cannot allocate memory for thread-local data: ABORT")
 YEAR_SECONDS = 366 * 86_400
 RUN_SECONDS = 0.6  # about how long a run takes; signals come within this time
 LOCKED_MESSAGE = "is being written by another process"
@@ -117,7 +119,9 @@ def _fail_allocations(subject: Subject, place: int, count: int, tally: Tally) ->
             ctypes.c_long(place), ctypes.c_long(count), ctypes.c_size_t(SMALLEST_ALLOCATION)
         ),
     )
-    if outcome.code == ABORTED:
+    code_without_thread_data, message = NO_THREAD_DATA
+    ended_by_libc = outcome.code == code_without_thread_data and message in outcome.printed
+    if outcome.code == ABORTED or ended_by_libc:
         tally.runs += 1  # as a kill: what counts is that nothing is lost
     else:
         tally.count(outcome)

@@ -85,12 +85,12 @@ class RunServer:
     def _patch_slow_parts(self) -> None:
         config = small_config(self.folder, *SETS)
         policy = loop.load_policy(config.model)
-        task = loop.load_problems(config)
+        task = loop.load_run_task(config)
         prompts = loop.encode_prompts(policy, task.train, config, loop.RunObserver())
         patched: Any = loop
         # The warm-up trains copies in this process; forks get the model as it was loaded.
         patched.load_policy = lambda options: copy.deepcopy(policy)
-        patched.load_problems = lambda config: task
+        patched.load_run_task = lambda config: task
         patched.encode_prompts = lambda *arguments: prompts
         patched_page: Any = choose_page
         write_report = choose_page.write_report

@@ -13,8 +13,7 @@ def test_scores():
         "red car",
         r"\boxed{}",
     ]
-    with VERIFIERS.load("exact")() as verifier:
-        scores = verifier.score(responses, ["red car"] * 5)
+    scores = VERIFIERS.load("exact")().score(responses, ["red car"] * 5)
     assert scores.rewards == [1.0, 1.0, 0.0, 0.0, 0.0]
     assert (scores.timeouts, scores.crashes) == (0, 0)
 

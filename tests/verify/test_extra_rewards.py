@@ -13,7 +13,8 @@ from counterpoise.config.load import config_from_tables
 from counterpoise.errors import PoiseError
 from counterpoise.types import Prompt, Response
 from counterpoise.verify.extra_rewards import (
-    extra_reward_shares,
+    check_references,
+    extra_reward_weights,
     plugin_rewards,
     reward_columns,
     score_extra_rewards,
@@ -25,19 +26,19 @@ from counterpoise.verify.extra_rewards import (
     [
         (["overlnog"], "verify.also: unknown reward 'overlnog'"),
         (["overlong", "overlong=2"], "verify.also: 'overlong' is listed twice"),
-        (["overlong=much"], "verify.also: 'overlong=much' has no share above 0"),
-        (["overlong=0"], "no share above 0"),
-        (["overlong=-1"], "no share above 0"),
-        (["overlong=inf"], "no share above 0"),
-        (["overlong="], "no share above 0"),
-        (["mine.py:f="], "verify.also: 'mine.py:f=' has no share above 0: write mine.py:f=0.5"),
+        (["overlong=much"], "verify.also: 'overlong=much' has no weight above 0"),
+        (["overlong=0"], "no weight above 0"),
+        (["overlong=-1"], "no weight above 0"),
+        (["overlong=inf"], "no weight above 0"),
+        (["overlong="], "no weight above 0"),
+        (["mine.py:f="], "verify.also: 'mine.py:f=' has no weight above 0: write mine.py:f=0.5"),
         (["mine.py:f:g h"], "'mine.py:f:g h' names no function"),
         (["a/mine.py:f", "b/mine.py:f=2"], "verify.also: 'mine.py:f' is listed twice"),
     ],
 )
 def test_faults_name_the_entry(also: list[str], fault: str) -> None:
     with pytest.raises(PoiseError, match=fault):
-        extra_reward_shares(also)
+        extra_reward_weights(also)
 
 
 def response(length: int, text: str) -> Response:
@@ -70,7 +71,7 @@ def test_those_of_the_users_are_asked_once_about_all(tmp_path: Path) -> None:
     verify = config_from_tables({"verify": {"also": also, "overlong_tokens": 4}}).verify
     pin = plugins.parse_plugin_name(verify.also[0]).digest
     assert verify.also == [f"{path}:brief@{pin}=0.5", "overlong", f"{path}:marks@{pin}=2"]
-    assert extra_reward_shares(verify.also) == {
+    assert extra_reward_weights(verify.also) == {
         "mine.py:brief": 0.5,
         "overlong": 1.0,
         "mine.py:marks": 2.0,
@@ -90,3 +91,33 @@ def test_those_of_the_users_are_asked_once_about_all(tmp_path: Path) -> None:
         ],
         [{"mine.py:brief": -2.0, "overlong": -1.0, "mine.py:marks": 9.0}],
     ]
+
+
+NESTED = {"reward_model": {"ground_truth": "4"}}
+
+
+@pytest.mark.parametrize(
+    ("parameter", "prompt", "has_reference"),
+    [
+        ("solution", Prompt("1", "?", "4"), True),
+        ("solution", Prompt("1", "?", "", solution="so 4"), True),
+        ("solution", Prompt("1", "?", "", columns={"solution": ""}), True),
+        ("solution", Prompt("1", "?", "", columns={"solution": None}), False),
+        ("solution", Prompt("1", "?", "", columns=NESTED), False),
+        ("ground_truth", Prompt("1", "?", "4"), True),
+        ("ground_truth", Prompt("1", "?", "", solution="so 4"), False),
+        ("ground_truth", Prompt("1", "?", "", columns={"ground_truth": ""}), True),
+        ("ground_truth", Prompt("1", "?", "", columns=NESTED), True),
+        ("ground_truth", Prompt("1", "?", "", columns={"reward_model": {"style": "x"}}), False),
+    ],
+)
+def test_a_function_that_would_get_an_empty_reference_for_all_problems_is_refused(
+    tmp_path: Path, parameter: str, prompt: Prompt, has_reference: bool
+) -> None:
+    (tmp_path / "mine.py").write_text(f"def score(completions, {parameter}): return [0.0]")
+    config = VerifyConfig(name=f"{tmp_path}/mine.py:score")
+    if has_reference:
+        check_references(config, [prompt])
+    else:
+        with pytest.raises(PoiseError, match=f"needs '{parameter}', and no problem has a column"):
+            check_references(config, [prompt])

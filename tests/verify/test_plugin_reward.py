@@ -38,6 +38,19 @@ def test_the_function_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     verifier.close()
 
 
+def test_a_list_function_gets_columns_that_have_names_of_trl(tmp_path: Path):
+    (tmp_path / "mine.py").write_text(
+        "def score(responses, *, log_metric, trainer_state, completion_ids):\n"
+        "    return [a + b + c for a, b, c in zip(log_metric, trainer_state, completion_ids)]\n"
+    )
+    columns = {"log_metric": 1.0, "trainer_state": 2.0, "completion_ids": 4.0}
+    prompt = Prompt("1", "?", "", columns=columns)
+    name = f"{tmp_path}/mine.py:score"
+    assert set(reward_arguments(name).columns) == set(columns)
+    verifier = VERIFIERS.load(name)()
+    assert score_responses(verifier, ["a", "b"], [prompt, prompt]).rewards == [7.0, 7.0]
+
+
 SHARE_OF_TESTS = """
 def score(completions: list[str], tests: list[list[dict]], **_: object) -> list[float]:
     return [
@@ -170,7 +183,10 @@ def test_what_a_function_may_return(returned: Any):
             "mine.py:score returned '1' for response 2 of 3: a reward is a finite number",
         ),
         (np.array([b"1"] * 3, object), "mine.py:score returned b'1' for response 1 of 3: a reward"),
-        ([1e200, 0, 1], "mine.py:score returned 1e+200 for response 1 of 3: a reward is a finite"),
+        (
+            [1e200, 0, 1],
+            "mine.py:score returned 1e+200 for response 1 of 3: a reward is a finite number, at",
+        ),
         ([10**400, 0, 1], "mine.py:score returned [1000"),
     ],
     ids=lambda value: None if isinstance(value, str) else type(value).__name__,

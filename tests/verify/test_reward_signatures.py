@@ -15,7 +15,7 @@ from counterpoise.config.load import config_from_tables
 from counterpoise.credit.reward_mixtures import RewardMixture
 from counterpoise.errors import PoiseError
 from counterpoise.sample.build_groups import build_groups
-from counterpoise.task.load import load_problems
+from counterpoise.task.load import load_run_task
 from counterpoise.types import ALL_COLUMNS, Prompt, Response
 from counterpoise.variants import VERIFIERS
 from counterpoise.verify.extra_rewards import score_extra_rewards
@@ -289,7 +289,7 @@ def test_columns_of_a_file_reach_keywords_and_missing_ones_are_named(tmp_path: P
         "task": {"name": "jsonl", "path": str(tmp_path / "data.jsonl"), "heldout": 0},
         "verify": {"name": name},
     }
-    (prompt,) = load_problems(config_from_tables(tables)).train
+    (prompt,) = load_run_task(config_from_tables(tables)).train
     assert prompt.columns["tests"] == [1, 2]
     assert prompt.columns["level"] == "easy"
     other = tmp_path / "other"
@@ -297,7 +297,7 @@ def test_columns_of_a_file_reach_keywords_and_missing_ones_are_named(tmp_path: P
     name = write(other, "def score(completion, marks):\n    return 0.0\n")
     tables["verify"] = {"name": name}
     with pytest.raises(PoiseError, match="unknown column 'marks'"):
-        load_problems(config_from_tables(tables))
+        load_run_task(config_from_tables(tables))
 
 
 # -- several rewards, some of which do not apply ----------------------------------------------

@@ -68,8 +68,10 @@ def find_unpaired(rows: Sequence[Row], steps: Sequence[Sequence[int]]) -> str:
             # The num_pairs lowest rates are paired. If the next rate is the same as this group's,
             # chance decided which of the equal ones were, and this group may be single.
             is_surely_paired = partners and rate < sorted_rates[num_pairs]
-            others = {other_rate for other, other_rate in step_rates.items() if other != number}
-            if is_surely_paired and not partners & others:
+            other_rates = {
+                other_rate for other, other_rate in step_rates.items() if other != number
+            }
+            if is_surely_paired and not partners & other_rates:
                 group = rows[units[number][0]].group
                 return f"group '{group}' in step {step_number} is without its partner"
     return ""

@@ -77,6 +77,9 @@ MACHINE_ERRORS = {
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO,
     errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR,
 }  # fmt: skip
+OUT_OF_MEMORY = (
+    "out of memory: end other programs, or give this command less to do; what it wrote is whole"
+)
 # Names of TRL's and verl's options -> the flags of `poise train` that do the same.
 FLAGS_OF_OTHER_TRAINERS = {
     "output_dir": "--out",
@@ -101,11 +104,10 @@ def main() -> None:
     except PoiseError as fault:
         exit_with_error(str(fault))
     except MemoryError:
-        exit_with_error(
-            "out of memory: end other programs, or give this command less to do; what it wrote is "
-            "whole"
-        )
+        exit_with_error(OUT_OF_MEMORY)
     except OSError as fault:
+        if fault.errno == errno.ENOMEM:  # the system's own calls report it so, os.listdir for one
+            exit_with_error(OUT_OF_MEMORY)
         if fault.errno not in MACHINE_ERRORS or fault.filename is None:
             raise
         exit_with_error(f"{fault.filename}: {fault.strerror}; correct that or choose another path")

@@ -147,8 +147,10 @@ def _print_finding(console: Console, finding: AuditFinding) -> None:
     for measurement in finding.measurements:
         console.print(f"    {measurement.name}: {measurement}", highlight=False)
     for example in finding.examples[:3]:
-        place = example.group if example.index is None else f"{example.group} #{example.index}"
-        console.print(f"    {place}: {example.text}", highlight=False)
+        rollout_label = (
+            example.group if example.index is None else f"{example.group} #{example.index}"
+        )
+        console.print(f"    {rollout_label}: {example.text}", highlight=False)
     console.print(f"  threshold: {finding.threshold}", highlight=False)
     if finding.missing:
         console.print(f"  not in this run: {', '.join(finding.missing)}", highlight=False)

@@ -59,7 +59,11 @@ class BenchFlags:
         ),
     ] = "100x102x300"
     peers: Annotated[
-        str, typer.Option("--peers", help="Engines to compare with besides TRL: vllm (sampler).")
+        str,
+        typer.Option(
+            "--peers",
+            help="Compare with trl, trl-vllm (peer), vllm (sampler). Default: trl if installed.",
+        ),
     ] = ""
 
 
@@ -83,7 +87,7 @@ def bench(flags: BenchFlags) -> None:
     bars of docs/results/speed.md, are met.
 
     - `poise bench --parts sampler,update`
-    - `poise bench --parts sampler --peers vllm`
+    - `poise bench --parts peer,sampler --peers trl,trl-vllm,vllm`
     - `poise bench --parts growth --minutes 5`
     - `poise bench --parts growth --growth length=2048,size`
     - `poise bench --model smollm2 --parts agreement`

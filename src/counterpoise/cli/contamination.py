@@ -140,7 +140,7 @@ def _print_overlap(overlap: OverlapReport, written_files: Sequence[str]) -> None
     console = TerminalConsole()
     console.print(_overlap_table(overlap))
     console.print(
-        f"{len(overlap.train_copies()):,} of {overlap.train:,} training prompts are copies "
+        f"{len(overlap.train_copies()):,} of {overlap.num_prompts:,} training prompts are copies "
         f"({overlap.seconds:.1f} s)",
         highlight=False,
     )

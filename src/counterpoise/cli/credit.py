@@ -51,6 +51,8 @@ def credit(
     - `poise credit cancellation out/demo`
     - `poise credit high_entropy out/demo --settings share=0.3 --iteration 31`
     - `poise credit grail,shear:width=16:stride=4,rlsd out/demo --out weights.html`
+
+    Without --out the weights are also stored in RUN/credit, where poise serve shows them.
     """
     import json
 
@@ -82,4 +84,6 @@ def credit(
             from counterpoise.lab.credit_view.page import write_credit_page
 
             page = write_credit_page(comparison, out)
+            if out is None:
+                comparison.store()
         console.print(f"\npage {page}", highlight=False, markup=False, soft_wrap=True)

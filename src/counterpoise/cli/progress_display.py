@@ -102,7 +102,7 @@ class LiveDisplay(RunObserver):
         )
         self.console.print(message, soft_wrap=True)
 
-    def on_finish(self, path: Path) -> None:
+    def on_finish(self, run_folder: Path) -> None:
         self.progress.stop()
 
     def __enter__(self) -> LiveDisplay:

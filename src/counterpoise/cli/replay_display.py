@@ -85,5 +85,5 @@ def _mean_cell(
     lines: Sequence[dict[str, Any]], plan_name: str, field: str, number_format: str
 ) -> str:
     values = [line.get(plan_name, {}).get(field) for line in lines]
-    known = [value for value in values if value is not None]
-    return number_format.format(np.mean(known)) if known else ""
+    measured_values = [value for value in values if value is not None]
+    return number_format.format(np.mean(measured_values)) if measured_values else ""

@@ -59,11 +59,11 @@ def verify_check(
     import json
 
     from counterpoise.lab.verifier_audit.measure import audit_verifier, tallies_to_data
-    from counterpoise.task.columns import FieldNames
-    from counterpoise.task.jsonl import read_problems
+    from counterpoise.task.columns import FieldOptions
+    from counterpoise.task.files_task import read_problems
 
     results: dict[str, dict[str, Any]] = {}
-    fields = FieldNames(remedy="name it '{role}'")
+    fields = FieldOptions(remedy="name it '{role}'")
     # Read all files before auditing any: a mistake in the last must not cost an hour of work.
     problems_by_file = {
         path: read_problems(str(path), fields) for path in _reference_files(files or [], data)

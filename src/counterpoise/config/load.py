@@ -11,6 +11,7 @@ import json
 import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -93,7 +94,7 @@ def config_from_tables(
         section_table = merged_tables.get(section_name, {})
         if section_table.get(option_name) == value:
             merged_tables[section_name] = {**defaults, **section_table}
-    section_types = get_type_hints(RunConfig)
+    section_types = _field_types(RunConfig)
     section_values = {
         section_name: read_section(
             section_types[section_name],
@@ -105,6 +106,13 @@ def config_from_tables(
         for section_name in sections
     }
     return check_config(RunConfig(**section_values))
+
+
+@cache
+def _field_types(config_class: type) -> Mapping[str, Any]:
+    """The types of a class's fields. Python evaluates their annotations anew for every question,
+    which is most of the time that loading a configuration takes."""
+    return get_type_hints(config_class)
 
 
 def parse_override(override: str, sections: Mapping[str, Any]) -> tuple[str, str, Any]:
@@ -140,7 +148,7 @@ def read_section(
     the override in `override_sources`.
     """
     known_options = {field.name: field for field in dataclasses.fields(section_class)}
-    option_types = get_type_hints(section_class)
+    option_types = _field_types(section_class)
     checked_values = {}
     for option_name, value in table.items():
         value_source = override_sources.get(f"{section_name}.{option_name}", where)
@@ -287,9 +295,14 @@ def plugin_overrides(config: RunConfig) -> list[str]:
 
 def list_options() -> list[tuple[str, str, str]]:
     """(name, default, documentation) of every option, in the order of the file."""
+    return list(_option_rows())
+
+
+@cache
+def _option_rows() -> tuple[tuple[str, str, str], ...]:
+    """Made once: every config.toml and every checkpoint counts the options."""
     option_rows = []
-    # Resolved once: it takes milliseconds, and every config.toml and checkpoint counts the options.
-    section_types = get_type_hints(RunConfig)
+    section_types = _field_types(RunConfig)
     for section in dataclasses.fields(RunConfig):
         section_defaults = section_types[section.name]()
         for field in dataclasses.fields(section_defaults):
@@ -304,4 +317,4 @@ def list_options() -> list[tuple[str, str, str]]:
                     field.metadata["doc"] + choices,
                 )
             )
-    return option_rows
+    return tuple(option_rows)

@@ -88,7 +88,7 @@ def locate_answer(pieces: Sequence[str], *, first_box: bool = False) -> AnswerSp
         return bisect_right(ends_T, character)
 
     return AnswerSpan(
-        token_at(box.mark),
+        token_at(box.command_start),
         token_at(content_start),
         token_at(content_end - 1) + 1,
         token_at(box.end) + 1,

@@ -1,4 +1,4 @@
-"""Combine several rewards of a rollout into one advantage: which rewards, and their shares."""
+"""Combine several rewards of a rollout into one advantage: which rewards, and their weights."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
 from counterpoise.types import Group
 from counterpoise.variants import ADVANTAGES, MIXTURES
-from counterpoise.verify.extra_rewards import extra_reward_shares
+from counterpoise.verify.extra_rewards import extra_reward_weights
 
 
 @dataclass(frozen=True, slots=True)
 class RewardMixture:
-    """The verifier's reward with share 1, and extra rewards with shares of their own.
+    """The verifier's reward with weight 1, and extra rewards with weights of their own.
 
     Example:
         RewardMixture("decoupled", {"equations": 0.5}).advantages(group, "grpo")
     """
 
     name: str = "sum"
-    shares: Mapping[str, float] = field(default_factory=dict)
+    weights: Mapping[str, float] = field(default_factory=dict)
 
     def advantages(
         self, group: Group, advantage_name: str, penalty_G: NDArray[np.float64] | None = None
@@ -36,17 +36,17 @@ class RewardMixture:
         """
         rewards_G = group.rewards_G if penalty_G is None else group.rewards_G - penalty_G
         compute_advantages = _skip_unscored(ADVANTAGES.load(advantage_name))
-        if not self.shares:
+        if not self.weights:
             return compute_advantages(rewards_G)
         rewards_KG = np.stack(
-            [rewards_G, *(extra_rewards(group, reward_name) for reward_name in self.shares)]
+            [rewards_G, *(extra_rewards(group, reward_name) for reward_name in self.weights)]
         )
-        shares_K = np.array([1.0, *self.shares.values()])
+        weights_K = np.array([1.0, *self.weights.values()])
         is_scored_G = ~np.isnan(rewards_KG).all(axis=0)
         advantages_G = np.zeros(rewards_KG.shape[1])
         if is_scored_G.any():
             advantages_G[is_scored_G] = MIXTURES.load(self.name)(
-                compute_advantages, rewards_KG[:, is_scored_G], shares_K
+                compute_advantages, rewards_KG[:, is_scored_G], weights_K
             )
         return advantages_G
 
@@ -70,7 +70,7 @@ def _skip_unscored(
 
 def configured_mixture(config: RunConfig) -> RewardMixture:
     """The mixture that a run's options describe."""
-    return RewardMixture(config.credit.mixture, extra_reward_shares(config.verify.also))
+    return RewardMixture(config.credit.mixture, extra_reward_weights(config.verify.also))
 
 
 def extra_rewards(group: Group, reward_name: str) -> NDArray[np.float64]:
@@ -90,9 +90,9 @@ EPSILON = np.finfo(np.float64).eps
 
 
 def mix_by_sum(
-    compute_advantages: Callable[[Array], Array], rewards_KG: Array, shares_K: Array
+    compute_advantages: Callable[[Array], Array], rewards_KG: Array, weights_K: Array
 ) -> Array:
-    """A = credit(sum_k share_k r_k): the rewards of a rollout are added, then normalised together.
+    """A = credit(sum_k weight_k r_k): the rewards of a rollout are added, then normalised together.
 
     This is ordinary reward shaping (DAPO's overlong punishment, arXiv:2503.14476). Within a group
     the reward that varies most dominates. A reward that does not apply to a rollout (nan) adds
@@ -100,8 +100,8 @@ def mix_by_sum(
     rounding error: 0.3 - 3 * 0.1 is no signal.
     """
     applicable_KG = np.nan_to_num(rewards_KG)
-    total_G = shares_K @ applicable_KG
-    rounding_G = len(shares_K) * EPSILON * (np.abs(shares_K) @ np.abs(applicable_KG))
+    total_G = weights_K @ applicable_KG
+    rounding_G = len(weights_K) * EPSILON * (np.abs(weights_K) @ np.abs(applicable_KG))
     return compute_advantages(np.where(np.abs(total_G) <= rounding_G, 0.0, total_G))
 
 
@@ -111,12 +111,12 @@ CANCELLED_SHARE = 1e-4
 
 
 def mix_decoupled(
-    compute_advantages: Callable[[Array], Array], rewards_KG: Array, shares_K: Array
+    compute_advantages: Callable[[Array], Array], rewards_KG: Array, weights_K: Array
 ) -> Array:
-    """A = sum_k share_k credit(r_k) / sum_k share_k: normalise each reward, then mix.
+    """A = sum_k weight_k credit(r_k) / sum_k weight_k: normalise each reward, then mix.
 
     CRPO's decoupled group normalisation, arXiv:2605.25511: A = 0.5 GN(task) + 0.5 GN(style), with
-    GN the z-score of `credit.name=grpo`; that is one extra reward with share 1. A reward's scale
+    GN the z-score of `credit.name=grpo`; that is one extra reward with weight 1. A reward's scale
     and offset drop out, so no reward drowns another, and one that is equal in the whole group
     leaves the others unchanged. If the advantages of each reward sum to zero in a group, so does
     the mixture. A rollout whose components cancel has no signal: exactly 0 rather than a rounding
@@ -127,6 +127,6 @@ def mix_decoupled(
     rollout.
     """
     advantages_KG = np.stack([compute_advantages(rewards_G) for rewards_G in rewards_KG])
-    mixture_G: Array = shares_K @ advantages_KG / shares_K.sum()
-    size_G = shares_K @ np.abs(advantages_KG) / shares_K.sum()
+    mixture_G: Array = weights_K @ advantages_KG / weights_K.sum()
+    size_G = weights_K @ np.abs(advantages_KG) / weights_K.sum()
     return np.where(np.abs(mixture_G) < CANCELLED_SHARE * size_G, 0.0, mixture_G)

@@ -29,6 +29,7 @@ from counterpoise.hosts.importing.formats import (
 from counterpoise.hosts.importing.json_lines import peek_object, read_objects
 from counterpoise.hosts.importing.token_spans import is_token_list
 from counterpoise.store.folder import RunFolder
+from counterpoise.store.parquet_errors import PARQUET_ERRORS
 from counterpoise.store.schema import ROLLOUTS
 
 REQUIRED_FIELDS = ("prompt_id", "reward")
@@ -117,7 +118,7 @@ def _parse_rollout(record: dict[str, Any], step: int, where: str) -> ImportedRol
 def _read_table(file: Path) -> pa.Table:
     try:
         return pq.read_table(file)
-    except (pa.ArrowException, OSError) as fault:
+    except PARQUET_ERRORS as fault:
         raise PoiseError(f"{file} is damaged: {first_line(fault)}") from fault
 
 

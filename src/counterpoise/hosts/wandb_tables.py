@@ -139,15 +139,15 @@ def _as_float(value: Any) -> float:
 
 
 def _choose_columns(columns: Sequence[str]) -> dict[str, int]:
-    """The column_indices of prompt, response and reward; {} unless all are there."""
+    """The indices of the columns of prompt, response and reward; {} unless all are there."""
     lowered = [column.lower() for column in columns]
-    chosen = {
+    chosen_columns = {
         meaning: next((lowered.index(name) for name in names if name in lowered), None)
         for meaning, names in COLUMN_NAMES.items()
     }
     column_indices = {
         meaning: column_index
-        for meaning, column_index in chosen.items()
+        for meaning, column_index in chosen_columns.items()
         if column_index is not None
     }
     return column_indices if len(column_indices) == len(COLUMN_NAMES) else {}

@@ -10,6 +10,7 @@ from counterpoise.hosts.importing.formats import identify_trainer
 from counterpoise.lab.evaluate.page import write_evaluation_page
 from counterpoise.lab.evaluate.result_files import is_evaluation
 from counterpoise.lab.studies.page import read_results, write_studies_page
+from counterpoise.report.charts.vega import trusted_charts
 from counterpoise.report.pages.assemble import assemble_page, write_page
 from counterpoise.report.pages.imported import write_imported_page
 from counterpoise.report.run_data import RunData
@@ -53,5 +54,7 @@ def _has_a_page(folder: Path) -> bool:
 
 def write_run_page(folder: Path, out: Path) -> Path:
     run = RunData.read(folder)
-    panels = {name: PANELS.load(name)(run) for name in PANELS}
-    return write_page(out, assemble_page("Counterpoise run", run.name, panels))
+    with trusted_charts():
+        panels = {name: PANELS.load(name)(run) for name in PANELS}
+        page_html = assemble_page("Counterpoise run", run.name, panels)
+    return write_page(out, page_html)

@@ -14,7 +14,7 @@ In a large iteration only some rows are measured (`microscope/monitor_sampling.p
 are exact: the pushes of all tokens of the step are counted.
 
 `update/step.py` calls a `Monitor` around every step; `microscope/monitor_records.py` turns its
-measurements into numbers for metrics.jsonl and tables for tokens/ and pushes/.
+measurements into numbers for metrics.jsonl and tables for tokens/, pushes/ and likely/.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from counterpoise.microscope.learning_tax import (
     solution_drift,
     tax_tokens,
 )
+from counterpoise.microscope.likely_tokens import LikelyTokens, likeliest_tokens, read_again
 from counterpoise.microscope.monitor_sampling import RowName
 from counterpoise.microscope.pairs import StrongestPushes, strongest_pushes
 from counterpoise.microscope.stopwatch import Stopwatch
@@ -72,6 +73,7 @@ class StepMeasurement:
     drift: PooledMean
     watched_tokens: NDArray[np.int64]  # indices into the N tokens
     pushes: StrongestPushes | None  # on the watched tokens
+    likely: LikelyTokens | None  # in the place of the watched tokens
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,6 +90,7 @@ class _PendingStep:
     tax_logprobs_UV: Tensor  # their log-distributions
     watched_tokens: NDArray[np.int64]
     pushes: StrongestPushes | None
+    likely: LikelyTokens | None
 
     def measured_micro_batches(
         self, measured: Sequence[Row], micro_tokens: int
@@ -161,6 +164,7 @@ class Monitor:
                 new - old for old, new in zip(old_logprobs, scores.logprobs, strict=True)
             ]
             new_tax_logprobs_UV = self._log_distributions(policy, scores.hidden, pending.tax_tokens)
+            pending = replace(pending, likely=self._likely_again(policy, pending, scores.hidden))
             self.measurements.append(
                 replace(
                     self._coupling_alone(pending),
@@ -197,6 +201,7 @@ class Monitor:
             drift=PooledMean(0.0, 0),
             watched_tokens=pending.watched_tokens,
             pushes=pending.pushes and pending.pushes.cpu(),
+            likely=pending.likely and pending.likely.cpu(),
         )
 
     def _decompose_step(
@@ -233,6 +238,14 @@ class Monitor:
             pushes = strongest_pushes(
                 residuals, pulls, torch.from_numpy(watched_tokens), top=TOP_PUSHES, eta=eta
             )
+        likely = None
+        if len(watched_tokens):
+            likely = likeliest_tokens(
+                hidden[residuals.to_device(torch.from_numpy(watched_tokens))],
+                policy.decoder.unembedding.detach(),
+                self.temperature,
+                policy.decoder.softcap,
+            )
         # The GPU now has its work queued; the CPU walks the tries of the groups meanwhile.
         node_N = prefixes.trie_nodes(step_rows)
         shared_prefixes = prefixes.measure_shared_prefixes(step_rows, result.pulls, node_N)
@@ -252,10 +265,30 @@ class Monitor:
             tax_logprobs_UV=tax_logprobs_UV,
             watched_tokens=watched_tokens,
             pushes=pushes,
+            likely=likely,
         )
 
     def _is_measured(self, row: Row) -> bool:
         return self.measured_rows is None or row.name in self.measured_rows
+
+    def _likely_again(
+        self, policy: Policy, pending: _PendingStep, hidden: Sequence[Tensor]
+    ) -> LikelyTokens | None:
+        """The likely tokens with the new policy's log-probabilities; `hidden` of measured rows."""
+        if pending.likely is None:
+            return None
+        lengths = [row.num_tokens for row in pending.rows]
+        is_measured_R = np.isin(np.arange(len(lengths)), pending.measured_rows)
+        measured_tokens = np.flatnonzero(np.repeat(is_measured_R, lengths))
+        indices = np.searchsorted(measured_tokens, pending.watched_tokens)
+        all_hidden = torch.cat(list(hidden))
+        return read_again(
+            pending.likely,
+            all_hidden[torch.from_numpy(indices).to(all_hidden.device)],
+            policy.decoder.unembedding.detach(),
+            self.temperature,
+            policy.decoder.softcap,
+        )
 
     @torch.no_grad()
     def _log_distributions(

@@ -27,7 +27,7 @@ from counterpoise.microscope.coupling import CouplingPart
 from counterpoise.microscope.displacement import EPSILON, flipped_tokens, shares_by_sign
 from counterpoise.microscope.learning_tax import PooledMean
 from counterpoise.microscope.monitor import StepMeasurement
-from counterpoise.store.schema import MONITOR_METRICS, PUSH_COLUMNS
+from counterpoise.store.schema import LIKELY_COLUMNS, MONITOR_METRICS, PUSH_COLUMNS
 from counterpoise.types import Floats, TokenTrace
 
 REPORTED_TYPES = 12  # how many token types are reported: those with the largest pull
@@ -110,10 +110,7 @@ def push_table(
     for measurement, rows in zip(measurements, batch_rows, strict=True):
         if measurement.pushes is None:
             continue
-        row_N = np.repeat(np.asarray(rows, dtype=np.int32), measurement.lengths)
-        position_N = np.concatenate(
-            [np.arange(length, dtype=np.int32) for length in measurement.lengths]
-        )
+        row_N, position_N = _token_places(measurement, rows)
         source_index = measurement.pushes.sources.numpy()
         strength = measurement.pushes.strengths.numpy()
         # Unused slots have strength 0; nonzero drops them.
@@ -128,6 +125,36 @@ def push_table(
     if not tables["row"]:
         return None
     return TokenTrace({name: np.concatenate(chunks) for name, chunks in tables.items()})
+
+
+def likely_table(
+    measurements: Sequence[StepMeasurement], batch_rows: Sequence[Sequence[int]]
+) -> TokenTrace | None:
+    """Table rows for the likeliest tokens in the place of each watched token, likeliest first."""
+    tables: dict[str, list[NDArray[np.generic]]] = {name: [] for name in LIKELY_COLUMNS}
+    for measurement, rows in zip(measurements, batch_rows, strict=True):
+        likely = measurement.likely
+        if likely is None:
+            continue
+        row_N, position_N = _token_places(measurement, rows)
+        watched_tokens = np.repeat(measurement.watched_tokens, likely.tokens.shape[1])
+        tables["row"].append(row_N[watched_tokens])
+        tables["position"].append(position_N[watched_tokens])
+        tables["token"].append(likely.tokens.numpy().astype(np.int32).ravel())
+        tables["logprob"].append(likely.logprobs.numpy().astype(np.float32).ravel())
+        tables["new_logprob"].append(likely.new_logprobs.numpy().astype(np.float32).ravel())
+    if not tables["row"]:
+        return None
+    return TokenTrace({name: np.concatenate(chunks) for name, chunks in tables.items()})
+
+
+def _token_places(
+    measurement: StepMeasurement, rows: Sequence[int]
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """(row of the batch, position in the response) of every token of a step: [N] each."""
+    row_N = np.repeat(np.asarray(rows, dtype=np.int32), measurement.lengths)
+    positions = [np.arange(length, dtype=np.int32) for length in measurement.lengths]
+    return row_N, np.concatenate(positions)
 
 
 def part_column(part: CouplingPart) -> str:

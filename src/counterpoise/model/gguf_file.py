@@ -275,10 +275,10 @@ def convert_with_transformers(reader: Any, source: Path, out: Path) -> torch.dty
     except (PoiseError, OSError):
         raise
     except Exception as fault:  # transformers, tokenizers and gguf raise errors of any type
-        known = ", ".join(ARCHITECTURES)
+        architecture_names = ", ".join(ARCHITECTURES)
         raise PoiseError(
-            f"{source}: a GGUF file of architecture '{name}' is read neither here ({known}) nor by "
-            f"transformers: {first_line(fault)}"
+            f"{source}: a GGUF file of architecture '{name}' is read neither here "
+            f"({architecture_names}) nor by transformers: {first_line(fault)}"
         ) from fault
     return dtype
 
@@ -291,15 +291,15 @@ def describe_loss(reader: Any, source: Path, dtype: torch.dtype) -> str:
         weights[tensor.tensor_type.name] += int(tensor.n_elements)
         bits[tensor.tensor_type.name] = bits_per_weight(tensor)
     total = sum(weights.values())
-    stored = str(dtype).removeprefix("torch.")
+    dtype_name = str(dtype).removeprefix("torch.")
     kinds = ", ".join(
         f"{count / total:.0%} {kind}" + ("" if kind in FLOAT_KINDS else f" ({bits[kind]:.3g} bits)")
         for kind, count in weights.most_common()
     )
     if all(kind in FLOAT_KINDS for kind in weights):
-        return f"{source.name}: weights {kinds}, stored as {stored}"
+        return f"{source.name}: weights {kinds}, stored as {dtype_name}"
     mean = sum(bits[kind] * count for kind, count in weights.items()) / total
     return (
-        f"{source.name}: {mean:.2g} bits a weight ({kinds}), stored as {stored}; what the "
+        f"{source.name}: {mean:.2g} bits a weight ({kinds}), stored as {dtype_name}; what the "
         "quantisation lost does not come back"
     )

@@ -77,12 +77,12 @@ def build_byte_level(reader: Any, field: Any, scheme: str) -> Any:
             tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True)])
         elif token_type == USER_TOKEN:
             tokenizer.add_tokens([AddedToken(token, normalized=False, special=False)])
-    first = field("bos_token_id")
-    if first is not None and field("add_bos_token", scheme == "llama-bpe"):
+    first_token = field("bos_token_id")
+    if first_token is not None and field("add_bos_token", scheme == "llama-bpe"):
         tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"{tokens[first]} $A",
-            pair=f"{tokens[first]} $A {tokens[first]}:1 $B:1",
-            special_tokens=[(tokens[first], first)],
+            single=f"{tokens[first_token]} $A",
+            pair=f"{tokens[first_token]} $A {tokens[first_token]}:1 $B:1",
+            special_tokens=[(tokens[first_token], first_token)],
         )
     named = {
         f"{name}_token": tokens[token_id]

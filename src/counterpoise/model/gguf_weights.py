@@ -164,13 +164,14 @@ def choose_embedding(reader: Any) -> tuple[bool, str | None, str]:
     difference = float(np.linalg.norm(first - second)) / (float(np.linalg.norm(second)) or 1.0)
     if difference > LARGEST_ROUNDING:
         return False, None, ""
-    kept, skipped = output, embedding
+    kept_matrix, skipped = output, embedding
     if bits_per_weight(embedding) > bits_per_weight(output):
-        kept, skipped = embedding, output
+        kept_matrix, skipped = embedding, output
     return (
         True,
         skipped.name,
-        f"; embedding and output layer are tied: both are {kept.name} ({kept.tensor_type.name}), "
+        f"; embedding and output layer are tied: both are {kept_matrix.name} "
+        f"({kept_matrix.tensor_type.name}), "
         f"and {skipped.name} ({skipped.tensor_type.name}) is not used",
     )
 

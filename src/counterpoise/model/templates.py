@@ -115,7 +115,7 @@ def check_chat_data(
                 )
 
 
-def describe_omission(
+def describe_template_omission(
     template_name: str, tokenizer: Any, model: str, prompts: Iterable[Prompt]
 ) -> str:
     """A warning if the tokenizer's chat template leaves out a message of the first conversation.

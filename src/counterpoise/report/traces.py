@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from counterpoise.errors import PoiseError, first_line
 from counterpoise.report.texts import make_visible
 from counterpoise.store.checksums import check_content
+from counterpoise.store.parquet_errors import PARQUET_ERRORS
 
 Columns = dict[str, NDArray[Any]]
 TOKEN_COLUMNS = {"row", "position", "token", "advantage", "logprob", "entropy"}
@@ -149,7 +149,7 @@ def read_columns(parquet_path: Path, required_columns: set[str]) -> Columns:
     check_content(parquet_path)
     try:
         table = pq.read_table(parquet_path)
-    except (pa.ArrowException, OSError) as fault:
+    except PARQUET_ERRORS as fault:
         reason = str(fault).partition("\n")[0]
         raise PoiseError(f"{parquet_path} is damaged: {reason}") from fault
     if missing_columns := sorted(required_columns - set(table.column_names)):

@@ -3,25 +3,22 @@
     collapsed    success ended below COLLAPSE_RATIO = 1/2 of where it began
     declined     success ended below where it began; if the 95 % intervals overlap, maybe by chance
 
-Success is measured on held-out problems, sampled by the first of `evaluate.settings`. Without any,
-the training prompts of the last quarter of the iterations are compared with those of the first;
-since these are different prompts, only a collapse is reported. Of graded rewards, which have no
-natural 0, only a decline of the mean held-out reward is.
+Success is measured on held-out problems, sampled by the first of `evaluate.settings`. In a run
+without held-out evaluations, success on the training prompts of the last quarter of the iterations
+is compared with that of the first quarter; since these are different prompts, only a collapse is
+reported. Graded rewards have no natural 0, so for them a collapse is never reported, only a decline
+of the mean held-out reward.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 from counterpoise.config.evaluation_settings import group_by_setting
 from counterpoise.run.heldout import HeldoutSuccess, with_same_quantity
+from counterpoise.store.logs import LogRecords
 
 COLLAPSE_RATIO = 0.5  # of the success at the beginning
 NUM_QUARTERS = 4
 REMEDY = "lower update.lr, which was {lr:g}, or stop earlier"
-
-LogRecords = Sequence[Mapping[str, Any]]
 
 
 def describe_decline(evaluations: LogRecords, metrics: LogRecords, lr: float) -> str:
@@ -41,18 +38,18 @@ def describe_decline(evaluations: LogRecords, metrics: LogRecords, lr: float) ->
         HeldoutSuccess.from_record(setting_records[0]),
         HeldoutSuccess.from_record(setting_records[-1]),
     )
-    first, last, quantity = first_success.headline, last_success.headline, last_success.quantity
-    if last.mean >= first.mean:
+    start, end, quantity = first_success.headline, last_success.headline, last_success.quantity
+    if end.mean >= start.mean:
         return ""
     change = f"{first_success} -> {last_success}"
     # Graded rewards have no natural 0, so half of one means nothing.
-    if quantity == "success" and last.mean < COLLAPSE_RATIO * first.mean:
+    if quantity == "success" and end.mean < COLLAPSE_RATIO * start.mean:
         return (
             f"the run collapsed: held-out success ended below half of its start, {change}; "
             + REMEDY.format(lr=lr)
         )
     advice = REMEDY.format(lr=lr)
-    if last.high >= first.low:
+    if end.high >= start.low:
         advice = "the intervals overlap, so it may be chance"
     return f"held-out {quantity} ended below its start, {change}; {advice}"
 

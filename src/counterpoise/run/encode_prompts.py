@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from counterpoise.config import RunConfig
 from counterpoise.model.load import Policy
-from counterpoise.model.templates import check_chat_data, describe_omission
+from counterpoise.model.templates import check_chat_data, describe_template_omission
 from counterpoise.run.observer import RunObserver
 from counterpoise.sample.collect import EncodedPrompt
 from counterpoise.task.load import check_enough_prompts
@@ -18,14 +18,16 @@ def encode_prompts(
 ) -> list[EncodedPrompt]:
     """Training prompts with their tokens; prompts that are too long are left out with a notice."""
     check_chat_data(config.model.template, policy.tokenizer, policy.name, prompts)
-    if warning := describe_omission(policy.template, policy.tokenizer, policy.name, prompts):
+    if warning := describe_template_omission(
+        policy.template, policy.tokenizer, policy.name, prompts
+    ):
         observer.notify(warning)
     encoded = [(prompt, policy.encode(prompt)) for prompt in prompts]
     limit = config.sample.max_prompt_tokens
     short_enough = [(prompt, tokens) for prompt, tokens in encoded if len(tokens) <= limit]
-    if dropped := len(encoded) - len(short_enough):
+    if num_dropped := len(encoded) - len(short_enough):
         observer.notify(
-            f"{dropped} of {len(encoded)} prompts are longer than "
+            f"{num_dropped} of {len(encoded)} prompts are longer than "
             f"sample.max_prompt_tokens={limit}: left out"
         )
     check_enough_prompts(len(short_enough), config.sample.prompts)

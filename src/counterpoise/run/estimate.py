@@ -2,17 +2,20 @@
 
     device      the one that the run would use on this machine; `model.dtype=auto` is float32 on a
                 CPU and bfloat16 on a GPU
-    training    16 bytes a parameter in float32 (weights, gradient, two AdamW moments); 20 in
-                bfloat16 (2 + 2, and float32 masters, their gradient and moments); 4 or 2 more
-                where a rule reads the first weights. With LoRA the model's weights alone (4 or 2)
-                and 16 bytes for each of the adapter's, rank (in + out) of every adapted layer
-    libraries   resident memory of Python, torch and transformers; on a CPU they share the memory
-    key/values  a row: longest sequence * layers * 2 * key/value heads * head size
+    training    bytes for each parameter: 16 in float32 (weights, gradient, two AdamW moments); 20
+                in bfloat16 (2 + 2, and float32 masters, their gradient and moments). 4 more, in
+                bfloat16 2, if `update.kl` or `credit.rule` reads the initial weights.
+                With LoRA: 4, in bfloat16 2, for each parameter of the model, and 16 for each of the
+                adapter, 20 if the initial weights are read. An adapter has
+                rank * (inputs + outputs) parameters in every adapted layer
+    libraries   resident memory of Python, torch and transformers; counted on a CPU only, where they
+                use the same memory as the model
+    key/values  for each row: longest sequence * layers * 2 * key/value heads * head size
     activations tokens of a pass (micro_tokens, or those of a step if fewer) * layers * what a
                 layer keeps for the backward pass: by autograd about 10 hidden + 3 intermediate; on
-                a GPU, if the layer is like Llama's (`model/layer.py`), 2 hidden + 2 intermediate
-                + (2 heads + 2 key/value heads) * head size; with checkpointing only the input of
-                every layer, and one layer as above
+                a GPU without LoRA, if the layer is like Llama's (`model/layer.py`),
+                2 hidden + 2 intermediate + (2 heads + 2 key/value heads) * head size; with
+                checkpointing only the input of every layer, and one layer as above
 
 These are estimates: attention workspaces and allocator overhead come on top.
 
@@ -36,8 +39,13 @@ from counterpoise.plugins import display_name
 from counterpoise.run.first_prompt import PromptPreview, check_prompts_left, find_tokenizer
 from counterpoise.sample.positions import describe_overflow
 from counterpoise.task.contamination.training_overlap import load_benchmarks
-from counterpoise.task.load import FILE_TASKS, check_enough_prompts, load_problems
-from counterpoise.task.prompts import Task
+from counterpoise.task.load import (
+    FILE_TASKS,
+    GENERATED_TASKS,
+    check_enough_prompts,
+    load_run_task,
+)
+from counterpoise.task.task_prompts import TaskPrompts
 
 if TYPE_CHECKING:
     import torch
@@ -105,11 +113,13 @@ KNOWN_SHAPES = {
 
 
 def find_shape(
-    model_name: str, path: str = "auto", device_type: str = "cpu"
+    model_name: str, forward_path: str = "auto", device_type: str = "cpu"
 ) -> DecoderShape | None:
-    """A model's shape: from the table above, by name, or from its config.json on this machine.
+    """A model's shape: from the table above, or from its config.json in a folder or in the cache of
+    Hugging Face; None if it is in none of them.
 
-    Raises PoiseError if `path` is fast and the model cannot take it on a device of this type.
+    `forward_path` is `model.path`; an error is raised if it is fast and the model cannot take that
+    path on a device of this type.
     """
     if model_name in KNOWN_SHAPES:
         return KNOWN_SHAPES[model_name]
@@ -122,7 +132,7 @@ def find_shape(
     model_config = (
         shape_config(model_name)
         if model_name.startswith(SHAPE_PREFIX)
-        else _load_model_config(model_name, path, device_type)
+        else _load_model_config(model_name, forward_path, device_type)
     )
     if model_config is None:
         return None
@@ -141,12 +151,15 @@ def find_shape(
         tied=model_config.tie_word_embeddings,
         positions=getattr(text_config, "max_position_embeddings", None) or UNLIMITED_POSITIONS,
         fused=is_llama_like,
-        **({} if is_llama_like else count_parameters(model_config)),
+        **({} if is_llama_like else count_on_meta_device(model_config)),
     )
 
 
-def count_parameters(model_config: Any) -> dict[str, Any]:
-    """The number of a model's parameters and its linear layers, from a copy without memory."""
+def count_on_meta_device(model_config: Any) -> dict[str, Any]:
+    """The fields `counted_*` of a DecoderShape, from a model on torch's meta device.
+
+    A tensor on that device has a shape and no memory.
+    """
     import torch
     from transformers import AutoModelForCausalLM
     from transformers.pytorch_utils import Conv1D
@@ -165,33 +178,38 @@ def count_parameters(model_config: Any) -> dict[str, Any]:
     }
 
 
-def _load_model_config(model_name: str, path: str, device_type: str) -> Any:
-    """The model's configuration; None if the model is not on this machine."""
+def _load_model_config(model_name: str, forward_path: str, device_type: str) -> Any:
+    """The model's configuration; None if it is neither in a folder nor in Hugging Face's cache."""
+    from huggingface_hub import try_to_load_from_cache
     from transformers import AutoConfig
 
     from counterpoise.model.families import check_architecture
     from counterpoise.model.gguf_file import find_converted, is_gguf
-    from counterpoise.model.load import EMBEDDED_FOLDER, FAST_PATH
+    from counterpoise.model.load import EMBEDDED_FOLDER, FAST_PATH, HUB_ID
 
     model_folder = EMBEDDED_FOLDER if model_name == "embedded" else Path(model_name)
     if is_gguf(model_name) and model_folder.is_file():
         # Reading the file itself takes half a minute; its folder exists after the first use.
         model_folder = find_converted(model_folder) or model_folder
+    elif not model_folder.exists() and HUB_ID.fullmatch(model_name):
+        cached_file = try_to_load_from_cache(model_name, "config.json")
+        if isinstance(cached_file, str):
+            model_folder = Path(cached_file).parent
     if not (model_folder / "config.json").is_file():
         return None
     try:
         config = AutoConfig.from_pretrained(model_folder, trust_remote_code=False)
     except Exception as fault:  # transformers raises many types
         raise PoiseError(f"{model_folder / 'config.json'}: {first_line(fault)}") from fault
-    if path == FAST_PATH:
+    if forward_path == FAST_PATH:
         check_architecture(config, device_type)
     return config
 
 
 def describe_run(config: RunConfig, device: torch.device | None = None) -> str:
-    """The resolved configuration, followed by counts, memory and problems as comments.
+    """The resolved configuration, followed by counts, memory and the task as comments.
 
-    `device` is the one that the run would use on this machine, unless another is given.
+    Without `device`, memory is estimated for the one that the run would use on this machine.
     """
     sample, iterations = config.sample, config.loop.iterations
     rollouts = sample.prompts * sample.group_size
@@ -212,7 +230,7 @@ def describe_run(config: RunConfig, device: torch.device | None = None) -> str:
         f"tokens         at most {max_rounds * tokens:,} sampled an iteration, "
         f"{iterations * max_rounds * tokens:,} in all",
         *describe_memory(config, device),
-        *describe_problems(config),
+        *describe_task(config),
     ]
     lines = [to_toml(config), "# what this run does", *(f"#   {line}" for line in summary)]
     return "\n".join(lines)
@@ -225,28 +243,27 @@ def _max_turns(config: RunConfig) -> int:
 def describe_memory(config: RunConfig, device: torch.device | None = None) -> list[str]:
     """Lines about the model's size and the memory that the run needs on the device."""
     from counterpoise.model.load import choose_device, choose_dtype
+    from counterpoise.update.rules.bind import reads_initial_weights
 
     device = device or choose_device(config.model.device)
     shape = find_shape(config.model.name, config.model.path, device.type)
     if shape is None:
-        return [f"memory         unknown: the shape of {config.model.name} is not here"]
+        return [
+            f"memory         unknown: config.json of {config.model.name} is not on this machine"
+        ]
     is_float32 = choose_dtype(config.model.dtype, device).itemsize == 4
     bytes_per_number = 4 if is_float32 else 2
-    # Mixed precision needs more than float32: it keeps float32 masters beside bfloat16 weights.
-    training_bytes = (16 if is_float32 else 20) * shape.parameters
     lora_rank = config.model.lora_rank
     adapter = shape.adapter_parameters(lora_rank, config.model.lora_targets)
+    # A frozen copy of the weights that are trained, as they were at the start of the run.
+    num_copies = int(bool(config.update.kl) or reads_initial_weights(config.credit))
     if lora_rank:
-        # PEFT keeps the adapter in float32; its reference is the adapter's first weights.
-        training_bytes = bytes_per_number * shape.parameters + (16 + 4 * bool(config.update.kl)) * (
-            adapter
-        )
-    elif config.update.kl:
-        training_bytes += bytes_per_number * shape.parameters  # a frozen copy of the weights
-    elif config.credit.rule != "off":
-        from counterpoise.update.rules.bind import reads_initial_weights
-
-        training_bytes += bytes_per_number * shape.parameters * reads_initial_weights(config.credit)
+        # PEFT keeps the adapter in float32.
+        training_bytes = bytes_per_number * shape.parameters + (16 + 4 * num_copies) * adapter
+    else:
+        # Mixed precision needs more than float32: it keeps float32 masters beside bfloat16 weights.
+        bytes_per_parameter = (16 if is_float32 else 20) + bytes_per_number * num_copies
+        training_bytes = bytes_per_parameter * shape.parameters
     floats_per_token = _activations_per_token(
         shape,
         fused=shape.fused and device.type == "cuda" and not lora_rank,
@@ -299,11 +316,11 @@ def _activations_per_token(shape: DecoderShape, *, fused: bool, checkpointing: b
     return shape.layers * per_layer
 
 
-# -- problems -----------------------------------------------------------------------------------
+# -- the task -----------------------------------------------------------------------------------
 
 
-def describe_problems(config: RunConfig) -> list[str]:
-    """Lines about the problems and what was not checked; errors in files that exist are raised."""
+def describe_task(config: RunConfig) -> list[str]:
+    """Lines about the task's problems and what was not checked; raises errors of existing files."""
     task = config.task
     problem_files = [
         file for file in (task.path, task.heldout_path) if file and task.name in FILE_TASKS
@@ -320,7 +337,7 @@ def describe_problems(config: RunConfig) -> list[str]:
     elif set(problem_files) & set(missing_files):
         unchecked.insert(0, "the problems")
     else:
-        problems = _load_described_problems(config)
+        problems = _load_problems_for_dry_run(config)
         task_lines.insert(0, _describe_problem_counts(config, problems))
         tokenizer = find_tokenizer(config.model.name)
         further_lines = _describe_prompts(config, problems, tokenizer)
@@ -333,17 +350,15 @@ def describe_problems(config: RunConfig) -> list[str]:
     return [*labelled_lines, *further_lines, f"not checked    {'; '.join(unchecked)}"]
 
 
-def _is_generated(config: RunConfig) -> bool:
-    return config.task.name in ("word_problems", "code_problems", "reasoning_gym")
+def _load_problems_for_dry_run(config: RunConfig) -> TaskPrompts:
+    """All problems of a task that reads files, but only one of a task that generates them.
 
-
-def _load_described_problems(config: RunConfig) -> Task:
-    """The problems of files, read completely, or one of those that are generated, which is enough
-    to find a wrong name or a missing package."""
+    Generating one is enough to find a wrong name or a missing package.
+    """
     task = config.task
-    if _is_generated(config):
+    if task.name in GENERATED_TASKS:
         config = replace(config, task=replace(task, size=1, heldout=0))
-    problems = load_problems(config)
+    problems = load_run_task(config)
     if config.sample.anchors:
         from counterpoise.sample.anchors import check_generic_texts
 
@@ -351,10 +366,10 @@ def _load_described_problems(config: RunConfig) -> Task:
     return problems
 
 
-def _describe_problem_counts(config: RunConfig, problems: Task) -> str:
-    """Count the problems."""
+def _describe_problem_counts(config: RunConfig, problems: TaskPrompts) -> str:
+    """How many problems are trained on, held out and evaluated; an error if they are too few."""
     task = config.task
-    is_generated = _is_generated(config)
+    is_generated = task.name in GENERATED_TASKS
     num_train, num_heldout = len(problems.train), len(problems.heldout)
     if is_generated:
         num_train, num_heldout = task.size, task.heldout
@@ -363,20 +378,21 @@ def _describe_problem_counts(config: RunConfig, problems: Task) -> str:
     origin = ", made when the run starts" if is_generated else ""
     return (
         f"{problems.name}: {num_train:,} problems to train on{origin}; {num_heldout:,} held out, "
-        f"{num_evaluated:,} of them to judge by"
+        f"{num_evaluated:,} of them are evaluated"
     )
 
 
-def _describe_prompts(config: RunConfig, problems: Task, tokenizer: Any | None) -> list[str]:
+def _describe_prompts(config: RunConfig, problems: TaskPrompts, tokenizer: Any | None) -> list[str]:
     """Lines about the columns that were read, the records left out and the first prompt."""
     lines = [f"columns        {problems.columns_line}"] if problems.columns_line else []
     preview = None if tokenizer is None else PromptPreview(config, tokenizer, problems.train)
     if problems.columns_line:
         limit = config.sample.max_prompt_tokens
         left_out = [f"{problems.repeats:,} repeat a held-out problem"] if problems.repeats else []
-        too_long = preview.count_too_long(limit) if preview else 0
-        if too_long:
+        if preview is None:
+            left_out.append("how many prompts are too long is unknown without the tokenizer")
+        elif too_long := preview.count_too_long(limit):
             left_out.append(f"{too_long:,} longer than sample.max_prompt_tokens={limit}")
+            check_prompts_left(len(problems.train) - too_long, too_long, config)
         lines.append(f"left out       {'; '.join(left_out) or 'no records'}")
-        check_prompts_left(len(problems.train) - too_long, too_long, config)
     return [*lines, *(preview.describe_first() if preview else ())]

@@ -42,7 +42,8 @@ def find_tokenizer(model_name: str) -> Any | None:
     silence_libraries()
     try:
         return AutoTokenizer.from_pretrained(source, trust_remote_code=False, local_files_only=True)
-    except Exception:  # transformers raises many types; a run that loads the model says which
+    # Any failure only means that there is no preview: the run reports it when it loads the model.
+    except Exception:
         return None
 
 
@@ -50,7 +51,7 @@ class PromptPreview:
     """Prompts of a run, encoded as the run would encode them.
 
     Example:
-        PromptPreview(config, tokenizer).describe_first(prompts[0])
+        PromptPreview(config, tokenizer, prompts).describe_first()
         ["first prompt   9 tokens, as the model reads it:", "  | <bos>How many?", ...]
     """
 
@@ -61,7 +62,9 @@ class PromptPreview:
         self.tokenizer = tokenizer
         self.template = templates.resolve_template(name, tokenizer, model_name)
         templates.check_chat_data(name, tokenizer, model_name, prompts)
-        self.warning = templates.describe_omission(self.template, tokenizer, model_name, prompts)
+        self.warning = templates.describe_template_omission(
+            self.template, tokenizer, model_name, prompts
+        )
         self.prompts = prompts
 
     def encode(self, prompt: Prompt) -> list[int]:
@@ -71,12 +74,12 @@ class PromptPreview:
 
     def count_too_long(self, limit: int) -> int:
         """How many prompts have more tokens than `limit`."""
-        # A token is at least one byte, and a template adds no more to a prompt than the first one
-        # has tokens, and some for each message. Most prompts are short enough by this bound, and
-        # need not be encoded, which takes a second for a thousand.
-        added_tokens = len(self.encode(self.prompts[0]))
+        # An upper bound saves encoding most prompts, which takes a second for a thousand: a text
+        # has at most as many tokens as bytes, and the template adds at most as many tokens as the
+        # whole first prompt has, plus TURN_TOKENS for each message.
+        most_template_tokens = len(self.encode(self.prompts[0]))
         return sum(
-            _count_bytes(prompt) + added_tokens + TURN_TOKENS * len(prompt.messages) > limit
+            _count_bytes(prompt) + most_template_tokens + TURN_TOKENS * len(prompt.messages) > limit
             and len(self.encode(prompt)) > limit
             for prompt in self.prompts
         )
@@ -84,10 +87,10 @@ class PromptPreview:
     def describe_first(self) -> list[str]:
         """The number of tokens of the first prompt, and its text with special tokens."""
         token_ids = self.encode(self.prompts[0])
-        shown = shorten_middle(self.tokenizer.decode(token_ids, skip_special_tokens=False))
+        shown_prompt = shorten_middle(self.tokenizer.decode(token_ids, skip_special_tokens=False))
         head = f"first prompt   {len(token_ids):,} tokens, as the model reads it:"
         warnings = [self.warning] if self.warning else []
-        return [head, *(f"  | {line}".rstrip() for line in shown.split("\n")), *warnings]
+        return [head, *(f"  | {line}".rstrip() for line in shown_prompt.split("\n")), *warnings]
 
 
 def _count_bytes(prompt: Prompt) -> int:

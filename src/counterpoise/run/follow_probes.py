@@ -1,4 +1,9 @@
-"""Follow the probes of a run through its iterations: draw them when due, measure, hand over."""
+"""Follow the probes of a run through its iterations.
+
+They are drawn when due, before credit, and measured during the update; what was measured goes to
+the logs. run/probes.py says what probes are, and what their halves `steer` and
+`judge` are for.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +34,17 @@ from counterpoise.verify.scores import Verifier
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProbeTracker:
-    """The probes of one iteration while it trains."""
+    """The probes of one iteration while it trains. (It has nothing to do with run/trackers/.)"""
 
     state: RunState
     monitor: ProbeMonitor
-    drawing: dict[str, Any] | None  # the line of probes.jsonl, if the answers are new
+    drawing: dict[str, Any] | None  # as in ProbeLook
 
     def finish(self, clock: StageClock) -> ProbeLook:
-        """What was measured; call it after the update's lap, before the iteration is counted."""
+        """What was measured.
+
+        Call it after `clock.lap("update")` and before `state.iteration` is raised.
+        """
         clock.split("update", "probe", self.monitor.stopwatch.seconds)
         measurement = self.monitor.finish(self.state.policy)
         if self.monitor.reading is not None:
@@ -46,13 +54,21 @@ class ProbeTracker:
 
 
 def prepare_probes(policy: Policy, config: RunConfig, heldout: Sequence[Prompt]) -> ProbeSet | None:
-    """The answers of `monitor.probe_file`, if there is one; an error if no probe can be had."""
+    """The answers of `monitor.probe_file`; None without one.
+
+    Raises an error if answers are to be drawn later and there is no problem to draw them for.
+    """
     if config.monitor.probe_file:
         return load_probe_file(config.monitor.probe_file, policy, config)
     if config.monitor.probe and not probe_problems(heldout, config):
-        evaluated = f" above evaluate.prompts={config.evaluate.prompts}"
+        needed_problems = "held-out problems"
+        if config.steers_by_probes:
+            needed_problems = (
+                f"more held-out problems than evaluate.prompts={config.evaluate.prompts}, because "
+                "those that steer training are not evaluated"
+            )
         raise PoiseError(
-            f"monitor.probe needs held-out problems{evaluated if config.steers_by_probes else ''}: "
+            f"monitor.probe needs {needed_problems}: "
             "raise task.heldout, or give answers in monitor.probe_file"
         )
     return None
@@ -66,16 +82,16 @@ def draw_if_due(
     verifier: Verifier,
     clock: StageClock,
 ) -> None:
-    """Draw the probes of the coming iteration, if it follows any and they are missing or old.
+    """Draw new probes if the coming iteration uses probes and they are missing or too old.
 
-    This comes before credit, which may read the steering half.
+    This comes before credit, which may read the half `steer`.
     """
     options, iteration, probes = config.monitor, state.iteration + 1, state.probes
-    is_looked_at = is_look_due(state, config) or config.steers_by_probes
-    if not (options.follows_probes and is_looked_at):
+    uses_probes = is_look_due(state, config) or config.steers_by_probes
+    if not (options.follows_probes and uses_probes):
         return
     if probes is None or probes.is_due(iteration, options.probe_refresh):
-        clock.lap("sample")
+        clock.lap("sample")  # what came before is not the probes' time
         state.probes = draw_probes(sampler, heldout, config, verifier, iteration, probes)
         clock.lap("probe")
 
@@ -97,7 +113,7 @@ def is_look_due(state: RunState, config: RunConfig) -> bool:
 
 
 def steering_rows(state: RunState, config: RunConfig) -> list[Row] | None:
-    """The answers that credit may read: those of the steering half; None without probes."""
+    """The answers that credit may read, those of the half `steer`; None without probes."""
     if not config.monitor.follows_probes:
         return None
     answers = state.probes.answers if state.probes else ()
@@ -105,7 +121,11 @@ def steering_rows(state: RunState, config: RunConfig) -> list[Row] | None:
 
 
 def track(state: RunState, config: RunConfig, plan: BatchPlan | None) -> ProbeTracker | None:
-    """The tracker of the coming update; None if there is none, no probes, or no look is due."""
+    """The probes of the coming update, ready to be measured.
+
+    None without an update (`plan` is None), without probes, or if `monitor.probe_every` skips this
+    iteration.
+    """
     options, iteration = config.monitor, state.iteration + 1
     probes, drawing = state.probes, None
     if plan is None or not options.follows_probes or not is_look_due(state, config):
@@ -132,7 +152,7 @@ def track(state: RunState, config: RunConfig, plan: BatchPlan | None) -> ProbeTr
 def influence_by_prompt(
     look: ProbeLook | None, batch: Sequence[Row], plan: BatchPlan | None
 ) -> dict[str, float]:
-    """What the update did to the steering half, by the prompt of its rows; {} if not measured."""
+    """What the trained rows of each prompt did to the half `steer`; {} if not measured."""
     if look is None or look.measurement is None or plan is None:
         return {}
     places = zip(look.measurement.steps, look.measurement.rows, strict=True)
@@ -143,7 +163,7 @@ def influence_by_prompt(
 def observe_step(
     monitor: Monitor | None, tracker: ProbeTracker | None, step: int, rows: Sequence[Row]
 ) -> StepObserver | None:
-    """What watches step `step` of the plan: the monitor, the probes, both or neither."""
+    """The observer of step `step` of the plan: the monitor, the probes, both or neither."""
     step_monitor = monitor and monitor.at(step, rows)
     if tracker is None:
         return step_monitor

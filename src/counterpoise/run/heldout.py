@@ -4,7 +4,7 @@
 
 Where rewards are graded (not all 0 or 1) the mean reward is what counts: the mean over problems of
 the mean reward of their samples, with Student's t interval over problems. Samples without a reward
-(nan) are left out, and so are problems that have no other.
+(nan) are left out, and so are problems none of whose samples has a reward.
 
 Samples of one problem are not independent, so the interval treats each problem as one observation:
 statistics/prompt_intervals.py.
@@ -12,6 +12,7 @@ statistics/prompt_intervals.py.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
@@ -43,15 +44,16 @@ class HeldoutSuccess:
                        samples=8)
     """
 
-    mean: float
-    low: float
+    mean: float  # the success, mean_p s_p; a name from the first run folders
+    low: float  # 95 % interval of the success
     high: float
     pass_any: float  # problems solved by at least one of their samples
     mixed: float  # problems solved by some samples and not by others
     prompts: int
     samples: int
-    reward: float | None = None  # mean over all samples; older records lack it
-    # 95 % interval of graded rewards; None: rewards are 0 or 1, and success says it all
+    # Mean over problems of the mean reward of their samples; older records lack it.
+    reward: float | None = None
+    # 95 % interval of graded rewards; None: all rewards are 0 or 1, and `reward` equals `mean`.
     reward_low: float | None = None
     reward_high: float | None = None
 
@@ -67,7 +69,7 @@ class HeldoutSuccess:
 
     @property
     def quantity(self) -> str:
-        """What `str` gives: the success, or the reward if rewards are graded."""
+        """The name of what `str(self)` shows: "success", or "reward" if rewards are graded."""
         return "reward" if self.is_graded else "success"
 
     @property
@@ -78,14 +80,15 @@ class HeldoutSuccess:
         return IntervalEstimate(self.reward, self.reward_low, self.reward_high)
 
     def as_graded(self) -> HeldoutSuccess:
-        """The same with an interval of its mean reward.
+        """The same evaluation with an interval of its mean reward.
 
-        Rewards that are all 0 or 1 have that of the success. Older versions stored no interval of
-        graded rewards: then it is just the mean.
+        If all rewards are 0 or 1, this is the interval of the success. Records of older versions
+        have graded rewards without an interval: then both ends are the mean reward.
         """
         if self.is_graded:
             return self
-        if self.reward is not None and self.reward != self.mean:
+        # Older versions summed rewards in another order: equal means may differ by rounding.
+        if self.reward is not None and not math.isclose(self.reward, self.mean, abs_tol=1e-9):
             return replace(self, reward_low=self.reward, reward_high=self.reward)
         return replace(self, reward=self.mean, reward_low=self.low, reward_high=self.high)
 
@@ -103,9 +106,9 @@ class HeldoutSuccess:
 def with_same_quantity(
     before: HeldoutSuccess, after: HeldoutSuccess
 ) -> tuple[HeldoutSuccess, HeldoutSuccess]:
-    """Two evaluations of a run; if rewards are graded in one, they are in both.
+    """Make two evaluations of a run comparable: if one is graded, both are returned as graded.
 
-    All rewards of an evaluation may happen to be 0 or 1: then its mean reward is its success.
+    In a run with graded rewards, those of one evaluation may all happen to be 0 or 1.
     """
     if before.is_graded == after.is_graded:
         return before, after
@@ -145,7 +148,10 @@ def evaluate_policy(
 
 
 def summarize_rewards(rewards_PG: NDArray[np.float64], *, graded: bool = False) -> HeldoutSuccess:
-    """Success and its interval from the reward of every sample; of graded ones the reward's too."""
+    """Success and mean reward, from the reward of every sample.
+
+    The success has an interval; the mean reward has one only if rewards are `graded`.
+    """
     samples = rewards_PG.shape[1]
     rewards_PG = rewards_PG[~np.isnan(rewards_PG).all(axis=1)]
     if not len(rewards_PG):
@@ -157,7 +163,7 @@ def summarize_rewards(rewards_PG: NDArray[np.float64], *, graded: bool = False) 
     is_scored_PG = ~np.isnan(rewards_PG)
     solved_P = (rewards_PG > 0).sum(axis=1) / is_scored_PG.sum(axis=1)
     estimate = share_estimate(solved_P)
-    reward = mean_estimate(np.nanmean(rewards_PG, axis=1)) if graded else None
+    reward = mean_estimate(np.nanmean(rewards_PG, axis=1))
     return HeldoutSuccess(
         mean=estimate.mean,
         low=estimate.low,
@@ -166,7 +172,7 @@ def summarize_rewards(rewards_PG: NDArray[np.float64], *, graded: bool = False) 
         mixed=float(((solved_P > 0) & (solved_P < 1)).mean()),
         prompts=len(rewards_PG),
         samples=samples,
-        reward=reward.mean if reward else float(np.nanmean(rewards_PG)),
-        reward_low=reward.low if reward else None,
-        reward_high=reward.high if reward else None,
+        reward=reward.mean,
+        reward_low=reward.low if graded else None,
+        reward_high=reward.high if graded else None,
     )

@@ -34,9 +34,10 @@ def sigterm_as_interrupt() -> Iterator[None]:
 def postpone_interrupts(activity: str) -> Iterator[Callable[[], bool]]:
     """Delay interrupts until the end of the block; the first one prints `activity` to stderr.
 
-    Yields a function that says whether an interrupt is waiting. A second signal takes effect at
-    once. Signals that are ignored, or that end the process, keep doing so; threads other than the
-    main one are not affected.
+    Yields a function that says whether an interrupt is waiting. A further signal, more than
+    REPEATED_SIGNAL_SECONDS after the first, takes effect at once. Signals without a Python handler
+    (SIG_IGN, SIG_DFL) are left alone: SIGTERM is postponed only inside `sigterm_as_interrupt`, and
+    outside it still ends the process. In a thread other than the main one nothing is postponed.
     """
     received_signals: list[tuple[int, float]] = []  # (signal number, time); at most one
     in_main_thread = threading.current_thread() is threading.main_thread()
@@ -44,7 +45,7 @@ def postpone_interrupts(activity: str) -> Iterator[Callable[[], bool]]:
     current_handlers = {
         signal_number: signal.getsignal(signal_number) for signal_number in signal_numbers
     }
-    # SIG_IGN and SIG_DFL are not callable: such signals are left alone.
+    # SIG_IGN and SIG_DFL are not callable.
     previous_handlers = {
         signal_number: handler
         for signal_number, handler in current_handlers.items()
@@ -55,7 +56,7 @@ def postpone_interrupts(activity: str) -> Iterator[Callable[[], bool]]:
         received_at = time.monotonic()
         if not received_signals:
             received_signals.append((signal_number, received_at))
-            message = f"\npoise: {activity}; interrupt again to stop at once, without it\n"
+            message = f"\npoise: {activity}; interrupt again to stop at once instead\n"
             # Not print: a signal may interrupt a half-written buffer.
             os.write(2, message.encode())
         elif received_at - received_signals[0][1] > REPEATED_SIGNAL_SECONDS:

@@ -17,13 +17,19 @@ import numpy as np
 from counterpoise.batch.buffer import RewardBalancedBuffer
 from counterpoise.batch.describe import PlanDescription
 from counterpoise.microscope.monitor import StepMeasurement
-from counterpoise.microscope.monitor_records import monitor_metrics, push_table, token_columns
+from counterpoise.microscope.monitor_records import (
+    likely_table,
+    monitor_metrics,
+    push_table,
+    token_columns,
+)
 from counterpoise.microscope.probe_monitor import ProbeAnswer, ProbeMeasurement
 from counterpoise.microscope.probe_records import probe_metrics, probe_tables, set_columns
 from counterpoise.sample.dynamic_sampling import has_spread
+from counterpoise.store.logs import LogRecords
 from counterpoise.store.schema import (
-    MEMORY_METRICS,
     PLAN_METRICS,
+    PROMPT_MEMORY_METRICS,
     TOKEN_COLUMNS,
     UPDATE_METRICS,
 )
@@ -57,11 +63,12 @@ class StageClock:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProbeLook:
-    """What an iteration measured of its probes."""
+    """What an iteration leaves of its probes: the answers, and what was measured on them."""
 
     answers: Sequence[ProbeAnswer]
     measurement: ProbeMeasurement | None  # None if no step was taken
-    drawing: dict[str, Any] | None = None  # the line of probes.jsonl, if answers are new
+    # The line of probes.jsonl that records newly drawn answers; None if they are not new.
+    drawing: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,12 +83,15 @@ class IterationResult:
     plan: BatchPlan | None
     description: PlanDescription | None
     results: Sequence[StepResult]
-    measurements: Sequence[StepMeasurement]  # of the monitor, one for each monitored step
+    # Of the monitor, one for each monitored step. Watched groups are those that `monitor.watch`
+    # selects: for their tokens the monitor also records which other tokens pushed them.
+    measurements: Sequence[StepMeasurement]
     sampling_rounds: int = 1  # 1 plus refills
-    drops: Mapping[str, Sequence[tuple[str, int]]] = field(default_factory=dict)  # by reason
+    # Reason -> (group, index) of every dropped row.
+    drops: Mapping[str, Sequence[tuple[str, int]]] = field(default_factory=dict)
     probes: ProbeLook | None = None
     reward_kl: float | None = None  # mean per sampled token, where rewards have a KL penalty
-    memory: Mapping[str, Any] = field(default_factory=dict)  # line of memory.jsonl, if there is one
+    prompt_memory: Mapping[str, Any] = field(default_factory=dict)  # line of memory.jsonl, if any
 
 
 def metrics_record(
@@ -89,16 +99,22 @@ def metrics_record(
 ) -> dict[str, Any]:
     """One line of metrics.jsonl. Values are None where nothing was updated."""
     rollouts = [rollout for group in iteration.groups for rollout in group.rollouts]
-    # Anchors are sampled from another text than the problem, so success leaves them out.
+    # Anchors (`sample.anchors`) answer a generic text instead of the problem itself, so success
+    # leaves them out.
     policy_rollouts = [rollout for rollout in rollouts if not rollout.anchor]
     num_tokens = sum(len(rollout.response_tokens) for rollout in rollouts)
     counts = asdict(buffer.counts)
     return {
         "iteration": iteration.number,
         **_reward_metrics(policy_rollouts, [rollout for rollout in rollouts if rollout.anchor]),
+        **_missing_rewards(rollouts),
         **_logged_metrics(iteration.scores, policy_rollouts),
         "mixed_groups": float(np.mean([has_spread(group) for group in iteration.groups])),
-        **{name: iteration.memory[name] for name in MEMORY_METRICS if iteration.memory},
+        **{
+            name: iteration.prompt_memory[name]
+            for name in PROMPT_MEMORY_METRICS
+            if iteration.prompt_memory
+        },
         "sampling_rounds": iteration.sampling_rounds,
         "rollouts": len(rollouts),
         "rollout_tokens": num_tokens,
@@ -109,7 +125,8 @@ def metrics_record(
         "verifier_crashes": iteration.scores.crashes,
         "buffer_positive": buffer.waiting_positive,
         "buffer_negative": buffer.waiting_negative,
-        "dropped_no_spread": len(iteration.drops.get("no_spread", ())),
+        "dropped_no_spread": len(iteration.drops.get("no_spread", ())),  # of this iteration
+        # These two are totals since the run began.
         "dropped_surplus": counts["dropped_surplus"],
         "dropped_aged": counts["dropped_aged"],
         "batch_rows": len(iteration.batch),
@@ -127,30 +144,44 @@ def metrics_record(
     }
 
 
-def _reward_metrics(answers: Sequence[Rollout], anchors: Sequence[Rollout]) -> dict[str, Any]:
+def _reward_metrics(
+    policy_rollouts: Sequence[Rollout], anchors: Sequence[Rollout]
+) -> dict[str, Any]:
     """Success and the mean reward; of extra rewards and of anchors too, in runs that have them.
 
     Means are over the rollouts that have the reward; without any, success and reward are 0.
     """
-    rewards = [rollout.reward for rollout in answers if not math.isnan(rollout.reward)]
+    rewards = _present_rewards(policy_rollouts)
     means: dict[str, Any] = {
         "success": float(np.mean([reward > 0 for reward in rewards])) if rewards else 0.0,
         "reward": float(np.mean(rewards)) if rewards else 0.0,
     }
-    for reward_name in answers[0].extra_rewards:
-        values = [rollout.extra_rewards[reward_name] for rollout in answers]
+    for reward_name in policy_rollouts[0].extra_rewards:
+        values = [rollout.extra_rewards[reward_name] for rollout in policy_rollouts]
         applicable = [value for value in values if not math.isnan(value)]
         means[f"reward_{reward_name}"] = float(np.mean(applicable)) if applicable else None
     if anchors:
-        means["anchor_success"] = float(np.mean([rollout.reward > 0 for rollout in anchors]))
+        anchor_rewards = _present_rewards(anchors)
+        means["anchor_success"] = (
+            float(np.mean([reward > 0 for reward in anchor_rewards])) if anchor_rewards else 0.0
+        )
     return means
 
 
+def _present_rewards(rollouts: Sequence[Rollout]) -> list[float]:
+    """The rewards of the rollouts that have one; nan means that the reward function gave None."""
+    return [rollout.reward for rollout in rollouts if not math.isnan(rollout.reward)]
+
+
+def _missing_rewards(rollouts: Sequence[Rollout]) -> dict[str, int]:
+    """The number of rollouts without a reward, if there are any; anchors count as in `rollouts`."""
+    num_unscored = len(rollouts) - len(_present_rewards(rollouts))
+    return {"unscored": num_unscored} if num_unscored else {}
+
+
 def _logged_metrics(scores: Scores, rollouts: Sequence[Rollout]) -> dict[str, Any]:
-    """What a user's reward function adds: graded rewards, missing ones, and numbers it logged."""
+    """What a user's reward function adds: whether rewards are graded, and numbers it logged."""
     record: dict[str, Any] = {"graded": True} if scores.graded else {}
-    if unscored := sum(math.isnan(rollout.reward) for rollout in rollouts):
-        record["unscored"] = unscored
     values_by_name = {name: list(values) for name, values in scores.logged_metrics.items()}
     for rollout in rollouts:
         for name, value in rollout.logged.items():
@@ -165,7 +196,8 @@ def _logged_metrics(scores: Scores, rollouts: Sequence[Rollout]) -> dict[str, An
 def _turn_metrics(rollouts: Sequence[Rollout]) -> dict[str, Any]:
     """In runs with an environment: the mean number of turns, and the success at each turn.
 
-    The success at a turn is that of the episodes that reached it.
+    The success at a turn is that of the episodes that reached it. `told_tokens` are the tokens that
+    the environment wrote.
     """
     episodes = [rollout.turns for rollout in rollouts if rollout.turns]
     if not episodes:
@@ -177,6 +209,7 @@ def _turn_metrics(rollouts: Sequence[Rollout]) -> dict[str, Any]:
     return {
         "turns": float(np.mean([len(turns) for turns in episodes])),
         "turn_success": [
+            # Feedback is "" after a correct turn and only then: a failed last turn has some too.
             float(np.mean([not turn.feedback for turn in turns_at_index]))
             for turns_at_index in turns_by_index
         ],
@@ -194,7 +227,7 @@ def drop_record(iteration: IterationResult) -> dict[str, Any]:
     return record
 
 
-def explain_no_step(records: Sequence[Mapping[str, Any]]) -> str:
+def explain_no_step(records: LogRecords) -> str:
     """Why a run took no optimizer step, from its lines of metrics.jsonl; "" if it took one."""
     if any(record["steps"] for record in records):
         return ""
@@ -273,7 +306,11 @@ def _probe_metrics(iteration: IterationResult) -> dict[str, Any]:
 
 
 def plan_record(iteration: IterationResult) -> dict[str, Any]:
-    """Enough of a plan to draw it: every row's group, advantage and length, and the steps."""
+    """What a chart of the plan needs: every row's group, advantage and length, and the steps.
+
+    The names of fields are fixed by older run folders: `rule` is the composer, `groups` has the
+    names of groups, and `group` has for each row an index into them.
+    """
     assert iteration.plan is not None, "an iteration without an update has no plan"
     batch = iteration.batch
     group_numbers, group_names = number_groups(batch)
@@ -291,11 +328,8 @@ def plan_record(iteration: IterationResult) -> dict[str, Any]:
     }
 
 
-TRACE_COLUMNS = tuple(TOKEN_COLUMNS)
-
-
 def token_trace(iteration: IterationResult) -> TokenTrace:
-    """Every trained token with the very numbers the loss used; `row` indexes the plan's rows.
+    """Every trained token with the very numbers the loss used; `row` is an index into the batch.
 
     For monitored steps it also holds what the step did to the token and which tokens pushed it.
     """
@@ -306,7 +340,8 @@ def token_trace(iteration: IterationResult) -> TokenTrace:
     )
     lengths = [iteration.batch[row].num_tokens for row in rows]
     row_offsets = np.cumsum([0, *lengths])
-    # In the order of TOKEN_COLUMNS.
+    # In the order of TOKEN_COLUMNS. A token's pull is -dL/dlogp, how strongly the loss pulls at its
+    # log-probability; a push is what one token's pull does to the log-probability of another.
     column_values: tuple[np.ndarray, ...] = (
         np.repeat(step_of_row, lengths),
         np.repeat(np.array(rows, dtype=np.int32), lengths),
@@ -318,15 +353,17 @@ def token_trace(iteration: IterationResult) -> TokenTrace:
         _concatenate([values_T for result in results for values_T in result.entropies]),
         _concatenate([values_T for result in results for values_T in result.pulls]),
     )
-    columns = dict(zip(TRACE_COLUMNS, column_values, strict=True))
-    offset_of_row = dict(zip(rows, row_offsets.tolist(), strict=False))
-    measured_rows = [
+    columns = dict(zip(TOKEN_COLUMNS, column_values, strict=True))
+    # The last offset, the length of the table, has no row.
+    offset_of_row = dict(zip(rows, row_offsets[:-1].tolist(), strict=True))
+    measured_batch_rows = [
         batch_rows[row_index]
         for measurement, batch_rows in _measurements_with_rows(iteration)
         for row_index in measurement.measured_rows
     ]
     measured_indices = [
-        offset_of_row[row] + np.arange(iteration.batch[row].num_tokens) for row in measured_rows
+        offset_of_row[row] + np.arange(iteration.batch[row].num_tokens)
+        for row in measured_batch_rows
     ]
     return TokenTrace(
         {
@@ -342,7 +379,7 @@ def token_trace(iteration: IterationResult) -> TokenTrace:
 def _probe_columns(
     iteration: IterationResult, offset_of_row: Mapping[int, int], table_size: int
 ) -> dict[str, np.ndarray]:
-    """The push of every trained token on the probe answers, where they were measured."""
+    """A column for each set of probe answers: the push of every trained token on them."""
     if iteration.probes is None or iteration.probes.measurement is None:
         return {}
     measurement = iteration.probes.measurement
@@ -368,11 +405,14 @@ def _concatenate(arrays: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate(arrays) if arrays else np.empty(0)
 
 
-def push_trace(iteration: IterationResult) -> TokenTrace | None:
-    """The strongest pushes on the tokens of watched groups; None if no group was watched."""
-    return push_table(
-        iteration.measurements, [batch_rows for _, batch_rows in _measurements_with_rows(iteration)]
-    )
+def watched_traces(iteration: IterationResult) -> dict[str, TokenTrace]:
+    """The tables of watched groups by folder, pushes/ and likely/; none if none was watched."""
+    batch_rows = [rows for _, rows in _measurements_with_rows(iteration)]
+    tables = {
+        "pushes": push_table(iteration.measurements, batch_rows),
+        "likely": likely_table(iteration.measurements, batch_rows),
+    }
+    return {kind: table for kind, table in tables.items() if table}
 
 
 def _measurements_with_rows(iteration: IterationResult) -> list[tuple[StepMeasurement, list[int]]]:

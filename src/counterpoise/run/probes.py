@@ -1,9 +1,10 @@
 """Choose the held-out answers that a run follows, its probes.
 
-Of each held-out problem one right and one wrong response, drawn from the model itself and verified,
-so that they are text that the model may well write. They have a random stream of their own: a run
-with probes samples and trains exactly as it would without. After `monitor.probe_refresh` iterations
-they are drawn again; a problem that then has no right (or no wrong) response keeps its old one.
+For each held-out problem there is one right and one wrong response, drawn from the model itself and
+verified, so that they are text that the model may well write. They have a random stream of their
+own: a run with probes samples and trains exactly as it would without. After `monitor.probe_refresh`
+iterations they are drawn again; a problem that then has no right (or no wrong) response keeps its
+old one.
 
 Problems, and with them their answers, are split into two halves, once for the run: `steer` may be
 used to choose what is trained, `judge` only to say whether it helped. Where they do steer, probes
@@ -71,11 +72,16 @@ class ProbeSet:
 
     answers: tuple[ProbeAnswer, ...]
     given: bool = False  # by a file: they are never drawn again
-    since: int = 0  # the first iteration that follows them; 0: none yet
+    since: int = 0  # the first iteration whose update they were measured in; 0: none yet
 
     def is_due(self, iteration: int, refresh: int) -> bool:
-        """Whether the answers have to be drawn again in `iteration`."""
-        return bool(refresh) and not self.given and iteration - self.since >= refresh
+        """Whether the answers have to be drawn again in `iteration`.
+
+        Answers that no update has been measured on are not, however long it has to wait.
+        """
+        if not refresh or self.given or not self.since:
+            return False
+        return iteration - self.since >= refresh
 
     def to_record(self) -> dict[str, Any]:
         """A line of probes.jsonl, written by the first iteration that follows these answers."""
@@ -90,7 +96,10 @@ def draw_probes(
     iteration: int,
     earlier: ProbeSet | None = None,
 ) -> ProbeSet:
-    """A right and a wrong response to each of the first held-out problems."""
+    """A right and a wrong response to each of `probe_problems`.
+
+    Where none of that kind was drawn, the one of `earlier` stays, if there is one.
+    """
     problems = probe_problems(heldout, config)
     seed = config.loop.seed
     seeds_PG = [
@@ -136,8 +145,9 @@ def probe_problems(heldout: Sequence[Prompt], config: RunConfig) -> Sequence[Pro
 
     In a run that they steer, these are problems that evaluation does not use.
     """
-    first = config.evaluate.prompts if config.steers_by_probes else 0
-    return heldout[first : first - (-config.monitor.probe // 2)]
+    num_skipped = config.evaluate.prompts if config.steers_by_probes else 0
+    num_problems = math.ceil(config.monitor.probe / 2)  # two answers each
+    return heldout[num_skipped : num_skipped + num_problems]
 
 
 def load_probe_file(path: str, policy: Policy, config: RunConfig) -> ProbeSet:

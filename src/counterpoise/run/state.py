@@ -45,25 +45,30 @@ from counterpoise.update.rules.bind import copy_initial_weights
 
 @dataclass(slots=True)
 class RunState:
-    """Weights, optimizer, buffer and a few counters: all that a checkpoint holds.
+    """What a run carries from one iteration to the next.
 
-    The initial weights are not in a checkpoint, since the model's own files hold them.
+    A checkpoint holds the weights, the state of the optimizer, the buffer, the two sizes, the
+    probes, the counters and the prompt memory. The rest is made again when a run is resumed: the
+    initial weights, for example, are in the model's own files.
     """
 
     policy: Policy
     optimizer: Optimizer
     buffer: RewardBalancedBuffer
-    micro_batch: MicroBatch  # tokens of one pass; smaller than configured where memory ran out
-    prompts_per_draw: MicroBatch  # prompts sampled at once; all until memory runs out
+    # Two sizes that are halved when memory runs out: tokens of one pass of the update, and prompts
+    # that are sampled at once, at first all of them.
+    micro_batch: MicroBatch
+    prompts_per_draw: MicroBatch
     passes: Passes = EAGER  # how the forward and backward passes of the update run
     sample_function: SampleFunction = sample  # the sampler
     episode_player: EpisodePlayer | None = None  # None without an environment
     initial_weights: dict[str, Tensor] | None = None  # only if a KL or a rule reads them
     probes: ProbeSet | None = None  # held-out answers that are followed
-    probe_reading: ProbeReading | None = None  # not in a checkpoint: it can be computed again
+    probe_reading: ProbeReading | None = None  # can be computed again
     iteration: int = 0  # number of finished iterations
     skipped_in_a_row: int = 0  # optimizer steps that were not finite
-    memory: PromptMemory = field(default_factory=PromptMemory)  # empty with sample.choose=epochs
+    # How often each prompt was visited and solved; empty with sample.choose=epochs.
+    prompt_memory: PromptMemory = field(default_factory=PromptMemory)
 
 
 def new_state(policy: Policy, config: RunConfig) -> RunState:
@@ -81,7 +86,7 @@ def new_state(policy: Policy, config: RunConfig) -> RunState:
             if update_options.kl
             else copy_initial_weights(policy, config.credit)
         ),
-        memory=PromptMemory(config.sample.memory_visits, config.sample.retry_after),
+        prompt_memory=PromptMemory(config.sample.memory_visits, config.sample.retry_after),
     )
 
 
@@ -109,8 +114,8 @@ def save_state(folder: RunFolder, state: RunState, config: RunConfig) -> None:
             "skipped_in_a_row": state.skipped_in_a_row,
             "micro_tokens": state.micro_batch.size,
             "prompts_at_once": state.prompts_per_draw.size,
-            "checksums_from": folder.checksums_from,
-            **({"memory": state.memory.to_state()} if config.has_prompt_memory else {}),
+            "checksums_from": folder.checksums_from,  # the first iteration that has checksums
+            **({"memory": state.prompt_memory.to_state()} if config.has_prompt_memory else {}),
         },
         options=to_toml(config),
     )
@@ -130,8 +135,11 @@ def check_finite(state: RunState, iteration: int) -> None:
         )
 
 
-def refill_buffer(state: RunState, rows: list[Row]) -> None:
-    """Replace the buffer's waiting rows, for example by rows with scores."""
+def replace_waiting_rows(state: RunState, rows: list[Row]) -> None:
+    """Put `rows` in place of the buffer's waiting rows, for example the same rows with scores.
+
+    Scores are the trainer's log-probabilities before an update (update/old_logprobs.py).
+    """
     state.buffer.restore(rows, state.buffer.counts)
 
 
@@ -161,7 +169,7 @@ def restore_state(
         if folder.writable:
             check_restart(folder)
         notify("no checkpoint was due yet: starting again from iteration 0")
-        folder.rewind(-1)
+        folder.rewind(-1)  # not 0: the evaluation before training, iteration 0, goes too
         return state
     check_checkpoint_options(
         folder.path, checkpoint.folder_name(snapshot.iteration), snapshot.options, config
@@ -204,13 +212,13 @@ def _apply_checkpoint(state: RunState, snapshot: checkpoint.Checkpoint, config: 
     state.probes = probes_from_tensors(snapshot.state.get("probes"), snapshot.buffer)
     state.skipped_in_a_row = snapshot.state["skipped_in_a_row"]
     # Sizes that had been lowered to fit into memory stay lowered; older checkpoints lack them.
-    for fitted, state_name in (
+    for fitted_size, state_name in (
         (state.micro_batch, "micro_tokens"),
         (state.prompts_per_draw, "prompts_at_once"),
     ):
-        fitted.size = min(fitted.size, snapshot.state.get(state_name, fitted.size))
+        fitted_size.size = min(fitted_size.size, snapshot.state.get(state_name, fitted_size.size))
     if "memory" in snapshot.state:
-        state.memory.restore(snapshot.state["memory"])
+        state.prompt_memory.restore(snapshot.state["memory"])
     state.iteration = snapshot.iteration
 
 

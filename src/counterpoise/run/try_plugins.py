@@ -25,17 +25,17 @@ from counterpoise.credit.assign import check_settings, parse_settings
 from counterpoise.credit.plugin_weights import TokenFunction
 from counterpoise.errors import PoiseError
 from counterpoise.plugins import display_name, is_plugin
-from counterpoise.task.load import FILE_TASKS, load_problems
+from counterpoise.task.load import FILE_TASKS, load_run_task
 from counterpoise.types import Floats, Prompt, Rollout, Row, number_groups
 from counterpoise.update.rules.bind import check_rule
 from counterpoise.variants import COMPOSERS, ENVIRONMENTS, STEP_RULES, TOKEN_WEIGHTS, VERIFIERS
 from counterpoise.verify.code.sandbox import describe_protection
 from counterpoise.verify.extra_rewards import plugin_rewards
-from counterpoise.verify.limited_reward import make_reward
+from counterpoise.verify.make_verifier import make_plugin_verifier
 from counterpoise.verify.plugin_reward import training_context
 from counterpoise.verify.reward_signatures import (
     LISTS,
-    ROLES,
+    SOURCE_OF_PARAMETER,
     STYLE_PHRASES,
     describe_reward,
     reward_arguments,
@@ -43,15 +43,16 @@ from counterpoise.verify.reward_signatures import (
 from counterpoise.verify.scores import score_responses
 
 NUM_TRIAL_PROBLEMS = 2
-# Larger than the vocabularies of published models, for functions that know ids of tokens.
-TRIAL_VOCABULARY, TRIAL_STATE_SIZE = 300_000, 4
+# Larger than the vocabularies of published models, so that a plugin that indexes `unembedding` with
+# fixed token ids does not fail.
+TRIAL_VOCABULARY, TRIAL_HIDDEN_SIZE = 300_000, 4
 
 
 def check_plugins_load(config: RunConfig) -> list[str]:
     """Raise an error if a plugin cannot be loaded or does not accept its arguments.
 
-    Returns a line about each reward function: by which convention it is called, or what holds the
-    programs in that it runs.
+    Returns a line about the sandbox if the verifier is `code`, and a line about each plugin reward:
+    by which convention it is called.
     """
     reward_names = plugin_rewards(config.verify)
     for reward_name in reward_names:
@@ -97,7 +98,10 @@ def _try_environment(name: str, config: RunConfig) -> str:
     if not prompts:
         return "not tried: the problems are not on this machine"
     descriptions = []
-    for caption, text in (("the answer", f"\\boxed{{{prompts[0].answer}}}"), ("nothing", "")):
+    for caption, text in (
+        ("the answer", f"\\boxed{{{prompts[0].answer}}}"),
+        ("an empty response", ""),
+    ):
         session = ENVIRONMENTS.load(name)(config.task.turns).open_session()
         session.reset(prompts[0], seed=0)
         outcome = session.step(text, prompts[0])
@@ -142,8 +146,8 @@ def make_trial_inputs(rows: Sequence[Row]) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     lengths = [row.num_tokens for row in rows]
 
-    def per_token(low: float, high: float, *state_size: int) -> list[Floats]:
-        return [rng.uniform(low, high, (T, *state_size)).astype(np.float32) for T in lengths]
+    def per_token(low: float, high: float, *vector_size: int) -> list[Floats]:
+        return [rng.uniform(low, high, (T, *vector_size)).astype(np.float32) for T in lengths]
 
     rollouts = [row.content for row in rows]
     return {
@@ -156,8 +160,8 @@ def make_trial_inputs(rows: Sequence[Row]) -> dict[str, Any]:
         "logprobs": per_token(-3, 0),
         "old_logprobs": per_token(-3, 0),
         "entropies": per_token(0, 3),
-        "hidden": per_token(-1, 1, TRIAL_STATE_SIZE),
-        "unembedding": np.zeros((TRIAL_VOCABULARY, TRIAL_STATE_SIZE), dtype=np.float32),
+        "hidden": per_token(-1, 1, TRIAL_HIDDEN_SIZE),
+        "unembedding": np.zeros((TRIAL_VOCABULARY, TRIAL_HIDDEN_SIZE), dtype=np.float32),
         "texts": [rollout.response for rollout in rollouts],
         "prompts": [rollout.prompt for rollout in rollouts],
         "answers": [rollout.answer for rollout in rollouts],
@@ -182,7 +186,7 @@ def _try_reward(
     responses = [*(f"\\boxed{{{prompt.answer}}}" for prompt in prompts), *("" for _ in prompts)]
     # There is no tokenizer here, and most functions only count tokens: one for each character.
     context = training_context(config, 0, [list(map(ord, response)) for response in responses])
-    verifier = make_reward(reward_name, config.verify)  # with its limit, as in the run
+    verifier = make_plugin_verifier(reward_name, config.verify)  # with its limit, as in the run
     try:
         rewards = score_responses(verifier, responses, [*prompts, *prompts], context).rewards
     finally:
@@ -190,7 +194,7 @@ def _try_reward(
     reward_if_correct, reward_if_empty = rewards[0], rewards[len(prompts)]
     outcome = (
         f"{_format(reward_if_correct)} for the answer in a box, {_format(reward_if_empty)} for "
-        "nothing"
+        "an empty response"
     )
     if len(set(rewards)) == 1 and not is_extra:
         outcome += ": groups with equal rewards take no step"
@@ -200,7 +204,7 @@ def _try_reward(
         outcome += f" ({STYLE_PHRASES[arguments.style]})"
     if positional_arguments := arguments.positional:
         _, answers_argument = positional_arguments
-        if answers_argument not in ROLES:
+        if answers_argument not in SOURCE_OF_PARAMETER[LISTS]:
             outcome += f" ({answers_argument}: the answers)"
     return outcome
 
@@ -215,7 +219,7 @@ def load_first_problems(config: RunConfig) -> Sequence[Prompt]:
     if task.name == "hub" or (task.name in FILE_TASKS and not Path(task.path).exists()):
         return ()
     small_task = replace(task, size=NUM_TRIAL_PROBLEMS, heldout=0, heldout_path="")
-    return load_problems(replace(config, task=small_task)).train[:NUM_TRIAL_PROBLEMS]
+    return load_run_task(replace(config, task=small_task)).train[:NUM_TRIAL_PROBLEMS]
 
 
 def make_trial_rows(config: RunConfig, *, rollouts: bool) -> list[Row]:

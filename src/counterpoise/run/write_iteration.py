@@ -1,7 +1,8 @@
 """Write what one iteration leaves in its run folder, for every training engine.
 
 On a GPU the native loop writes an iteration in a thread while it samples the next one: writing took
-0.03 of 0.52 s for SmolLM2-135M's shape. On a CPU the thread would only slow the sampling down.
+0.03 of 0.52 s for SmolLM2-135M's shape. On a CPU it waits until the iteration is written, since a
+thread beside it would only slow the sampling down.
 
 The thread must not call CUDA, because that would spoil a graph that is being captured: everything
 in an `IterationResult` is on the CPU.
@@ -24,8 +25,10 @@ def write_iteration(
     record: dict[str, Any],
     store: StoreConfig,
 ) -> None:
-    """Write rollouts, tokens and plan if `store` asks for them; probes, drops, memory and metrics.
+    """Write everything that an iteration has produced.
 
+    Rollouts and tokens are written if `store` asks for them; a plan in full if `store.report`, and
+    otherwise its numbers alone; probes, drops, prompt memory and metrics always, if there are any.
     The line of metrics.jsonl comes last: an iteration that has it is complete.
     """
     iteration_number = iteration.number
@@ -33,8 +36,8 @@ def write_iteration(
         folder.write_rollouts(iteration_number, iteration.groups)
     if store.tokens and any(result.rows for result in iteration.results):
         folder.write_table("tokens", iteration_number, metrics.token_trace(iteration))
-        if push_table := metrics.push_trace(iteration):
-            folder.write_table("pushes", iteration_number, push_table)
+        for kind, table in metrics.watched_traces(iteration).items():
+            folder.write_table(kind, iteration_number, table)
     if iteration.probes and iteration.probes.drawing:
         folder.append("probes", iteration.probes.drawing)
     for kind, table in metrics.probe_traces(iteration).items():
@@ -50,16 +53,17 @@ def write_iteration(
         folder.append("plans", metrics.plan_record(iteration) if store.report else short_record)
     if iteration.drops:
         folder.append("drops", metrics.drop_record(iteration))
-    if iteration.memory:
-        folder.append("memory", {"iteration": iteration_number, **iteration.memory})
+    if iteration.prompt_memory:
+        folder.append("memory", {"iteration": iteration_number, **iteration.prompt_memory})
     folder.append("metrics", record)
 
 
 class IterationWriter:
-    """Writes iterations in their order, one at a time; with `in_background` in a thread.
+    """Writes iterations in a thread, in their order, one at a time.
 
-    Whoever writes to the folder or reads it calls `wait` first. A write in the background that
-    fails raises there, when the next iteration is handed over, or at the end of the `with` block.
+    With `in_background`, `write` returns at once; without it, when the iteration is written.
+    Call `wait` before anything else writes to the folder or reads it. The error of a write that
+    fails is raised by `wait`, by the next `write`, or at the end of the `with` block.
 
     Example:
         with IterationWriter(folder, config.store, in_background=True) as writer:

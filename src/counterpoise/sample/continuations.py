@@ -16,11 +16,12 @@ import torch
 
 from counterpoise.config import SampleConfig
 from counterpoise.model.load import Policy
-from counterpoise.sample.kv_cache import Fork, prefill
-from counterpoise.sample.native import decode_forks, max_rows_at_once
+from counterpoise.sample.fork_queue import PASS_TOKENS_CPU
+from counterpoise.sample.kv_cache import Fork
+from counterpoise.sample.native import decode_forks
 from counterpoise.types import Ints, Response
 
-PREFILL_TOKENS = 16384  # sequences are prefilled in batches of this size, to bound memory
+PREFILL_TOKENS = PASS_TOKENS_CPU  # of the sequences whose starts are sorted together
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,41 +53,23 @@ def sample_continuations(
     if not starts:
         return []
     check_starts(sequences, starts)
-    # Rows of a batch decode together: reserve the longest prefix plus the highest limit.
-    longest_prefix = max(start.length for start in starts)
-    longest_row = longest_prefix + max(start.max_new_tokens for start in starts)
-    policy.decoder.reserve(max(longest_row, *map(len, sequences)))
-    max_rows = max_rows_at_once(policy, longest_row)
+    # Forks that start together attend to as many columns as the longest prefix among them has:
+    # similar lengths waste least. Sequences stay together that are prefilled in one pass.
+    indexed_forks = [
+        (
+            start_index,
+            Fork(start.sequence, start.length, seed, start.max_new_tokens, start.excluded_token),
+        )
+        for batch_starts in _start_batches(sequences, starts)
+        for start_index, start in batch_starts
+        for seed in start.seeds
+    ]
+    forks = [fork for _, fork in indexed_forks]
     responses: list[list[Response]] = [[] for _ in starts]
-    for batch_sequences in _sequence_batches(sequences, starts):
-        prefilled = prefill(policy.decoder, [sequences[sequence] for sequence in batch_sequences])
-        prefill_index = {sequence: index for index, sequence in enumerate(batch_sequences)}
-        batch_starts = [
-            (start_index, start)
-            for start_index, start in enumerate(starts)
-            if start.sequence in prefill_index
-        ]
-        # Rows of a batch are padded to its longest prefix: similar lengths waste least.
-        batch_starts.sort(key=lambda indexed_start: indexed_start[1].length)
-        forks = [
-            (
-                start_index,
-                Fork(
-                    sequence=prefill_index[start.sequence],
-                    length=start.length,
-                    seed=seed,
-                    max_new_tokens=start.max_new_tokens,
-                    excluded_token=start.excluded_token,
-                ),
-            )
-            for start_index, start in batch_starts
-            for seed in start.seeds
-        ]
-        for offset in range(0, len(forks), max_rows):
-            batch = forks[offset : offset + max_rows]
-            batch_responses = decode_forks(policy, prefilled, [fork for _, fork in batch], config)
-            for (start_index, _), response in zip(batch, batch_responses, strict=True):
-                responses[start_index].append(response)
+    for (start_index, _), response in zip(
+        indexed_forks, decode_forks(policy, sequences, forks, config), strict=True
+    ):
+        responses[start_index].append(response)
     return responses
 
 
@@ -100,6 +83,18 @@ def check_starts(sequences: Sequence[Ints], starts: Sequence[ContinuationStart])
             )
         if start.max_new_tokens < 1:
             raise ValueError("a start needs room for at least one new token")
+
+
+def _start_batches(
+    sequences: Sequence[Ints], starts: Sequence[ContinuationStart]
+) -> Iterator[list[tuple[int, ContinuationStart]]]:
+    """(index, start), shortest prefix first in each batch of sequences that share a prefill."""
+    for batch_sequences in _sequence_batches(sequences, starts):
+        in_batch = set(batch_sequences)
+        batch_starts = [
+            (index, start) for index, start in enumerate(starts) if start.sequence in in_batch
+        ]
+        yield sorted(batch_starts, key=lambda indexed_start: indexed_start[1].length)
 
 
 def _sequence_batches(

@@ -4,34 +4,33 @@ A decoded token takes some 240 small kernels, which cost more to launch than to 
 that a step touches stays in place (`sample/kv_slots.py`), and the weights are the trainer's own
 tensors, updated in place, so a graph captured once serves every later iteration.
 
-Finished rows are removed at intervals, after which a smaller graph suffices. Batches therefore come
-in a few sizes, and each size is captured when it is first needed: its first step runs eagerly
-(which also compiles its kernels), then the step is captured, and all later ones are replayed. On a
-CPU every step runs eagerly.
+Finished rows are removed at intervals. Rows that wait take their slots, so that the same graph goes
+on with a full batch; when no more wait, a smaller graph suffices. Batches therefore come in a few
+sizes, and each size is captured when it is first needed: its first step runs eagerly (which also
+compiles its kernels), then the step is captured, and all later ones are replayed. On a CPU every
+step runs eagerly (`sample/decode_slots.py` has the loop).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from counterpoise.config import SampleConfig
 from counterpoise.model.decoder import Decoder
-from counterpoise.model.load import AnyDecoder, Policy, require_fast_path
+from counterpoise.model.load import AnyDecoder
 from counterpoise.sample.choose_token import choose_tokens
-from counterpoise.sample.kv_budget import kv_bytes_allowed
-from counterpoise.sample.kv_cache import Fork, Prefill
+from counterpoise.sample.kv_budget import MAX_ROWS_CUDA, SAMPLE_BYTES, kv_bytes_allowed
+from counterpoise.sample.kv_cache import Fork
 from counterpoise.sample.kv_slots import DecodeSlots, SlotCapacity
 
-# Counting the running rows makes the host wait for the GPU, so it is done every so many tokens.
-FINISH_CHECK_INTERVAL = 16
 # Capacities are rounded up to multiples, so that they, and with them the graphs, seldom change.
 PREFIX_MULTIPLE, ROOM_MULTIPLE = 4096, 64
+PREFIX_SHARE_DIVISOR = 4  # prefixes may take one part in so many of the memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +78,19 @@ class DecodeGraphs:
 
     def _run_step(self, decoder: Decoder, batch: int, settings: DrawSettings) -> None:
         slots = self.slots
-        hidden = decoder(slots.current[:batch], slots.positions(batch), slots)
+        hidden = decoder(slots.current[:batch], slots.positions[:batch], slots)
         self.draw_tokens(hidden @ decoder.unembedding.T, settings, offset=1)
-        slots.step += 1
 
-    def draw_tokens(self, logits_RV: Tensor, settings: DrawSettings, *, offset: int) -> None:
-        """Sample token `step + offset` of every row of the batch and update the slots."""
-        slots, R = self.slots, len(logits_RV)
-        rows, current, running = slots.rows[:R], slots.current[:R], slots.running[:R]
+    def draw_tokens(
+        self, logits_RV: Tensor, settings: DrawSettings, *, offset: int, first_place: int = 0
+    ) -> None:
+        """Sample the token `offset` after the position of every row, from `first_place` on.
+
+        Rows that have finished stay as they are.
+        """
+        slots, places = self.slots, slice(first_place, first_place + len(logits_RV))
+        rows, current, running = slots.rows[places], slots.current[places], slots.running[places]
+        positions = slots.positions[places]
         # The tensor is created once, outside any capture: a capture cannot copy from the host.
         if settings not in self._end_tokens:
             self._end_tokens[settings] = torch.tensor(settings.end_tokens, device=logits_RV.device)
@@ -98,12 +102,13 @@ class DecodeGraphs:
                 logits_RV,
                 slots=rows,
                 uniforms=slots.uniforms,
-                step=slots.step,
+                prefix_lengths=slots.prefix_lengths,
                 end_tokens=end_tokens,
                 limits=slots.limits,
                 tokens=slots.tokens,
                 logprobs=slots.logprobs,
                 current=current,
+                positions=positions,
                 running=running,
                 temperature=settings.temperature,
                 top_p=settings.top_p,
@@ -111,21 +116,30 @@ class DecodeGraphs:
                 offset=offset,
             )
             return
-        t = slots.step + offset
-        uniforms = slots.uniforms[rows, t]
+        in_progress = running.nonzero().squeeze(1)
+        rows = rows[in_progress]
+        t = positions[in_progress] + offset - slots.prefix_lengths[rows]
         tokens, logprobs = choose_tokens(
-            logits_RV.float(), uniforms, settings.temperature, settings.top_p, settings.top_k
+            logits_RV[in_progress].float(),
+            slots.uniforms[rows, t],
+            settings.temperature,
+            settings.top_p,
+            settings.top_k,
         )
         slots.tokens[rows, t], slots.logprobs[rows, t] = tokens, logprobs
-        current.copy_(tokens)
-        running &= ~torch.isin(tokens, end_tokens) & (t + 1 < slots.limits[rows])
+        current[in_progress] = tokens
+        positions[in_progress] += offset
+        running[in_progress] = ~torch.isin(tokens, end_tokens) & (t + 1 < slots.limits[rows])
 
 
 _GRAPHS: WeakKeyDictionary[AnyDecoder, DecodeGraphs] = WeakKeyDictionary()
 
 
 def graphs_for(decoder: Decoder, needed: SlotCapacity) -> DecodeGraphs:
-    """The decoder's graphs, rebuilt if they are too small or the weights have moved in memory."""
+    """The decoder's graphs, rebuilt if they are too small or the weights have moved in memory.
+
+    `needed` comes from `plan_slots`.
+    """
     existing = _GRAPHS.get(decoder)
     if (
         existing
@@ -133,7 +147,6 @@ def graphs_for(decoder: Decoder, needed: SlotCapacity) -> DecodeGraphs:
         and existing.weight_addresses == decoder.tensor_addresses
     ):
         return existing
-    needed = round_up_capacity(needed)
     if existing:
         # Serve the old needs too if memory allows, so that batches which alternate between two
         # shapes do not rebuild the graphs each time. Few long rows and many short ones together
@@ -169,6 +182,54 @@ def round_up_capacity(capacity: SlotCapacity) -> SlotCapacity:
     )
 
 
+def plan_slots(
+    decoder: Decoder, forks: Sequence[Fork], prefix_tokens: int, longest_prefix: int
+) -> SlotCapacity:
+    """Slots for all forks and all their prefixes if they fit, otherwise for as many rows as do.
+
+    `prefix_tokens`: of all prefixes together.
+    """
+    token_bytes = decoder.kv_bytes_per_token + SAMPLE_BYTES
+    tokens_allowed = kv_bytes_allowed(decoder, kv_bytes_held(decoder)) // token_bytes
+    new_tokens = max(fork.max_new_tokens for fork in forks)
+    everything = SlotCapacity(len(forks), new_tokens, prefix_tokens)
+    planned = fit_capacity(everything, longest_prefix, tokens_allowed)
+    existing = _GRAPHS.get(decoder)
+    # The free memory changes a little from call to call; graphs are not rebuilt for that.
+    if existing and planned.rows < len(forks):
+        capacity = existing.slots.capacity
+        has_room = capacity.total_tokens <= tokens_allowed and 2 * capacity.rows > planned.rows
+        minimum = SlotCapacity(1, new_tokens, longest_prefix)
+        if has_room and capacity.holds(minimum):
+            return capacity
+    return planned
+
+
+def fit_capacity(
+    everything: SlotCapacity, longest_prefix: int, tokens_allowed: int
+) -> SlotCapacity:
+    """`everything` rounded up if it fits into so many tokens, otherwise as many slots as do.
+
+    Example:
+        >>> fit_capacity(SlotCapacity(512, 8192, 51_200), 300, 600_000)
+        SlotCapacity(rows=64, new_tokens=8192, prefix_tokens=53248)
+    """
+    everything = replace(everything, rows=min(everything.rows, MAX_ROWS_CUDA))
+    capacity = round_up_capacity(everything)
+    if capacity.total_tokens <= tokens_allowed:
+        return capacity
+    # Prefixes get what they need up to a share of the memory: a prefix serves a whole group.
+    prefix_share = min(
+        tokens_allowed // PREFIX_SHARE_DIVISOR, tokens_allowed - 2 * capacity.new_tokens
+    )
+    prefix_tokens = min(capacity.prefix_tokens, max(longest_prefix, prefix_share))
+    slots = (tokens_allowed - prefix_tokens) // capacity.new_tokens - 1  # one is the spare slot
+    rows = max(1, min(everything.rows, slots))
+    if rows < everything.rows:  # the graph of a whole batch size serves other calls as well
+        rows = max((size for size in BATCH_SIZES if size <= rows), default=rows)
+    return SlotCapacity(rows, capacity.new_tokens, prefix_tokens)
+
+
 def batch_size(rows: int) -> int:
     """The padded batch size for `rows` rows: a power of two, or halfway between two of them.
 
@@ -182,32 +243,4 @@ def batch_size(rows: int) -> int:
     return size
 
 
-@torch.no_grad()
-def decode_rows(
-    policy: Policy,
-    prefilled: Prefill,
-    forks: Sequence[Fork],
-    uniforms_RT: Tensor,
-    first_logits_RV: Tensor,
-    config: SampleConfig,
-) -> tuple[Tensor, Tensor]:
-    """(tokens [R, T], log-probabilities [R, T]); entries after a row's end are undefined."""
-    R, max_new_tokens = uniforms_RT.shape
-    needed = SlotCapacity(R, max_new_tokens, len(prefilled.hidden_N))
-    decoder = require_fast_path(policy, "decoding with CUDA graphs")
-    graphs = graphs_for(decoder, needed)
-    slots = graphs.slots
-    slots.fill(prefilled, forks, uniforms_RT)
-    settings = DrawSettings(config.temperature, config.top_p, config.top_k, policy.end_tokens)
-    graphs.draw_tokens(first_logits_RV, settings, offset=0)
-    batch = batch_size(R)
-    for t in range(1, max_new_tokens):
-        if t % FINISH_CHECK_INTERVAL == 0:
-            num_running = int(slots.running[:batch].sum())
-            if num_running == 0:
-                break
-            if batch_size(num_running) < batch:
-                slots.drop_finished(batch)
-                batch = batch_size(num_running)
-        graphs.step(decoder, batch, settings)
-    return slots.tokens[:R, :max_new_tokens], slots.logprobs[:R, :max_new_tokens]
+BATCH_SIZES = sorted({batch_size(rows) for rows in range(1, MAX_ROWS_CUDA + 1)})

@@ -161,7 +161,7 @@ class EpisodePlayer:
         for episode, response, reward, pieces in zip(
             episodes, responses, rewards, pieces_R, strict=True
         ):
-            span = token_span(pieces, *self.environment.action("".join(pieces)))
+            span = token_span(pieces, *self.environment.answer_span("".join(pieces)))
             feedback = self.environment.feedback(episode.prompt, response.text, reward > 0)
             episode.add_feedback(span, feedback)
             episode.is_over = not feedback
@@ -175,7 +175,7 @@ class EpisodePlayer:
         has_ended = len(episode.responses) < turn or not episode.responses[-1].finished
         if has_ended or episode.is_over:
             return None
-        reply = self.environment.ask(episode.prompt, episode.turns[-1].feedback)
+        reply = self.environment.next_message(episode.prompt, episode.turns[-1].feedback)
         tokens = policy.encode_reply(reply)
         positions = policy.decoder.max_positions
         positions_left = positions - len(episode.sequence) - len(tokens) - config.max_new_tokens

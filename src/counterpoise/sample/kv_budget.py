@@ -1,27 +1,75 @@
-"""How much memory the KV cache may take while rows are decoded.
+"""How much memory the KV cache may take, and how many rows it therefore has room for.
 
-a token    2 (key and value) * layers * key/value heads * head size * bytes of a number
+a token    2 (key and value) * layers * key/value heads * head size * bytes of a number, and
+           SAMPLE_BYTES of the sampled token itself
 a CPU      CPU_CACHE_BYTES
 a GPU      half of the free memory, counting what the sampler itself already holds as free
 
-The responses of a prompt are decoded together, so these must fit, or the run is refused before it
-starts: group size * (longest prompt + max_new_tokens) * (a token's bytes + SAMPLE_BYTES).
+Rows beyond these wait until a place is free, so memory is known before anything is sampled. One row
+must fit: otherwise the run is refused before it starts.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
 from counterpoise.config import SampleConfig
 from counterpoise.errors import PoiseError
 from counterpoise.model.load import AnyDecoder, Policy
+from counterpoise.sample.kv_cache import Fork
 from counterpoise.types import Ints, Prompt
 
 CPU_CACHE_BYTES = 4 << 30
 SAMPLE_BYTES = 16  # of a sampled token: its id, its log-probability and the random number
+MAX_ROWS_CPU = 512  # a step's time grows with its rows: more rows gain nothing
+MAX_ROWS_CUDA = 4096  # on a GPU a step costs nearly the same for few rows as for many
+# Columns beyond the longest row, if rows start at different times: the cache is moved to the front
+# once in so many passes.
+SPARE_COLUMNS_DIVISOR, MIN_SPARE_COLUMNS = 8, 64
+
+
+@dataclass(frozen=True, slots=True)
+class CachePlan:
+    """The size of a `KVCache`.
+
+    Example:
+        CachePlan(rows=512, longest_prefix=40, columns=152)
+    """
+
+    rows: int
+    longest_prefix: int
+    columns: int
+
+
+def plan_cache(decoder: AnyDecoder, forks: Sequence[Fork]) -> CachePlan:
+    """Places for all forks if they fit, otherwise for as many rows as do."""
+    longest_prefix, longest_row = _longest(forks)
+    if len(forks) <= _rows_of_length(decoder, longest_row):
+        return CachePlan(len(forks), longest_prefix, longest_row)
+    columns = longest_row + max(MIN_SPARE_COLUMNS, longest_row // SPARE_COLUMNS_DIVISOR)
+    rows = min(len(forks), _rows_of_length(decoder, columns))
+    return CachePlan(rows, longest_prefix, columns)
+
+
+def rows_that_fit(decoder: AnyDecoder, forks: Sequence[Fork]) -> int:
+    """How many of the forks to decode together: as many as fit and still gain speed."""
+    return _rows_of_length(decoder, _longest(forks)[1])
+
+
+def _longest(forks: Sequence[Fork]) -> tuple[int, int]:
+    """(tokens of the longest prefix, columns that hold any row after it)"""
+    longest_prefix = max(fork.length for fork in forks)
+    return longest_prefix, longest_prefix + max(fork.max_new_tokens for fork in forks)
+
+
+def _rows_of_length(decoder: AnyDecoder, tokens: int) -> int:
+    max_rows = MAX_ROWS_CUDA if decoder.device.type == "cuda" else MAX_ROWS_CPU
+    bytes_per_row = tokens * (decoder.kv_bytes_per_token + SAMPLE_BYTES)
+    return max(1, min(max_rows, kv_bytes_allowed(decoder, 0) // bytes_per_row))
 
 
 def kv_bytes_allowed(decoder: AnyDecoder, bytes_held: int) -> int:
@@ -38,22 +86,26 @@ def kv_bytes_allowed(decoder: AnyDecoder, bytes_held: int) -> int:
 def check_cache_fits(
     policy: Policy, prompts: Sequence[tuple[Prompt, Ints]], config: SampleConfig
 ) -> None:
-    """Refuse responses that are longer than the memory of the machine could ever hold."""
+    """Refuse responses of which not even one would fit into half of the device's memory."""
     if config.engine != "native":
         return
     token_bytes = policy.decoder.kv_bytes_per_token + SAMPLE_BYTES
     longest_prompt = max(len(tokens) for _, tokens in prompts)
-    total_bytes = total_memory(policy.device)
-    needed_bytes = config.group_size * (longest_prompt + config.max_new_tokens) * token_bytes
-    if needed_bytes <= total_bytes:
+    # A GPU has a spare slot as long as the others (`sample/kv_slots.py`).
+    slots = 2 if policy.device.type == "cuda" else 1
+    bytes_allowed = total_memory(policy.device) // 2
+    needed_bytes = (longest_prompt + slots * config.max_new_tokens) * token_bytes
+    if needed_bytes <= bytes_allowed:
         return
-    fitting_tokens = total_bytes // (config.group_size * token_bytes) - longest_prompt
+    fitting_tokens = (bytes_allowed // token_bytes - longest_prompt) // slots
     remedy = (
-        f"at most {fitting_tokens:,} fit" if fitting_tokens > 0 else "lower sample.group_size too"
+        f"at most {fitting_tokens:,} fit"
+        if fitting_tokens > 0
+        else "lower sample.max_prompt_tokens too"
     )
     raise PoiseError(
-        f"sample.max_new_tokens={config.max_new_tokens}: the {config.group_size} responses of a "
-        f"prompt would take {needed_bytes / 1e9:,.0f} GB, and there are {total_bytes / 1e9:,.0f}: "
+        f"sample.max_new_tokens={config.max_new_tokens}: the keys and values of one response would "
+        f"take {needed_bytes / 1e9:,.1f} GB, and half of the memory is {bytes_allowed / 1e9:,.1f}: "
         f"{remedy}"
     )
 

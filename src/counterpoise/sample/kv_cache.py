@@ -1,13 +1,15 @@
-"""The KV cache of the CPU sampler: prefixes are right-aligned so that all rows write the same slot.
+"""The KV cache of the CPU sampler: all rows write the same column, whenever they started.
 
-    slot        0  1  2  3 | 4  5  6 ...          prefixes of up to 4 slots, then new tokens
+    column      0  1  2  3 | 4  5  6 ...          prefixes of up to 4 columns, then new tokens
     row a       .  p  p  p | a  a                 '.' is padding, always masked
-    row b       p  p  p  p | b  b
+    row b       p  p  p  p | b  b  -              '-' b has finished after column 5 ...
+    row c       .  .  .  .   p  p  p | c  c       ... and c takes its place: its prefix ends where
+                                                  the others write next
 
 Every sequence is prefilled once. A token's keys and values do not depend on later tokens, so a row
-may start from any prefix of a sequence.
+may start from any prefix of a sequence. When the columns run out, those in use move to the front.
 
-Suffixes and sizes: N prefilled tokens, R rows, S prefix slots, H query heads, K key/value heads,
+Suffixes and sizes: N prefilled tokens, R rows, S prefix columns, H query heads, K key/value heads,
 d numbers of a head.
 """
 
@@ -21,8 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from counterpoise.model.attention import PackedAttention
-from counterpoise.model.general import GeneralDecoder
-from counterpoise.model.load import AnyDecoder
+from counterpoise.model.decoder import Decoder
 from counterpoise.model.packing import pack_prompts
 from counterpoise.types import Ints
 
@@ -68,18 +69,8 @@ class Prefill:
     values: list[Tensor]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class UnreadSequences:
-    """Sequences for the general path, which reads a prefix when its rows are decoded."""
-
-    decoder: GeneralDecoder
-    sequences: Sequence[Ints]
-
-
-def prefill(decoder: AnyDecoder, sequences: Sequence[Ints]) -> Prefill | UnreadSequences:
+def prefill(decoder: Decoder, sequences: Sequence[Ints]) -> Prefill:
     """Run the decoder over the sequences once and keep what decoding needs."""
-    if isinstance(decoder, GeneralDecoder):
-        return UnreadSequences(decoder, sequences)
     packing = pack_prompts(sequences, decoder.device)
     recording = RecordingAttention(PackedAttention(packing))
     hidden_N = decoder(packing.tokens_N, packing.positions_N, recording)
@@ -90,40 +81,76 @@ def prefill(decoder: AnyDecoder, sequences: Sequence[Ints]) -> Prefill | UnreadS
 class KVCache:
     """An `attend` function for `Decoder` that decodes one token per row and call."""
 
-    def __init__(
-        self, prefilled: Prefill, starts_R: Tensor, lengths_R: Tensor, max_new_tokens: int
+    def __init__(self, decoder: Decoder, num_rows: int, longest_prefix: int, columns: int) -> None:
+        """Empty places for rows, the first of which have their prefixes end at `longest_prefix`."""
+        device = decoder.device
+        self.length = longest_prefix  # columns in use, the same for all rows
+        self.first_column = 0  # attention starts here
+        self.columns = columns
+        self.row_starts = torch.zeros(num_rows, dtype=torch.long, device=device)
+        # [R, 1, 1, columns], or None if nothing is padded: attention without a mask is faster.
+        self.is_token: Tensor | None = None
+        # Zeros instead of uninitialised memory: a masked column has weight 0, and 0 * NaN is NaN.
+        shape = num_rows, decoder.kv_heads, columns, decoder.head_dim
+
+        def allocate() -> list[Tensor]:
+            return [torch.zeros(shape, dtype=decoder.dtype, device=device) for _ in decoder.layers]
+
+        self.keys, self.values = allocate(), allocate()
+
+    def place_rows(
+        self, places: Tensor, prefilled: Prefill, starts_R: Tensor, lengths_R: Tensor
     ) -> None:
-        """Row r starts with the `lengths_R[r]` prefilled tokens from `starts_R[r]` on."""
+        """Start rows in these places; row r has `lengths_R[r]` prefilled tokens, first at starts_R.
+
+        Whatever row had the place before is gone.
+        """
         S, device = int(lengths_R.max()), lengths_R.device
         offset = torch.arange(S, device=device)[None] - (S - lengths_R)[:, None]  # < 0: padding
         source = starts_R[:, None] + offset.clamp(min=0)  # [R, S]
-        in_prefix = offset >= 0
-        self.length = S  # slots in use, the same for all rows
-        # [R, 1, 1, L], or None if nothing is padded: attention without a mask is faster.
-        self.is_token: Tensor | None = None
-        if not bool(in_prefix.all()):
-            new_slots = torch.ones(len(in_prefix), max_new_tokens, dtype=torch.bool, device=device)
-            self.is_token = torch.cat((in_prefix, new_slots), dim=1)[:, None, None]
-        self.keys = [self._allocate(k, source, max_new_tokens) for k in prefilled.keys]
-        self.values = [self._allocate(v, source, max_new_tokens) for v in prefilled.values]
+        prefix_columns = slice(self.length - S, self.length)
+        for caches, recorded in ((self.keys, prefilled.keys), (self.values, prefilled.values)):
+            for cache, recorded_N in zip(caches, recorded, strict=True):
+                cache[places, :, prefix_columns] = recorded_N[source].transpose(1, 2)
+        self.row_starts[places] = self.length - lengths_R
+        if self.is_token is None and bool((self.row_starts[places] > 0).any()):
+            mask_shape = len(self.row_starts), 1, 1, self.columns
+            self.is_token = torch.ones(mask_shape, dtype=torch.bool, device=device)
+        if self.is_token is not None:
+            column = torch.arange(self.columns, device=device)
+            self.is_token[places] = (column >= self.row_starts[places, None])[:, None, None]
 
-    @staticmethod
-    def _allocate(recorded_N: Tensor, source: Tensor, max_new_tokens: int) -> Tensor:
-        """[R, K, S + max_new_tokens, d] with the prefix filled in."""
-        R, S = source.shape
-        _, K, d = recorded_N.shape
-        cache = recorded_N.new_empty(R, K, S + max_new_tokens, d)
-        cache[:, :, :S] = recorded_N[source].transpose(1, 2)
-        return cache
+    def skip_unused_columns(self) -> None:
+        """Let attention start at the earliest column of any row."""
+        self.first_column = int(self.row_starts.min())
+
+    @property
+    def is_full(self) -> bool:
+        """Whether `advance` has to move the columns in use to the front."""
+        return self.length == self.columns
 
     def advance(self) -> None:
-        """Open the next slot of every row; call it before each decoding pass."""
+        """Open the next column of every row; call it before each decoding pass."""
+        if self.is_full:
+            self._move_to_front()
         self.length += 1
+
+    def _move_to_front(self) -> None:
+        self.skip_unused_columns()
+        num_used = self.length - self.first_column
+        masks = () if self.is_token is None else (self.is_token,)
+        for tensor in (*self.keys, *self.values, *(mask.transpose(2, 3) for mask in masks)):
+            tensor[:, :, :num_used] = tensor[:, :, self.first_column :].clone()
+        for mask in masks:
+            mask[..., num_used:] = True
+        self.row_starts -= self.first_column
+        self.length, self.first_column = num_used, 0
 
     def keep_rows(self, rows: Tensor) -> None:
         """Drop all rows but these."""
         self.keys = [k.index_select(0, rows) for k in self.keys]
         self.values = [v.index_select(0, rows) for v in self.values]
+        self.row_starts = self.row_starts.index_select(0, rows)
         if self.is_token is not None:
             self.is_token = self.is_token.index_select(0, rows)
 
@@ -131,15 +158,15 @@ class KVCache:
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, window: int | None = None
     ) -> Tensor:
         keys, values, L = self.keys[layer], self.values[layer], self.length
-        # Slots of a row are consecutive positions, so a window is the last slots in use.
-        first_slot = 0 if window is None else max(0, L - window)
+        # Columns of a row are consecutive positions, so a window is the last columns in use.
+        start = self.first_column if window is None else max(self.first_column, L - window)
         keys[:, :, L - 1] = k
         values[:, :, L - 1] = v
         R, H, d = q.shape
         # The query heads of one key head stand in for query positions, so that keys and values need
         # not be repeated for each query head.
         grouped_q = q.view(R, keys.shape[1], -1, d)
-        mask = None if self.is_token is None else self.is_token[..., first_slot:L]
+        mask = None if self.is_token is None else self.is_token[..., start:L]
         return F.scaled_dot_product_attention(
-            grouped_q, keys[:, :, first_slot:L], values[:, :, first_slot:L], attn_mask=mask
+            grouped_q, keys[:, :, start:L], values[:, :, start:L], attn_mask=mask
         ).reshape(R, H, d)

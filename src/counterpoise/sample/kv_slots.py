@@ -1,12 +1,16 @@
 """The KV cache of the GPU sampler: fixed slots in memory, so that every decoding step is the same.
 
-    prefix      every sequence once, packed, as the prefill computed it; rows point into it
+    prefix      every sequence once, as the prefill computed it; rows point into it
     response    one slot for each row: its sampled tokens, [slots, K, new tokens, d] per layer
     rows        the slot that each place of the batch decodes; finished rows leave this list
 
 A row never leaves its slot: nothing is copied when other rows finish, and the responses of a prompt
-share its keys and values. The last slot is a spare one: places that only pad the batch decode into
-it.
+share its keys and values. When a row has finished, the next one that waits takes its slot, and a
+prefix makes room for others after its last row. The last slot is a spare one: places that only pad
+the batch decode into it.
+
+Every row has a position of its own, so rows may start at any time. A row that has finished stands
+still, whatever is decoded beside it, until it is taken from its place.
 """
 
 from __future__ import annotations
@@ -19,7 +23,9 @@ import torch
 from torch import Tensor
 
 from counterpoise.model.decoder import Decoder
+from counterpoise.sample.fork_queue import draw_uniforms
 from counterpoise.sample.kv_cache import Fork, Prefill
+from counterpoise.types import Floats, Ints
 
 KeysAndValues = tuple[Tensor, Tensor]
 
@@ -54,13 +60,44 @@ class SlotCapacity:
         )
 
 
+class PrefixMemory:
+    """Which tokens of the prefix memory are in use: an interval for every prefilled sequence."""
+
+    def __init__(self, num_tokens: int) -> None:
+        self.num_tokens = num_tokens
+        self._intervals: dict[int, tuple[int, int]] = {}  # by start: (length, its rows)
+
+    def allocate(self, num_tokens: int) -> int | None:
+        """The start of the first gap that is long enough; None if there is none now."""
+        start = 0
+        for interval_start, (length, _) in sorted(self._intervals.items()):
+            if interval_start - start >= num_tokens:
+                break
+            start = interval_start + length
+        if start + num_tokens > self.num_tokens:
+            return None
+        self._intervals[start] = num_tokens, 0
+        return start
+
+    def hold_for_row(self, start: int) -> None:
+        """One row more needs the interval."""
+        length, num_rows = self._intervals[start]
+        self._intervals[start] = length, num_rows + 1
+
+    def release_row(self, start: int) -> None:
+        """One row fewer needs the interval; without rows it is free."""
+        length, num_rows = self._intervals.pop(start)
+        if num_rows > 1:
+            self._intervals[start] = length, num_rows - 1
+
+
 class SlotAddresses(NamedTuple):
     """Which keys and values each row of a batch attends to."""
 
     rows: Tensor  # [R] slot of each row
     prefix_starts: Tensor  # [slots] first prefix token of each slot
     prefix_lengths: Tensor  # [slots]
-    step: Tensor  # [1] tokens every row has sampled before the current one
+    positions: Tensor  # [R] of each row's current token, counted from the start of its prefix
 
 
 class DecodeSlots:
@@ -93,47 +130,64 @@ class DecodeSlots:
         self.logprobs = torch.zeros(slots, new_tokens, device=device)
         self.uniforms = torch.zeros(slots, new_tokens, device=device)
         # Indexed by place in the batch, not by slot.
-        self.rows, self.current = integers(slots), integers(slots)
+        self.rows, self.current, self.positions = (integers(slots) for _ in range(3))
         self.running = torch.zeros(slots, dtype=torch.bool, device=device)
-        self.step = integers(1)  # tokens sampled by every row, the current one not counted
+        self.set_batch([])
 
-    def fill(self, prefilled: Prefill, forks: Sequence[Fork], uniforms_RT: Tensor) -> None:
-        """Start a batch: fork r decodes in slot r."""
-        R, N, device = len(forks), len(prefilled.hidden_N), self.step.device
-        for static, computed in zip(self.prefix_keys, prefilled.keys, strict=True):
-            static[:N] = computed
-        for static, computed in zip(self.prefix_values, prefilled.values, strict=True):
-            static[:N] = computed
-        starts = [prefilled.starts[fork.sequence] for fork in forks]
-        for column, values in (
-            (self.prefix_starts, starts),
-            (self.prefix_lengths, [fork.length for fork in forks]),
-            (self.limits, [fork.max_new_tokens for fork in forks]),
+    def store_prefixes(self, prefilled: Prefill, spans: Sequence[tuple[int, int]]) -> None:
+        """Copy the sequences of a prefill to these (start, length) of the prefix memory."""
+        destination: slice | Tensor
+        starts = [start for start, _ in spans]
+        ends = [start + length for start, length in spans]
+        if starts[1:] == ends[:-1]:  # consecutive, as in an empty memory: no index is needed
+            destination = slice(starts[0], ends[-1])
+        else:
+            indices = [torch.arange(start, start + length) for start, length in spans]
+            destination = torch.cat(indices).to(self.rows.device)
+        for memory, computed in (
+            (self.prefix_keys, prefilled.keys),
+            (self.prefix_values, prefilled.values),
         ):
-            column[:R] = torch.tensor(values, device=device)
-            column[R:] = 0
-        self.uniforms[:R, : uniforms_RT.shape[1]] = uniforms_RT
-        self.step.zero_()
-        self.set_batch(torch.arange(R, device=device))
+            for static, computed_N in zip(memory, computed, strict=True):
+                static[destination] = computed_N
 
-    def set_batch(self, rows: Tensor, current: Tensor | None = None) -> None:
-        """Decode these slots from now on; the places after them decode into the spare slot."""
-        num_rows = len(rows)
-        self.rows[:num_rows] = rows
+    def start_rows(
+        self, slots: Sequence[int], forks: Sequence[Fork], starts: Sequence[int], first_place: int
+    ) -> None:
+        """Start forks in these slots, in consecutive places; `starts`: of their prefixes."""
+        device, num_rows = self.rows.device, len(slots)
+        slots_R = torch.tensor(slots, device=device)
+        lengths_R = torch.tensor([fork.length for fork in forks], device=device)
+        self.prefix_starts[slots_R] = torch.tensor(starts, device=device)
+        self.prefix_lengths[slots_R] = lengths_R
+        self.limits[slots_R] = torch.tensor([fork.max_new_tokens for fork in forks], device=device)
+        num_uniforms = max(fork.max_new_tokens for fork in forks)
+        self.uniforms[slots_R, :num_uniforms] = draw_uniforms(forks, num_uniforms, device)
+        places = slice(first_place, first_place + num_rows)
+        self.rows[places], self.positions[places] = slots_R, lengths_R
+        self.running[places] = True
+
+    def set_batch(self, places: Sequence[int]) -> None:
+        """Keep the rows of these places, in this order; all further places decode nothing."""
+        num_rows = len(places)
+        places_R = torch.tensor(places, dtype=torch.long, device=self.rows.device)
+        for column in (self.rows, self.current, self.positions, self.running):
+            column[:num_rows] = column[places_R]
         self.rows[num_rows:] = self.spare_slot
-        if current is not None:
-            self.current[:num_rows] = current
-        self.running[:num_rows] = True
+        self.positions[num_rows:] = 0
         self.running[num_rows:] = False
 
-    def drop_finished(self, batch: int) -> None:
-        """Remove the finished rows among the first `batch` places."""
-        still_running = self.running[:batch].nonzero().squeeze(1)
-        self.set_batch(self.rows[still_running], self.current[still_running])
-
-    def positions(self, batch: int) -> Tensor:
-        """The position of the current token of the first `batch` places."""
-        return self.prefix_lengths[self.rows[:batch]] + self.step
+    def read_rows(self, places: Sequence[int]) -> list[tuple[Ints, Floats]]:
+        """(tokens, log-probabilities) that the rows of these places have sampled so far."""
+        places_R = torch.tensor(places, device=self.rows.device)
+        slots_R = self.rows[places_R]
+        lengths = (self.positions[places_R] - self.prefix_lengths[slots_R] + 1).tolist()
+        tokens = self.tokens[slots_R, : max(lengths)].int().cpu().numpy()
+        logprobs = self.logprobs[slots_R, : max(lengths)].cpu().numpy()
+        return [
+            (tokens[row, :length].copy(), logprobs[row, :length].copy())
+            for row, length in enumerate(lengths)
+        ]
 
     def __call__(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, window: int | None = None
@@ -142,7 +196,7 @@ class DecodeSlots:
         prefix = self.prefix_keys[layer], self.prefix_values[layer]
         response = self.response_keys[layer], self.response_values[layer]
         addresses = SlotAddresses(
-            self.rows[: len(q)], self.prefix_starts, self.prefix_lengths, self.step
+            self.rows[: len(q)], self.prefix_starts, self.prefix_lengths, self.positions[: len(q)]
         )
         if q.is_cuda:
             from counterpoise.sample.kernels.attention import decode_attention
@@ -160,11 +214,11 @@ def reference_attention(
     addresses: SlotAddresses,
 ) -> Tensor:
     """The kernel's computation row by row: store k and v, then attend to prefix and response."""
-    slots, prefix_starts, prefix_lengths, _ = addresses
-    t = int(addresses.step)
-    response[0][slots, :, t], response[1][slots, :, t] = k, v
+    slots, prefix_starts, prefix_lengths, positions = addresses
+    steps = positions - prefix_lengths[slots]
+    response[0][slots, :, steps], response[1][slots, :, steps] = k, v
     outputs = []
-    for r, slot in enumerate(slots.tolist()):
+    for r, (slot, t) in enumerate(zip(slots.tolist(), steps.tolist(), strict=True)):
         span = slice(int(prefix_starts[slot]), int(prefix_starts[slot] + prefix_lengths[slot]))
         keys, values = (
             torch.cat((of_prefix[span].transpose(0, 1), of_response[slot, :, : t + 1]), dim=1)

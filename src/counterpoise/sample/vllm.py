@@ -50,7 +50,7 @@ class VLLMSampler:
                 "sample.engine=vllm gets whole models, and this one is trained by an adapter: set "
                 "sample.engine=native, or model.lora_rank=0"
             )
-        vllm = import_vllm()
+        vllm = import_vllm(device=policy.device.type)
         self.sampling_params = vllm.SamplingParams
         self._head_width = supported_head_width(
             decoder.head_dim, policy.device.type, _model_type(policy)

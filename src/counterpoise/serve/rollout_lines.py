@@ -36,6 +36,7 @@ class RolloutLine:
     reward: float  # NaN: not scored
     length: int  # tokens of the response
     finished: bool
+    timed_out: bool  # the verifier stopped its comparison
     anchor: bool
     offset: int  # of its line
     size: int
@@ -78,6 +79,7 @@ def read_stored_rollouts(path: Path, damaged: DamagedLines | None = None) -> Ite
                     reward=_to_number(fields["reward"]),
                     length=length,
                     finished=bool(fields.get("finished", True)),
+                    timed_out=_lost_by(fields.get("logged")) == "timeout",
                     anchor=bool(fields.get("anchor", False)),
                     offset=offset,
                     size=len(line),
@@ -156,6 +158,11 @@ def plain_text(value: object) -> str:
     """
     text = value if isinstance(value, str) else json.dumps(value)
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _lost_by(logged: object) -> object:
+    """Why the verifier has no verdict on a rollout, as it logged it; None where it has one."""
+    return logged.get("lost") if isinstance(logged, dict) else None
 
 
 def _to_number(value: object) -> float:

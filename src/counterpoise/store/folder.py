@@ -37,6 +37,7 @@ from counterpoise.files import (
     sync_folder,
 )
 from counterpoise.store.checksums import CHECKSUMS, CHECKSUMS_FILE, Checksum
+from counterpoise.store.credit_tables import CREDIT
 from counterpoise.store.logs import read_log
 from counterpoise.store.rollout_lines import encode_lines, rollout_lines
 from counterpoise.store.schema import LOGS, STEP_FILES
@@ -247,9 +248,9 @@ class RunFolder:
         for log, records in kept_records.items():
             if (self.path / f"{log}.jsonl").exists():
                 self._replace_log(log, records)
-        for subfolder in (".", CHECKPOINTS, *STEP_FILES):
+        for subfolder in (".", CHECKPOINTS, *STEP_FILES, CREDIT):
             remove_leftovers(self.path / subfolder)
-        for subfolder in STEP_FILES:
+        for subfolder in (*STEP_FILES, CREDIT):
             for file_iteration, path in self.step_files(subfolder).items():
                 if file_iteration > iteration:
                     path.unlink()

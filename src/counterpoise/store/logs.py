@@ -9,7 +9,7 @@ Which numbers exist differs from version to version and is left to the readers.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from counterpoise.errors import PoiseError, first_line
 from counterpoise.files import read_complete_lines
 
 Record = dict[str, Any]
+LogRecords = Sequence[Mapping[str, Any]]  # the lines of one log, to be read only
 INT64_LIMIT = 2**63  # numpy and parquet have no larger integers
 ROW_LISTS = ("group", "index", "advantage", "tokens", "born")  # in a plan: one entry per row
 

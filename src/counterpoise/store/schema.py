@@ -26,6 +26,7 @@ FILES: Fields = {
     "rollouts/step_NNNNN.jsonl": "sampled rollouts",
     "tokens/step_NNNNN.parquet": "trained tokens",
     "pushes/step_NNNNN.parquet": "strongest pushes on the tokens of monitor.watch groups",
+    "likely/step_NNNNN.parquet": "likeliest tokens in their places",
     "probes/step_NNNNN.parquet": "tokens of probe answers, for each step",
     "probe_rows/step_NNNNN.parquet": "push of rows on probe answers",
     "probe_pushes/step_NNNNN.parquet": "strongest tokens of the rows that move a right answer most",
@@ -33,13 +34,14 @@ FILES: Fields = {
     "model/": "trained policy, as save_pretrained writes it",
     "report.html": "the report",
     "audit.html": "the audit, if poise audit wrote it",
+    "credit.html, credit/": "what poise credit wrote",
     "finished.json": "written last: iterations of the finished run",
     "tensorboard/, wandb/, trackio/": "files of the trackers",
 }
 
 # -- metrics.jsonl -------------------------------------------------------------------------------
 
-MEMORY_METRICS: Fields = {
+PROMPT_MEMORY_METRICS: Fields = {
     "skipped_solved": "always solved prompts left out",
     "skipped_unsolved": "never solved ones",
 }
@@ -53,7 +55,7 @@ SAMPLING_METRICS: Fields = {
     "logged_*": "mean of a number that your reward function logged",
     "anchor_success": "success of anchors, which success and reward leave out",
     "mixed_groups": "share of groups with unequal rewards",
-    **MEMORY_METRICS,
+    **PROMPT_MEMORY_METRICS,
     "sampling_rounds": "1 plus refills",
     "rollouts": "sampled",
     "rollout_tokens": "sampled",
@@ -197,7 +199,7 @@ MEMORY: Fields = {
     "iteration": "",
     "prompts": "{id: [right, scored, 1 if rewards differ]}",
     "influence": "{id: push on the steering probes}, with choose=aligned",
-    **dict.fromkeys(MEMORY_METRICS, ""),
+    **dict.fromkeys(PROMPT_MEMORY_METRICS, ""),
     "next_position": "in the shuffled epochs",
 }
 EVALUATIONS: Fields = {
@@ -291,6 +293,13 @@ PUSH_COLUMNS: Fields = {
     "by_position": "",
     "push": "signed",
 }
+LIKELY_COLUMNS: Fields = {
+    "row": "",
+    "position": "",
+    "token": "id",
+    "logprob": "before this step",
+    "new_logprob": "after; nan in verl",
+}
 PROBE_SET_COLUMNS: Fields = {
     "probe_{right,wrong}_{steer,judge}": "push on such probe answers, mean",
 }
@@ -322,6 +331,7 @@ STEP_FILES: dict[str, Fields] = {
     "rollouts": ROLLOUTS,
     "tokens": {**TOKEN_COLUMNS, **MONITOR_COLUMNS, **PROBE_SET_COLUMNS},
     "pushes": PUSH_COLUMNS,
+    "likely": LIKELY_COLUMNS,
     "probes": PROBE_COLUMNS,
     "probe_rows": PROBE_ROW_COLUMNS,
     "probe_pushes": PROBE_PUSH_COLUMNS,

@@ -3,9 +3,9 @@
     [{"role": "system", "content": "..."}, {"role": "user", "content": "..."}]       the usual form
     [{"from": "human", "value": "..."}, {"from": "gpt", "value": "..."}]             ShareGPT's form
 
-A content may also be a list of text parts, [{"type": "text", "text": "..."}]. Images, audio and
-tool calls are refused: without them the model would be trained on a different prompt than the
-file's.
+A content may also be a list of text parts, [{"type": "text", "text": "..."}]. Images, audio, tool
+calls and roles other than system, user and assistant are refused: without them the model would be
+trained on a different prompt than the file's.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from counterpoise.types import Message, Messages
 
 SHAREGPT_ROLES = {"human": "user", "gpt": "assistant"}
 ASSISTANT = "assistant"
+ROLES = ("system", "user", ASSISTANT)
 
 
 def parse_messages(value: Sequence[Any], where: str, column: str) -> Messages:
@@ -38,24 +39,30 @@ def _parse_message(message: Any, where: str) -> Message:
     content = message.get("content", message.get("value"))
     if not isinstance(role, str) or not role:
         raise PoiseError(f"{where} has no role: system, user or assistant is expected")
+    role = SHAREGPT_ROLES.get(role, role)
+    if role not in ROLES:
+        raise PoiseError(
+            f"{where} has the role '{role}', and only system, user and assistant are supported: "
+            "leave the record out"
+        )
     if message.get("tool_calls"):
         raise PoiseError(f"{where} calls a tool, which is not supported: leave the record out")
     if isinstance(content, list):
         content = _join_text_parts(content, where)
     if not isinstance(content, str):
         raise PoiseError(f"{where} has no text as its content")
-    return Message(SHAREGPT_ROLES.get(role, role), content)
+    return Message(role, content)
 
 
 def _join_text_parts(parts: Sequence[Any], where: str) -> str:
     texts = []
-    for text_part in parts:
-        part_text = text_part.get("text") if isinstance(text_part, Mapping) else text_part
-        if not isinstance(part_text, str):
+    for part in parts:
+        text = part.get("text") if isinstance(part, Mapping) else part
+        if not isinstance(text, str):
             raise PoiseError(
                 f"{where} is not only text, which is not supported: leave the record out"
             )
-        texts.append(part_text)
+        texts.append(text)
     return "".join(texts)
 
 
@@ -72,9 +79,11 @@ def split_final_turn(messages: Messages) -> tuple[Messages, str]:
 
 
 def conversation_text(messages: Messages) -> str:
-    """The conversation as one text without its system prompt, which all problems may share.
+    """The conversation as one text.
 
-    A single user message gets no role label, so that it equals the same problem in a plain file.
+    The system prompt is left out: it is often the same for all problems and would make them look
+    alike. A single user message gets no role label, so that it equals the same problem in a plain
+    file.
 
     Example:
         >>> conversation_text((Message("system", "Be brief."), Message("user", "1 + 1?")))

@@ -1,7 +1,7 @@
 r"""The `code_problems` task: small Python functions to write, with tests and worked solutions.
 
     problem    Write a Python function `solve(numbers)` that gets a list of integers and does this,
-               in order: keeps the even numbers; adds 3 to each; returns their sum. ...
+               in order: keeps the even numbers; adds 3 to each number; returns the sum. ...
     answer     assert solve([1, 4, 6]) == 16
                ...
     solution   ```python
@@ -10,12 +10,13 @@ r"""The `code_problems` task: small Python functions to write, with tests and wo
                    ...
 
 A problem is a chain of steps on a list of numbers or on the words of a text, and something to
-return. The level is the longest chain; `verify.name=code` runs the tests. Expected values come from
-running the worked solution. Problems whose tests all expect the same value are not made.
+return. Level n has chains of at most n steps (STEPS). `verify.name=code` runs the tests. Expected
+values come from running the worked solution. Problems whose tests all expect the same value are not
+made.
 
-Train and held-out problems are disjoint by construction, as those of `word_problems`: one chain in
-eight, numbers included, belongs to the held-out split. Texts are not repeated, so level 1 has a
-few hundred problems only.
+Train and held-out problems are disjoint by construction, as those of `word_problems`: a chain, with
+its constants (`adds 3`) and what it returns, is hashed, and one in eight belongs to the held-out
+split. Texts are not repeated, so level 1 has a few hundred problems only.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from counterpoise.seeds import seed_for
-from counterpoise.task.prompts import Task
+from counterpoise.task.task_prompts import TaskPrompts
 from counterpoise.task.word_problems import split_of_skeleton
 from counterpoise.types import Prompt
 
@@ -41,17 +42,18 @@ WORDS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """What a function gets, with the steps and returns there are: (phrase, expression).
+class InputKind:
+    """A kind of input, with the steps and the return values that fit it.
 
-    {k} is a number from 2 to 5, {c} a letter.
+    Each of these is a pair: a phrase for the problem's text, and a Python expression for the worked
+    solution. {k} is a number from 2 to 5, {c} a letter.
     """
 
     parameter: str
-    gets: str
+    phrase: str  # what `solve` gets, in the problem's text
     setup: str  # the line before the first step; "" if the parameter is the list itself
     steps: Sequence[tuple[str, str]]
-    returns: Sequence[tuple[str, str]]
+    returns: Sequence[tuple[str, str]]  # a chain ends in one of these
     make_input: Callable[[random.Random], Any]
 
 
@@ -63,7 +65,7 @@ def _make_text(rng: random.Random) -> str:
     return " ".join(rng.choice(WORDS) for _ in range(rng.randint(4, 9)))
 
 
-NUMBERS = Subject(
+NUMBERS = InputKind(
     "numbers",
     "a list of integers",
     "",
@@ -100,7 +102,7 @@ NUMBERS = Subject(
     ),
     _make_numbers,
 )
-TEXT = Subject(
+TEXT = InputKind(
     "text",
     "a text of words that are separated by spaces",
     "words = text.split()",
@@ -128,9 +130,11 @@ TEXT = Subject(
 )  # fmt: skip
 
 
-def load(levels: Sequence[int] = (3,), size: int = 4096, heldout: int = 256, seed: int = 0) -> Task:
+def load(
+    levels: Sequence[int] = (3,), size: int = 4096, heldout: int = 256, seed: int = 0
+) -> TaskPrompts:
     """At most `size` training and `heldout` held-out problems, each text once."""
-    return Task(
+    return TaskPrompts(
         name="code_problems",
         train=_make_split("train", size, levels, seed),
         heldout=_make_split("heldout", heldout, levels, seed),
@@ -146,22 +150,24 @@ def _make_split(split: str, count: int, levels: Sequence[int], seed: int) -> lis
 
 
 def make_problem(split: str, index: int, levels: Sequence[int] = (3,), seed: int = 0) -> Prompt:
-    """The `index`-th problem of a split: a pure function of its arguments."""
+    """The `index`-th problem of a split; the same arguments always give the same problem."""
     level = levels[index % len(levels)]
     for attempt in range(1000):
         rng = random.Random(seed_for(seed, f"code_problems/{split}/{level}", index, attempt))
-        subject = rng.choice((NUMBERS, TEXT))
-        steps = [_fill(step, rng) for step in rng.sample(subject.steps, rng.randint(*STEPS[level]))]
-        final = _fill(rng.choice(subject.returns), rng)
-        skeleton = ";".join(expression for _, expression in [*steps, final])
-        if split_of_skeleton(subject.parameter, skeleton) != split:
+        input_kind = rng.choice((NUMBERS, TEXT))
+        steps = [
+            _fill(step, rng) for step in rng.sample(input_kind.steps, rng.randint(*STEPS[level]))
+        ]
+        return_step = _fill(rng.choice(input_kind.returns), rng)
+        skeleton = ";".join(expression for _, expression in [*steps, return_step])
+        if split_of_skeleton(input_kind.parameter, skeleton) != split:
             continue
-        program = write_program(subject, steps, final)
-        tests = write_tests(subject, program, rng)
+        program = write_program(input_kind, steps, return_step)
+        tests = write_tests(input_kind, program, rng)
         if tests:
             return Prompt(
                 id=f"code_problems/{split}/{index}",
-                problem=write_problem(subject, steps, final),
+                problem=write_problem(input_kind, steps, return_step),
                 answer=tests,
                 solution=f"```python\n{program}```",
             )
@@ -169,40 +175,42 @@ def make_problem(split: str, index: int, levels: Sequence[int] = (3,), seed: int
 
 
 def _fill(pair: tuple[str, str], rng: random.Random) -> tuple[str, str]:
+    """The phrase and the expression with their number and letter."""
+    # Both are always drawn, used or not: drawing fewer would change all problems.
     number, letter = rng.randint(2, 5), rng.choice(LETTERS)
     phrase, expression = (text.format(k=number, c=letter) for text in pair)
     return phrase, expression
 
 
 def write_problem(
-    subject: Subject, steps: Sequence[tuple[str, str]], final: tuple[str, str]
+    input_kind: InputKind, steps: Sequence[tuple[str, str]], return_step: tuple[str, str]
 ) -> str:
     """The text that a model reads."""
-    phrases = "; ".join(phrase for phrase, _ in [*steps, final])
+    phrases = "; ".join(phrase for phrase, _ in [*steps, return_step])
     return (
-        f"Write a Python function `solve({subject.parameter})` that gets {subject.gets} and does "
-        f"this, in order: {phrases}. Reply with the function in a ```python block."
+        f"Write a Python function `solve({input_kind.parameter})` that gets {input_kind.phrase} "
+        f"and does this, in order: {phrases}. Reply with the function in a ```python block."
     )
 
 
 def write_program(
-    subject: Subject, steps: Sequence[tuple[str, str]], final: tuple[str, str]
+    input_kind: InputKind, steps: Sequence[tuple[str, str]], return_step: tuple[str, str]
 ) -> str:
     """The worked solution, one line for each step."""
-    items = "words" if subject.setup else subject.parameter
-    lines = [subject.setup] if subject.setup else []
+    items = "words" if input_kind.setup else input_kind.parameter
+    lines = [input_kind.setup] if input_kind.setup else []
     lines += [f"{items} = {expression}" for _, expression in steps]
-    body = "".join(f"    {line}\n" for line in [*lines, f"return {final[1]}"])
-    return f"def solve({subject.parameter}):\n{body}"
+    body = "".join(f"    {line}\n" for line in [*lines, f"return {return_step[1]}"])
+    return f"def solve({input_kind.parameter}):\n{body}"
 
 
-def write_tests(subject: Subject, program: str, rng: random.Random) -> str:
+def write_tests(input_kind: InputKind, program: str, rng: random.Random) -> str:
     """Assertions on random inputs and on the empty one; "" if all expect the same value."""
-    names: dict[str, Any] = {}
-    exec(program, names)
-    inputs = [subject.make_input(rng) for _ in range(NUM_TESTS - 1)]
+    namespace: dict[str, Any] = {}
+    exec(program, namespace)
+    inputs = [input_kind.make_input(rng) for _ in range(NUM_TESTS - 1)]
     inputs.append(type(inputs[0])())
-    expected = [repr(names["solve"](argument)) for argument in inputs]
+    expected = [repr(namespace["solve"](argument)) for argument in inputs]
     if len(set(expected)) == 1:
         return ""
     return "\n".join(

@@ -36,76 +36,70 @@ ANSWER_COLUMNS = (
 )  # fmt: skip
 ID_COLUMNS = ("id", "uuid", "unique_id", "problem_id", "extra_info.index")
 PREFILLED_COLUMN = "prompt"  # a last turn of the assistant in it is the beginning of the response
-LONGEST_ANSWER = 200  # characters of a solution or a turn that can be an answer as a whole
+# A file with `problem` and one of these has its prompts twice, as a bare problem and as they were
+# put to a model, so the user is told which of them is read.
+RIVAL_PROMPT_COLUMNS = ("prompt", "messages", "conversations")
+LONGEST_ANSWER = 200  # characters; a longer text, or one of several lines, is a solution
 FINAL_LINE = re.compile(r"####[ \t]*(\S[^\n]*?)\s*\Z")  # GSM8K's "#### 1,018" at the end
 THOUSANDS_COMMA = re.compile(r"(?<=\d),(?=\d{3})")
 CALCULATION = re.compile(r"<<[^<>]*>>")  # GSM8K's notes for a calculator
+PARAMETER_REMEDY = (
+    "and a reward function has a parameter '{name}': parameters may be named responses, answers, "
+    "prompts or after a column"
+)
 
 
 @dataclass(frozen=True, slots=True)
-class FieldNames:
-    """The names that a file or dataset uses for the fields of a problem.
+class FieldOptions:
+    """What the options say about the columns of a file or dataset (`ChosenColumns`: what is read).
 
     The first three may be left at their defaults: then other common names are recognised too.
 
     Example:
-        FieldNames(problem="question", answer="gold", remedy="name it with --fields {role}=NAME")
+        FieldOptions(problem="question", answer="gold", remedy="name it with --fields {role}=NAME")
     """
 
     problem: str = "problem"
     answer: str = "answer"
     id: str = "id"
     solution: str = "solution"
-    generic: str = "generic"
-    keep: tuple[str, ...] = ()  # columns that a reward function needs
+    generic: str = "generic"  # the problem without its particulars, for `sample.anchors`
+    needed_columns: tuple[str, ...] = ()  # a reward function has parameters of these names
     remedy: str = "set task.{role}_field"  # for a record without a problem, an answer or an id
     answers_required: bool = True  # False: the user's reward function does not need them
 
-    def kept_columns(self, row: Mapping[str, Any]) -> Columns:
-        """The columns of a generated problem that are needed; None for those that it lacks."""
-        if not self.keep:
-            return NO_COLUMNS
-        columns = dict(row) if ALL_COLUMNS in self.keep else {}
-        return columns | {name: row.get(name) for name in self.keep if name != ALL_COLUMNS}
 
-    def check_columns_exist(self, present_fields: Collection[str], where: str) -> None:
-        """Raise an error for a needed column that no record has."""
-        for name in self.keep:
-            if name not in present_fields and name != ALL_COLUMNS:
-                raise PoiseError(
-                    f"{where}: {unknown_name('column', name, present_fields)}, and a reward "
-                    "function needs it: its parameters may be responses, answers, prompts and "
-                    "columns"
-                )
-
-
-DEFAULT_FIELDS = FieldNames()
+DEFAULT_FIELDS = FieldOptions()
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnRoles:
-    """The columns of one file that are read.
+class ChosenColumns:
+    """The columns that are read from one file or dataset (`FieldOptions`: what the options say).
 
     Example:
-        ColumnRoles(problem="prompt", answer="reward_model.ground_truth", id="extra_info.index")
+        ChosenColumns(problem="prompt", answer="reward_model.ground_truth", id="extra_info.index")
     """
 
     problem: str = "problem"
     answer: str = "answer"  # "": the assistant's last turn, where there is one
     id: str = "id"  # "": the number of the row
     is_chat: bool = False
-    unread: str = ""  # another column that could hold the prompt
+    unread: str = ""  # another column that also holds prompts, or ""
 
     def describe(self, *, has_answers: bool) -> str:
-        """
+        """The line that a run prints about them.
+
         Example:
             reading prompts from 'messages' (chat), answers from 'reward_model.ground_truth'
         """
-        answers = f"answers from '{self.answer}'" if self.answer else "no answers"
-        if not self.answer and has_answers:
+        if not has_answers:
+            answers = "no answers"
+        elif self.answer:
+            answers = f"answers from '{self.answer}'"
+        else:
             answers = "answers from the assistant's last turn"
-        description = f"reading prompts from '{self.problem}'{' (chat)' if self.is_chat else ''}, "
-        description += answers if has_answers else "no answers"
+        chat = " (chat)" if self.is_chat else ""
+        description = f"reading prompts from '{self.problem}'{chat}, {answers}"
         if self.id != DEFAULT_FIELDS.id:
             description += f", ids from '{self.id}'" if self.id else ", ids from row numbers"
         if self.unread:
@@ -115,10 +109,33 @@ class ColumnRoles:
         return description
 
 
+# -- columns for reward functions -----------------------------------------------------------------
+
+
+def check_needed_columns(
+    needed_columns: Sequence[str], present_columns: Collection[str], where: str
+) -> None:
+    """Raise an error for a column that a reward function needs and no record has."""
+    for name in needed_columns:
+        if name not in present_columns and name != ALL_COLUMNS:
+            raise PoiseError(
+                f"{where}: {unknown_name('column', name, present_columns)}, "
+                f"{PARAMETER_REMEDY.format(name=name)}"
+            )
+
+
+def select_columns(row: Mapping[str, Any], needed_columns: Sequence[str]) -> Columns:
+    """The columns of a row that reward functions need; None for those that the row lacks."""
+    if not needed_columns:
+        return NO_COLUMNS
+    columns = dict(row) if ALL_COLUMNS in needed_columns else {}
+    return columns | {name: row.get(name) for name in needed_columns if name != ALL_COLUMNS}
+
+
 # -- recognition ----------------------------------------------------------------------------------
 
 
-def recognise_columns(records: Sequence[Record], fields: FieldNames) -> ColumnRoles:
+def recognise_columns(records: Sequence[Record], fields: FieldOptions) -> ChosenColumns:
     """Choose the columns that hold prompts, answers and ids."""
     problem = _choose(records, fields.problem, PROMPT_COLUMNS) or fields.problem
     answer = _choose(records, fields.answer, (*ANSWER_COLUMNS, fields.solution))
@@ -130,26 +147,25 @@ def recognise_columns(records: Sequence[Record], fields: FieldNames) -> ColumnRo
     )
     is_chat = isinstance(first_prompt, list)
     # The assistant's last turn is used only if no column holds answers.
-    has_final_turn = is_chat and problem != PREFILLED_COLUMN
-    if not answer and not has_final_turn and fields.answers_required:
-        answer = fields.answer
+    final_turn_is_answer = is_chat and problem != PREFILLED_COLUMN
+    if not answer and not final_turn_is_answer and fields.answers_required:
+        answer = fields.answer  # reading it raises the error that it is missing
     unread = ""
     if problem == fields.problem == DEFAULT_FIELDS.problem:
-        other_prompt_columns = [name for name in PROMPT_COLUMNS[1:4] if _has_values(records, name)]
-        unread = other_prompt_columns[0] if other_prompt_columns else ""
-    return ColumnRoles(problem, answer, _choose_id(records, fields), is_chat, unread)
+        unread = next((name for name in RIVAL_PROMPT_COLUMNS if _has_values(records, name)), "")
+    return ChosenColumns(problem, answer, _choose_id(records, fields), is_chat, unread)
 
 
 def _choose(records: Sequence[Record], name: str, recognised: Sequence[str]) -> str:
     """The name itself if an option set it; else the first recognised one with values, or ""."""
     if name != recognised[0]:
         return name
-    return next((known for known in recognised if _has_values(records, known)), "")
+    return next((field_name for field_name in recognised if _has_values(records, field_name)), "")
 
 
-def _choose_id(records: Sequence[Record], fields: FieldNames) -> str:
+def _choose_id(records: Sequence[Record], fields: FieldOptions) -> str:
     name = _choose(records, fields.id, ID_COLUMNS)
-    if name in ("", fields.id):
+    if name in ("", fields.id):  # no column, or the one of the option: if it repeats ids, an error
         return name
     # Indices repeat where files of several sources were joined: then rows are numbered anew.
     values = [look_up(record.values, name) for record in records]
@@ -181,10 +197,10 @@ def look_up(values: Mapping[str, Any], name: str) -> Any:
 
 
 def read_prompts(
-    records: Sequence[Record], fields: FieldNames, where: str
+    records: Sequence[Record], fields: FieldOptions, where: str
 ) -> tuple[list[Prompt], str]:
     """(all records as prompts, a line that says which columns were read); ids are unique."""
-    roles = recognise_columns(records, fields)
+    chosen_columns = recognise_columns(records, fields)
     present_columns: dict[str, None] = {}
     for record in records:
         present_columns.update(dict.fromkeys(record.values))
@@ -193,38 +209,38 @@ def read_prompts(
     prompts: list[Prompt] = []
     record_by_id: dict[str, Record] = {}
     for record in records:
-        prompt = to_prompt(record, roles, fields, {**missing_as_none, **record.values})
+        prompt = to_prompt(record, chosen_columns, fields, {**missing_as_none, **record.values})
         if same_id_record := record_by_id.get(prompt.id):
-            place = (
+            other_position = (
                 f"on line {same_id_record.line}"
-                if same_id_record.raw
+                if same_id_record.line
                 else f"at {same_id_record.where}"
             )
-            raise PoiseError(f"{record.where}: id '{prompt.id}' is also {place}")
+            raise PoiseError(f"{record.where}: id '{prompt.id}' is also {other_position}")
         record_by_id[prompt.id] = record
         prompts.append(prompt)
-    fields.check_columns_exist(present_columns, where)
-    return prompts, roles.describe(has_answers=any(prompt.answer for prompt in prompts))
+    check_needed_columns(fields.needed_columns, present_columns, where)
+    return prompts, chosen_columns.describe(has_answers=any(prompt.answer for prompt in prompts))
 
 
 def to_prompt(
     record: Record,
-    roles: ColumnRoles,
-    fields: FieldNames = DEFAULT_FIELDS,
+    chosen_columns: ChosenColumns,
+    fields: FieldOptions = DEFAULT_FIELDS,
     columns: Columns = NO_COLUMNS,
 ) -> Prompt:
     """Check the fields of a record and return them as a prompt.
 
     Example:
         >>> record = Record("line 1", "0", {"id": 7, "q": "1 + 1 = ?", "a": 2})
-        >>> to_prompt(record, ColumnRoles("q", "a"), FieldNames("q", "a"))
+        >>> to_prompt(record, ChosenColumns("q", "a"), FieldOptions("q", "a"))
         Prompt(id='7', problem='1 + 1 = ?', answer='2', solution='', generic='', messages=())
     """
-    problem, messages, final_turn = _read_problem(record, roles, fields)
-    answer = _read_answer(record, roles, fields, final_turn)
+    problem, messages, final_turn = _read_problem(record, chosen_columns, fields)
+    answer = _read_answer(record, chosen_columns, fields, final_turn)
     prompt_id = record.row_name
-    if roles.id:
-        prompt_id = _plain_text(record, roles.id, "id", fields)
+    if chosen_columns.id:
+        prompt_id = _plain_text(record, chosen_columns.id, "id", fields)
     solution, generic = (
         text.strip() if isinstance(text := look_up(record.values, name), str) else ""
         for name in (fields.solution, fields.generic)
@@ -233,7 +249,7 @@ def to_prompt(
         solution = ""
     if not solution:
         solution = final_turn.strip() or _solution_before_answer(
-            look_up(record.values, roles.answer)
+            look_up(record.values, chosen_columns.answer)
         )
     texts = {
         "problem": problem, "answer": answer, "id": prompt_id,
@@ -250,55 +266,77 @@ def to_prompt(
 
 
 def _read_problem(
-    record: Record, roles: ColumnRoles, fields: FieldNames
+    record: Record, chosen_columns: ChosenColumns, fields: FieldOptions
 ) -> tuple[str, Messages, str]:
     """(the problem's text, its conversation, the assistant's last turn that was left out)."""
-    value = look_up(record.values, roles.problem)
+    value = look_up(record.values, chosen_columns.problem)
     if not isinstance(value, list):
-        return _plain_text(record, roles.problem, "problem", fields), (), ""
-    messages, final_turn = parse_messages(value, record.where, roles.problem), ""
-    if roles.problem != PREFILLED_COLUMN:
+        return _plain_text(record, chosen_columns.problem, "problem", fields), (), ""
+    messages, final_turn = parse_messages(value, record.where, chosen_columns.problem), ""
+    if chosen_columns.problem != PREFILLED_COLUMN:
         messages, final_turn = split_final_turn(messages)
     return conversation_text(messages), messages, final_turn
 
 
-def _read_answer(record: Record, roles: ColumnRoles, fields: FieldNames, final_turn: str) -> str:
+def _read_answer(
+    record: Record, chosen_columns: ChosenColumns, fields: FieldOptions, final_turn: str
+) -> str:
     """The answer's text; "" where there is none and none is required."""
-    if not roles.answer:
-        answer = _whole_answer(final_turn, fields)
+    if not chosen_columns.answer:
+        answer = _answer_in(final_turn, fields)
         if not answer and fields.answers_required:
             raise PoiseError(
-                f"{record.where}: no answer: '{roles.problem}' does not end in a short or boxed "
-                f"answer of the assistant, and there is {_no_column(record, 'answer', fields)}"
+                f"{record.where}: no answer: '{chosen_columns.problem}' does not end in a short or "
+                "boxed answer of the assistant, and there is "
+                f"{_no_column(record, 'answer', fields)}"
             )
         return answer
-    value = look_up(record.values, roles.answer)
-    if isinstance(value, list) and len(value) == 1:
-        value = value[0]
+    value = unwrap_single_answer(look_up(record.values, chosen_columns.answer))
+    if chosen_columns.answer == fields.solution and isinstance(value, str):
+        answer = _answer_in(value, fields)
+        if not answer and fields.answers_required:
+            raise PoiseError(
+                f"{record.where}: no answer: '{chosen_columns.answer}' has no short \\boxed{{}} "
+                "and is too long to be an answer itself, and there is "
+                f"{_no_column(record, 'answer', fields)}"
+            )
+        return answer
     if not fields.answers_required:
-        if value is None or isinstance(value, bool | list | dict):
-            return "" if value is None else json.dumps(value, ensure_ascii=False)
-        return str(final_answer(value)).strip()
-    if roles.answer == fields.solution and isinstance(value, str):
-        if answer := _whole_answer(value, fields):
-            return answer
-        raise PoiseError(
-            f"{record.where}: no answer: '{roles.answer}' has no \\boxed{{}} and is too long to be "
-            f"an answer, and there is {_no_column(record, 'answer', fields)}"
-        )
-    text = _plain_text(record, roles.answer, "answer", fields, value)
+        return answer_text(value)
+    text = _plain_text(record, chosen_columns.answer, "answer", fields, value)
     return str(final_answer(text))
 
 
-def _whole_answer(text: str, fields: FieldNames) -> str:
-    """The answer in a solution or a turn: its box, its line "#### 12", or a short text itself."""
+def _answer_in(text: str, fields: FieldOptions) -> str:
+    """The answer in a solution or a turn: its box, its line "#### 12", or the text itself.
+
+    A long text is an answer only where none is required: then the user's reward function judges it.
+    """
     boxed = extract_boxed(text)
     answer = boxed if boxed is not None else str(final_answer(text)).strip()
     is_short = len(answer) <= LONGEST_ANSWER and "\n" not in answer
     return answer if is_short or not fields.answers_required else ""
 
 
-def _plain_text(record: Record, name: str, role: str, fields: FieldNames, value: Any = None) -> str:
+def unwrap_single_answer(value: Any) -> Any:
+    """The answer in a list of one; any other value is returned as it is."""
+    if not isinstance(value, list) or len(value) != 1:
+        return value
+    return final_answer(value) if isinstance(value[0], str) else value[0]
+
+
+def answer_text(value: Any) -> str:
+    """An answer of any type as text, for a user's reward function; "" for None."""
+    if value is None:
+        return ""
+    if isinstance(value, bool | list | dict):
+        return json.dumps(value, ensure_ascii=False)
+    return str(final_answer(value)).strip()
+
+
+def _plain_text(
+    record: Record, name: str, role: str, fields: FieldOptions, value: Any = None
+) -> str:
     """The text or number in a column; an error says what is wrong with it."""
     value = look_up(record.values, name) if value is None else value
     if value is None and name not in record.values:
@@ -312,20 +350,23 @@ def _plain_text(record: Record, name: str, role: str, fields: FieldNames, value:
     return text
 
 
-def _no_column(record: Record, role: str, fields: FieldNames, name: str = "") -> str:
-    """The message that a record lacks a column, with the columns it has and the known names."""
+def _no_column(record: Record, role: str, fields: FieldOptions, name: str = "") -> str:
+    """The message that a record lacks a column, with those it has and the names we recognise."""
     recognised = {"problem": PROMPT_COLUMNS, "answer": ANSWER_COLUMNS, "id": ID_COLUMNS}[role]
     name = name or recognised[0]
     present = ", ".join(sorted(record.values)) or "none"
-    others = f", nor {', '.join(recognised[1:])}" if name == recognised[0] and role != "id" else ""
+    other_names = (
+        f", nor {', '.join(recognised[1:])}" if name == recognised[0] and role != "id" else ""
+    )
     remedy = fields.remedy.format(role=role)
-    if remedy == "set task.answer_field":
+    # The hint is for runs; commands that read files for something else have their own remedy.
+    if role == "answer" and fields.remedy == DEFAULT_FIELDS.remedy:
         remedy += ", or verify.name to a reward that takes no answers"
-    return f"no field '{name}' (fields: {present}){others}; {remedy}"
+    return f"no field '{name}' (fields: {present}){other_names}; {remedy}"
 
 
 def final_answer(value: Any) -> Any:
-    """The final answer in a column, without the solution before it.
+    """The final answer in a column, without the solution before it; the first of several.
 
     Example:
         >>> final_answer(["$2$", "3"]), final_answer("so 9 * 2 = 18.\\n#### 1,018")
@@ -333,7 +374,7 @@ def final_answer(value: Any) -> Any:
     """
     # OlympiadBench lists several answers, written as LaTeX between dollar signs.
     if isinstance(value, list | tuple):
-        return str(value[0]).strip().strip("$") if value else ""
+        return final_answer(str(value[0]).strip().strip("$")) if value else ""
     if isinstance(value, str) and (last_line := FINAL_LINE.search(value)):
         return THOUSANDS_COMMA.sub("", last_line.group(1))
     return value

@@ -21,13 +21,13 @@ class Environment(Protocol):
 
     turns: int  # the maximum
 
-    def action(self, response: str) -> tuple[int, int]:
-        """The characters [start, end) of a turn that hold the answer; (0, 0): none."""
+    def answer_span(self, response: str) -> tuple[int, int]:
+        """The characters [start, end) of a turn that hold the answer; (0, 0) if there is none."""
 
     def feedback(self, prompt: Prompt, response: str, right: bool) -> str:
         """The feedback on a turn; "" ends the episode."""
 
-    def ask(self, prompt: Prompt, feedback: str) -> str:
+    def next_message(self, prompt: Prompt, feedback: str) -> str:
         """The text that the policy reads before its next turn."""
 
 
@@ -40,8 +40,8 @@ class Environment(Protocol):
 #
 # It works with any task: for answers that are not numbers the feedback only says that they are
 # wrong. The problem is repeated, because a small model does better if it reads the problem just
-# before its turn. The feedback uses only words that the embedded model knows. The
-# action, for credit that looks at actions (`credit/hindsight.py`), is the last box with its braces.
+# before its turn. The feedback uses only words that the embedded model knows. The answer's span is
+# the last box with its braces; it becomes `Turn.action`, which `credit/hindsight.py` reads.
 
 MAX_ECHOED_CHARACTERS = 40  # a longer number is not repeated in the feedback
 NO_ANSWER_FEEDBACK = "The answer is not there."
@@ -54,9 +54,9 @@ class TriesEnvironment:
     def __init__(self, turns: int) -> None:
         self.turns = turns
 
-    def action(self, response: str) -> tuple[int, int]:
+    def answer_span(self, response: str) -> tuple[int, int]:
         last_box = max(find_boxes(response), default=None)
-        return (last_box.mark, last_box.end + 1) if last_box else (0, 0)
+        return (last_box.command_start, last_box.end + 1) if last_box else (0, 0)
 
     def feedback(self, prompt: Prompt, response: str, right: bool) -> str:
         r"""
@@ -85,5 +85,5 @@ class TriesEnvironment:
             return f"{echoed} is too many."
         return f"It is more than {echoed}."
 
-    def ask(self, prompt: Prompt, feedback: str) -> str:
+    def next_message(self, prompt: Prompt, feedback: str) -> str:
         return f"{feedback} {prompt.problem}"

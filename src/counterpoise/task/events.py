@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from counterpoise.task.scene import Scene
 
-# unit -> sentences by operation; {k} is the amount, {he}/{other}/{unit} are filled in.
-# "+" and "-" need an amount; "/" halves; "" stands for things one can count and carry.
+# unit -> operation -> sentences. The unit "" stands for all units that are not listed: things that
+# one can count and carry. The operations "+" and "-" have an amount, {k}; "/" halves.
+# A story does not have to be possible: "Then {k} people leave" may be more people than are seated.
+# The arithmetic is right all the same, and a limit on {k} would change all problems.
 EVENTS: dict[str, dict[str, tuple[str, ...]]] = {
     "": {
         "+": ("Then {k} more {unit} are added.", "Later {other} brings {k} {unit}."),
@@ -48,11 +50,13 @@ EVENTS: dict[str, dict[str, tuple[str, ...]]] = {
     "years": {"+": ("Now {k} years pass.",)},
 }
 
+# operation -> how its step of the worked solution begins
 LEADS = {
     "+": ("With them it is", "That makes"),
     "-": ("Less these it is", "That leaves"),
     "/": ("One half is", "Half of it makes"),
 }
+# unit -> the question after an event, which replaces the story's own
 QUESTIONS = {
     "": ("How many {unit} are there in the end?", "How many {unit} is that at last?"),
     "miles": ("How many miles is the whole way?",),
@@ -71,9 +75,10 @@ def add_event(scene: Scene, room: int) -> None:
         add_delivery(scene)
     else:
         events = EVENTS.get(scene.unit, EVENTS[""])
-        possible = [sign for sign in events if _fits(sign, scene.value)]
-        sign = scene.rng.choice(possible)
-        amount = {"+": scene.number(), "-": scene.below(scene.value), "/": 2}[sign]
+        possible_signs = [sign for sign in events if _fits(sign, scene.value)]
+        sign = scene.rng.choice(possible_signs)
+        # Both numbers are always drawn: to draw only the one in use would change all problems.
+        amount = {"+": scene.quantity(), "-": scene.quantity_below(scene.value), "/": 2}[sign]
         scene.say(_fill(scene, scene.pick(*events[sign]), amount))
         scene.step(scene.pick(*LEADS[sign]), scene.value, sign, amount)
     scene.ask(_fill(scene, scene.pick(*QUESTIONS.get(scene.unit, QUESTIONS[""])), 0))
@@ -81,7 +86,7 @@ def add_event(scene: Scene, room: int) -> None:
 
 def add_delivery(scene: Scene) -> None:
     """Add several equal lots: a product and a sum."""
-    lots, each, previous = scene.small(), scene.small(), scene.value
+    lots, each, previous = scene.factor(), scene.factor(), scene.value
     scene.say(
         scene.pick(
             f"{scene.other} brings {lots} times {each} {scene.unit}.",
@@ -94,7 +99,7 @@ def add_delivery(scene: Scene) -> None:
 
 def add_distractor(scene: Scene) -> None:
     """Insert a sentence with a number that has nothing to do with the question."""
-    number = scene.number()
+    number = scene.quantity()
     sentence = scene.pick(
         f"{scene.other} has {number} {scene.item()} at home.",
         f"The {scene.place()} next door is {number} years old.",
@@ -106,7 +111,10 @@ def add_distractor(scene: Scene) -> None:
 
 
 def _fits(sign: str, value: int) -> bool:
-    return value > 1 if sign == "-" else value % 2 == 0 if sign == "/" else True
+    """Whether a quantity can be reduced (something must be left), or halved without a remainder."""
+    if sign == "-":
+        return value > 1
+    return sign != "/" or value % 2 == 0
 
 
 def _fill(scene: Scene, sentence: str, amount: int) -> str:

@@ -6,8 +6,8 @@ r"""The `hub` task: a dataset of the Hugging Face hub, or a local folder, read b
 
 Columns are recognised as in files (columns.py); without an id column the row number is the id. All
 columns are kept for reward functions. Held-out problems come from a second split, or are taken out
-of the training split by `split_heldout.hold_out`. Offline (HF_HUB_OFFLINE=1) a hub dataset must be
-in the local cache. A dataset's code is never run.
+of the training split by the hash of their ids (split_heldout.py). Offline (HF_HUB_OFFLINE=1) a hub
+dataset must be in the local cache. A dataset's code is never run.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise.errors import PoiseError
-from counterpoise.task.columns import DEFAULT_FIELDS, FieldNames, look_up, read_prompts
-from counterpoise.task.prompts import Task
+from counterpoise.task.columns import DEFAULT_FIELDS, FieldOptions, look_up, read_prompts
 from counterpoise.task.read_files import Record, to_json_value
-from counterpoise.task.split_heldout import drop_heldout_texts, hold_out
+from counterpoise.task.split_heldout import split_prompts
+from counterpoise.task.task_prompts import TaskPrompts
 from counterpoise.types import Prompt
 
 
@@ -30,44 +30,39 @@ def load(
     train_split: str = "train",
     heldout_split: str = "",
     heldout: int = 128,
-    fields: FieldNames = DEFAULT_FIELDS,
-) -> Task:
+    fields: FieldOptions = DEFAULT_FIELDS,
+) -> TaskPrompts:
     """Load both splits in the order of their rows; ids begin with the split's name."""
     if not path:
         raise PoiseError("the hub task needs a dataset: set task.path to a hub id or a folder")
     if heldout_split == train_split:
         raise PoiseError(f"task.train_split and task.heldout_split are both '{train_split}'")
     prompts, columns_line = read_split(path, train_split, fields)
-    if heldout_split:
-        heldout_prompts, _ = read_split(path, heldout_split, fields)
-        train = drop_heldout_texts(prompts, heldout_prompts, path)
-        repeats = len(prompts) - len(train)
-    else:
-        train, heldout_prompts = hold_out(prompts, heldout, path)
-        repeats = len(prompts) - len(train) - len(heldout_prompts)
-    return Task(path, train, heldout_prompts, columns_line, repeats)
+    heldout_prompts = read_split(path, heldout_split, fields)[0] if heldout_split else heldout
+    split = split_prompts(prompts, heldout_prompts, path)
+    return TaskPrompts(path, split.train, split.heldout, columns_line, split.repeats)
 
 
-def read_split(path: str, split: str, fields: FieldNames) -> tuple[list[Prompt], str]:
+def read_split(path: str, split: str, fields: FieldOptions) -> tuple[list[Prompt], str]:
     """(the rows of one split as prompts, a line that says which columns were read)."""
     rows = open_split(path, split)
     columns = rows.column_names
-    for role, name in (("problem", fields.problem), ("answer", fields.answer)):
+    for role in ("problem", "answer", "id"):
+        name = getattr(fields, role)
         is_default = name == getattr(DEFAULT_FIELDS, role)
-        if not is_default and name.partition(".")[0] not in columns:
+        numbers_rows = role == "id" and not name
+        if not is_default and not numbers_rows and name.partition(".")[0] not in columns:
             raise PoiseError(
                 f"{path}: no column '{name}' (columns: {', '.join(columns)}); set task.{role}_field"
             )
     records = [
-        Record(f"{path} [{split}] row {row}", str(row), to_json_value(values), row + 1)
+        Record(f"{path} [{split}] row {row}", str(row), to_json_value(values))
         for row, values in enumerate(rows)
     ]
     if not records:
         raise PoiseError(f"{path}: no rows in its split '{split}'")
-    if fields.id not in columns:
-        fields = replace(fields, id="")  # row numbers
     ids = [look_up(record.values, fields.id) for record in records]
-    if fields.id and len(set(map(str, ids))) < len(ids):
+    if None not in ids and len(set(map(str, ids))) < len(ids):
         raise PoiseError(
             f"{path}: column '{fields.id}' repeats values; set task.id_field to another"
         )
@@ -76,7 +71,7 @@ def read_split(path: str, split: str, fields: FieldNames) -> tuple[list[Prompt],
 
 
 def open_split(path: str, split: str) -> Any:
-    """The split as a `datasets.Dataset`; its errors become one line with the remedy."""
+    """The split as a `datasets.Dataset`; errors of the package become one line with the remedy."""
     try:
         import datasets
     except ImportError:
@@ -99,10 +94,10 @@ def open_split(path: str, split: str) -> Any:
         dataset_id, _, config = (path, "", "") if folder.exists() else path.partition(":")
         return datasets.load_dataset(dataset_id, config or None, split=split)
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
-        raise PoiseError(_reason(path, split, str(error))) from None
+        raise PoiseError(_explain_load_error(path, split, str(error))) from None
 
 
-def _reason(path: str, split: str, message: str) -> str:
+def _explain_load_error(path: str, split: str, message: str) -> str:
     line = " ".join(message.split())
     if line.startswith("Unknown split"):
         return _no_split(path, split, line.partition("[")[2].partition("]")[0].split(", "))
@@ -113,8 +108,8 @@ def _reason(path: str, split: str, message: str) -> str:
 
 
 def _no_split(path: str, split: str, available: list[str]) -> str:
-    listed = ", ".join(name.strip("'\"") for name in available)
+    split_names = ", ".join(name.strip("'\"") for name in available)
     return (
-        f"{path}: no split '{split}' (splits: {listed}); "
+        f"{path}: no split '{split}' (splits: {split_names}); "
         "set task.train_split or task.heldout_split to one of these"
     )

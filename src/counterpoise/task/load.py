@@ -9,18 +9,23 @@ from dataclasses import asdict
 from counterpoise.config import RunConfig, TaskConfig
 from counterpoise.errors import PoiseError
 from counterpoise.plugins import is_plugin
-from counterpoise.task.columns import FieldNames
-from counterpoise.task.prompts import Task
+from counterpoise.task.columns import PARAMETER_REMEDY, FieldOptions
+from counterpoise.task.task_prompts import TaskPrompts
 from counterpoise.types import ALL_COLUMNS
 from counterpoise.variants import TASKS
 from counterpoise.verify.code.verifier import check_tests
 from counterpoise.verify.extra_rewards import check_references, needs_answers, reward_columns
 
 FILE_TASKS = ("files", "jsonl")  # read from files on this machine, without a download
+GENERATED_TASKS = {  # made when a run starts -> what a model card calls their problems
+    "word_problems": "arithmetic stories",
+    "code_problems": "programming problems",
+    "reasoning_gym": "puzzles",
+}
 
 
-def load_problems(config: RunConfig) -> Task:
-    """The task of a run, with the columns that its reward functions need."""
+def load_run_task(config: RunConfig) -> TaskPrompts:
+    """The prompts of a run, checked against what its rewards need: columns, answers and tests."""
     # A built-in environment compares answers too, whatever the reward does.
     environment = config.task.environment
     compares_answers = environment != "none" and not is_plugin(environment)
@@ -33,33 +38,35 @@ def load_problems(config: RunConfig) -> Task:
 
 
 def load_task(
-    config: TaskConfig, keep: Sequence[str] = (), *, answers_required: bool = True
-) -> Task:
+    config: TaskConfig, needed_columns: Sequence[str] = (), *, answers_required: bool = True
+) -> TaskPrompts:
     """Call the task's `load` function with the options that match its parameters.
 
     A task that reads a table takes `fields`: which columns hold what, which ones a reward function
-    needs, and whether an answer is required. A generator of problems takes only `keep`, the columns
-    that a reward function needs.
+    needs, and whether an answer is required. A generator of problems that have columns takes only
+    `needed_columns`.
     """
     load = TASKS.load(config.name)
     parameters = inspect.signature(load).parameters
-    needed_columns = [name for name in keep if name != ALL_COLUMNS]
-    if needed_columns and not {"keep", "fields"} & parameters.keys():
+    column_names = [name for name in needed_columns if name != ALL_COLUMNS]
+    if column_names and not {"needed_columns", "fields"} & parameters.keys():
         raise PoiseError(
-            f"task.name={config.name}: its problems have no columns, and a reward function needs "
-            f"'{needed_columns[0]}': its parameters may be responses, answers and prompts"
+            f"task.name={config.name}: its problems have no columns, "
+            f"{PARAMETER_REMEDY.format(name=column_names[0])}"
         )
-    fields = FieldNames(
+    fields = FieldOptions(
         config.problem_field,
         config.answer_field,
         config.id_field,
         config.solution_field,
         config.generic_field,
-        keep=tuple(keep),
+        needed_columns=tuple(needed_columns),
         answers_required=answers_required,
     )
-    options = {**asdict(config), "fields": fields, "keep": keep}
-    task: Task = load(**{name: value for name, value in options.items() if name in parameters})
+    options = {**asdict(config), "fields": fields, "needed_columns": needed_columns}
+    task: TaskPrompts = load(
+        **{name: value for name, value in options.items() if name in parameters}
+    )
     return task
 
 

@@ -4,11 +4,12 @@
         def reset(self, prompt): ...         # -> the first message, or None for the problem
         def step(self, response): ...        # -> (reply or None, reward or None, done)
 
-`prompt` is a `Prompt` (`problem`, `answer`, `columns`). A `reset` with a parameter `seed` gets the
-episode's seed; draw all randomness from it, or a resumed run will differ. The first message
-replaces the problem and must be the same for all rollouts of a problem. `response` is the text
-of a turn. The episode ends when `done` is true or there is no reply. Its reward is the sum of the
-rewards of its steps; if all of them are None, the run's verifier scores it.
+`prompt` is a `Prompt` (`problem`, `answer`, `columns`). The first message replaces the problem and
+must be the same for all rollouts of a problem. A `reset` with a parameter `seed` gets the episode's
+seed: use it for hidden state and later replies, not for the first message, and draw all randomness
+from it, or a resumed run will differ. `response` is the text of a turn. The episode ends when
+`done` is true or there is no reply. Its reward is the sum of the rewards of its steps; if all of
+them are None, the run's verifier scores it.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class PluginSession:
 
 
 class PluginEnvironment:
-    """Environments of a user's class, one for each episode."""
+    """A user's environment class; `open_session` makes an object of it for each episode."""
 
     def __init__(self, plugin: plugins.PluginFunction, label: str, turns: int) -> None:
         self._plugin, self.label, self.turns = plugin, label, turns
@@ -84,19 +85,19 @@ class PluginEnvironment:
     def open_session(self) -> PluginSession:
         return PluginSession(self._plugin.call(), self._plugin.path, self.label)
 
-    def action(self, response: str) -> tuple[int, int]:
-        """A user's environment marks no action."""
+    def answer_span(self, response: str) -> tuple[int, int]:
+        """None: a user's environment does not say where the answer is."""
         return 0, 0
 
     def feedback(self, prompt: Prompt, response: str, right: bool) -> str:
         raise NotImplementedError("call step() of the episode's PluginSession instead")
 
-    def ask(self, prompt: Prompt, feedback: str) -> str:
+    def next_message(self, prompt: Prompt, feedback: str) -> str:
         return feedback
 
 
 def load_environment(name: str) -> Callable[[int], PluginEnvironment]:
-    """The constructor of a user's environments, to be called with the largest number of turns."""
+    """A function that makes the environment of a user's class from the maximum number of turns."""
     plugin, parsed_name = plugins.load_plugin(name), plugins.parse_plugin_name(name)
     environment = plugins.load_object(name)
     methods = {"reset": ("prompt",), "step": ("response",)}
@@ -109,7 +110,8 @@ def load_environment(name: str) -> Callable[[int], PluginEnvironment]:
     for method, arguments in methods.items():
         method_signature = signature(getattr(environment, method))
         takes_seed = method == "reset" and "seed" in method_signature.parameters
-        seed = {"seed": ""} if takes_seed else {}
+        # `check_arguments` only looks at the name of a keyword argument, not at its value.
+        keywords = {"seed": ""} if takes_seed else {}
         method_plugin = plugin._replace(name=f"{plugin.name}.{method}", signature=method_signature)
-        method_plugin.check_arguments("self", *arguments, **seed)
+        method_plugin.check_arguments("self", *arguments, **keywords)
     return partial(PluginEnvironment, plugin, str(parsed_name))

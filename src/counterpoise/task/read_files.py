@@ -5,9 +5,9 @@
     mine.parquet    one record per row
     folder          its files of these kinds, in the order of their names
 
-A record keeps its place for error messages: `mine.jsonl:4` is a line, counted from 1, and
-`mine.parquet row 3` is a row, counted from 0 as in pandas. A row without an id is named by its
-number, counted from 0; in a folder of several files the file's name comes before it.
+A record knows where it stands, for error messages: `mine.jsonl:4` is a line, counted from 1, and
+`mine.parquet row 3` is a row, counted from 0 as in pandas. The id of a record without an id column
+is its row number, counted from 0; in a folder of several files the file's name comes before it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from counterpoise.errors import PoiseError, first_line
 
 SUFFIXES = (".jsonl", ".json", ".parquet")
 PARQUET_MAGIC = b"PAR1"
-# A folder that holds two of these is a dataset with its splits, not one training set.
+# The word that a file's name begins with, and the split it stands for. A folder with files of two
+# splits is a whole dataset, not one training set.
 SPLIT_WORDS = {
     "train": "train", "test": "test", "val": "validation", "valid": "validation",
     "validation": "validation", "dev": "validation", "heldout": "test", "eval": "test",
@@ -40,10 +41,10 @@ class Record:
         Record("mine.jsonl:4", "3", {"question": "1 + 1 = ?", "answer": 2}, line=4)
     """
 
-    where: str
+    where: str  # for error messages
     row_name: str  # the id if no column has one
     values: Mapping[str, Any]  # JSON values; those of parquet files are converted
-    line: int = 0  # in its file, from 1
+    line: int = 0  # from 1, in a file of JSON lines; 0 for the rows of other files
     raw: str = ""  # the unchanged line without its line end; JSON lines only
 
 
@@ -70,7 +71,7 @@ def read_records(path: str) -> list[Record]:
         id_prefix = f"{file.stem}/" if len(files) > 1 else ""
         records += _read_file(file, str(file) if len(files) > 1 else path, id_prefix)
     if not records:
-        raise PoiseError(f"{path}: no records; one JSON object per line is expected")
+        raise PoiseError(f"{path}: no records in it")
     return records
 
 
@@ -91,10 +92,10 @@ def _list_files(path: str) -> list[Path]:
     first_words = [_first_word(file) for file in files]
     splits = {SPLIT_WORDS[word] for word in first_words if word in SPLIT_WORDS}
     if len(splits) > 1:
-        listed = ", ".join(file.name for file in files[:4])
+        file_names = ", ".join(file.name for file in files[:4])
         raise PoiseError(
-            f"{path}: a folder with several splits ({listed}); name one file, as task.path, and "
-            "the held-out one as task.heldout_path"
+            f"{path}: a folder with several splits ({file_names}); name one file, as task.path, "
+            "and the held-out one as task.heldout_path"
         )
     return files
 
@@ -128,7 +129,7 @@ def _numbered_records(rows: Sequence[Any], displayed_path: str, id_prefix: str) 
         where = f"{displayed_path} row {row_number}"
         if not isinstance(row, dict):
             raise PoiseError(f'{where}: not an object; a record looks like {{"problem": "..."}}')
-        yield Record(where, f"{id_prefix}{row_number}", row, row_number + 1)
+        yield Record(where, f"{id_prefix}{row_number}", row)
 
 
 # -- parquet --------------------------------------------------------------------------------------
@@ -176,13 +177,13 @@ def to_json_value(value: Any) -> Any:
 
 def _read_json(file: Path, displayed_path: str) -> list[Any] | None:
     """The records of a JSON file; None if it holds JSON lines instead."""
-    file_text = "".join(file_text for _, file_text in _lines(file, displayed_path))
+    file_text = "".join(line_text for _, line_text in _lines(file, displayed_path))
     try:
         content = _parse(file_text)
     except (ValueError, RecursionError) as error:
-        file_start = file_text.partition("\n")[0]
+        opening_line = file_text.lstrip().partition("\n")[0]
         # Many tools write JSON lines to a file whose name ends in .json.
-        if file_start.lstrip().startswith("{") and file_start.rstrip().endswith("}"):
+        if opening_line.startswith("{") and opening_line.rstrip().endswith("}"):
             return None
         raise PoiseError(f"{displayed_path}: not JSON ({error})") from None
     if isinstance(content, list):
@@ -200,7 +201,8 @@ def _read_json(file: Path, displayed_path: str) -> list[Any] | None:
 
 
 def _read_json_lines(file: Path, displayed_path: str, id_prefix: str) -> Iterator[Record]:
-    for row_number, (line_number, line_text) in enumerate(_lines(file, displayed_path)):
+    lines_with_text = (line for line in _lines(file, displayed_path) if line[1].strip())
+    for row_number, (line_number, line_text) in enumerate(lines_with_text):
         where = f"{displayed_path}:{line_number}"
         try:
             values = _parse(line_text)
@@ -221,14 +223,12 @@ def _refuse(constant: str) -> None:
 
 
 def _lines(file: Path, displayed_path: str) -> Iterator[tuple[int, str]]:
-    """Line numbers and text; blank lines are skipped, a byte order mark is dropped."""
+    """Line numbers from 1, and the lines with their ends; a byte order mark is dropped."""
     line_number = 0
     try:
         with file.open("rb") as opened_file:
             for line_number, raw_line in enumerate(opened_file, 1):
-                line_text = raw_line.decode("utf-8-sig" if line_number == 1 else "utf-8")
-                if line_text.strip():
-                    yield line_number, line_text
+                yield line_number, raw_line.decode("utf-8-sig" if line_number == 1 else "utf-8")
     except UnicodeDecodeError as error:
         raise PoiseError(
             f"{displayed_path}:{line_number}: not UTF-8 ({error.reason}); convert the file"

@@ -1,10 +1,11 @@
 r"""The `reasoning_gym` task: procedurally generated problems of that package.
 
-Training and held-out problems come from different seeds of one generator; a training problem that
-repeats a held-out one, or another training problem, is dropped, so small problem spaces give fewer
-than `size`. Our verifiers (`exact`, or `math` for numbers) compare with the single reference
-answer, so choose a dataset whose problems have one answer, and ask for it in a box. A user's reward
-function may take `metadata`: what the generator records about a problem.
+Training and held-out problems come from different seeds of one generator. Problems that repeat an
+earlier one of their split, and training problems that repeat a held-out one, are dropped, so small
+problem spaces give fewer than `size` and `heldout`. Our verifiers (`exact`, or `math` for numbers)
+compare with the single reference answer, so choose a dataset whose problems have one answer, and a
+prompt template that asks for \boxed{} (`model.template`). A user's reward function may take
+`metadata`: what the generator records about a problem.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from typing import Any
 
 from counterpoise.errors import PoiseError
 from counterpoise.seeds import seed_for
-from counterpoise.task.columns import FieldNames
-from counterpoise.task.prompts import Task
-from counterpoise.task.split_heldout import drop_heldout_texts, normalize_problem
+from counterpoise.task.columns import check_needed_columns, select_columns
+from counterpoise.task.split_heldout import normalize_problem, split_prompts
+from counterpoise.task.task_prompts import TaskPrompts
 from counterpoise.types import Prompt
 
 
@@ -27,27 +28,27 @@ def load(
     size: int = 2000,
     heldout: int = 128,
     seed: int = 0,
-    keep: Sequence[str] = (),
-) -> Task:
-    """`size` training and `heldout` held-out problems, without repetitions."""
+    needed_columns: Sequence[str] = (),
+) -> TaskPrompts:
+    """At most `size` training and `heldout` held-out problems, each text once."""
     if not dataset:
         raise PoiseError("the reasoning_gym task needs the name of a dataset: set task.dataset")
-    heldout_prompts = generate(dataset, "heldout", heldout, seed, keep)
-    train = generate(dataset, "train", size, seed, keep)
-    return Task(dataset, drop_heldout_texts(train, heldout_prompts, dataset), heldout_prompts)
+    heldout_prompts = generate(dataset, "heldout", heldout, seed, needed_columns)
+    prompts = generate(dataset, "train", size, seed, needed_columns)
+    split = split_prompts(prompts, heldout_prompts, dataset)
+    return TaskPrompts(dataset, split.train, split.heldout, repeats=split.repeats)
 
 
 def generate(
-    dataset: str, split: str, count: int, seed: int, keep: Sequence[str] = ()
+    dataset: str, split: str, count: int, seed: int, needed_columns: Sequence[str] = ()
 ) -> list[Prompt]:
-    """`count` problems of one split, each text once."""
+    """At most `count` problems of one split, each text once."""
     if count == 0:
         return []
     # The package takes a 32-bit seed.
     rows = _create(dataset, count, seed_for(seed, f"reasoning_gym/{split}") >> 32)
     prompts: dict[str, Prompt] = {}
-    fields = FieldNames(keep=tuple(keep))
-    fields.check_columns_exist(rows[0].keys(), dataset)
+    check_needed_columns(needed_columns, rows[0].keys(), dataset)
     for index in range(count):
         row = rows[index]
         problem, answer = row["question"], row["answer"]
@@ -56,7 +57,7 @@ def generate(
                 f"reasoning_gym dataset '{dataset}' gives no reference answer: it scores by its "
                 "own rules; set task.dataset to another"
             )
-        prompt_id, columns = f"{dataset}/{split}/{index}", fields.kept_columns(row)
+        prompt_id, columns = f"{dataset}/{split}/{index}", select_columns(row, needed_columns)
         prompt = Prompt(prompt_id, problem.strip(), answer.strip(), columns=columns)
         prompts.setdefault(normalize_problem(problem), prompt)
     return list(prompts.values())

@@ -28,7 +28,7 @@ OPERATIONS = {
 class SolutionStep:
     """One line of a worked solution: "They cost 3 * 4 = 12 dollars."."""
 
-    lead: str
+    lead: str  # "They cost"
     left: int
     sign: str
     right: int
@@ -42,7 +42,8 @@ class SolutionStep:
 class Scene:
     """One problem under construction. All randomness comes from the given generator.
 
-    `value` is the quantity after the last step, `steps` the worked solution.
+    `value` is the quantity after the last step, `steps` the worked solution, `unit` what the value
+    counts ("dollars").
     """
 
     def __init__(self, rng: random.Random, level: int) -> None:
@@ -64,10 +65,11 @@ class Scene:
 
     @property
     def skeleton(self) -> str:
-        """The arithmetic alone: equal for problems that differ only in names and wording."""
+        """The calculations with their numbers, as "4*3;31-12": equal for problems that differ only
+        in names and wording."""
         return ";".join(f"{step.left}{step.sign}{step.right}" for step in self.steps)
 
-    # -- choices -------------------------------------------------------------------------------
+    # -- random choices ------------------------------------------------------------------------
 
     def pick(self, *options: str) -> str:
         return self.rng.choice(options)
@@ -87,18 +89,19 @@ class Scene:
     def elder(self) -> str:
         return self.rng.choice(ELDERS)
 
-    def small(self) -> int:
-        """A factor: 2 to 5 at level 1, up to 12 at level 4."""
+    def factor(self) -> int:
+        """A price, a number of boxes: 2 to 5 at level 1, up to 12 at level 4."""
         return self.rng.randint(2, (5, 7, 9, 12)[self.level - 1])
 
-    def number(self) -> int:
-        """A quantity: up to 12 at level 1, up to 60 at level 4."""
+    def quantity(self) -> int:
+        """A number to add or subtract: 3 to 12 at level 1, up to 60 at level 4."""
         return self.rng.randint(3, (12, 20, 40, 60)[self.level - 1])
 
-    def times(self) -> int:
+    def multiple(self) -> int:
+        """How many times as old, 2 or 3, at all levels."""
         return self.rng.randint(2, 3)
 
-    def below(self, bound: int) -> int:
+    def quantity_below(self, bound: int) -> int:
         """A quantity less than `bound`, so that something is left after taking it."""
         most = min(bound - 1, (12, 20, 40, 60)[self.level - 1])
         return self.rng.randint(min(2, most), most)

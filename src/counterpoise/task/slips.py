@@ -4,9 +4,11 @@ A model warmed up on flawless solutions is either certain or ignorant. With slip
 arithmetic but stays unsure everywhere, like a base model: it solves most problems in some samples
 and not in others, and RL learns from that difference.
 
-There are two equally likely slips: the result is off by one, by ten, or in its last digit; or an
-operand is replaced by another number of the story. No story has negative quantities, so a step
-whose result would be negative is written correctly. The problem's reference answer stays right.
+There are two equally likely slips: the result is off by one, by ten, or in its last digit; or the
+right operand is replaced by a number of the story (a division only has the first kind). Digit and
+number are drawn at random and may happen to be the right ones. No story has negative quantities, so
+a step whose result would be negative is written correctly. The problem's reference answer stays
+right.
 """
 
 from __future__ import annotations
@@ -20,16 +22,18 @@ from counterpoise.task.scene import OPERATIONS, SolutionStep
 def with_slips(
     steps: Sequence[SolutionStep], numbers: Sequence[int], rng: random.Random, rate: float
 ) -> list[SolutionStep]:
-    """The same steps, each wrong with probability `rate`; later steps use the written results.
+    """The same steps, each with a slip with probability `rate`; later steps use written results.
 
     Example:
         4 * 3 = 12, 31 - 12 = 19  ->  4 * 3 = 13, 31 - 13 = 18
     """
-    written_result: dict[int, int] = {}  # true result of an earlier step -> the written result
+    # True result of an earlier step -> the written result. Operands are recognised by their value,
+    # so a number of the story that happens to equal an earlier result is replaced as well.
+    written_result: dict[int, int] = {}
     steps_with_slips = []
     for step in steps:
         left_operand = written_result.get(step.left, step.left)
-        # Factors and divisors come from the story, never from an earlier step.
+        # The right operand of * and / comes from the story, never from an earlier step.
         right_operand = (
             step.right if step.sign in "*/" else written_result.get(step.right, step.right)
         )

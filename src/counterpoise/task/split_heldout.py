@@ -4,9 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2b
+from typing import NamedTuple
 
 from counterpoise.errors import PoiseError
 from counterpoise.types import Prompt
+
+
+class PromptSplit(NamedTuple):
+    """Training and held-out prompts; no problem is in both."""
+
+    train: list[Prompt]
+    heldout: list[Prompt]
+    repeats: int  # training prompts that were dropped because they repeat a held-out text
+
+
+def split_prompts(
+    prompts: Sequence[Prompt], heldout: Sequence[Prompt] | int, where: str
+) -> PromptSplit:
+    """Split off the held-out prompts: those given, or as many of `prompts` as `heldout` says."""
+    if not isinstance(heldout, int):
+        train = drop_heldout_texts(prompts, heldout, where)
+        return PromptSplit(train, list(heldout), len(prompts) - len(train))
+    train, chosen_prompts = hold_out(prompts, heldout, where)
+    return PromptSplit(train, chosen_prompts, len(prompts) - len(train) - len(chosen_prompts))
 
 
 def hold_out(
@@ -18,7 +38,8 @@ def hold_out(
             f"{where}: holding out {count} of {len(prompts)} records leaves none to train on; "
             "lower task.heldout"
         )
-    # By hash, so that the choice does not depend on the order or on other records.
+    # By hash, so that the choice does not depend on the order, and further records change few of
+    # the held-out prompts.
     heldout = sorted(prompts, key=lambda prompt: blake2b(prompt.id.encode()).digest())[:count]
     return drop_heldout_texts(prompts, heldout, where), heldout
 
@@ -30,7 +51,10 @@ def drop_heldout_texts(
     heldout_texts = {normalize_problem(prompt.problem) for prompt in heldout}
     train = [prompt for prompt in prompts if normalize_problem(prompt.problem) not in heldout_texts]
     if not train:
-        raise PoiseError(f"{where}: every training problem is also held out; use other files")
+        raise PoiseError(
+            f"{where}: every training problem is also held out; hold out fewer, or train on other "
+            "problems"
+        )
     return train
 
 

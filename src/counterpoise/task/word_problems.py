@@ -13,8 +13,8 @@ Twelve families, two to four steps, four levels:
       4       4      to 60      to 12       always
 
 Train and held-out problems are disjoint by construction: the arithmetic skeleton of a problem
-(family and operations, without names and wording) is hashed, and one skeleton in eight belongs to
-the held-out split. No held-out problem is a training problem with other names.
+(family and calculations with their numbers, without names and wording) is hashed, and one skeleton
+in eight belongs to the held-out split. No held-out problem is a training problem with other names.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from hashlib import blake2b
 
 from counterpoise.seeds import seed_for
 from counterpoise.task.events import add_distractor, add_event
-from counterpoise.task.prompts import Task
 from counterpoise.task.scene import Scene
 from counterpoise.task.slips import with_slips
-from counterpoise.task.story_kinds import FAMILIES
+from counterpoise.task.story_families import FAMILIES
+from counterpoise.task.task_prompts import TaskPrompts
 from counterpoise.types import Prompt
 
 LEVELS = (1, 2, 3, 4)
@@ -44,9 +44,9 @@ def load(
     heldout: int = 256,
     seed: int = 0,
     slips: float = 0.0,
-) -> Task:
+) -> TaskPrompts:
     """`size` training and `heldout` held-out problems that cycle through the levels."""
-    return Task(
+    return TaskPrompts(
         name="word_problems",
         train=[make_problem("train", index, levels, seed, slips) for index in range(size)],
         heldout=[make_problem("heldout", index, levels, seed) for index in range(heldout)],

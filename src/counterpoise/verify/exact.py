@@ -1,6 +1,6 @@
 r"""reward = 1 if the last `\boxed{...}` equals the answer, white space aside; else 0.
 
-For answers that are not mathematics: words, orders, grids. A run of white space (line breaks
+For answers that are not mathematics: words, orderings, grids. A run of white space (line breaks
 included) counts as one space, and leading and trailing white space is ignored. Letter case and
 punctuation must match.
 """
@@ -8,7 +8,6 @@ punctuation must match.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Self
 
 from counterpoise.types import Prompt
 from counterpoise.verify.math.boxed import extract_boxed
@@ -39,12 +38,6 @@ class ExactVerifier:
 
     def close(self) -> None:
         """Nothing to release."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
 
 def _exact_match(response: str, answer: str) -> float:

@@ -2,7 +2,7 @@
 
 Each entry names a function (prompt, response, config) -> number in `EXTRA_REWARDS`, or a user's
 function, which is called in the same way as one that replaces the verifier (plugin_reward.py). The
-number after the name is the share of that reward, 1 by default; the verifier's share is always 1.
+number after the name is the weight of that reward, 1 by default; the verifier's weight is always 1.
 `credit.mixture` decides how several rewards are combined. Success rates and held-out evaluations
 count the verifier's reward only.
 """
@@ -17,9 +17,10 @@ from typing import NamedTuple
 from counterpoise.config import RunConfig, VerifyConfig
 from counterpoise.errors import PoiseError, unknown_name
 from counterpoise.plugins import display_name, is_plugin, load_plugin, parse_plugin_name
-from counterpoise.types import NO_COLUMNS, Prompt, Response
+from counterpoise.types import Prompt, Response
 from counterpoise.variants import EXTRA_REWARDS
-from counterpoise.verify.limited_reward import make_reward
+from counterpoise.verify.make_verifier import make_plugin_verifier
+from counterpoise.verify.plugin_reward import read_ground_truth, read_solution
 from counterpoise.verify.reward_signatures import GROUND_TRUTH, SOLUTION, reward_arguments
 from counterpoise.verify.scores import NO_CONTEXT, ScoringContext, score_responses
 
@@ -33,54 +34,54 @@ class ExtraReward(NamedTuple):
 
     name: str
     label: str  # its name in rollouts and metrics
-    share: float
+    weight: float
 
 
 def parse_extra_rewards(texts: Sequence[str]) -> list[ExtraReward]:
     """
     Example:
         >>> parse_extra_rewards(["overlong", "mine.py:brief=0.5"])[1]
-        ExtraReward(name='mine.py:brief', label='mine.py:brief', share=0.5)
+        ExtraReward(name='mine.py:brief', label='mine.py:brief', weight=0.5)
     """
     extra_rewards: list[ExtraReward] = []
     for text in texts:
-        name, share = _split_share(text)
+        name, weight = _split_weight(text)
         if name not in EXTRA_REWARDS and not is_plugin(name):
             raise PoiseError(f"verify.also: {unknown_name('reward', name, EXTRA_REWARDS.choices)}")
         label = display_name(name)
         if label in (extra.label for extra in extra_rewards):
             raise PoiseError(f"verify.also: '{label}' is listed twice: leave one out")
         try:
-            parsed_share = 1.0 if share is None else float(share)
+            parsed_weight = 1.0 if weight is None else float(weight)
         except ValueError:
-            parsed_share = math.nan  # refused below, with the same message as a negative share
-        if not 0 < parsed_share < math.inf:
-            raise PoiseError(f"verify.also: '{text}' has no share above 0: write {label}=0.5")
-        extra_rewards.append(ExtraReward(name, label, parsed_share))
+            parsed_weight = math.nan  # refused below, with the same message as a negative weight
+        if not 0 < parsed_weight < math.inf:
+            raise PoiseError(f"verify.also: '{text}' has no weight above 0: write {label}=0.5")
+        extra_rewards.append(ExtraReward(name, label, parsed_weight))
     return extra_rewards
 
 
-def _split_share(text: str) -> tuple[str, str | None]:
-    """The name and the share of an entry; the share is None if it has none."""
+def _split_weight(text: str) -> tuple[str, str | None]:
+    """The name and the weight of an entry; the weight is None if it has none."""
     if is_plugin(text):
-        # A path may contain "=", so plugins.py decides where the share begins.
+        # A path may contain "=", so plugins.py decides where the weight begins.
         plugin = parse_plugin_name(text)
-        return plugin.name, plugin.share
-    name, equals, share = (piece.strip() for piece in text.partition("="))
-    return name, share if equals else None
+        return plugin.name, plugin.weight
+    name, equals, weight = (piece.strip() for piece in text.partition("="))
+    return name, weight if equals else None
 
 
-def extra_reward_shares(also: Sequence[str]) -> dict[str, float]:
+def extra_reward_weights(also: Sequence[str]) -> dict[str, float]:
     """
     Example:
-        >>> extra_reward_shares(["overlong", "equations=0.5"])
+        >>> extra_reward_weights(["overlong", "equations=0.5"])
         {'overlong': 1.0, 'equations': 0.5}
     """
-    return {extra.label: extra.share for extra in parse_extra_rewards(also)}
+    return {extra.label: extra.weight for extra in parse_extra_rewards(also)}
 
 
 def check_extra_rewards(config: RunConfig) -> None:
-    """Raise an error if verify.also has an unknown reward or an invalid share."""
+    """Raise an error if verify.also has an unknown reward or an invalid weight."""
     parse_extra_rewards(config.verify.also)
 
 
@@ -123,7 +124,8 @@ def requires_answers(reward_name: str) -> bool:
 def check_references(config: VerifyConfig, prompts: Sequence[Prompt]) -> None:
     """Raise an error if a reward function must get a solution or ground truth and there is none.
 
-    Single problems may lack it: TRL's functions get None then, and say that they do not apply.
+    Single problems may lack it: a function gets an empty text then, and may return None, which
+    means no reward. TRL's accuracy_reward does so.
     """
     for reward_name in plugin_rewards(config):
         arguments = reward_arguments(reward_name)
@@ -138,11 +140,12 @@ def check_references(config: VerifyConfig, prompts: Sequence[Prompt]) -> None:
                 )
 
 
-def _has_reference(prompt: Prompt, column: str) -> bool:
-    """Whether a problem has the column, even an empty one, or what takes its place."""
-    columns = getattr(prompt, "columns", NO_COLUMNS)
-    has_column = any(columns.get(name) is not None for name in (column, "reward_model"))
-    return has_column or bool(prompt.answer or prompt.solution)
+def _has_reference(prompt: Prompt, source: str) -> bool:
+    """Whether there is a column other than None ("" counts), or something takes its place."""
+    if prompt.columns.get(source) is not None:
+        return True
+    read = read_solution if source == SOLUTION else read_ground_truth
+    return read(prompt) != ""
 
 
 def score_extra_rewards(
@@ -186,4 +189,5 @@ def _score_pairs(
     # A user's function scores all responses in one call, as a verifier does.
     texts = [response.text for _, response in pairs]
     prompts = [prompt for prompt, _ in pairs]
-    return score_responses(make_reward(reward_name, config.verify), texts, prompts, context).rewards
+    verifier = make_plugin_verifier(reward_name, config.verify)
+    return score_responses(verifier, texts, prompts, context).rewards

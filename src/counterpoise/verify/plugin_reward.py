@@ -9,11 +9,12 @@ response it returns a number, and verl's form may return {"score": number, ...}.
 form, None means that the reward does not apply to the response: its reward is nan, and its group
 is credited without it. A function may be an `async def`.
 
-It runs in a process of its own (limited_reward.py), on however many responses are at hand: those of
-an iteration, of an evaluation, or a single one (`--engine verl`). So the reward of a response may
-depend only on that response and its problem. A call may take `verify.reward_timeout_seconds`;
-`verify.timeout_seconds` and `verify.workers` do not apply. An exception it raises ends the run.
-With a limit of 0 it runs in this process, as `PluginVerifier` does.
+It runs in a process of its own (time_limited_verifier.py), on however many responses are at hand:
+those of an iteration, of an evaluation, or a single one (`--engine verl`). So the reward of a
+response may depend only on that response and its problem. A call may last up to
+`verify.reward_timeout_seconds`; `verify.timeout_seconds` and `verify.workers` do not apply. An
+exception it raises ends the run. With a limit of 0, `PluginVerifier` calls it directly in this
+process.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import numpy as np
 from counterpoise import plugins
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
-from counterpoise.types import NO_COLUMNS, Columns, Ints, Prompt
+from counterpoise.types import NO_COLUMNS, Ints, Message, Prompt
 from counterpoise.verify.reward_signatures import (
     ANSWERS,
     DATA_SOURCE,
@@ -36,12 +37,12 @@ from counterpoise.verify.reward_signatures import (
     LOG_EXTRA,
     LOG_METRIC,
     MESSAGES,
-    POSITIONAL_ROLES,
+    POSITIONAL_SOURCES,
     PROMPTS,
     RESPONSES,
     SAMPLE,
     SOLUTION,
-    SOURCES,
+    SOURCE_OF_PARAMETER,
     TOKEN_IDS,
     TRAINER_STATE,
     TRL,
@@ -55,7 +56,6 @@ from counterpoise.verify.scores import (
     Scores,
     ScoringContext,
     TrainerState,
-    Verifier,
     is_graded,
 )
 
@@ -64,25 +64,29 @@ LARGEST_REWARD = 1e100
 # TRL's **kwargs hold these besides the columns of the problems.
 TRL_KEYWORDS = (PROMPTS, "completions", TOKEN_IDS, TRAINER_STATE, LOG_EXTRA, LOG_METRIC)
 UNAVAILABLE = object()
-Message = Mapping[str, Any]
+# (keywords of each call) -> results
+CallEach = Callable[[Sequence[Mapping[str, Any]]], list[Any]]
 
 
-def bind_verifier(name: str) -> Callable[..., Verifier]:
-    """A constructor of the function as a verifier in this process."""
+def bind_verifier(name: str, call_each: CallEach | None = None) -> Callable[..., PluginVerifier]:
+    """A function that makes the PluginVerifier, with the parameters that VERIFIERS expects.
+
+    `call_each` replaces how a function is called that gets one response at a time.
+    """
     function = plugins.load_plugin(name)
     arguments = reward_arguments(name)  # a signature that cannot be called is refused here
 
     # Time limit and workers are for verifiers with processes of their own.
-    def make_verifier(timeout_seconds: float = 0, workers: int = 0) -> PluginVerifier:
+    def construct(timeout_seconds: float = 0, workers: int = 0) -> PluginVerifier:
         return PluginVerifier(
             function.call,
             str(plugins.parse_plugin_name(name)),
             arguments,
-            call_each=function.call_each,
+            call_each=call_each or function.call_each,
             graded=function.graded,
         )
 
-    return make_verifier
+    return construct
 
 
 def training_context(
@@ -95,11 +99,6 @@ def training_context(
     is_hub = config.task.name == "hub"
     data_source = config.task.path.partition(":")[0] if is_hub else config.task.name
     return ScoringContext(token_ids, state, data_source)
-
-
-def problem_data(prompt: Prompt) -> tuple[Columns, Sequence[Message]]:
-    """The columns of a problem's row, and the messages of a chat prompt (none for a text)."""
-    return getattr(prompt, "columns", NO_COLUMNS), getattr(prompt, "messages", ())
 
 
 class PluginVerifier(ContextVerifier):
@@ -117,7 +116,7 @@ class PluginVerifier(ContextVerifier):
         name: str,
         arguments: RewardArguments | None = None,
         *,
-        call_each: Callable[[Sequence[Mapping[str, Any]]], list[Any]] | None = None,
+        call_each: CallEach | None = None,
         graded: bool = False,
     ) -> None:
         self._function, self._name = function, name
@@ -143,7 +142,7 @@ class PluginVerifier(ContextVerifier):
         else:
             returned = self._call_each(call.keywords_of_each())
             if style == VERL:
-                returned = [call.log_result(i, result) for i, result in enumerate(returned)]
+                returned = [call.take_score(i, result) for i, result in enumerate(returned)]
         rewards = check_rewards(returned, len(responses), self._name, none_allowed=style != LISTS)
         return Scores(
             rewards,
@@ -175,7 +174,7 @@ class RewardCall:
     # -- one call with lists --------------------------------------------------------------------
 
     def positional_lists(self) -> list[Any]:
-        sources = POSITIONAL_ROLES if self.arguments.positional else ()
+        sources = POSITIONAL_SOURCES if self.arguments.positional else ()
         return [self._list_of(source) for source in sources]
 
     def keyword_lists(self) -> dict[str, Any]:
@@ -183,27 +182,27 @@ class RewardCall:
         keywords = dict(self.arguments.keywords)
         optional = set(self.arguments.optional)
         if self.arguments.style == TRL and self.arguments.takes_everything:
-            columns = problem_data(self.prompts[0])[0] if self.prompts else NO_COLUMNS
-            # TRL replaces these columns of the dataset by its own lists.
-            extra_names = [
-                *TRL_KEYWORDS,
-                *(column for column in columns if column not in ("prompt", "completion")),
-            ]
-            for name in extra_names:
+            columns = self.prompts[0].columns if self.prompts else NO_COLUMNS
+            # Every column but those in whose place TRL passes its own lists.
+            replaced = ("prompt", "completion", *TRL_KEYWORDS)
+            sources = {name: SOURCE_OF_PARAMETER[TRL][name] for name in TRL_KEYWORDS}
+            sources |= {name: name for name in columns if name not in replaced}
+            for name, source in sources.items():
                 if name not in keywords:
-                    keywords[name] = SOURCES[TRL].get(name, name) if name in TRL_KEYWORDS else name
+                    keywords[name] = source
                     optional.add(name)
         values = {name: self._list_of(source) for name, source in keywords.items()}
         return self._without_unavailable(values, optional)
 
     def _list_of(self, source: str) -> Any:
-        if source == TRAINER_STATE:
-            state = self.context.trainer_state
-            return UNAVAILABLE if state is None else state
-        if source == LOG_EXTRA:
-            return self._log_extra
-        if source == LOG_METRIC:
-            return self._log_metric
+        """The values of all responses; what TRL passes once for the batch is no list."""
+        if self.arguments.style == TRL:
+            if source == TRAINER_STATE:
+                return self._trainer_state()
+            if source == LOG_EXTRA:
+                return self._log_extra
+            if source == LOG_METRIC:
+                return self._log_metric
         values = [self._value(i, source) for i in range(len(self.responses))]
         return UNAVAILABLE if any(value is UNAVAILABLE for value in values) else values
 
@@ -217,8 +216,8 @@ class RewardCall:
             calls.append(self._without_unavailable(values, optional))
         return calls
 
-    def log_result(self, response_index: int, result: Any) -> Any:
-        """The score of a dictionary that verl's function returned; its other entries are logged."""
+    def take_score(self, response_index: int, result: Any) -> Any:
+        """The score in verl's result; the other entries of a dictionary are logged."""
         if not isinstance(result, Mapping):
             return result
         if "score" not in result:
@@ -234,41 +233,42 @@ class RewardCall:
     # -- values ---------------------------------------------------------------------------------
 
     def _value(self, response_index: int, source: str) -> Any:
-        """What one response has under `source`, a name of SOURCES or a column."""
+        """What one response has under `source`: a source of this style, or a column."""
         prompt, response = self.prompts[response_index], self.responses[response_index]
-        columns, messages = problem_data(prompt)
-        style = self.arguments.style
+        columns = prompt.columns
+        if not self.arguments.is_source(source):
+            return columns.get(source, UNAVAILABLE)
         if source in (RESPONSES, PROMPTS):
-            is_chat = bool(messages) if self._as_messages is None else self._as_messages
-            if style == TRL and is_chat:
-                return _as_messages(prompt if source == PROMPTS else response, messages)
+            as_messages = self.arguments.as_messages
+            is_chat = bool(prompt.messages) if as_messages is None else as_messages
+            if self.arguments.style == TRL and is_chat:
+                return _to_messages(prompt if source == PROMPTS else response)
             return response if source == RESPONSES else prompt.problem
         if source == ANSWERS:
             return prompt.answer
-        if style != LISTS and source in _SOURCE_READERS:
-            return _SOURCE_READERS[source](prompt, columns)
-        if style != LISTS and source == MESSAGES:
-            return _as_messages(prompt, messages)
-        if style != LISTS and source == TOKEN_IDS:
+        if source in _SOURCE_READERS:
+            return _SOURCE_READERS[source](prompt)
+        if source == MESSAGES:
+            return _to_messages(prompt)
+        if source == TOKEN_IDS:
             token_ids = self.context.token_ids
             return (
                 UNAVAILABLE
                 if token_ids is None
                 else [int(token) for token in token_ids[response_index]]
             )
-        if style != LISTS and source == TRAINER_STATE:
-            state = self.context.trainer_state
-            return UNAVAILABLE if state is None else state
-        if style == VERL and source == DATA_SOURCE:
+        if source == TRAINER_STATE:
+            return self._trainer_state()
+        if source == DATA_SOURCE:
             return columns.get(DATA_SOURCE) or self.context.data_source
         if source == SAMPLE and SAMPLE not in columns:
             texts = {"prompt": prompt.problem, "completion": response, "answer": prompt.answer}
             return {**columns, "id": prompt.id, **texts}
         return columns.get(source, UNAVAILABLE)
 
-    @property
-    def _as_messages(self) -> bool | None:
-        return self.arguments.as_messages
+    def _trainer_state(self) -> Any:
+        state = self.context.trainer_state
+        return UNAVAILABLE if state is None else state
 
     def _without_unavailable(self, values: dict[str, Any], optional: set[str]) -> dict[str, Any]:
         for name, value in values.items():
@@ -277,11 +277,11 @@ class RewardCall:
         return {name: value for name, value in values.items() if value is not UNAVAILABLE}
 
     def _raise_unavailable(self, source: str) -> None:
-        if source == TOKEN_IDS and self.arguments.style != LISTS:
+        if source == TOKEN_IDS and self.arguments.is_source(source):
             raise PoiseError(
                 f"{self.name} needs completion_ids, and here only the texts of responses are known"
             )
-        if source == TRAINER_STATE and self.arguments.style != LISTS:
+        if source == TRAINER_STATE and self.arguments.is_source(source):
             raise PoiseError(
                 f"{self.name} needs trainer_state, which exists only while a run trains: give the "
                 "parameter a default, as in trainer_state=None"
@@ -308,37 +308,38 @@ class RewardCall:
         self.metrics.setdefault(str(metric), []).append(float(value))
 
 
-def _as_messages(content: Prompt | str, messages: Sequence[Message]) -> list[Message]:
+def _to_messages(content: Prompt | str) -> list[dict[str, str]]:
     """A prompt or a response as TRL's messages; a plain prompt becomes one user message."""
     if isinstance(content, str):
-        return [{"role": "assistant", "content": content}]
-    return [dict(message) for message in messages] or [{"role": "user", "content": content.problem}]
+        return [dict(Message("assistant", content))]
+    return [dict(message) for message in content.messages or [Message("user", content.problem)]]
 
 
-def _solution(prompt: Prompt, columns: Columns) -> Any:
-    column = columns.get(SOLUTION)
+def read_solution(prompt: Prompt) -> Any:
+    """The column, or the task's solution or answer; "" where there is none of them."""
+    column = prompt.columns.get(SOLUTION)
     return prompt.solution or prompt.answer if column is None else column
 
 
-def _ground_truth(prompt: Prompt, columns: Columns) -> Any:
-    """The column, or the entry of verl's column `reward_model`, or the answer."""
-    reward_model = columns.get("reward_model")
+def read_ground_truth(prompt: Prompt) -> Any:
+    """The column, or the entry of verl's column `reward_model`, or the answer, which may be ""."""
+    reward_model = prompt.columns.get("reward_model")
     nested = reward_model.get(GROUND_TRUTH) if isinstance(reward_model, Mapping) else None
-    candidates = (columns.get(GROUND_TRUTH), nested, prompt.answer)
+    candidates = (prompt.columns.get(GROUND_TRUTH), nested, prompt.answer)
     return next(value for value in candidates if value is not None)
 
 
-def _extra_info(prompt: Prompt, columns: Columns) -> dict[str, Any]:
+def _extra_info(prompt: Prompt) -> dict[str, Any]:
     """verl's column of that name, or all columns with the id and the text of the problem."""
-    column = columns.get(EXTRA_INFO)
+    column = prompt.columns.get(EXTRA_INFO)
     if isinstance(column, Mapping):
         return dict(column)
-    return {"index": prompt.id, "question": prompt.problem, **columns}
+    return {"index": prompt.id, "question": prompt.problem, **prompt.columns}
 
 
-_SOURCE_READERS: Mapping[str, Callable[[Prompt, Columns], Any]] = {
-    SOLUTION: _solution,
-    GROUND_TRUTH: _ground_truth,
+_SOURCE_READERS: Mapping[str, Callable[[Prompt], Any]] = {
+    SOLUTION: read_solution,
+    GROUND_TRUTH: read_ground_truth,
     EXTRA_INFO: _extra_info,
 }
 
@@ -373,7 +374,7 @@ def check_rewards(
         index = int(invalid[0])
         raise PoiseError(
             f"{name} returned {_shorten(returned[index])} for response {index + 1} of "
-            f"{num_responses}: a reward is a finite number"
+            f"{num_responses}: a reward is a finite number, at most {LARGEST_REWARD:g} in size"
         )
     rewards: list[float] = rewards_R.tolist()
     return rewards

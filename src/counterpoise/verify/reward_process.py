@@ -1,14 +1,19 @@
-"""Run the user's reward functions in a process of their own, with a time limit for each call.
+"""Run the user's reward functions in a process of their own, with a time limit.
 
-    this process                                   counterpoise.verify.reward_worker
-    {"name", "responses", "prompts", "context"}  ->
+    the owner                                      counterpoise.verify.reward_worker
+                                                 <-  {"ready": true}   once, when it has started
+    {"name", "responses", "prompts",             ->
+     "prompt_of_response", "token_ids",
+     "trainer_state", "data_source"}
                                                  <-  {"done": 1}   after each response, if scored
                                                      one by one
                                                  <-  {"rewards", "graded", ...} or {"error"}
 
+The limit is for one call of the user's function: for each response if they are scored one by one,
+else for all.
 All functions of a run share one process, which lives as long as the run: what they keep between
-calls, a cache or a loaded model, stays. It is a fresh interpreter, because this one may hold torch,
-its threads and a GPU. A function that exceeds the limit loses its process, and with it that state.
+calls, a cache or a loaded model, stays. A function that exceeds the limit loses its process, and
+with it that state.
 """
 
 from __future__ import annotations
@@ -18,25 +23,28 @@ import json
 import os
 import selectors
 import subprocess
-import sys
 import time
 import weakref
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from counterpoise.errors import PoiseError
 from counterpoise.types import Prompt
 from counterpoise.verify.scores import ScoringContext, TrainerState
+from counterpoise.verify.worker_process import (
+    START_ATTEMPTS,
+    START_LIMIT_SECONDS,
+    start_worker,
+    stop_worker,
+)
 
-START_LIMIT_SECONDS = 120.0
-START_ATTEMPTS = 3
+WORKER_MODULE = "counterpoise.verify.reward_worker"
 CHUNK_BYTES = 1 << 16
 
 
 class CallFailedError(Exception):
-    """A call that did not return: `kind` is timeout or crash, after `scored` responses."""
+    """A call that did not return: `kind` is timeout or crash, after `scored` whole responses."""
 
     def __init__(self, kind: str, scored: int) -> None:
         super().__init__(kind)
@@ -44,14 +52,14 @@ class CallFailedError(Exception):
 
 
 class RewardProcess:
-    """The worker process as this one sees it; it starts with the first call."""
+    """The worker process as its owner sees it; it starts with the first request."""
 
     def __init__(self, limit_seconds: float) -> None:
         self.limit_seconds = limit_seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._unread = b""
 
-    def call(self, request: str) -> dict[str, Any]:
+    def exchange(self, request: str) -> dict[str, Any]:
         """The reply to a request; raises CallFailedError, and the process is gone then."""
         process = self._ensure_started()
         assert process.stdin is not None
@@ -69,31 +77,30 @@ class RewardProcess:
                     return reply
                 scored += reply["done"]
         except BaseException:
-            # A late reply would be taken for that of the next call.
+            # A late reply would be taken for that of the next request.
             self.close()
             raise
 
     def close(self) -> None:
-        """End the process; the next call starts a new one."""
+        """End the process; the next request starts a new one."""
         process, self._process, self._unread = self._process, None, b""
         if process is not None:
-            _stop(process)
+            stop_worker(process)
 
     def _ensure_started(self) -> subprocess.Popen[bytes]:
         if self._process is not None and self._process.poll() is None:
             return self._process
-        # Something else on the machine may kill a process while it starts.
         for _ in range(START_ATTEMPTS):
             self.close()
-            self._process = _start_process()
-            weakref.finalize(self, _stop, self._process)
+            self._process = start_worker(WORKER_MODULE)
+            weakref.finalize(self, stop_worker, self._process)
             with contextlib.suppress(CallFailedError):
                 self._read_reply(START_LIMIT_SECONDS)
                 return self._process
         self.close()
         raise PoiseError(
             "the process for your reward functions does not start: "
-            "`python -m counterpoise.verify.reward_worker` shows why; "
+            f"`python -m {WORKER_MODULE}` shows why; "
             "verify.reward_timeout_seconds=0 calls them in the main process, without a limit"
         )
 
@@ -129,13 +136,13 @@ def encode_request(
     if not isinstance(context.trainer_state, TrainerState | None):
         return None  # TRL's own object, which a function may read any attribute of
     distinct_prompts = {id(prompt): prompt for prompt in prompts}
-    places = {key: place for place, key in enumerate(distinct_prompts)}
+    prompt_indices = {key: prompt_index for prompt_index, key in enumerate(distinct_prompts)}
     state = context.trainer_state
     request = {
         "name": name,
         "responses": list(responses),
         "prompts": [_prompt_record(prompt) for prompt in distinct_prompts.values()],
-        "prompt_of_response": [places[id(prompt)] for prompt in prompts],
+        "prompt_of_response": [prompt_indices[id(prompt)] for prompt in prompts],
         "token_ids": (
             None
             if context.token_ids is None
@@ -160,24 +167,3 @@ def _prompt_record(prompt: Prompt) -> dict[str, Any]:
         "columns": dict(prompt.columns),
         "messages": [dict(message) for message in prompt.messages],
     }
-
-
-def _start_process() -> subprocess.Popen[bytes]:
-    # The functions may come from any module that this process can import.
-    search_path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", "counterpoise.verify.reward_worker"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": search_path},
-        process_group=0,  # Ctrl-C must not reach it before it ignores SIGINT
-    )
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    for stream in (process.stdin, process.stdout):
-        if stream is not None:
-            with contextlib.suppress(BrokenPipeError):
-                stream.close()
-    process.wait()

@@ -5,11 +5,19 @@
     score(data_source, solution_str, ground_truth)      verl's: one call for each response
     score(completion, answer)                           a function of one sample: the same
 
-A parameter `solution_str` means verl's form. `completions` or `completion_ids`, or nothing but
-**kwargs, means TRL's. `completion`, `sample`, or a response annotated `str` means one sample. All
-other functions get lists. A list function with exactly two required parameters gets responses and
-answers by position, whatever they are called, unless one of them is `prompts` or `prompt`, or
-`answers` comes first. Its parameters with defaults keep them, unless ROLES has their name.
+The first line that fits decides:
+
+    a parameter `solution_str`                          verl's
+    `responses`                                         lists
+    `completion` or `sample`                            one sample
+    `completions` or `completion_ids`                   TRL's
+    `response: str`, or by position `text: str`         one sample
+    **kwargs, no `response`, nothing by position        TRL's
+    anything else                                       lists
+
+A function with exactly two required parameters gets responses and answers by position, whatever
+they are called, unless one of them is `prompts` or `prompt`, or `answers` comes first. Parameters
+of a list function that have defaults keep them, unless SOURCE_OF_PARAMETER has their name.
 
 Any other name is a column of the problems. In the other three forms a parameter with a default gets
 the column of its name if the problems have one, and **kwargs of TRL's form gets all columns.
@@ -27,19 +35,17 @@ from counterpoise.errors import PoiseError
 from counterpoise.types import ALL_COLUMNS
 
 RESPONSES, ANSWERS, PROMPTS = "responses", "answers", "prompts"
-ROLES = {
+_LIST_SOURCES = {
     "responses": RESPONSES, "response": RESPONSES, "completions": RESPONSES,
     "answers": ANSWERS, "answer": ANSWERS, "prompts": PROMPTS, "prompt": PROMPTS,
 }  # fmt: skip
-POSITIONAL_ROLES = (RESPONSES, ANSWERS)
-# A function with one of these parameters expects everything by keyword.
-KEYWORD_ONLY_NAMES = ("prompts", "prompt")
-
-# What a function gets that is neither a role nor a column.
+POSITIONAL_SOURCES = (RESPONSES, ANSWERS)
 TOKEN_IDS, SAMPLE, MESSAGES = "completion_ids", "sample", "messages"
 SOLUTION, GROUND_TRUTH = "solution", "ground_truth"
 DATA_SOURCE, EXTRA_INFO = "data_source", "extra_info"
 TRAINER_STATE, LOG_EXTRA, LOG_METRIC = "trainer_state", "log_extra", "log_metric"
+# A function with one of these parameters expects everything by keyword.
+NEVER_POSITIONAL = ("prompts", "prompt", "completion", SAMPLE)
 
 LISTS, TRL, VERL, ONE_SAMPLE = "lists", "trl", "verl", "one sample"
 STYLE_PHRASES = {
@@ -51,10 +57,11 @@ STYLE_PHRASES = {
 _REFERENCES = {
     "answer": ANSWERS, "answers": ANSWERS, SOLUTION: SOLUTION, GROUND_TRUTH: GROUND_TRUTH,
 }  # fmt: skip
-SOURCES: Mapping[str, Mapping[str, str]] = {
-    LISTS: ROLES,
+# style -> parameter -> its source: what it is filled with. Any other parameter is a column.
+SOURCE_OF_PARAMETER: Mapping[str, Mapping[str, str]] = {
+    LISTS: _LIST_SOURCES,
     TRL: {
-        **ROLES, **_REFERENCES, TOKEN_IDS: TOKEN_IDS,
+        **_LIST_SOURCES, **_REFERENCES, TOKEN_IDS: TOKEN_IDS,
         TRAINER_STATE: TRAINER_STATE, LOG_EXTRA: LOG_EXTRA, LOG_METRIC: LOG_METRIC,
     },
     VERL: {
@@ -82,8 +89,8 @@ class RewardArguments:
     """
 
     # The function's names for responses and answers; (): all arguments are passed by keyword.
-    positional: tuple[str, ...] = POSITIONAL_ROLES
-    # parameter -> a source of SOURCES, or a column of the problems
+    positional: tuple[str, ...] = POSITIONAL_SOURCES
+    # parameter -> its source, or a column of the problems
     keywords: Mapping[str, str] = field(default_factory=dict)
     style: str = LISTS
     optional: tuple[str, ...] = ()  # keywords that are left out where they are not available
@@ -93,19 +100,22 @@ class RewardArguments:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of the problems that the function needs, or may use (ALL_COLUMNS)."""
-        known_sources = SOURCES[self.style].values()
+        """The columns that the function needs; also ALL_COLUMNS if it may use others."""
         needed = [
             source
             for name, source in self.keywords.items()
-            if source not in known_sources and name not in self.optional
+            if not self.is_source(source) and name not in self.optional
         ]
         may_use_others = self.style != LISTS and (
             self.takes_everything
             or any(source in COLUMN_FIRST for source in self.keywords.values())
-            or any(self.keywords[name] not in known_sources for name in self.optional)
+            or not all(self.is_source(self.keywords[name]) for name in self.optional)
         )
         return (*needed, ALL_COLUMNS) if may_use_others else tuple(needed)
+
+    def is_source(self, name: str) -> bool:
+        """Whether functions of this style are filled with `name`; otherwise it is a column."""
+        return name in SOURCE_OF_PARAMETER[self.style].values()
 
 
 def reward_arguments(name: str) -> RewardArguments:
@@ -116,8 +126,7 @@ def reward_arguments(name: str) -> RewardArguments:
     arguments = (
         _list_arguments(parameters) if style == LISTS else _keyword_arguments(parameters, style)
     )
-    receives_responses = arguments.takes_everything and style == TRL
-    if not receives_responses and not _takes_responses(arguments):
+    if not _takes_responses(arguments):
         raise PoiseError(
             f"{function.path}: {function.name}({', '.join(function.signature.parameters)}) has no "
             "parameter for the responses: call one of them `responses`, or `completion` for one at "
@@ -169,9 +178,10 @@ def recognise_style(parameters: Sequence[Parameter]) -> str:
 def _list_arguments(parameters: Sequence[Parameter]) -> RewardArguments:
     positional = _positional_names(parameters)
     keywords = {
-        parameter.name: ROLES.get(parameter.name, parameter.name)
+        parameter.name: _LIST_SOURCES.get(parameter.name, parameter.name)
         for parameter in parameters
-        if parameter.name not in positional and (parameter.name in ROLES or _is_required(parameter))
+        if parameter.name not in positional
+        and (parameter.name in _LIST_SOURCES or _is_required(parameter))
     }
     return RewardArguments(positional, keywords)
 
@@ -182,10 +192,10 @@ def _keyword_arguments(parameters: Sequence[Parameter], style: str) -> RewardArg
         for parameter in parameters
         if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     ]
-    sources = dict(SOURCES[style])
+    sources = dict(SOURCE_OF_PARAMETER[style])
     if style == ONE_SAMPLE:
-        # score(text: str, gold: str) names neither role: the positions decide.
-        sources |= dict(zip(_positional_names(named_parameters), POSITIONAL_ROLES, strict=False))
+        # score(text: str, gold: str) names neither source: the positions decide.
+        sources |= dict(zip(_positional_names(named_parameters), POSITIONAL_SOURCES, strict=False))
     completions = next(
         (parameter for parameter in named_parameters if parameter.name == "completions"), None
     )
@@ -205,6 +215,8 @@ def _keyword_arguments(parameters: Sequence[Parameter], style: str) -> RewardArg
 
 
 def _takes_responses(arguments: RewardArguments) -> bool:
+    if arguments.style == TRL and arguments.takes_everything:
+        return True
     # TRL's functions may score token ids, and functions of one sample the whole sample.
     carriers = {RESPONSES, TOKEN_IDS, SAMPLE} if arguments.style != LISTS else {RESPONSES}
     return bool(arguments.positional) or bool(carriers & set(arguments.keywords.values()))
@@ -215,16 +227,19 @@ def _positional_names(parameters: Sequence[Parameter]) -> tuple[str, ...]:
     required = [parameter.name for parameter in parameters if _is_required(parameter)]
     if any(p.kind is p.KEYWORD_ONLY and _is_required(p) for p in parameters):
         return ()
-    # *args takes those of the two that are not named; they get the names of their roles.
+    # *args takes those of the two that are not named; they get the names of their sources.
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        required += POSITIONAL_ROLES[len(required) :]
-    if len(required) != len(POSITIONAL_ROLES):
+        required += POSITIONAL_SOURCES[len(required) :]
+    if len(required) != len(POSITIONAL_SOURCES):
         return ()
-    if any(name in (*KEYWORD_ONLY_NAMES, "completion", SAMPLE) for name in required):
+    if any(name in NEVER_POSITIONAL for name in required):
         return ()
-    # A name without a role takes the role of its position; score(answers, responses) does not fit.
-    roles = [ROLES.get(name, role) for name, role in zip(required, POSITIONAL_ROLES, strict=True)]
-    return tuple(required) if roles == list(POSITIONAL_ROLES) else ()
+    # Any other name takes the source of its position; score(answers, responses) does not fit.
+    sources = [
+        _LIST_SOURCES.get(name, source)
+        for name, source in zip(required, POSITIONAL_SOURCES, strict=True)
+    ]
+    return tuple(required) if sources == list(POSITIONAL_SOURCES) else ()
 
 
 def _is_required(parameter: Parameter) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -19,17 +18,14 @@ from counterpoise import plugins
 from counterpoise.errors import PoiseError
 from counterpoise.store.rollout_lines import to_plain_value
 from counterpoise.types import Message, Prompt
-from counterpoise.verify.plugin_reward import PluginVerifier
-from counterpoise.verify.reward_signatures import reward_arguments
+from counterpoise.verify.plugin_reward import bind_verifier
 from counterpoise.verify.scores import ScoringContext, TrainerState
+from counterpoise.verify.worker_process import open_replies
 
 
 def main() -> None:
     """Answer requests until the input ends."""
-    replies = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a function prints is never taken for a reply
-    for stop_signal in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(stop_signal, signal.SIG_IGN)
+    replies = open_replies()
 
     def send(reply: Mapping[str, Any]) -> None:
         print(json.dumps(reply), file=replies, flush=True)
@@ -63,13 +59,7 @@ def _score(request: Mapping[str, Any], send: Callable[[Mapping[str, Any]], None]
             send({"done": 1})
         return results
 
-    verifier = PluginVerifier(
-        function.call,
-        str(plugins.parse_plugin_name(request["name"])),
-        reward_arguments(request["name"]),
-        call_each=call_each,
-        graded=function.graded,
-    )
+    verifier = bind_verifier(request["name"], call_each)()
     prompts = [_make_prompt(record) for record in request["prompts"]]
     state = request["trainer_state"]
     context = ScoringContext(
@@ -78,7 +68,9 @@ def _score(request: Mapping[str, Any], send: Callable[[Mapping[str, Any]], None]
         request["data_source"],
     )
     scores = verifier.score_in_context(
-        request["responses"], [prompts[place] for place in request["prompt_of_response"]], context
+        request["responses"],
+        [prompts[prompt_index] for prompt_index in request["prompt_of_response"]],
+        context,
     )
     return {
         "rewards": scores.rewards,

@@ -1,4 +1,4 @@
-"""The result of a verifier: one reward per response, and counts of failed comparisons."""
+"""What a verifier is, what it reads, and what it returns: the protocol, the context, the scores."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from counterpoise.types import Ints, Prompt
 class Scores:
     """Rewards in the order of the responses.
 
-    A comparison that fails is a reward of 0 and a count here; it never raises an error. A user's
-    reward function may return None for a response that it cannot judge: its reward is nan.
+    A response on which a built-in verifier times out or crashes has the reward 0 and is counted
+    here. One on which a user's function does so has nan, a count, and "lost" in `logged`
+    (time_limited_verifier.py). A user's function may also return None for a response that it cannot
+    judge: its reward is nan.
 
     Example:
         Scores(rewards=[1.0, 0.0, 0.0], timeouts=1, crashes=0)
     """
 
     rewards: list[float]
-    timeouts: int = 0  # comparisons stopped at the time limit
-    crashes: int = 0  # comparisons that killed their worker
-    graded: bool = False  # the rewards are not all 0 or 1, or their function says so
+    timeouts: int = 0  # responses over the time limit; MathVerifier counts equal answers once
+    crashes: int = 0  # responses that killed their process, counted in the same way
+    graded: bool = False  # some reward is neither 0 nor 1, or the function has `graded = True`
     # What the function logged: a mapping for each response, and [] if nothing was logged.
     logged: list[Mapping[str, Any]] = field(default_factory=list)
     logged_metrics: Mapping[str, tuple[float, ...]] = field(default_factory=dict)

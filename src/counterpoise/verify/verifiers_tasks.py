@@ -82,11 +82,15 @@ class VerifiersVerifier:
     def score(
         self, responses: Sequence[str], answers: Sequence[str], prompts: Sequence[Prompt] = ()
     ) -> Scores:
-        """One reward for each response; an `await` beyond the time limit scores 0."""
+        """One reward for each response.
+
+        A response whose reward still waits at an `await` when the time limit passes scores 0; a
+        reward that computes without `await` is not interrupted.
+        """
         traces = asyncio.run(self._score_all(responses, prompts))
         rewards = [0.0 if trace is None else float(trace.reward) for trace in traces]
         logged: list[Mapping[str, Any]] = [
-            {} if trace is None else {**trace.metrics} for trace in traces
+            {"lost": "timeout"} if trace is None else {**trace.metrics} for trace in traces
         ]
         return Scores(
             rewards,

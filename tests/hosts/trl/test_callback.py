@@ -22,12 +22,12 @@ from counterpoise.lab.replay.run import replay
 pytestmark = needs_trl
 
 
-def stock_trainer(out: Path, lora: bool = False, **changes: Any) -> Any:
+def stock_trainer(out: Path, lora: bool = False, algorithm: str = "GRPO", **changes: Any) -> Any:
     """TRL's own trainer of the embedded model: four optimizer steps a generation."""
+    import trl
     from datasets import Dataset
     from hosts.trl.trl_run import PROMPTS, by_sum
     from transformers import AutoModelForCausalLM
-    from trl import GRPOConfig, GRPOTrainer
 
     from counterpoise.model.load import EMBEDDED_FOLDER
     from counterpoise.task.word_problems import make_problem
@@ -37,7 +37,7 @@ def stock_trainer(out: Path, lora: bool = False, **changes: Any) -> Any:
         "steps_per_generation": 8, "num_generations": 4, "seed": 3, "learning_rate": 3e-4,
         "save_strategy": "no", "max_steps": 8, **changes,
     }  # fmt: skip
-    args = GRPOConfig(
+    args = getattr(trl, f"{algorithm}Config")(
         output_dir=str(out), max_completion_length=24, lr_scheduler_type="constant",
         logging_steps=1, report_to="none", disable_tqdm=True, use_cpu=True, bf16=False,
         gradient_checkpointing=False, **options,
@@ -48,7 +48,7 @@ def stock_trainer(out: Path, lora: bool = False, **changes: Any) -> Any:
     if lora:
         peft = pytest.importorskip("peft", reason="PEFT is not installed: counterpoise[lora]")
         adapter = peft.LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
-    return GRPOTrainer(
+    return getattr(trl, f"{algorithm}Trainer")(
         model=model, reward_funcs=by_sum(2), args=args, peft_config=adapter,
         train_dataset=Dataset.from_dict({"prompt": prompts}),
     )  # fmt: skip
@@ -172,9 +172,12 @@ def test_readers_take_the_folder(recorded: Any, tmp_path: Path) -> None:
 
 
 def test_training_is_the_same_with_and_without_it(recorded: Any, tmp_path: Path) -> None:
-    """Bit for bit: the same batches, random numbers and weights."""
     _, given, trainer = recorded
-    alone = stock_trainer(tmp_path / "alone")
+    assert_same_training(trainer, given, stock_trainer(tmp_path / "alone"))
+
+
+def assert_same_training(trainer: Any, given: list[dict[str, Any]], alone: Any) -> None:
+    """Bit for bit: the same batches, random numbers and weights as a trainer `alone`."""
     given_alone = note_losses(alone)
     alone.train()
     for batch, batch_alone in zip(given, given_alone, strict=True):
@@ -233,6 +236,39 @@ def test_two_processes_make_one_plan(tmp_path: Path) -> None:
     table = pq.read_table(folder / "tokens/step_00001.parquet").to_pandas()
     with_signal = {i for i in range(24) if plan["advantage"][i]}
     assert set(table["row"]) == with_signal
+
+
+def test_a_stock_rloo_trainer(tmp_path: Path) -> None:
+    options = {"algorithm": "RLOO", "max_steps": 4, "normalize_advantages": True}
+    trainer = stock_trainer(tmp_path / "trl", **options)  # beta=0.05: with a reference model
+    given = note_losses(trainer)
+    attach(trainer, tmp_path / "poise")
+    trainer.train()
+    (plan,) = lines(tmp_path / "poise", "plans.jsonl")
+    rollouts = lines(tmp_path / "poise", "rollouts/step_00001.jsonl")
+    table = pq.read_table(tmp_path / "poise/tokens/step_00001.parquet").to_pandas()
+    for s, step in enumerate(plan["steps"]):
+        passes = given[2 * s : 2 * s + 2]
+        advantages = torch.cat([batch["advantages"] for batch in passes])
+        assert [plan["advantage"][i] for i in step] == advantages.tolist()
+        ids = [
+            row[mask].tolist()
+            for batch in passes
+            for row, mask in zip(
+                batch["completion_ids"], batch["completion_mask"].bool(), strict=True
+            )
+        ]
+        assert [rollouts[i]["response_tokens"] for i in step] == ids
+        # The loss has old log-probabilities summed over a sequence; the table has each token's.
+        old_sums = torch.cat([batch["old_logps"] for batch in passes])
+        by_row = table[table["step"] == s].groupby("row")["old_logprob"].sum()
+        np.testing.assert_allclose([by_row[i] for i in step], old_sums, rtol=1e-4)
+    assert (table["entropy"] >= 0).all()
+    assert_same_training(trainer, given, stock_trainer(tmp_path / "alone", **options))
+    with pytest.raises(PoiseError, match="knows GRPOTrainer's losses, not RLOOTrainer's"):
+        attach(trainer, tmp_path / "monitored", monitor_every=1)
+    with pytest.raises(PoiseError, match="GRPOTrainer and RLOOTrainer, not object"):
+        attach(object(), tmp_path / "monitored")
 
 
 @pytest.mark.parametrize(

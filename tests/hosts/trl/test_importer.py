@@ -195,6 +195,10 @@ def test_faults(tmp_path: Path) -> None:
     pq.write_table(table.set_column(place, "completion", texts), garbled)
     with pytest.raises(PoiseError, match=r"garbled.* is damaged \(.*UTF8"):
         imported(tmp_path / "garbled", tmp_path / "out")
+    bad_name = trl_file(tmp_path / "name")
+    bad_name.write_bytes(bad_name.read_bytes().replace(b"completion", b"comp\xa4etion"))
+    with pytest.raises(PoiseError, match=r"name.* is not a complete parquet file"):
+        imported(tmp_path / "name", tmp_path / "out")
     no_reward = trl_file(tmp_path / "none", rewards={"step": [1.0] * 4})
     with pytest.raises(PoiseError, match="no column of rewards"):
         imported(no_reward, tmp_path / "out")
@@ -213,4 +217,4 @@ def test_faults(tmp_path: Path) -> None:
     trl_file(tmp_path / "two", 2, rewards={"other": [1.0, 0.0, 0.0, 1.0]})
     with pytest.raises(PoiseError, match="import each run by itself"):
         imported(tmp_path / "two", tmp_path / "out")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["cut", "garbled", "none", "two"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["cut", "garbled", "name", "none", "two"]

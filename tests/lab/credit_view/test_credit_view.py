@@ -28,6 +28,7 @@ from counterpoise.lab.credit_view.token_strips import tokens_panel
 from counterpoise.loop import train
 from counterpoise.report.run_data import RunData
 from counterpoise.report.traces import read_trace
+from counterpoise.store.credit_tables import CREDIT, credit_file, read_weights
 
 SETS = [
     "loop.iterations=4", "loop.checkpoint_every=1", "model.device='cpu'", "task.levels=[2]",
@@ -227,11 +228,17 @@ def test_the_terminal(run: Path, monkeypatch: pytest.MonkeyPatch, capfd) -> None
         assert word in out
     assert any(line.startswith("high_entropy ") for line in out.splitlines())  # at 80 columns too
     assert out.rstrip().endswith(f"page {run / 'credit.html'}")
+    comparison = compare_weightings("high_entropy", run)
+    name, weights = comparison.rows[0].name, comparison.weightings[0].weights[0]
+    stored = read_weights(credit_file(run, 4), name)  # for poise serve
+    assert stored.keys() == {"high_entropy share=0.3", "cancellation"}
+    assert stored["high_entropy share=0.3"].tolist() == weights.tolist()
 
 
 def test_as_json(run: Path, monkeypatch: pytest.MonkeyPatch, capfd) -> None:
-    before = {path for path in run.iterdir() if path.name != "credit.html"}
     (run / "credit.html").unlink(missing_ok=True)
+    shutil.rmtree(run / CREDIT, ignore_errors=True)
+    before = set(run.iterdir())
     assert poise(monkeypatch, "high_entropy", run, "--json", "--settings", "share=0.4") == 0
     out, err = capfd.readouterr()
     assert err == ""

@@ -80,6 +80,7 @@ def test_a_function_beside_the_file_is_found_when_the_folder_is_opened_again(
     assert (tmp_path / "out" / "small.toml").read_bytes() == file.read_bytes()
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_a_stopped_experiment_judges_what_there_is_and_says_130(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,6 +95,7 @@ def test_a_stopped_experiment_judges_what_there_is_and_says_130(
     assert "0 of 4 runs are finished" in done.output
 
 
+@pytest.mark.usefixtures("blank_pictures")
 @pytest.mark.parametrize(("stopped", "code"), [(False, 2), (True, 130)])
 def test_a_failed_run_is_told_now_and_by_later_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: bool, code: int
@@ -137,6 +139,7 @@ def test_a_failed_run_is_told_now_and_by_later_commands(
     assert told in (out / "results.md").read_text()
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_where_the_first_runs_fail_the_others_are_not_tried_and_that_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +185,7 @@ def test_a_folder_of_another_experiment_is_refused(tmp_path: Path) -> None:
         ExperimentRunner.open(read_experiment(other), other, out)
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_other_weights_are_refused(tmp_path: Path) -> None:
     file, out = write(tmp_path), tmp_path / "out"
     experiment = read_experiment(file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from counterpoise.config import UpdateConfig
 from counterpoise.credit.assign import assign
-from counterpoise.lab.speed import trl_peer, whole_iteration, workload
+from counterpoise.lab.speed import trl_peer, trl_vllm_peer, whole_iteration, workload
 from counterpoise.lab.speed.clock import Deadline
 from counterpoise.lab.speed.floors import DeviceRates
 from counterpoise.lab.speed.machine_sizes import SpeedSetup, cpu_plan
@@ -83,6 +84,33 @@ def test_both_sides_of_the_peer_part_do_the_same_work() -> None:
         assert found["TRL"][name] == found["ours"][name]
     assert len(found["TRL"]["iteration"]["seconds"]) == 2
     assert len(found["ours"]["iteration"]["seconds"]) == 4  # two before TRL, two between its steps
+    # Every variant took as many turns as ours did beside it.
+    assert sorted(found["variant_ratios"]) == sorted(whole_iteration.VARIANTS)
+    assert all(ratio > 0 for ratio in found["variant_ratios"].values())
+
+
+def test_vllm_gets_the_same_work_and_a_folder_with_the_same_weights(tmp_path: Path) -> None:
+    """What can be said without a GPU: TRL takes the settings, and its vLLM will find the model."""
+    from transformers import AutoModelForCausalLM
+    from trl import GRPOConfig
+
+    policy = workload.load_endless_policy(JOB.model)
+    settings = trl_peer._settings(JOB, policy, 1, 2) | trl_vllm_peer.vllm_settings(JOB)
+    config = GRPOConfig(output_dir=str(tmp_path), **settings)
+    assert (config.use_vllm, config.vllm_mode, config.vllm_max_model_length) == (
+        True,
+        "colocate",
+        workload.MAX_PROMPT_TOKENS + JOB.length,
+    )
+    assert config.generation_kwargs == {"ignore_eos": True}
+    name_before = policy.model.name_or_path
+    with trl_vllm_peer.saved_model(policy):
+        folder = Path(policy.model.name_or_path)
+        saved = AutoModelForCausalLM.from_pretrained(folder).state_dict()
+    assert not folder.exists()
+    assert policy.model.name_or_path == name_before
+    for name, weight in policy.model.named_parameters():
+        torch.testing.assert_close(saved[name], weight.detach(), atol=0, rtol=0)
 
 
 def _recorded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:

@@ -12,20 +12,21 @@ from counterpoise.lab.studies.harness import Lab
 from counterpoise.statistics.finding import Record
 
 SMALL = {"prompts": 6, "continuations": 4, "open": 3, "closed": 1}
-# Options of runs on the easiest problems: the model ends most answers within 48 tokens.
-SHORT_ANSWERS = ("task.levels=[1]", "sample.max_new_tokens=48", "store.report=false")
+# Options of the easiest problems: the model ends most answers within 48 tokens.
+EASIEST = ("task.levels=[1]", "sample.max_new_tokens=48")
+SHORT_ANSWERS = (*EASIEST, "store.report=false")  # of runs
 
 
 @cache
-def loaded() -> Lab:
+def loaded(options: tuple[str, ...]) -> Lab:
     """Model, problems and verifier, once for all tests of a process."""
-    return Lab("embedded", "quick", Path("nowhere"))
+    return Lab("embedded", "quick", Path("nowhere"), options=options)
 
 
-def lab(out: Path, **sizes: Any) -> Lab:
+def lab(out: Path, options: tuple[str, ...] = EASIEST, **sizes: Any) -> Lab:
     """A laboratory whose model and batches are those of every other; nobody closes it."""
-    shared = loaded()
-    made = Lab("embedded", "quick", out, sizes={**SMALL, **sizes})
+    shared = loaded(options)
+    made = Lab("embedded", "quick", out, options=options, sizes={**SMALL, **sizes})
     # Studies of one process share batches: that of 6 prompts is sampled and scored once.
     made._groups, made._rows = shared._groups, shared._rows
     for name in ("config", "policy", "task", "encoded_prompts", "verifier"):

@@ -54,6 +54,16 @@ def test_a_row_can_be_read_as_soon_as_it_is_written(tmp_path: Path) -> None:
         assert shown(folder.path / "tensorboard")["reward/success"] == [*SUCCESS, (4, 0.5)]
 
 
+def test_what_is_written_after_the_run_is_not_sent(tmp_path: Path) -> None:
+    folder, notices = run_folder(tmp_path / "run"), []
+    with track_run(folder, ["tensorboard"], notices.append):
+        assert len(folder.listeners) == 1
+    assert folder.listeners == []
+    folder.append("metrics", metrics(4))
+    assert shown(folder.path / "tensorboard")["reward/success"] == SUCCESS
+    assert notices == []
+
+
 def test_out_holds_many_runs_by_their_names(tmp_path: Path) -> None:
     for name in ("a", "b"):
         send_run(run_folder(tmp_path / name).path, ["tensorboard"], tmp_path / "all")

@@ -5,7 +5,13 @@ from __future__ import annotations
 from run.trackers.made_up import judged
 
 from counterpoise.config.evaluation_settings import EvaluationSetting
-from counterpoise.run.trackers.panels import OTHER_PANEL, find_panel, name_evaluation, name_metrics
+from counterpoise.run.trackers.panels import (
+    OTHER_PANEL,
+    PANEL_FIELDS,
+    find_panel,
+    name_evaluation,
+    name_metrics,
+)
 from counterpoise.store.schema import METRICS
 
 
@@ -13,6 +19,9 @@ def test_every_field_of_metrics_has_a_panel() -> None:
     fields = [field for field in METRICS if field != "iteration"]
     assert [field for field in fields if find_panel(field) == OTHER_PANEL] == []
     assert find_panel("something_new") == OTHER_PANEL
+    # No pattern hides a field that another panel names.
+    for panel, patterns in PANEL_FIELDS.items():
+        assert {find_panel(pattern) for pattern in patterns} == {panel}
 
 
 def test_a_line_in_numbers() -> None:
@@ -45,5 +54,7 @@ def test_held_out_success_has_a_panel_for_each_way_of_sampling() -> None:
         "heldout/mixed": 0.3,
         "heldout/seconds": 5.0,
     }
+    graded = name_evaluation(judged(3) | {"reward_low": -1.5, "reward_high": 2.0}, first, first)
+    assert (graded["heldout/reward_low"], graded["heldout/reward_high"]) == (-1.5, 2.0)
     assert name_evaluation(judged(3), other, first)["heldout_0.6_0.95/success"] == 0.53
     assert name_evaluation(judged(3), None, None) == found  # of a folder from before settings

@@ -289,7 +289,8 @@ def test_a_resumed_run_of_an_earlier_version_is_checked_from_there_on(
 def test_checksums_cost_less_than_a_hundredth_of_an_iteration(finished: Path) -> None:
     """CRC-32 of an iteration's files, against the time of this run's iterations."""
     files = [finished / kind / f"step_00002.{suffix}" for kind, suffix in
-             (("rollouts", "jsonl"), ("tokens", "parquet"), ("pushes", "parquet"))]  # fmt: skip
+             (("rollouts", "jsonl"), ("tokens", "parquet"), ("pushes", "parquet"),
+              ("likely", "parquet"))]  # fmt: skip
     seconds = []
     for _ in range(20):
         start = time.perf_counter()

@@ -164,5 +164,19 @@ def test_parquet_and_chat_data_are_compared_and_cleaned(files, monkeypatch, caps
     assert poise(monkeypatch, *arguments, clean) == 0
     assert "1 of 6 training prompts are copies" in capsys.readouterr().out
     assert [json.loads(raw) for raw in clean.read_text().splitlines()] == rows[1:]
+    assert poise(monkeypatch, *arguments, clean, "--json") == 0
+    (match,) = json.loads(capsys.readouterr().out)["matches"]
+    assert [(match[side]["id"], match[side]["line"]) for side in ("item", "train")] == [
+        ("row 0", None), ("row 0", None)
+    ]  # fmt: skip
     assert poise(monkeypatch, *arguments, files / "clean.parquet") == 2
     assert "choose a name that ends in .jsonl" in capsys.readouterr().err
+
+
+def test_the_answer_in_the_box_of_a_solution_is_compared(files, monkeypatch, capsys):
+    record = {"problem": REWORDED, "solution": "There are \\boxed{8} such hives."}
+    lines = [json.dumps(record), *(json.dumps({"problem": item.problem}) for item in NOISE)]
+    (files / "boxed.jsonl").write_text("\n".join(lines))
+    assert poise(monkeypatch, "-t", files / "boxed.jsonl", "-b", files / "one.jsonl", "--json") == 0
+    (match,) = json.loads(capsys.readouterr().out)["matches"]
+    assert (match["kind"], match["answers"], match["train"]["answer"]) == ("reworded", "same", "8")

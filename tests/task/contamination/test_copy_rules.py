@@ -4,7 +4,7 @@ import pytest
 
 from counterpoise.task.contamination.answers import relate_answers
 from counterpoise.task.contamination.copy_rules import find_matches
-from counterpoise.task.contamination.items import EvalSet, Item
+from counterpoise.task.contamination.items import BenchmarkItems, Item
 from counterpoise.task.contamination.search import find_overlap
 from counterpoise.task.contamination.shared_spans import shared_spans
 
@@ -29,12 +29,12 @@ SEQUENCES = [
     for n in range(2, 60)
 ]
 NOISE = [*GARDEN, *SEQUENCES]
-BENCH = [EvalSet("made up", [BEEKEEPER, LATTICE])]
+BENCH = [BenchmarkItems("made up", [BEEKEEPER, LATTICE])]
 
 
 def kind_of(problem, answer, wanted):
     found = find_matches([*NOISE, Item("new", problem, answer)], BENCH)
-    pairs = {(m.item.id, m.train.id): m.kind for m in found}
+    pairs = {(m.item.id, m.prompt.id): m.kind for m in found}
     assert all(train == "new" for _, train in pairs)
     return pairs.get((wanted, "new"))
 
@@ -110,6 +110,7 @@ def test_counts_and_copies():
         ("", "5", "unknown"),
         ("4", "5", "different"),
         (r"\sqrt{2}", "5", "different"),
+        (r"2\sqrt{3}", r"\sqrt{2}", "different"),
     ],
 )
 def test_answers(answer, gold, relation):

@@ -28,6 +28,7 @@ def test_money_is_no_formula():
 
 def test_number_words_are_numbers():
     assert numbers_in(symbol_runs("three of 12 boxes hold $2$ pens")) == ["3", "12", "2"]
+    assert numbers_in(symbol_runs("Three people and three dogs; $TEN$")) == ["3", "3"]
 
 
 def test_text_inside_a_formula_ends_a_run():

@@ -12,7 +12,7 @@ from counterpoise.lab.choose_page import write_report
 from counterpoise.loop import train
 from counterpoise.run.observer import RunObserver
 from counterpoise.store.folder import RunFolder
-from counterpoise.task.contamination.items import EvalSet
+from counterpoise.task.contamination.items import BenchmarkItems
 from counterpoise.task.contamination.training_overlap import overlap_warnings, warn_of_overlap
 from counterpoise.types import Prompt
 
@@ -67,7 +67,10 @@ def test_a_run_warns_stores_and_reports_it(files):
 
 def test_a_resumed_run_repeats_what_is_stored(tmp_path):
     folder, told = RunFolder.create(tmp_path / "run", RunConfig()), ([], [])
-    prompts, benchmarks = [Prompt("p", BEEKEEPER.problem, "8")], [EvalSet("bees", [BEEKEEPER])]
+    prompts, benchmarks = (
+        [Prompt("p", BEEKEEPER.problem, "8")],
+        [BenchmarkItems("bees", [BEEKEEPER])],
+    )
     for lines in told:
         warn_of_overlap(prompts, benchmarks, folder, lines.append)
     assert told[0][0].startswith("looking for 1 benchmark problems")

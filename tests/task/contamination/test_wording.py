@@ -3,13 +3,8 @@
 import random
 
 from counterpoise.task.contamination.copy_rules import find_matches
-from counterpoise.task.contamination.items import EvalSet, Item
-from counterpoise.task.contamination.wording import (
-    jaccard,
-    letters_and_digits,
-    split_words,
-    word_ngrams,
-)
+from counterpoise.task.contamination.items import BenchmarkItems, Item
+from counterpoise.task.contamination.wording import letters_and_digits, split_words, word_ngrams
 
 
 def test_letters_and_digits_are_what_counts():
@@ -28,13 +23,15 @@ def test_a_chinese_character_is_a_word():
 def test_grams_of_short_and_empty_texts():
     assert word_ngrams("one two", 10) == {("one", "two")}
     assert word_ngrams("$ $") == frozenset()
-    assert jaccard(frozenset(), frozenset()) == 0.0
+    assert find_matches([Item("p", "$ $")], [BenchmarkItems("bench", [Item("e", "- -")])]) == []
 
 
 def test_jaccard_of_a_text_that_lost_its_last_word():
     """19 words have 10 grams; without the last they have 9, all shared: 9 / 10."""
     text = [str(n) for n in range(19)]
-    assert jaccard(word_ngrams(" ".join(text)), word_ngrams(" ".join(text[:-1]))) == 0.9
+    prompt, item = Item("p", " ".join(text)), Item("e", " ".join(text[:-1]))
+    (match,) = find_matches([prompt], [BenchmarkItems("bench", [item])])
+    assert (match.kind, match.jaccard) == ("near", 0.9)
 
 
 def test_every_pair_by_brute_force():
@@ -44,8 +41,8 @@ def test_every_pair_by_brute_force():
     train = [Item(str(i), one) for i, one in enumerate(text + [t[: len(t) * 4 // 5] for t in text])]
     items = [Item(f"e{i}", one.upper() + "!") for i, one in enumerate(text)]
     found = {
-        (m.item.id, m.train.id): (m.kind, m.jaccard)
-        for m in find_matches(train, [EvalSet("bench", items)])
+        (m.item.id, m.prompt.id): (m.kind, m.jaccard)
+        for m in find_matches(train, [BenchmarkItems("bench", items)])
         if m.kind in ("exact", "near")
     }
     slow = {}

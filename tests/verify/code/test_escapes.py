@@ -73,7 +73,6 @@ def test_the_standard_library_is_there_and_read_only(layers: tuple[str, ...]):
         layers,
     )
     assert result.replies == [{"value": 2.5}]
-    assert result.protection == "+".join(layers)
     planting = "import os\ndef escape(): open(os.path.dirname(os.__file__) + '/evil.py', 'w')"
     assert error_of(attempt(planting, layers)) in ("PermissionError", "OSError")
 
@@ -213,7 +212,7 @@ def test_memory_and_computing_end(layers: tuple[str, ...]):
 
 def test_a_program_that_only_waits_ends_too(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sandbox, "START_SECONDS", 0.5)
-    monkeypatch.setattr(sandbox, "WAITING_FACTOR", 0.5)
+    monkeypatch.setattr(sandbox, "WALL_SECONDS_PER_CPU_SECOND", 0.5)
     assert attempt("import time\ndef escape(): time.sleep(600)", ALL, 1.0).outcome == "timeout"
 
 

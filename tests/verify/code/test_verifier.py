@@ -86,6 +86,12 @@ def test_a_program_cannot_claim_to_be_right(lie: str):
         ("assert f() == {'a': [1]}", "import collections as c\nf = lambda: c.Counter(a=1)", 0),
         ("assert f() == {'a': 1}", "import collections as c\nf = lambda: c.Counter('a')", 1),
         ("assert f() in (1, 2)", "f = lambda: 2", 1),
+        ("assert 3 < f()", "f = lambda: 4", 1),
+        ("assert 3 < f()", "f = lambda: 3", 0),
+        ("assert 'a' in f()", "f = lambda: ['a']", 1),
+        ("assert 'a' not in f()", "f = lambda: 'cat'", 0),
+        ("assert f() == 1 and f()", "f = lambda: 1", 1),
+        ("assert f() == 1 and f() != 1", "f = lambda: 1", 0),
         ("import math\nassert math.isclose(f(), 2)", "f = lambda: 2.0", 1),
         ("def check(g):\n  assert g() == 5\ncheck(f)", "f = lambda: 5", 1),
         ("def check(g):\n  assert g() == 5\ncheck(f)", "f = lambda: 6", 0),
@@ -98,9 +104,21 @@ def test_forms_of_tests(tests: str, program: str, reward: float):
     assert VERIFIERS.load("code")(2.0, 1).score([block(program)], [tests]).rewards == [reward]
 
 
-def test_expected_values_stay_outside():
-    (check,) = parse_tests("assert solve([1, 2]) == 1234567")
+@pytest.mark.parametrize("comparison", ["==", "!=", "<", ">=", "is", "is not", "in", "not in"])
+def test_expected_values_stay_outside(comparison: str):
+    (check,) = parse_tests(f"assert solve([1, 2]) {comparison} '1234567'")
     assert "1234567" not in check.text
+    (mirrored,) = parse_tests(f"assert '1234567' {comparison} solve([1, 2])")
+    assert mirrored.text == "solve([1, 2])"
+    both = parse_tests(f"assert solve(1) {comparison} '1234567' and '7' {comparison} solve(2)")
+    assert [check.text for check in both] == ["solve(1)", "solve(2)"]
+
+
+@pytest.mark.parametrize("comparison", ["==", "!=", "<", "<=", ">", ">="])
+@pytest.mark.parametrize("value", [2, 3, 4])
+def test_a_literal_on_the_left_means_what_python_means(comparison: str, value: int):
+    (check,) = parse_tests(f"assert 3 {comparison} solve()")
+    assert check.passes({"value": value}) is eval(f"3 {comparison} {value}")
 
 
 @pytest.mark.parametrize(
@@ -121,6 +139,24 @@ def test_answers_that_are_no_tests_are_refused(answer: str, reason: str):
 def test_the_last_block_is_the_program():
     assert extract_program("```py\nx = 1\n``` or ```\nx = 2\n```") == "x = 2\n"
     assert extract_program("no block") is None
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        "{}\nIt prints:\n```text\n1\n```\nDone.",
+        "{}\nRun it:\n```bash\npython3 a.py\n```\n",
+        "Shell first:\n```sh\nls\n```\nthen\n{}",
+        "Not closed:\n```text\n1\n{}",
+        "The call ```f(1)``` is\nwritten so:\n{}\nand ```g``` so.",
+    ],
+)
+@pytest.mark.parametrize("language", ["", "python", "python3", "py", "Python "])
+def test_blocks_of_other_languages_are_no_programs(around: str, language: str):
+    if language == "" and around.startswith("Not closed"):
+        pytest.skip("a fence without a language closes the block before it")
+    program = f"```{language}\nx = 1\n```"
+    assert extract_program(around.format(program)) == "x = 1\n"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import pytest
 
+from counterpoise.verify.math.decide import decide_by_text
 from counterpoise.verify.math.lists import compare_lists, split_entries
 
 
@@ -30,6 +31,20 @@ from counterpoise.verify.math.lists import compare_lists, split_entries
 )
 def test_compare_lists(answer, gold, expected):
     assert compare_lists(answer, gold) is expected
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "expected"),
+    [
+        (r"8.7 \times 10^8, 2", "870000000, 2", True),
+        (r"(8.7 \times 10^8, 2)", "(870000000, 2)", True),
+        (r"8.7 \times 10^8, 3", "870000000, 2", False),
+        ("1+1, 3", "2, 3", False),
+        ("12/2, 3", "6, 3", False),
+    ],
+)
+def test_a_number_of_a_list_may_be_written_as_a_number_alone(answer, gold, expected):
+    assert decide_by_text(answer, gold) is expected
 
 
 @pytest.mark.parametrize("text", ["6", "(6)", r"(0,9) \cup (9,36)", "(1", "", "x = 1, 2"])

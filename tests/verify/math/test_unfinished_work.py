@@ -53,6 +53,6 @@ def test_closed_forms(answer, gold):
 
 
 def test_operations():
-    assert find_operations(r"\frac{12}{2} + 3^2") == {"division", "sum", "surd"}
-    assert find_operations(r"6 \text{ cm}^2 ") == {"surd"}
+    assert find_operations(r"\frac{12}{2} + 3^2") == {"whole_ratio", "sum", "root_or_power"}
+    assert find_operations(r"6 \text{ cm}^2 ") == {"root_or_power"}
     assert find_operations(r"x = -6") == frozenset()

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from counterpoise.variants import VERIFIERS
+from counterpoise.verify.math.comparison_pool import ComparisonPool
 from counterpoise.verify.math.verifier import MathVerifier
-from counterpoise.verify.worker_pool import WorkerPool
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 BENCHMARKS = "aime24 aime25 amc23 amc83 math500 minerva olympiadbench gsm8k_test"
@@ -171,7 +171,7 @@ def test_every_benchmark_answer_scores_when_boxed(verifier, name):
 @pytest.fixture(scope="module")
 def algebra():
     """Workers that have imported their computer algebra once for all benchmarks."""
-    pool = WorkerPool(
+    pool = ComparisonPool(
         "counterpoise.verify.math.equivalence:equivalent", timeout_seconds=30.0, workers=2
     )
     yield pool
@@ -204,6 +204,9 @@ def test_faults_are_counted_and_not_remembered(monkeypatch):
             scores = verifier.score(responses, golds)
             assert scores.rewards == [0.0, 0.0, 0.0, 0.0, 1.0]
             assert (scores.timeouts, scores.crashes) == (1, 1)  # equal answers are asked once
+            lost = [{}, {"lost": "timeout"}, {"lost": "timeout"}, {"lost": "crash"}, {}]
+            assert scores.logged == lost
+        assert verifier.score(responses[:1], golds[:1]).logged == []
 
 
 def test_no_worker_starts_for_numbers_and_verdicts_are_kept():

@@ -298,5 +298,5 @@ def _is_truncated(trace: dict[str, Any]) -> bool:
     if trace.get("stop_condition") in TRUNCATING_STOPS:
         return True
     calls = [call for call in trace.get("calls") or [] if isinstance(call, dict)]
-    last = next((call for call in reversed(calls) if call.get("error") is None), {})
-    return bool(last.get("finish_reason") == "length")
+    last_finished_call = next((call for call in reversed(calls) if call.get("error") is None), {})
+    return bool(last_finished_call.get("finish_reason") == "length")

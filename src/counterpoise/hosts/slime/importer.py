@@ -43,12 +43,17 @@ def find_files(is_miles: bool, path: Path) -> list[Path]:
     else:
         candidates = [file for folder in FOLDERS for file in (path / folder).glob("*.pt")]
     heads = {file: peek_head(file) for file in candidates if not file.stem.startswith("eval_")}
-    known = {file: head for file, head in heads.items() if head is not None}
+    readable_heads = {file: head for file, head in heads.items() if head is not None}
     # A sampling dump does not always say whose it is: the training dumps beside it do.
-    deciding = [head for head in known.values() if head.kind != "rollouts"] or list(known.values())
+    deciding = [head for head in readable_heads.values() if head.kind != "rollouts"] or list(
+        readable_heads.values()
+    )
     if not deciding or any(head.is_miles for head in deciding) != is_miles:
         return []
-    return sorted(known, key=lambda file: (known[file].rollout_id, known[file].rank, str(file)))
+    return sorted(
+        readable_heads,
+        key=lambda file: (readable_heads[file].rollout_id, readable_heads[file].rank, str(file)),
+    )
 
 
 def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[ImportedStep]:
@@ -99,9 +104,10 @@ def _read_rollout(
         by_kind[head.kind].append(file)
     for kind in ("train", "rollouts"):
         if len(by_kind[kind]) > 1:
-            first, second = by_kind[kind][:2]
+            first_file, second_file = by_kind[kind][:2]
             raise PoiseError(
-                f"{first} and {second} both hold rollout {rollout_id}: import each run by itself"
+                f"{first_file} and {second_file} both hold rollout {rollout_id}: "
+                "import each run by itself"
             )
     sampled = None
     if by_kind["rollouts"]:

@@ -121,7 +121,7 @@ class TrainSamples:
         """miles, and slime before: a file for each rank, in the order of ranks."""
         samples: list[dict[str, Any]] = []
         shards: list[LocalShard] = []
-        seen: set[tuple[Any, ...]] = set()
+        seen_samples: set[tuple[Any, ...]] = set()
         for content, where in rank_dumps:
             columns = content.get("rollout_data")
             if not isinstance(columns, dict):
@@ -132,9 +132,9 @@ class TrainSamples:
                 for sample in local_samples
             )
             # Ranks of tensor and pipeline parallelism hold the same samples.
-            if identity in seen:
+            if identity in seen_samples:
                 continue
-            seen.add(identity)
+            seen_samples.add(identity)
             sample_indices = list(range(len(samples), len(samples) + len(local_samples)))
             micro_batches, per_step = read_layout(columns, len(sample_indices), where)
             shards.append(LocalShard(len(shards), sample_indices, micro_batches, per_step))

@@ -1,4 +1,4 @@
-"""Record a stock GRPOTrainer: no subclass, and no batch that differs from TRL's.
+"""Record a stock GRPOTrainer or RLOOTrainer: no subclass, no batch that differs from TRL's.
 
     trainer = GRPOTrainer(...)
     trainer.add_callback(PoiseCallback(trainer, "out/poise"))
@@ -13,7 +13,9 @@ trainer are wrapped. Each calls TRL's own and returns its result unchanged:
     _prepare_inputs                     takes the numbers out again, before any pass sees them:
                                         they say which rollouts share an optimizer step
     _calculate_rewards                  the rewards
-    _get_per_token_logps_and_entropies  log-probabilities and entropies that the loss computes
+    _get_per_token_logps_and_entropies  log-probabilities and entropies that the loss computes; of
+                                        RLOOTrainer also the old ones, which its batch only has
+                                        summed over a sequence
 
 These names are TRL's own, so another version of TRL is refused (host.py). Random numbers, gradients
 and weights are those of a trainer without the callback.
@@ -31,13 +33,19 @@ import numpy as np
 import torch
 from torch import Tensor
 from transformers import TrainerCallback
-from trl import GRPOTrainer
+from trl import GRPOTrainer, RLOOTrainer
 
 from counterpoise.errors import PoiseError
-from counterpoise.hosts.trl import processes
+from counterpoise.hosts.trl import host, processes
 from counterpoise.hosts.trl.monitor import AGGREGATION_OF_LOSS, StepMonitor
 from counterpoise.hosts.trl.native_policy import as_native_policy
-from counterpoise.hosts.trl.padding import TrlBatch, UnpaddedRollout, find_unsupported, unpad
+from counterpoise.hosts.trl.padding import (
+    OLD_LOGPROBS,
+    TrlBatch,
+    UnpaddedRollout,
+    find_unsupported,
+    unpad,
+)
 from counterpoise.hosts.trl.planner import Decision, RolloutKey, rows_by_trl
 from counterpoise.hosts.trl.rewards import combine_rewards
 from counterpoise.hosts.trl.script_recorder import ScriptRecorder
@@ -46,6 +54,7 @@ from counterpoise.store.folder import SCHEMA
 from counterpoise.types import BatchPlan, Floats, Row, StepResult
 
 ROW_FIELD = "poise_row"  # the row number in TRL's batch
+SEQUENCE_LOGPROBS = "old_logps"  # RLOOTrainer's old log-probabilities, summed over each sequence
 TRL_PLAN = "trl"  # the rule of the plans: TRL's own shuffle and cut
 WRAPPED_METHODS = (
     "_generate_and_score_completions",
@@ -54,6 +63,7 @@ WRAPPED_METHODS = (
     "_get_per_token_logps_and_entropies",
 )
 TokenNumbers = tuple[Floats, Floats]  # log-probabilities and entropies [T]
+STOCK_TRAINERS = (GRPOTrainer, RLOOTrainer)
 
 
 class ObservedPlans:
@@ -75,7 +85,7 @@ class ObservedTrainer:
     records_tokens = True
     probes = None  # held-out answers are followed by our own trainer
 
-    def __init__(self, trainer: GRPOTrainer, path: Path, monitor_every: int) -> None:
+    def __init__(self, trainer: GRPOTrainer | RLOOTrainer, path: Path, monitor_every: int) -> None:
         self.stock = trainer
         self.monitor_every = monitor_every
         self.planner = ObservedPlans()
@@ -117,13 +127,14 @@ class ObservedTrainer:
 
 
 class PoiseCallback(TrainerCallback):
-    """Writes the run folder of a stock `GRPOTrainer`: plans, rollouts, tokens, and the monitor.
+    """Writes the run folder of a stock trainer: plans, rollouts, tokens, and the monitor.
 
     Arguments:
-        trainer         the trainer that it is added to
+        trainer         the GRPOTrainer or RLOOTrainer that it is added to
         run_folder      an empty folder; a resumed run goes on in its own
         monitor_every   optimizer steps between measurements of what a step did to every token; 0
-                        is off. The monitor reads the model, which must be whole on process 0
+                        is off. The monitor reads the model, which must be whole on process 0,
+                        and knows GRPOTrainer's losses only
 
     Example:
         trainer = GRPOTrainer(model, reward_funcs, args, train_dataset)
@@ -131,13 +142,15 @@ class PoiseCallback(TrainerCallback):
     """
 
     def __init__(
-        self, trainer: GRPOTrainer, run_folder: str | Path, monitor_every: int = 0
+        self, trainer: GRPOTrainer | RLOOTrainer, run_folder: str | Path, monitor_every: int = 0
     ) -> None:
         check_stock_trainer(trainer, monitor_every)
         self.observed = ObservedTrainer(trainer, Path(run_folder), monitor_every)
         self.trainer = trainer
         self._rewards_RF: Tensor | None = None  # of all processes, by reward function
         self._has_new_generation = False
+        self._is_generating = False
+        self._old_logprobs_BT: Tensor | None = None  # of the latest generation, if TRL drops them
         self._decision: Decision | None = None
         self._passes: list[list[int]] = []  # of this process: rows of the generation by pass
         self._pass_outputs: list[tuple[list[int], Tensor, Tensor | None]] = []  # of the open step
@@ -193,13 +206,16 @@ class PoiseCallback(TrainerCallback):
         observed._generation += 1
         if observed.script_recorder:
             observed.script_recorder.begin_iteration(observed._generation)
+        self._is_generating, self._old_logprobs_BT = True, None
         batch = generate(inputs)
-        if unsupported := find_unsupported(batch):
+        self._is_generating = False
+        token_batch = self._with_token_logprobs(batch)
+        if unsupported := find_unsupported(token_batch):
             raise PoiseError(
                 f"PoiseCallback records text, not '{unsupported}': train without the callback"
             )
         num_processes = self.trainer.accelerator.num_processes
-        samples = processes.gather_lists(unpad(batch), num_processes)
+        samples = processes.gather_lists(unpad(token_batch), num_processes)
         prompts = processes.gather_lists([example["prompt"] for example in inputs], num_processes)
         G = self.trainer.num_generations
         observed.rollouts_by_key = {
@@ -215,6 +231,13 @@ class PoiseCallback(TrainerCallback):
         batch[ROW_FIELD] = torch.arange(first_row, first_row + num_rows)
         self._has_new_generation = True
         return batch
+
+    def _with_token_logprobs(self, batch: TrlBatch) -> TrlBatch:
+        """TRL's batch with old log-probabilities of tokens, where it has those of sequences."""
+        if SEQUENCE_LOGPROBS not in batch:
+            return batch
+        fields = {name: value for name, value in batch.items() if name != SEQUENCE_LOGPROBS}
+        return {**fields, OLD_LOGPROBS: self._old_logprobs_BT}
 
     def _observe_passes(self, prepare: Callable[..., TrlBatch], generation_batch: Any) -> TrlBatch:
         inputs = prepare(generation_batch)
@@ -238,6 +261,11 @@ class PoiseCallback(TrainerCallback):
 
     def _observe_logprobs(self, score: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         outputs = score(*args, **kwargs)
+        # RLOOTrainer scores a generation by the policy first, then by the reference model.
+        if self._is_generating and isinstance(self.trainer, RLOOTrainer):
+            if self._old_logprobs_BT is None:
+                self._old_logprobs_BT = outputs[0].detach()
+            return outputs
         # Old and reference log-probabilities are computed without gradients; those are not wanted.
         if torch.is_grad_enabled() and self._pass_outputs:
             logprobs, entropies = outputs[0], outputs[1]
@@ -332,12 +360,20 @@ class PoiseCallback(TrainerCallback):
 
 def check_stock_trainer(trainer: Any, monitor_every: int) -> None:
     """Refuse what the callback cannot record, before training begins."""
-    if not isinstance(trainer, GRPOTrainer):
+    if not isinstance(trainer, STOCK_TRAINERS):
         raise PoiseError(
-            f"PoiseCallback records TRL's GRPOTrainer, not {type(trainer).__name__}: pass it the "
-            "trainer that you add it to"
+            f"PoiseCallback records TRL's GRPOTrainer and RLOOTrainer, not "
+            f"{type(trainer).__name__}: pass it the trainer that you add it to"
         )
     options = trainer.args
+    if isinstance(trainer, RLOOTrainer):
+        if changes := host.find_changes(type(trainer), WRAPPED_METHODS):
+            raise PoiseError(f"RLOOTrainer differs from the one we tested: {changes[0]}")
+        if monitor_every:
+            raise PoiseError(
+                "monitor_every knows GRPOTrainer's losses, not RLOOTrainer's: set it to 0, and "
+                "measure the recorded updates with poise replay"
+            )
     if getattr(options, "run_folder", ""):  # our own trainer
         raise PoiseError("run_folder records this trainer already: leave PoiseCallback out")
     if monitor_every < 0:
@@ -370,13 +406,17 @@ def describe_stock_run(observed: ObservedTrainer) -> dict[str, Any]:
         "clip_low": trainer.epsilon_low,
         "clip_high": trainer.epsilon_high,
     }
-    if options.loss_type in AGGREGATION_OF_LOSS:
-        update["aggregate"] = AGGREGATION_OF_LOSS[options.loss_type]
+    if isinstance(trainer, RLOOTrainer):
+        note = f"RLOO, beta={options.beta}, normalize_advantages={options.normalize_advantages}"
+    else:
+        note = f"loss_type={options.loss_type}, scale_rewards={options.scale_rewards}"
+        if options.loss_type in AGGREGATION_OF_LOSS:
+            update["aggregate"] = AGGREGATION_OF_LOSS[options.loss_type]
     return {
         "schema": SCHEMA,
         "source": f"TRL {version('trl')} with PoiseCallback",
         "tokenizer": getattr(trainer._tokenizer, "name_or_path", "") or None,
-        "notes": [f"loss_type={options.loss_type}, scale_rewards={options.scale_rewards}"],
+        "notes": [note],
         "options": {
             "sample": {
                 "prompts": options.generation_batch_size // G,

@@ -6,6 +6,7 @@ with the parameters they had, so that a change is reported as one clear line.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from counterpoise.errors import PoiseError
@@ -73,6 +74,10 @@ def is_supported(version: str) -> bool:
     return version.split(".")[:2] == SUPPORTED_SERIES.split(".")
 
 
-def find_changes(trainer: type[Any]) -> list[str]:
-    """A line for each of `PRIVATE_METHODS` that changed; `poise doctor` shows them."""
-    return find_changed_methods(PRIVATE_METHODS, lambda owner: trainer)
+def find_changes(trainer: type[Any], names: Collection[str] = ()) -> list[str]:
+    """A line for each of `PRIVATE_METHODS` that changed; `poise doctor` shows them.
+
+    `names` limits the search, for a trainer that shares only some methods with GRPOTrainer.
+    """
+    methods = [method for method in PRIVATE_METHODS if not names or method.name in names]
+    return find_changed_methods(methods, lambda owner: trainer)

@@ -38,6 +38,7 @@ from counterpoise.hosts.trl.import_rewards import (
     parse_reward_columns,
     total_rewards,
 )
+from counterpoise.store.parquet_errors import PARQUET_ERRORS
 
 KNOWN_FORMAT = "TRL 1.16.0"
 REQUIRED_COLUMNS = ("step", "prompt", "completion", "advantage")
@@ -56,7 +57,7 @@ def find_files(path: Path) -> list[Path]:
 def _has_columns(file: Path) -> bool:
     try:
         return set(REQUIRED_COLUMNS) <= set(pq.read_schema(file).names)
-    except (pa.ArrowException, OSError):
+    except PARQUET_ERRORS:
         return False
 
 
@@ -159,7 +160,7 @@ def check_columns(schema: pa.Schema, where: str) -> None:
 def _open_parquet(file: Path) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(file)
-    except (pa.ArrowInvalid, OSError) as fault:
+    except PARQUET_ERRORS as fault:
         raise PoiseError(
             f"{file} is not a complete parquet file ({first_line(fault)}): copy it again, or "
             "remove it"
@@ -171,7 +172,7 @@ def read_parquet(file: Path) -> pa.Table:
         table = _open_parquet(file).read()
         table.validate(full=True)  # texts that are not UTF-8, for example
         return table
-    except (pa.ArrowInvalid, OSError) as fault:
+    except PARQUET_ERRORS as fault:
         raise PoiseError(
             f"{file} is damaged ({first_line(fault)}): copy it again, or remove it"
         ) from fault

@@ -37,8 +37,8 @@ from counterpoise.store.finished import check_resumable
 from counterpoise.store.folder import RunFolder
 from counterpoise.store.resume import STRICT, ResumePermissions
 from counterpoise.task.contamination.training_overlap import load_benchmarks, warn_of_overlap
-from counterpoise.task.load import load_problems
-from counterpoise.verify.limited_reward import make_verifier
+from counterpoise.task.load import load_run_task
+from counterpoise.verify.make_verifier import make_verifier
 from counterpoise.verify.plugin_reward import training_context
 
 
@@ -69,7 +69,7 @@ def train(
         torch.set_num_threads(config.loop.threads)
     policy = _load_float32(config)
     check_model(policy, config, observer.notify)
-    task, benchmarks = load_problems(config), load_benchmarks(config.task.benchmarks)
+    task, benchmarks = load_run_task(config), load_benchmarks(config.task.benchmarks)
     task.announce(observer.notify)
     prompts = encode_prompts(policy, task.train, config, observer)
     given_probes = follow_probes.prepare_probes(policy, config, task.heldout)

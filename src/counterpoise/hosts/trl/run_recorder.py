@@ -37,7 +37,7 @@ from counterpoise.run.state import (
     RunState,
     bind_sampler,
     check_finite,
-    refill_buffer,
+    replace_waiting_rows,
     save_state,
 )
 from counterpoise.run.write_iteration import write_iteration
@@ -292,7 +292,7 @@ class RunRecorder(StepMonitor):
         """Save a checkpoint of the native format, with the tokens of waiting rows."""
         buffer = self.trainer.planner.buffer
         if buffer is not None:
-            refill_buffer(self.state, [self._with_rollout(row) for row in buffer.state()])
+            replace_waiting_rows(self.state, [self._with_rollout(row) for row in buffer.state()])
             self.state.buffer.counts = buffer.counts
         self.state.skipped_in_a_row = self.trainer.skipped_in_a_row
         save_state(self.run.folder, self.state, self.run.config)

@@ -81,11 +81,11 @@ def _first_groups(rows: Sequence[Row], step_rows: Sequence[int], limit: int) -> 
     members: dict[str, list[int]] = {}
     for i in step_rows:
         members.setdefault(rows[i].group, []).append(i)
-    chosen: list[int] = []
+    sampled_rows: list[int] = []
     num_tokens = 0
     for group_rows in members.values():
         num_tokens += sum(rows[i].num_tokens for i in group_rows)
-        if chosen and num_tokens > limit:
+        if sampled_rows and num_tokens > limit:
             break
-        chosen += group_rows
-    return chosen
+        sampled_rows += group_rows
+    return sampled_rows

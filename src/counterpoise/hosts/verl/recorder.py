@@ -119,8 +119,8 @@ class UpdateRecorder:
             if displacements is not None:
                 trace = _with_displacement(trace, result, displacements)
             self.folder.write_table("tokens", number, trace)
-            if push_table := metrics.push_trace(result):
-                self.folder.write_table("pushes", number, push_table)
+            for kind, table in metrics.watched_traces(result).items():
+                self.folder.write_table(kind, number, table)
         store = StoreConfig(rollouts=True, tokens=False, model=False, report=True)
         write_iteration(self.folder, result, self._metrics_line(result, verl_metrics), store)
         self.folder.sync()

@@ -19,8 +19,9 @@ from counterpoise.plugins import display_name, is_plugin
 from counterpoise.store.turns import messages_from_record
 from counterpoise.terminal import echo_message
 from counterpoise.types import Prompt
-from counterpoise.verify.limited_reward import count_lost_as_wrong, make_verifier
+from counterpoise.verify.make_verifier import make_verifier
 from counterpoise.verify.scores import ScoringContext, Verifier, score_responses
+from counterpoise.verify.time_limited_verifier import count_lost_as_wrong
 
 _verifier_lock = threading.Lock()  # a verifier takes one call at a time
 

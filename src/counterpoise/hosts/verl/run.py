@@ -29,7 +29,7 @@ from counterpoise.run.try_plugins import check_plugins_load
 from counterpoise.store.folder import RunFolder
 from counterpoise.store.turns import messages_to_records
 from counterpoise.task.contamination.training_overlap import load_benchmarks, warn_of_overlap
-from counterpoise.task.load import check_enough_prompts, load_problems
+from counterpoise.task.load import check_enough_prompts, load_run_task
 from counterpoise.terminal import echo_message
 from counterpoise.types import Prompt
 from counterpoise.verify.extra_rewards import reward_columns
@@ -38,7 +38,7 @@ from counterpoise.verify.extra_rewards import reward_columns
 def prepare_folder(config: RunConfig, out: Path) -> RunFolder:
     """Make the run folder with every file that the command names."""
     RunFolder.check_free(out)
-    task, benchmarks = load_problems(config), load_benchmarks(config.task.benchmarks)
+    task, benchmarks = load_run_task(config), load_benchmarks(config.task.benchmarks)
     task.announce(echo_message)
     check_enough_prompts(len(task.train), config.sample.prompts)
     folder = RunFolder.create(out, config)

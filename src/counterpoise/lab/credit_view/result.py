@@ -26,6 +26,7 @@ from counterpoise.lab.credit_view.stored_iteration import (
 )
 from counterpoise.model.load import Policy
 from counterpoise.report.traces import Vocabulary, read_vocabulary
+from counterpoise.store.credit_tables import write_weights
 from counterpoise.types import Row
 
 SAME_WEIGHTS_TOLERANCE = 1e-3  # nats; sampler and trainer with the same weights agree this closely
@@ -80,6 +81,15 @@ class CreditViewResult:
         return (
             f"{description}; log-probabilities differ from the sampler's by "
             f"{self.mean_logprob_error:.3f} on average"
+        )
+
+    def store(self) -> Path:
+        """Store the weights in the run folder, where `poise serve` colours tokens by them."""
+        return write_weights(
+            self.source.path,
+            self.source.iteration,
+            [row.name for row in self.rows],
+            {weighting.choice.label: weighting.weights for weighting in self.weightings},
         )
 
     def to_json(self) -> dict[str, Any]:

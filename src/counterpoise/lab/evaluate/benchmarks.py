@@ -16,8 +16,14 @@ from pathlib import Path
 
 from counterpoise.errors import PoiseError, unknown_name
 from counterpoise.model.templates import AUTO
-from counterpoise.task import hub, jsonl
-from counterpoise.task.columns import ColumnRoles, FieldNames, final_answer, to_prompt
+from counterpoise.task import files_task, hub
+from counterpoise.task.columns import (
+    ChosenColumns,
+    FieldOptions,
+    check_needed_columns,
+    final_answer,
+    to_prompt,
+)
 from counterpoise.task.read_files import SUFFIXES, Record, to_json_value
 from counterpoise.types import ALL_COLUMNS, Prompt
 
@@ -79,17 +85,17 @@ def load_problems(
     benchmark: Benchmark,
     data: Path | None,
     fields: Mapping[str, str] | None = None,
-    keep: tuple[str, ...] = (),
+    needed_columns: tuple[str, ...] = (),
     *,
     answers_required: bool = True,
 ) -> list[Prompt]:
     """Load the problems in the order of the file.
 
-    `fields` maps a role to the file's name for it; `keep` lists the columns that the user's reward
-    function needs.
+    `fields` maps a role to the file's name for it; `needed_columns` lists the columns that the
+    user's reward function needs.
     """
     if data is None:
-        return load_from_hub(benchmark, keep)
+        return load_from_hub(benchmark, needed_columns)
     path = find_file(Path(benchmark.file).stem, data)
     if path is None:
         file_names = [file.name for file in list_files(data)]
@@ -99,10 +105,13 @@ def load_problems(
             + "; --data must be a folder of JSON lines, JSON or parquet; without it the hub is used"
         )
     remedy = "name it with --fields {role}=NAME"
-    field_names = FieldNames(
-        **(fields or {}), keep=keep, remedy=remedy, answers_required=answers_required
+    field_names = FieldOptions(
+        **(fields or {}),
+        needed_columns=needed_columns,
+        remedy=remedy,
+        answers_required=answers_required,
     )
-    return jsonl.read_problems(str(path), field_names)
+    return files_task.read_problems(str(path), field_names)
 
 
 def list_files(data: Path | None) -> list[Path]:
@@ -118,7 +127,7 @@ def find_file(stem: str, data: Path) -> Path | None:
     return next((file for file in candidates if file.is_file()), None)
 
 
-def load_from_hub(benchmark: Benchmark, keep: tuple[str, ...] = ()) -> list[Prompt]:
+def load_from_hub(benchmark: Benchmark, needed_columns: tuple[str, ...] = ()) -> list[Prompt]:
     if not benchmark.hub:
         raise PoiseError(
             f"{benchmark.name} is not on the hub: give --data, a folder that holds {benchmark.file}"
@@ -131,7 +140,6 @@ def load_from_hub(benchmark: Benchmark, keep: tuple[str, ...] = ()) -> list[Prom
             f"{benchmark.name}: {reason}; or give --data, a folder that holds {benchmark.file}"
         ) from error
     prompts = []
-    fields = FieldNames(keep=keep)
     for index, row in enumerate(rows):
         if missing := [
             column for column in (benchmark.problem, benchmark.answer) if column not in row
@@ -147,21 +155,21 @@ def load_from_hub(benchmark: Benchmark, keep: tuple[str, ...] = ()) -> list[Prom
             "problem": row[benchmark.problem],
             "answer": final_answer(row[benchmark.answer]),
         }
-        fields.check_columns_exist(row, benchmark.hub)
-        record = Record(row_name, problem_id, values, index + 1)
-        prompts.append(to_prompt(record, ColumnRoles(), fields, to_json_value(row)))
+        check_needed_columns(needed_columns, row, benchmark.hub)
+        record = Record(row_name, problem_id, values)
+        prompts.append(to_prompt(record, ChosenColumns(), columns=to_json_value(row)))
     if not prompts:
         raise PoiseError(f"{benchmark.hub}: no rows in its split '{benchmark.split}'")
     return prompts
 
 
-def digest_problems(problems: Sequence[Prompt], keep: Sequence[str] = ()) -> str:
-    """Twelve hex digits that change with any id, text, answer, message or column of `keep`."""
+def digest_problems(problems: Sequence[Prompt], needed_columns: Sequence[str] = ()) -> str:
+    """Twelve hex digits that change with any id, text, answer, message or needed column."""
     hasher = blake2b(digest_size=6)
     for prompt in problems:
         hasher.update("\x00".join((prompt.id, prompt.problem, prompt.answer, "")).encode())
-        if keep:
-            names = prompt.columns if ALL_COLUMNS in keep else keep
+        if needed_columns:
+            names = prompt.columns if ALL_COLUMNS in needed_columns else needed_columns
             columns = {name: prompt.columns.get(name) for name in names}
             hasher.update(repr(sorted(columns.items())).encode())
         if prompt.messages:

@@ -168,15 +168,18 @@ def read_problems(options: EvaluationOptions) -> list[BenchmarkProblems]:
         raise PoiseError(f"benchmark '{min(duplicates)}' is named twice")
     problem_sets = []
     is_user_function = is_plugin(options.verifier)
-    keep = reward_arguments(options.verifier).columns if is_user_function else ()
+    needed_columns = reward_arguments(options.verifier).columns if is_user_function else ()
     answers_required = not is_user_function or requires_answers(options.verifier)
     for benchmark in chosen_benchmarks:
         prompts = benchmarks.load_problems(
-            benchmark, options.data, options.fields, keep, answers_required=answers_required
+            benchmark,
+            options.data,
+            options.fields,
+            needed_columns,
+            answers_required=answers_required,
         )[: options.limit]
-        problem_sets.append(
-            BenchmarkProblems(benchmark, prompts, benchmarks.digest_problems(prompts, keep))
-        )
+        digest = benchmarks.digest_problems(prompts, needed_columns)
+        problem_sets.append(BenchmarkProblems(benchmark, prompts, digest))
     return problem_sets
 
 

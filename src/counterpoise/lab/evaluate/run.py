@@ -43,14 +43,11 @@ from counterpoise.store.folder import check_no_run
 from counterpoise.types import Prompt, Response
 from counterpoise.variants import SAMPLERS
 from counterpoise.verify.code.sandbox import describe_protection
-from counterpoise.verify.limited_reward import (
-    IN_AN_EVALUATION,
-    count_lost_as_wrong,
-    make_verifier,
-)
+from counterpoise.verify.make_verifier import make_verifier
 from counterpoise.verify.math.boxed import extract_boxed
 from counterpoise.verify.reward_signatures import describe_reward
 from counterpoise.verify.scores import ScoringContext, Verifier, score_responses
+from counterpoise.verify.time_limited_verifier import IN_AN_EVALUATION, count_lost_as_wrong
 
 NO_MEMORY = "give a lower --rows or --max-tokens; results written so far are kept"
 ENGINE_MEMORY = 0.7  # share of the GPU for vLLM, as nothing is trained at the same time

@@ -26,7 +26,7 @@ from counterpoise.lab.experiments.pieces import Piece, read_pieces, read_pilot
 from counterpoise.lab.experiments.pilot_rates import describe_progress, find_pilot
 from counterpoise.lab.experiments.reused_runs import describe_reused_runs
 from counterpoise.lab.experiments.verdicts import describe_power
-from counterpoise.run.estimate import describe_memory, describe_problems
+from counterpoise.run.estimate import describe_memory, describe_task
 from counterpoise.run.try_plugins import try_plugins
 from counterpoise.store.finished import is_finished
 from counterpoise.store.folder import RunFolder, check_no_run, is_run
@@ -99,7 +99,7 @@ def describe_plan(
             f"  {detail_line}"
             for detail_line in (
                 *describe_memory(run_config),
-                *describe_problems(run_config),
+                *describe_task(run_config),
                 *_try_plugins(experiment),
             )
         ),

@@ -39,6 +39,7 @@ from counterpoise.lab.experiments.reused_runs import (
     matching_runs,
 )
 from counterpoise.statistics.finding import Record
+from counterpoise.store.parquet_errors import PARQUET_ERRORS
 
 SCHEMA = 1
 CURVES_FILE = "curves.parquet"
@@ -103,7 +104,7 @@ def read_piece(path: Path, experiment: Experiment) -> Piece:
             for metadata_key, metadata_value in (table.schema.metadata or {}).items()
         }
         digest = metadata["digest"]
-    except (pa.ArrowException, OSError, KeyError) as fault:
+    except PARQUET_ERRORS as fault:
         raise PoiseError(f"{path} is not a piece of an experiment: {fault}; remove it") from fault
     # The pilot that chose the rates is not judged.
     if (pilot := find_pilot(experiment)) and digest == pilot.digest:

@@ -118,7 +118,9 @@ def pilot_sentence(experiment: Experiment) -> str:
 def describe_progress(pilot: Experiment, runs: Runs, failures: Failures) -> str:
     """For --dry-run: the rates that are chosen, or what the pilot still lacks."""
     planned = pilot.design.run_keys()
-    ended = sum(key in runs or key in failures for key in planned)
+    finished_count = sum(key in runs or key in failures for key in planned)
     rates = ", ".join(f"{arm} {rate:g}" for arm, rate in best_rates(runs, failures, pilot).items())
-    progress = f"{ended} of {format_count(len(planned), 'run')} of {pilot.name} are in pieces/"
+    progress = (
+        f"{finished_count} of {format_count(len(planned), 'run')} of {pilot.name} are in pieces/"
+    )
     return f"{progress}; rates: {rates or 'none yet'}"

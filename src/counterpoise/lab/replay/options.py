@@ -81,8 +81,8 @@ def stored_tables(folder: Path) -> Tables:
     sections = {field.name: field.type for field in fields(RunConfig)}
     try:
         content = json.loads((folder / IMPORTED).read_text(encoding="utf-8"))
-        stored = content.get("options", {})
-        return {name: dict(table) for name, table in stored.items() if name in sections}
+        stored_options = content.get("options", {})
+        return {name: dict(table) for name, table in stored_options.items() if name in sections}
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as fault:
         raise PoiseError(
             f"{folder / IMPORTED} is damaged ({first_line(fault)}): import the run again"

@@ -112,10 +112,10 @@ def replay(request: ReplayRequest, out: Path, observer: ReplayObserver | None = 
         source = RolloutFolder(rollouts)
         numbers = source.choose_iterations(request.iterations)
         own_cut = not request.composer
-        first = source.read(
+        first_iteration = source.read(
             _first_planned(source, numbers) if own_cut else numbers[0], own_cut=own_cut
         )
-        config = replay_config(request, model, rollouts, first)
+        config = replay_config(request, model, rollouts, first_iteration)
         config = replace(config, loop=replace(config.loop, iterations=max(1, numbers[-1])))
         if config.loop.threads:
             torch.set_num_threads(config.loop.threads)
@@ -290,13 +290,13 @@ def compare_plans(
 ) -> dict[str, Any]:
     """The line of alternatives.jsonl: the replayed plan beside those of QB and RB."""
     seed = seed_for(session.config.loop.seed, "compose", number)
-    own = alternatives.describe_alternative(virtual.batch, virtual.plan)
+    own_description = alternatives.describe_alternative(virtual.batch, virtual.plan)
     own_displacements = alternatives.displacement_by_row(
         virtual.batch, virtual.plan, virtual.measurements
     )
     line: dict[str, Any] = {
         "iteration": number,
-        "own": own | alternatives.monitor_numbers(virtual.measurements),
+        "own": own_description | alternatives.monitor_numbers(virtual.measurements),
     }
     candidates = alternatives.alternative_batches(
         batch, len(virtual.plan.steps), session.tau, number, seed
@@ -305,11 +305,11 @@ def compare_plans(
         line[name] = alternatives.describe_alternative(rows, plan)
         if session.request.compare:
             session.start.restore(session.state, session.config, number)
-            other = take_virtual_update(session, rows, plan)
+            other_update = take_virtual_update(session, rows, plan)
             displacements = alternatives.displacement_by_row(
-                other.batch, other.plan, other.measurements
+                other_update.batch, other_update.plan, other_update.measurements
             )
-            line[name] |= alternatives.monitor_numbers(other.measurements)
+            line[name] |= alternatives.monitor_numbers(other_update.measurements)
             line[name] |= alternatives.compare_displacements(own_displacements, displacements)
     return line
 

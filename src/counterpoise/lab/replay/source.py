@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from counterpoise.errors import PoiseError, first_line, format_ranges
 from counterpoise.store.folder import RunFolder
+from counterpoise.store.parquet_errors import PARQUET_ERRORS
 from counterpoise.store.rollout_files import read_groups
 from counterpoise.types import BatchPlan, Floats, Group, Row
 
@@ -79,12 +79,12 @@ class RolloutFolder:
             ) from None
         if not selection:
             upper = stored_numbers[-1]
-        chosen = [number for number in stored_numbers if lower <= number <= upper]
-        if not chosen:
+        chosen_numbers = [number for number in stored_numbers if lower <= number <= upper]
+        if not chosen_numbers:
             raise PoiseError(
                 f"--iterations {selection}: the rollouts are of {format_ranges(stored_numbers)}"
             )
-        return chosen
+        return chosen_numbers
 
     def read(self, number: int, *, own_cut: bool) -> StoredRollouts:
         """Iteration `number`; its batch only if `own_cut` asks for the trainer's own."""
@@ -163,7 +163,7 @@ class RolloutFolder:
             return {}
         try:
             table = pq.read_table(file, columns=["row", "position", "advantage", "old_logprob"])
-        except (pa.ArrowException, OSError) as fault:
+        except PARQUET_ERRORS as fault:
             raise PoiseError(
                 f"{file} is damaged ({first_line(fault)}): copy it again, or remove it"
             ) from fault

@@ -133,11 +133,11 @@ def from_records(records: Sequence[Mapping[str, Any]]) -> list[AuditedRun]:
     levels: dict[tuple[str, int, str], list[tuple[int, str, str]]] = {}
     for record in records:
         run = (record["run"], record["seed"], record["expected"])
-        place = (record["rank"], record["finding"], record["level"])
-        levels.setdefault(run, []).append(place)
+        ranked_finding = (record["rank"], record["finding"], record["level"])
+        levels.setdefault(run, []).append(ranked_finding)
     return [
-        AuditedRun(*run, tuple((name, level) for _, name, level in sorted(places)))
-        for run, places in levels.items()
+        AuditedRun(*run, tuple((name, level) for _, name, level in sorted(findings)))
+        for run, findings in levels.items()
     ]
 
 
@@ -190,9 +190,9 @@ def _lowest_share(rows: Sequence[AuditedRun]) -> str:
 
 def _table_line(planted: AnyRun, rows: Sequence[AuditedRun]) -> str:
     firsts = Counter(row.first or "none" for row in rows)
-    others = Counter(name for row in rows for name in row.alarms if name != row.first)
+    other_alarms = Counter(name for row in rows for name in row.alarms if name != row.first)
     made_by = " (edited)" if isinstance(planted, EditedRun) else ""
-    also = f"; also {_format_counts(others, len(rows))}" if others else ""
+    also = f"; also {_format_counts(other_alarms, len(rows))}" if other_alarms else ""
     cells = (
         f"{planted.name}{made_by}: {planted.planted}",
         f"{_format_counts(firsts, len(rows)).replace('`none`', 'none')}{also}",

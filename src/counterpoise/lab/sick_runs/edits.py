@@ -100,8 +100,8 @@ def _change_rollouts(run: Path, change: Callable[[Record, int, int], None]) -> N
     """Call `change(record, iteration, place)` for every rollout and store what it left."""
     for iteration, file in _step_files(run).items():
         records = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-        for place, record in enumerate(records):
-            change(record, iteration, place)
+        for record_index, record in enumerate(records):
+            change(record, iteration, record_index)
         _write_lines(file, records)
 
 

@@ -53,7 +53,11 @@ RUN_TABLES: dict[str, dict[str, Any]] = {
     "sample": {"prompts": 3, "group_size": 4, "max_new_tokens": MAX_NEW_TOKENS},
     "batch": {"steps": 2},
     "balance": {"tau": 0.0},
-    "verify": {"name": "counterpoise.lab.speed.families:parity_reward"},
+    # In this process: another one would import torch, with this module, in each of the runs.
+    "verify": {
+        "name": "counterpoise.lab.speed.families:parity_reward",
+        "reward_timeout_seconds": 0,
+    },
     "evaluate": {"prompts": 0},
 }
 

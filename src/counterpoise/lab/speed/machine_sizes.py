@@ -112,7 +112,7 @@ class SpeedSetup:
     # Points of growth, as `growth.select_points` takes them; none: all.
     growth_points: Sequence[str] = ()
     run_size: str = DEFAULT_RUN_SIZE  # of serve: iterations x rollouts x tokens
-    peers: Sequence[str] = ()  # further engines to compare with: vllm, trl-vllm
+    peers: Sequence[str] = ()  # engines to compare with; none: TRL where it is installed
 
     @property
     def cuda(self) -> bool:

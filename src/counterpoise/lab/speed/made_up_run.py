@@ -102,7 +102,7 @@ def write_made_up_run(path: Path, size: RunSize, every: float = 0.0) -> None:
     vocabulary = make_vocabulary()
     if (path / "config.toml").is_file():
         folder = RunFolder(path)
-        first = max(folder.step_files("rollouts"), default=0) + 1
+        first_number = max(folder.step_files("rollouts"), default=0) + 1
     else:
         config = config_from_tables(
             {
@@ -111,10 +111,10 @@ def write_made_up_run(path: Path, size: RunSize, every: float = 0.0) -> None:
                 "batch": {"steps": STEPS},
             }
         )
-        folder, first = RunFolder.create(path, config), 1
+        folder, first_number = RunFolder.create(path, config), 1
         folder.write_vocabulary(vocabulary)
     pool = make_pool(vocabulary, size.tokens)
-    for iteration in range(first, first + size.iterations):
+    for iteration in range(first_number, first_number + size.iterations):
         started = time.perf_counter()
         write_made_up_iteration(folder, iteration, size, pool)
         time.sleep(max(0.0, every - (time.perf_counter() - started)))
@@ -128,16 +128,16 @@ def write_made_up_iteration(
     groups = size.rollouts // GROUP_SIZE
     numbers = rng.choice(max(PROMPTS, groups), size=groups, replace=False)
     prompt_ids = [f"made_up/train/{number}" for number in numbers]
-    chosen = rng.integers(POOL, size=groups * GROUP_SIZE)
+    text_indices = rng.integers(POOL, size=groups * GROUP_SIZE)
     rewards = (rng.random(groups * GROUP_SIZE) < rng.beta(1, 1, groups).repeat(GROUP_SIZE)) * 1.0
-    _write_rollouts(folder, iteration, prompt_ids, chosen, rewards, pool)
+    _write_rollouts(folder, iteration, prompt_ids, text_indices, rewards, pool)
     rewards_PG = rewards.reshape(groups, GROUP_SIZE)
     advantages_PG = rewards_PG - rewards_PG.mean(axis=1, keepdims=True)
     has_signal_P = rewards_PG.std(axis=1) > 0
     rows = np.flatnonzero(has_signal_P.repeat(GROUP_SIZE))
-    lengths = np.array([len(pool.tokens[pool_index]) for pool_index in chosen])
+    lengths = np.array([len(pool.tokens[pool_index]) for pool_index in text_indices])
     advantages = advantages_PG.reshape(-1)
-    _write_tokens(folder, iteration, rows, chosen, advantages, pool, rng)
+    _write_tokens(folder, iteration, rows, text_indices, advantages, pool, rng)
     keys = [f"{iteration}:{prompt_id}" for prompt_id in prompt_ids]
     folder.append("plans", _plan(iteration, rows, keys, advantages, lengths))
     folder.append(

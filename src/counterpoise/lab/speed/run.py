@@ -27,11 +27,14 @@ from counterpoise.lab.speed.machine_sizes import (
 )
 from counterpoise.lab.speed.made_up_run import DEFAULT_RUN_SIZE, RunSize
 from counterpoise.lab.speed.tables import MeasurementTable, print_table
+from counterpoise.lab.speed.trl_peer import NOT_INSTALLED, trl_installed
+from counterpoise.lab.speed.trl_vllm_peer import check_installed
 from counterpoise.model.load import choose_device, choose_dtype, silence_libraries
 from counterpoise.sample.vllm_host import import_vllm
 from counterpoise.variants import SPEED_MEASUREMENTS
 
-PEERS = ("vllm",)  # engines that are compared on request, because they take minutes to start
+# Engines to compare with on request: vLLM takes minutes to start.
+PEERS = ("trl", "trl-vllm", "vllm")
 DEFAULT_PARTS = ("peer", "sampler", "update", "agreement", "monitor")
 # Seconds a part takes on one H200, and on two CPU cores with the embedded model.
 EXPECTED_SECONDS = {
@@ -59,7 +62,7 @@ class BenchOptions:
     sets: Sequence[str] = ()  # options of [update]: update.capture=true
     growth: Sequence[str] = ()  # axes or points of growth: size, length=2048; none: all
     run_size: str = DEFAULT_RUN_SIZE  # of serve: iterations x rollouts x tokens
-    peers: Sequence[str] = ()  # of PEERS
+    peers: Sequence[str] = ()  # of PEERS; none: TRL where it is installed
 
 
 def run(options: BenchOptions, console: Console) -> dict[str, Any]:
@@ -67,11 +70,7 @@ def run(options: BenchOptions, console: Console) -> dict[str, Any]:
     for name in options.parts:
         if name not in SPEED_MEASUREMENTS:
             raise unknown_name("part", name, SPEED_MEASUREMENTS)
-    for peer in options.peers:
-        if peer not in PEERS:
-            raise unknown_name("peer", peer, PEERS)
-    if "vllm" in options.peers:
-        import_vllm("--peers vllm")  # raises an error if it cannot be used
+    check_peers(options.peers)
     RunSize.parse(options.run_size)  # raises if it is not three numbers
     if options.out:
         check_writable(options.out)
@@ -119,6 +118,20 @@ def run(options: BenchOptions, console: Console) -> dict[str, Any]:
     if failed:
         raise PoiseError(f"{', '.join(failed)} failed: see the traceback above the tables")
     return results
+
+
+def check_peers(peers: Sequence[str]) -> None:
+    """Raise an error for a peer that is unknown or cannot run here."""
+    device = choose_device("auto")
+    for peer in peers:
+        if peer not in PEERS:
+            raise unknown_name("peer", peer, PEERS)
+    if "trl" in peers and not trl_installed():
+        raise PoiseError(f"--peers trl, but TRL is {NOT_INSTALLED}")
+    if "trl-vllm" in peers:
+        check_installed(device.type)
+    if "vllm" in peers:
+        import_vllm("--peers vllm", device.type)
 
 
 def check_writable(out: Path) -> None:

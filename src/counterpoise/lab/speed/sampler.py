@@ -85,7 +85,7 @@ def measure(setup: SpeedSetup) -> MeasurementTable:
     """Time sampling at every number of rollouts of the plan."""
     iteration = setup.plan.iteration
     policy = workload.load_endless_policy(iteration.model)
-    vllm_peer = VLLMPeer(policy, setup) if "vllm" in setup.peers else None
+    vllm_peer = VLLMPeer(policy, iteration.length) if "vllm" in setup.peers else None
     points = [_measure_point(setup, policy, rollouts, vllm_peer) for rollouts in setup.plan.sampler]
     if vllm_peer:
         vllm_peer.close()

@@ -97,7 +97,7 @@ def train_with_trl(
 ) -> IterationTimings:
     """Train `policy.model` with TRL for `warm_up + repeats` steps.
 
-    A micro-batch that does not fit is halved, and the run starts again.
+    A micro-batch that does not fit is halved, and the run starts again. `options` go to GRPOConfig.
     """
     # Checkpointing keeps few activations, so the whole batch is tried first.
     micro_batches = 1 if checkpointing else _micro_batches(workload_size, policy)
@@ -126,8 +126,21 @@ def _train(
         trainer = _trainer(policy, GRPOConfig(output_dir=folder, **settings), texts, meter)
         trainer.remove_callback(PrinterCallback)
         trainer.add_callback(_callback(meter))
-        trainer.train()
+        try:
+            trainer.train()
+        finally:
+            if settings.get("use_vllm"):
+                _close_engine(trainer)
     return meter.summarize(trainer.state.global_step)
+
+
+def _close_engine(trainer: Any) -> None:
+    """Free the memory of the trainer's vLLM; a process can hold only one engine."""
+    from vllm.distributed import cleanup_dist_env_and_memory
+
+    trainer.vllm_generation.llm.llm_engine.engine_core.shutdown()
+    del trainer.vllm_generation.llm
+    cleanup_dist_env_and_memory()
 
 
 def _settings(

@@ -2,8 +2,12 @@
 
 Ours is `loop.iterate` as `poise train` calls it: rollouts, token table and plans are written to a
 run folder. Both sample exactly the same number of tokens for the same prompts, give half of every
-group a reward of 1, and take one optimizer step. Further rows show ours with four steps, with the
-monitor, and with the sampler's log-probabilities as the old ones.
+group a reward of 1, and take one optimizer step. TRL samples with transformers (`--peers trl`) or
+with vLLM (`--peers trl-vllm`); each of them takes turns with ours.
+
+Further rows show ours with four steps, with the monitor, and with the sampler's log-probabilities
+as the old ones. Each of these takes turns with ours again: what ran before in a process changes its
+speed by some per cent, which is as much as a variant does.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise.config import MonitorConfig
-from counterpoise.lab.speed import trl_peer, workload
+from counterpoise.lab.speed import trl_peer, trl_vllm_peer, workload
 from counterpoise.lab.speed.clock import PeakMemory, release
 from counterpoise.lab.speed.floors import sampling_floor, sizes_of, update_cost, update_floor
 from counterpoise.lab.speed.iteration import IterationTimings, TimedEngine, temporary_run_folders
@@ -44,15 +48,16 @@ def measure(setup: SpeedSetup) -> MeasurementTable:
     """Time both engines, the variants of ours, and the floor of an iteration."""
     iteration = setup.plan.iteration
     with temporary_run_folders() as folder:
-        policy, our_timings, peer_timings = _time_both_engines(setup, folder)
-        variant_timings = _time_variants(setup, policy, folder)
+        policy, our_timings, peer_timings = _time_engines(setup, folder)
+        variant_timings, variant_ratios = _time_variants(setup, policy, folder)
     floor = _iteration_floor(setup, policy)
     timings = {"ours": our_timings, **variant_timings, **peer_timings}
-    rows = [
-        [name, *_cells(timing, our_timings, name in peer_timings)]
-        for name, timing in timings.items()
-    ]
-    if not peer_timings:
+    comparisons = {name: f"{ratio:.2f} of ours" for name, ratio in variant_ratios.items()} | {
+        name: f"{timing.total.median / our_timings.total.median:.1f}x faster"
+        for name, timing in peer_timings.items()
+    }
+    rows = [[name, *_cells(timing, comparisons.get(name, ""))] for name, timing in timings.items()]
+    if not setup.peers and not peer_timings:
         rows.append(["TRL", trl_peer.NOT_INSTALLED, *[""] * 5])
     return MeasurementTable(
         title=f"one GRPO iteration: {iteration.model}, {iteration} tokens, {setup.rates.dtype}",
@@ -67,19 +72,24 @@ def measure(setup: SpeedSetup) -> MeasurementTable:
                 for stage, stage_seconds in our_timings.stages.items()
             )
             + " s",
+            "'of ours': seconds of a variant over those of ours in the same turns",
         ],
         data={
-            "peer": {"floor": floor, **{name: timing.data() for name, timing in timings.items()}}
+            "peer": {
+                "floor": floor,
+                **{name: timing.data() for name, timing in timings.items()},
+                "variant_ratios": variant_ratios,
+            }
         },
     )
 
 
-def _time_both_engines(
+def _time_engines(
     setup: SpeedSetup, folder: Path
 ) -> tuple[Policy, IterationTimings, dict[str, IterationTimings]]:
-    """Timings of our engine and of TRL."""
-    # Ours runs alone first, which gives its memory peak; then again between the steps of TRL, so
-    # that both see the same state of the machine.
+    """Timings of our engine and of the peers."""
+    # Ours runs alone first, which gives its memory peak; then again between the steps of each peer,
+    # so that all see the same state of the machine.
     plan, iteration = setup.plan, setup.plan.iteration
     with PeakMemory(setup.device) as peak:
         policy = workload.load_endless_policy(iteration.model)
@@ -97,9 +107,19 @@ def _time_both_engines(
         release(setup.device)
 
     peer_timings: dict[str, IterationTimings] = {}
-    if trl_peer.trl_installed():
-        half_repeats = plan.peer_repeats // 2
-        peer_timings["TRL"] = trl_peer.train_with_trl(
+    if "trl" in setup.peers or (not setup.peers and trl_peer.trl_installed()):
+        peer_timings |= _time_trl(setup, between)
+    if "trl-vllm" in setup.peers:
+        peer_timings["TRL + vLLM"] = _time_trl_with_vllm(setup, between)
+    return policy, engine.summarize(iteration, peak), peer_timings
+
+
+def _time_trl(setup: SpeedSetup, between: Callable[[], None]) -> dict[str, IterationTimings]:
+    """TRL with transformers, and on a GPU with gradient checkpointing too."""
+    plan, iteration = setup.plan, setup.plan.iteration
+    half_repeats = plan.peer_repeats // 2
+    timings = {
+        "TRL": trl_peer.train_with_trl(
             iteration,
             workload.load_endless_policy(iteration.model),
             repeats=plan.peer_repeats,
@@ -107,40 +127,73 @@ def _time_both_engines(
             between=between,
             block=half_repeats,
         )
-        release(setup.device)
-        setup.log(f"peer, TRL: {peer_timings['TRL'].total.median:.3f} s per iteration")
-        # Checkpointing is TRL's default: leaner, and slower. The memory bar uses the leaner one.
-        if setup.cuda and not setup.deadline.passed:
-            peer_timings["TRL, gradient checkpointing"] = trl_peer.train_with_trl(
-                iteration,
-                workload.load_endless_policy(iteration.model),
-                repeats=half_repeats,
-                warm_up=1,
-                checkpointing=True,
-            )
-            release(setup.device)
-    return policy, engine.summarize(iteration, peak), peer_timings
-
-
-def _time_variants(setup: SpeedSetup, policy: Policy, folder: Path) -> dict[str, IterationTimings]:
-    timings = {}
-    for number, (name, changes) in enumerate(VARIANTS.items()):
-        config = workload.run_config(setup.plan.iteration, **changes, **setup.update_options)
-        engine = TimedEngine(policy, config, folder / f"other-{number}")
-        for _ in range(setup.plan.warm_up):
-            engine()
-        engine.run_timed(setup.plan.peer_repeats)
-        timings[name] = engine.summarize(setup.plan.iteration)
-        del engine
+    }
+    release(setup.device)
+    setup.log(f"peer, TRL: {timings['TRL'].total.median:.3f} s per iteration")
+    # Checkpointing is TRL's default: leaner, and slower. The memory bar uses the leaner one.
+    if setup.cuda and not setup.deadline.passed:
+        timings["TRL, gradient checkpointing"] = trl_peer.train_with_trl(
+            iteration,
+            workload.load_endless_policy(iteration.model),
+            repeats=half_repeats,
+            warm_up=1,
+            checkpointing=True,
+        )
         release(setup.device)
     return timings
 
 
-def _cells(timings: IterationTimings, our_timings: IterationTimings, is_peer: bool) -> list[str]:
+def _time_trl_with_vllm(setup: SpeedSetup, between: Callable[[], None]) -> IterationTimings:
+    plan, iteration = setup.plan, setup.plan.iteration
+    policy = workload.load_endless_policy(iteration.model)
+    with trl_vllm_peer.saved_model(policy):
+        timings = trl_peer.train_with_trl(
+            iteration,
+            policy,
+            repeats=plan.peer_repeats,
+            warm_up=plan.warm_up,
+            between=between,
+            block=plan.peer_repeats // 2,
+            **trl_vllm_peer.vllm_settings(iteration),
+        )
+    release(setup.device)
+    setup.log(f"peer, TRL + vLLM: {timings.total.median:.3f} s per iteration")
+    return timings
+
+
+def _time_variants(
+    setup: SpeedSetup, policy: Policy, folder: Path
+) -> tuple[dict[str, IterationTimings], dict[str, float]]:
+    """Timings of the variants, and their seconds over those of ours in the same turns."""
+    iteration, repeats = setup.plan.iteration, setup.plan.peer_repeats
+    timings, ratios = {}, {}
+    for number, (name, changes) in enumerate(VARIANTS.items()):
+        engines = [
+            TimedEngine(
+                policy,
+                workload.run_config(iteration, **options, **setup.update_options),
+                folder / f"other-{number}-{engine_name}",
+            )
+            for engine_name, options in (("ours", {}), ("variant", changes))
+        ]
+        for engine in engines:
+            for _ in range(setup.plan.warm_up):
+                engine()
+        for _ in range(2):
+            for engine in engines:
+                engine.run_timed(max(1, repeats // 2))
+        plain, timings[name] = (engine.summarize(iteration) for engine in engines)
+        ratios[name] = timings[name].total.median / plain.total.median
+        del engine, engines
+        release(setup.device)
+    return timings, ratios
+
+
+def _cells(timings: IterationTimings, comparison: str) -> list[str]:
     return [
         format_seconds(timings.total.median),
         f"{100 * timings.total.spread:.0f} %",
-        f"{timings.total.median / our_timings.total.median:.1f}x faster" if is_peer else "",
+        comparison,
         format_seconds(timings.sampling.median),
         format_seconds(timings.update.median),
         format_gigabytes(timings.reserved),

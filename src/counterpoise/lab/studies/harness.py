@@ -31,13 +31,13 @@ from counterpoise.sample.collect import SamplerBinding, draw_responses
 from counterpoise.sample.decode_graphs import release_graphs
 from counterpoise.statistics.finding import Records
 from counterpoise.store.rollout_files import check_vocabulary, read_groups
-from counterpoise.task.load import load_problems
-from counterpoise.task.prompts import Task
+from counterpoise.task.load import load_run_task
+from counterpoise.task.task_prompts import TaskPrompts
 from counterpoise.types import Group, Row, StepResult
 from counterpoise.update.old_logprobs import score_missing
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.step import StepObserver, StepSettings, take_step
-from counterpoise.verify.limited_reward import make_verifier
+from counterpoise.verify.make_verifier import make_verifier
 from counterpoise.verify.scores import Verifier, score_responses
 
 GROUP_SIZE = 8  # rollouts per prompt, where a study samples them
@@ -110,8 +110,8 @@ class Lab:
         return load_policy(self.config.model)
 
     @cached_property
-    def task(self) -> Task:
-        return load_problems(self.config)
+    def task(self) -> TaskPrompts:
+        return load_run_task(self.config)
 
     @cached_property
     def encoded_prompts(self) -> list[EncodedPrompt]:

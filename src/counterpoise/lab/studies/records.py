@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from counterpoise.errors import PoiseError
 from counterpoise.files import atomic_write
 from counterpoise.statistics.finding import SCHEMA, Record
+from counterpoise.store.parquet_errors import PARQUET_ERRORS
 
 
 def write_records(
@@ -51,5 +52,5 @@ def read_records(
         if settings is not None and json.loads(metadata["settings"]) != settings:
             return None
         return table.to_pylist(), float(metadata["seconds"])
-    except (pa.ArrowException, KeyError, ValueError) as fault:
+    except PARQUET_ERRORS as fault:
         raise PoiseError(f"{path} is damaged: {fault}; remove it to measure again") from fault

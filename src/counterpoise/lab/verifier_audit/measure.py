@@ -10,10 +10,10 @@ from typing import Any
 
 from counterpoise.lab.verifier_audit.cases import KINDS, RIGHT, AuditCase, box_answer, make_cases
 from counterpoise.types import Prompt
+from counterpoise.verify.math.comparison_pool import ComparisonPool
 from counterpoise.verify.math.numbers import parse_number
 from counterpoise.verify.math.verifier import MATH_VERIFY, MathVerifier
 from counterpoise.verify.scores import Verifier
-from counterpoise.verify.worker_pool import WorkerPool
 
 SCHEMA = 1
 # References that are not numbers, checked against themselves by Math-Verify alone.
@@ -71,7 +71,7 @@ def tally_cases(cases: Iterable[AuditCase], verifier: Verifier) -> dict[str, Tal
 
 def tally_algebra(golds: Sequence[str], timeout_seconds: float) -> Tally:
     """Time computer algebra on answers that comparing the text would settle at once."""
-    tally, pool = Tally(), WorkerPool(MATH_VERIFY, timeout_seconds, workers=1)
+    tally, pool = Tally(), ComparisonPool(MATH_VERIFY, timeout_seconds, workers=1)
     pool.run([("1", "1")])
     for gold in dict.fromkeys(golds):
         if parse_number(gold, bare_units=False) is not None:  # numbers never reach computer algebra

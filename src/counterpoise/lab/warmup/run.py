@@ -33,10 +33,10 @@ from counterpoise.run.heldout import HeldoutSuccess, evaluate_policy
 from counterpoise.run.interrupts import postpone_interrupts
 from counterpoise.sample.collect import SamplerBinding
 from counterpoise.sample.episodes import make_episode_player
-from counterpoise.task.load import load_problems
+from counterpoise.task.load import load_run_task
 from counterpoise.terminal import TerminalConsole
 from counterpoise.types import Prompt
-from counterpoise.verify.limited_reward import make_verifier
+from counterpoise.verify.make_verifier import make_verifier
 from counterpoise.verify.scores import Verifier
 
 LOG_LINES = 10  # progress lines, if the output is not a terminal
@@ -49,7 +49,7 @@ def run_warmup(config: RunConfig, out: Path, *, resume: bool = False) -> None:
     check_out_folder(out)
     console = TerminalConsole()
     check_unfinished(out, partial(console.print, markup=False), resume=resume)
-    task = load_problems(config)
+    task = load_run_task(config)
     task.announce(partial(console.print, markup=False))
     check_solutions(task.train)
     prompts = task.heldout[: config.evaluate.prompts]

@@ -38,7 +38,7 @@ def second_turns(
     for (prompt, tokens), (response,) in zip(encoded_prompts, responses, strict=True):
         # A response that was cut off has no proper end for the feedback to follow.
         if response.finished and (feedback := response.turns[0].feedback):
-            reply = policy.encode_reply(first_turns.environment.ask(prompt, feedback))
+            reply = policy.encode_reply(first_turns.environment.next_message(prompt, feedback))
             first_tokens = tokens if response.prompt_tokens is None else response.prompt_tokens
             examples.append((prompt, np.concatenate((first_tokens, response.tokens, reply))))
     return examples

@@ -18,13 +18,14 @@
 
     const head = element("p", "token big");
     write(head, text, Infinity, true);
-    if (view.has(by)) paint(head, value(by), view.full(by), shown.signed);
+    const centre = view.centre?.(by) ?? 0; // of a ratio or a weight: 1
+    if (view.has(by)) paint(head, value(by) - centre, view.full(by), shown.signed || centre !== 0);
     const where = element("p", "where", `token ${position} (first 0, last ${end - start - 1}) · id ${id}`);
     const parts = [head, where];
     if (view.has("displacement")) parts.push(change(value("displacement"), value("logprob")));
     if (view.unpulled.has(place)) parts.push(element("p", "where", "no gradient of its own: clipped, or masked by a step rule"));
     if (view.has("push")) parts.push(pushTable(view, place));
-    parts.push(facts(view, value));
+    parts.push(facts(view, value, by));
     card.querySelector(".numbers").replaceChildren(...parts);
     poise.explain?.(card.parentElement);
   };
@@ -82,17 +83,22 @@
     return table;
   }
 
-  function facts(view, value) {
+  // What the card has above or lists below; other quantities are listed while tokens are coloured by them.
+  const LISTED = ["displacement", "logprob", "entropy", "advantage", "value"];
+
+  function facts(view, value, by) {
     const list = element("dl", "rest");
     const fact = (name, text) => {
       const div = element("div");
       div.append(element("dt", "", name), element("dd", "", text));
       list.append(div);
     };
-    if (!view.has("displacement")) fact("probability", percent(Math.exp(value("logprob"))));
-    fact("log-probability", number(value("logprob"), { digits: 3 }));
-    fact("entropy", `${number(value("entropy"), { signed: false })} nats`);
-    fact("advantage", number(value("advantage")));
+    const shown = quantities.get(by);
+    if (view.has(by) && shown && !LISTED.includes(by) && shown.family !== "Pushes") fact(shown.title, number(value(by), { signed: shown.signed, digits: 3 }));
+    if (view.has("logprob") && !view.has("displacement")) fact("probability", percent(Math.exp(value("logprob"))));
+    if (view.has("logprob")) fact("log-probability", number(value("logprob"), { digits: 3 }));
+    if (view.has("entropy")) fact("entropy", `${number(value("entropy"), { signed: false })} nats`);
+    if (view.has("advantage")) fact("advantage", number(value("advantage")));
     if (view.has("value")) fact("value", number(value("value")));
     return list;
   }

@@ -87,12 +87,13 @@ class AnswerChecker:
                     hard_pairs[pair] = None
         budget = max(0, ALGEBRA_LIMIT - self.algebra_pairs)
         self.undecided_pairs += max(0, len(hard_pairs) - budget)
-        if chosen := list(hard_pairs)[:budget]:
-            self.algebra_pairs += len(chosen)
+        if checked_pairs := list(hard_pairs)[:budget]:
+            self.algebra_pairs += len(checked_pairs)
             scores = self._verifier.score(
-                [f"\\boxed{{{answer}}}" for answer, _ in chosen], [gold for _, gold in chosen]
+                [f"\\boxed{{{answer}}}" for answer, _ in checked_pairs],
+                [gold for _, gold in checked_pairs],
             )
-            for pair, reward in zip(chosen, scores.rewards, strict=True):
+            for pair, reward in zip(checked_pairs, scores.rewards, strict=True):
                 self._verdicts[pair] = reward > 0
         return [self._verdicts[pair] for pair in pairs]
 

@@ -28,14 +28,14 @@ ECHO_TITLE = "Answers that echo the question"
 
 def reward_gap(run: AuditRun) -> AuditFinding:
     """The gain on training prompts minus the gain on held-out problems."""
-    held, trained = heldout_change(run), training_change(run)
-    if held is None:
+    heldout, trained = heldout_change(run), training_change(run)
+    if heldout is None:
         return unsupported(
             GAP_TITLE, "evaluations.jsonl with two evaluations", remedy="evaluate.prompts = 128"
         )
     if trained is None:
         return unsupported(GAP_TITLE, f"{MIN_ITERATIONS} iterations in metrics.jsonl")
-    gap = gap_between(trained, held)
+    gap = gap_between(trained, heldout)
     level: Level = "clear"
     if trained.low > 0 and gap.low > HACKING_GAP[0]:
         level = grade_above(gap.low, HACKING_GAP[0], HACKING_GAP[1])
@@ -43,10 +43,10 @@ def reward_gap(run: AuditRun) -> AuditFinding:
         title=GAP_TITLE,
         level=level,
         verdict=f"training success changed by {100 * trained.mean:+.1f} points, held-out success "
-        f"by {100 * held.mean:+.1f}",
+        f"by {100 * heldout.mean:+.1f}",
         measurements=(
             Measurement.of("gain in training, first to last third", trained, "share"),
-            Measurement.of("gain held out", held, "share"),
+            Measurement.of("gain held out", heldout, "share"),
             Measurement.of("difference", gap, "share"),
         ),
         threshold=f"warning if both intervals say that training gained more, alarm from "

@@ -71,14 +71,14 @@ def learning_rate(run: AuditRun) -> AuditFinding:
     levels: list[Level] = []
     reasons: list[str] = []
     missing: list[str] = []  # evidence that this run's files do not hold
-    if held := heldout_change(run):
+    if heldout := heldout_change(run):
         first, last = run.heldout[0][1], run.heldout[-1][1]
         measurements += [
             Measurement.of("held-out success before", first, "share"),
             Measurement.of("held-out success after", last, "share"),
-            Measurement.of("held-out change", held, "share"),
+            Measurement.of("held-out change", heldout, "share"),
         ]
-        levels.append("alarm" if held.high < 0 else "clear")
+        levels.append("alarm" if heldout.high < 0 else "clear")
         reasons.append(
             f"held-out success went from {percent(first.mean, 1)} to {percent(last.mean, 1)}"
         )
@@ -196,13 +196,13 @@ def _onset(points: list[tuple[int, float]]) -> int | None:
 
 def not_finite_steps(run: AuditRun) -> AuditFinding:
     """Optimizer steps that were skipped because loss or gradient was not finite."""
-    taken = run.metric("steps")
-    if not taken or not run.metric("skipped_steps"):
+    steps_taken = run.metric("steps")
+    if not steps_taken or not run.metric("skipped_steps"):
         return unsupported(
             FINITE_TITLE, "steps and skipped_steps in metrics.jsonl", remedy="train with run_folder"
         )
     skipped = sum(_skipped_as_not_finite(run, record) for record in run.metrics)
-    attempted = sum(count for _, count in taken) + run.total("skipped_steps")
+    attempted = sum(count for _, count in steps_taken) + run.total("skipped_steps")
     not_numbers = run.total("not_finite_steps") + sum(
         isinstance(record.get(name), float) and not math.isfinite(record[name])
         for record in run.metrics

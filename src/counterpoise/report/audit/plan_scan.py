@@ -154,6 +154,6 @@ def _rows_of(plan: dict[str, Any]) -> list[Row]:
 
 
 def _add_example(scan: PlanScan, kind: str, place: str, text: str) -> None:
-    kept = scan.examples.setdefault(kind, [])
-    if len(kept) < MAX_EXAMPLES:
-        kept.append(Example(make_visible(place, 200), None, make_visible(text, 300)))
+    kind_examples = scan.examples.setdefault(kind, [])
+    if len(kind_examples) < MAX_EXAMPLES:
+        kind_examples.append(Example(make_visible(place, 200), None, make_visible(text, 300)))

@@ -144,7 +144,7 @@ def unusable_prompts(run: AuditRun) -> AuditFinding:
         title=UNUSABLE_TITLE,
         level="note" if level == "clear" and (never or always) else level,
         verdict=f"of {len(tallies):,} prompts with {MIN_ROLLOUTS} rollouts or more, {len(never):,} "
-        f"were never solved and {len(always):,} always",
+        f"{'was' if len(never) == 1 else 'were'} never solved and {len(always):,} always",
         measurements=(
             Measurement("never solved", len(never) / len(tallies), unit="share"),
             Measurement("always solved", len(always) / len(tallies), unit="share"),

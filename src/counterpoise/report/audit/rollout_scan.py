@@ -101,9 +101,11 @@ class RolloutScan:
 
     def add_example(self, kind: str, rollout: AuditRollout, text: str) -> None:
         """Keep the first few rollouts that show something, from different groups."""
-        kept = self.examples.setdefault(kind, [])
-        if len(kept) < MAX_EXAMPLES and all(example.group != rollout.group for example in kept):
-            kept.append(
+        kind_examples = self.examples.setdefault(kind, [])
+        if len(kind_examples) < MAX_EXAMPLES and all(
+            example.group != rollout.group for example in kind_examples
+        ):
+            kind_examples.append(
                 Example(make_visible(rollout.group, 200), rollout.index, make_visible(text, 300))
             )
 
@@ -341,8 +343,8 @@ def _tally_iteration(iteration: int, facts: Sequence[RolloutFacts]) -> Iteration
 
 
 def _mean_known(values: Sequence[bool | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    known_values = [value for value in values if value is not None]
+    return sum(known_values) / len(known_values) if known_values else None
 
 
 def _correlation(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> float | None:

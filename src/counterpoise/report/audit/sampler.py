@@ -14,7 +14,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from counterpoise.report.audit.audited_run import AuditRun
@@ -33,6 +32,7 @@ from counterpoise.report.charts.render import show_blanks
 from counterpoise.report.texts import make_visible
 from counterpoise.report.traces import read_vocabulary
 from counterpoise.statistics.prompt_intervals import mean_estimate
+from counterpoise.store.parquet_errors import PARQUET_ERRORS
 
 TITLE = "Sampler and trainer disagree"
 TOKEN_ITERATIONS = 4  # whose token tables are read
@@ -142,7 +142,7 @@ def _differences(run: AuditRun, iteration: int, plan: dict[str, Any]) -> dict[st
         table = pq.read_table(
             run.token_files[iteration], columns=["row", "position", "token", "old_logprob"]
         )
-    except (pa.ArrowException, OSError, KeyError):
+    except PARQUET_ERRORS:
         return {"d": np.empty(0), "token": np.empty(0, np.int64), "places": []}
     columns = {name: table[name].to_numpy() for name in table.column_names}
     differences, tokens, places = [], [], []

@@ -40,9 +40,11 @@ def equal_rewards(run: AuditRun) -> AuditFinding:
     if not groups:
         return AuditFinding(EQUAL_TITLE, "clear", "0 groups are stored")
     # A run that learned or collapsed had signal once; a bad reward never has.
-    first = tallies[: max(1, len(tallies) // 3)]
-    first_groups = sum(t.groups for t in first)
-    _, first_high = wilson_interval(sum(t.mixed_groups for t in first) / first_groups, first_groups)
+    first_third = tallies[: max(1, len(tallies) // 3)]
+    first_groups = sum(t.groups for t in first_third)
+    _, first_high = wilson_interval(
+        sum(t.mixed_groups for t in first_third) / first_groups, first_groups
+    )
     low, high = wilson_interval(mixed / groups, groups)
     is_equal = high < MIXED_GROUPS and first_high < 4 * MIXED_GROUPS
     mean_reward = float(

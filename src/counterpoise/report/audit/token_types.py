@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from counterpoise.report.audit.audited_run import AuditRun
@@ -19,6 +18,7 @@ from counterpoise.report.audit.records import AuditFinding, Measurement, percent
 from counterpoise.report.charts.render import show_blanks
 from counterpoise.report.texts import make_visible
 from counterpoise.report.traces import read_vocabulary
+from counterpoise.store.parquet_errors import PARQUET_ERRORS
 
 TITLE = "Token types that cancel"
 TOP_TYPES = 6
@@ -78,7 +78,7 @@ def _pulled_types(run: AuditRun) -> dict[int, tuple[float, float]]:
     for path in list(run.token_files.values())[-TABLES:]:
         try:
             table: Any = pq.read_table(path, columns=["step", "token", "pull"])
-        except (pa.ArrowException, OSError, KeyError):
+        except PARQUET_ERRORS:
             continue
         step_N, token_N, pull_N = (table[name].to_numpy() for name in ("step", "token", "pull"))
         for step in np.unique(step_N):
@@ -86,7 +86,7 @@ def _pulled_types(run: AuditRun) -> dict[int, tuple[float, float]]:
             types, inverse_N = np.unique(token_N[in_step], return_inverse=True)
             gross = np.bincount(inverse_N, weights=np.abs(pull_N[in_step]))
             net = np.abs(np.bincount(inverse_N, weights=pull_N[in_step]))
-            for token, total, left in zip(types.tolist(), gross, net, strict=True):
+            for token, total, net_push in zip(types.tolist(), gross, net, strict=True):
                 old_share, old_cancelled = weights.get(token, (0.0, 0.0))
-                weights[token] = (old_share + total, old_cancelled + total - left)
+                weights[token] = (old_share + total, old_cancelled + total - net_push)
     return {token: pair for token, pair in weights.items() if pair[0] > 0}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import altair as alt
@@ -37,6 +38,9 @@ class ValueAxis:
 SHARE_AXIS = ValueAxis(".1%", "%", domain=(0.0, 1.0))
 
 
+# Altair validates an axis when it is created, and the charts of a page share a few axes. A chart
+# copies what it is given, so none can change the axis of another.
+@lru_cache(maxsize=64)
 def x_axis(last_iteration: int, field: str = "iteration") -> alt.X:
     return alt.X(
         f"{field}:Q",
@@ -46,10 +50,11 @@ def x_axis(last_iteration: int, field: str = "iteration") -> alt.X:
     )
 
 
+@lru_cache(maxsize=64)
 def y_axis(
     field: str,
     axis_format: str = "",
-    domain: Sequence[float] | None = None,
+    domain: tuple[float, float] | None = None,
     *,
     zero: bool = True,
 ) -> alt.Y:
@@ -66,7 +71,8 @@ def y_axis(
 
 def base_chart(records: Records) -> alt.Chart:
     """A chart that embeds its data and has no marks yet."""
-    return alt.Chart({"values": list(records)})
+    # A tuple, because Altair copies every record of a list whenever it copies a chart.
+    return alt.Chart({"values": tuple(records)})
 
 
 def stack_fields(records: Records, fields: Sequence[str]) -> list[dict[str, Any]]:

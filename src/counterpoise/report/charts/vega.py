@@ -6,6 +6,8 @@ chart follows the light or dark colour scheme without being drawn again.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -29,11 +31,22 @@ def javascript_bundle() -> Markup:
     return Markup(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vega_lite_version))
 
 
+@contextmanager
+def trusted_charts() -> Iterator[None]:
+    """Create charts without Altair's check of each part, which is a third of a page's time.
+
+    Only the numbers of our charts differ from run to run; tests create every chart with the check.
+    """
+    from altair.utils import schemapi
+
+    with schemapi.debug_mode(False):
+        yield
+
+
 def vega_specification(figure: Figure) -> dict[str, Any]:
     """The chart as Vega-Lite JSON, without the schema address and the theme that Altair adds.
 
-    It is not validated here: Altair checked each part when it was created, and checking the whole
-    chart again takes seconds.
+    It is not validated here, because that takes seconds: see `trusted_charts`.
     """
     specification: dict[str, Any] = figure.chart.to_dict(validate=False)
     specification.pop("$schema", None)

@@ -11,6 +11,7 @@ from pathlib import Path
 from counterpoise.config import RunConfig
 from counterpoise.errors import explain_damage
 from counterpoise.report.charts.render import render
+from counterpoise.report.charts.vega import trusted_charts
 from counterpoise.report.compare.compared_runs import ComparedRun, join_words, read_compared_runs
 from counterpoise.report.compare.curves import batches_panel, cancellation_panel, learning_panel
 from counterpoise.report.compare.heldout import (
@@ -37,7 +38,7 @@ MAX_NAMES = 3  # with more runs or options, a sentence gives their number instea
 def write_comparison_page(folders: Sequence[Path], target: Path | None = None) -> Path:
     """Write the page of these runs; by default to comparison.html in the folder of the first."""
     runs = read_compared_runs(folders)
-    with explain_damage(" or ".join(map(str, folders))):
+    with explain_damage(" or ".join(map(str, folders))), trusted_charts():
         x_ends = axis_ends(runs)
         differences = find_option_differences(runs)
         panels = {

@@ -1,1 +1,1 @@
-"""A run in TensorBoard or Weights & Biases: what its folder's logs hold, row by row."""
+"""Show a run in TensorBoard, Weights & Biases or Trackio: the logs of its folder, line by line."""

@@ -75,7 +75,7 @@ class TrackerFeed:
             return name_metrics(record)
         (setting,) = group_by_setting([record])
         self.settings[setting] = None
-        return name_evaluation(record, setting, first=next(iter(self.settings)))
+        return name_evaluation(record, setting, first_setting=next(iter(self.settings)))
 
     @contextmanager
     def _drop_on_failure(self, tracker_name: str) -> Iterator[None]:
@@ -133,12 +133,13 @@ def track_run(
 
     feed = TrackerFeed(folder, names, notify_failure)
     folder.listeners.append(feed.receive)
+    failed = True
     try:
         yield
-    except BaseException:
-        feed.close(failed=True)
-        raise
-    feed.close(failed=False)
+        failed = False
+    finally:
+        folder.listeners.remove(feed.receive)
+        feed.close(failed=failed)
 
 
 def send_run(path: Path, names: Sequence[str], out: Path | None) -> list[str]:

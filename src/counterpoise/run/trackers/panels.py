@@ -5,7 +5,8 @@
 Trackers group by what precedes the slash. Null and tables are left out; a list of numbers becomes
 several names (`sample/turn_success_1`).
 
-Held-out success is `heldout/success`, with the ends of its interval. Where a run samples held-out
+Held-out success is `heldout/success`, with the ends of its interval; the mean reward likewise,
+where rewards are graded. Where a run samples held-out
 problems with several settings, `heldout/` is the first of them; the others are named by temperature
 and top-p, such as `heldout_0.6_0.95/success`.
 """
@@ -18,13 +19,14 @@ from typing import Any
 
 from counterpoise.config.evaluation_settings import EvaluationSetting
 from counterpoise.microscope.monitor_records import METRIC_NAMES
+from counterpoise.store.schema import PROMPT_MEMORY_METRICS
 
 PANEL_FIELDS = {
     "reward": ("success", "reward", "reward_*", "anchor_success", "mixed_groups", "verifier_*",
                "graded", "unscored", "logged_*"),
     "sample": (
         "rollouts", "groups", "rollout_tokens", "response_length", "truncated_share",
-        "sampling_rounds", "turns", "turn_success", "told_tokens", "skipped_*",
+        "sampling_rounds", "turns", "turn_success", "told_tokens", *PROMPT_MEMORY_METRICS,
     ),
     "batch": (
         "batch_rows", "rows_without_signal", "positive_share", "split_groups", "token_imbalance",
@@ -41,7 +43,8 @@ PANEL_FIELDS = {
 OTHER_PANEL = "other"
 HELDOUT_NAMES = {  # field of evaluations.jsonl -> its name
     "mean": "success", "low": "success_low", "high": "success_high", "pass_any": "pass_any",
-    "mixed": "mixed", "reward": "reward", "evaluate_seconds": "seconds",
+    "mixed": "mixed", "reward": "reward", "reward_low": "reward_low", "reward_high": "reward_high",
+    "evaluate_seconds": "seconds",
 }  # fmt: skip
 
 
@@ -77,11 +80,13 @@ def name_metrics(record: Mapping[str, Any]) -> dict[str, float]:
 
 
 def name_evaluation(
-    record: Mapping[str, Any], setting: EvaluationSetting | None, first: EvaluationSetting | None
+    record: Mapping[str, Any],
+    setting: EvaluationSetting | None,
+    first_setting: EvaluationSetting | None,
 ) -> dict[str, float]:
-    """The numbers of a line of evaluations.jsonl; `first` is the run's first setting."""
+    """The numbers of a line of evaluations.jsonl, which was sampled by `setting`."""
     panel = "heldout"
-    if setting and setting != first:
+    if setting and setting != first_setting:
         panel += f"_{setting.temperature:g}_{setting.top_p:g}"
     return {
         f"{panel}/{metric_name}": record[field]

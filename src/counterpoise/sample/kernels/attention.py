@@ -14,6 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from counterpoise.sample.decode_tile import choose_tile
+
 if TYPE_CHECKING:
     from counterpoise.sample.kv_slots import KeysAndValues, SlotAddresses
 
@@ -40,7 +42,7 @@ def _attend_block(
 @triton.jit
 def _decode(
     q, k, v, out, prefix_k, prefix_v, response_k, response_v,
-    rows, prefix_starts, prefix_lengths, step, scale,
+    rows, prefix_starts, prefix_lengths, positions, scale,
     stride_q, stride_k, stride_v, heads, kv_heads, new_tokens,
     group: tl.constexpr, padded_group: tl.constexpr, width: tl.constexpr,
     padded_width: tl.constexpr, block: tl.constexpr, precision: tl.constexpr,
@@ -48,7 +50,7 @@ def _decode(
     r, kv_head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     slot = tl.load(rows + r)
     prefix_start, prefix_length = tl.load(prefix_starts + slot), tl.load(prefix_lengths + slot)
-    t = tl.load(step)  # tokens this row has sampled before the current one
+    t = tl.load(positions + r) - prefix_length  # tokens sampled before the current one
     head, d = tl.arange(0, padded_group), tl.arange(0, padded_width)
     key_index = tl.arange(0, block)
     is_head, in_head = head < group, d < width
@@ -95,12 +97,14 @@ def decode_attention(
     R, H, d = q.shape
     K = k.shape[1]
     out = torch.empty(R, H, d, dtype=q.dtype, device=q.device)
+    tile = choose_tile(d, H // K)
     _decode[(R, K)](
         q, k, v, out, *prefix, *response, *addresses, d**-0.5,
         q.stride(0), k.stride(0), v.stride(0), H, K, response[0].shape[2],
         # tl.dot needs at least 16 rows and columns
         group=H // K, padded_group=max(16, triton.next_power_of_2(H // K)), width=d,
-        padded_width=max(16, triton.next_power_of_2(d)), block=64,
-        precision="ieee" if q.dtype == torch.float32 else "tf32", num_warps=4, num_stages=2,
+        padded_width=max(16, triton.next_power_of_2(d)), block=tile.block,
+        precision="ieee" if q.dtype == torch.float32 else "tf32",
+        num_warps=tile.num_warps, num_stages=tile.num_stages,
     )  # fmt: skip
     return out

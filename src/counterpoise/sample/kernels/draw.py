@@ -5,8 +5,9 @@
     pick       the block in which the cumulative sum passes u, and the token inside that block
 
 Without a floor the vocabulary is read once, and one block of it twice. `pick` also updates the
-row's state (`sample/kv_slots.py`): it stores the token and its log-probability at the row's step,
-and stops the row after an end token or at its limit. All tokens tied with the floor are kept.
+row's state (`sample/kv_slots.py`): it stores the token and its log-probability, moves the row on,
+and stops it after an end token or at its limit. The state of a row that has stopped stays as it is.
+All tokens tied with the floor are kept.
 
 Names: R rows, V vocabulary; `most` and `mass` are the maximum and the sum of exp of each block.
 """
@@ -97,8 +98,8 @@ def _floor(
 
 @triton.jit
 def _pick(
-    logits, floors, lse, most, mass, slots, uniforms, step, end_tokens, limits,
-    tokens, logprobs, current, running,
+    logits, floors, lse, most, mass, slots, uniforms, prefix_lengths, end_tokens, limits,
+    tokens, logprobs, current, positions, running,
     inverse_temperature, V, blocks, new_tokens, num_end_tokens, offset,
     cut: tl.constexpr, block: tl.constexpr, padded: tl.constexpr,
 ):  # fmt: skip
@@ -107,8 +108,10 @@ def _pick(
     peak, weights = _total(most, mass, r, blocks, padded)
     total = tl.sum(weights, 0)
     slot = tl.load(slots + r)
-    t = tl.load(step) + offset
-    threshold = tl.load(uniforms + slot * new_tokens + t) * total
+    was_running = tl.load(running + r) != 0
+    position = tl.load(positions + r) + offset
+    t = position - tl.load(prefix_lengths + slot)
+    threshold = tl.load(uniforms + slot * new_tokens + t, mask=was_running, other=0.0) * total
 
     # Rounding can leave the threshold above the whole cumulative sum. Then the last block that has
     # any weight is taken, and further down the last such token of the block.
@@ -131,21 +134,22 @@ def _pick(
     token = chosen_block * block + index
     logprob = tl.sum(tl.where(i == index, logit, 0.0), 0) - log_total
 
-    tl.store(tokens + slot * new_tokens + t, token.to(tl.int64))
-    tl.store(logprobs + slot * new_tokens + t, logprob)
-    tl.store(current + r, token.to(tl.int64))
-    is_running = tl.load(running + r) & (t + 1 < tl.load(limits + slot)).to(tl.int1)
+    tl.store(tokens + slot * new_tokens + t, token.to(tl.int64), mask=was_running)
+    tl.store(logprobs + slot * new_tokens + t, logprob, mask=was_running)
+    tl.store(current + r, token.to(tl.int64), mask=was_running)
+    tl.store(positions + r, position, mask=was_running)
+    is_running = was_running & (t + 1 < tl.load(limits + slot)).to(tl.int1)
     for e in range(num_end_tokens):
         is_running = is_running & (token != tl.load(end_tokens + e))
     tl.store(running + r, is_running)
 
 
 def draw_tokens(
-    logits_RV: Tensor, slots: Tensor, uniforms: Tensor, step: Tensor, end_tokens: Tensor,
-    limits: Tensor, tokens: Tensor, logprobs: Tensor, current: Tensor, running: Tensor,
-    *, temperature: float, top_p: float, top_k: int, offset: int,
+    logits_RV: Tensor, slots: Tensor, uniforms: Tensor, prefix_lengths: Tensor, end_tokens: Tensor,
+    limits: Tensor, tokens: Tensor, logprobs: Tensor, current: Tensor, positions: Tensor,
+    running: Tensor, *, temperature: float, top_p: float, top_k: int, offset: int,
 ) -> None:  # fmt: skip
-    """Sample token `step + offset` of every row and update the row's state in place."""
+    """Sample the token `offset` after every row's position and update the row's state in place."""
     R, V = logits_RV.shape
     blocks, scale = triton.cdiv(V, BLOCK), 1 / temperature
     padded = triton.next_power_of_2(blocks)
@@ -162,8 +166,8 @@ def draw_tokens(
         )  # fmt: skip
         _peaks[(R, blocks)](logits_RV, floors, most, mass, scale, V, blocks, cut=True, block=BLOCK)
     _pick[(R,)](
-        logits_RV, floors, lse, most, mass, slots, uniforms, step, end_tokens, limits,
-        tokens, logprobs, current, running,
+        logits_RV, floors, lse, most, mass, slots, uniforms, prefix_lengths, end_tokens, limits,
+        tokens, logprobs, current, positions, running,
         scale, V, blocks, uniforms.shape[1], len(end_tokens), offset,
         cut=cut, block=BLOCK, padded=padded,
     )  # fmt: skip

@@ -64,8 +64,9 @@ function verticalDomain(series) {
     for (const list of [values, lows ?? [], highs ?? []]) {
       for (const x of list) {
         if (!finite(x)) continue;
-        if (x < low) low = x;
-        if (x > high) high = x;
+        const seen = Math.abs(x) < 1e-12 ? 0 : x; // rounding of sums that are 0 is no curve
+        if (seen < low) low = seen;
+        if (seen > high) high = seen;
       }
     }
   }

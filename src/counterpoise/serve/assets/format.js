@@ -1,6 +1,6 @@
 // Numbers as text: fixed widths, a real minus sign, no more digits than the reader can use.
 
-const minus = (text) => text.replace("-", "−");
+const minus = (text) => text.replaceAll("-", "−");
 
 export function number(x, digits = 3) {
   if (x === null || x === undefined || !Number.isFinite(x)) return "–";
@@ -16,6 +16,8 @@ export function number(x, digits = 3) {
 export const signed = (x, digits = 3) => (Number.isFinite(x) && x > 0 ? `+${number(x, digits)}` : number(x, digits));
 export const advantage = (x) => (Number.isFinite(x) ? (x > 0 ? "+" : x < 0 ? "−" : "") + Math.abs(x).toFixed(2) : "–");
 export const percent = (x, digits = 1) => (Number.isFinite(x) ? `${minus((100 * x).toFixed(digits))} %` : "–");
+// A probability: 88.4 %, 0.32 %, < 0.01 %.
+export const chance = (x) => (x < 0.0001 ? "< 0.01 %" : percent(x, x < 0.01 ? 2 : 1));
 export const count = (x) => (Number.isFinite(x) ? x.toLocaleString("en") : "–");
 
 export function seconds(x) {

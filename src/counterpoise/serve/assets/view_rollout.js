@@ -1,7 +1,7 @@
 // One rollout, token by token, and the tokens of other rollouts that pushed one of them.
 import { to } from "./address.js";
 import { empty, foreign, h, inside, put, visible } from "./elements.js";
-import { advantage, number, percent, plural } from "./format.js";
+import { advantage, chance, number, plural } from "./format.js";
 import { outcome, rewardMark } from "./group.js";
 import { load as get } from "./load.js";
 import { term } from "./terms.js";
@@ -127,16 +127,25 @@ export function show(root, data, address, page) {
     } else {
       const places = (data.watched_places ?? []).filter(inside);
       put(pushers, h("h3", {}, "Who pushed it"), h("p", { class: "note" }, visible(chosen.missing ?? "No token of the batch pushed this one.")),
-        places.length ? h("p", {}, "Stored for: ", places.slice(0, 6).map((place, k) => [k ? " · " : "", h("a", { href: place }, `rollout ${k + 1}`)])) : null);
+        chosen.replay ? h("p", { class: "note" }, visible(chosen.replay.explanation), h("code", { class: "command" }, visible(chosen.replay.command))) : null,
+        places.length ? h("p", { class: "note" }, "Stored for: ", places.slice(0, 6).map((place, k) => [k ? " · " : "", h("a", { href: place }, `rollout ${k + 1}`)])) : null);
     }
     const likely = chosen.distribution;
     if (!likely?.length && chosen.distribution_missing) pushers.append(h("p", { class: "note" }, `What else was likely here: ${visible(chosen.distribution_missing)}.`));
     if (likely?.length) {
-      pushers.append(h("h3", {}, "What else was likely here"), h("table", { class: "likely" }, h("thead", { class: "unseen" }, h("tr", {}, h("th", {}, "token"), h("th", {}, "probability"))), h("tbody", {}, likely.map((one) => {
+      const sampled = data.tokens?.token?.[address.position];
+      const moved = likely.some((one) => Number.isFinite(one.new_probability));
+      const share = (one) => h("td", { class: "share-cell", "aria-hidden": "true" }, h("span", { class: "share", "--share": one.probability }));
+      const row = (one) => {
         const cell = h("span", { class: "token" });
         poise.text.write(cell, visible(one.text), LONGEST, true);
-        return h("tr", {}, h("th", { scope: "row" }, cell), h("td", { class: "figure" }, percent(one.probability)), h("td", { class: "share-cell", "aria-hidden": "true" }, h("span", { class: "share", "--share": one.probability })));
-      }))));
+        return h("tr", { class: one.token === sampled ? "sampled" : null }, h("th", { scope: "row" }, cell, one.token === sampled ? h("span", { class: "muted" }, " sampled") : null), h("td", { class: "figure" }, chance(one.probability)), moved ? h("td", { class: "figure" }, chance(one.new_probability)) : null, share(one));
+      };
+      // The rest of the eight stands in the JSON of the address.
+      const shown = likely.filter((one, k) => k < 3 || one.token === sampled || Math.max(one.probability, one.new_probability ?? 0) >= 0.001);
+      pushers.prepend(h("div", {}, h("h3", {}, term("likely tokens", "What else was likely here")), h("table", { class: "likely" },
+        h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "token"), h("th", { scope: "col", class: "figure" }, "before"), moved ? h("th", { scope: "col", class: "figure" }, "after") : null, h("td"))),
+        h("tbody", {}, shown.map(row)))));
     }
   }
 

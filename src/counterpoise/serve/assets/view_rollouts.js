@@ -127,7 +127,7 @@ export function show(root, data, address, page) {
     const words = state.data.search ?? (query().search ?? "").split(/\s+/);
     const box = h("input", { type: "checkbox", "aria-label": "Compare this response", change: () => choose(rollout.place, box) });
     box.checked = chosen.has(rollout.place);
-    const remarks = [[rollout.finished === false, "cut off", "cut off"], [rollout.dropped, `dropped: ${rollout.dropped}`, String(rollout.dropped).replaceAll("_", " ")], [rollout.timeout, "verifier timeout", "timeout"]].filter(([there]) => there);
+    const remarks = [[rollout.finished === false, "cut off", "cut off"], [rollout.dropped, `dropped: ${rollout.dropped}`, String(rollout.dropped).replaceAll("_", " ")], [rollout.timeout, "verifier timeout", "timeout"], [state.data.has_plans && !rollout.dropped && !Number.isFinite(rollout.trained_in), "not used", "not used"]].filter(([there]) => there);
     return h("tr", { class: outcome(rollout.reward), data: { place: rollout.place } },
       h("td", { class: "choose" }, box),
       h("td", { class: "figure" }, h("a", { href: to.iteration(address.run, rollout.iteration) }, number(rollout.iteration))),

@@ -2,7 +2,7 @@
 import { to } from "./address.js";
 import { Crosshair, plot, tableOf } from "./charts.js";
 import { empty, foreign, h, inside, put } from "./elements.js";
-import { count, number, percent, plural, signed } from "./format.js";
+import { advantage, count, number, percent, plural, signed } from "./format.js";
 import { load as get } from "./load.js";
 import { heading } from "./view_run.js";
 
@@ -33,7 +33,7 @@ export function show(root, data, address, page) {
     table.update();
     told.textContent = `${plural(next.problems, "held-out problem")}, ${plural(xs.length, "traced update")}, ${plural(next.prompts, "training prompt")}${next.left_out ? `; ${count(next.left_out)} earlier updates left out` : ""}`;
     const [value, low, high] = next.correlation ?? [];
-    trust.textContent = `Trust the predictions as far as they agree with what happened: rank correlation of predicted and real change ${Number.isFinite(value) ? value.toFixed(2) : "unknown"}${Number.isFinite(low) ? ` [${low.toFixed(2)}, ${high.toFixed(2)}]` : ""}, ${percent(next.explained, 0)} of the movement explained.`;
+    trust.textContent = `Trust the predictions as far as they agree with what happened: rank correlation of predicted and real change ${Number.isFinite(value) ? advantage(value) : "unknown"}${Number.isFinite(low) ? ` [${advantage(low)}, ${advantage(high)}]` : ""}, ${percent(next.explained, 0)} of the movement explained.`;
     const largest = Math.max(1e-300, ...[...(next.raising ?? []), ...(next.lowering ?? [])].flatMap((prompt) => prompt.groups.map((group) => Math.abs(group.change))));
     put(lists, ...[["Raised right answers most", next.raising], ["Lowered right answers most", next.lowering]].map(([title, list]) =>
       h("section", { class: "panel" }, heading(title, "Each bar is an update that trained on the prompt, blue where it raised the mean right answer; click it to open the group. Under AdamW read sign and order only."),
@@ -44,7 +44,7 @@ export function show(root, data, address, page) {
     return h("table", { class: "traced list" }, h("caption", { class: "unseen" }, title),
       h("thead", {}, h("tr", {}, ["prompt", "influence", "raised in", "updates"].map((name, k) => h("th", { scope: "col", class: k === 1 || k === 2 ? "figure" : null }, name)))),
       h("tbody", {}, list.map((prompt) => h("tr", {},
-        h("th", { scope: "row" }, h("a", { href: to.prompt(address.run, prompt.prompt_id) }, foreign(prompt.prompt_id))),
+        h("th", { scope: "row" }, h("a", { class: "clamp", href: to.prompt(address.run, prompt.prompt_id) }, foreign(prompt.prompt || prompt.prompt_id)), prompt.prompt ? h("small", { class: "muted mono" }, foreign(prompt.prompt_id)) : null),
         h("td", { class: "figure" }, signed(prompt.total)),
         h("td", { class: "figure" }, `${count(prompt.raising)} of ${count(prompt.groups.length)}`),
         h("td", {}, h("span", { class: "visits" }, prompt.groups.map((group) => bar(group, largest))))))));

@@ -15,7 +15,7 @@ import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +51,10 @@ RANGES = {
     "iteration_min": ("iteration >= $", int),
     "iteration_max": ("iteration <= $", int),
 }
-FLAGS = {"cut": "NOT finished", "no_spread": "no_spread"}
+FLAGS = {"cut": "NOT finished", "no_spread": "no_spread", "timeout": "timed_out"}
 ROW_FIELDS = (
     "key", "iteration", "row", "group_name", "index", "prompt_id", "reward", "advantage", "length",
-    "finished", "no_spread", "dropped", "used", "plan_row", "step", "offset", "size",
+    "finished", "timed_out", "no_spread", "dropped", "used", "plan_row", "step", "offset", "size",
 )  # fmt: skip
 
 
@@ -72,7 +72,6 @@ class RolloutQuery:
     descending: bool = False
     after: tuple[float, int] | None = None  # sort value and key of the last row seen
     limit: int = 50
-    unsupported: dict[str, str] = field(default_factory=dict, compare=False)
 
     @classmethod
     def from_address(cls, parameters: Mapping[str, str]) -> RolloutQuery:
@@ -93,12 +92,6 @@ class RolloutQuery:
             conditions.append(("dropped", "list_contains($dropped, dropped)", reasons))
         if prompt := parameters.get("prompt"):
             conditions.append(("prompt", "prompt_id = $prompt", prompt))
-        unsupported = {}
-        if parameters.get("timeout", "") not in ("", "0", "false"):
-            unsupported["timeout"] = (
-                "runs store how many comparisons of an iteration timed out (verifier_timeouts in "
-                "metrics.jsonl), not of which rollouts; rows are of iterations that had any"
-            )
         sort_text = parameters.get("sort") or "-iteration"
         sort = sort_text.removeprefix("-")
         _choose("sort", sort, SORT_COLUMNS)
@@ -109,7 +102,6 @@ class RolloutQuery:
             descending=sort_text.startswith("-"),
             after=decode_cursor(parameters.get("after", ""), sort_text),
             limit=_parse_limit(parameters.get("limit") or "50"),
-            unsupported=unsupported,
         )
 
     def where(self, *without: str) -> tuple[str, dict[str, Any]]:
@@ -117,11 +109,6 @@ class RolloutQuery:
         kept = [entry for entry in self.conditions if entry[0] not in without]
         sql = " AND ".join(condition for _, condition, _ in kept) or "true"
         return sql, {name: value for name, _, value in kept if value is not None}
-
-    def restrict_iterations(self, iterations: list[int]) -> RolloutQuery:
-        """The same query over some iterations only."""
-        condition = ("some", "iteration IN (SELECT unnest($some))", iterations)
-        return replace(self, conditions=(*self.conditions, condition))
 
 
 def parse_search(text: str) -> tuple[str, ...]:

@@ -41,6 +41,7 @@ ROLLOUT_SCHEMA = pa.schema(
         ("reward", pa.float64()),  # null: not scored
         ("length", pa.int32()),
         ("finished", pa.bool_()),
+        ("timed_out", pa.bool_()),  # the verifier stopped its comparison
         ("no_spread", pa.bool_()),  # all rewards of the group are equal
         ("offset", pa.int64()),
         ("size", pa.int32()),
@@ -96,6 +97,7 @@ class SegmentDraft:
             columns["reward"].append(reward)
             columns["length"].append(rollout.length)
             columns["finished"].append(rollout.finished)
+            columns["timed_out"].append(rollout.timed_out)
             columns["offset"].append(rollout.offset)
             columns["size"].append(rollout.size)
             columns["prompt_text"].append(prompt)

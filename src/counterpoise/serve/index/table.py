@@ -30,7 +30,8 @@ KEY = "iteration::BIGINT * 4294967296 + row"
 CREATE = """
 CREATE TABLE rollouts (
     key BIGINT, iteration INTEGER, "row" INTEGER, group_name VARCHAR, "index" INTEGER,
-    prompt_id VARCHAR, reward DOUBLE, length INTEGER, finished BOOLEAN, no_spread BOOLEAN,
+    prompt_id VARCHAR, reward DOUBLE, length INTEGER, finished BOOLEAN,
+    timed_out BOOLEAN, no_spread BOOLEAN,
     "offset" BIGINT, size INTEGER,
     used INTEGER, plan_row INTEGER, step INTEGER, advantage DOUBLE, dropped VARCHAR
 )
@@ -48,7 +49,7 @@ WITH newest AS ({NEWEST_FATES.format(where="WHERE born BETWEEN $low AND $high")}
 fresh AS (SELECT * FROM read_parquet($segments) WHERE iteration IN (SELECT unnest($iterations)))
 SELECT {KEY.replace("iteration", "fresh.iteration").replace("row", "fresh.row")},
     fresh.iteration, fresh.row, fresh.group_name, fresh.index, fresh.prompt_id, fresh.reward,
-    fresh.length, fresh.finished, fresh.no_spread, fresh.offset, fresh.size,
+    fresh.length, fresh.finished, fresh.timed_out, fresh.no_spread, fresh.offset, fresh.size,
     fate.used, fate.plan_row, fate.step, fate.advantage, fate.dropped
 FROM fresh LEFT JOIN newest
 ON newest.born = fresh.iteration AND newest.index = fresh.index
@@ -56,7 +57,8 @@ ON newest.born = fresh.iteration AND newest.index = fresh.index
 """
 INSERT_WITHOUT_FATES = f"""
 INSERT INTO rollouts
-SELECT {KEY}, iteration, "row", group_name, "index", prompt_id, reward, length, finished, no_spread,
+SELECT {KEY}, iteration, "row", group_name, "index", prompt_id, reward, length, finished,
+    timed_out, no_spread,
     "offset", size, NULL, NULL, NULL, NULL, NULL
 FROM read_parquet($segments) WHERE iteration IN (SELECT unnest($iterations))
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from counterpoise.serve.answers import BadRequestError, NotFoundError
@@ -66,6 +66,28 @@ def prompt_view(reader: RunReader, table: RolloutTable, prompt_id: str) -> dict[
         "over_time": [_at_iteration(reader, iteration, group) for iteration, group in shown],
         "left_out": len(by_iteration) - len(shown),
         "indexed": table.indexed_share,
+    }
+
+
+def prompt_texts(
+    reader: RunReader, table: RolloutTable, prompt_ids: Sequence[str]
+) -> dict[str, str]:
+    """The beginnings of some prompts by id, without those that are not indexed."""
+    cursor = table.cursor()
+    try:
+        rows = cursor.execute(
+            'SELECT prompt_id, arg_max(struct_pack(i := iteration, o := "offset", s := size), key) '
+            "FROM rollouts WHERE prompt_id IN (SELECT unnest($prompts)) GROUP BY prompt_id",
+            {"prompts": list(prompt_ids)},
+        ).fetchall()
+    finally:
+        cursor.close()
+    heads = {
+        prompt_id: _head(reader, place["i"], place["o"], place["s"]) for prompt_id, place in rows
+    }
+    return {
+        prompt_id: plain_text(head.get("prompt", ""))[:EXCERPT_CHARACTERS]
+        for prompt_id, head in heads.items()
     }
 
 

@@ -9,6 +9,7 @@ A column that the run did not store is null, and `missing` says why.
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ from counterpoise.serve.rollout_lines import RolloutLine, read_line_at, read_sto
 from counterpoise.serve.run_reader import RunReader
 from counterpoise.serve.views.batch import NO_FATE, find_fates, read_plan, rollout_address
 from counterpoise.serve.vocabulary import read_run_vocabulary
+from counterpoise.store.credit_tables import CREDIT, read_weights
+from counterpoise.store.parquet_errors import PARQUET_ERRORS
 from counterpoise.store.turns import turns_from_record
 
 MOST_CHARACTERS = 1_000_000  # of a text in an answer; `response_cut` says that there is more
@@ -88,6 +91,9 @@ def rollout_view(
     fate = fates.get(index, NO_FATE)
     tokens = _token_ids(record.get("response_tokens"))
     columns, missing = _token_columns(reader, fate, tokens, record)
+    weights, missing_credit = _token_weights(reader, iteration, (group, index), len(tokens))
+    columns |= weights
+    missing |= missing_credit
     window = slice(first_token, first_token + MOST_TOKENS)
     vocabulary = read_run_vocabulary(reader)
     return {
@@ -115,7 +121,7 @@ def rollout_view(
             **{name: values[window].tolist() for name, values in columns.items()},
         },
         "full": _full_sizes(columns),
-        "quantities": describe_quantities(columns),
+        "quantities": describe_quantities(columns, list(weights)),
         **_watched(reader, fate),
         **_neighbours(reader, iteration, siblings, stored, fates),
         "missing": missing,
@@ -155,6 +161,29 @@ def _token_columns(
         elif not np.isfinite(columns[name]).any():
             missing[name] = f"{name} was not measured for this rollout"
     return columns, missing
+
+
+def _token_weights(
+    reader: RunReader, iteration: int, name: tuple[str, int], length: int
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """(weights [T] of every method that `poise credit` stored, why there are none)."""
+    try:
+        weights_by_label = read_weights(reader.step_file(CREDIT, iteration), name)
+    except NotFoundError:
+        return {}, {
+            "credit of other methods": "poise credit NAME "
+            f"{shlex.quote(str(reader.folder))} --iteration {iteration} stores their weights"
+        }
+    except PoiseError as fault:
+        return {}, {"credit of other methods": str(fault)}
+    weights = {
+        f"weight {label}": weights_T.astype(np.float64)
+        for label, weights_T in weights_by_label.items()
+        if len(weights_T) == length
+    }
+    if not weights:
+        return {}, {"credit of other methods": "the rollout has no signal, so it has no weights"}
+    return weights, {}
 
 
 def _why_missing(name: str) -> str:
@@ -203,7 +232,7 @@ def read_rows(path: Path, rows: Sequence[int], position: int | None = None) -> C
             if position is not None:
                 is_wanted &= _read_column(file, "position") == position
             return {name: _read_column(file, name)[is_wanted] for name in file.schema_arrow.names}
-    except (pa.ArrowException, OSError, ValueError, TypeError, LookupError) as fault:
+    except PARQUET_ERRORS as fault:
         reason = str(fault).partition("\n")[0][:300]
         raise PoiseError(f"{path.parent.name}/{path.name} is damaged: {reason}") from fault
 
@@ -258,8 +287,13 @@ def _full_sizes(columns: dict[str, np.ndarray]) -> dict[str, float]:
     return {name: full_colour_size(values) for name, values in {**columns, **sums}.items()}
 
 
-def describe_quantities(columns: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-    """What tokens can be coloured by, in the report's words; those that are missing too."""
+def describe_quantities(
+    columns: dict[str, np.ndarray], weights: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """What tokens can be coloured by, in the report's words; those that are missing too.
+
+    `weights` are the columns with token weights of `poise credit`.
+    """
     known = [
         quantity
         for quantity in (*QUANTITIES, *POLICY_QUANTITIES)
@@ -267,10 +301,40 @@ def describe_quantities(columns: dict[str, np.ndarray]) -> list[dict[str, Any]]:
     ]
     names = {name for quantity in QUANTITIES for name in (quantity.name, *quantity.columns)}
     extra = [
-        TokenQuantity(name, "Credit", name.replace("_", " "), "A column of tokens/.", (name,))
-        for name in sorted(columns.keys() - names - UNCOLOURED)
+        _describe_column(name)
+        for name in sorted(columns.keys() - names - UNCOLOURED - set(weights))
     ]
-    return [quantity._asdict() for quantity in (*known, *extra)]
+    credit = [
+        TokenQuantity(
+            name,
+            "Credit",
+            name.removeprefix("weight "),
+            "Token weight of this method by poise credit: what the advantage is multiplied by.",
+            (name,),
+            signed=False,
+        )
+        for name in weights
+    ]
+    neutral = {"ratio": 1.0, **dict.fromkeys(weights, 1.0)}  # where the colour changes
+    return [
+        {**quantity._asdict(), "centre": neutral.get(quantity.name, 0.0)}
+        for quantity in (*known, *extra, *credit)
+    ]
+
+
+def _describe_column(name: str) -> TokenQuantity:
+    """A column of tokens/ that the report does not know."""
+    title = name.replace("_", " ")
+    if name.startswith("probe_"):  # probe_right_judge
+        answers, _, half = name.removeprefix("probe_").partition("_")
+        return TokenQuantity(
+            name,
+            "Held-out answers",
+            f"push on {answers} answers ({half})",
+            "What training on the token did to held-out answers, on average (monitor.probe).",
+            (name,),
+        )
+    return TokenQuantity(name, "Credit", title, "A column of tokens/.", (name,))
 
 
 def _watched(reader: RunReader, fate: dict[str, Any]) -> dict[str, Any]:
@@ -282,7 +346,7 @@ def _watched(reader: RunReader, fate: dict[str, Any]) -> dict[str, Any]:
         path = reader.step_file("pushes", fate["trained_in"])
         with pq.ParquetFile(path) as file:
             rows = np.unique(_read_column(file, "row")).tolist()
-    except (NotFoundError, pa.ArrowException, OSError, LookupError):
+    except (NotFoundError, *PARQUET_ERRORS):
         return nothing
     plan = read_plan(reader, fate["trained_in"])
     if plan is None:

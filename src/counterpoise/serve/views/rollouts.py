@@ -18,14 +18,6 @@ def rollouts_view(
     reader: RunReader, search: RolloutSearch, parameters: Mapping[str, str]
 ) -> dict[str, Any]:
     query = RolloutQuery.from_address(parameters)
-    if "timeout" in query.unsupported:
-        timeouts = reader.columns.get("verifier_timeouts", ())
-        with_timeouts = [
-            iteration
-            for iteration, count in zip(reader.iterations, timeouts, strict=False)
-            if count > 0
-        ]
-        query = query.restrict_iterations(with_timeouts)
     page = search.page(query)
     damaged = {
         iteration: text
@@ -37,9 +29,23 @@ def rollouts_view(
         "rows": [_row(reader, row, query.words) for row in page["rows"]],
         **value_ranges(search),
         "search": list(query.words),
-        "missing": query.unsupported,
+        "has_plans": reader.plans.path.is_file(),
+        "missing": _unnamed_timeouts(reader, query, page["total"]),
         "problems": [damaged[key] for key in sorted(damaged)][:20],
         "problem_count": len(damaged),
+    }
+
+
+def _unnamed_timeouts(reader: RunReader, query: RolloutQuery, total: int) -> dict[str, str]:
+    """Why no rollout has a timeout although the run counted some."""
+    is_filtered = any(name == "timeout" for name, _, _ in query.conditions)
+    counts = reader.columns.get("verifier_timeouts", ())
+    counted = int(sum(count for count in counts if count > 0))
+    if total or not is_filtered or not counted:
+        return {}
+    return {
+        "timeout": f"metrics.jsonl counts {counted:,} comparisons that timed out; no rollout of "
+        "these filters names one (runs of version 0.2 did not store which)"
     }
 
 
@@ -79,7 +85,7 @@ def _row(reader: RunReader, row: dict[str, Any], words: tuple[str, ...]) -> dict
         "response": response[:EXCERPT_CHARACTERS],
         "match": excerpt_around(response, prompt, words) if words else None,
         "excerpt": _plain_excerpt(excerpt_around(response, prompt, words)),
-        "timeout": None,
+        "timeout": row["timed_out"],
         "reward": row["reward"],
         "advantage": row["advantage"],
         "length": row["length"],

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from counterpoise.errors import PoiseError
 from counterpoise.report.missing_pushes import replay_command
 from counterpoise.report.traces import Columns, Vocabulary
 from counterpoise.serve.answers import BadRequestError, NotFoundError
@@ -23,9 +24,6 @@ from counterpoise.serve.vocabulary import read_run_vocabulary
 CONTEXT_TOKENS = 3  # on either side of a token that pushed
 MOST_PUSHES = 20  # in each direction
 SOURCE_CHARACTERS = 300
-NO_DISTRIBUTION = (
-    "runs store the log-probability of the sampled token and the entropy, not the distribution"
-)
 
 
 def token_view(
@@ -47,6 +45,7 @@ def token_view(
     }
     token = numbers.get("token")
     pushes, push_reason = _pushes(reader, stored, fate, position, vocabulary)
+    likely, likely_reason = _likely_tokens(reader, fate, position, vocabulary)
     return {
         "iteration": iteration,
         "group": group,
@@ -55,9 +54,10 @@ def token_view(
         "text": vocabulary[int(token)] if token is not None else None,
         "numbers": numbers,
         "pushes": pushes,
-        "distribution": None,
-        "distribution_missing": NO_DISTRIBUTION,
+        "distribution": likely,
+        "distribution_missing": likely_reason or None,
         "missing": reason or push_reason or None,
+        "replay": None if pushes else _replay(reader, fate),
     }
 
 
@@ -69,22 +69,17 @@ def _pushes(
     vocabulary: Vocabulary,
 ) -> tuple[list[dict[str, Any]], str]:
     """(strongest pushes on a token, why there are none)."""
-    if fate["trained_in"] is None:
-        return [], explain_no_update(reader)
-    try:
-        path = reader.step_file("pushes", fate["trained_in"])
-    except NotFoundError:
+    columns, reason = _read_watched(reader, "pushes", fate, position)
+    if reason:
+        return [], reason
+    if not columns:
         return [], (
-            f"no pushes of iteration {fate['trained_in']} were stored (monitor.every, "
-            f"monitor.watch). {_replay_sentence(reader, fate)}"
+            f"No pushes of iteration {fate['trained_in']} were stored (monitor.every, "
+            "monitor.watch)."
         )
-    columns = read_rows(path, [fate["row"]], position)
     plan = read_plan(reader, fate["trained_in"])
     if not len(columns.get("push", ())) or plan is None:
-        return [], (
-            "pushes are stored for a few groups of an update only (monitor.watch). "
-            f"{_replay_sentence(reader, fate)}"
-        )
+        return [], "Pushes are stored for a few groups of an update only (monitor.watch)."
     order = np.argsort(columns["push"], kind="stable")
     strongest = dict.fromkeys([*order[::-1][:MOST_PUSHES].tolist(), *order[:MOST_PUSHES].tolist()])
     sources = {
@@ -122,18 +117,59 @@ def _pushes(
     return pushes, ""
 
 
-def _replay_sentence(reader: RunReader, fate: dict[str, Any]) -> str:
-    """The command that computes the pushes of the update that used the rollout."""
+def _read_watched(
+    reader: RunReader, kind: str, fate: dict[str, Any], position: int
+) -> tuple[Columns, str]:
+    """(rows of pushes/ or likely/ for a token, why they cannot be read); empty without a file."""
+    if fate["trained_in"] is None:
+        return {}, explain_no_update(reader)
+    try:
+        return read_rows(reader.step_file(kind, fate["trained_in"]), [fate["row"]], position), ""
+    except NotFoundError:
+        return {}, ""
+    except PoiseError as fault:  # a damaged table; the rest of the view is still there
+        return {}, str(fault)
+
+
+def _likely_tokens(
+    reader: RunReader, fate: dict[str, Any], position: int, vocabulary: Vocabulary
+) -> tuple[list[dict[str, Any]], str]:
+    """(likeliest tokens in the place of a token, why there are none).
+
+    `probability` is just before the optimizer step, `new_probability` just after it.
+    """
+    columns, reason = _read_watched(reader, "likely", fate, position)
+    if reason or not len(columns.get("token", ())):
+        return [], reason or "stored with the pushes, for the groups of monitor.watch"
+    new_probabilities = np.exp(columns["new_logprob"].astype(np.float64))
+    return [
+        {
+            "token": int(token),
+            "text": vocabulary[int(token)],
+            "probability": float(np.exp(float(logprob))),
+            "new_probability": float(new) if np.isfinite(new) else None,
+        }
+        for token, logprob, new in zip(
+            columns["token"], columns["logprob"], new_probabilities, strict=True
+        )
+    ], ""
+
+
+def _replay(reader: RunReader, fate: dict[str, Any]) -> dict[str, str] | None:
+    """The command that computes pushes of the update that used the rollout; None without one."""
+    if fate["trained_in"] is None:
+        return None
     plan = read_plan(reader, fate["trained_in"])
     model_options = (reader.config or {}).get("model")
     model = model_options.get("name") if isinstance(model_options, dict) else ""
-    return replay_command(
+    command = replay_command(
         reader.folder,
         fate["trained_in"],
         len(plan["groups"]) if plan else 0,
         shown_as=str(reader.folder),
         model=model if isinstance(model, str) else "",
-    ).sentence
+    )
+    return {"explanation": command.explanation, "command": command.text}
 
 
 def _source_text(reader: RunReader, born: int, group: str, index: int) -> dict[str, Any]:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from counterpoise.report.probe_trace.over_time import PromptInfluence, trace_over_time
 from counterpoise.report.probe_trace.read import ProbedRun
 from counterpoise.serve.answers import NotFoundError
 from counterpoise.serve.index.fates import born_in
+from counterpoise.serve.index.table import RolloutTable
 from counterpoise.serve.run_reader import RunReader
 from counterpoise.serve.views.batch import group_address
+from counterpoise.serve.views.prompts import prompt_texts
 
 
-def trace_view(reader: RunReader) -> dict[str, Any]:
+def trace_view(reader: RunReader, table: RolloutTable) -> dict[str, Any]:
     """Movement of the answers over updates, and the prompts with the largest influence."""
     if not (reader.folder / "probes.jsonl").is_file():
         raise NotFoundError(
@@ -29,6 +32,8 @@ def trace_view(reader: RunReader) -> dict[str, Any]:
         raise NotFoundError(f"{reader.name} has probe tables outside of its folder")
     trace = trace_over_time(ProbedRun.open(reader.folder))
     value, low, high = trace.agreement.correlation
+    listed = [prompt.prompt_id for prompt in (*trace.raising, *trace.lowering)]
+    texts = prompt_texts(reader, table, listed)
     return {
         "iterations": [update.iteration for update in trace.updates],
         "right": [update.right for update in trace.updates],
@@ -36,17 +41,18 @@ def trace_view(reader: RunReader) -> dict[str, Any]:
         "predicted": [update.predicted for update in trace.updates],
         "correlation": [_finite(number) for number in (value, low, high)],
         "explained": _finite(trace.agreement.explained),
-        "raising": [_prompt(reader, prompt) for prompt in trace.raising],
-        "lowering": [_prompt(reader, prompt) for prompt in trace.lowering],
+        "raising": [_prompt(reader, prompt, texts) for prompt in trace.raising],
+        "lowering": [_prompt(reader, prompt, texts) for prompt in trace.lowering],
         "prompts": trace.num_prompts,
         "problems": trace.num_problems,
         "left_out": trace.left_out,
     }
 
 
-def _prompt(reader: RunReader, prompt: PromptInfluence) -> dict[str, Any]:
+def _prompt(reader: RunReader, prompt: PromptInfluence, texts: Mapping[str, str]) -> dict[str, Any]:
     return {
         "prompt_id": prompt.prompt_id,
+        "prompt": texts.get(prompt.prompt_id),  # None: not indexed yet, or not stored
         "total": prompt.total,
         "raising": prompt.raising,
         "groups": [

@@ -8,7 +8,7 @@
     memory      the prompts of rollouts/ and how many of their rollouts were right
     tokens/     rows and steps of the plan, the tokens and lengths of their rollouts, and, where
                 every token has the weight 1, the plan's advantages
-    pushes/     tokens of tokens/
+    pushes/     tokens of tokens/, and so in likely/
     probes/     and the other tables of probes: probe_tables.py
 
 Folders of earlier versions have no checksums: there these comparisons are all that notices a
@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from counterpoise.config import RunConfig
@@ -37,11 +36,14 @@ from counterpoise.store.check.probe_tables import (
     find_probe_problems,
 )
 from counterpoise.store.check.prompt_memory import MEMORY_FILE, find_rollout_disagreement
-from counterpoise.store.schema import PUSH_COLUMNS, TOKEN_COLUMNS
+from counterpoise.store.parquet_errors import PARQUET_ERRORS
+from counterpoise.store.schema import LIKELY_COLUMNS, PUSH_COLUMNS, TOKEN_COLUMNS
 from counterpoise.types import Columns
 
 MEAN_TOLERANCE = 1e-9
 ADVANTAGE_TOLERANCE = 1e-6
+WATCHED_TABLES: dict[str, Mapping[str, str]] = {"pushes": PUSH_COLUMNS, "likely": LIKELY_COLUMNS}
+PLACE_COLUMNS = (("row", "position"), ("by_row", "by_position"))  # that name a token
 Record = dict[str, Any]
 
 
@@ -230,11 +232,12 @@ class IterationChecker:
         if plan is not None and "steps" in plan and len(columns["row"]):
             for problem in self._token_problems(columns, plan):
                 self.report.add(name, problem, iteration)
-        push_name = f"pushes/step_{iteration:05d}.parquet"
-        if (self.run / push_name).is_file():
-            pushes = self._read_table(push_name, iteration, PUSH_COLUMNS)
-            if pushes is not None and not _pushes_fit(pushes, columns):
-                self.report.add(push_name, "holds tokens that tokens/ lacks", iteration)
+        for folder, required in WATCHED_TABLES.items():
+            watched_name = f"{folder}/step_{iteration:05d}.parquet"
+            if (self.run / watched_name).is_file():
+                watched = self._read_table(watched_name, iteration, required)
+                if watched is not None and not _places_fit(watched, columns):
+                    self.report.add(watched_name, "holds tokens that tokens/ lacks", iteration)
 
     def _check_probes(self, iteration: int, metrics: Record, plan: Record | None) -> None:
         has_moved = any(metrics.get(name) is not None for name in ("probe_right", "probe_wrong"))
@@ -260,7 +263,7 @@ class IterationChecker:
         try:
             table = pq.read_table(self.run / name, use_threads=False)
             columns = {column: table[column].to_numpy() for column in table.column_names}
-        except (pa.ArrowException, OSError, ValueError, TypeError) as fault:
+        except PARQUET_ERRORS as fault:
             self.report.add(name, describe_fault(fault), iteration)
             return None
         # Version 0.1 called `pull` a coefficient.
@@ -365,11 +368,13 @@ def _mean_reward(rollouts: Mapping[tuple[str, int], CheckedRollout]) -> float:
     return float(np.mean(rewards)) if rewards else 0.0
 
 
-def _pushes_fit(pushes: Columns, tokens: Columns) -> bool:
-    """Whether every pushed and every pushing token is in the table of tokens."""
-    known = set(zip(tokens["row"].tolist(), tokens["position"].tolist(), strict=True))
-    places = [
-        *zip(pushes["row"].tolist(), pushes["position"].tolist(), strict=True),
-        *zip(pushes["by_row"].tolist(), pushes["by_position"].tolist(), strict=True),
-    ]
-    return known.issuperset(places)
+def _places_fit(watched: Columns, tokens: Columns) -> bool:
+    """Whether every watched and every pushing token is in the table of tokens."""
+    trained_places = set(zip(tokens["row"].tolist(), tokens["position"].tolist(), strict=True))
+    return all(
+        trained_places.issuperset(
+            zip(watched[row].tolist(), watched[position].tolist(), strict=True)
+        )
+        for row, position in PLACE_COLUMNS
+        if row in watched
+    )

@@ -53,9 +53,11 @@ class CheckReport:
         for file in sorted(self.checked_files - damaged_files):
             trusted[file] = "all"
         for log in sorted(self.checked_files & damaged_files):
-            places = [finding.iteration for finding in self.findings if finding.file == log]
-            if log.endswith(".jsonl") and None not in places and self.iterations:
-                bad_iterations = set(places)
+            finding_iterations = [
+                finding.iteration for finding in self.findings if finding.file == log
+            ]
+            if log.endswith(".jsonl") and None not in finding_iterations and self.iterations:
+                bad_iterations = set(finding_iterations)
                 good = [n for n in range(1, self.iterations + 1) if n not in bad_iterations]
                 if good:
                     trusted[log] = f"iterations {format_ranges(good)}"
@@ -102,5 +104,5 @@ def describe_fault(fault: BaseException) -> str:
 
 def name_some(values: Sequence[object], limit: int = 3) -> str:
     """The first few values for a message."""
-    shown = ", ".join(map(str, values[:limit]))
-    return f"{shown} and {len(values) - limit} more" if len(values) > limit else shown
+    shown_values = ", ".join(map(str, values[:limit]))
+    return f"{shown_values} and {len(values) - limit} more" if len(values) > limit else shown_values

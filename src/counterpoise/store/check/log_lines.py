@@ -36,14 +36,16 @@ class Coverage:
     finished: bool
 
     def needs_checksum(self, iteration: int) -> bool:
-        first = self.first_iteration
-        return first is not None and (iteration >= first or first == 1)  # 0: before training
+        if self.first_iteration is None:
+            return False
+        # Iteration 0 is the evaluation before training.
+        return iteration >= self.first_iteration or self.first_iteration == 1
 
     def must_exist(self, iteration: int, log: str = "") -> bool:
         """Whether something of the iteration cannot have been cut off by a crash."""
         # An evaluation comes after the checkpoint of its iteration.
-        last = self.settled - (log in LOGS_AFTER_CHECKPOINT)
-        return self.finished or iteration <= last
+        last_iteration = self.settled - (log in LOGS_AFTER_CHECKPOINT)
+        return self.finished or iteration <= last_iteration
 
 
 def read_lines(run: Path, log: str, report: CheckReport, *, finished: bool) -> list[LogLine]:

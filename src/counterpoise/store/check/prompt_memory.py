@@ -31,13 +31,16 @@ def find_rollout_disagreement(
     """
     expected = {}
     for group, rewards in rewards_by_group.items():
-        scored = [reward for reward in rewards if not math.isnan(reward)]
-        expected[group.partition(":")[2]] = [sum(reward > 0 for reward in scored), len(scored)]
-    stored = {prompt_id: visit[:2] for prompt_id, visit in record["prompts"].items()}
-    for prompt_id in stored.keys() | expected.keys():
-        if stored.get(prompt_id) != expected.get(prompt_id):
+        scored_rewards = [reward for reward in rewards if not math.isnan(reward)]
+        expected[group.partition(":")[2]] = [
+            sum(reward > 0 for reward in scored_rewards),
+            len(scored_rewards),
+        ]
+    stored_visits = {prompt_id: visit[:2] for prompt_id, visit in record["prompts"].items()}
+    for prompt_id in stored_visits.keys() | expected.keys():
+        if stored_visits.get(prompt_id) != expected.get(prompt_id):
             return (
-                f"says {stored.get(prompt_id)} right and scored rollouts of {prompt_id}, "
+                f"says {stored_visits.get(prompt_id)} right and scored rollouts of {prompt_id}, "
                 f"rollouts/ has {expected.get(prompt_id)}"
             )
     return ""

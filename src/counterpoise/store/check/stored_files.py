@@ -13,13 +13,17 @@ from counterpoise.files import find_leftovers
 from counterpoise.store.check.findings import CheckReport, describe_fault, name_some
 from counterpoise.store.check.log_lines import Coverage
 from counterpoise.store.checksums import Checksum
+from counterpoise.store.credit_tables import CREDIT
 from counterpoise.store.finished import FINISHED_FILE
 from counterpoise.store.folder import CHECKPOINTS, CONFIG, MODEL
 from counterpoise.store.resume import find_config_damage, load_stored_config
 from counterpoise.store.schema import FILES, LOGS, STEP_FILES
 
 # Pages and trackers are made from the rest; checkpoints have manifests.
-DERIVED = {"report.html", "comparison.html", "tensorboard", "wandb"}
+DERIVED = {
+    "report.html", "comparison.html", "audit.html", "credit.html", CREDIT, "tensorboard", "wandb",
+    "trackio",
+}  # fmt: skip
 OF_ENGINES = {"engine.json", "train.parquet", "heldout.parquet"}  # of --engine trl and verl
 READ_ERRORS = (OSError, ValueError, KeyError, TypeError, RecursionError)
 
@@ -154,13 +158,13 @@ def check_model_folder(run: Path, report: CheckReport) -> None:
 def note_other_files(run: Path, report: CheckReport) -> None:
     """Remarks about files that are not the run's, and about what killed processes left."""
     known_names = {name.partition("/")[0] for name in ", ".join(FILES).split(", ")}
-    others = sorted(
+    other_files = sorted(
         path.name
         for path in run.iterdir()
         if path.name not in known_names | DERIVED | OF_ENGINES and not path.name.startswith(".")
     )
-    if others:
-        report.remarks.append(f"not checked, because no run writes it: {name_some(others)}")
+    if other_files:
+        report.remarks.append(f"not checked, because no run writes it: {name_some(other_files)}")
     leftovers = [
         path for folder in (run, run / CHECKPOINTS) if folder.is_dir()
         for path in find_leftovers(folder)

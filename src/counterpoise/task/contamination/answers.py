@@ -1,12 +1,16 @@
-r"""How the answers of two possibly equal problems relate.
+r"""How the answer of a training prompt relates to that of a benchmark problem.
 
     same        the verifier's text rules find them equal (verify/math/decide.py)
-    derived     one problem asks for m + n, or for a sum: 3 for \frac{1}{2}, 9 for 1, 3, 5
-    unknown     one is missing, or one is an integer and one a formula: the question was changed
-    different   anything else: two integers, two formulas
+    derived     the training answer is the sum of the integers in the benchmark's, with or without
+                their signs: 3 where it has \frac{1}{2} (asking for m + n), 9 where it has the list
+                `1, 3, 5`
+    unknown     one is missing, or the training answer is another integer and the benchmark's is a
+                formula: the question may have been changed
+    different   anything else: two integers, two formulas, a formula where the benchmark has an
+                integer
 
-Training sets are often rewritten so that every answer is an integer. `unknown` is therefore no
-evidence against a copy, but `different` is.
+Training sets are often rewritten so that every answer is an integer, and benchmarks are not.
+`unknown` is therefore no evidence against a copy, but `different` is.
 """
 
 from __future__ import annotations
@@ -32,9 +36,7 @@ def relate_answers(answer: str, gold: str) -> AnswerRelation:
         return "unknown"
     if decide_by_text(answer, gold):
         return "same"
-    if not _INTEGER.fullmatch(answer.strip()):
-        return "different"
-    if _INTEGER.fullmatch(gold.strip()):
+    if not _INTEGER.fullmatch(answer.strip()) or _INTEGER.fullmatch(gold.strip()):
         return "different"
     integers = [int(number) for number in _INTEGER.findall(gold.replace(" ", ""))]
     sums = {sum(integers), sum(map(abs, integers))} if len(integers) > 1 else set()

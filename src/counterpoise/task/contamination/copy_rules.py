@@ -19,7 +19,7 @@ from typing import Literal
 
 from counterpoise.task.contamination.answers import AnswerRelation, relate_answers
 from counterpoise.task.contamination.evidence import EvidenceIndex, SharedEvidence, extract_features
-from counterpoise.task.contamination.items import EvalSet, Item
+from counterpoise.task.contamination.items import BenchmarkItems, Item
 from counterpoise.task.contamination.symbols import is_cjk
 from counterpoise.task.contamination.wording import (
     NEAR_COPY_JACCARD,
@@ -37,14 +37,16 @@ LOWEST_THRESHOLD = 0.30
 # Reworded: over words and formulas.
 REWORDED_SIMILARITY = {"same": 0.45, "derived": 0.45, "unknown": 0.55}
 MAX_MISSING_NUMBERS = 0.20  # share of the item's numbers that a rewording may lack
-# Reworded with unknown answers: both thresholds must be reached.
+# With unknown answers, a pair below 0.55 is still reworded if it reaches both of these.
 CONTAINED_SHARE, CONTAINED_SIMILARITY = 0.85, 0.40
-# Reworded with answers that agree: over formulas of at least MIN_SYMBOL_WEIGHT. The second
-# threshold allows more missing numbers, such as numbers written as words.
+# With the same or derived answers, a pair is also reworded if its formulas alone are this similar
+# and the shared ones together weigh at least MIN_SYMBOL_WEIGHT. A pair that reaches the second
+# threshold may lack any share of the numbers: some are written as words, of which symbols.py only
+# knows two to twenty.
 FORMULA_SIMILARITY, SAME_FORMULA_SIMILARITY = 0.50, 0.90
-RELATED_SIMILARITY = 0.60
-# Translated: over formulas of at least MIN_SYMBOL_WEIGHT. With the same answer, formulas that are
-# more similar need only MIN_STRIKING_WEIGHT, the weight of two rare numbers.
+RELATED_SIMILARITY = 0.60  # over words and formulas; numbers and answers may differ
+# Translated: over formulas, if the shared ones together weigh at least MIN_SYMBOL_WEIGHT. With the
+# same answer, STRIKING_SIMILARITY needs only MIN_STRIKING_WEIGHT, the weight of two rare numbers.
 TRANSLATED_SIMILARITY = {"same": 0.30, "derived": 0.30, "unknown": 0.60}
 MIN_SYMBOL_WEIGHT = 100.0
 STRIKING_SIMILARITY, MIN_STRIKING_WEIGHT = 0.70, 15.0
@@ -55,20 +57,21 @@ class CopyMatch:
     """A benchmark problem and a training prompt that matches it.
 
     Example:
-        CopyMatch("near", "amc23", item, train, jaccard=0.76, alike=0.81, symbols=1, answers="same")
+        CopyMatch("near", "amc23", item, prompt, jaccard=0.76, similarity=0.81,
+                  symbol_similarity=1.0, answers="same")
     """
 
     kind: Kind
     benchmark: str
-    item: Item
-    train: Item
-    jaccard: float  # of word 10-grams
-    alike: float  # of weighted words and formulas
-    symbols: float  # of weighted formulas
+    item: Item  # of the benchmark
+    prompt: Item  # of the training set
+    jaccard: float  # Jaccard index of word 10-grams
+    similarity: float  # of words and formulas together (evidence.py)
+    symbol_similarity: float  # of formulas alone
     answers: AnswerRelation
 
 
-def find_matches(train: Sequence[Item], benchmarks: Sequence[EvalSet]) -> list[CopyMatch]:
+def find_matches(train: Sequence[Item], benchmarks: Sequence[BenchmarkItems]) -> list[CopyMatch]:
     """All pairs in the order of benchmarks and items; an item's most certain pair comes first."""
     named_items = [(bench.name, item) for bench in benchmarks for item in bench.items]
     items = [item for _, item in named_items]
@@ -100,33 +103,33 @@ def find_matches(train: Sequence[Item], benchmarks: Sequence[EvalSet]) -> list[C
             if match:
                 item_matches.append(match)
         all_matches += sorted(
-            item_matches, key=lambda match: (KINDS.index(match.kind), -match.alike)
+            item_matches, key=lambda match: (KINDS.index(match.kind), -match.similarity)
         )
     return all_matches
 
 
-def reworded_kind(
+def kind_by_evidence(
     evidence: SharedEvidence, answers: AnswerRelation, across_scripts: bool
 ) -> Kind | None:
     """The kind of a pair that is neither exact nor near; None if it does not match."""
     if across_scripts:
         if answers == "different":
             return None
-        enough = evidence.symbol_similarity >= TRANSLATED_SIMILARITY[answers]
-        if enough and evidence.symbol_weight >= MIN_SYMBOL_WEIGHT:
+        is_similar = evidence.symbol_similarity >= TRANSLATED_SIMILARITY[answers]
+        if is_similar and evidence.symbol_weight >= MIN_SYMBOL_WEIGHT:
             return "translated"
-        striking = (
+        is_striking = (
             evidence.symbol_similarity >= STRIKING_SIMILARITY
             and evidence.symbol_weight >= MIN_STRIKING_WEIGHT
         )
-        return "translated" if striking and answers == "same" else None
+        return "translated" if is_striking and answers == "same" else None
     if answers != "different" and _is_reworded(evidence, answers):
         return "reworded"
     return "related" if evidence.similarity >= RELATED_SIMILARITY else None
 
 
 def _is_reworded(evidence: SharedEvidence, answers: AnswerRelation) -> bool:
-    answers_agree = answers != "unknown"
+    answers_agree = answers in ("same", "derived")
     formula_similarity = (
         evidence.symbol_similarity if evidence.symbol_weight >= MIN_SYMBOL_WEIGHT else 0.0
     )
@@ -154,7 +157,7 @@ def _match_pair(
 ) -> CopyMatch | None:
     answers = relate_answers(prompt.answer, item.answer)
     across_scripts = is_cjk(item.problem) != is_cjk(prompt.problem)
-    kind = textual_kind or reworded_kind(evidence, answers, across_scripts)
+    kind = textual_kind or kind_by_evidence(evidence, answers, across_scripts)
     if kind is None:
         return None
     return CopyMatch(

@@ -6,8 +6,9 @@ log(N / n), so a feature of all problems weighs 0. For a training prompt t and a
 
     contained = W(t & e) / W(e)       similarity = W(t & e) / W(t | e)       W: sum of weights
 
-once over all features and once over the mathematics alone, which a translation keeps. Pairs without
-a shared rare feature are never compared: an index of rare features gives the candidates.
+Similarity is also computed over the mathematics alone, which a translation keeps. An index of rare
+features gives the candidates for comparison: pairs without a shared rare feature are compared only
+if they share a 10-gram or all of their letters (copy_rules.py).
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ class ProblemFeatures:
 class SharedEvidence:
     """How much of a benchmark item is in a training prompt."""
 
-    contained: float
-    similarity: float
-    symbol_similarity: float
-    symbol_weight: float  # of the shared mathematics: log(N/n), summed
+    contained: float  # W(t & e) / W(e), over words and mathematics
+    similarity: float  # W(t & e) / W(t | e), over words and mathematics
+    symbol_similarity: float  # the same, over the mathematics alone
+    symbol_weight: float  # W(t & e) of the mathematics
     missing_number_share: float  # share of the item's numbers that the prompt lacks
 
 
@@ -74,6 +75,7 @@ class EvidenceIndex:
     train: Sequence[ProblemFeatures]
     weights: dict[str, float]
     holders: dict[str, list[int]] = field(default_factory=dict)  # feature -> training prompts
+    whole_weights: dict[frozenset[str], float] = field(default_factory=dict)
 
     @classmethod
     def build(
@@ -110,9 +112,9 @@ class EvidenceIndex:
 
     def evidence(self, prompt_index: int, item: ProblemFeatures) -> SharedEvidence:
         prompt = self.train[prompt_index]
-        words_union, shared_words = self._sums(prompt.words, item.words)
-        symbols_union, shared_symbols = self._sums(prompt.symbols, item.symbols)
-        item_weight = self._weight(item.words) + self._weight(item.symbols)
+        words_union, shared_words = self._union_and_shared(prompt.words, item.words)
+        symbols_union, shared_symbols = self._union_and_shared(prompt.symbols, item.symbols)
+        item_weight = self._whole_weight(item.words) + self._whole_weight(item.symbols)
         num_missing_numbers = sum((item.numbers - prompt.numbers).values()) if item.numbers else 0
         return SharedEvidence(
             contained=_ratio(shared_words + shared_symbols, item_weight),
@@ -122,13 +124,20 @@ class EvidenceIndex:
             missing_number_share=_ratio(num_missing_numbers, item.numbers.total()),
         )
 
-    def _sums(self, left: frozenset[str], right: frozenset[str]) -> tuple[float, float]:
-        """The weights of the union and of the intersection."""
+    def _union_and_shared(self, left: frozenset[str], right: frozenset[str]) -> tuple[float, float]:
+        """(weight of the union, weight of the intersection)."""
         shared = self._weight(left & right)
-        return self._weight(left) + self._weight(right) - shared, shared
+        return self._whole_weight(left) + self._whole_weight(right) - shared, shared
+
+    def _whole_weight(self, features: frozenset[str]) -> float:
+        """The weight of a problem's words or symbols, which are compared with many others."""
+        weight = self.whole_weights.get(features)
+        if weight is None:
+            weight = self.whole_weights[features] = self._weight(features)
+        return weight
 
     def _weight(self, features: Iterable[str]) -> float:
-        return sum(self.weights[feature] for feature in features)
+        return sum(map(self.weights.__getitem__, features))
 
 
 def _ratio(numerator: float, denominator: float) -> float:

@@ -1,7 +1,7 @@
 """Read the problems of a data file or folder, each with the line it came from.
 
-Only the problem text is required. An id names an item (otherwise its line number does), and an
-answer helps to recognise a rewording. Columns are recognised as in training data. JSON lines are
+Only the problem text is required. An id names an item (otherwise its line or row number does), and
+an answer helps to recognise a rewording. Columns are recognised as in training data. JSON lines are
 kept unchanged, so that a cleaned file is the same file with fewer lines; records of other files are
 converted to JSON lines.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise.errors import PoiseError
-from counterpoise.task.columns import FieldNames, look_up, recognise_columns, to_prompt
+from counterpoise.task.columns import FieldOptions, look_up, recognise_columns, to_prompt
 from counterpoise.task.read_files import read_records
 from counterpoise.types import Prompt
 
@@ -31,13 +31,13 @@ class Item:
     id: str
     problem: str
     answer: str = ""
-    line: int = 0
-    raw: str = ""  # without its line end
+    line: int = 0  # from 1, in a file of JSON lines; 0 for rows of other files
+    raw: str = ""  # the record as one line of JSON, without its line end
 
 
 @dataclass(frozen=True, slots=True)
-class EvalSet:
-    """A benchmark: a named set of problems that a model is evaluated on."""
+class BenchmarkItems:
+    """A benchmark by name, with the problems that a model is evaluated on."""
 
     name: str
     items: Sequence[Item]
@@ -48,7 +48,7 @@ def from_prompts(prompts: Sequence[Prompt]) -> list[Item]:
     return [Item(prompt.id, prompt.problem, prompt.answer) for prompt in prompts]
 
 
-def read_benchmarks(paths: Sequence[Path], problem_field: str = "problem") -> list[EvalSet]:
+def read_benchmarks(paths: Sequence[Path], problem_field: str = "problem") -> list[BenchmarkItems]:
     """Read benchmarks; each is named after its file, with its folder if names repeat."""
     if not paths:
         raise PoiseError("no benchmark was given: name files of problems with --bench")
@@ -60,26 +60,28 @@ def read_benchmarks(paths: Sequence[Path], problem_field: str = "problem") -> li
     if len(set(names)) < len(names):
         raise PoiseError(f"{next(name for name in names if names.count(name) > 1)} is named twice")
     return [
-        EvalSet(name, read_items(path, problem_field, "--fields problem=NAME"))
+        BenchmarkItems(name, read_items(path, problem_field, "--fields problem=NAME"))
         for name, path in zip(names, paths, strict=True)
     ]
 
 
 def read_items(
-    path: Path, problem_field: str = "problem", remedy: str = "--problem-field"
+    path: Path, problem_field: str = "problem", option: str = "--problem-field"
 ) -> list[Item]:
-    """All problems of a file or folder; an error names the line or row."""
+    """All problems of a file or folder; an error names the line or row, and the option to set."""
     records = read_records(str(path))
-    fields = FieldNames(
-        problem=problem_field, remedy=f"name it with {remedy}", answers_required=False
+    fields = FieldOptions(
+        problem=problem_field, remedy=f"name it with {option}", answers_required=False
     )
-    roles = recognise_columns(records, fields)
-    id_column, roles = roles.id, replace(roles, id="")
+    chosen_columns = recognise_columns(records, fields)
+    id_column = chosen_columns.id
+    # Ids may repeat and be missing here, which `to_prompt` would refuse: they only name the items
+    # of a report.
+    chosen_columns = replace(chosen_columns, id="")
     items = []
     for record in records:
-        prompt = to_prompt(record, roles, fields)
-        # Ids may repeat and be missing here: they only name the items of a report.
-        row_label = f"line {record.line}" if record.raw else f"row {record.row_name}"
+        prompt = to_prompt(record, chosen_columns, fields)
+        row_label = f"line {record.line}" if record.line else f"row {record.row_name}"
         item_id = _text(look_up(record.values, id_column)) or row_label
         raw = record.raw or json.dumps(record.values, ensure_ascii=False, default=str)
         items.append(Item(item_id, prompt.problem, prompt.answer, record.line, raw))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from counterpoise.task.contamination.copy_rules import COPIES, KINDS, CopyMatch, Kind, find_matches
-from counterpoise.task.contamination.items import EvalSet, Item
+from counterpoise.task.contamination.items import BenchmarkItems, Item
 
 SCHEMA = 1
 
@@ -19,11 +19,11 @@ class OverlapReport:
 
     matches: list[CopyMatch]
     benchmarks: dict[str, int]  # name -> number of items
-    train: int  # number of prompts
+    num_prompts: int  # of the training set
     seconds: float
 
     def counts_by_kind(self, benchmark: str) -> dict[Kind, int]:
-        """How many items of a benchmark have their most certain match of each kind.
+        """The number of a benchmark's items by the kind of their most certain match.
 
         Example:
             {"exact": 8, "near": 12, "reworded": 7, "translated": 0, "related": 0}
@@ -46,12 +46,12 @@ class OverlapReport:
         """The training prompts that are copies of a benchmark problem, in no particular order."""
         return list(
             {
-                id(match.train): match.train for match in self.matches if match.kind in COPIES
+                id(match.prompt): match.prompt for match in self.matches if match.kind in COPIES
             }.values()
         )
 
 
-def find_overlap(train: Sequence[Item], benchmarks: Sequence[EvalSet]) -> OverlapReport:
+def find_overlap(train: Sequence[Item], benchmarks: Sequence[BenchmarkItems]) -> OverlapReport:
     start_time = time.perf_counter()
     matches = find_matches(train, benchmarks)
     sizes = {bench.name: len(bench.items) for bench in benchmarks}
@@ -59,10 +59,14 @@ def find_overlap(train: Sequence[Item], benchmarks: Sequence[EvalSet]) -> Overla
 
 
 def overlap_to_data(report: OverlapReport) -> dict[str, Any]:
-    """The report with all texts as JSON data, for --json and contamination.json."""
+    """The report with all texts as JSON data, for --json and contamination.json.
+
+    Files of earlier versions have the same keys: `train` is the number of training prompts, and in
+    a match the training prompt; `alike` is a match's similarity, `symbols` that of its formulas.
+    """
     return {
         "schema": SCHEMA,
-        "train": report.train,
+        "train": report.num_prompts,
         "train_copies": len(report.train_copies()),
         "seconds": round(report.seconds, 2),
         "benchmarks": [
@@ -83,10 +87,10 @@ def _match_to_data(match: CopyMatch) -> dict[str, Any]:
         "kind": match.kind,
         "benchmark": match.benchmark,
         "item": _item_to_data(match.item),
-        "train": _item_to_data(match.train),
+        "train": _item_to_data(match.prompt),
         "jaccard": round(match.jaccard, 3),
-        "alike": round(match.alike, 3),
-        "symbols": round(match.symbols, 3),
+        "alike": round(match.similarity, 3),
+        "symbols": round(match.symbol_similarity, 3),
         "answers": match.answers,
     }
 

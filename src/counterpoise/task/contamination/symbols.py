@@ -5,8 +5,8 @@ r"""Extract the mathematics of a problem in any language: runs of symbols betwee
 Differences in typography are removed: `\dfrac`, `\left(`, braces, `\leqslant`, thin
 spaces, 1,000. A run ends at a word. Inside dollar signs, and everywhere in a Chinese or Japanese
 text, Latin letters are symbols (`xy` is x y); in other prose they are words, unless they are a few
-capitals (`AB`). A single letter is not a run: "a" may be the article. Number words (`three`) count
-as numbers, because a variant that changes one is another problem.
+capitals (`AB`). A single letter is not a run: "a" may be the article. The number words from two to
+twenty (`three`, `Three`) count as numbers, because a variant that changes one is another problem.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _FORMULA = re.compile(r"\$\$(.+?)\$\$|\$(.+?)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re
 _PROSE = re.compile(r"[a-z]{2,}[ ,]+[a-z]{2,}")  # between two dollar signs: sums of money
 _SYMBOL = re.compile(r"\\[a-zA-Z]+|\d+(?:\.\d+)?|[a-zA-Z]+|[-+*/=<>!|^_¶]|[^\W\d_]")
 _CJK = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]")
-_NAMES = (
+_NUMBER_NAMES = (
     "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
     "seventeen eighteen nineteen twenty"
 )
-_NUMBER_WORDS = {word: str(value) for value, word in enumerate(_NAMES.split(), 2)}
+_NUMBER_WORDS = {word: str(value) for value, word in enumerate(_NUMBER_NAMES.split(), 2)}
 
 SymbolRun = tuple[str, ...]
 
@@ -105,11 +105,12 @@ def _stretches(text: str) -> Iterator[tuple[bool, str]]:
 
 def _token_symbols(token: str, letters_are_symbols: bool) -> list[str] | None:
     """The symbols that a token stands for; None for a word."""
-    if token in _NUMBER_WORDS:
-        return [_NUMBER_WORDS[token]]
-    if token == "¶" or is_cjk(token):
-        return None
-    if not token.isascii() or not token.isalpha():
+    word = token.lower() if token.istitle() else token  # a sentence may begin with "Three"
+    if word in _NUMBER_WORDS:
+        return [_NUMBER_WORDS[word]]
+    if not token.isascii():  # "¶" separates formulas
+        return None if token == "¶" or is_cjk(token) else [token]
+    if not token.isalpha():
         return [token]
     few_capitals = token.isupper() and len(token) <= 4
     return list(token) if letters_are_symbols or few_capitals or len(token) == 1 else None

@@ -16,21 +16,22 @@ from typing import Any
 from counterpoise.errors import PoiseError, first_line
 from counterpoise.store.folder import RunFolder
 from counterpoise.task.contamination.copy_rules import COPIES, KINDS
-from counterpoise.task.contamination.items import EvalSet, from_prompts, read_benchmarks
+from counterpoise.task.contamination.items import BenchmarkItems, from_prompts, read_benchmarks
 from counterpoise.task.contamination.search import find_overlap, overlap_to_data
 from counterpoise.types import Prompt
 
 CONTAMINATION_FILE = "contamination.json"
+OVERLAP_PREFIX = "WARNING: "  # of the line about a benchmark
 
 
-def load_benchmarks(files: Sequence[str]) -> list[EvalSet]:
+def load_benchmarks(files: Sequence[str]) -> list[BenchmarkItems]:
     """Read the files of `task.benchmarks`; called before a run writes anything."""
     return read_benchmarks([Path(name) for name in files]) if files else []
 
 
 def warn_of_overlap(
     prompts: Sequence[Prompt],
-    benchmarks: Sequence[EvalSet],
+    benchmarks: Sequence[BenchmarkItems],
     folder: RunFolder,
     say: Callable[[str], None],
 ) -> None:
@@ -50,15 +51,16 @@ def warn_of_overlap(
         say(line)
 
 
-def read_contamination(stored: Path) -> dict[str, Any]:
+def read_contamination(path: Path) -> dict[str, Any]:
     """Read a stored contamination.json; an error if it is damaged."""
     try:
-        data = json.loads(stored.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8"))
+        # Both are called only because they raise an error if a key is missing.
         overlap_warnings(data)
         list(data["matches"])
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as fault:
         raise PoiseError(
-            f"{stored} is damaged: {first_line(fault)}; remove it to search again"
+            f"{path} is damaged: {first_line(fault)}; remove it to search again"
         ) from fault
     return dict(data)
 
@@ -76,7 +78,7 @@ def overlap_warnings(data: dict[str, Any]) -> list[str]:
         ]
         if counts:
             lines.append(
-                f"WARNING: {benchmark['copied']} of {benchmark['items']} problems of "
+                f"{OVERLAP_PREFIX}{benchmark['copied']} of {benchmark['items']} problems of "
                 f"{benchmark['name']} are in the training set ({', '.join(counts)})"
             )
     if lines:

@@ -2,8 +2,8 @@ r"""Compare wording: equal letters and digits, or |A & B| / |A | B| > 1/2 over w
 
 A word is a run of a-z and 0-9 after lower-casing, or a single Chinese or Japanese character. A text
 of fewer than ten words is a single gram. Neither test looks at what is between words (LaTeX braces,
-dollar signs, punctuation), and the first ignores `\left` and `\right`: `$x^{2}$` and `x^2` are the
-same, and so are 1+2 and 1-2.
+dollar signs, punctuation), and that of letters ignores `\left` and `\right`: `$x^{2}$` and `x^2`
+are the same, and so are 1+2 and 1-2.
 """
 
 from __future__ import annotations
@@ -37,9 +37,3 @@ def word_ngrams(text: str, n: int = NGRAM_WORDS) -> frozenset[tuple[str, ...]]:
     return frozenset(
         tuple(words[start : start + n]) for start in range(max(1, len(words) - n + 1)) if words
     )
-
-
-def jaccard(left: frozenset[tuple[str, ...]], right: frozenset[tuple[str, ...]]) -> float:
-    """|A & B| / |A | B|; 0 for two empty sets."""
-    shared = len(left & right)
-    return shared / (len(left) + len(right) - shared) if shared else 0.0

@@ -2,13 +2,15 @@
 
     assert solve([1, 2]) == 3      the program's process computes solve([1, 2]); this one compares
     assert 3 == solve([1, 2])      the same; so do !=, <, <=, >, >=, is, in and their negations,
-                                   wherever one side is a literal
-    assert not solve([])           the truth of solve([]) is computed there, and compared here
+                                   whichever side is the literal
+    assert f(1) == 2 and f(2)      two assertions
+    assert not solve([])           any other assertion is decided there
     import math                    any other statement runs there, and must not raise an error
 
 A program that knows no expected value cannot write one into its reply, whatever it does to its
-process. Only an assertion without a literal (`assert math.isclose(solve(2), x)`) is decided by the
-process of the program, which could pretend.
+process. An assertion that is decided there (`assert math.isclose(solve(2), x)`,
+`assert 0 < solve(2) < 9`, one with `or`) it could pretend to pass. A value that is compared here
+must be plain data: numbers, text, lists, tuples, sets and dictionaries.
 """
 
 from __future__ import annotations
@@ -34,6 +36,16 @@ COMPARISONS: Mapping[type[ast.cmpop], Comparison] = {
     ast.IsNot: operator.is_not,
     ast.In: lambda value, container: value in container,
     ast.NotIn: lambda value, container: value not in container,
+}
+# The same for `literal < value`, called with (value, literal).
+MIRRORED_COMPARISONS: Mapping[type[ast.cmpop], Comparison] = {
+    **COMPARISONS,
+    ast.Lt: operator.gt,
+    ast.LtE: operator.ge,
+    ast.Gt: operator.lt,
+    ast.GtE: operator.le,
+    ast.In: lambda container, value: value in container,
+    ast.NotIn: lambda container, value: value not in container,
 }
 MAX_TESTS_CHARACTERS = 200_000
 
@@ -76,7 +88,7 @@ def parse_tests(text: str) -> tuple[Check, ...]:
             f"the tests are not Python ({line_hint}{getattr(fault, 'msg', fault)}): "
             "verify.name=code takes lines such as 'assert solve([1, 2]) == 3' as the answer"
         ) from None
-    checks = tuple(_parse_statement(statement) for statement in statements)
+    checks = tuple(check for statement in statements for check in _parse_statement(statement))
     if not checks:
         raise PoiseError(
             "there are no tests: verify.name=code takes lines such as "
@@ -85,17 +97,28 @@ def parse_tests(text: str) -> tuple[Check, ...]:
     return checks
 
 
-def _parse_statement(statement: ast.stmt) -> Check:
+def _parse_statement(statement: ast.stmt) -> list[Check]:
     if not isinstance(statement, ast.Assert):
-        return Check("run", ast.unparse(statement))
+        return [Check("run", ast.unparse(statement))]
     test = statement.test
-    if isinstance(test, ast.Compare) and len(test.ops) == 1:
-        left, (right,), comparison = test.left, test.comparators, type(test.ops[0])
-        if (is_literal := _literal(right)) is not None:
-            return Check("value", ast.unparse(left), COMPARISONS[comparison], is_literal[0])
-        if comparison is ast.Eq and (is_literal := _literal(left)) is not None:
-            return Check("value", ast.unparse(right), operator.eq, is_literal[0])
-    return Check("value", f"not not ({ast.unparse(test)})", operator.is_, True)
+    conditions = [test]
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+        conditions = test.values
+    return [_parse_condition(condition) for condition in conditions]
+
+
+def _parse_condition(condition: ast.expr) -> Check:
+    if isinstance(condition, ast.Compare) and len(condition.ops) == 1:
+        left, (right,), comparison = (
+            condition.left,
+            condition.comparators,
+            type(condition.ops[0]),
+        )
+        if (expected := _literal(right)) is not None:
+            return Check("value", ast.unparse(left), COMPARISONS[comparison], expected[0])
+        if (expected := _literal(left)) is not None:
+            return Check("value", ast.unparse(right), MIRRORED_COMPARISONS[comparison], expected[0])
+    return Check("value", f"not not ({ast.unparse(condition)})", operator.is_, True)
 
 
 def _literal(node: ast.expr) -> tuple[Any] | None:
@@ -107,7 +130,7 @@ def _literal(node: ast.expr) -> tuple[Any] | None:
 
 
 def from_plain(plain: Any) -> Any:
-    """The value of `sandboxed_process.to_plain`; an error for anything else.
+    """The inverse of `sandboxed_process.to_plain`; an error if `plain` did not come from it.
 
     Example:
         >>> from_plain({"dict": [["a", {"tuple": [1, 2]}]]})

@@ -93,11 +93,12 @@ def end_with_owner() -> None:
 def protect(folder: str, layers: Sequence[str]) -> None:
     """Lock the process into `folder` by `layers`; an error if one of them is not to be had.
 
-    With namespaces the caller goes on as another process, and `folder` is a file tree in memory.
+    With namespaces this function forks: the rest of the caller runs in the child, and `folder`, now
+    a file tree in memory, has become its root.
     """
     for layer, lock_in in STEPS.items():
         if layer in layers:
-            # In its own file tree the process has only the root to write to.
+            # After enter_namespaces `folder` is the root, so the later layers get `/`.
             lock_in("/" if NAMESPACES in layers and layer != NAMESPACES else folder)
 
 
@@ -171,8 +172,9 @@ def restrict_calls(folder: str) -> None:
     if machine not in ALLOWED_CALLS:
         raise PermissionError(f"no list of system calls for {machine}")
     architecture, numbers = ALLOWED_CALLS[machine]
-    # The data begin with the call's number and the architecture. A jump skips as many
-    # instructions as its second to last number says if it holds, else as many as the next.
+    # The data begin with the call's number (at byte 0) and the architecture (at byte 4). Each
+    # instruction is (operation, instructions to skip if the comparison holds, to skip if not,
+    # operand).
     program = [
         (LOAD_WORD, 0, 0, 4),
         (JUMP_EQUAL, 1, 0, architecture),

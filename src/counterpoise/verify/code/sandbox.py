@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import selectors
 import signal
@@ -27,10 +28,11 @@ from typing import Any, Literal
 
 import counterpoise
 from counterpoise.errors import PoiseError
+from counterpoise.verify.code.kernel_protections import LANDLOCK, NAMESPACES, SECCOMP, STEPS
+from counterpoise.verify.worker_process import WALL_SECONDS_PER_CPU_SECOND
 
-LAYERS = ("namespaces", "landlock", "seccomp")
+LAYERS = tuple(STEPS)
 LIMITS_ONLY = "limits only"
-WAITING_FACTOR = 4  # wall-clock seconds for each second of CPU time
 START_SECONDS = 20.0  # wall-clock time besides, for a busy machine to start an interpreter
 MEMORY_BYTES = 512 << 20
 MAX_REPLY_BYTES = 1 << 20
@@ -44,12 +46,11 @@ class SandboxResult:
     """What one process did.
 
     Example:
-        SandboxResult("ran", [{"value": 6}, {"error": "IndexError"}], "namespaces+landlock+seccomp")
+        SandboxResult("ran", [{"value": 6}, {"error": "IndexError"}])
     """
 
     outcome: Outcome
     replies: list[dict[str, Any]]  # of the checks, in order; none unless it ran
-    protection: str  # the layers that were in force
 
 
 def run_sandboxed(
@@ -60,30 +61,31 @@ def run_sandboxed(
 ) -> SandboxResult:
     """Run a program and its checks (sandboxed_process.py) with `layers`; None: all there are."""
     layers = available_layers() if layers is None else layers
-    protection = name_protection(layers)
     with tempfile.TemporaryDirectory(prefix="poise-code-", ignore_cleanup_errors=True) as folder:
         job = {
             "program": program,
             "checks": [list(check) for check in checks],
             "folder": folder,
             "layers": list(layers),
-            "cpu_seconds": max(1, round(cpu_seconds + 0.49)),  # the kernel counts whole seconds
+            "cpu_seconds": max(1, math.ceil(cpu_seconds)),  # the kernel counts whole seconds
             "memory_bytes": MEMORY_BYTES,
         }
+        wall_seconds = WALL_SECONDS_PER_CPU_SECOND * cpu_seconds + START_SECONDS
         process = _start(folder)
         try:
-            reply = _exchange(process, job, WAITING_FACTOR * cpu_seconds + START_SECONDS)
+            reply = _exchange(process, job, wall_seconds)
         finally:
             exit_code = _kill_group(process)
     if reply is None:
-        return SandboxResult("timeout", [], protection)
+        return SandboxResult("timeout", [])
     replies = _parse_reply(reply, len(checks))
     if replies is None:
-        # The kernel ends it at its CPU limit, through the process that waits for a namespace too.
+        # At the CPU limit the kernel kills the process: its exit code is -number, or 128 + number
+        # if the parent that waits in enter_namespaces passes it on.
         endings = [code for number in CPU_LIMIT_SIGNALS for code in (-number, 128 + number)]
         out_of_time = not reply and exit_code in endings
-        return SandboxResult("timeout" if out_of_time else "crash", [], protection)
-    return SandboxResult("ran", replies, protection)
+        return SandboxResult("timeout" if out_of_time else "crash", [])
+    return SandboxResult("ran", replies)
 
 
 @cache
@@ -110,11 +112,11 @@ def describe_protection() -> str:
     layers = available_layers()
     line = f"programs run in a sandbox ({name_protection(layers)})"
     open_ways = []
-    if "namespaces" not in layers and "landlock" not in layers:
+    if NAMESPACES not in layers and LANDLOCK not in layers:
         open_ways.append("read and write your files")
-    if "namespaces" not in layers and "seccomp" not in layers:
+    if NAMESPACES not in layers and SECCOMP not in layers:
         open_ways += ["use the network", "signal other processes", "leave processes behind"]
-    if "seccomp" not in layers:
+    if SECCOMP not in layers:
         open_ways.append("start processes until their time is over")
     if not open_ways:
         return line
@@ -139,7 +141,10 @@ def _start(folder: str) -> subprocess.Popen[bytes]:
 
 
 def _exchange(process: subprocess.Popen[bytes], job: Any, limit_seconds: float) -> bytes | None:
-    """What the process writes until it ends, at most MAX_REPLY_BYTES; None if it takes too long."""
+    """What the process writes, up to its first line break or its end; None if it takes too long.
+
+    Reading stops beyond MAX_REPLY_BYTES.
+    """
     assert process.stdin is not None
     assert process.stdout is not None
     with contextlib.suppress(BrokenPipeError):  # it died: nothing will be read
@@ -162,7 +167,8 @@ def _exchange(process: subprocess.Popen[bytes], job: Any, limit_seconds: float) 
 def _kill_group(process: subprocess.Popen[bytes]) -> int:
     """End the process with everything that it started; its exit code.
 
-    A process that has closed its end is given a moment to report its own exit code.
+    First it gets 0.2 s to end by itself, so that a process that has closed its reply pipe still
+    reports its own exit code.
     """
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(0.2)

@@ -4,9 +4,10 @@
     -> [reply of each check]                                                       one line of JSON
 
 A check is ["value", EXPRESSION] or ["run", STATEMENTS], and its reply {"value": V}, {"ran": true}
-or {"error": "ValueError"}. Expected values are not sent: the owner compares, so that a program can
-neither read them nor claim to be right. What the program prints is discarded. An interpreter has
-run nothing but the lines below when it is locked.
+or {"error": "ValueError"}. Where checks.py can separate the expected value from a check, it is not
+sent: the owner compares, so that a program can neither read it nor claim to be right. What the
+program prints is discarded. Before the process is locked it runs only this file and
+kernel_protections.py, never the program.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 r"""reward = 1 if the program in the response passes all tests of its problem; else 0.
 
-    program   the last ```python block of the response, to its end if it is not closed
+    program   the last block of the response that is marked python, py or not at all, to the
+              response's end if it is not closed; at most 50,000 characters
     tests     the problem's answer, as Python (checks.py): assert solve([1, 2]) == 3
-    0         no block, an error, a wrong value, a timeout, a crash
+    0         no program, an error, a wrong value, a timeout, a crash
 
 Every program runs in a process of its own without network and files (sandbox.py). `logged` says of
 each response what came out and which protection was in force; rollouts/ has it.
@@ -13,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Self
+from typing import Any
 
 from counterpoise.errors import PoiseError
 from counterpoise.types import Prompt
@@ -21,7 +22,13 @@ from counterpoise.verify.code.checks import parse_tests
 from counterpoise.verify.code.sandbox import available_layers, name_protection, run_sandboxed
 from counterpoise.verify.scores import Scores
 
-PROGRAM = re.compile(r"```(?:python3?|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
+# ```code``` within a line is skipped. A block of any language is matched, so that the fence that
+# closes it is not taken for one that opens. A fence with a language always opens a block, even
+# where the block before it was not closed.
+BLOCK = re.compile(
+    r"```[^`\n]+```|```(?P<language>[^`\n]*)\n(?P<text>.*?)(?:(?=```\w+[ \t]*\n)|```|\Z)", re.DOTALL
+)
+PROGRAM_LANGUAGES = ("", "python", "python3", "py")
 MAX_PROGRAM_CHARACTERS = 50_000
 PASSED, NO_PROGRAM = "passed", "no program"
 
@@ -52,7 +59,12 @@ class CodeVerifier:
             verdicts = dict(zip(distinct, executor.map(self._judge, distinct), strict=True))
         protection = name_protection(available_layers())
         logged: list[Mapping[str, Any]] = [
-            {"code": verdicts[pair], "sandbox": protection} for pair in pairs
+            {
+                "code": verdicts[pair],
+                "sandbox": protection,
+                **({"lost": verdicts[pair]} if verdicts[pair] in ("timeout", "crash") else {}),
+            }
+            for pair in pairs
         ]
         outcomes = [verdicts[pair] for pair in pairs]
         return Scores(
@@ -74,29 +86,27 @@ class CodeVerifier:
             return result.outcome
         for number, (check, reply) in enumerate(zip(checks, result.replies, strict=True), start=1):
             if not check.passes(reply):
-                # The process wrote the reply, so its text is cut.
+                # The reply comes from the untrusted process: 40 characters of it are enough.
                 return f"test {number} of {len(checks)}: {str(reply.get('error', 'wrong'))[:40]}"
         return PASSED
 
     def close(self) -> None:
         """Nothing to release."""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
 
 def extract_program(response: str) -> str | None:
-    """The last code block; None without one.
+    """The last block of Python, or of no language; None without one.
 
     Example:
-        >>> extract_program("First:\\n```python\\nx = 1\\n```\\nDone.")
+        >>> extract_program("```python\\nx = 1\\n```\\nIt prints:\\n```text\\n1\\n```\\nDone.")
         'x = 1\\n'
     """
-    blocks = PROGRAM.findall(response)
-    return blocks[-1] if blocks else None
+    programs = [
+        block["text"]
+        for block in BLOCK.finditer(response)
+        if block["language"] is not None and block["language"].strip().lower() in PROGRAM_LANGUAGES
+    ]
+    return programs[-1] if programs else None
 
 
 def check_tests(prompts: Iterable[Prompt]) -> None:

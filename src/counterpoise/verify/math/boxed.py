@@ -13,18 +13,18 @@ from typing import NamedTuple
 
 LONGEST_SEARCH = 200_000  # characters; some 50,000 tokens, and 0.1 s if they are nothing but boxes
 # `\boxed{` opens a box. Other escapes match as two characters, so the brace of `\{` is skipped.
-_MARKS = re.compile(r"\\boxed\s*\{|\\.|[{}]", re.DOTALL)
+_BRACES = re.compile(r"\\boxed\s*\{|\\.|[{}]", re.DOTALL)
 
 
 class Box(NamedTuple):
     r"""Where a balanced box is in the text, as character positions.
 
     Example:
-        Box(mark=3, start=10, end=12)       # "so \boxed{12}": the content is [start, end)
+        Box(command_start=3, start=10, end=12)       # "so \boxed{12}": the content is [start, end)
     """
 
-    mark: int  # where `\boxed{` begins
-    start: int
+    command_start: int  # where `\boxed{` begins
+    start: int  # where the content begins
     end: int  # where the closing brace is
 
 
@@ -48,14 +48,15 @@ def find_boxes(response: str) -> list[Box]:
     search_start = response.find("\\boxed", max(0, len(response) - LONGEST_SEARCH))
     if search_start < 0:
         return closed_boxes
-    open_boxes: list[tuple[int, int] | None] = []  # (mark, start); None: a plain brace
-    for mark in _MARKS.finditer(response, search_start):
-        text = mark.group()
+    # (command_start, start) of a box; None for a plain brace
+    open_braces: list[tuple[int, int] | None] = []
+    for match in _BRACES.finditer(response, search_start):
+        text = match.group()
         if text == "}":
-            if open_boxes and (open_box := open_boxes.pop()):
-                closed_boxes.append(Box(*open_box, mark.start()))
+            if open_braces and (open_box := open_braces.pop()):
+                closed_boxes.append(Box(*open_box, match.start()))
         elif text == "{":
-            open_boxes.append(None)
+            open_braces.append(None)
         elif text.startswith("\\boxed"):
-            open_boxes.append(mark.span())
+            open_braces.append(match.span())
     return closed_boxes

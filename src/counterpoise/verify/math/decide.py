@@ -1,5 +1,8 @@
-r"""Decide by the text alone whether an answer is right, where that is possible.
+r"""Decide by the text alone whether the given answer is right, where that is possible.
 
+The first line that fits decides:
+
+    nothing, or too long             wrong
     same text                        right
     the reference is a number        right if the answer is that number, worked out  (numbers.py)
     the reference is \text{words}    right if the answer is those words
@@ -33,7 +36,7 @@ _BESIDE_LETTER = re.compile(r" (?=[a-zA-Z\\])|(?<=[a-zA-Z]) ")
 _WORDS = re.compile(r"\\text\{[^{}]*[a-zA-Z][^{}]*\}")
 
 
-def decide_by_text(answer: str, gold: str) -> bool | None:
+def decide_by_text(given: str, reference: str) -> bool | None:
     r"""True or False, or None if only computer algebra can tell.
 
     Example:
@@ -42,36 +45,43 @@ def decide_by_text(answer: str, gold: str) -> bool | None:
         >>> decide_by_text("\\sqrt{12}", "2\\sqrt{3}") is None
         True
     """
-    if not answer or len(answer) > max(MAX_ANSWER_CHARACTERS, len(gold)):
+    if not given or len(given) > max(MAX_ANSWER_CHARACTERS, len(reference)):
         return False
-    reference = _normalize_gold(gold)
-    if _drop_spaces(normalize_latex(answer)) == _drop_spaces(reference):
+    normalized_given = normalize_latex(given)
+    normalized_reference = _normalize_reference(reference)
+    if _drop_spaces(normalized_given) == _drop_spaces(normalized_reference):
         return True
-    gold_number = _gold_number(gold)
-    if gold_number is not None:
-        answer_number = parse_number(answer)
-        return answer_number is not None and numbers_agree(answer_number, gold_number)
-    if _WORDS.fullmatch(reference):
-        return _plain_words(answer) == _plain_words(gold)
-    answer_in_base = _BASE.fullmatch(normalize_latex(answer))
-    gold_in_base = _BASE.fullmatch(reference)
-    if answer_in_base and gold_in_base:
-        return answer_in_base.groups() == gold_in_base.groups()
+    reference_number = _reference_number(reference)
+    if reference_number is not None:
+        given_number = parse_number(given)
+        return given_number is not None and numbers_agree(given_number, reference_number)
+    if _WORDS.fullmatch(normalized_reference):
+        return _plain_words(given) == _plain_words(reference)
+    given_in_base = _BASE.fullmatch(normalized_given)
+    reference_in_base = _BASE.fullmatch(normalized_reference)
+    if given_in_base and reference_in_base:
+        return given_in_base.groups() == reference_in_base.groups()
+    list_verdict = compare_lists(given, reference)
+    if list_verdict is not None:
+        return list_verdict
     # These three have to come before any algebra: Math-Verify would work out `5+6`, accept `x = x`,
     # and take the left side of `-y = f` for a name.
-    if leaves_work(answer, gold) or _is_tautology(answer) or _is_negated(answer, reference):
-        return False
-    return compare_lists(answer, gold)
+    is_wrong = (
+        leaves_work(given, reference)
+        or _is_tautology(normalized_given)
+        or _is_negated(normalized_given, normalized_reference)
+    )
+    return False if is_wrong else None
 
 
 @lru_cache(maxsize=8192)
-def _normalize_gold(gold: str) -> str:
-    return normalize_latex(gold)
+def _normalize_reference(reference: str) -> str:
+    return normalize_latex(reference)
 
 
 @lru_cache(maxsize=8192)
-def _gold_number(gold: str) -> StatedNumber | None:
-    return parse_number(gold, bare_units=False)
+def _reference_number(reference: str) -> StatedNumber | None:
+    return parse_number(reference, bare_units=False)
 
 
 def _drop_spaces(normalized_latex: str) -> str:
@@ -84,18 +94,18 @@ def _plain_words(latex: str) -> str:
     return re.sub(r"\\text\{([^{}]*)\}", r"\1", normalize_latex(latex)).strip(" ().").casefold()
 
 
-def _is_negated(answer: str, reference: str) -> bool:
-    """Whether the answer is -y = f and the reference y = f, or the other way round."""
-    answer_name, _, answer_value = normalize_latex(answer).partition("=")
-    gold_name, _, gold_value = reference.partition("=")
+def _is_negated(normalized_given: str, normalized_reference: str) -> bool:
+    """Whether the given answer is -y = f and the reference y = f, or the other way round."""
+    given_name, _, given_value = normalized_given.partition("=")
+    reference_name, _, reference_value = normalized_reference.partition("=")
     return (
-        answer_value == gold_value != ""
-        and answer_name.lstrip("-") == gold_name.lstrip("-")
-        and answer_name != gold_name
+        given_value == reference_value != ""
+        and given_name.lstrip("-") == reference_name.lstrip("-")
+        and given_name != reference_name
     )
 
 
-def _is_tautology(latex: str) -> bool:
+def _is_tautology(normalized_latex: str) -> bool:
     """Whether all sides of an equation are the same text."""
-    sides = normalize_latex(latex).split("=")
+    sides = normalized_latex.split("=")
     return len(sides) > 1 and len(set(sides)) == 1

@@ -8,8 +8,9 @@ The content of a box is parsed as a whole or not at all. By default Math-Verify 
 it cannot parse for some number, and so finds `2` in `\hbar\omega - \frac{e^{2}}{2m}`; here such
 text is compared as text.
 
-Most answers are wrong, and finding that out by `simplify(answer - gold)` is slow. Two expressions
-whose values differ at one point are different, so they are evaluated at one point first.
+Most answers are wrong, and finding that out by `simplify(given - reference)` is slow. Two
+expressions whose values differ at one point are different, so they are evaluated at one point
+first.
 """
 
 from __future__ import annotations
@@ -28,39 +29,45 @@ _WHOLE_BOX = [LatexExtractionConfig(boxed_match_priority=0)]
 _BARE_FRACTION = re.compile(r"\\frac\s*(\\[a-zA-Z]+|\w)\s*(\\[a-zA-Z]+|\w)")  # `\frac \pi4`
 
 
-def equivalent(answer: str, gold: str) -> bool:
-    r"""Whether Math-Verify finds the two equal. Not symmetric: `gold` sets the expected form.
+def equivalent(given: str, reference: str) -> bool:
+    r"""Whether Math-Verify finds the two equal. Not symmetric: `reference` sets the expected form.
 
     Example:
         >>> equivalent("\\sqrt{12}", "2\\sqrt{3}")
         True
     """
-    parsed_answer, parsed_gold = _parse(answer), _parse_gold(gold)
-    if differ_at_a_point(parsed_answer, parsed_gold):
+    parsed_given, parsed_reference = _parse(given), _parse_reference(reference)
+    if differ_at_a_point(parsed_given, parsed_reference):
         return False
-    return bool(verify(parsed_gold, parsed_answer, timeout_seconds=None))
+    return bool(verify(parsed_reference, parsed_given, timeout_seconds=None))
 
 
-def differ_at_a_point(answer: list[Any], gold: list[Any]) -> bool:
-    """|answer(p) - gold(p)| > (1 + |gold(p)|) / 1000 at a fixed point p; never true for equals.
+def differ_at_a_point(given: list[Any], reference: list[Any]) -> bool:
+    """|given(p) - reference(p)| > (1 + |reference(p)|) / 1000 at a fixed point p.
 
-    Only expressions in the same variables are evaluated; sets, equations and matrices are left to
-    the full comparison. The margin is far above the rounding that Math-Verify tolerates.
+    This is never true for equal expressions. Only expressions in the same variables are evaluated;
+    sets, equations and matrices are left to the full comparison. The margin is far above the
+    rounding that Math-Verify tolerates.
     """
-    if not answer or not gold or not isinstance(answer[0], Expr) or not isinstance(gold[0], Expr):
+    if (
+        not given
+        or not reference
+        or not isinstance(given[0], Expr)
+        or not isinstance(reference[0], Expr)
+    ):
         return False
-    symbols = sorted(gold[0].free_symbols, key=str)
-    if sorted(answer[0].free_symbols, key=str) != symbols:
+    symbols = sorted(reference[0].free_symbols, key=str)
+    if sorted(given[0].free_symbols, key=str) != symbols:
         return False
     # Fractions of 11 are unlikely to be a root or a pole of anything in a reference answer.
     point = {symbol: Rational(7 + 4 * k, 11) for k, symbol in enumerate(symbols)}
     try:
-        answer_value, gold_value = (
-            complex(side[0].subs(point).evalf(15)) for side in (answer, gold)
+        given_value, reference_value = (
+            complex(side[0].subs(point).evalf(15)) for side in (given, reference)
         )
     except (TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError):
         return False  # no finite value at this point: leave it to the full comparison
-    return abs(answer_value - gold_value) > (1 + abs(gold_value)) / 1000
+    return abs(given_value - reference_value) > (1 + abs(reference_value)) / 1000
 
 
 def _parse(latex: str) -> list[Any]:
@@ -71,4 +78,4 @@ def _parse(latex: str) -> list[Any]:
     return parsed
 
 
-_parse_gold = lru_cache(maxsize=4096)(_parse)
+_parse_reference = lru_cache(maxsize=4096)(_parse)

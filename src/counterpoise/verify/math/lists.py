@@ -1,11 +1,13 @@
 r"""Compare lists such as (a, b] and a, b, c: they are equal if their entries are.
 
-    ordered     (6, 31)  [0, 1)     same brackets, and entry k equals entry k
+    ordered     (6, 31)  [0, 1)      entry k equals entry k. Where the reference has a number, the
+                                     answer must have that number, worked out (numbers.py)
     unordered   3, 5, 7   \{3, 5\}   the same numbers in any order
+    None        other brackets, another number of entries, or entries that are neither the same
+                text nor numbers: Math-Verify has to decide
 
-If an entry of the reference is a number, the entry of the answer must be that number, worked out
-(numbers.py). An answer with fewer numbers than the reference is wrong: 1 does not answer 1, 1. If
-entries are neither numbers nor the same text, the verdict is None and Math-Verify has to decide.
+An answer without commas is an unordered list of one. If all entries are numbers, an answer with
+fewer of them than the reference is wrong: 1 does not answer 1, 1.
 """
 
 from __future__ import annotations
@@ -18,31 +20,31 @@ from counterpoise.verify.math.numbers import numbers_agree, parse_number
 _NESTING = re.compile(r"\\?[{(\[]|\\?[})\]]|,")
 
 
-def compare_lists(answer: str, gold: str) -> bool | None:
-    """The verdict on two lists; None if they are not both ordered or both unordered lists.
+def compare_lists(given: str, reference: str) -> bool | None:
+    """The verdict on two lists; None if the reference is no list, or Math-Verify has to decide.
 
     Example:
         >>> compare_lists("7, 5, 3", "3, 5, 7"), compare_lists("(1, 2]", "(1, 3]")
         (True, False)
     """
-    gold_list = split_entries(gold)
-    if gold_list is None:
+    reference_list = split_entries(reference)
+    if reference_list is None:
         return None
-    brackets, gold_entries = gold_list
-    answer_brackets, answer_entries = split_entries(answer) or ("", [answer])
-    if answer_brackets != brackets:
+    brackets, reference_entries = reference_list
+    given_brackets, given_entries = split_entries(given) or ("", [given])
+    if given_brackets != brackets:
         return None
-    if len(answer_entries) != len(gold_entries):
+    if len(given_entries) != len(reference_entries):
         # Fewer entries are only wrong if all are plain numbers: the single entry `\pm 1` is two.
-        all_numbers = all(parse_number(entry) for entry in [*answer_entries, *gold_entries])
-        return False if all_numbers and len(answer_entries) < len(gold_entries) else None
+        all_numbers = all(parse_number(entry) for entry in [*given_entries, *reference_entries])
+        return False if all_numbers and len(given_entries) < len(reference_entries) else None
     if brackets:
         verdicts = [
-            _compare_entry(answer_entry, gold_entry)
-            for answer_entry, gold_entry in zip(answer_entries, gold_entries, strict=True)
+            _compare_entry(given_entry, reference_entry)
+            for given_entry, reference_entry in zip(given_entries, reference_entries, strict=True)
         ]
     else:
-        verdicts = _compare_unordered(answer_entries, gold_entries)
+        verdicts = _compare_unordered(given_entries, reference_entries)
     if False in verdicts:
         return False
     return None if None in verdicts else True
@@ -75,29 +77,29 @@ def split_entries(latex: str) -> tuple[str, list[str]] | None:
     return (brackets, list_entries) if is_list else None
 
 
-def _compare_entry(answer: str, gold: str) -> bool | None:
-    if answer == gold:
+def _compare_entry(given: str, reference: str) -> bool | None:
+    if given == reference:
         return True
-    gold_number = parse_number(gold, bare_units=False)
-    if gold_number is None:
+    reference_number = parse_number(reference, bare_units=False)
+    if reference_number is None:
         return None
-    answer_number = parse_number(answer)
-    return answer_number is not None and numbers_agree(answer_number, gold_number)
+    given_number = parse_number(given)
+    return given_number is not None and numbers_agree(given_number, reference_number)
 
 
-def _compare_unordered(answers: list[str], golds: list[str]) -> list[bool | None]:
+def _compare_unordered(given: list[str], references: list[str]) -> list[bool | None]:
     """One verdict per entry, numbers paired by size; [None] if an entry is not a number."""
-    if sorted(answers) == sorted(golds):
+    if sorted(given) == sorted(references):
         return [True]
-    parsed_answers = [parse_number(entry) for entry in answers]
-    parsed_golds = [parse_number(entry, bare_units=False) for entry in golds]
-    gold_numbers = [number for number in parsed_golds if number is not None]
-    answer_numbers = [number for number in parsed_answers if number is not None]
-    if len(gold_numbers) < len(parsed_golds) or len(answer_numbers) < len(parsed_answers):
+    parsed_given = [parse_number(entry) for entry in given]
+    parsed_references = [parse_number(entry, bare_units=False) for entry in references]
+    reference_numbers = [number for number in parsed_references if number is not None]
+    given_numbers = [number for number in parsed_given if number is not None]
+    if len(reference_numbers) < len(parsed_references) or len(given_numbers) < len(parsed_given):
         return [None]
-    gold_numbers.sort(key=lambda number: number.value)
-    answer_numbers.sort(key=lambda number: number.value)
+    reference_numbers.sort(key=lambda number: number.value)
+    given_numbers.sort(key=lambda number: number.value)
     return [
-        numbers_agree(answer, gold)
-        for answer, gold in zip(answer_numbers, gold_numbers, strict=True)
+        numbers_agree(given_number, reference_number)
+        for given_number, reference_number in zip(given_numbers, reference_numbers, strict=True)
     ]

@@ -1,4 +1,4 @@
-r"""Parse the number that a text states, if it states one that is fully worked out.
+r"""Parse the number that a text states, and compare two of them.
 
 A number is worked out when no operation is left to do:
 
@@ -6,7 +6,9 @@ A number is worked out when no operation is left to do:
     8.7 \times 10^{8}   62.5%   \$6   6 apples   6 \text{ cm}^2   60^\circ   x = 6
 
 `5+1`, `2 \cdot 3`, `\sqrt{36}`, `3!`, `2^3`, `6 or 7`, `5+1=6` and `six` are not numbers here.
-A policy that is rewarded for boxing `5+6` instead of 11 learns to echo the question.
+`12/2` and `12 * 10^2` are parsed, marked `divisible` and `unnormalized`, and numbers_agree refuses
+them unless the reference is written so too. A policy that is rewarded for boxing `5+6`
+instead of 11 learns to echo the question.
 """
 
 from __future__ import annotations
@@ -47,10 +49,11 @@ _NAME = re.compile(
 _WRAP = re.compile(r"\\text\{([^{}]*)\}|\{([^{}]*)\}|\(([^(),]*)\)")
 _NUMBER = re.compile(
     rf"""(?P<sign>[+-]?)\ ?(?:
-        (?P<whole>{_INT})\ (?P<top>\d+)/(?P<under>\d+)
-      | (?P<over>{_INT})/(?P<below>-?{_INT})
+        (?P<mixed_whole>{_INT})\ (?P<mixed_numerator>\d+)/(?P<mixed_denominator>\d+)
+      | (?P<numerator>{_INT})/(?P<denominator>-?{_INT})
       | (?P<decimal>{_INT}(?:\.\d*)?|\.\d+)(?:\\overline\{{(?P<repeat>\d+)\}})?
-        (?:[eE](?P<e>[+-]?\d+)|(?:\*|\ ?x\ ?)10\^(?:\{{(?P<power>[+-]?\d+)\}}|(?P<digit>-?\d+)))?
+        (?:[eE](?P<exponent_e>[+-]?\d+)
+          |(?:\*|\ ?x\ ?)10\^(?:\{{(?P<exponent_braced>[+-]?\d+)\}}|(?P<exponent_bare>-?\d+)))?
     )(?P<percent>%|\ ?percent\b|\\text\{{\ ?percent\ ?\}})?(?:_10|_\{{10\}})?""",
     re.ASCII | re.VERBOSE,
 )
@@ -93,8 +96,8 @@ def parse_number(text: str, bare_units: bool = True) -> StatedNumber | None:
     return _number_from_match(match, name.group(1) if name else "")
 
 
-def numbers_agree(answer: StatedNumber, gold: StatedNumber) -> bool:
-    """|answer - gold| = 0, or <= 5e-7 and <= |gold| / 1000 if either has a decimal point.
+def numbers_agree(given: StatedNumber, reference: StatedNumber) -> bool:
+    """|given - reference| = 0, or <= 5e-7 and <= |reference| / 1000 if either has a decimal point.
 
     Math-Verify compares six decimals too; the relative bound keeps 0.0 from passing for 7.4e-12.
     `8%` answers both 8 and 0.08. If both have a name, it must be the same. A division whose result
@@ -102,16 +105,18 @@ def numbers_agree(answer: StatedNumber, gold: StatedNumber) -> bool:
     lowest terms (2/4 answers 1/2). 12 * 10^2 is an unfinished product, unless the reference is in
     scientific notation too.
     """
-    if answer.name and gold.name and answer.name != gold.name:
+    if given.name and reference.name and given.name != reference.name:
         return False
-    if answer.divisible > gold.divisible or answer.unnormalized > gold.scientific:
+    if given.divisible and not reference.divisible:
         return False
-    rounding = min(Fraction(1, 2_000_000), abs(gold.value) / 1000)
-    allowed = rounding if answer.decimal or gold.decimal else Fraction(0)
+    if given.unnormalized and not reference.scientific:
+        return False
+    rounding = min(Fraction(1, 2_000_000), abs(reference.value) / 1000)
+    allowed = rounding if given.decimal or reference.decimal else Fraction(0)
     scales = [Fraction(1)]
-    if answer.percent != gold.percent:
-        scales.append(Fraction(1, 100) if answer.percent else Fraction(100))
-    return any(abs(answer.value * scale - gold.value) <= allowed for scale in scales)
+    if given.percent != reference.percent:
+        scales.append(Fraction(1, 100) if given.percent else Fraction(100))
+    return any(abs(given.value * scale - reference.value) <= allowed for scale in scales)
 
 
 def _is_unit(tail: str, bare_units: bool) -> bool:
@@ -133,23 +138,25 @@ def _is_word(word: str) -> bool:
 
 
 def _number_from_match(match: re.Match[str], name: str) -> StatedNumber | None:
-    """The number of a `_NUMBER` match; None for a zero denominator or a huge exponent."""
+    """The number of a `_NUMBER` match.
+
+    None for a zero denominator, a huge exponent or a mixed number such as 1 7/4.
+    """
     fields = {
         group_name: re.sub("[, ]", "", text or "") for group_name, text in match.groupdict().items()
     }
     sign = -1 if fields["sign"] == "-" else 1
     percent = bool(fields["percent"])
-    if fields["whole"]:
-        top, bottom = int(fields["top"]), int(fields["under"])
-        if top >= bottom:  # 1 7/4 is not how anybody writes a mixed number
+    if fields["mixed_whole"]:
+        numerator, denominator = int(fields["mixed_numerator"]), int(fields["mixed_denominator"])
+        if numerator >= denominator:  # 1 7/4 is not how anybody writes a mixed number
             return None
-        return StatedNumber(
-            sign * (int(fields["whole"]) + Fraction(top, bottom)), name, percent=percent
-        )
-    if fields["over"]:
-        if int(fields["below"]) == 0:
+        mixed_value = int(fields["mixed_whole"]) + Fraction(numerator, denominator)
+        return StatedNumber(sign * mixed_value, name, percent=percent)
+    if fields["numerator"]:
+        if int(fields["denominator"]) == 0:
             return None
-        ratio = Fraction(int(fields["over"]), int(fields["below"]))
+        ratio = Fraction(int(fields["numerator"]), int(fields["denominator"]))
         return StatedNumber(sign * ratio, name, percent=percent, divisible=ratio.denominator == 1)
     digits, _, decimals = fields["decimal"].partition(".")
     value = Fraction(int(digits + decimals or 0), 10 ** len(decimals))
@@ -157,15 +164,15 @@ def _number_from_match(match: re.Match[str], name: str) -> StatedNumber | None:
         value += Fraction(
             int(fields["repeat"]), (10 ** len(fields["repeat"]) - 1) * 10 ** len(decimals)
         )
-    power = fields["e"] or fields["power"] or fields["digit"]
+    exponent = fields["exponent_e"] or fields["exponent_braced"] or fields["exponent_bare"]
     # Exact arithmetic with 10^(10^9) would exhaust memory.
-    if abs(int(power or 0)) > LARGEST_EXPONENT:
+    if abs(int(exponent or 0)) > LARGEST_EXPONENT:
         return None
     return StatedNumber(
-        sign * value * Fraction(10) ** int(power or 0),
+        sign * value * Fraction(10) ** int(exponent or 0),
         name,
         decimal="." in fields["decimal"] and not fields["repeat"],
         percent=percent,
-        scientific=bool(power),
-        unnormalized=bool(power) and not 1 <= value < 10,
+        scientific=bool(exponent),
+        unnormalized=bool(exponent) and not 1 <= value < 10,
     )

@@ -1,23 +1,28 @@
-r"""An answer may not leave operations undone that the reference answer has carried out.
+r"""An answer may not leave operations undone that the reference has carried out.
 
-    operations(answer) must be a subset of operations(reference)
+    operations(given answer) must be a subset of operations(reference)
 
 This is for references that are not plain numbers: `2\sqrt{3}`, `18+2\pi`, `(3, \frac{\pi}{2})`,
 `2k+2`. Math-Verify would work out any expression, so the text is checked first. These kinds of
 unfinished work are recognized:
 
-    sum         a binary + or -, \pm         product     2*3, 2(3), (..)(..), (..)^2
-    division    12/2, \frac{12}{2}           root        \sqrt{36}
-    factorial   n!, \binom                   rounding    \lfloor, \lceil, \bmod, |..|
-    function    \sin, \log, \exp ...         reduction   \sum, \prod, \int, \lim, \max ...
-    equation    .. = ..                      surd        any \sqrt, any power
+    sum            a binary + or -, \pm
+    product        2*3, 2(3), (..)(..), (..)^2
+    whole_ratio    12/2, \frac{12}{2}: a division that comes out whole
+    square_root    \sqrt{36}: the root of a square
+    root_or_power  any \sqrt, any power
+    factorial      n!, \binom
+    rounding       \lfloor, \lceil, \bmod, |..|
+    function       \sin, \log, \exp ...
+    reduction      \sum, \prod, \int, \lim, \max ...
+    equation       .. = ..
 
-Surds are closed forms, so they count only if the reference has no root, power, \pi or e:
-`\sqrt{12}` may answer `2\sqrt{3}`, but not `(6, 1)`. A reference with variables is an expression
-that is equal up to algebra, so only reductions count (`\sum_{k=1}^n k` does not answer
+Roots and powers are closed forms, so they count only if the reference has no root, power, \pi or
+e: `\sqrt{12}` may answer `2\sqrt{3}`, but not `(6, 1)`. For a reference with variables any
+algebraically equal expression is right, so only reductions count (`\sum_{k=1}^n k` does not answer
 `\frac{n(n+1)}{2}`), and size: an answer with more than twice the variables or twice the sums of
-the reference repeats the question (`19x + 1 - 4x - 81` does not answer `15x - 80`). One sum is
-always allowed.
+the reference repeats the question (`19x + 1 - 4x - 81` does not answer `15x - 80`). Such an answer
+may always have one sum.
 """
 
 from __future__ import annotations
@@ -43,7 +48,7 @@ _WORK = {
     "factorial": r"!|\\[dt]?binom|\\choose",
     "rounding": r"\\[lr](?:floor|ceil)|\\[bp]?mod(?![a-z])|\|",
     "reduction": r"\\(?:sum|prod|i{1,3}nt|oint|lim|max|min|gcd|lcm|sup|inf|det|bigcup)(?![a-zA-Z])",
-    "surd": r"\\sqrt|\^",
+    "root_or_power": r"\\sqrt|\^",
 }
 _WORK_PATTERNS = {kind: re.compile(pattern) for kind, pattern in _WORK.items()}
 _CLOSED_FORM = re.compile(r"\\sqrt|\^|\\pi|(?<![a-zA-Z\\])e(?![a-zA-Z])")
@@ -51,8 +56,8 @@ _DIVISION = re.compile(r"\\frac\{(\d+)\}\{(\d+)\}|(?<![\d.])(\d+)/(\d+)(?![\d.])
 _ROOT = re.compile(r"\\sqrt\{?(\d+)", re.ASCII)
 
 
-def leaves_work(answer: str, gold: str) -> bool:
-    r"""Whether `answer` leaves a kind of work undone that `gold` does not.
+def leaves_work(given: str, reference: str) -> bool:
+    r"""Whether the given answer leaves a kind of work undone that the reference does not.
 
     Example:
         >>> leaves_work("\\sqrt{3} + \\sqrt{3}", "2\\sqrt{3}")
@@ -60,13 +65,12 @@ def leaves_work(answer: str, gold: str) -> bool:
         >>> leaves_work("\\sqrt{12}", "2\\sqrt{3}")
         False
     """
-    if not find_operations(answer) & _forbidden_operations(gold) <= find_operations(gold):
+    undone = find_operations(given) & _forbidden_operations(reference)
+    if not undone <= find_operations(reference):
         return True
-    variables, sums = _count_variables_and_sums(gold)
-    return variables > 0 and (
-        _count_variables_and_sums(answer)[0] > 2 * variables
-        or _count_variables_and_sums(answer)[1] > max(1, 2 * sums)
-    )
+    given_variables, given_sums = _count_variables_and_sums(given)
+    variables, sums = _count_variables_and_sums(reference)
+    return variables > 0 and (given_variables > 2 * variables or given_sums > max(1, 2 * sums))
 
 
 @lru_cache(maxsize=8192)
@@ -75,25 +79,25 @@ def find_operations(latex: str) -> frozenset[str]:
 
     Example:
         >>> sorted(find_operations("\\frac{12}{2} + 3^2"))
-        ['division', 'sum', 'surd']
+        ['root_or_power', 'sum', 'whole_ratio']
     """
     text = _strip_labels(latex)
     operations = {kind for kind, pattern in _WORK_PATTERNS.items() if pattern.search(text)}
     if any(_divides_evenly(m[1] or m[3], m[2] or m[4]) for m in _DIVISION.finditer(text)):
-        operations.add("division")
+        operations.add("whole_ratio")
     if any(isqrt(int(m[1])) ** 2 == int(m[1]) for m in _ROOT.finditer(text)):
-        operations.add("root")
+        operations.add("square_root")
     return frozenset(operations)
 
 
 @lru_cache(maxsize=8192)
-def _forbidden_operations(gold: str) -> frozenset[str]:
-    """The kinds of work that an answer to `gold` may not leave undone."""
-    text = _strip_labels(gold)
-    if _count_variables_and_sums(gold)[0]:
+def _forbidden_operations(reference: str) -> frozenset[str]:
+    """The kinds of work that an answer may not leave undone."""
+    text = _strip_labels(reference)
+    if _count_variables_and_sums(reference)[0]:
         return frozenset({"reduction"})
-    kinds = frozenset(_WORK) | {"division", "root"}
-    return kinds - {"surd"} if _CLOSED_FORM.search(text) else kinds
+    kinds = frozenset(_WORK) | {"whole_ratio", "square_root"}
+    return kinds - {"root_or_power"} if _CLOSED_FORM.search(text) else kinds
 
 
 @lru_cache(maxsize=8192)

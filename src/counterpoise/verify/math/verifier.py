@@ -6,7 +6,7 @@ r"""reward = 1 if the last `\boxed{...}` of the response equals the reference an
 
 Equality is mathematical, but an answer must be worked out: 5+6 does not answer 11. numbers.py
 defines what counts as a number, and unfinished_work.py covers other references. An answer of more
-than 2,000 characters scores 0.
+than 2,000 characters scores 0, unless the reference is as long.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Self
 
 from counterpoise.types import Prompt
 from counterpoise.verify.math.boxed import extract_boxed
+from counterpoise.verify.math.comparison_pool import ComparisonPool
 from counterpoise.verify.math.decide import decide_by_text
 from counterpoise.verify.scores import Scores
-from counterpoise.verify.worker_pool import WorkerPool
 
 MAX_CACHED_VERDICTS = 65_536  # caching pays because responses of a group often share an answer
 MATH_VERIFY = "counterpoise.verify.math.equivalence:equivalent"
@@ -28,13 +28,13 @@ MATH_VERIFY = "counterpoise.verify.math.equivalence:equivalent"
 class MathVerifier:
     """Scores mathematical answers. Workers start when they are first needed; `close` ends them.
 
-    `compare` names the function `(answer, gold) -> bool` that workers run, as "module:function".
+    `compare` names the function `(given, reference) -> bool` that workers run: "module:function".
     """
 
     def __init__(
         self, timeout_seconds: float = 5.0, workers: int = 2, compare: str = MATH_VERIFY
     ) -> None:
-        self._pool = WorkerPool(compare, timeout_seconds, workers)
+        self._pool = ComparisonPool(compare, timeout_seconds, workers)
         self._verdicts: dict[tuple[str, str], bool] = {}
         self._lock = threading.Lock()
 
@@ -48,10 +48,11 @@ class MathVerifier:
             [1.0, 0.0]
         """
         pairs = [
-            None if (content := extract_boxed(response)) is None else (content, answer.strip())
-            for response, answer in zip(responses, answers, strict=True)
+            None if (given := extract_boxed(response)) is None else (given, reference.strip())
+            for response, reference in zip(responses, answers, strict=True)
         ]
-        # A response without a box has the pair None, which is wrong. Equal pairs are compared once.
+        # None stands for a response without a box; its verdict is False. Equal pairs are compared
+        # once.
         verdicts: dict[tuple[str, str] | None, bool | None] = {None: False}
         with self._lock:
             for pair in pairs:
@@ -60,6 +61,11 @@ class MathVerifier:
                     verdicts[pair] = decide_by_text(*pair) if cached is None else cached
             undecided = [pair for pair, verdict in verdicts.items() if pair and verdict is None]
             outcomes = self._pool.run(undecided)
+            lost = {
+                pair: outcome
+                for pair, outcome in zip(undecided, outcomes, strict=True)
+                if outcome in ("timeout", "crash")
+            }
             for pair, outcome in zip(undecided, outcomes, strict=True):
                 verdicts[pair] = outcome == "equal"
                 # A timeout or a crash may be the machine's fault: compare this pair again the
@@ -70,6 +76,7 @@ class MathVerifier:
             rewards=[float(verdicts[pair] or False) for pair in pairs],
             timeouts=outcomes.count("timeout"),
             crashes=outcomes.count("crash"),
+            logged=[{"lost": lost[pair]} if pair in lost else {} for pair in pairs] if lost else [],
         )
 
     def close(self) -> None:

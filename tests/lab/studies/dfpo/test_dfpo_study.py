@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -143,6 +144,9 @@ def test_a_small_run(tmp_path: Path) -> None:
         "collapse": 3.0, "heldout": 2, "samples": 1, "scored": [1], "minutes": 0,
     }  # fmt: skip
     small = lab(tmp_path, **sizes)
+    # Half of a study's rollouts: eight chains are trained on them.
+    halved = replace(small.config.sample, group_size=4, max_new_tokens=40)
+    small.__dict__["config"] = replace(small.config, sample=halved)
     weights = small.policy.decoder.unembedding.detach().clone()
     records = list(dfpo.measure(small))
     assert (small.policy.decoder.unembedding == weights).all()

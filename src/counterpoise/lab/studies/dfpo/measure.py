@@ -94,13 +94,13 @@ def measure(lab: Lab) -> Records:
     sizes, records = lab.sizes, list[Record]()
     benches = [SeedBench(lab, seed) for seed in range(sizes["seeds"])]
     started, slowest = time.monotonic(), {"stale": 0.0, "fresh": 0.0}
-    for place, (cell, seed) in enumerate((c, s) for c in slowest for s in range(len(benches))):
+    for job_index, (cell, seed) in enumerate((c, s) for c in slowest for s in range(len(benches))):
         began_at = time.monotonic()
         if sizes["minutes"] and began_at - started + slowest[cell] > 60 * sizes["minutes"]:
             continue
         for rate, arm in ((r, a) for r in ("stable", "collapsing") for a in sizes["arms"]):
             name = f"{arm}, {cell}, {rate}, seed {seed}"
-            lab.progress(name, place / (2 * len(benches)))
+            lab.progress(name, job_index / (2 * len(benches)))
             options = _options(lab, arm, rate)
             chain = partial(benches[seed].run_chain, stale=cell == "stale", options=options)
             identity = {"arm": arm, "cell": cell, "rate": rate, "seed": seed}

@@ -67,7 +67,7 @@ def _sizes(runs: Records) -> Figure | None:
 
 def _line(points: list[Record], colour: str, axis_format: str = "") -> list[alt.Chart]:
     x_scale = x_axis(max((point["iteration"] for point in points), default=1))
-    y_scale = y_axis("value", axis_format, [0.0, 1.0] if axis_format == "%" else None)
+    y_scale = y_axis("value", axis_format, (0.0, 1.0) if axis_format == "%" else None)
     tooltip = [
         alt.Tooltip("iteration:Q"),
         alt.Tooltip("value:Q", format=".1%" if axis_format else ".4f"),

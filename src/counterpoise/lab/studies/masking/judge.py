@@ -32,11 +32,9 @@ PAPER_TABLE = {
 
 
 def matching(records: Records, **required_values: Any) -> list[Record]:
-    return [
-        record
-        for record in records
-        if all(record[column] == column_value for column, column_value in required_values.items())
-    ]
+    for column, required_value in required_values.items():
+        records = [record for record in records if record[column] == required_value]
+    return list(records)
 
 
 def boost_rate(records: Records) -> Interval:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import signal
@@ -9,6 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from small_run import small_config
@@ -17,9 +19,11 @@ from counterpoise.config import VerifyConfig
 from counterpoise.errors import PoiseError
 from counterpoise.loop import train
 from counterpoise.types import Message, Prompt
-from counterpoise.verify.limited_reward import LimitedReward, make_reward
-from counterpoise.verify.reward_process import shared_process
+from counterpoise.verify.make_verifier import make_plugin_verifier
+from counterpoise.verify.plugin_reward import bind_verifier
+from counterpoise.verify.reward_process import CallFailedError, RewardProcess, shared_process
 from counterpoise.verify.scores import NO_CONTEXT, ScoringContext, TrainerState
+from counterpoise.verify.time_limited_verifier import TimeLimitedVerifier
 
 MINE = """
 import asyncio, os, time
@@ -59,9 +63,9 @@ def mine(tmp_path: Path) -> Iterator[str]:
         shared_process(limit).close()
 
 
-def reward(name: str, limit: float = 30.0) -> LimitedReward:
-    verifier = make_reward(name, VerifyConfig(reward_timeout_seconds=limit))
-    assert isinstance(verifier, LimitedReward)
+def reward(name: str, limit: float = 30.0) -> TimeLimitedVerifier:
+    verifier = make_plugin_verifier(name, VerifyConfig(reward_timeout_seconds=limit))
+    assert isinstance(verifier, TimeLimitedVerifier)
     return verifier
 
 
@@ -72,8 +76,8 @@ def test_each_form_of_function_gets_what_it_gets_in_this_process(mine: str) -> N
     context = ScoringContext([[1, 2], [3]], TrainerState(7, 9), "gsm8k")
     for function in ("each", "waits", "trl", "verl"):
         name = f"{mine}:{function}"
-        ours = make_reward(name, VerifyConfig(reward_timeout_seconds=0))
-        assert not isinstance(ours, LimitedReward)
+        ours = make_plugin_verifier(name, VerifyConfig(reward_timeout_seconds=0))
+        assert not isinstance(ours, TimeLimitedVerifier)
         expected = ours.score_in_context(["abc", ""], [prompt, prompt], context)
         scores = reward(name).score_in_context(["abc", ""], [prompt, prompt], context)
         assert scores.rewards == expected.rewards
@@ -110,6 +114,52 @@ def test_a_response_that_ends_its_process_twice_has_no_reward(mine: str, tmp_pat
     once = reward(f"{mine}:each").score(["a", "once", "b"], ["", str(tmp_path / "mark"), ""])
     assert once.rewards == [1.0, 4.0, 1.0]
     assert once.crashes == 0
+
+
+class ScriptedProcess(RewardProcess):
+    """Dies at the responses of the script, one for each request; then it scores by length."""
+
+    def __init__(self, *deaths: int) -> None:
+        super().__init__(limit_seconds=30.0)
+        self.deaths = list(deaths)
+        self.num_responses: list[int] = []  # of each request
+
+    def exchange(self, request: str) -> dict[str, Any]:
+        responses = json.loads(request)["responses"]
+        self.num_responses.append(len(responses))
+        if self.deaths:
+            raise CallFailedError("crash", self.deaths.pop(0))
+        return {"rewards": [float(len(response)) for response in responses]}
+
+
+@pytest.mark.parametrize(
+    ("deaths", "lost", "num_responses"),
+    [
+        ([5], [], [9, 9]),
+        ([5, 7], [], [9, 9, 9]),
+        ([5, 5], [5], [9, 9, 5, 3]),
+        ([5, 7, 7], [7], [9, 9, 9, 7, 1]),
+        ([5, 7, 2], [2], [9, 9, 9, 2, 6]),  # a third time: no more repeats
+        ([0, 0], [0], [9, 9, 8]),
+        ([5, 5, 1, 1], [1, 5], [9, 9, 5, 5, 1, 3, 3]),
+    ],
+)
+def test_which_response_is_lost_to_a_process_that_dies(
+    mine: str, deaths: list[int], lost: list[int], num_responses: list[int]
+) -> None:
+    name = f"{mine}:each"
+    process = ScriptedProcess(*deaths)
+    scores = TimeLimitedVerifier(name, bind_verifier(name)(), process).score(["abc"] * 9, [""] * 9)
+    assert [i for i, reward in enumerate(scores.rewards) if math.isnan(reward)] == lost
+    assert scores.crashes == len(lost)
+    assert process.num_responses == num_responses
+
+
+def test_a_process_that_dies_after_its_last_response_is_told_without_the_limit(mine: str) -> None:
+    name = f"{mine}:each"
+    verifier = TimeLimitedVerifier(name, bind_verifier(name)(), ScriptedProcess(2, 2))
+    with pytest.raises(PoiseError, match="ended its process for 1 response: mend it; what was"):
+        verifier.score(["a", "b"], ["", ""])
 
 
 def test_a_call_for_all_responses_that_hangs_ends_the_run_with_one_line(mine: str) -> None:

@@ -4,7 +4,8 @@ r"""The `files` task: problems from files on this machine (`jsonl` is its older 
 
 JSON lines, JSON and parquet are read (read_files.py), and common column names are recognised
 (columns.py): a plain text or chat messages, an answer where the reward needs one, a worked solution
-for `poise warmup`, a generic text for anchors. All columns are kept for reward functions.
+for `poise warmup`, a text without the problem's particulars for `sample.anchors`. All columns are
+kept for reward functions.
 
 Held-out problems come from a second file, or are the `heldout` records whose ids have the lowest
 hashes: they do not depend on the order of the file, and adding records changes few of them. (Ids
@@ -17,10 +18,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from counterpoise.errors import PoiseError
-from counterpoise.task.columns import DEFAULT_FIELDS, FieldNames, read_prompts
-from counterpoise.task.prompts import Task
+from counterpoise.task.columns import DEFAULT_FIELDS, FieldOptions, read_prompts
 from counterpoise.task.read_files import read_records
-from counterpoise.task.split_heldout import drop_heldout_texts, hold_out
+from counterpoise.task.split_heldout import split_prompts
+from counterpoise.task.task_prompts import TaskPrompts
 from counterpoise.types import Prompt
 
 
@@ -29,23 +30,18 @@ def load(
     *,
     heldout_path: str = "",
     heldout: int = 128,
-    fields: FieldNames = DEFAULT_FIELDS,
-) -> Task:
+    fields: FieldOptions = DEFAULT_FIELDS,
+) -> TaskPrompts:
     """Load training and held-out problems; training problems keep the order of the file."""
     if not path:
         raise PoiseError("the files task needs a file or folder: set task.path")
     prompts, columns_line = read_prompts(read_records(path), fields, path)
-    if heldout_path:
-        heldout_prompts = read_problems(heldout_path, fields)
-        train = drop_heldout_texts(prompts, heldout_prompts, path)
-        repeats = len(prompts) - len(train)
-    else:
-        train, heldout_prompts = hold_out(prompts, heldout, path)
-        repeats = len(prompts) - len(train) - len(heldout_prompts)
-    return Task(Path(path).stem, train, heldout_prompts, columns_line, repeats)
+    heldout_prompts = read_problems(heldout_path, fields) if heldout_path else heldout
+    split = split_prompts(prompts, heldout_prompts, path)
+    return TaskPrompts(Path(path).stem, split.train, split.heldout, columns_line, split.repeats)
 
 
-def read_problems(path: str, fields: FieldNames = DEFAULT_FIELDS) -> list[Prompt]:
+def read_problems(path: str, fields: FieldOptions = DEFAULT_FIELDS) -> list[Prompt]:
     """All problems of one file or folder; an error names the line or row."""
     prompts, _ = read_prompts(read_records(path), fields, path)
     return prompts

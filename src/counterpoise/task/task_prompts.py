@@ -1,4 +1,4 @@
-"""The record that every task returns: training prompts and held-out prompts."""
+"""What the `load` function of every task returns: training prompts and held-out prompts."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from counterpoise.types import Prompt
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """The prompts of a run, in a fixed order. No problem is in both sequences.
+class TaskPrompts:
+    """The prompts of a task, in a fixed order. No problem is in both sequences.
 
     Example:
-        Task(name="gsm8k", train=[Prompt(...), ...], heldout=[Prompt(...), ...])
+        TaskPrompts(name="gsm8k", train=[Prompt(...), ...], heldout=[Prompt(...), ...])
     """
 
     name: str
     train: Sequence[Prompt]
     heldout: Sequence[Prompt]
     columns_line: str = ""  # which columns were read; "" for generated problems
-    repeats: int = 0  # training records left out because they repeat a held-out text
+    repeats: int = 0  # training prompts left out because they repeat a held-out text
 
     def announce(self, notify: Callable[[str], None]) -> None:
         """Say which columns were read and how many records were left out."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from counterpoise.errors import PoiseError
-from counterpoise.verify.worker_pool import WorkerPool
+from counterpoise.verify.math.comparison_pool import ComparisonPool
 
 SCRIPTED = "scripted_compare:compare"
 
@@ -19,7 +19,7 @@ SCRIPTED = "scripted_compare:compare"
 @pytest.fixture
 def pool(monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parent)  # the worker searches its owner's path
-    pool = WorkerPool(SCRIPTED, timeout_seconds=0.6, workers=2)
+    pool = ComparisonPool(SCRIPTED, timeout_seconds=0.6, workers=2)
     yield pool
     pool.close()
 
@@ -94,7 +94,7 @@ def test_close_leaves_no_process_and_the_pool_can_be_used_again(pool):
 
 
 def test_a_forgotten_pool_ends_its_workers(pool):
-    other = WorkerPool(SCRIPTED, timeout_seconds=1.5, workers=1)
+    other = ComparisonPool(SCRIPTED, timeout_seconds=1.5, workers=1)
     other.run([("a", "a")])
     (pid,) = pids(other)
     del other
@@ -126,8 +126,8 @@ def test_the_worker_is_light(pool):
 def test_workers_end_when_their_owner_is_killed():
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from counterpoise.verify.worker_pool import WorkerPool\n"
-        "pool = WorkerPool('scripted_compare:compare', 1.5, 1)\n"
+        "from counterpoise.verify.math.comparison_pool import ComparisonPool\n"
+        "pool = ComparisonPool('scripted_compare:compare', 1.5, 1)\n"
         "pool.run([('a', 'a')])\n"
         "print(pool._workers[0].process.pid, flush=True)\n"
         "input()\n"
@@ -149,10 +149,10 @@ def test_workers_end_when_their_owner_is_killed():
 
 def test_the_alarm_ends_a_hung_worker_that_nobody_kills():
     worker = subprocess.Popen(
-        [sys.executable, "-m", "counterpoise.verify.worker", SCRIPTED, "0.1"],
+        [sys.executable, "-m", "counterpoise.verify.math.comparison_worker", SCRIPTED, "0.1"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
     )
     with worker:
         worker.stdin.write(b'["hang", ""]\n')
@@ -164,18 +164,18 @@ def test_the_alarm_ends_a_hung_worker_that_nobody_kills():
 @pytest.mark.parametrize(("timeout_seconds", "workers"), [(1.0, 0), (0.0, 1)])
 def test_a_pool_that_could_do_nothing_is_refused(timeout_seconds, workers):
     with pytest.raises(PoiseError, match=r"use at least 1 worker and more than 0 seconds"):
-        WorkerPool(SCRIPTED, timeout_seconds, workers)
+        ComparisonPool(SCRIPTED, timeout_seconds, workers)
 
 
 @pytest.mark.parametrize("compare", ["no_such_module:compare", "os:no_such_function"])
 def test_a_worker_that_cannot_start_is_an_error_with_the_remedy(compare):
-    with pytest.raises(PoiseError, match=r"cannot start.*python -m counterpoise\.verify\.worker"):
-        WorkerPool(compare, timeout_seconds=1.5, workers=1).run([("a", "a")])
+    with pytest.raises(PoiseError, match=r"cannot start.*python -m .*comparison_worker"):
+        ComparisonPool(compare, timeout_seconds=1.5, workers=1).run([("a", "a")])
 
 
 def test_a_worker_killed_while_it_starts_does_not_end_the_run(pool, monkeypatch):
     """Twice in a row; at the third time the verifier cannot start."""
-    start, killed = WorkerPool._start, []
+    start, killed = ComparisonPool._start, []
 
     def start_and_kill(self):
         start(self)
@@ -183,7 +183,7 @@ def test_a_worker_killed_while_it_starts_does_not_end_the_run(pool, monkeypatch)
             killed.append(self._workers[-1])
             killed[-1].process.kill()
 
-    monkeypatch.setattr(WorkerPool, "_start", start_and_kill)
+    monkeypatch.setattr(ComparisonPool, "_start", start_and_kill)
     limit = 2
     assert pool.run([("a", "a")]) == ["equal"]
     assert len(killed) == 2

@@ -1,11 +1,11 @@
 """Compare pairs of answers in worker processes, with a hard time limit for each pair.
 
-Each worker handles one pair at a time. A worker that exceeds the limit is killed and one that dies
-is replaced; either costs only the pair it was working on. The limit counts CPU time where the
-system tells it (Linux), so that rewards do not depend on what else the machine does; a worker that
-only waits gets WAITING_FACTOR times the limit. A pair whose worker died is tried once more, because
-something else may have killed it. Processes start when they are first
-needed (about a second each), are reused from call to call, and end with the pool or with the
+Each worker (comparison_worker.py) handles one pair at a time. A pair that exceeds the limit, or
+whose worker dies twice, is lost; the others are not affected. A worker that dies is replaced, and
+its pair tried once more, because something else may have killed it. The limit counts CPU time where
+the system tells it (Linux), so that rewards do not depend on what else the machine does; a worker
+that only waits gets WALL_SECONDS_PER_CPU_SECOND times the limit. Processes start when they are
+first needed (about a second each), are reused from call to call, and end with the pool or with the
 process that owns it. POSIX only, because it waits on pipes.
 """
 
@@ -24,66 +24,57 @@ from collections.abc import Sequence
 from typing import Literal
 
 from counterpoise.errors import PoiseError
+from counterpoise.verify.worker_process import (
+    START_ATTEMPTS,
+    START_LIMIT_SECONDS,
+    WALL_SECONDS_PER_CPU_SECOND,
+    start_worker,
+    stop_worker,
+)
 
-START_LIMIT_SECONDS = 120.0
-START_ATTEMPTS = 3  # in a row, before the run gives up
-WAITING_FACTOR = 4
+WORKER_MODULE = "counterpoise.verify.math.comparison_worker"
 CHECK_SECONDS = 0.05  # shortest time between two looks at a worker's CPU clock
 
 
-class Worker:
+class ComparisonWorker:
     """A worker process as its owner sees it: start, send a pair, receive a reply, stop.
 
     The worker reports that it is ready before it gets its first pair.
     """
 
     def __init__(self, compare: str, timeout_seconds: float) -> None:
-        # A fresh interpreter instead of a fork: the owner may hold torch and its threads. The
-        # worker only inherits the module search path, so that it finds the compare function.
-        path = os.pathsep.join(entry for entry in sys.path if entry)
-        self.process = subprocess.Popen(
-            [
-                sys.executable,
-                "-P",
-                "-m",
-                "counterpoise.verify.worker",
-                compare,
-                str(timeout_seconds),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": path},
-            process_group=0,  # Ctrl-C must not reach it before it ignores SIGINT
+        self.process = start_worker(
+            WORKER_MODULE, compare, str(timeout_seconds), stderr=subprocess.DEVNULL
         )
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.requests, self.replies = self.process.stdin, self.process.stdout
         self.ready = False
         self.pair_index: int | None = None  # index of the pair being compared; None: idle
-        self.deadline = time.monotonic() + START_LIMIT_SECONDS
-        self.last_deadline = self.deadline
+        # When its CPU time is looked at next; while it starts, when it is given up.
+        self.next_check = time.monotonic() + START_LIMIT_SECONDS
+        self.hard_deadline = self.next_check
         self.cpu_start: float | None = None
         self.reply_buffer = b""
 
     def send(self, index: int, pair: tuple[str, str], timeout_seconds: float) -> None:
         self.pair_index = index
-        self.deadline = time.monotonic() + timeout_seconds
-        self.last_deadline = time.monotonic() + WAITING_FACTOR * timeout_seconds
+        self.next_check = time.monotonic() + timeout_seconds
+        self.hard_deadline = time.monotonic() + WALL_SECONDS_PER_CPU_SECOND * timeout_seconds
         self.cpu_start = cpu_seconds(self.process.pid)
         with contextlib.suppress(BrokenPipeError):  # it died: receive() will return None
             self.requests.write(json.dumps(pair).encode() + b"\n")
             self.requests.flush()
 
-    def extend_deadline(self, timeout_seconds: float) -> bool:
+    def allow_more_time(self, timeout_seconds: float) -> bool:
         """Give the worker more time if it has not used `timeout_seconds` of CPU time yet."""
         used_now = cpu_seconds(self.process.pid)
         if self.pair_index is None or used_now is None or self.cpu_start is None:
             return False
         now, remaining = time.monotonic(), timeout_seconds - (used_now - self.cpu_start)
-        if remaining <= 0 or now >= self.last_deadline:
+        if remaining <= 0 or now >= self.hard_deadline:
             return False
-        self.deadline = min(self.last_deadline, now + max(remaining, CHECK_SECONDS))
+        self.next_check = min(self.hard_deadline, now + max(remaining, CHECK_SECONDS))
         return True
 
     def receive(self) -> bytes | None:
@@ -98,22 +89,18 @@ class Worker:
         return reply
 
     def stop(self) -> int:
-        self.process.kill()
-        with contextlib.suppress(BrokenPipeError):
-            self.requests.close()
-        self.replies.close()
-        return self.process.wait()
+        return stop_worker(self.process)
 
 
 Outcome = Literal["equal", "different", "timeout", "crash"]
 
 
-class WorkerPool:
+class ComparisonPool:
     """Compares pairs in at most `workers` processes.
 
     Example:
         compare = "counterpoise.verify.math.equivalence:equivalent"
-        WorkerPool(compare, 5.0, 2).run([("1+1", "2")]) == ["equal"]
+        ComparisonPool(compare, 5.0, 2).run([("1+1", "2")]) == ["equal"]
     """
 
     def __init__(self, compare: str, timeout_seconds: float, workers: int) -> None:
@@ -125,7 +112,7 @@ class WorkerPool:
         self.compare = compare
         self.timeout_seconds = timeout_seconds
         self.max_workers = workers
-        self._workers: list[Worker] = []
+        self._workers: list[ComparisonWorker] = []
         self._failed_starts = 0  # in a row
         self._selector = selectors.DefaultSelector()
         self._finalizer = weakref.finalize(self, _stop_all, self._workers)
@@ -164,36 +151,36 @@ class WorkerPool:
             self._remove(worker)
 
     def _start(self) -> None:
-        worker = Worker(self.compare, self.timeout_seconds)
+        worker = ComparisonWorker(self.compare, self.timeout_seconds)
         self._workers.append(worker)
         self._selector.register(worker.replies, selectors.EVENT_READ, worker)
 
-    def _remove(self, worker: Worker) -> int:
+    def _remove(self, worker: ComparisonWorker) -> int:
         self._selector.unregister(worker.replies)
         self._workers.remove(worker)
         return worker.stop()
 
     def _collect(self, outcomes: dict[int, Outcome], wait: bool) -> None:
-        """Handle the replies that have arrived; with `wait`, block until a reply or a deadline."""
+        """Handle the replies that have arrived; with `wait`, block until one comes or is late."""
         busy = [
             busy_worker
             for busy_worker in self._workers
             if busy_worker.pair_index is not None or not busy_worker.ready
         ]
-        seconds_to_deadline = (
-            min((busy_worker.deadline for busy_worker in busy), default=0.0) - time.monotonic()
+        seconds_to_check = (
+            min((busy_worker.next_check for busy_worker in busy), default=0.0) - time.monotonic()
         )
-        for selector_key, _ in self._selector.select(max(0.0, seconds_to_deadline) if wait else 0):
+        for selector_key, _ in self._selector.select(max(0.0, seconds_to_check) if wait else 0):
             self._handle_reply(selector_key.data, outcomes)
         current_time = time.monotonic()
         for worker in [
             busy_worker
             for busy_worker in self._workers
-            if busy_worker in busy and busy_worker.deadline < current_time
+            if busy_worker in busy and busy_worker.next_check < current_time
         ]:
             if worker.pair_index is None and worker.ready:
                 continue  # its reply arrived in time, just now
-            if worker.extend_deadline(self.timeout_seconds):
+            if worker.allow_more_time(self.timeout_seconds):
                 continue
             self._remove(worker)
             if worker.pair_index is None:
@@ -208,7 +195,7 @@ class WorkerPool:
             self._failed_starts = 0
             raise PoiseError(_start_failure(reason))
 
-    def _handle_reply(self, worker: Worker, outcomes: dict[int, Outcome]) -> None:
+    def _handle_reply(self, worker: ComparisonWorker, outcomes: dict[int, Outcome]) -> None:
         reply = worker.receive()
         if reply == b"":
             return
@@ -243,11 +230,11 @@ def cpu_seconds(pid: int) -> float | None:
 
 def _start_failure(reason: str) -> str:
     return (
-        f"a verifier worker cannot start: {reason}. `python -m counterpoise.verify.worker "
+        f"a verifier worker cannot start: {reason}. `python -m {WORKER_MODULE} "
         "counterpoise.verify.math.equivalence:equivalent 5` shows why; is math-verify installed?"
     )
 
 
-def _stop_all(workers: list[Worker]) -> None:
+def _stop_all(workers: list[ComparisonWorker]) -> None:
     for worker in workers:
         worker.stop()

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from counterpoise.errors import PoiseError
-from counterpoise.task.columns import FieldNames
-from counterpoise.task.jsonl import load
+from counterpoise.task.columns import FieldOptions
+from counterpoise.task.files_task import load
 from counterpoise.task.split_heldout import normalize_problem
 from counterpoise.types import NO_COLUMNS, Prompt
 from counterpoise.variants import TASKS
@@ -45,7 +45,7 @@ def test_fields_can_have_other_names(tmp_path):
     path = write(
         tmp_path / "a.jsonl", [{"key": 1, "q": "1 + 1 = ?", "a": "2", "how": "\\boxed{2}"}]
     )
-    names = FieldNames(problem="q", answer="a", id="key")
+    names = FieldOptions(problem="q", answer="a", id="key")
     assert load(path, heldout=0, fields=names).train == [Prompt("1", "1 + 1 = ?", "2")]
     task = load(path, heldout=0, fields=replace(names, solution="how"))
     assert task.train == [Prompt("1", "1 + 1 = ?", "2", "\\boxed{2}")]
@@ -161,7 +161,7 @@ def test_the_generic_text_of_a_problem_is_kept_for_anchors(tmp_path):
     path = tmp_path / "some.jsonl"
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     assert [p.generic for p in load(str(path), heldout=0).train] == ["Hi!", ""]
-    renamed = load(str(path), heldout=0, fields=FieldNames(generic="short")).train
+    renamed = load(str(path), heldout=0, fields=FieldOptions(generic="short")).train
     assert [p.generic for p in renamed] == ["Hi?", ""]
 
 
@@ -169,7 +169,7 @@ def test_all_columns_are_kept(tmp_path):
     rows = [{**row, "marks": [0.50, 1], "level": k} for k, row in enumerate(records(3))]
     del rows[1]["marks"]
     path = write(tmp_path / "a.jsonl", rows)
-    kept = load(path, heldout=0, fields=FieldNames(keep=("marks", "level"))).train
+    kept = load(path, heldout=0, fields=FieldOptions(needed_columns=("marks", "level"))).train
     marks = [[0.5, 1], None, [0.5, 1]]
     assert [p.columns for p in kept] == [
         {**row, "marks": m} for row, m in zip(rows, marks, strict=True)
@@ -184,10 +184,11 @@ def test_a_column_that_no_record_has_is_refused_with_those_there_are(tmp_path):
     path = write(tmp_path / "a.jsonl", [{**records(1)[0], "marks": 1}])
     other = write(tmp_path / "b.jsonl", records(2))
     with pytest.raises(PoiseError) as fault:
-        load(path, heldout_path=other, fields=FieldNames(keep=("marks",)))
+        load(path, heldout_path=other, fields=FieldOptions(needed_columns=("marks",)))
     assert str(fault.value) == (
         f"{other}: unknown column 'marks' (choices: answer, id, problem), and a reward function "
-        "needs it: its parameters may be responses, answers, prompts and columns"
+        "has a parameter 'marks': parameters may be named responses, answers, prompts or after a "
+        "column"
     )
 
 

@@ -14,9 +14,9 @@ from counterpoise.task.scene import Scene
 
 def shopping(scene: Scene) -> None:
     """Money minus a purchase."""
-    item, price, count = scene.item(), scene.small(), scene.small()
+    item, price, count = scene.item(), scene.factor(), scene.factor()
     cost = price * count
-    money = cost + scene.number()
+    money = cost + scene.quantity()
     scene.unit = "dollars"
     scene.say(f"{scene.name} has {money} dollars.")
     scene.say(
@@ -34,7 +34,7 @@ def shopping(scene: Scene) -> None:
 
 def collection(scene: Scene) -> None:
     """A heap that grows by one gift and shrinks by one loss."""
-    item, start, gift = scene.item(), scene.number(), scene.number()
+    item, start, gift = scene.item(), scene.quantity(), scene.quantity()
     scene.unit = item
     scene.say(
         scene.pick(
@@ -48,7 +48,7 @@ def collection(scene: Scene) -> None:
         )
     )
     scene.step(scene.pick(f"{scene.He} now has", "Together that makes"), start, "+", gift)
-    loss = scene.below(start + gift)
+    loss = scene.quantity_below(start + gift)
     scene.say(
         scene.pick(
             f"Later {scene.he} loses {loss} {item}.",
@@ -63,13 +63,14 @@ def collection(scene: Scene) -> None:
 
 def packing(scene: Scene) -> None:
     """Containers of equal size, some items broken."""
-    item, box, boxes, each = scene.item(), scene.container(), scene.small(), scene.small()
+    item, containers = scene.item(), scene.container()
+    num_containers, each = scene.factor(), scene.factor()
     scene.unit = item
-    broken = scene.below(boxes * each)
+    broken = scene.quantity_below(num_containers * each)
     scene.say(
         scene.pick(
-            f"There are {boxes} {box} with {each} {item} in each.",
-            f"{scene.name} fills {boxes} {box} with {each} {item} each.",
+            f"There are {num_containers} {containers} with {each} {item} in each.",
+            f"{scene.name} fills {num_containers} {containers} with {each} {item} each.",
         )
     )
     scene.say(
@@ -78,16 +79,21 @@ def packing(scene: Scene) -> None:
             f"{scene.He} takes {broken} {item} out again.",
         )
     )
-    scene.step(scene.pick(f"The {box} hold", "At first there are"), boxes, "*", each)
     scene.step(
-        scene.pick("Without the others there are", "There remain"), boxes * each, "-", broken
+        scene.pick(f"The {containers} hold", "At first there are"), num_containers, "*", each
+    )
+    scene.step(
+        scene.pick("Without the others there are", "There remain"),
+        num_containers * each,
+        "-",
+        broken,
     )
     scene.ask(f"How many {item} remain?")
 
 
 def travel(scene: Scene) -> None:
     """Speed times hours, and some more road."""
-    speed, hours, more = scene.number(), scene.small(), scene.number()
+    speed, hours, more = scene.quantity(), scene.factor(), scene.quantity()
     scene.unit = "miles"
     scene.say(
         scene.pick(
@@ -112,8 +118,8 @@ def travel(scene: Scene) -> None:
 
 def reading(scene: Scene) -> None:
     """A book, pages a day, pages left."""
-    per_day, days = scene.number(), scene.small()
-    pages = per_day * days + scene.number()
+    per_day, days = scene.quantity(), scene.factor()
+    pages = per_day * days + scene.quantity()
     scene.unit = "pages"
     scene.say(
         scene.pick(f"{scene.name} reads a book of {pages} pages.", f"A book has {pages} pages.")
@@ -128,7 +134,7 @@ def reading(scene: Scene) -> None:
 
 def ages(scene: Scene) -> None:
     """Some years older, then several times as old."""
-    age, older, times = scene.number(), scene.small(), scene.times()
+    age, older, times = scene.quantity(), scene.factor(), scene.multiple()
     scene.unit = "years"
     scene.say(f"{scene.name} is {age} years old.")
     scene.say(f"{scene.other} is {older} years older than {scene.name}.")
@@ -143,9 +149,9 @@ def farm(scene: Scene) -> None:
     animal, goods = scene.pick_pair(
         (("hens", "eggs"), ("cows", "liters"), ("goats", "liters"), ("ducks", "eggs"))
     )
-    count, each = scene.small(), scene.small()
+    count, each = scene.factor(), scene.factor()
     scene.unit = goods
-    sold = scene.below(count * each)
+    sold = scene.quantity_below(count * each)
     scene.say(
         scene.pick(
             f"A farm has {count} {animal} and each gives {each} {goods} a day.",
@@ -165,7 +171,7 @@ def farm(scene: Scene) -> None:
 
 def wages(scene: Scene) -> None:
     """Hours on two days at one wage."""
-    wage, monday, friday = scene.small(), scene.small(), scene.small()
+    wage, monday, friday = scene.factor(), scene.factor(), scene.factor()
     scene.unit = "dollars"
     scene.say(f"{scene.name} earns {wage} dollars per hour in a {scene.place()}.")
     scene.say(
@@ -183,8 +189,8 @@ def wages(scene: Scene) -> None:
 
 def seats(scene: Scene) -> None:
     """Rows of chairs and the people on them."""
-    rows, each = scene.small(), scene.number()
-    occupied = scene.below(rows * each)
+    rows, each = scene.factor(), scene.quantity()
+    occupied = scene.quantity_below(rows * each)
     scene.unit = "chairs"
     scene.say(
         scene.pick(
@@ -200,7 +206,7 @@ def seats(scene: Scene) -> None:
 
 def tank(scene: Scene) -> None:
     """Water that flows in for some minutes."""
-    start, rate, minutes = scene.number(), scene.small(), scene.small()
+    start, rate, minutes = scene.quantity(), scene.factor(), scene.factor()
     scene.unit = "liters"
     scene.say(
         scene.pick(
@@ -221,32 +227,35 @@ def tank(scene: Scene) -> None:
 
 def baking(scene: Scene) -> None:
     """Ingredients minus what the cakes need."""
-    cakes, each = scene.small(), scene.small()
-    have = cakes * each + scene.number()
-    good = scene.pick("eggs", "apples", "cups", "lemons")
-    scene.unit = good
+    cakes, each = scene.factor(), scene.factor()
+    supply = cakes * each + scene.quantity()
+    ingredient = scene.pick("eggs", "apples", "cups", "lemons")
+    scene.unit = ingredient
     scene.say(
         scene.pick(
-            f"{scene.name} has {have} {good} in the kitchen.",
-            f"There are {have} {good} in the kitchen.",
+            f"{scene.name} has {supply} {ingredient} in the kitchen.",
+            f"There are {supply} {ingredient} in the kitchen.",
         )
     )
     scene.say(
         scene.pick(
-            f"{scene.name} bakes {cakes} cakes, and each cake needs {each} {good}.",
-            f"For a party {scene.name} bakes {cakes} cakes with {each} {good} in each.",
+            f"{scene.name} bakes {cakes} cakes, and each cake needs {each} {ingredient}.",
+            f"For a party {scene.name} bakes {cakes} cakes with {each} {ingredient} in each.",
         )
     )
     scene.step(scene.pick("The cakes need", f"{scene.He} uses"), cakes, "*", each)
-    scene.step(scene.pick("There remain", f"{scene.He} keeps"), have, "-", cakes * each)
+    scene.step(scene.pick("There remain", f"{scene.He} keeps"), supply, "-", cakes * each)
     scene.ask(
-        scene.pick(f"How many {good} does {scene.name} have left?", f"How many {good} are left?")
+        scene.pick(
+            f"How many {ingredient} does {scene.name} have left?",
+            f"How many {ingredient} are left?",
+        )
     )
 
 
 def garden(scene: Scene) -> None:
     """The perimeter of a rectangle."""
-    length, width = scene.number(), scene.number()
+    length, width = scene.quantity(), scene.quantity()
     scene.unit = "meters"
     scene.say(
         scene.pick(

@@ -1,0 +1,60 @@
+"""What the two kinds of worker processes share: math/comparison_worker.py and reward_worker.py.
+
+    owner   start_worker   requests as lines of JSON   ->
+    worker  open_replies   {"ready": true} first       <-  then replies as lines of JSON
+    owner   stop_worker    kills it; it also ends by itself when its input does
+
+A worker is a fresh interpreter, not a fork: the owner may hold torch, its threads and a GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TextIO
+
+START_LIMIT_SECONDS = 120.0
+START_ATTEMPTS = 3  # in a row: something else on the machine may kill a process while it starts
+# A limit of CPU time allows this much wall-clock time, for a busy machine or a process that waits.
+WALL_SECONDS_PER_CPU_SECOND = 4
+
+
+def start_worker(
+    module: str, *arguments: str, stderr: int | None = None
+) -> subprocess.Popen[bytes]:
+    """Start `python -m module`, which can import whatever this process can."""
+    search_path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", module, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        env={**os.environ, "PYTHONPATH": search_path},
+        process_group=0,  # Ctrl-C must not reach it before it ignores SIGINT
+    )
+
+
+def stop_worker(process: subprocess.Popen[bytes]) -> int:
+    """Kill the process and release its pipes; its exit code."""
+    process.kill()
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
+    return process.wait()
+
+
+def open_replies() -> TextIO:
+    """In the worker: the stream of its replies. Interrupts are ignored from here on.
+
+    The owner decides what an interrupt means: it may want the work at hand to finish first.
+    """
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a function or a library prints is never taken for a reply
+    for stop_signal in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(stop_signal, signal.SIG_IGN)
+    return replies

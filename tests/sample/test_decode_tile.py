@@ -1,0 +1,38 @@
+"""Which tile the decode attention kernel runs with."""
+
+from __future__ import annotations
+
+import pytest
+
+from counterpoise.errors import PoiseError
+from counterpoise.sample.decode_tile import DEFAULT_TILE, DecodeTile, choose_tile
+
+SMOLLM2, QWEN3, WIDE, MANY_QUERIES = (64, 3), (128, 2), (256, 4), (64, 32)
+
+
+@pytest.mark.parametrize("shape", [SMOLLM2, QWEN3, WIDE, MANY_QUERIES])
+def test_without_a_request_the_tile_is_the_one_that_was_measured(
+    shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("POISE_DECODE_TILE", raising=False)
+    assert choose_tile(*shape) == DEFAULT_TILE == DecodeTile(64, 4, 2)
+
+
+@pytest.mark.parametrize(
+    ("shape", "tile"),
+    [(SMOLLM2, (32, 1, 3)), (QWEN3, (32, 2, 3)), (WIDE, (64, 4, 2)), (MANY_QUERIES, (64, 4, 2))],
+)
+def test_by_shape(
+    shape: tuple[int, int], tile: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POISE_DECODE_TILE", "by_shape")
+    assert choose_tile(*shape) == tile
+    monkeypatch.setenv("POISE_DECODE_TILE", "16,8,1")
+    assert choose_tile(*shape) == (16, 8, 1)
+
+
+@pytest.mark.parametrize("request_text", ["small", "32,2", "8,1,1", "48,2,3", "32,3,3", "32,2,0"])
+def test_another_request_is_one_line(request_text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POISE_DECODE_TILE", request_text)
+    with pytest.raises(PoiseError, match="give by_shape, or block, warps and stages"):
+        choose_tile(*SMOLLM2)

@@ -1,0 +1,140 @@
+"""More rows than the cache holds: a finished row's place is taken at once, and nothing changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+from counterpoise.config import SampleConfig
+from counterpoise.model.load import Policy
+from counterpoise.sample import decode_slots, fork_queue, kv_budget
+from counterpoise.sample.decode_cached import CachedRows, decode_queue
+from counterpoise.sample.decode_graphs import (
+    BATCH_SIZES,
+    DrawSettings,
+    fit_capacity,
+    graphs_for,
+    release_graphs,
+)
+from counterpoise.sample.decode_slots import SlotDecoding
+from counterpoise.sample.fork_queue import DecodedRows, ForkQueue
+from counterpoise.sample.kv_budget import plan_cache
+from counterpoise.sample.kv_cache import Fork, KVCache
+from counterpoise.sample.kv_slots import PrefixMemory, SlotCapacity
+
+ROWS, PLACES, LONG, SHORT = 36, 6, 40, 3
+
+
+def skewed_forks() -> tuple[list[np.ndarray], list[Fork]]:
+    """Prompts of 1 to 30 tokens; one row in six is much longer than the others."""
+    rng = np.random.default_rng(0)
+    sequences = [
+        rng.integers(2, tiny.VOCABULARY, n).astype(np.int32) for n in rng.integers(1, 31, ROWS // 4)
+    ]
+    limits = [LONG if row % 6 == 0 else SHORT for row in range(ROWS)]
+    return sequences, [
+        Fork(row // 4, len(sequences[row // 4]), seed=row, max_new_tokens=limits[row])
+        for row in range(ROWS)
+    ]
+
+
+def decode_cached(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch, places: int, config: SampleConfig
+) -> CachedRows:
+    sequences, forks = skewed_forks()
+    policy.decoder.reserve(256)
+    monkeypatch.setattr(kv_budget, "MAX_ROWS_CPU", places)
+    plan = plan_cache(policy.decoder, forks)
+    assert plan.rows == min(places, ROWS)
+    cache = KVCache(policy.decoder, plan.rows, plan.longest_prefix, plan.columns)
+    with torch.no_grad():
+        return decode_queue(policy, cache, ForkQueue(policy.decoder, sequences, forks), config)
+
+
+def decode_slotted(
+    policy: Policy, config: SampleConfig, capacity: SlotCapacity
+) -> tuple[SlotDecoding, DecodedRows]:
+    sequences, forks = skewed_forks()
+    policy.decoder.reserve(256)
+    release_graphs(policy.decoder)
+    settings = DrawSettings(config.temperature, config.top_p, config.top_k, policy.end_tokens)
+    queue = ForkQueue(policy.decoder, sequences, forks)
+    decoding = SlotDecoding(queue, graphs_for(policy.decoder, capacity), settings)
+    with torch.no_grad():
+        return decoding, decoding.run()
+
+
+def assert_same(left: DecodedRows, right: DecodedRows) -> None:
+    assert sorted(left) == sorted(right) == list(range(ROWS))
+    for index, (tokens, logprobs) in left.items():
+        np.testing.assert_array_equal(tokens, right[index][0])
+        np.testing.assert_allclose(logprobs, right[index][1], atol=2e-5)
+
+
+@pytest.mark.parametrize("top_p", [1.0, 1e-6])  # sampling at temperature 1, and greedy
+def test_a_row_depends_neither_on_its_place_nor_on_its_neighbours(
+    top_p: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All rows at once, and 6 at a time in a cache that runs out of columns many times."""
+    policy, config = tiny.policy(), SampleConfig(top_p=top_p)
+    together = decode_cached(policy, monkeypatch, ROWS, config)
+    monkeypatch.setattr(kv_budget, "MIN_SPARE_COLUMNS", 9)
+    monkeypatch.setattr(fork_queue, "PASS_TOKENS_CPU", 40)  # prompts are prefilled one or two
+    refilled = decode_cached(policy, monkeypatch, PLACES, config)
+    assert_same(together.decoded, refilled.decoded)
+    # 6 places, 40 tokens of prefixes: prompts come and go as well.
+    _, decoded = decode_slotted(policy, config, SlotCapacity(PLACES, 64, 40))
+    assert_same(together.decoded, decoded)
+
+
+def test_passes_are_full_while_rows_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No end token: every row takes a pass for each token but the first, and few passes more."""
+    policy = replace(tiny.policy(), end_tokens=(-1,))
+    tokens_needed = ROWS // 6 * (LONG - 1) + 5 * ROWS // 6 * (SHORT - 1)
+    refilled = decode_cached(policy, monkeypatch, PLACES, SampleConfig())
+    assert sum(len(tokens) for tokens, _ in refilled.decoded.values()) == tokens_needed + ROWS
+    assert refilled.row_passes == tokens_needed
+    # Six batches of six rows, each as long as its longest row, would take ROWS * (LONG - 1) steps
+    # of a row. Slots are looked at after every step here, and at intervals otherwise.
+    monkeypatch.setattr(decode_slots, "FINISH_CHECK_INTERVAL", 1)
+    slotted, decoded = decode_slotted(policy, SampleConfig(), SlotCapacity(PLACES, 64, 4096))
+    assert_same(refilled.decoded, decoded)
+    assert tokens_needed <= slotted.row_steps <= tokens_needed + PLACES * LONG
+    assert slotted.row_steps < 0.4 * ROWS * (LONG - 1)
+
+
+def test_rows_that_fit_start_together() -> None:
+    """Nothing waits: one prefill, and columns for the longest prefix and limit only."""
+    policy = tiny.policy()
+    _, forks = skewed_forks()
+    plan = plan_cache(policy.decoder, forks)
+    assert (plan.rows, plan.columns) == (ROWS, max(fork.length for fork in forks) + LONG)
+
+
+def test_prefix_memory_is_used_again_when_the_last_row_of_a_prompt_has_ended() -> None:
+    memory = PrefixMemory(10)
+    assert (memory.allocate(4), memory.allocate(3), memory.allocate(4)) == (0, 4, None)
+    for start in (0, 0, 4):
+        memory.hold_for_row(start)
+    memory.release_row(0)
+    assert memory.allocate(4) is None
+    memory.release_row(0)
+    assert memory.allocate(5) is None  # a gap of 4 and one of 3
+    assert (memory.allocate(3), memory.allocate(3)) == (0, 7)
+
+
+@pytest.mark.parametrize("tokens_allowed", [20_000, 100_000, 600_000, 4_000_000, 10_000_000])
+@pytest.mark.parametrize(("rows", "prefix"), [(512, 300), (512, 4096), (20_000, 200), (5, 4096)])
+def test_slots_never_take_more_than_is_allowed(rows: int, prefix: int, tokens_allowed: int) -> None:
+    everything = SlotCapacity(rows, 8192, rows // 4 * prefix)
+    capacity = fit_capacity(everything, prefix, tokens_allowed)
+    assert capacity.total_tokens <= max(tokens_allowed, 2 * 8192 + prefix)
+    assert capacity.new_tokens == 8192
+    assert capacity.prefix_tokens >= prefix
+    assert capacity.rows in BATCH_SIZES or capacity.rows < 8
+    if tokens_allowed >= 600_000:
+        assert (capacity.rows + 1) * 8192 > 0.45 * tokens_allowed or capacity.rows >= rows
