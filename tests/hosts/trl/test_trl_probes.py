@@ -30,10 +30,10 @@ from counterpoise.run.state import bind_sampler, new_state
 from counterpoise.store import checkpoint
 from counterpoise.store.check.check_run import check_run
 from counterpoise.store.folder import RunFolder
-from counterpoise.task.load import load_problems
+from counterpoise.task.load import load_run_task
 from counterpoise.types import BatchPlan, Floats, Rollout, Row
 from counterpoise.update.step import StepSettings, accumulate_gradient
-from counterpoise.verify.limited_reward import make_verifier
+from counterpoise.verify.make_verifier import make_verifier
 
 pytestmark = [needs_trl, pytest.mark.slow]
 KINDS = ("probes", "probe_rows", "probe_pushes", "tokens")
@@ -74,7 +74,7 @@ def test_the_numbers_are_the_native_engines(base: Path, followed: RunFolder) -> 
     """The native loop trains on TRL's rollouts from the same weights and follows the same text."""
     config = small_config(base, *SETS, "update.old_logprobs=sampler")
     state = new_state(load_policy(config.model), config)
-    heldout, verifier = load_problems(config).heldout, make_verifier(config.verify)
+    heldout, verifier = load_run_task(config).heldout, make_verifier(config.verify)
     compared = 0
     for plan in followed.read("plans"):
         iteration = plan["iteration"]
