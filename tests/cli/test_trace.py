@@ -25,7 +25,13 @@ from counterpoise.report.probe_trace.influence import trace_problem, trace_promp
 from counterpoise.report.probe_trace.read import ProbedRun
 from counterpoise.update.optimizer import BETA1
 
-SETS = ("monitor.probe=12", "monitor.probe_refresh=2", "task.heldout=6", "task.size=18")
+SETS = (
+    "monitor.probe=12",
+    "monitor.probe_every=1",
+    "monitor.probe_refresh=2",
+    "task.heldout=6",
+    "task.size=18",
+)
 
 
 @pytest.fixture(scope="module")

@@ -19,14 +19,24 @@ from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
 from counterpoise.loop import train
 from counterpoise.run import follow_probes
-from counterpoise.run.probes import ProbeSet
+from counterpoise.run.probes import (
+    COST_SHARE,
+    DRAWING_COST,
+    PUSHES_COST,
+    READING_COST,
+    ProbeSet,
+    look_interval,
+)
 from counterpoise.run.state import RunState
 from counterpoise.store import checkpoint
 from counterpoise.store.check.check_run import check_run
 from counterpoise.store.folder import RunFolder
 from counterpoise.types import Row
 
-PROBES = ("monitor.probe=6", "monitor.probe_refresh=2", "task.heldout=4", "task.size=12")
+PROBES = (
+    "monitor.probe=6", "monitor.probe_every=1", "monitor.probe_refresh=2", "task.heldout=4",
+    "task.size=12",
+)  # fmt: skip
 KINDS = ("probes", "probe_rows", "probe_pushes", "tokens")
 
 
@@ -180,7 +190,7 @@ def test_aligned_weights_read_the_steering_half_and_resume(
 def given(base: Path, tmp_path: Path, *lines: object, sets: tuple[str, ...] = ()) -> RunConfig:
     file = tmp_path / "given.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return small_config(base, f"monitor.probe_file={file}", *sets)
+    return small_config(base, f"monitor.probe_file={file}", "monitor.probe_every=1", *sets)
 
 
 def test_given_answers_are_followed_as_they_are(base: Path, tmp_path: Path) -> None:
@@ -216,6 +226,21 @@ def test_a_line_without_an_answer_is_refused(
     assert not (tmp_path / "run").exists()
 
 
+def test_many_answers_are_looked_at_less_often(base: Path) -> None:
+    sets = ("monitor.probe_every=0", "monitor.probe_refresh=20")
+    folder = train(small_config(base, *PROBES, *sets), base / "rarely")
+    assert look_interval(6, 9, 20) == 3
+    assert sorted(folder.step_files("probes")) == [3]
+    # What the interval promises, at the costs that were measured.
+    for answers in range(1, 330, 7):
+        for refresh in (0, 20):
+            wait = look_interval(answers, 128, refresh)
+            readings = 1 if wait == 1 else 2
+            drawing = DRAWING_COST / refresh if refresh else 0.0
+            cost = (readings * READING_COST + PUSHES_COST) / wait + drawing
+            assert answers / 128 * cost <= COST_SHARE
+
+
 def test_answers_are_not_drawn_again_before_an_update_is_measured() -> None:
     """A batch may wait for long: its answers are still new."""
     waiting = ProbeSet(())
@@ -226,6 +251,6 @@ def test_answers_are_not_drawn_again_before_an_update_is_measured() -> None:
 
 def test_options_that_cannot_work_are_refused(base: Path) -> None:
     with pytest.raises(PoiseError, match=r"monitor\.probe_every"):
-        load_config("demo", ["monitor.probe=8", "monitor.probe_every=0"])
+        load_config("demo", ["monitor.probe=8", "monitor.probe_every=-1"])
     with pytest.raises(PoiseError, match=r"monitor\.probe needs held-out problems"):
         train(small_config(base, "monitor.probe=4", "task.heldout=0"), base / "none")

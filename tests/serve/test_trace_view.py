@@ -15,7 +15,13 @@ from counterpoise.report.probe_trace.over_time import trace_over_time
 from counterpoise.report.probe_trace.read import ProbedRun
 from counterpoise.report.run_data import RunData
 
-SETS = ("monitor.probe=12", "task.heldout=6", "task.size=6", "evaluate.prompts=0")
+SETS = (
+    "monitor.probe=12",
+    "monitor.probe_every=1",
+    "task.heldout=6",
+    "task.size=6",
+    "evaluate.prompts=0",
+)
 
 
 @pytest.fixture(scope="module")

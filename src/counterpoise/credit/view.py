@@ -92,8 +92,8 @@ class CreditView:
         """Held-out answers of the steering half of the probes, right and wrong."""
         if self._reader.steering_rows is None:
             raise NoPolicyError(
-                "these token weights read held-out answers, which only a native run with "
-                "monitor.probe follows"
+                "these token weights read held-out answers, which only a run with monitor.probe "
+                "follows"
             )
         return self._reader.steering_rows
 

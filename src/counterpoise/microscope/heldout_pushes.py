@@ -10,7 +10,8 @@ first order, where the step is plain gradient descent.
 Only sums over sets are computed, each by the cheaper of two exact ways, as in `coupling.py`:
 
     matrices   M of every row and of every answer, then their inner products
-               2 V D (N + J + R Q) FLOP, plus 2 V D N for each further block of answers in memory
+               2 V D (N + J + R Q) FLOP, plus 2 V D N for each further block of answers in memory,
+               or 2 V D J for each further block of rows
     kernel     <h_j, h_k> <r_j, r_k> in blocks, summed at once          2 N J (V + D) FLOP
 
 Legend: N trained tokens, J held-out tokens, R rows, Q answers, V vocabulary, D hidden size.
@@ -101,8 +102,7 @@ class HeldoutPushes:
         """
         V, D = self.residuals.W.shape
         num_rows, num_answers = len(self.row_bounds) - 1, len(self.answer_bounds) - 1
-        num_blocks = -(-num_answers // self._matrices_per_block)
-        reads = self.num_trained * num_blocks + self.num_heldout + num_rows * num_answers
+        reads = min(self._token_reads()) + num_rows * num_answers
         kernel_cost = self.num_trained * self.num_heldout * (V + D)
         use_matrices = method == "matrices" or (not method and V * D * reads < kernel_cost)
         return self.scale * (self._by_matrices() if use_matrices else self._by_kernel())
@@ -168,6 +168,15 @@ class HeldoutPushes:
 
     def _by_matrices(self) -> Tensor:
         """<M_i, M_q> of all rows and answers, a block of matrices at a time."""
+        reads_by_rows, reads_by_answers = self._token_reads()
+        if reads_by_rows < reads_by_answers:
+            return torch.cat(
+                [
+                    torch.cat([row_block @ block.mT for block in answer_blocks], dim=1)
+                    for row_block in self._matrix_blocks(self.row_bounds)
+                    for answer_blocks in [self._matrix_blocks(self.answer_bounds)]
+                ]
+            )
         columns = []
         for answer_block in self._matrix_blocks(self.answer_bounds):
             row_blocks = self._matrix_blocks(self.row_bounds)
@@ -204,6 +213,20 @@ class HeldoutPushes:
         return self.scale * self.weights[start:end] * pushes_T
 
     # -- matrices and chunks -------------------------------------------------------------------
+
+    def _token_reads(self) -> tuple[int, int]:
+        """Tokens that enter a matrix if blocks of rows, or of answers, are the outer loop.
+
+        The matrices of the inner loop are computed again for every block of the outer one.
+        """
+        row_blocks, answer_blocks = (
+            -(-(len(bounds) - 1) // self._matrices_per_block)
+            for bounds in (self.row_bounds, self.answer_bounds)
+        )
+        return (
+            self.num_trained + self.num_heldout * row_blocks,
+            self.num_heldout + self.num_trained * answer_blocks,
+        )
 
     @property
     def _matrices_per_block(self) -> int:

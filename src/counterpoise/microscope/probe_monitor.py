@@ -143,6 +143,10 @@ class ProbeMonitor:
     def after_update(self, policy: Policy) -> None:
         """Nothing: the probes are read again after the last step only."""
 
+    def forget_step(self, step: int) -> None:
+        """Leave a step out that the optimizer skipped after all: it moved nothing."""
+        self._trained = [row for row in self._trained if row.step != step]
+
     def finish(self, policy: Policy) -> ProbeMeasurement | None:
         """Measure what the steps did; None if no step was taken. `reading` is then the new one."""
         if not self._trained:

@@ -8,7 +8,7 @@ probe_correlation  rank correlation over the answers of the predicted and the re
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,7 @@ MIN_ANSWERS = 3  # below this a rank correlation says nothing
 def probe_metrics(
     answers: Sequence[ProbeAnswer],
     measurement: ProbeMeasurement | None,
-    results: Sequence[StepResult],
+    results: Sequence[StepResult] | Mapping[int, StepResult],  # by step of the plan
 ) -> dict[str, Any]:
     """The fields of metrics.jsonl that probes add."""
     if measurement is None:

@@ -18,7 +18,13 @@ from counterpoise.microscope.probe_monitor import STEER, ProbeMonitor, ProbeRead
 from counterpoise.microscope.probe_records import steering_influence
 from counterpoise.model.load import Policy
 from counterpoise.run.metrics import ProbeLook, StageClock
-from counterpoise.run.probes import ProbeSet, draw_probes, load_probe_file, probe_problems
+from counterpoise.run.probes import (
+    ProbeSet,
+    draw_probes,
+    load_probe_file,
+    look_interval,
+    probe_problems,
+)
 from counterpoise.run.state import RunState
 from counterpoise.sample.collect import SamplerBinding
 from counterpoise.types import BatchPlan, Prompt, Row
@@ -81,13 +87,29 @@ def draw_if_due(
     This comes before credit, which may read the half `steer`.
     """
     options, iteration, probes = config.monitor, state.iteration + 1, state.probes
-    uses_probes = iteration % options.probe_every == 0 or config.steers_by_probes
+    uses_probes = is_look_due(state, config) or config.steers_by_probes
     if not (options.follows_probes and uses_probes):
         return
     if probes is None or probes.is_due(iteration, options.probe_refresh):
         clock.lap("sample")  # what came before is not the probes' time
         state.probes = draw_probes(sampler, heldout, config, verifier, iteration, probes)
         clock.lap("probe")
+
+
+def is_look_due(state: RunState, config: RunConfig) -> bool:
+    """Whether the coming iteration measures its probes; where they steer, each one does."""
+    options, probes = config.monitor, state.probes
+    interval = options.probe_every
+    if not interval and config.steers_by_probes:
+        interval = 1
+    elif not interval:
+        rollouts = config.sample.prompts * config.sample.group_size
+        interval = (
+            look_interval(len(probes.answers), rollouts)
+            if probes and probes.given
+            else look_interval(options.probe, rollouts, options.probe_refresh)
+        )
+    return (state.iteration + 1) % interval == 0
 
 
 def steering_rows(state: RunState, config: RunConfig) -> list[Row] | None:
@@ -106,7 +128,7 @@ def track(state: RunState, config: RunConfig, plan: BatchPlan | None) -> ProbeTr
     """
     options, iteration = config.monitor, state.iteration + 1
     probes, drawing = state.probes, None
-    if plan is None or not options.follows_probes or iteration % options.probe_every:
+    if plan is None or not options.follows_probes or not is_look_due(state, config):
         return None
     assert probes is not None, "draw_if_due() comes first"
     if not probes.since:

@@ -34,7 +34,7 @@ from counterpoise.task.word_problems import make_problem
 from counterpoise.trl import PoiseCallback, PoiseConfig, PoiseGRPOTrainer
 from counterpoise.types import Floats
 
-PROMPTS = 48
+PROMPTS, HELDOUT = 48, 4
 
 
 def by_sum(modulus: int) -> Any:
@@ -168,6 +168,7 @@ def run(out: Path, options: dict[str, Any]) -> dict[str, Any]:
     problems: list[Any] = [make_problem("train", i, levels=[1]).problem for i in range(PROMPTS)]
     if chat:  # as the model was trained
         problems = [[{"role": "user", "content": text}] for text in problems]
+    heldout = [make_problem("heldout", i, levels=[1]).problem for i in range(HELDOUT)]
     host = GRPOTrainer if stock else PoiseGRPOTrainer
     kind = type("Watched", (Watching, host), {"passes": [], "given": [], "scored": []})
     dtype = torch.float64 if double else torch.float32
@@ -176,6 +177,7 @@ def run(out: Path, options: dict[str, Any]) -> dict[str, Any]:
     trainer = kind(
         model=model, reward_funcs=by_sum(modulus), args=args,
         train_dataset=Dataset.from_dict({"prompt": problems}),
+        eval_dataset=Dataset.from_dict({"prompt": heldout}) if given.get("probe") else None,
         callbacks=[] if stock else [notes],
     )  # fmt: skip
     notes.trainer = trainer

@@ -16,14 +16,21 @@ from counterpoise.report.audit.heldout_pushes import (
     is_unlikely,
     lowering_prompts,
 )
-from counterpoise.report.probe_trace.influence import Influence
+from counterpoise.report.probe_trace.influence import Influence, trace_run
+from counterpoise.report.probe_trace.read import ProbedRun
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three prompts, which every iteration trains again."""
     base = tmp_path_factory.mktemp("lowering")
-    sets = ("monitor.probe=6", "task.size=3", "task.heldout=3", "balance.tau=0")
+    sets = (
+        "monitor.probe=6",
+        "monitor.probe_every=1",
+        "task.size=3",
+        "task.heldout=3",
+        "balance.tau=0",
+    )
     train(small_config(base, *sets, "loop.iterations=7", "evaluate.prompts=0"), base / "run")
     train(small_config(base, "loop.iterations=1", "evaluate.prompts=0"), base / "blind")
     return base / "run"
@@ -43,6 +50,12 @@ def test_a_run_with_probes_is_judged_by_its_own_numbers(run: Path) -> None:
     finding = lowering_prompts(AuditRun.read(run))
     assert finding.level in ("note", "clear")
     assert "prompts with 5 updates or more" in finding.verdict
+    traced = trace_run(ProbedRun.open(run)).prompts.values()
+    lowering = [influence for influence in traced if is_unlikely(influence)]
+    if lowering:
+        updates = sum(influence.updates for influence in lowering)
+        raised = sum(influence.raising for influence in lowering)
+        assert f"in {updates - raised} of their {updates} updates" in finding.verdict
     assert finding.measurements[0].name == "rank correlation of predicted and real change"
     assert -1 <= finding.measurements[0].value <= 1
 

@@ -83,6 +83,7 @@ class ObservedTrainer:
     """
 
     records_tokens = True
+    probes = None  # held-out answers are followed by our own trainer
 
     def __init__(self, trainer: GRPOTrainer | RLOOTrainer, path: Path, monitor_every: int) -> None:
         self.stock = trainer

@@ -1,9 +1,9 @@
-"""Add to TRL's checkpoints what they lack: the rollouts that wait for a balanced batch (RB).
+"""Add to TRL's checkpoints what they lack: rollouts that wait for RB's batch, and probes.
 
 checkpoint-N holds weights, optimizer and random numbers. Two files are added:
 
-    poise.safetensors   the tensors of each waiting rollout, as <row>/<name>
-    poise.json          its plain values, the buffer's counts, and the number of generations
+    poise.safetensors   the tensors of each waiting rollout, as <row>/<name>, and of each probe
+    poise.json          their plain values, the buffer's counts, and the number of generations
 
 A resumed run continues with them. Without RB no row waits, and only the number of generations
 matters: plans and recorded iterations are numbered by it. A checkpoint without these files starts
@@ -27,6 +27,7 @@ from counterpoise.batch.buffer import BufferCounts
 from counterpoise.files import atomic_write
 from counterpoise.hosts.trl.padding import UnpaddedRollout
 from counterpoise.hosts.trl.planner import RolloutKey
+from counterpoise.run.probes import ProbeSet, probes_from_tensors, probes_to_tensors
 from counterpoise.types import Row
 
 VALUES_FILE, TENSORS_FILE = "poise.json", "poise.safetensors"
@@ -46,6 +47,7 @@ class WaitingRollouts:
     rows: Sequence[Row]
     counts: BufferCounts
     rollouts_by_key: Mapping[RolloutKey, UnpaddedRollout]  # of these rows
+    probes: ProbeSet | None = None  # the held-out answers that are followed
 
 
 def save_waiting(folder: Path, waiting: WaitingRollouts) -> None:
@@ -70,7 +72,14 @@ def save_waiting(folder: Path, waiting: WaitingRollouts) -> None:
         values |= {"index": row.index, "born": row.born, "trl_advantage": sample.trl_advantage}
         values["trajectory"] = row.trajectory
         values_R.append(values)
-    header = {"schema": 1, "generation": waiting.generation, "counts": asdict(waiting.counts)}
+    probe_record, probe_tensors = probes_to_tensors(waiting.probes)
+    tensors |= probe_tensors
+    header = {
+        "schema": 1,
+        "generation": waiting.generation,
+        "counts": asdict(waiting.counts),
+        "probes": probe_record,
+    }
     # poise.json is written last: a reader that finds it also finds the tensors.
     with atomic_write(folder / TENSORS_FILE) as temporary:
         save_file(tensors, temporary)
@@ -84,9 +93,11 @@ def load_waiting(folder: Path) -> WaitingRollouts | None:
         return None
     content = json.loads((folder / VALUES_FILE).read_text(encoding="utf-8"))
     tensors_R: list[dict[str, Tensor]] = [{} for _ in content["rows"]]
-    for key, tensor in load_file(folder / TENSORS_FILE).items():
+    tensors_by_key = load_file(folder / TENSORS_FILE)
+    for key, tensor in tensors_by_key.items():
         row_index, _, name = key.partition("/")
-        tensors_R[int(row_index)][name] = tensor
+        if row_index.isdigit():  # the others are the probes'
+            tensors_R[int(row_index)][name] = tensor
     rows, rollouts_by_key = [], {}
     for values, tensors in zip(content["rows"], tensors_R, strict=True):
         token_fields = {
@@ -106,4 +117,6 @@ def load_waiting(folder: Path) -> WaitingRollouts | None:
         rows.append(Row(**values, weights_T=weights_T))
         rollouts_by_key[rows[-1].name] = sample
     counts = BufferCounts(**content["counts"])
-    return WaitingRollouts(content["generation"], rows, counts, rollouts_by_key)
+    # Checkpoints of older versions know no probes.
+    probes = probes_from_tensors(content.get("probes"), tensors_by_key)
+    return WaitingRollouts(content["generation"], rows, counts, rollouts_by_key, probes)

@@ -12,7 +12,7 @@ from counterpoise.config.check_options import ONE_SIDED_ADVANTAGES
 from counterpoise.credit.assign import UNIFORM, parse_settings
 from counterpoise.credit.plugin_weights import find_text_input
 from counterpoise.errors import PoiseError, unknown_name
-from counterpoise.hosts.trl.host import PROBE_READING_WEIGHTS, TEXT_READING_WEIGHTS
+from counterpoise.hosts.trl.host import TEXT_READING_WEIGHTS
 from counterpoise.plugins import display_name, is_plugin
 from counterpoise.variants import (
     ADVANTAGES,
@@ -67,6 +67,20 @@ class PoiseConfig(GRPOConfig):
     monitor_every: int = _option(
         0, "optimizer steps between measurements of the microscope, logged under poise/; 0 is off"
     )
+    probe: int = _option(
+        0,
+        "held-out answers to follow for `poise trace`: right (reward above 0) and wrong responses "
+        "of the model to the first problems of eval_dataset; 0 is off, or all of probe_file",
+    )
+    probe_every: int = _option(
+        0, "generations between two measurements of the held-out answers; 0: as costs allow"
+    )
+    probe_refresh: int = _option(
+        20, "generations until held-out answers are drawn anew, to stay likely text; 0: never"
+    )
+    probe_file: str = _option(
+        "", "follow these answers instead: lines with prompt, response, reward, prompt_id"
+    )
     run_folder: str = _option(
         "",
         "folder for plans, rollouts and the microscope's measurements, which `poise report` and "
@@ -86,6 +100,7 @@ class PoiseConfig(GRPOConfig):
             self._credit_fault,
             self._weights_fault,
             self._denominator_fault,
+            self._probe_fault,
         ):
             if fault := find_fault():
                 raise PoiseError(fault)
@@ -95,6 +110,17 @@ class PoiseConfig(GRPOConfig):
         """Optimizer steps of one generation."""
         steps: int = self.steps_per_generation // self.gradient_accumulation_steps
         return steps
+
+    @property
+    def follows_probes(self) -> bool:
+        return bool(self.probe or self.probe_file)
+
+    def _probe_fault(self) -> str:
+        if min(self.probe, self.probe_every, self.probe_refresh) < 0:
+            return "probe, probe_every and probe_refresh cannot be negative"
+        if self.follows_probes and not self.run_folder:
+            return "probe writes to run_folder: set it, or set probe=0 and probe_file=''"
+        return ""
 
     def _size_fault(self) -> str:
         passes, accumulated = self.steps_per_generation, self.gradient_accumulation_steps
@@ -170,11 +196,6 @@ class PoiseConfig(GRPOConfig):
             return (
                 f"credit_weights='{name}' reads texts or generic responses, and TRL hands over "
                 "tokens: choose another"
-            )
-        if name in PROBE_READING_WEIGHTS:
-            return (
-                f"credit_weights='{name}' reads held-out answers, which only poise train follows: "
-                "choose another"
             )
         # Weights are computed for every token; TRL would mask some of them out afterwards.
         if self.mask_truncated_completions:

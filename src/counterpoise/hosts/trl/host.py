@@ -19,7 +19,7 @@ TRAINER = "trl:GRPOTrainer"
 # Token weights that read answers, an environment's messages or generic responses; TRL hands over
 # the tokens of its batch only.
 TEXT_READING_WEIGHTS = ("rlsd", "serl", "crpo")
-# Token weights that read held-out answers, which only the native loop follows.
+# Token weights that read held-out answers, which have to be followed.
 PROBE_READING_WEIGHTS = ("aligned",)
 
 PRIVATE_METHODS = (
@@ -34,6 +34,7 @@ PRIVATE_METHODS = (
     HostMethod(TRAINER, "_save_checkpoint", ("self", "model", "trial"), overridden=True),
     HostMethod(TRAINER, "_load_optimizer_and_scheduler", ("self", "checkpoint"), overridden=True),
     HostMethod(TRAINER, "_generate_and_score_completions", ("self", "inputs")),
+    HostMethod(TRAINER, "_tokenize_prompts", ("self", "prompts")),
     HostMethod(
         TRAINER,
         "_get_per_token_logps_and_entropies",

@@ -9,7 +9,7 @@ refused: pushes computed from part of a loss would look like those of the whole.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -76,40 +76,57 @@ class StepMonitor:
             )
         check_native_forward(trainer, "monitor_every", "set it to 0")
         self.trainer = trainer
-        # (monitor, step of the plan, batch indices of the rows, result) between the two reads.
-        self._pending_step: tuple[Monitor, int, list[int], StepResult] | None = None
+        # (monitor, step of the plan, batch indices of the rows, result) between the two reads; no
+        # monitor if only the probes look at the step.
+        self._pending_step: tuple[Monitor | None, int, list[int], StepResult] | None = None
 
     def before_step(self, decision: Decision, step: int) -> None:
         """Read the step's rows with the weights it starts from."""
-        trainer = self.trainer
-        if trainer.state.global_step % trainer.monitor_every:
-            return
-        if not trainer.accelerator.is_main_process:
+        trainer, probes = self.trainer, self.trainer.probes
+        every = trainer.monitor_every
+        is_monitored = bool(every) and trainer.state.global_step % every == 0
+        follows_probes = probes is not None and probes.is_looking
+        if not (is_monitored or follows_probes) or not trainer.accelerator.is_main_process:
             return
         batch_indices, rows, samples = self._step_rows(decision, step)
         result = self.evaluate_rows(rows, samples, trainer.loss_scale(decision, step))
         if not result.rows:
             return
+        result = replace(result, learning_rate=_learning_rate(trainer))
+        if probes is not None and follows_probes:
+            plan_step = decision.plan.steps[step]
+            probes.before_step(
+                step, [plan_step.index(index) for index in batch_indices], rows, result
+            )
         watched: frozenset[str] = frozenset()
         if trainer.script_recorder:
             watched = monitor_sampling.first_mixed_groups(rows, WATCHED_GROUPS)
-        monitor = Monitor(trainer.temperature, MICRO_TOKENS, watched)
-        monitor.before_update(trainer.policy, rows, result)
+        monitor = Monitor(trainer.temperature, MICRO_TOKENS, watched) if is_monitored else None
+        if monitor:
+            monitor.before_update(trainer.policy, rows, result)
         self._pending_step = (monitor, step, batch_indices, result)
 
     def after_step(self) -> None:
         """Read the same rows with the new weights, and log the difference."""
+        if self.trainer.probes:
+            self._log(self.trainer.probes.after_step())
         if self._pending_step is None:
             return
         (monitor, step, batch_indices, result), self._pending_step = self._pending_step, None
+        recorder = self.trainer.script_recorder
+        if recorder:
+            recorder.record_result(step, batch_indices, result)
+        if monitor is None:
+            return
         monitor.after_update(self.trainer.policy)
-        for name, value in monitor_metrics(monitor.measurements).items():
+        self._log(monitor_metrics(monitor.measurements))
+        if recorder:
+            recorder.record_measurement(step, batch_indices, monitor.measurements[0])
+
+    def _log(self, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
             if isinstance(value, float | int):
                 self.trainer._metrics["train"][f"poise/{name}"].append(float(value))
-        if self.trainer.script_recorder:
-            self.trainer.script_recorder.record_measurement(
-                step, batch_indices, result, monitor.measurements[0]
-            )
 
     def _step_rows(
         self, decision: Decision, step: int
@@ -249,6 +266,12 @@ class StepMonitor:
                 loss = loss + self.trainer.args.beta * (kl_M * weights_R[index_M]).sum()
             (gradient_M,) = torch.autograd.grad(loss, leaf_M)
         return -gradient_M, float(loss.detach()), int(outputs.clipped.sum())
+
+
+def _learning_rate(trainer: PoiseGRPOTrainer | ObservedTrainer) -> float | None:
+    """The rate of the coming optimizer step."""
+    scheduler = trainer.lr_scheduler
+    return float(scheduler.get_last_lr()[0]) if scheduler else None
 
 
 def step_end_callback(monitor: StepMonitor) -> Any:

@@ -26,6 +26,7 @@ from counterpoise.hosts.trl.run_options import check_options, trainer_arguments
 from counterpoise.loop import encode_prompts, finish_run
 from counterpoise.model.fit_memory import GENERAL_REMEDY, explain_out_of_memory
 from counterpoise.model.load import Policy, choose_device, choose_dtype, load_policy
+from counterpoise.run import follow_probes
 from counterpoise.run.check_model import check_model
 from counterpoise.run.observer import RunObserver
 from counterpoise.run.state import RunState, new_state, restore_state
@@ -71,6 +72,7 @@ def train(
     task, benchmarks = load_run_task(config), load_benchmarks(config.task.benchmarks)
     task.announce(observer.notify)
     prompts = encode_prompts(policy, task.train, config, observer)
+    given_probes = follow_probes.prepare_probes(policy, config, task.heldout)
     folder = _open_folder(config, out, resume=resume, is_main=is_main)
     with folder_lock(out) if is_main else nullcontext():  # process 0 writes for all
         if resume:
@@ -88,6 +90,7 @@ def train(
             if is_main:
                 folder.check_unused()
             state = new_state(policy, config)
+        state.probes = state.probes or given_probes
         if is_main:
             _write_header(folder, config, policy)
             warn_of_overlap(task.train, benchmarks, folder, observer.notify)

@@ -26,7 +26,7 @@ from counterpoise.hosts.translate_options import (
     pass_as,
     whole_section,
 )
-from counterpoise.hosts.trl.host import PROBE_READING_WEIGHTS, TEXT_READING_WEIGHTS
+from counterpoise.hosts.trl.host import TEXT_READING_WEIGHTS
 from counterpoise.model.adapters import find_base
 from counterpoise.model.shapes import SHAPE_PREFIX
 from counterpoise.plugins import display_name, is_plugin
@@ -35,6 +35,7 @@ from counterpoise.variants import COMPOSERS_THAT_READ_TOKENS, TOKEN_WEIGHTS
 TASK = handle_here("the task")
 EVALUATION = handle_here("evaluated by us")
 RUN_FOLDER = handle_here("the run folder")
+PROBES = handle_here("held-out answers are followed as in the native engine")
 OPTIMIZER = handle_here("the optimizer is the native one")
 ROW_ARGUMENTS = ("per_device_train_batch_size", "gradient_accumulation_steps")
 LOSS_TYPES = {"token_mean": "dapo", "sequence_mean": "grpo", "constant": "dr_grpo"}
@@ -101,12 +102,8 @@ OPTIONS: dict[str, OptionSupport] = {
     "credit.name": pass_as("credit"),
     "credit.weights": pass_as(
         "credit_weights",
-        values=tuple(
-            name
-            for name in TOKEN_WEIGHTS.choices
-            if name not in (*TEXT_READING_WEIGHTS, *PROBE_READING_WEIGHTS)
-        ),
-        reason="it reads texts or held-out answers, and TRL hands over tokens of its batch",
+        values=tuple(name for name in TOKEN_WEIGHTS.choices if name not in TEXT_READING_WEIGHTS),
+        reason="it reads texts, and TRL hands over tokens of its batch",
     ),
     "credit.settings": pass_as("credit_settings"),
     "credit.mixture": no_effect("only with verify.also"),
@@ -172,12 +169,10 @@ OPTIONS: dict[str, OptionSupport] = {
     "monitor.every": handle_here("the microscope measures as in the native engine"),
     "monitor.tokens": handle_here("the microscope measures as in the native engine"),
     "monitor.watch": handle_here("the microscope measures as in the native engine"),
-    "monitor.probe": accept_only(0, reason="held-out answers are followed by the native engine"),
-    "monitor.probe_refresh": no_effect("no probes"),
-    "monitor.probe_every": no_effect("no probes"),
-    "monitor.probe_file": accept_only(
-        "", reason="held-out answers are followed by the native engine"
-    ),
+    "monitor.probe": PROBES,
+    "monitor.probe_refresh": PROBES,
+    "monitor.probe_every": PROBES,
+    "monitor.probe_file": PROBES,
     "store.rollouts": RUN_FOLDER,
     "store.tokens": RUN_FOLDER,
     "store.model": RUN_FOLDER,

@@ -3,7 +3,8 @@
 An iteration is opened before it is sampled and closed after the log of its last optimizer step, or,
 without an update, when the next one begins. TRL does not return entropies, ratios, pulls and the
 microscope's tensors; so the native forward reads the rows of a step once more, just before it.
-Without monitor and store.tokens nothing is read, and the update's numbers are those that TRL logs.
+Without monitor, probes and store.tokens nothing is read, and the update's numbers are those that
+TRL logs. Held-out answers are drawn and measured as in the native loop (run/follow_probes.py).
 TRL's sampler returns no log-probabilities: rollouts/ holds the trainer's, and `sample_seconds`
 includes TRL's pass that computes them. Only process 0 records.
 
@@ -28,11 +29,17 @@ from counterpoise.hosts.trl.planner import Decision
 from counterpoise.hosts.trl.recorder import OpenIteration
 from counterpoise.loop import FINISHING_NOTICE, make_monitor
 from counterpoise.microscope.monitor import Monitor
-from counterpoise.run import metrics
+from counterpoise.run import follow_probes, metrics
 from counterpoise.run.evaluate_heldout import evaluate
 from counterpoise.run.interrupts import postpone_interrupts
 from counterpoise.run.observer import RunObserver
-from counterpoise.run.state import RunState, check_finite, replace_waiting_rows, save_state
+from counterpoise.run.state import (
+    RunState,
+    bind_sampler,
+    check_finite,
+    replace_waiting_rows,
+    save_state,
+)
 from counterpoise.run.write_iteration import write_iteration
 from counterpoise.sample.choose_prompts import EncodedPrompt, pick_prompts
 from counterpoise.store.folder import RunFolder
@@ -54,6 +61,7 @@ class RunIteration(OpenIteration):
     scores: Scores = field(default_factory=lambda: Scores([]))
     monitor: Monitor | None = None
     step_monitor: Monitor | None = None  # while a monitored step is being taken
+    probes: follow_probes.ProbeTracker | None = None
     results: list[StepResult] = field(default_factory=list)
     logs: list[Mapping[str, float]] = field(default_factory=list)
 
@@ -93,6 +101,16 @@ class RunRecorder(StepMonitor):
             )
             self.guards_interrupts = True
         self.iteration = RunIteration(number, waiting=self._buffered_rows())
+        if self.is_main:
+            run = self.run
+            follow_probes.draw_if_due(
+                self.state,
+                bind_sampler(self.state),
+                run.heldout,
+                run.config,
+                run.verifier,
+                self.iteration.clock,
+            )
 
     def record_samples(
         self,
@@ -128,7 +146,11 @@ class RunRecorder(StepMonitor):
         if step == 0:
             self.iteration.clock.lap("compose")
             self.iteration.decision = decision
-        if not (self.is_main and self.reads_steps):
+            if self.is_main:
+                self.iteration.probes = follow_probes.track(
+                    self.state, self.run.config, decision.plan
+                )
+        if not (self.is_main and (self.reads_steps or self.iteration.probes)):
             return
         if step == 0:
             self.iteration.batch = self._decision_rows(decision)
@@ -142,10 +164,16 @@ class RunRecorder(StepMonitor):
         result = self.evaluate_rows(rows)
         if not result.rows:
             result = replace(result, skipped="no signal", grad_norm=0.0)
-        elif monitor := self.iteration.monitor and self.iteration.monitor.at(step, rows):
-            monitor.before_update(self.state.policy, rows, result)
-            self.iteration.step_monitor = monitor
-        # Hidden states are large, and only the monitor needs them.
+        else:
+            optimizer = self.state.optimizer
+            learning_rate = optimizer.config.lr * optimizer.schedule_factor()
+            result = replace(result, learning_rate=learning_rate)
+            if monitor := self.iteration.monitor and self.iteration.monitor.at(step, rows):
+                monitor.before_update(self.state.policy, rows, result)
+                self.iteration.step_monitor = monitor
+            if tracker := self.iteration.probes:
+                tracker.monitor.at(step).before_update(self.state.policy, rows, result)
+        # Hidden states are large, and only the monitors need them.
         self.iteration.results.append(replace(result, hidden=()))
 
     def after_step(self) -> None:
@@ -153,7 +181,11 @@ class RunRecorder(StepMonitor):
         iteration = self.iteration
         assert iteration is not None
         if iteration.results and self.skip_reason:
-            iteration.results[-1] = replace(iteration.results[-1], skipped=self.skip_reason)
+            iteration.results[-1] = replace(
+                iteration.results[-1], skipped=self.skip_reason, learning_rate=None
+            )
+            if iteration.probes:
+                iteration.probes.monitor.forget_step(len(iteration.results) - 1)
         monitor, iteration.step_monitor = iteration.step_monitor, None
         if monitor and self.skip_reason != "no signal":
             monitor.after_update(self.state.policy)
@@ -185,9 +217,9 @@ class RunRecorder(StepMonitor):
         number, config = self.iteration.number, self.run.config
         if self.iteration.logs:
             check_finite(self.state, number)
-        self.state.iteration = number
         if self.is_main:
             self._write_iteration(self.iteration)
+        self.state.iteration = number
         stopping = any(self._gather_flags(self.stop_requested()))
         is_last = number == config.loop.iterations and config.store.model
         if self.is_main and (stopping or is_last or number % config.loop.checkpoint_every == 0):
@@ -231,6 +263,7 @@ class RunRecorder(StepMonitor):
             seconds = iteration.monitor.seconds if iteration.monitor else 0.0
             clock.split("update", "monitor", seconds)
             iteration.batch = iteration.batch or self._decision_rows(decision)
+        look = iteration.probes.finish(clock) if iteration.probes else None
         record = iteration.finish(
             scores=iteration.scores,
             # Without token weights, which would take a pass: metrics read the signs only.
@@ -240,11 +273,12 @@ class RunRecorder(StepMonitor):
             still_waiting=self._buffered_rows(),
             max_age=config.balance.max_age,
         )
+        record = replace(record, probes=look)
         buffer = self.trainer.planner.buffer
         if buffer is None:  # not `or`: an empty buffer is false, and its counts matter too
             buffer = self.state.buffer
         metrics_line = metrics.metrics_record(record, buffer, clock)
-        if not self.reads_steps and iteration.logs:
+        if not iteration.results and iteration.logs:
             means = {
                 name: float(np.mean([log[trl_name] for log in iteration.logs]))
                 for name, trl_name in LOGGED_METRICS.items()

@@ -27,6 +27,7 @@ from counterpoise.hosts.trl.trainer import PoiseGRPOTrainer
 from counterpoise.loop import MAX_SKIPPED_STEPS
 from counterpoise.model.load import Policy
 from counterpoise.model.templates import TEMPLATES, prompt_messages, prompt_text
+from counterpoise.run import follow_probes
 from counterpoise.sample.choose_prompts import EncodedPrompt, pick_prompts
 from counterpoise.seeds import seed_for
 from counterpoise.types import Prompt
@@ -118,7 +119,17 @@ class RunTrainer(PoiseGRPOTrainer):
     def _reader(self) -> PolicyReader | None:
         state, run = self.recorder.state, self.run
         temperature, seed = run.sample.temperature, run.loop.seed
-        return PolicyReader(state.policy, temperature, state.micro_batch, self._generation, seed)
+        return PolicyReader(
+            state.policy,
+            temperature,
+            state.micro_batch,
+            self._generation,
+            seed,
+            steering_rows=follow_probes.steering_rows(state, run),
+        )
+
+    def _make_probes(self) -> None:
+        """None: the recorder follows the run's probes."""
 
     def _next_prompts(
         self, generation_batch: list[dict[str, Any]], refills: int

@@ -4,6 +4,7 @@
     plans.jsonl           which rollouts shared an optimizer step
     metrics.jsonl         a line for each generation; rollouts/ a line for each rollout
     tokens/, pushes/      the optimizer steps that the monitor measured; vocabulary.json
+    probes.jsonl, probes/ held-out answers, if any are followed, with probe_rows/, probe_pushes/
 
 An iteration of the folder is a generation: with RB several may pass before an update. Process 0
 writes it when the next begins, before a checkpoint, or at the end. A resumed run first removes what
@@ -150,20 +151,20 @@ class ScriptRecorder:
                 replace(row, rollout=rollout, trainer_logprobs_T=sample.old_logprobs_T)
             )
 
+    def record_result(self, step: int, batch_indices: Sequence[int], result: StepResult) -> None:
+        """Keep what a step computed; `batch_indices` are the rows that were read."""
+        assert self.iteration is not None
+        # The monitor numbers the rows that it read; the folder numbers them within the batch.
+        rows = tuple(batch_indices[i] for i in result.rows)
+        self.iteration.results[step] = replace(result, rows=rows, hidden=())
+
     def record_measurement(
-        self,
-        step: int,
-        batch_indices: Sequence[int],
-        result: StepResult,
-        measurement: StepMeasurement,
+        self, step: int, batch_indices: Sequence[int], measurement: StepMeasurement
     ) -> None:
         """Keep the measurement of a step; `batch_indices` are the rows that were read."""
         assert self.iteration is not None
         assert self.iteration.decision is not None
-        # The monitor numbers the rows that it read; the folder numbers a result's rows within the
-        # batch, and a measurement's rows within the step.
-        rows = tuple(batch_indices[i] for i in result.rows)
-        self.iteration.results[step] = replace(result, rows=rows, hidden=())
+        # The folder numbers a measurement's rows within the step.
         position_in_step = {
             i: position for position, i in enumerate(self.iteration.decision.plan.steps[step])
         }
@@ -194,6 +195,10 @@ class ScriptRecorder:
             return
         iteration.clock.lap("update" if iteration.decision else "compose")
         iteration.drop_untaken_steps()
+        probes = self.trainer.probes
+        look = probes.finish() if probes else None
+        if probes and look:
+            iteration.clock.split("update", "probe", probes.seconds)
         planner = self.trainer.planner
         steps = range(len(iteration.decision.plan.steps)) if iteration.decision else ()
         rewards = [rollout.reward for group in iteration.groups for rollout in group.rollouts]
@@ -205,6 +210,7 @@ class ScriptRecorder:
             still_waiting=list(planner.buffer.state()) if planner.buffer else [],
             max_age=planner.max_age,
         )
+        record = replace(record, probes=look)
         buffer = planner.buffer
         if buffer is None:
             buffer = RewardBalancedBuffer(tau=0.0, target=1)
@@ -260,7 +266,11 @@ def describe_run(trainer: PoiseGRPOTrainer) -> dict[str, Any]:
             "balance": {
                 "tau": options.tau, "target": options.balance_target, "max_age": options.max_age,
             },
-            "update": {"max_grad_norm": options.max_grad_norm},
+            "batch": {"steps": options.optimizer_steps},
+            "update": {
+                "max_grad_norm": options.max_grad_norm,
+                "optimizer": "sgd" if "sgd" in str(options.optim) else "adamw",
+            },
         },
     }  # fmt: skip
 

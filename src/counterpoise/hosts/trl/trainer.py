@@ -32,6 +32,7 @@ from counterpoise.errors import PoiseError
 from counterpoise.hosts.trl import processes
 from counterpoise.hosts.trl.checkpoint import WaitingRollouts, load_waiting, save_waiting
 from counterpoise.hosts.trl.config import TOKEN_AVERAGED_LOSSES, PoiseConfig
+from counterpoise.hosts.trl.host import PROBE_READING_WEIGHTS
 from counterpoise.hosts.trl.monitor import StepMonitor, step_end_callback
 from counterpoise.hosts.trl.native_policy import (
     MICRO_TOKENS,
@@ -49,6 +50,7 @@ from counterpoise.hosts.trl.padding import (
 from counterpoise.hosts.trl.planner import Decision, Planner, RolloutKey
 from counterpoise.hosts.trl.rewards import combine_rewards
 from counterpoise.hosts.trl.row_layout import lay_out_step
+from counterpoise.hosts.trl.script_probes import ScriptProbes
 from counterpoise.hosts.trl.script_recorder import ScriptRecorder, describe_run, recorder_callback
 from counterpoise.model.fit_memory import FittedSize
 from counterpoise.model.load import Policy
@@ -90,8 +92,9 @@ class PoiseGRPOTrainer(GRPOTrainer):
         self._generation = 0  # the number of the latest generation
         self._weights_changed_at = 0  # the generation after which the weights changed last
         self._rewards_RF: Tensor | None = None  # latest generation of all processes, by function
+        self.probes = self._make_probes()
         self.monitor: StepMonitor | None = None
-        if self.args.monitor_every:
+        if self.args.monitor_every or self.probes:
             self.monitor = StepMonitor(self)
             self.add_callback(step_end_callback(self.monitor))
         self.script_recorder: ScriptRecorder | None = None
@@ -142,7 +145,14 @@ class PoiseGRPOTrainer(GRPOTrainer):
         buffer = self.planner.buffer
         rows = buffer.state() if buffer is not None else ()
         counts = buffer.counts if buffer is not None else BufferCounts()
-        save_waiting(folder, WaitingRollouts(self._generation, rows, counts, self.rollouts_by_key))
+        waiting = WaitingRollouts(
+            self._generation,
+            rows,
+            counts,
+            self.rollouts_by_key,
+            self.probes.written_answers() if self.probes else None,
+        )
+        save_waiting(folder, waiting)
 
     def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
@@ -150,6 +160,8 @@ class PoiseGRPOTrainer(GRPOTrainer):
         if waiting is None:
             return
         self._generation = waiting.generation
+        if self.probes and waiting.probes:
+            self.probes.answers = waiting.probes
         if self.planner.buffer is not None:
             self.rollouts_by_key = dict(waiting.rollouts_by_key)
             self.planner.restore_buffer(waiting.rows, waiting.counts)
@@ -166,6 +178,8 @@ class PoiseGRPOTrainer(GRPOTrainer):
             self._generation += 1
             if self.script_recorder:
                 self.script_recorder.begin_iteration(self._generation)
+            if self.probes:
+                self.probes.draw_if_due(self._generation)
             samples, rewards_R = self._generate_all(prompts)
 
             # Defaults bind this round's values: the loop variables change.
@@ -177,6 +191,8 @@ class PoiseGRPOTrainer(GRPOTrainer):
             decision = processes.decide_on_first_process(plan, process, num_processes)
             if decision is not None:
                 self._log_decision(decision, refills)
+                if self.probes:
+                    self.probes.begin_update(self._generation, len(decision.plan.steps))
                 if self.script_recorder:
                     self.script_recorder.record_decision(decision)
                 return decision
@@ -202,8 +218,25 @@ class PoiseGRPOTrainer(GRPOTrainer):
         """The reader with which token weights read a generation's rows before training on them."""
         if self.args.credit_weights == UNIFORM:
             return None
-        micro = FittedSize(MICRO_TOKENS)
-        return PolicyReader(self.policy, self.temperature, micro, self._generation, self.args.seed)
+        return PolicyReader(
+            self.policy,
+            self.temperature,
+            FittedSize(MICRO_TOKENS),
+            self._generation,
+            self.args.seed,
+            steering_rows=self.probes.steering_rows() if self.probes else None,
+        )
+
+    def _make_probes(self) -> ScriptProbes | None:
+        """The held-out answers of this trainer, if it follows any."""
+        if self.args.follows_probes:
+            return ScriptProbes(self)
+        if self.args.credit_weights in PROBE_READING_WEIGHTS:
+            raise PoiseError(
+                f"credit_weights='{self.args.credit_weights}' reads held-out answers: set probe=64 "
+                "and run_folder, or choose other weights"
+            )
+        return None
 
     def _next_prompts(
         self, generation_batch: list[dict[str, Any]], refills: int

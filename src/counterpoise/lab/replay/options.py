@@ -64,7 +64,7 @@ def replay_config(
         _set(tables, "update", schedule="constant", warmup_steps=0)
     watched = max(2, int(tables.get("monitor", {}).get("watch", 2)))
     # Nothing is sampled, so there are no answers to follow unless they are given with --set.
-    _set(tables, "monitor", every=1, watch=watched, probe=0, probe_file="")
+    _set(tables, "monitor", every=1, watch=watched, probe=0, probe_every=1, probe_file="")
     _set(tables, "store", rollouts=True, tokens=True, report=True, model=False)
     _set(tables, "track", to=[])
     _set(tables, "evaluate", prompts=0)

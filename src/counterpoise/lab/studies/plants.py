@@ -61,7 +61,7 @@ from counterpoise.verify.scores import score_responses
 KINDS = ("clean", "leak", "poison")
 COMMON = (
     "task.name=files", "balance.tau=0", "evaluate.prompts=0", "monitor.every=0",
-    "monitor.probe=0", "store.tokens=false", "store.model=false",
+    "monitor.probe=0", "monitor.probe_every=1", "store.tokens=false", "store.model=false",
 )  # fmt: skip
 
 

@@ -2,10 +2,11 @@
 
 Steps are repeated from one checkpoint without some rows, and the held-out answers are measured
 after each. A removed row keeps its place in the loss's denominator and loses its advantage, so the
-gradient is that of the whole step minus the row's. Four influences of a row i on an answer q:
+gradient is that of the whole step minus the row's. Influences of a row i on an answer q:
 
     output layer     c_i <M_i, M_q>            what `poise trace` sums
     all parameters   <grad_i, grad log p(q)>   per-example gradients through every layer
+    dattri           the same by dattri-llm    where it is installed (`dattri_products.py`)
     advantage        A_i                       the same for all answers
     length           tokens of the row         the same for all answers
 
@@ -24,7 +25,7 @@ Decision rule, for each optimizer and fixed before any measurement:
     dose    the same for the output layer's effect at 25 %, in mean change of log p per token
 
 Intervals are bootstraps over held-out problems, so they say nothing about other batches. All
-parameters decide nothing: they are what an exact first-order method would reach.
+parameters and dattri decide nothing: they are what an exact first-order method would reach.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from counterpoise.lab.studies import dattri_products
 from counterpoise.lab.studies.harness import MICRO_TOKENS, Lab
 from counterpoise.lab.studies.partial_results import measure_batches
 from counterpoise.lab.studies.study import Study
@@ -64,11 +66,11 @@ from counterpoise.types import Floats, Row
 INFLUENCES = {
     "output_layer": "output layer",
     "all_parameters": "all parameters",
+    "dattri": "dattri-llm",  # only where it is installed
     "advantage": "advantage",
     "length": "length",
 }
 BASELINES = ("advantage", "length")
-RANKINGS = (*INFLUENCES, "random")
 SHARES = (0.1, 0.25, 0.5)  # of the rows, removed from either end of a ranking
 JUDGED_SHARE = 0.25
 REMOVED = 0.5  # share of the rows in a random subset of the LDS
@@ -168,7 +170,7 @@ def _measure_batch(lab: Lab, batch: int, answers: Sequence[ProbeAnswer]) -> list
 def measure_influences(
     lab: Lab, rows: Sequence[Row], answers: Sequence[ProbeAnswer]
 ) -> InfluenceTable:
-    """The four influences of every row on every answer, before any step: [R, Q] each."""
+    """The influences of every row on every answer, before any step: [R, Q] each."""
     monitor = ProbeMonitor(answers, lab.config.sample.temperature, MICRO_TOKENS)
     pulls: dict[int, Floats] = {}
     with lab.unchanged():
@@ -179,12 +181,23 @@ def measure_influences(
     by_row = np.zeros((len(rows), len(answers)))
     by_row[list(measurement.rows)] = measurement.by_row_RQ
     ones_Q = np.ones(len(answers))
-    return {
+    influences = {
         "output_layer": by_row,
         "all_parameters": gradient_products(lab, rows, pulls, answers),
         "advantage": np.outer([row.advantage for row in rows], ones_Q),
         "length": np.outer([float(row.num_tokens) for row in rows], ones_Q),
     }
+    if dattri_products.is_installed():
+        products = np.zeros_like(by_row)
+        products[list(pulls)] = dattri_products.dattri_products(
+            lab.policy,
+            [rows[index] for index in pulls],
+            list(pulls.values()),
+            [answer.row for answer in answers],
+            lab.config.sample.temperature,
+        )
+        influences["dattri"] = products
+    return influences
 
 
 def gradient_products(
@@ -246,13 +259,16 @@ def _answer_logprobs(lab: Lab, answers: Sequence[ProbeAnswer]) -> list[Floats]:
 
 def judge(records: Records) -> Finding:
     numbers, claims, texts = [], [], []
+    measured = [name for name in INFLUENCES if any(name in record for record in records)]
     for optimizer in OPTIMIZERS:
-        scores = {name: datamodeling_scores(records, optimizer, name) for name in INFLUENCES}
+        scores = {name: datamodeling_scores(records, optimizer, name) for name in measured}
         better = max(BASELINES, key=lambda name: np.mean(list(scores[name].values())))
         gap = _mean(
             {key: scores["output_layer"][key] - scores[better][key] for key in scores[better]}
         )
-        effects = {name: _mean(removal_effects(records, optimizer, name)) for name in RANKINGS}
+        effects = {
+            name: _mean(removal_effects(records, optimizer, name)) for name in (*measured, "random")
+        }
         claims += [
             ClaimVerdict(
                 f"pushes order subsets of rows better than advantage and length ({optimizer})",
@@ -265,8 +281,8 @@ def judge(records: Records) -> Finding:
         ]
         numbers += [
             *(
-                Number(f"LDS, {title}, {optimizer}", *_mean(scores[name]))
-                for name, title in INFLUENCES.items()
+                Number(f"LDS, {INFLUENCES[name]}, {optimizer}", *_mean(scores[name]))
+                for name in measured
             ),
             Number(f"LDS, output layer minus {better}, {optimizer}", *gap),
             *(

@@ -9,12 +9,13 @@ rank correlation says, and a few prompts pass the test by chance.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from counterpoise.report.audit.audited_run import AuditRun
 from counterpoise.report.audit.records import AuditFinding, Example, Measurement, unsupported
 from counterpoise.report.probe_trace.influence import Influence, trace_run
 from counterpoise.report.probe_trace.read import ProbedRun
-from counterpoise.store.folder import is_run
+from counterpoise.store.folder import is_imported, is_run
 
 TITLE = "Prompts that lower held-out answers"
 MIN_UPDATES = 5  # in fewer, no sequence of signs is unlikely
@@ -24,7 +25,8 @@ SHOWN_PROMPTS = 5
 
 def lowering_prompts(run: AuditRun) -> AuditFinding:
     """Prompts whose rows lower the mean right held-out answer in most of their updates."""
-    if not (is_run(run.path) and (run.path / "probes.jsonl").is_file()):
+    has_plans = is_run(run.path) or is_imported(run.path)
+    if not (has_plans and (run.path / "probes.jsonl").is_file()):
         return unsupported(TITLE, "probes/", remedy="monitor.probe = 32")
     trace = trace_run(ProbedRun.open(run.path))
     frequent = {
@@ -44,7 +46,8 @@ def lowering_prompts(run: AuditRun) -> AuditFinding:
         title=TITLE,
         level="note" if len(lowering) > by_chance else "clear",
         verdict=f"{len(lowering)} of {len(frequent)} prompts with {MIN_UPDATES} updates or more "
-        f"lowered right held-out answers in most of them; {by_chance:.1f} would by chance",
+        f"lowered right held-out answers in {_count_lowering(lowering.values())}; {by_chance:.1f} "
+        "prompts would by chance",
         measurements=(
             Measurement("rank correlation of predicted and real change", correlation, *bounds),
             Measurement(
@@ -83,6 +86,21 @@ def binomial_tail(successes: int, trials: int) -> float:
     """
     ways = sum(math.comb(trials, count) for count in range(successes, trials + 1))
     return ways / 2**trials
+
+
+def _count_lowering(influences: Iterable[Influence]) -> str:
+    """
+    Example:
+        >>> _count_lowering([Influence(-1.0, updates=35, raising=5)])
+        '30 of their 35 updates'
+    """
+    counts = [
+        (influence.updates - influence.raising, influence.updates) for influence in influences
+    ]
+    if not counts:
+        return "most of them"
+    lowered, updates = (sum(column) for column in zip(*counts, strict=True))
+    return f"{lowered} of their {updates} updates"
 
 
 def _describe(influence: Influence) -> str:

@@ -27,7 +27,8 @@ SUCCESS_CAPTION = (
     "A rollout counts as a success if its reward is above 0. Success is measured on the prompts "
     "that a step samples, so it varies with their difficulty."
 )
-PLAN_PANELS = ("mosaic", "tokens", "monitor", "buffer", "plans")  # panels that need plans
+# Panels that need plans.
+PLAN_PANELS = ("mosaic", "tokens", "monitor", "heldout", "buffer", "plans")
 
 
 def read_imported(folder: Path) -> tuple[RunData, str, list[str]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from counterpoise.report.probe_trace.agreement import Agreement, AgreementMeter
-from counterpoise.report.probe_trace.read import ProbedIteration, ProbedRun, prompt_of_group
+from counterpoise.report.probe_trace.read import ProbedIteration, ProbedRun
 
 SHOWN_PROMPTS = 15  # in each direction
 MOST_UPDATES = 200  # the latest ones: every update has tables of its own to read
@@ -88,7 +88,7 @@ def trace_over_time(
         )
         if is_right.any():
             for influence in _group_influences(probed, np.flatnonzero(is_right)):
-                prompt_id = prompt_of_group(influence.group)
+                prompt_id = probed.prompt_of_group[influence.group]
                 prompts.setdefault(prompt_id, PromptInfluence(prompt_id)).groups.append(influence)
     ordered = sorted(prompts.values(), key=lambda prompt: -prompt.total)
     return InfluenceOverTime(

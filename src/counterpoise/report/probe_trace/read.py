@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterpoise.errors import PoiseError, unknown_name
+from counterpoise.report.pages.imported import read_imported
 from counterpoise.report.run_data import RunData
 from counterpoise.report.traces import Columns, read_columns
-from counterpoise.store.folder import RunFolder
+from counterpoise.store.folder import RunFolder, is_imported
 from counterpoise.store.schema import PROBE_COLUMNS, PROBE_PUSH_COLUMNS, PROBE_ROW_COLUMNS
 
 MAX_SUGGESTED = 12  # ids that an error lists
@@ -32,6 +33,7 @@ class ProbedIteration:
     iteration: int
     lr: float
     plan: dict[str, Any]
+    prompt_of_group: Mapping[str, str]
     answers: list[dict[str, Any]]  # [Q], of probes.jsonl
     tokens: Columns  # of probes/
     rows: Columns  # of probe_rows/
@@ -61,8 +63,8 @@ class ProbedIteration:
         return sums.astype(np.float64)
 
     def prompt_of_row(self, row: int) -> str:
-        """The prompt id of a row: its group is ITERATION:PROMPT."""
-        return prompt_of_group(self.group_of_row(row))
+        """The prompt id of a row."""
+        return self.prompt_of_group[self.group_of_row(row)]
 
     def group_of_row(self, row: int) -> str:
         return str(self.plan["groups"][self.plan["group"][row]])
@@ -85,18 +87,19 @@ class ProbedRun:
     run: RunData
     lines: dict[int, list[dict[str, Any]]]  # answers by the first iteration that follows them
     iterations: list[int]  # with tables
+    prompt_of_group: Mapping[str, str]  # of all groups of these iterations
 
     @classmethod
     def open(cls, path: Path) -> ProbedRun:
         """The run in `path`; an error says what to do if it followed no held-out answers."""
-        folder = RunFolder.open(path)
+        folder = RunFolder(path) if is_imported(path) else RunFolder.open(path)
         lines = {line["iteration"]: line["answers"] for line in folder.read("probes")}
         stored = set(folder.step_files("probes")) & set(folder.step_files("probe_rows"))
         if not lines or not stored:
             raise PoiseError(
                 f"{path} followed no held-out answers: train with --set monitor.probe=32"
             )
-        run = RunData.read(path)
+        run = read_imported(path)[0] if is_imported(path) else RunData.read(path)
         planned = {plan["iteration"] for plan in run.plans}
         # An iteration that is still being written has no metrics yet.
         stored &= {record["iteration"] for record in run.metrics}
@@ -104,7 +107,8 @@ class ProbedRun:
             raise PoiseError(f"{path} has not finished its first iteration yet: try again later")
         if not stored & planned:
             raise PoiseError(f"{path} did not store its plans: train with store.report=true")
-        return cls(run, lines, sorted(stored & planned))
+        iterations = sorted(stored & planned)
+        return cls(run, lines, iterations, _find_prompts(folder, run, set(iterations)))
 
     @property
     def problem_ids(self) -> list[str]:
@@ -115,14 +119,7 @@ class ProbedRun:
     @property
     def prompt_ids(self) -> list[str]:
         """The training prompts of all traced updates."""
-        traced = set(self.iterations)
-        groups = [
-            group
-            for plan in self.run.plans
-            if plan["iteration"] in traced
-            for group in plan["groups"]
-        ]
-        return list(dict.fromkeys(map(prompt_of_group, groups)))
+        return list(dict.fromkeys(self.prompt_of_group.values()))
 
     def read(self) -> Iterator[ProbedIteration]:
         """The traced iterations in order."""
@@ -137,19 +134,27 @@ class ProbedRun:
                 iteration=iteration,
                 lr=float(rates.get(iteration) or 0.0),
                 plan=plans[iteration],
+                prompt_of_group=self.prompt_of_group,
                 answers=self.lines[first],
                 tokens=read_columns(path / "probes" / file_name, set(PROBE_COLUMNS)),
                 rows=read_columns(path / "probe_rows" / file_name, set(PROBE_ROW_COLUMNS)),
             )
 
 
-def prompt_of_group(group: str) -> str:
+def _find_prompts(folder: RunFolder, run: RunData, iterations: set[int]) -> dict[str, str]:
+    """The prompt id of every group of some iterations.
+
+    Our own groups are called ITERATION:PROMPT. Those of a trainer in a script are numbered, and
+    their rollouts name the prompt.
     """
-    Example:
-        >>> prompt_of_group("7:word_problems/train/12")
-        'word_problems/train/12'
-    """
-    return group.partition(":")[2]
+    plans = [plan for plan in run.plans if plan["iteration"] in iterations]
+    prompts = {group: group.partition(":")[2] for plan in plans for group in plan["groups"]}
+    if is_imported(folder.path):
+        for iteration in sorted({born for plan in plans for born in plan["born"]}):
+            for line in folder.read_rollouts(iteration):
+                if line["group"] in prompts:
+                    prompts[line["group"]] = line["prompt_id"]
+    return prompts
 
 
 def find_id(kind: str, wanted: str, ids: list[str]) -> str:
