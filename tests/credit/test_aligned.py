@@ -93,7 +93,7 @@ def test_without_answers_every_weight_is_one() -> None:
 
 def test_the_judging_half_is_never_handed_over() -> None:
     """Runs give the steering half only; without probes there is nothing to read."""
-    with pytest.raises(NoPolicyError, match=r"only a native run with monitor\.probe"):
+    with pytest.raises(NoPolicyError, match=r"only a run with monitor\.probe"):
         weights(make_view(None))
     with pytest.raises(PoiseError, match=r"set monitor\.probe=64"):
         load_config("demo", ["credit.weights=aligned"])

@@ -130,7 +130,7 @@ def only_needed(name: str, given: dict[str, object]) -> dict[str, object]:
 
 
 def test_every_method_is_either_for_arrays_or_for_a_policy() -> None:
-    assert NEEDS.keys() | NEED_A_POLICY == set(TOKEN_WEIGHTS)
+    assert NEEDS.keys() | NEED_A_POLICY | {"crpo"} == set(TOKEN_WEIGHTS)
 
 
 @pytest.mark.parametrize("name", NEEDS)
@@ -246,6 +246,11 @@ def test_an_error_names_each_argument_that_is_missing(name: str) -> None:
 def test_methods_that_make_passes_are_refused(name: str) -> None:
     with pytest.raises(PoiseError, match=rf"^weights: {name} makes passes .* counterpoise.trl$"):
         weights(name, **ARRAYS)
+
+
+def test_weights_that_need_generic_responses_are_refused() -> None:
+    with pytest.raises(PoiseError, match="compares responses with generic ones"):
+        weights("crpo", **ARRAYS)
 
 
 def test_masked_out_rows_and_no_rows() -> None:

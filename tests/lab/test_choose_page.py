@@ -50,7 +50,8 @@ def test_summary_says_what_was_trained_and_what_it_was_worth(written: Path):
 def test_nothing_outside_the_file_is_asked_for(written: Path):
     page = Page(written)
     for name, value in page.attributes:
-        assert "//" not in value, (name, value)
+        without_digests = re.sub(r"'sha256-[^']*'", "", value)  # base64 has slashes
+        assert "//" not in without_digests, (name, value)
         if name in ("src", "href", "action", "poster", "data"):
             assert value.startswith(("#", "data:")), (name, value)
     assert "url(" not in page.styles

@@ -170,7 +170,8 @@ def test_the_quantities_of_a_run_s_own_panels_are_laid_over_each_other(
         "Cancelled push", "Push from the token itself", "Push from equal tokens",
         "Output layer predicts the direction",
         "Tokens in shared prefixes", "Advantage left on shared prefixes",
-        "Side effect on shared contexts", "Drift between right answers",
+        "Right rollouts that did not rise", "Side effect on shared contexts",
+        "Drift between right answers",
     ]  # fmt: skip
     assert page.sections == ["options", "learning", "batches", "cancellation"]
     assert "Missing" not in page.text

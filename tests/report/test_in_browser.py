@@ -117,7 +117,7 @@ def test_the_page_draws_itself(browser: Browser, tmp_path: Path):
     run = write_run(tmp_path / "run", tau=0.0, composer="shuffled", response=hostile)
     with opened(browser, write_report(run)) as page:
         assert page.title() == "run · Counterpoise"
-        assert page.locator("svg.marks").count() == 28
+        assert page.locator("svg.marks").count() == 29
         assert page.locator(".mosaic .cell").count() == 24  # every rollout of the batch
         assert page.locator(".mosaic .thread").count()  # shuffled: groups are split
 
@@ -575,7 +575,7 @@ def test_runs_laid_over_each_other(browser: Browser, laid_over: Path):
     with opened(browser, laid_over, viewport={"width": 1280, "height": 900}) as page:
         wanted = page.locator("script.specification").count()
         wait_until(page, f"poise.views.length === {wanted}")
-        assert wanted == 21
+        assert wanted == 22
         for choice, end in (("rollouts", 144), ("steps", 8), ("iteration", 6)):
             page.locator(f".along [value={choice}]").check(force=True)
             wait_until(page, f"poise.views.every((v) => v.signal('along') === '{choice}')")

@@ -57,7 +57,7 @@ def test_every_chart_of_a_report_is_valid(tmp_path: Path):
     run = RunData.read(write_run(tmp_path / "run", tau=0.0, composer="shuffled"))
     panels = [panel for name in PANELS if (panel := PANELS.load(name)(run))]
     figures = [figure for panel in panels for figure in split_body(panel)[1]]
-    assert len(figures) == 28
+    assert len(figures) == 29
     for figure in figures:
         figure.chart.to_dict(validate=True)
 

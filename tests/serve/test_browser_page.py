@@ -192,6 +192,7 @@ def test_runs_can_be_chosen_and_laid_over_each_other(browser: Browser, site: str
         values = success.locator(".value").all_inner_texts()
         assert [text.split() for text in values] == [["whole", "95.8", "%"], ["cut", "75.0", "%"]]
         page.locator(".legend-run button").nth(1).click()
+        success.locator("g.faded").wait_for(state="attached")
         assert success.locator("g.faded").count() == 1
         page.go_back()
         page.locator(".runs tbody tr").nth(3).wait_for()

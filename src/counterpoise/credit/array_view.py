@@ -72,6 +72,13 @@ class ArrayView(CreditView):
     softcap = 0.0  # callers pass states of models without one
 
     @property
+    def generic_logprobs(self) -> list[float | None]:
+        raise NoPolicyError(
+            f"weights: {self.method} compares responses with generic ones, which arrays do not "
+            f"hold: train with credit.weights={self.method}"
+        )
+
+    @property
     def unembedding(self) -> Tensor:
         return self._argument("unembedding")
 
@@ -125,7 +132,8 @@ def weights(
                          rsi_s (logprobs, entropies), negative_filter (logprobs), cancellation,
                          nthr, thr or otb (groups, tokens, hidden, unembedding), shear (groups,
                          hidden), rlsd (logprobs, hinted_logprobs); grail, oar_g, oar_p, aligned
-                         and serl make passes of their own and are refused
+                         and serl make passes of their own and are refused, as is crpo, which needs
+                         generic responses
         advantages       [R]
         groups           [R] or G, as for `advantages`
         mask             [R, T], true at the trained tokens

@@ -28,7 +28,7 @@ def weights(view: CreditView, *, scale: float = 0.02) -> list[Floats]:
         raise PoiseError(f"crpo: scale must be 0 to 1, not {scale:g}")
     if not view.rows:
         return []
-    generic_logprobs = [row.content.generic_logprob for row in view.rows]
+    generic_logprobs = view.generic_logprobs
     if None in generic_logprobs:
         raise PoiseError(
             "credit.weights=crpo compares responses with generic ones: set sample.anchors=1"

@@ -98,6 +98,11 @@ class CreditView:
         return self._reader.steering_rows
 
     @property
+    def generic_logprobs(self) -> list[float | None]:
+        """Per row: mean log-probability of the group's anchors; None without anchors."""
+        return [row.content.generic_logprob for row in self.rows]
+
+    @property
     def tokens(self) -> list[Ints]:
         """Per row [T]: token ids of the response."""
         return [row.content.response_tokens for row in self.rows]

@@ -153,8 +153,9 @@ def check_checkpoint_options(
 
 def load_stored_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     """The configuration of a run folder, with the values that its version had as defaults."""
+    config = load_config(path, overrides)  # first: it explains what is wrong with a damaged file
     stored_tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    return with_old_credit_settings(load_config(path, overrides), stored_tables)
+    return with_old_credit_settings(config, stored_tables)
 
 
 def with_old_credit_settings(config: RunConfig, stored_tables: Mapping[str, Any]) -> RunConfig:

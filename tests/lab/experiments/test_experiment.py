@@ -216,7 +216,7 @@ def test_a_dry_run_calls_the_functions_of_all_runs_and_of_single_arms(tmp_path: 
     arms = EXPERIMENT.replace("composer=grouped", f"composer={tmp_path}/mine.py:steps")
     file = write(tmp_path, arms, run)
     said = command(file, "--dry-run")
-    assert said.count("  own reward     mine.py:score: 1 for the answer in a box, 0 for noth") == 1
+    assert said.count("  own reward     mine.py:score: 1 for the answer in a box, 0 for an e") == 1
     assert said.count("  own composer   mine.py:steps: steps of 2, 30 rows\n") == 1
 
     (tmp_path / "mine.py").write_text(score + compose.replace("range(2,", "range(3,"))

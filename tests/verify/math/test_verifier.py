@@ -195,7 +195,7 @@ def test_a_real_power_tower_costs_one_reward():
 
 
 def test_faults_are_counted_and_not_remembered(monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).parents[1])
+    monkeypatch.syspath_prepend(Path(__file__).parent)
     compare = "scripted_compare:compare"
     with MathVerifier(timeout_seconds=0.6, workers=2, compare=compare) as verifier:
         responses = [box(rf"\pi {word}") for word in ("a", "hang", "hang", "die", "b y")]

@@ -36,7 +36,7 @@ PANEL_FIELDS = {
     "update": (
         "steps", "skipped_steps", "not_finite_steps", "loss", "grad_norm", "clipped_share",
         "capped_share", "added_loss", "chosen_share", "entropy", "old_logprob", "mean_ratio", "kl",
-        "lr", "sampler_*",
+        "kl_coefficient", "lr", "sampler_*",
     ),
     "monitor": (*METRIC_NAMES, "probe_right", "probe_wrong", "probe_correlation"),
     "time": ("*_seconds", "*_per_second"),
