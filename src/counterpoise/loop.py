@@ -235,7 +235,7 @@ def iterate(
 
     batch = with_kl_coefficients(batch, state.kl_control)
     monitor = make_monitor(state, batch, plan, config) if plan else None
-    probes = follow_probes.track(state, config, plan)
+    probes = follow_probes.prepare_probed_update(state, config, plan)
     results = update(state, batch, plan, config, monitor, probes) if plan else []
     if results:
         check_finite(state, iteration)
@@ -375,7 +375,7 @@ def update(
     plan: BatchPlan,
     config: RunConfig,
     monitor: Monitor | None = None,
-    probes: follow_probes.ProbeTracker | None = None,
+    probes: follow_probes.ProbedUpdate | None = None,
 ) -> list[StepResult]:
     """One optimizer step for each step of the plan."""
     results = []

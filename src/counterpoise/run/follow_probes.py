@@ -17,7 +17,7 @@ from counterpoise.microscope.monitor import Monitor
 from counterpoise.microscope.probe_monitor import STEER, ProbeMonitor, ProbeReading
 from counterpoise.microscope.probe_records import steering_influence
 from counterpoise.model.load import Policy
-from counterpoise.run.metrics import ProbeLook, StageClock
+from counterpoise.run.metrics import ProbeResult, StageClock
 from counterpoise.run.probes import (
     ProbeSet,
     draw_probes,
@@ -33,14 +33,14 @@ from counterpoise.verify.scores import Verifier
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ProbeTracker:
-    """The probes of one iteration while it trains. (It has nothing to do with run/trackers/.)"""
+class ProbedUpdate:
+    """The probes of one iteration while it trains."""
 
     state: RunState
     monitor: ProbeMonitor
-    drawing: dict[str, Any] | None  # as in ProbeLook
+    new_answers_record: dict[str, Any] | None  # as in ProbeResult
 
-    def finish(self, clock: StageClock) -> ProbeLook:
+    def finish(self, clock: StageClock) -> ProbeResult:
         """What was measured.
 
         Call it after `clock.lap("update")` and before `state.iteration` is raised.
@@ -50,7 +50,7 @@ class ProbeTracker:
         if self.monitor.reading is not None:
             self.state.probe_reading = ProbeReading(self.state.iteration + 1, self.monitor.reading)
         clock.lap("probe")
-        return ProbeLook(self.monitor.answers, measurement, self.drawing)
+        return ProbeResult(self.monitor.answers, measurement, self.new_answers_record)
 
 
 def prepare_probes(policy: Policy, config: RunConfig, heldout: Sequence[Prompt]) -> ProbeSet | None:
@@ -120,20 +120,22 @@ def steering_rows(state: RunState, config: RunConfig) -> list[Row] | None:
     return [answer.row for answer in answers if answer.half == STEER]
 
 
-def track(state: RunState, config: RunConfig, plan: BatchPlan | None) -> ProbeTracker | None:
+def prepare_probed_update(
+    state: RunState, config: RunConfig, plan: BatchPlan | None
+) -> ProbedUpdate | None:
     """The probes of the coming update, ready to be measured.
 
     None without an update (`plan` is None), without probes, or if `monitor.probe_every` skips this
     iteration.
     """
     options, iteration = config.monitor, state.iteration + 1
-    probes, drawing = state.probes, None
+    probes, new_answers_record = state.probes, None
     if plan is None or not options.follows_probes or not is_look_due(state, config):
         return None
     assert probes is not None, "draw_if_due() comes first"
     if not probes.since:
         probes = replace(probes, since=iteration)
-        drawing, state.probe_reading = probes.to_record(), None
+        new_answers_record, state.probe_reading = probes.to_record(), None
     state.probes = probes
     if not probes.answers:  # no response has a reward
         return None
@@ -146,11 +148,11 @@ def track(state: RunState, config: RunConfig, plan: BatchPlan | None) -> ProbeTr
         state.passes,
         reading.scores if reading is not None and is_current else None,
     )
-    return ProbeTracker(state, monitor, drawing)
+    return ProbedUpdate(state, monitor, new_answers_record)
 
 
 def influence_by_prompt(
-    look: ProbeLook | None, batch: Sequence[Row], plan: BatchPlan | None
+    look: ProbeResult | None, batch: Sequence[Row], plan: BatchPlan | None
 ) -> dict[str, float]:
     """What the trained rows of each prompt did to the half `steer`; {} if not measured."""
     if look is None or look.measurement is None or plan is None:
@@ -161,10 +163,10 @@ def influence_by_prompt(
 
 
 def observe_step(
-    monitor: Monitor | None, tracker: ProbeTracker | None, step: int, rows: Sequence[Row]
+    monitor: Monitor | None, probes: ProbedUpdate | None, step: int, rows: Sequence[Row]
 ) -> StepObserver | None:
     """The observer of step `step` of the plan: the monitor, the probes, both or neither."""
     step_monitor = monitor and monitor.at(step, rows)
-    if tracker is None:
+    if probes is None:
         return step_monitor
-    return StepObservers(step_monitor, tracker.monitor.at(step))
+    return StepObservers(step_monitor, probes.monitor.at(step))

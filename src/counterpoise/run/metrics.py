@@ -62,13 +62,13 @@ class StageClock:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ProbeLook:
+class ProbeResult:
     """What an iteration leaves of its probes: the answers, and what was measured on them."""
 
     answers: Sequence[ProbeAnswer]
     measurement: ProbeMeasurement | None  # None if no step was taken
     # The line of probes.jsonl that records newly drawn answers; None if they are not new.
-    drawing: dict[str, Any] | None = None
+    new_answers_record: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,7 +89,7 @@ class IterationResult:
     sampling_rounds: int = 1  # 1 plus refills
     # Reason -> (group, index) of every dropped row.
     drops: Mapping[str, Sequence[tuple[str, int]]] = field(default_factory=dict)
-    probes: ProbeLook | None = None
+    probes: ProbeResult | None = None
     reward_kl: float | None = None  # mean per sampled token, where rewards have a KL penalty
     prompt_memory: Mapping[str, Any] = field(default_factory=dict)  # line of memory.jsonl, if any
 

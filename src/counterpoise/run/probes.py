@@ -1,10 +1,10 @@
 """Choose the held-out answers that a run follows, its probes.
 
-For each held-out problem there is one right and one wrong response, drawn from the model itself and
-verified, so that they are text that the model may well write. They have a random stream of their
-own: a run with probes samples and trains exactly as it would without. After `monitor.probe_refresh`
-iterations they are drawn again; a problem that then has no right (or no wrong) response keeps its
-old one.
+For some held-out problems (`probe_problems`) a run follows one right and one wrong response each,
+as far as both were drawn. They come from the model itself and are verified, so that they are text
+that the model may well write. They have a random stream of their own: a run with probes samples and
+trains exactly as it would without. After `monitor.probe_refresh` iterations they are drawn again; a
+problem that then has no right (or no wrong) response keeps its old one.
 
 Problems, and with them their answers, are split into two halves, once for the run: `steer` may be
 used to choose what is trained, `judge` only to say whether it helped. Where they do steer, probes
@@ -37,7 +37,8 @@ from counterpoise.verify.plugin_reward import training_context
 from counterpoise.verify.scores import Verifier
 
 SAMPLES = 4  # responses drawn for each problem in search of a right and a wrong one
-TENSOR_PREFIX = "probe_"  # of the probes' tensors among those of a checkpoint's buffer
+# Tells the tensors of probes from those of waiting rows: a checkpoint stores both in `buffer`.
+TENSOR_PREFIX = "probe_"
 RIGHT, WRONG = 0, 1  # Row.index of the drawn answers to a problem
 
 
@@ -77,7 +78,8 @@ class ProbeSet:
     def is_due(self, iteration: int, refresh: int) -> bool:
         """Whether the answers have to be drawn again in `iteration`.
 
-        Answers that no update has been measured on are not, however long it has to wait.
+        Answers that were not measured in any update yet are kept, however long reward balance
+        holds the update back.
         """
         if not refresh or self.given or not self.since:
             return False
@@ -111,6 +113,7 @@ def draw_probes(
         sampler.policy, encoded, seeds_PG, config.sample, sampler.sample, sampler.episodes
     )
     responses = [response for responses_G in responses_PG for response in responses_G]
+    # The context counts finished iterations.
     context = training_context(config, iteration - 1, [r.tokens.tolist() for r in responses])
     prompts = [prompt for prompt in problems for _ in range(SAMPLES)]
     rewards = score_episodes(verifier, responses, prompts, context).rewards
@@ -162,11 +165,11 @@ def read_answers(
 ) -> ProbeSet:
     """The first answers of a file, 0 for all; `encode` gives the tokens of a prompt."""
     rows: list[Row] = []
-    answers_of_problem: dict[str, int] = {}
+    num_answers: dict[str, int] = {}
     for record in read_records(path):
         rollout = _given_rollout(record, tokenizer, encode)
-        index = answers_of_problem.get(rollout.prompt_id, 0)
-        answers_of_problem[rollout.prompt_id] = index + 1
+        index = num_answers.get(rollout.prompt_id, 0)
+        num_answers[rollout.prompt_id] = index + 1
         rows.append(_probe_row(rollout, index, 0))
     rows = rows[: most_answers or None]
     problem_ids = list(dict.fromkeys(row.group for row in rows))
@@ -271,7 +274,7 @@ def _answer_record(answer: ProbeAnswer) -> dict[str, Any]:
     return {
         "problem_id": answer.problem,
         "problem": rollout.prompt,
-        "answer": rollout.answer,
+        "answer": rollout.answer,  # the reference; the answer that is followed is `response`
         "response": rollout.response,
         "reward": rollout.reward,
         "half": answer.half,

@@ -69,7 +69,9 @@ class RunState:
     initial_weights: dict[str, Tensor] | None = None  # only if a KL or a rule reads them
     teacher_weights: dict[str, Tensor] | None = None  # only if a teacher follows the policy
     probes: ProbeSet | None = None  # held-out answers that are followed
-    probe_reading: ProbeReading | None = None  # can be computed again
+    # Scores of the answers after the last update, used again before the next one; not saved, since
+    # they can be computed again.
+    probe_reading: ProbeReading | None = None
     iteration: int = 0  # number of finished iterations
     skipped_in_a_row: int = 0  # optimizer steps that were not finite
     # How often each prompt was visited and solved; empty with sample.choose=epochs.

@@ -38,8 +38,8 @@ def write_iteration(
         folder.write_table("tokens", iteration_number, metrics.token_trace(iteration))
         for kind, table in metrics.watched_traces(iteration).items():
             folder.write_table(kind, iteration_number, table)
-    if iteration.probes and iteration.probes.drawing:
-        folder.append("probes", iteration.probes.drawing)
+    if iteration.probes and iteration.probes.new_answers_record:
+        folder.append("probes", iteration.probes.new_answers_record)
     for kind, table in metrics.probe_traces(iteration).items():
         folder.write_table(kind, iteration_number, table)
     if iteration.plan and iteration.description:

@@ -86,7 +86,7 @@ def test_the_numbers_are_the_native_engines(base: Path, followed: RunFolder) -> 
         groups = groups_of(followed, iteration)
         rows = [row for group in assign_credit(groups, config, reader) for row in group]
         native_plan = BatchPlan(plan["rule"], tuple(map(tuple, plan["steps"])))
-        tracker = follow_probes.track(state, config, native_plan)
+        tracker = follow_probes.prepare_probed_update(state, config, native_plan)
         assert tracker is not None
         update(state, rows, native_plan, config, probes=tracker)
         clock = StageClock()

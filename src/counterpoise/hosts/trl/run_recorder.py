@@ -61,7 +61,7 @@ class RunIteration(OpenIteration):
     scores: Scores = field(default_factory=lambda: Scores([]))
     monitor: Monitor | None = None
     step_monitor: Monitor | None = None  # while a monitored step is being taken
-    probes: follow_probes.ProbeTracker | None = None
+    probes: follow_probes.ProbedUpdate | None = None
     results: list[StepResult] = field(default_factory=list)
     logs: list[Mapping[str, float]] = field(default_factory=list)
 
@@ -147,7 +147,7 @@ class RunRecorder(StepMonitor):
             self.iteration.clock.lap("compose")
             self.iteration.decision = decision
             if self.is_main:
-                self.iteration.probes = follow_probes.track(
+                self.iteration.probes = follow_probes.prepare_probed_update(
                     self.state, self.run.config, decision.plan
                 )
         if not (self.is_main and (self.reads_steps or self.iteration.probes)):

@@ -25,7 +25,7 @@ from counterpoise.hosts.trl.native_policy import MICRO_TOKENS, check_native_forw
 from counterpoise.hosts.trl.rewards import combine_rewards
 from counterpoise.microscope.probe_monitor import STEER, ProbeMonitor, ProbeReading
 from counterpoise.microscope.probe_records import probe_metrics
-from counterpoise.run.metrics import ProbeLook
+from counterpoise.run.metrics import ProbeResult
 from counterpoise.run.probes import SAMPLES, ProbeSet, choose_answers, look_interval, read_answers
 from counterpoise.sample.build_groups import build_groups
 from counterpoise.sample.native import sample
@@ -50,8 +50,10 @@ class ScriptProbes:
         self.trainer = trainer
         self.answers: ProbeSet | None = None
         self.seconds = 0.0  # that the latest update spent on the answers
-        self._look: ProbeLook | None = None
-        self._drawing: dict[str, Any] | None = None  # the line of probes.jsonl, if they are new
+        self._look: ProbeResult | None = None
+        self._new_answers_record: dict[str, Any] | None = (
+            None  # the line of probes.jsonl, if they are new
+        )
         self._monitor: ProbeMonitor | None = None  # while an update that is looked at is taken
         # `iteration` counts optimizer steps: with RB a generation may pass without any.
         self._reading: ProbeReading | None = None
@@ -112,7 +114,7 @@ class ScriptProbes:
 
     def written_answers(self) -> ProbeSet | None:
         """The answers for a checkpoint: those of an unfinished generation are not written yet."""
-        is_unfinished = self._drawing is not None and self._monitor is not None
+        is_unfinished = self._new_answers_record is not None and self._monitor is not None
         return replace(self.answers, since=0) if self.answers and is_unfinished else self.answers
 
     def _heldout_problems(self) -> list[dict[str, Any]]:
@@ -207,14 +209,14 @@ class ScriptProbes:
 
     def begin_update(self, generation: int, num_steps: int) -> None:
         """Prepare the look at an update of `num_steps` optimizer steps, if it is due."""
-        self._monitor = self._look = self._drawing = None
+        self._monitor = self._look = self._new_answers_record = None
         self._positions, self._results, self._steps_left = {}, {}, num_steps
         trainer, answers = self.trainer, self.answers
         if generation % self._interval or answers is None or not answers.answers:
             return
         if not answers.since:
             self.answers = answers = replace(answers, since=generation)
-            self._drawing, self._reading = answers.to_record(), None
+            self._new_answers_record, self._reading = answers.to_record(), None
         reading = self._reading
         is_current = reading is not None and reading.iteration == trainer.state.global_step
         self._monitor = ProbeMonitor(
@@ -239,7 +241,7 @@ class ScriptProbes:
             return {}
         return self._measure()
 
-    def finish(self) -> ProbeLook | None:
+    def finish(self) -> ProbeResult | None:
         """What the latest update did to the answers; None if it was not looked at."""
         if self._monitor is not None:  # a run that ended within a generation
             self._measure()
@@ -260,5 +262,5 @@ class ScriptProbes:
             places = zip(measurement.steps, measurement.rows, strict=True)
             rows = tuple(self._positions[step][row] for step, row in places)
             measurement = replace(measurement, rows=rows)
-        self._look = ProbeLook(monitor.answers, measurement, self._drawing)
+        self._look = ProbeResult(monitor.answers, measurement, self._new_answers_record)
         return metrics

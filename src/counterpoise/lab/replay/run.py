@@ -157,7 +157,7 @@ def replay_iteration(session: Replay, number: int) -> dict[str, Any]:
 
     # The last iteration left other weights than this one starts from.
     state.probe_reading = None
-    probes = follow_probes.track(state, config, plan)
+    probes = follow_probes.prepare_probed_update(state, config, plan)
     virtual = take_virtual_update(session, batch, plan, probes) if plan else None
     clock.lap("update")
     clock.split("update", "monitor", virtual.monitor_seconds if virtual else 0.0)
@@ -218,7 +218,7 @@ def take_virtual_update(
     session: Replay,
     batch: list[Row],
     plan: BatchPlan,
-    probes: follow_probes.ProbeTracker | None = None,
+    probes: follow_probes.ProbedUpdate | None = None,
 ) -> VirtualUpdate:
     """The update of `loop.iterate` on the weights as they are; the caller restores them."""
     state, config = session.state, session.config
