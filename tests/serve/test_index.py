@@ -445,9 +445,13 @@ def test_tables_of_runs_that_nobody_looks_at_are_closed(tmp_path: Path, monkeypa
         assert len(client.library._tables) == 2
 
 
-def test_memory_of_a_table_is_bounded():
-    assert table.MEMORY_LIMIT == "400MB"
-    assert table.THREADS == 2
+def test_memory_of_a_table_is_bounded(tmp_path: Path):
+    rollouts = table.RolloutTable(tmp_path / "index", tmp_path / "spill")
+    settings = rollouts._connection.execute(
+        "SELECT current_setting('memory_limit'), current_setting('threads')"
+    ).fetchone()
+    rollouts.close()
+    assert settings == ("286.1 MiB", 2)  # 300 million bytes
 
 
 def test_the_synthetic_run_counts_its_rollouts_once(tmp_path: Path):

@@ -22,7 +22,7 @@ import duckdb
 from counterpoise.serve.index.manifest import MANIFEST, Manifest, Signature, read_manifest
 from counterpoise.serve.log_tail import file_signature
 
-MEMORY_LIMIT = "400MB"
+MEMORY_LIMIT = "300MB"
 THREADS = 2
 PATIENCE_SECONDS = 0.4  # that a request waits for rows that are being entered
 # A row's number in the whole run: iterations are below 2^31, rows of an iteration below 2^32.
