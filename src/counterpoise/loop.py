@@ -243,8 +243,8 @@ def iterate(
         state.kl_control.update(batch, results, config.update.kl_estimator)
     clock.lap("update")
     clock.split("update", "monitor", monitor.seconds if monitor else 0.0)
-    look = probes.finish(clock) if probes else None
-    influence = follow_probes.influence_by_prompt(look, batch, plan)
+    probe_result = probes.finish(clock) if probes else None
+    influence = follow_probes.influence_by_prompt(probe_result, batch, plan)
     groups = collector.collected_groups
 
     result = metrics.IterationResult(
@@ -259,7 +259,7 @@ def iterate(
         measurements=monitor.measurements if monitor else [],
         sampling_rounds=sampled.rounds,
         drops=drops,
-        probes=look,
+        probes=probe_result,
         reward_kl=penalties.kl,
         prompt_memory=remember_groups(
             state.prompt_memory, choice, groups, config, iteration, influence

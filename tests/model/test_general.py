@@ -78,7 +78,11 @@ def test_both_paths_take_the_same_step_and_see_the_same_in_it() -> None:
     for weight, general_weight in zip(weights, general_weights, strict=True):
         torch.testing.assert_close(weight, general_weight, rtol=1e-5, atol=1e-6)
     (fast_view,), (general_view,) = fast.measurements, general.measurements
-    np.testing.assert_allclose(fast_view.displacement, general_view.displacement, atol=2e-5)
+    differences = np.abs(fast_view.displacement - general_view.displacement)
+    # A displacement is the difference of two float32 log-probabilities: one token may be off by a
+    # dozen units of rounding, the tokens on the whole may not.
+    assert differences.max() < 2e-5
+    assert differences.mean() < 4e-6
     torch.testing.assert_close(
         fast_view.coupling.total, general_view.coupling.total, rtol=1e-4, atol=1e-6
     )

@@ -152,14 +152,14 @@ def prepare_probed_update(
 
 
 def influence_by_prompt(
-    look: ProbeResult | None, batch: Sequence[Row], plan: BatchPlan | None
+    result: ProbeResult | None, batch: Sequence[Row], plan: BatchPlan | None
 ) -> dict[str, float]:
     """What the trained rows of each prompt did to the half `steer`; {} if not measured."""
-    if look is None or look.measurement is None or plan is None:
+    if result is None or result.measurement is None or plan is None:
         return {}
-    places = zip(look.measurement.steps, look.measurement.rows, strict=True)
+    places = zip(result.measurement.steps, result.measurement.rows, strict=True)
     prompts = [batch[plan.steps[step][row]].content.prompt_id for step, row in places]
-    return steering_influence(look.answers, look.measurement, prompts)
+    return steering_influence(result.answers, result.measurement, prompts)
 
 
 def observe_step(

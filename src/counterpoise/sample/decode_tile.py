@@ -1,8 +1,9 @@
 """The tile of the decode attention kernel: keys read at once, warps of a program, pipeline stages.
 
 DEFAULT_TILE runs everywhere. Smaller tiles were faster where a program has little work, on an H200
-by 22 % for 3 key heads of 64 and by 9 % for 8 of 128 (the kernel alone). They become the default
-once whole draws have been measured with them; until then POISE_DECODE_TILE selects:
+by 22 % for 3 key heads of 64 and by 9 % for 8 of 128 (the kernel alone). Whole sampling with 3 key
+heads of 64 did not gain: 3 % slower for 128 tokens, 1.5 % faster for 1,024 (docs/results/speed.md).
+Wider heads have not been measured; POISE_DECODE_TILE selects a tile for that:
 
     by_shape       the tile that `tile_for_shape` gives
     32,2,3         this tile for every shape: block, warps, stages

@@ -263,7 +263,7 @@ class RunRecorder(StepMonitor):
             seconds = iteration.monitor.seconds if iteration.monitor else 0.0
             clock.split("update", "monitor", seconds)
             iteration.batch = iteration.batch or self._decision_rows(decision)
-        look = iteration.probes.finish(clock) if iteration.probes else None
+        probe_result = iteration.probes.finish(clock) if iteration.probes else None
         record = iteration.finish(
             scores=iteration.scores,
             # Without token weights, which would take a pass: metrics read the signs only.
@@ -273,7 +273,7 @@ class RunRecorder(StepMonitor):
             still_waiting=self._buffered_rows(),
             max_age=config.balance.max_age,
         )
-        record = replace(record, probes=look)
+        record = replace(record, probes=probe_result)
         buffer = self.trainer.planner.buffer
         if buffer is None:  # not `or`: an empty buffer is false, and its counts matter too
             buffer = self.state.buffer
