@@ -23,7 +23,7 @@ do, which for k < 5 is more than the one in a hundred that is tolerated (`MAX_UN
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from statistics import NormalDist
 
@@ -93,6 +93,17 @@ def resampled_weights(prompts_N: Sequence[object], draws: int = DRAWS) -> NDArra
     """Weights [1 + draws, N] of the records: all 1 first, then one row a draw."""
     prompt_N, P = _number_prompts(prompts_N)
     return np.vstack((np.ones(P), _prompt_weights(P, draws)))[:, prompt_N]
+
+
+def sums_over_draws(
+    prompts_N: Sequence[object], columns: Iterable[NDArray[np.float64]], draws: int = DRAWS
+) -> NDArray[np.float64]:
+    """Weighted sums [1 + draws, K] of K columns of the records, a row for each row of
+    `resampled_weights`: sums within prompts and one matrix product, whatever the number of records.
+    """
+    prompt_N, P = _number_prompts(prompts_N)
+    sum_PK = np.stack([np.bincount(prompt_N, column_N, P) for column_N in columns], axis=1)
+    return np.vstack((np.ones(P), _prompt_weights(P, draws))) @ sum_PK
 
 
 def interval_from_draws(statistics_D: ArrayLike, prompts: int, level: float = 0.95) -> Interval:

@@ -11,7 +11,7 @@ from lab.studies.token_values import tokens
 from counterpoise.lab.studies.value_gap import (
     detectable_gap,
     gap_change,
-    gap_curve,
+    gap_curves,
     matched_gap,
     pool_signs,
     strongest_quarter,
@@ -114,7 +114,7 @@ def test_tokens_without_any_value_are_never_strong() -> None:
 
 def test_the_curve_is_the_gap_of_each_part() -> None:
     records = [{**r, "top": n / 360} for n, r in enumerate(tokens(0.2))]
-    gaps = gap_curve(records, "value", "top", (0.1, 0.5, 1.0))(np.ones(len(records)))
+    gaps = gap_curves(records, "value", "top", (0.1, 0.5, 1.0))[0]
     for limit, found in zip((0.1, 0.5, 1.0), gaps, strict=True):
         assert found == pytest.approx(value_gap([r for r in records if r["top"] <= limit])[0])
 

@@ -13,15 +13,19 @@ of tokens it represents. Intervals resample prompts; two updates are compared on
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from counterpoise.microscope.displacement import displacement_classes
-from counterpoise.statistics.bootstrap import Interval, Weights, bootstrap_interval, weighted_mean
+from counterpoise.statistics.bootstrap import (
+    Interval,
+    Weights,
+    interval_from_draws,
+    sums_over_draws,
+)
 from counterpoise.statistics.finding import Record, Records, Verdict
 
 # Detectable effect per interval width: 5 % two-sided, power 80 %.
@@ -31,18 +35,24 @@ PROBABILITY_EDGES = (0.2, 0.4, 0.6, 0.8)  # edges of p(o) for the matched gap
 
 def value_gap(records: Records, field: str = "value") -> Interval:
     """The value gap, as a mean over the signs of rollouts that occur."""
-    return bootstrap_interval(_prompts(records), _Columns.of(records, field).gap)
+    columns = _Columns.of(records, field)
+    return _interval(columns.gaps(_prompts(records), columns.signs), records)
 
 
 def gap_change(later: Records, earlier: Records, field: str = "value") -> Interval:
     """value_gap(later) - value_gap(earlier), on the same draws of prompts."""
     # Resampling the joined records gives a prompt the same weight in both updates.
-    later_columns, earlier_columns = _Columns.of(later, field), _Columns.of(earlier, field)
-    num_later = len(later)
-    return bootstrap_interval(
-        _prompts([*later, *earlier]),
-        lambda w_N: later_columns.gap(w_N[:num_later]) - earlier_columns.gap(w_N[num_later:]),
+    joined = [*later, *earlier]
+    is_later_N = np.arange(len(joined)) < len(later)
+    columns = _Columns.of(joined, field)
+    later_D, earlier_D = (
+        columns.gaps(
+            _prompts(joined),
+            [sign_N & side_N for sign_N in columns.signs if (sign_N & side_N).any()],
+        )
+        for side_N in (is_later_N, ~is_later_N)
     )
+    return _interval(later_D - earlier_D, joined)
 
 
 def pool_signs(records: Records) -> list[Record]:
@@ -50,14 +60,16 @@ def pool_signs(records: Records) -> list[Record]:
     return [{**record, "sign": "any"} for record in records]
 
 
-def gap_curve(
+def gap_curves(
     records: Records, field: str, column: str, limits: Sequence[float]
-) -> Callable[[Weights], list[float]]:
-    """A function of weights: the gaps among the records with `column` up to each limit."""
+) -> NDArray[np.float64]:
+    """The gaps among the records with `column` up to each limit: [1 + draws, limits], all records
+    once in the first row."""
     columns = _Columns.of(records, field)
     sort_key_N = np.array([record[column] for record in records], dtype=np.float64)
-    limit_masks = [(sort_key_N <= limit).astype(np.float64) for limit in limits]
-    return lambda w_N: [columns.gap(w_N * inside_N) for inside_N in limit_masks]
+    in_cells = [sign_N & (sort_key_N <= limit) for limit in limits for sign_N in columns.signs]
+    gap_DC = columns.sides(_prompts(records), in_cells)[0]
+    return gap_DC.reshape(len(gap_DC), len(limits), -1).mean(axis=2)
 
 
 def matched_gap(records: Records, field: str = "value") -> Interval:
@@ -68,23 +80,16 @@ def matched_gap(records: Records, field: str = "value") -> Interval:
     """
     columns = _Columns.of(records, field)
     bin_N = np.searchsorted(PROBABILITY_EDGES, [record["p"] for record in records])
-    cells = [
-        sign_N * (bin_N == bin_index)
+    in_cells = [
+        sign_N & (bin_N == bin_index)
         for sign_N in columns.signs
         for bin_index in range(len(PROBABILITY_EDGES) + 1)
     ]
-
-    def statistic(w_N: Weights) -> float:
-        weighted_sum = total_weight = 0.0
-        for cell_N in cells:
-            cell_gap, boosted_weight, suppressed_weight = columns.sides(w_N * cell_N)
-            if boosted_weight and suppressed_weight:
-                weight = boosted_weight * suppressed_weight / (boosted_weight + suppressed_weight)
-                weighted_sum += weight * cell_gap
-                total_weight += weight
-        return weighted_sum / total_weight if total_weight else math.nan
-
-    return bootstrap_interval(_prompts(records), statistic)
+    gap_DC, boosted_DC, suppressed_DC = columns.sides(_prompts(records), in_cells)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        weight_DC = np.nan_to_num(boosted_DC * suppressed_DC / (boosted_DC + suppressed_DC))
+        weighted_gap_DC = np.where(weight_DC > 0, weight_DC * gap_DC, 0.0)
+        return _interval(weighted_gap_DC.sum(axis=1) / weight_DC.sum(axis=1), records)
 
 
 def strongest_quarter(records: Records) -> list[Record]:
@@ -130,6 +135,10 @@ def _prompts(records: Records) -> list[str]:
     return [record["prompt"] for record in records]
 
 
+def _interval(statistic_D: NDArray[np.float64], records: Records) -> Interval:
+    return interval_from_draws(statistic_D, len(set(_prompts(records))))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Columns:
     """Columns of the records, each [N]."""
@@ -137,7 +146,7 @@ class _Columns:
     value: NDArray[np.float64]
     boosted: Weights  # the token's weight if it is boosted, else 0
     suppressed: Weights  # its weight if it is suppressed, else 0
-    signs: tuple[Weights, ...]  # 1 for the tokens of one sign, else 0
+    signs: tuple[NDArray[np.bool_], ...]  # whether a token's rollout has that sign
 
     @classmethod
     def of(cls, records: Records, field: str) -> _Columns:
@@ -150,15 +159,35 @@ class _Columns:
             np.array([record[field] for record in records], dtype=np.float64),
             weight_N * (class_N > 0),
             weight_N * (class_N < 0),
-            tuple((sign_N == sign).astype(np.float64) for sign in sorted(set(sign_N.tolist()))),
+            tuple(sign_N == sign for sign in sorted(set(sign_N.tolist()))),
         )
 
-    def sides(self, w_N: Weights) -> tuple[float, float, float]:
-        """(mean of boosted - mean of suppressed, weight of boosted, weight of suppressed)."""
-        boosted_N, suppressed_N = self.boosted * w_N, self.suppressed * w_N
-        side_gap = weighted_mean(self.value, boosted_N) - weighted_mean(self.value, suppressed_N)
-        return side_gap, float(boosted_N.sum()), float(suppressed_N.sum())
+    def sides(
+        self, prompts_N: Sequence[str], in_cells: Sequence[NDArray[np.bool_]]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """(mean of boosted - mean of suppressed, weight of boosted, weight of suppressed), for each
+        draw of prompts and each cell: [1 + draws, C]. The gap is nan without one or the other."""
+        sums_DK = sums_over_draws(
+            prompts_N,
+            (
+                column_N * is_inside_N
+                for column_N in (
+                    self.boosted * self.value,
+                    self.suppressed * self.value,
+                    self.boosted,
+                    self.suppressed,
+                )
+                for is_inside_N in in_cells
+            ),
+        )
+        boosted_sum_DC, suppressed_sum_DC, boosted_DC, suppressed_DC = np.split(sums_DK, 4, axis=1)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            gap_DC = boosted_sum_DC / boosted_DC - suppressed_sum_DC / suppressed_DC
+        return gap_DC, boosted_DC, suppressed_DC
 
-    def gap(self, w_N: Weights) -> float:
-        """The value gap; nan where a sign lacks boosted or suppressed tokens."""
-        return sum(self.sides(w_N * sign_N)[0] for sign_N in self.signs) / len(self.signs)
+    def gaps(
+        self, prompts_N: Sequence[str], signs: Sequence[NDArray[np.bool_]]
+    ) -> NDArray[np.float64]:
+        """The value gap for each draw of prompts: [1 + draws]; nan where a sign lacks boosted or
+        suppressed tokens."""
+        return self.sides(prompts_N, signs)[0].mean(axis=1)

@@ -8,7 +8,7 @@ from counterpoise.lab.studies.value_gap import (
     detectable_gap,
     format_interval,
     gap_change,
-    gap_curve,
+    gap_curves,
     matched_gap,
     value_gap,
     verdict_from_intervals,
@@ -18,7 +18,7 @@ from counterpoise.report.charts.forest import forest_chart, forest_point
 from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.bootstrap import (
     Interval,
-    bootstrap_interval,
+    interval_from_draws,
     mean_interval,
     ratio_interval,
 )
@@ -107,13 +107,11 @@ def _controls(everything: Records) -> tuple[Interval, Interval, Interval]:
 
 def peak_share(everything: Records, field: str) -> Interval:
     """The share k of tokens, by entropy, at which the gap is largest."""
-    gaps_of = gap_curve(everything, field, "top", ENTROPY_SHARES)
-
-    def statistic(w_N: np.ndarray) -> float:
-        gaps = np.array(gaps_of(w_N))
-        return ENTROPY_SHARES[int(np.nanargmax(gaps))] if np.isfinite(gaps).any() else float("nan")
-
-    return bootstrap_interval([record["prompt"] for record in everything], statistic)
+    gap_DK = gap_curves(everything, field, "top", ENTROPY_SHARES)
+    is_defined_D = np.isfinite(gap_DK).any(axis=1)
+    peak_D = np.argmax(np.where(np.isnan(gap_DK), -np.inf, gap_DK), axis=1)
+    share_D = np.where(is_defined_D, np.array(ENTROPY_SHARES)[peak_D], np.nan)
+    return interval_from_draws(share_D, len({record["prompt"] for record in everything}))
 
 
 def _of_panel(records: Records, panel: str) -> list[Record]:
