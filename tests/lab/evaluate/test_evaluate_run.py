@@ -32,7 +32,7 @@ from counterpoise.task.word_problems import load
 from counterpoise.verify.math.verifier import MathVerifier
 from counterpoise.verify.reward_process import shared_process
 
-PROBLEMS, SAMPLES = 7, 3
+PROBLEMS, SAMPLES = 4, 2
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def options(data: Path, out: Path, **changes: object) -> EvaluationOptions:
     made = EvaluationOptions(
         models=["embedded"], out=out, benchmarks=["words1", "words3"], data=data,
-        samples={"": SAMPLES}, max_new_tokens=80, rows=4 * SAMPLES, device="cpu",
+        samples={"": SAMPLES}, max_new_tokens=80, rows=3 * SAMPLES, device="cpu",
         verify_workers=1,
     )  # fmt: skip
     return replace(made, **changes)  # type: ignore[arg-type]
@@ -91,9 +91,9 @@ def test_samples_follow_from_their_seeds_alone(data: Path, whole: Path) -> None:
     work = plan_jobs(options(data, whole))[1]
     config = SampleConfig(temperature=0.6, top_p=0.95, max_new_tokens=80)
     policy = load_policy(ModelConfig(device="cpu"))
-    seeds = run.seeds_for(work.result_file.header, work.problems[4])
-    (alone,) = sample(policy, [policy.encode(work.problems[4].problem)], [seeds], config)
-    stored = read_result_files(whole)[1].judged[work.problems[4].id]
+    seeds = run.seeds_for(work.result_file.header, work.problems[2])
+    (alone,) = sample(policy, [policy.encode(work.problems[2].problem)], [seeds], config)
+    stored = read_result_files(whole)[1].judged[work.problems[2].id]
     assert [response.text for response in alone] == stored.responses
     assert len(set(seeds)) == SAMPLES
 
@@ -109,7 +109,7 @@ class StoppedError(Exception):
     """As if the process had been killed there."""
 
 
-@pytest.mark.parametrize("after", [1, 4, 10])
+@pytest.mark.parametrize("after", [1, 3, 6])
 def test_stopped_and_resumed_is_the_same(
     data: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
