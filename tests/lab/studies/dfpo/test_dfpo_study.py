@@ -140,7 +140,7 @@ def test_the_stored_records_are_judged_as_the_page_says() -> None:
 @pytest.mark.slow
 def test_a_small_run(tmp_path: Path) -> None:
     sizes = {
-        "seeds": 1, "prompts": 8, "iterations": 1, "arms": ["grpo", "t2"],
+        "seeds": 1, "prompts": 6, "iterations": 1, "arms": ["grpo", "t2"],
         "collapse": 3.0, "heldout": 2, "samples": 1, "scored": [1], "minutes": 0,
     }  # fmt: skip
     small = lab(tmp_path, **sizes)
