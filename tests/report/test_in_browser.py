@@ -141,7 +141,7 @@ def test_the_policy_stops_scripts_that_came_in_and_every_request(browser: Browse
         return { stopped: stopped.sort(), added: window.added ?? null };
     }"""
     page = browser.new_page()
-    page.goto((run / "report.html").as_uri())
+    page.goto((run / "mosaic-tokens.html").as_uri())
     assert page.evaluate(script) == {
         "stopped": [
             "connect-src", "img-src", "script-src-attr", "script-src-elem",
@@ -366,17 +366,24 @@ def test_text_is_readable_on_every_colour(browser: Browser, run: Path, scheme: s
             assert min(contrast) >= 4.5, quantity
 
 
-def test_a_phone(browser: Browser, run: Path):
+@pytest.fixture(scope="module")
+def report_on_phone(browser: Browser, run: Path) -> Iterator[Page]:
+    """A whole report, which takes a browser two seconds to draw: once for several tests."""
     with opened(browser, run / "report.html", **PHONE) as page:
-        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
-        page.locator(".tokens .strip .token").nth(1).tap()
-        assert spoken(page).startswith("answer")
-        strip_box = page.locator(".tokens .strip").bounding_box()
-        card_box = page.locator(".tokens .card").bounding_box()
-        assert strip_box is not None
-        assert card_box is not None
-        assert card_box["y"] > strip_box["y"] + strip_box["height"]  # below, not beside
-        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+        yield page
+
+
+def test_a_phone(report_on_phone: Page):
+    page = report_on_phone
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    page.locator(".tokens .strip .token").nth(1).tap()
+    assert spoken(page).startswith("answer")
+    strip_box = page.locator(".tokens .strip").bounding_box()
+    card_box = page.locator(".tokens .card").bounding_box()
+    assert strip_box is not None
+    assert card_box is not None
+    assert card_box["y"] > strip_box["y"] + strip_box["height"]  # below, not beside
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
 
 
 @pytest.fixture(scope="module")
@@ -462,29 +469,27 @@ def test_a_prompt_without_stored_pushes_names_the_command(browser: Browser, run:
         assert "--iterations 4 --set monitor.watch=6 --set monitor.tokens=0" in why
 
 
-def test_words_say_what_they_are_and_sections_are_listed_at_every_width(
-    browser: Browser, run: Path
-):
-    with opened(browser, run / "report.html", **PHONE) as page:
-        assert page.locator("nav a").first.is_visible()
-        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
-        facts = page.locator(".facts dt")
-        assert facts.count() > 5
-        assert page.locator(".facts dt.what").count() == facts.count()  # no word without its line
-        rollouts = facts.first
-        assert rollouts.inner_text() == "rollouts sampled"
-        rollouts.focus()
-        assert "Responses that the policy wrote" in rollouts.locator(".what-line").inner_text()
-        page.locator(".words-of-the-page summary").click()
-        lines = dict(
-            zip(
-                page.locator(".all-words dt").all_inner_texts(),
-                page.locator(".all-words dd").all_inner_texts(),
-                strict=True,
-            )
+def test_words_say_what_they_are_and_sections_are_listed_at_every_width(report_on_phone: Page):
+    page = report_on_phone
+    assert page.locator("nav a").first.is_visible()
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    facts = page.locator(".facts dt")
+    assert facts.count() > 5
+    assert page.locator(".facts dt.what").count() == facts.count()  # no word without its line
+    rollouts = facts.first
+    assert rollouts.inner_text() == "rollouts sampled"
+    rollouts.focus()
+    assert "Responses that the policy wrote" in rollouts.locator(".what-line").inner_text()
+    page.locator(".words-of-the-page summary").click()
+    lines = dict(
+        zip(
+            page.locator(".all-words dt").all_inner_texts(),
+            page.locator(".all-words dd").all_inner_texts(),
+            strict=True,
         )
-        assert lines["cancellation"].startswith("1 − net push / gross push")
-        assert all(lines.values())
+    )
+    assert lines["cancellation"].startswith("1 − net push / gross push")
+    assert all(lines.values())
 
 
 def test_the_mosaic_by_tokens_fits_the_screen_and_names_iterations_that_waited(
@@ -562,6 +567,16 @@ def laid_over(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_comparison_page(runs, made / "comparison.html")
 
 
+@pytest.fixture(scope="module")
+def comparison(browser: Browser, laid_over: Path) -> Iterator[Page]:
+    """22 charts of two runs on a wide screen, drawn once for several tests."""
+    with opened(browser, laid_over, viewport={"width": 1280, "height": 900}) as page:
+        wanted = page.locator("script.specification").count()
+        wait_until(page, f"poise.views.length === {wanted}")
+        assert wanted == 22
+        yield page
+
+
 def along(page: Page) -> list[list[float]]:
     """Of every chart: where x begins and ends, and the last number along it."""
     return page.evaluate(
@@ -571,60 +586,60 @@ def along(page: Page) -> list[list[float]]:
     )
 
 
-def test_runs_laid_over_each_other(browser: Browser, laid_over: Path):
-    with opened(browser, laid_over, viewport={"width": 1280, "height": 900}) as page:
-        wanted = page.locator("script.specification").count()
-        wait_until(page, f"poise.views.length === {wanted}")
-        assert wanted == 22
-        for choice, end in (("rollouts", 144), ("steps", 8), ("iteration", 6)):
-            page.locator(f".along [value={choice}]").check(force=True)
-            wait_until(page, f"poise.views.every((v) => v.signal('along') === '{choice}')")
-            for low, high, last in along(page):
-                assert last == end
-                assert -0.1 * end < low <= 0  # room for a point at the end
-                assert end <= high < 1.1 * end
-        chart = page.locator("#learning svg.marks").nth(1)  # training success, by iteration
-        chart.scroll_into_view_if_needed()
-        box = chart.bounding_box()
-        assert box is not None
-        middle = page.evaluate("poise.views[1].scale('x')(3) + poise.views[1].origin()[0]")
-        for shift in (0, 1):  # the pointer has to move
-            page.mouse.move(box["x"] + middle + shift, box["y"] + box["height"] / 2)
-        wait_until(page, "poise.views.every((view) => view.signal('at') === 3)")
-        told = page.locator("#vg-tooltip-element tr").all_inner_texts()
-        # of prompt p, p + now - 3 of four are right: (0 + 1 + 2 + 3 + 4 + 4) / 24 in the third
-        assert [line.split("\t")[1].strip() for line in told] == ["3 iterations", "58.3%", "58.3%"]
-        assert told[1].startswith("at")  # a run may be called so
+def test_runs_laid_over_each_other(comparison: Page):
+    page = comparison
+    for choice, end in (("rollouts", 144), ("steps", 8), ("iteration", 6)):
+        page.locator(f".along [value={choice}]").check(force=True)
+        wait_until(page, f"poise.views.every((v) => v.signal('along') === '{choice}')")
+        for low, high, last in along(page):
+            assert last == end
+            assert -0.1 * end < low <= 0  # room for a point at the end
+            assert end <= high < 1.1 * end
+    chart = page.locator("#learning svg.marks").nth(1)  # training success, by iteration
+    chart.scroll_into_view_if_needed()
+    box = chart.bounding_box()
+    assert box is not None
+    middle = page.evaluate("poise.views[1].scale('x')(3) + poise.views[1].origin()[0]")
+    for shift in (0, 1):  # the pointer has to move
+        page.mouse.move(box["x"] + middle + shift, box["y"] + box["height"] / 2)
+    wait_until(page, "poise.views.every((view) => view.signal('at') === 3)")
+    told = page.locator("#vg-tooltip-element tr").all_inner_texts()
+    # of prompt p, p + now - 3 of four are right: (0 + 1 + 2 + 3 + 4 + 4) / 24 in the third
+    assert [line.split("\t")[1].strip() for line in told] == ["3 iterations", "58.3%", "58.3%"]
+    assert told[1].startswith("at")  # a run may be called so
 
 
-def test_a_run_can_be_faded(browser: Browser, laid_over: Path):
+def test_a_run_can_be_faded(comparison: Page):
     faint = """() => [...document.querySelectorAll("#learning svg.marks")[2]
         .querySelectorAll(".mark-line path")].map((path) => Number(path.getAttribute("opacity")))"""
-    with opened(browser, laid_over) as page:
-        wanted = page.locator("script.specification").count()
-        wait_until(page, f"poise.views.length === {wanted}")
-        assert page.evaluate(faint) == [1, 1]
-        second = page.locator(".bar button").nth(1)
-        second.click()
-        assert second.get_attribute("aria-pressed") == "false"
-        wait_until(page, f"({faint})()[1] < 0.1")
-        assert page.evaluate(faint)[0] == 1
-        second.click()
-        wait_until(page, f"({faint})()[1] === 1")
-        page.locator(".along [value=rollouts]").focus()
-        page.keyboard.press("ArrowRight")  # by keyboard
-        wait_until(page, "poise.views.every((v) => v.signal('along') === 'steps')")
+    page = comparison
+    assert page.evaluate(faint) == [1, 1]
+    second = page.locator(".bar button").nth(1)
+    second.click()
+    assert second.get_attribute("aria-pressed") == "false"
+    wait_until(page, f"({faint})()[1] < 0.1")
+    assert page.evaluate(faint)[0] == 1
+    second.click()
+    wait_until(page, f"({faint})()[1] === 1")
+    page.locator(".along [value=rollouts]").focus()
+    page.keyboard.press("ArrowRight")  # by keyboard
+    wait_until(page, "poise.views.every((v) => v.signal('along') === 'steps')")
 
 
-@pytest.mark.parametrize("device", [{"viewport": {"width": 1280, "height": 900}}, PHONE])
-def test_a_comparison_fits_and_keeps_its_names_in_view(
-    browser: Browser, laid_over: Path, device: dict[str, Any]
-):
-    with opened(browser, laid_over, **device) as page:
-        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
-        page.locator("#cancellation").scroll_into_view_if_needed()
-        page.evaluate("scrollTo(0, document.body.scrollHeight / 2)")
-        bar = page.locator(".bar").bounding_box()
-        assert bar is not None
-        assert bar["y"] == 0
-        assert bar["height"] < 150
+def check_names_stay_in_view(page: Page) -> None:
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    page.locator("#cancellation").scroll_into_view_if_needed()
+    page.evaluate("scrollTo(0, document.body.scrollHeight / 2)")
+    bar = page.locator(".bar").bounding_box()
+    assert bar is not None
+    assert bar["y"] == 0
+    assert bar["height"] < 150
+
+
+def test_a_comparison_fits_and_keeps_its_names_in_view(comparison: Page):
+    check_names_stay_in_view(comparison)
+
+
+def test_a_comparison_on_a_phone(browser: Browser, laid_over: Path):
+    with opened(browser, laid_over, **PHONE) as page:
+        check_names_stay_in_view(page)
