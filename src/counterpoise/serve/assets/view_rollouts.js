@@ -12,8 +12,9 @@ export const trail = (address) => [[address.run, to.run(address.run)], ["rollout
 export const key = (address) => address.run;
 export const saved = (address) => `${to.run(address.run)}/rollouts.html${address.search}`;
 
-const SORTS = [["", "iteration", "newest first"], ["iteration", "iteration", "oldest first"], ["-reward", "reward", "highest reward"], ["reward", "reward", "lowest reward"], ["-length", "length", "longest"], ["length", "length", "shortest"]];
+const SORTS = [["", "newest first"], ["iteration", "oldest first"], ["-reward", "highest reward"], ["reward", "lowest reward"], ["-length", "longest"], ["length", "shortest"]];
 const DROPPED = [["", "any"], ["no_spread", "no spread"], ["no_signal", "no signal"], ["surplus", "surplus"], ["aged", "aged"]];
+const MOST_PROBLEMS = 5; // files with damaged lines that are named
 const BEFORE = 24; // characters before a hit: it must be seen in a cell of two lines
 
 // The text of a cell, from shortly before the place where the search found it.
@@ -75,7 +76,7 @@ export function show(root, data, address, page) {
   const told = h("p", { class: "told", role: "status" });
   const fresh = h("button", { class: "button fresh", type: "button", hidden: true, click: () => page.refresh() });
   const compare = h("a", { class: "button", "aria-disabled": "true", title: "Choose two rows" }, "Compare two");
-  const sort = h("select", { name: "sort", "aria-label": "Sort", change: () => set({ sort: sort.value }) }, SORTS.map(([value, , label]) => h("option", { value }, label)));
+  const sort = h("select", { name: "sort", "aria-label": "Sort", change: () => set({ sort: sort.value }) }, SORTS.map(([value, label]) => h("option", { value }, label)));
   const body = h("tbody");
   const heads = [["", "choose"], ["iteration", "iter."], ["reward", "reward"], [null, "adv."], ["length", "tokens"], [null, "prompt"], [null, "response"], [null, "remarks"]];
   const head = h("tr", {}, heads.map(([by, label]) => {
@@ -182,7 +183,9 @@ export function show(root, data, address, page) {
     put(nothing, ...(rows.length ? [] : [active
       ? empty("No rollout matches", "Take a filter away, or search for fewer words.")
       : empty("No rollouts are stored", "The run has store.rollouts=false, or its first iteration is not written yet.")]));
-    put(notes, [...Object.values(next.missing ?? {}), ...(next.problems ?? [])].slice(0, 5).map((line) => h("p", { class: "note" }, visible(line))));
+    const problems = (next.problems ?? []).slice(0, MOST_PROBLEMS);
+    const more = (next.problem_count ?? 0) - problems.length;
+    put(notes, [...Object.values(next.missing ?? {}), ...problems, ...(more > 0 ? [`${plural(more, "more file")} with damaged lines`] : [])].map((line) => h("p", { class: "note" }, visible(line))));
     clearTimeout(again);
     if (share < 1) again = setTimeout(() => page.refresh(), 1000); // the index is being built
     back.disabled = !now.after;
@@ -200,14 +203,12 @@ export function show(root, data, address, page) {
     lines[active].querySelector("a.open").focus({ preventScroll: true });
   };
   update(data, address);
-  let known = null;
   return {
     update,
     // Rows do not move under the reader: new iterations are announced, and shown when asked for.
     quiet: () => (state.data.rows?.length ?? 0) > 0,
     grew(event) {
       if (event.run !== address.run) return;
-      known ??= event.iterations;
       fresh.hidden = false;
       fresh.textContent = Number.isFinite(event.iterations) ? `Iteration ${event.iterations} is there: show` : "New rollouts: show";
     },

@@ -111,9 +111,7 @@ def _at_iteration(reader: RunReader, iteration: int, rows: list[tuple[Any, ...]]
             {
                 "group": row[1],
                 "index": row[2],
-                "response": plain_text(
-                    _head(reader, iteration, row[8], row[9]).get("response", "")
-                )[:EXCERPT_CHARACTERS],
+                **_beginning(_head(reader, iteration, row[8], row[9]).get("response", "")),
                 "reward": row[3],
                 "advantage": row[4],
                 "length": row[5],
@@ -123,6 +121,14 @@ def _at_iteration(reader: RunReader, iteration: int, rows: list[tuple[Any, ...]]
             }
             for row in rows[:MOST_RESPONSES]
         ],
+    }
+
+
+def _beginning(response: object) -> dict[str, Any]:
+    text = plain_text(response)
+    return {
+        "response": text[:EXCERPT_CHARACTERS],
+        "response_cut": len(text) > EXCERPT_CHARACTERS,
     }
 
 
@@ -140,7 +146,15 @@ def prompts_view(
     page_size = min(max(1, int(limit)), MOST_PROMPTS)
     words = parse_search(parameters.get("search", ""))
     values: dict[str, Any] = {f"word{number}": word for number, word in enumerate(words)}
-    where = " AND ".join(f"contains(lower(prompt_id), ${name})" for name in values) or "true"
+    # Texts are in the segments of the index, folded like the words.
+    with_text = "SELECT prompt_id FROM read_parquet($segments) WHERE contains(prompt_text, ${})"
+    where = " AND ".join(
+        f"(contains(lower(prompt_id), ${name}) OR prompt_id IN ({with_text.format(name)}))"
+        for name in values
+    )
+    if values:
+        values["segments"] = table.segment_paths(set(table.iterations))
+    where = where or "true"
     direction = "DESC" if sort_text.startswith("-") else "ASC"
     cursor = table.cursor()
     try:
