@@ -145,6 +145,12 @@ def test_what_does_not_fit_is_left_out_and_said(run: RunData, monkeypatch: pytes
     assert [record["iteration"] for record in shown] in ([1, 4], [1, 2, 4], [1, 3, 4])
     assert sum(len(record["packed"]) for record in shown) <= 3 * one
     assert f"{len(shown)} of 4 updates are shown" in panel.body  # type: ignore[operator]
+    assert "as many as fit into" in panel.body  # type: ignore[operator]
+    with monkeypatch.context() as patch:
+        patch.setattr(tokens, "MAX_ITERATIONS", len(shown))
+        panel = tokens.panel(run)
+        assert panel is not None
+        assert f"between, at most {len(shown)}." in panel.body  # type: ignore[operator]
     monkeypatch.setattr(tokens, "MAX_PANEL_BYTES", 1)
     panel = tokens.panel(run)
     assert panel is not None

@@ -131,6 +131,12 @@ def test_without_a_list_of_locks_recent_files_mean_training(tmp_path: Path, monk
     assert run_state.is_locked(tmp_path, None, time.time() - 999) is False
 
 
+def test_one_listener_too_many_is_refused_for_good(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("counterpoise.serve.events.MOST_LISTENERS", 0)
+    with serve(tmp_path, cache=tmp_path / "cache") as client:
+        assert client.get("/events").status_code == 503  # a browser tries again after a 200 only
+
+
 def test_looking_at_a_run_never_takes_its_lock(tmp_path: Path):
     run = write_run(tmp_path / "run", 1)
     with serve(tmp_path, cache=tmp_path / "cache") as client:

@@ -20,6 +20,8 @@ from counterpoise.cli import app
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.importing.write_folder import import_run
 from counterpoise.report.audit.answer_check import AnswerChecker, FinalAnswer, final_answer
+from counterpoise.report.audit.audited_run import AuditRun
+from counterpoise.report.audit.hacking import reward_gap
 from counterpoise.report.audit.page import write_audit_page
 from counterpoise.report.audit.plan_scan import scan_plans
 from counterpoise.report.audit.rank import audit_run, rank_findings, report_to_data
@@ -198,8 +200,12 @@ def test_graded_rewards_are_not_judged_as_verdicts(tmp_path: Path):
     findings = by_name(audit_run(run))
     assert findings["accepted_answers"].level == "unsupported"
     assert "mean reward" in findings["learning_rate"].verdict
-    # The evaluations have no reward: a success is no measure of a mean reward.
-    assert findings["reward_gap"].missing == ("reward in evaluations.jsonl",)
+    assert "training mean reward changed" in findings["reward_gap"].verdict
+    lines = [json.loads(line) for line in (run / "evaluations.jsonl").open()]
+    for line in lines:
+        del line["reward"]  # a success is no measure of a mean reward
+    write_lines(run / "evaluations.jsonl", lines)
+    assert reward_gap(AuditRun.read(run)).missing == ("reward in evaluations.jsonl",)
 
 
 def test_the_cost_of_a_learning_rate_is_that_of_what_was_seen(tmp_path: Path):

@@ -74,7 +74,7 @@ def equal_rewards(run: AuditRun) -> AuditFinding:
         remedy="check verify.name and the columns it reads (poise train --dry-run shows a prompt); "
         "with a sound reward take easier or harder problems, or warm up (poise warmup)",
         examples=tuple(
-            Example(tally.first_group, None, f"{tally.rollouts} rollouts, all with equal rewards")
+            Example(tally.first_group, None, f"{tally.solved} of {tally.rollouts} scored above 0")
             for tally in _equally_rewarded(run)
         )
         if is_equal

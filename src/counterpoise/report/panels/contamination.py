@@ -44,6 +44,7 @@ def panel(run: RunData) -> Panel | None:
             "contamination_pairs.html",
             pairs=[_pair_sides(match) for match in surest_first[:MAX_PAIRS_IN_RUN]],
             more=max(0, len(surest_first) - MAX_PAIRS_IN_RUN),
+            all_in=f"{CONTAMINATION_FILE} of the run has all of them",
         ),
         label="Contamination",
         assets=ASSETS,
@@ -66,7 +67,10 @@ def benchmark_panel(benchmark: Data, matches: list[Data]) -> Panel:
         benchmark["name"],
         f"{benchmark['copied']} of {benchmark['items']} problems are in the training set.",
         render(
-            "contamination_pairs.html", pairs=shown_pairs, more=max(0, len(matches) - MAX_PAIRS)
+            "contamination_pairs.html",
+            pairs=shown_pairs,
+            more=max(0, len(matches) - MAX_PAIRS),
+            all_in="poise contamination --json writes all of them",
         ),
         assets=ASSETS,
     )
