@@ -75,7 +75,7 @@ def test_it_is_what_poise_audit_says_with_links_to_the_evidence(tmp_path: Path, 
             assert view["group"].startswith(f"{view['iteration']}:made/")
         page = client.get(f"{ADDRESS}.html")
         assert "attachment" in page.headers["content-disposition"]
-        assert "Groups cut by the trainer" in page.text
+        assert "Groups split over optimizer steps" in page.text
 
 
 def test_what_cannot_be_checked_names_the_file(tmp_path: Path):

@@ -404,7 +404,10 @@ def test_the_audit_appears_when_it_is_ready_and_leads_to_the_evidence(
         alarm = page.locator(".finding.level-alarm").first
         alarm.wait_for()
         assert alarm.locator("h3").inner_text() == "Groups split over optimizer steps"
-        assert "First: Groups cut by the trainer." in page.locator(".first-finding").inner_text()
+        assert (
+            "First: Groups split over optimizer steps."
+            in page.locator(".first-finding").inner_text()
+        )
         assert texts(page, ".finding.level-alarm dt") == [
             "what to do",
             "what it costs",
