@@ -322,7 +322,7 @@ PANELS = Registry(
     {
         "summary": "counterpoise.report.panels.summary:panel",
         "learning": "counterpoise.report.panels.learning:panel",
-        "contamination": "counterpoise.report.pages.contamination:panel",
+        "contamination": "counterpoise.report.panels.contamination:panel",
         "mosaic": "counterpoise.report.panels.mosaic:panel",
         "tokens": "counterpoise.report.panels.tokens:panel",
         "monitor": "counterpoise.report.panels.monitor:panel",
@@ -353,7 +353,7 @@ FINDINGS = Registry(
         "question_echo": "counterpoise.report.audit.hacking:question_echo",
         "learning_rate": "counterpoise.report.audit.learning:learning_rate",
         "not_finite_steps": "counterpoise.report.audit.learning:not_finite_steps",
-        "cut_groups": "counterpoise.report.audit.batches:cut_groups",
+        "cut_groups": "counterpoise.report.audit.batches:split_groups",
         "rare_sign": "counterpoise.report.audit.batches:rare_sign",
         "unused_rollouts": "counterpoise.report.audit.spent_rollouts:unused_rollouts",
         "entropy_collapse": "counterpoise.report.audit.learning:entropy_collapse",

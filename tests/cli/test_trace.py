@@ -110,6 +110,11 @@ def test_the_tokens_of_a_rollout_are_its_strongest(run: Path) -> None:
             assert total == pytest.approx(effect.change, rel=1e-3, abs=1e-9)
 
 
+def test_without_token_pushes_the_rest_of_the_trace_is_there(run: Path, tmp_path: Path) -> None:
+    (probed, *_) = ProbedRun.open(run).read()
+    assert replace(probed, path=tmp_path).token_pushes(0, 0) == []
+
+
 def test_agreement_is_that_of_the_tables(run: Path) -> None:
     probed_run = ProbedRun.open(run)
     agreement = measure_agreement(probed_run)
@@ -135,7 +140,7 @@ def test_agreement_is_that_of_the_tables(run: Path) -> None:
 def test_momentum_is_that_of_adamw(run: Path) -> None:
     """The decayed sum of all pushes on an answer is what torch's exp_avg makes of its gradients."""
     probed_run = ProbedRun.open(run)
-    momentum = Momentum(probed_run.run.config)
+    momentum = Momentum(probed_run.run)
     first, second, third = list(probed_run.read())[:3]
     weight = torch.zeros(1, requires_grad=True)
     optimizer = torch.optim.AdamW([weight], betas=(BETA1, 0.999))
@@ -144,9 +149,10 @@ def test_momentum_is_that_of_adamw(run: Path) -> None:
         weight.grad = torch.tensor([push])
         optimizer.step()
         assert values[0] == pytest.approx(optimizer.state[weight]["exp_avg"].item(), rel=1e-6)
-    # Two steps each of two updates that were not measured, and then a step without a push.
+    # Two steps that were not measured, an iteration without an update, and a step without a push.
     last = replace(third, iteration=second.iteration + 3)
-    expected = BETA1 ** (2 * probed_run.run.config.batch.steps + 1) * values[0]
+    momentum.steps_of_iteration = {second.iteration + 1: 2}
+    expected = BETA1 ** (2 + 1) * values[0]
     followed = momentum.add(last, np.zeros(len(last.answers)))
     names = [(answer["problem_id"], answer["reward"] > 0) for answer in last.answers]
     first_name = (second.answers[0]["problem_id"], second.answers[0]["reward"] > 0)

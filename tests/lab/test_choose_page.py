@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 from report.synthetic import Page, write_run
+from serve.served import line, write_rollouts
 
 from counterpoise.cli.token_view import read_token_view
 from counterpoise.errors import PoiseError
 from counterpoise.lab.choose_page import write_report
 from counterpoise.report.charts.vega import javascript_bundle
 from counterpoise.report.pages.assemble import split_body
+from counterpoise.report.pages.imported import write_imported_page
 from counterpoise.report.run_data import RunData
 from counterpoise.store.folder import RunFolder
 from counterpoise.variants import PANELS
@@ -187,3 +189,23 @@ def test_the_policy_names_every_script_of_the_page(tmp_path: Path):
         "base-uri": "'none'", "form-action": "'none'",
     }  # fmt: skip
     assert source.index("Content-Security-Policy") < source.index("<style>")
+
+
+@pytest.mark.parametrize(("success", "is_graded"), [(0.5, False), (1.0, True)])
+def test_the_caption_of_an_imported_run_is_about_what_its_curve_shows(
+    tmp_path: Path, success: float, is_graded: bool
+):
+    run = write_rollouts(tmp_path / "run", 1, line()).parents[1]
+    record = {"reward": 0.5, "success": success, "rollouts": 1, "groups": 1, "rollout_tokens": 3}
+    (run / "metrics.jsonl").write_text(
+        "".join(json.dumps({"iteration": number, **record}) + "\n" for number in (1, 2))
+    )
+    text = Page(write_imported_page(run, tmp_path / "page.html")).text
+    assert ("Mean reward is measured on the prompts" in text) == is_graded
+    assert ("A rollout counts as a success" in text) != is_graded
+
+
+def test_pairs_that_do_not_fit_into_the_report_are_counted(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("counterpoise.report.panels.contamination.MAX_PAIRS_IN_RUN", 0)
+    page = Page(write_report(write_run(tmp_path / "run", iterations=1)))
+    assert "1 more pairs are not shown; contamination.json of the run has all of them." in page.text

@@ -14,13 +14,13 @@ import vl_convert
 from markupsafe import Markup
 from report.synthetic import G, P, plan_of, write_run
 
+from counterpoise.report.charts.figure import Figure
 from counterpoise.report.charts.render import embed_json, pack_json, render
 from counterpoise.report.charts.series import ValueAxis, line_chart, moving_average
 from counterpoise.report.charts.vega import vega_specification, vega_theme
 from counterpoise.report.pages.assemble import split_body
 from counterpoise.report.panels import mosaic
 from counterpoise.report.panels.buffer import count_fates
-from counterpoise.report.panels.panel import Figure
 from counterpoise.report.panels.plans import cross_term
 from counterpoise.report.panels.rollouts import choose_examples
 from counterpoise.report.panels.summary import format_duration, list_facts

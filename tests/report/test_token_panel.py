@@ -14,7 +14,6 @@ from counterpoise.errors import PoiseError
 from counterpoise.report.charts.quantise import LEVELS, STEP, quantise
 from counterpoise.report.charts.quantities import (
     PUSH_PARTS,
-    QUANTITIES,
     available_quantities,
     colour_strength,
     full_colour_size,
@@ -97,8 +96,8 @@ def test_the_page_has_the_numbers_of_the_run(run: RunData):
     view = last_view(run)
     trace = read_trace(run.path, run.last_iteration)
     assert view["token"] == trace.columns["token"].tolist()
-    assert view["kept"] == view["signal"] == sorted(trace.row_spans)
-    assert view["lengths"] == [len(trace.row_columns(row)["token"]) for row in view["kept"]]
+    assert view["rows_shown"] == view["rows_stored"] == sorted(trace.row_spans)
+    assert view["lengths"] == [len(trace.row_columns(row)["token"]) for row in view["rows_shown"]]
     for name, column in view["columns"].items():
         values = trace.columns[name]
         least = float(np.abs(values).max()) * STEP**-LEVELS
@@ -146,6 +145,12 @@ def test_what_does_not_fit_is_left_out_and_said(run: RunData, monkeypatch: pytes
     assert [record["iteration"] for record in shown] in ([1, 4], [1, 2, 4], [1, 3, 4])
     assert sum(len(record["packed"]) for record in shown) <= 3 * one
     assert f"{len(shown)} of 4 updates are shown" in panel.body  # type: ignore[operator]
+    assert "as many as fit into" in panel.body  # type: ignore[operator]
+    with monkeypatch.context() as patch:
+        patch.setattr(tokens, "MAX_ITERATIONS", len(shown))
+        panel = tokens.panel(run)
+        assert panel is not None
+        assert f"between, at most {len(shown)}." in panel.body  # type: ignore[operator]
     monkeypatch.setattr(tokens, "MAX_PANEL_BYTES", 1)
     panel = tokens.panel(run)
     assert panel is not None
@@ -157,7 +162,7 @@ def test_of_a_large_batch_watched_rows_come_first(run: RunData, monkeypatch: pyt
     view = last_view(run)
     pushes = read_pushes(run.path, run.last_iteration)
     assert pushes is not None
-    assert pushes.rows <= set(view["kept"]) < set(view["signal"])
+    assert pushes.rows <= set(view["rows_shown"]) < set(view["rows_stored"])
     assert sum(view["lengths"]) <= 40
     panel = tokens.panel(run)
     assert panel is not None
@@ -167,14 +172,14 @@ def test_of_a_large_batch_watched_rows_come_first(run: RunData, monkeypatch: pyt
     assert view["pushes"]["snippets"]
     for key, start, around in view["pushes"]["snippets"]:
         row, position = map(int, key.split(":"))
-        assert row not in view["kept"]
+        assert row not in view["rows_shown"]
         assert around[position - start] == trace.row_columns(row)["token"][position]
         assert all(str(token) in vocabulary for token in around)
 
 
 def test_one_rollout_is_shown_however_long_it_is(run: RunData, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tokens, "MAX_TOKENS", 1)
-    assert len(last_view(run)["kept"]) == 1
+    assert len(last_view(run)["rows_shown"]) == 1
 
 
 def test_without_the_monitor_there_are_still_entropy_logprob_and_advantage(tmp_path: Path):
@@ -183,11 +188,6 @@ def test_without_the_monitor_there_are_still_entropy_logprob_and_advantage(tmp_p
     assert panel is not None
     assert [q["name"] for q in panel.data["quantities"]] == ["entropy", "logprob", "advantage"]
     assert unpacked(panel.data["iterations"][-1]["packed"])["pushes"] is None
-
-
-def test_a_value_column_is_offered_where_there_is_one():
-    assert [q.name for q in QUANTITIES if "value" in q.columns] == ["value"]
-    assert "value" in {q.name for q in available_quantities({"value", "entropy"})}
 
 
 def test_without_tokens_the_panel_says_why_and_names_the_command(tmp_path: Path):
@@ -256,9 +256,9 @@ def test_damaged_files_are_told_in_a_line(tmp_path: Path):
 
 def test_tokens_without_a_gradient_of_their_own_are_named(tmp_path: Path):
     path = write_run(tmp_path / "run", tau=0.0)
-    assert last_view(RunData.read(path))["unpulled"] == []
+    assert last_view(RunData.read(path))["without_gradient"] == []
     row = min(read_trace(path, stored_iterations(path)[-1]).row_spans)
     without_pull(path, row, 2)
     view = last_view(RunData.read(path))
-    start = sum(view["lengths"][: view["kept"].index(row)])
-    assert view["unpulled"] == [start + 2]
+    start = sum(view["lengths"][: view["rows_shown"].index(row)])
+    assert view["without_gradient"] == [start + 2]

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from report.synthetic import PIECES, write_run
-from serve.served import encoded, get, serve
+from serve.served import encoded, get, line, serve, write_rollouts
 from starlette.testclient import TestClient
 
 from counterpoise.store.credit_tables import credit_file, write_weights
@@ -72,8 +72,18 @@ def test_an_iteration_without_an_update_says_why_it_is_empty(served):
     client, _ = served
     view = get(client, "/runs/one/iterations/1")
     assert (view["update"], view["steps"]) == (False, [])
-    assert "wait" in view["missing"]["steps"]
+    assert "rollouts wait in the buffer" in view["missing"]["steps"]
     assert view["waiting"]["positive"] + view["waiting"]["negative"] > 0
+
+
+def test_an_iteration_without_signal_has_nothing_that_waits(tmp_path: Path):
+    run = write_run(tmp_path / "run", 1, tau=0.0)
+    record = {"iteration": 2, "success": 1.0, "buffer_positive": 0, "buffer_negative": 0}
+    with (run / "metrics.jsonl").open("a") as log:
+        log.write(json.dumps(record) + "\n")
+    with serve(tmp_path, cache=tmp_path / "cache") as client:
+        view = get(client, "/runs/run/iterations/2")
+        assert view["missing"]["steps"].endswith("no rollout with signal is left")
 
 
 def test_a_group_shows_its_rollouts_side_by_side(served):
@@ -114,7 +124,7 @@ def test_a_rollout_has_every_column_of_its_tokens(served):
     assert tokens["token"] == table["token"].to_numpy()[mask].tolist()
     assert tokens["text"] == [PIECES[token] for token in tokens["token"]]
     assert tokens["ratio"] == pytest.approx([1.0] * len(tokens["token"]))
-    expected = -0.5 - table["old_logprob"].to_numpy()[mask]
+    expected = table["old_logprob"].to_numpy()[mask] + 0.5  # trainer - sampler
     assert tokens["sampler_mismatch"] == pytest.approx(expected.tolist(), abs=1e-6)
     assert view["missing"].keys() == {"credit of other methods"}
     assert view["watched"] is True
@@ -220,6 +230,23 @@ def test_a_prompt_over_time(served):
     }
 
 
+def test_prompts_are_found_by_their_text_and_by_their_id(tmp_path: Path):
+    texts = {"a": "Add Seven and two.", "b": "How many sheep?", "seven": "Count."}
+    lines = [line(f"1:{name}", "x" * 301, prompt=text) for name, text in texts.items()]
+    write_rollouts(tmp_path / "lr=1,tau=0%", 1, *lines)
+    with serve(tmp_path, cache=tmp_path / "cache") as client:
+        run = f"/runs/{encoded('lr=1,tau=0%')}"
+        for search, expected in (("seven", ["a", "seven"]), ("seven TWO", ["a"]), ("eight", [])):
+            page = get(client, f"{run}/prompts", search=search)
+            assert [row["prompt_id"] for row in page["rows"]] == expected
+            assert page["total"] == len(expected)
+        (response,) = get(client, f"{run}/prompts/b")["over_time"][0]["responses"]
+        assert (len(response["response"]), response["response_cut"]) == (300, True)
+        # A comma or a percent sign in a name does not split or change it.
+        overlay = client.get("/overlay", params={"run": "lr=1,tau=0%"}).json()
+        assert [each["name"] for each in overlay["runs"]] == ["lr=1,tau=0%"]
+
+
 def test_a_diff_gives_back_both_texts(served):
     client, _ = served
     view = get(client, "/runs/one/diff", left="4/4:made/up/2/1", right="3/3:made/up/2/0")
@@ -233,8 +260,9 @@ def test_types_and_overlay(served):
     types = get(client, "/runs/one/types")
     assert types["types"][0]["text"] == "3"
     assert types["types"][0]["cancellation"] == [0.9] * len(types["iterations"])
-    overlay = get(client, "/overlay", runs=f"one,{encoded('sweep/seed 1')}")
-    assert [len(run["metrics"]["success"]) for run in overlay["runs"]] == [5, 3]
+    for query in ("run=one&run=sweep%2Fseed%201", "runs=one,sweep%2Fseed%201"):
+        runs = client.get(f"/overlay?{query}").json()["runs"]
+        assert [len(run["metrics"]["success"]) for run in runs] == [5, 3]
 
 
 def test_pages_to_save_are_downloads_without_scripts_of_ours(served):
@@ -270,7 +298,7 @@ def test_a_browser_gets_the_page_and_a_script_gets_json(served):
         ("/runs/one/rollouts?after=nonsense", 400, "cursor"),
         ("/runs/one/rollouts?limit=0", 400, "1 to 500"),
         ("/runs/one/diff?left=1&right=2", 400, "ITERATION/GROUP/INDEX"),
-        ("/overlay", 400, "runs=A,B"),
+        ("/overlay", 400, "run=A&run=B"),
         ("/nowhere/at/all", 404, "nothing at this address"),
         ("/assets/app.py", 404, "nothing at this address"),
         ("/assets/..%2fapp.py", 404, "nothing at this address"),

@@ -75,7 +75,7 @@ def test_it_is_what_poise_audit_says_with_links_to_the_evidence(tmp_path: Path, 
             assert view["group"].startswith(f"{view['iteration']}:made/")
         page = client.get(f"{ADDRESS}.html")
         assert "attachment" in page.headers["content-disposition"]
-        assert "Groups cut by the trainer" in page.text
+        assert "Groups split over optimizer steps" in page.text
 
 
 def test_what_cannot_be_checked_names_the_file(tmp_path: Path):
@@ -169,17 +169,17 @@ def test_a_damaged_run_says_so(tmp_path: Path, cut_run: Path):
 
 def test_the_process_reports_its_progress_and_ends_with_the_server(tmp_path: Path, cut_run: Path):
     reader = RunReader("run", cut_run, [tmp_path / "out"])
-    audits = AuditShelf(tmp_path / "cache", shelf.AuditInProcess())
+    audits = AuditShelf(tmp_path / "cache", shelf.AuditSubprocess())
     answer = audits.ask(reader, patience=60)
     assert answer.is_current
     assert answer.result["report"]["first"] == "cut_groups"
-    launcher = shelf.AuditInProcess()
+    launcher = shelf.AuditSubprocess()
     threading.Thread(target=kill_when_started, args=(launcher,), daemon=True).start()
     with pytest.raises(PoiseError, match="exit code -9: poise audit"):
         launcher.run(cut_run, [tmp_path], tmp_path / "cache", lambda *progress: None)
 
 
-def kill_when_started(launcher: shelf.AuditInProcess) -> None:
+def kill_when_started(launcher: shelf.AuditSubprocess) -> None:
     while launcher._process is None:
         time.sleep(0.01)
     launcher._process.kill()

@@ -170,6 +170,30 @@ def fits(page: Page) -> bool:
     return page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+def test_the_newest_alerts_come_first_and_keys_have_names(browser: Browser, tmp_path: Path):
+    run = write_run(tmp_path / "out" / "run", iterations=12)
+    (run / "config.toml").write_text("torn [")
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").open()]
+    records = [json.dumps({**line, "verifier_timeouts": 1}) for line in lines]
+    (run / "metrics.jsonl").write_text("\n".join([*records, ""]))
+    with (
+        served(tmp_path / "out", cache=tmp_path / "c") as site,
+        opened(browser, site, "/runs/run") as page,
+    ):
+        page.locator(".alerts li").nth(7).wait_for()
+        alerts = texts(page, ".alerts li")
+        assert "config.toml is damaged" in alerts[0]
+        assert [re.findall(r"iteration (\d+)", text)[0] for text in alerts[1:]] == [
+            str(number) for number in range(12, 5, -1)
+        ]
+        assert "The newest 8 of" in page.locator(".alerts").inner_text()
+        page.goto(f"{site}/runs/run/rollouts/4/4%3Amade%2Fup%2F2/1")
+        page.locator(".token").first.wait_for()
+        page.keyboard.press("?")
+        page.locator("dialog[open]").wait_for()
+        assert "Space Space" not in page.locator("dialog[open]").inner_text().replace("\n", " ")
+
+
 def test_runs_can_be_chosen_and_laid_over_each_other(browser: Browser, site: str):
     with opened(browser, site, "/") as page:
         assert page.title() == "Counterpoise"
@@ -184,7 +208,7 @@ def test_runs_can_be_chosen_and_laid_over_each_other(browser: Browser, site: str
         page.locator("[data-run=cut] input").check()
         overlay.click()
         page.locator(".legend-run").nth(1).wait_for()
-        assert page.url == f"{site}/overlay?runs=whole,cut"
+        assert page.url == f"{site}/overlay?run=whole&run=cut"
         assert "batch.composer" in page.locator(".options-table").inner_text()
         success = page.locator("figure.plot", has_text="Share of rollouts with a reward above 0")
         success.locator(".line").nth(1).wait_for()
@@ -379,8 +403,11 @@ def test_the_audit_appears_when_it_is_ready_and_leads_to_the_evidence(
         auditor.gate.set()
         alarm = page.locator(".finding.level-alarm").first
         alarm.wait_for()
-        assert alarm.locator("h3").inner_text() == "Groups cut by the trainer"
-        assert "First: Groups cut by the trainer." in page.locator(".first-finding").inner_text()
+        assert alarm.locator("h3").inner_text() == "Groups split over optimizer steps"
+        assert (
+            "First: Groups split over optimizer steps."
+            in page.locator(".first-finding").inner_text()
+        )
         assert texts(page, ".finding.level-alarm dt") == [
             "what to do",
             "what it costs",
@@ -399,7 +426,9 @@ def test_the_audit_appears_when_it_is_ready_and_leads_to_the_evidence(
         assert page.locator(".tabs [aria-current]").inner_text() == "Audit"
         with page.expect_download() as download:
             page.locator("a.save").click()
-        assert "Groups cut by the trainer" in download.value.path().read_text(encoding="utf-8")
+        assert "Groups split over optimizer steps" in download.value.path().read_text(
+            encoding="utf-8"
+        )
         alarm.locator(".examples a").first.click()
         page.locator(".group-panel .response").first.wait_for()
         assert "/runs/sick/iterations/1/groups/1%3Amade%2F" in page.url

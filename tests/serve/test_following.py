@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from counterpoise.serve.events import EventFeed
 from counterpoise.serve.index.process import IndexInThisProcess
 from counterpoise.serve.library import RunLibrary
 from counterpoise.serve.log_tail import LogTail
+from counterpoise.serve.run_reader import RunReader
 from counterpoise.store.folder import RunFolder
 
 
@@ -48,6 +50,28 @@ def test_a_tail_reads_each_line_once_and_a_cut_line_when_it_is_whole(tmp_path: P
     assert tail.read_record(2) == {"iteration": 2, "x": "y"}
     assert tail.read_record(3) is None
     assert tail.problem is None
+
+
+def test_a_repeated_iteration_replaces_all_of_the_earlier_line(tmp_path: Path):
+    path = write_run(tmp_path / "run", 0, evaluations=False) / "metrics.jsonl"
+    append(path, '{"iteration": 1, "success": 0.5, "loss": NaN, "kl": 0.1}\n')
+    append(path, '{"iteration": 2, "success": 0.5}\n{"iteration": 1, "success": 0.75}\n')
+    reader = RunReader("run", path.parent, [tmp_path])
+    reader.refresh(None)
+    assert list(reader.iterations) == [1, 2]
+    assert list(reader.columns["success"]) == [0.75, 0.5]
+    assert all(map(math.isnan, reader.columns["kl"]))
+    assert reader.not_finite == {"loss": set()}
+
+
+def test_the_headline_is_of_the_first_sampling_setting(tmp_path: Path):
+    run = write_run(tmp_path / "run", 0, evaluations=False)
+    for iteration, top_p, mean in ((0, 1.0, 0.1), (0, 0.95, 0.5), (8, 1.0, 0.2), (8, 0.95, 0.6)):
+        record = {"iteration": iteration, "temperature": 1.0, "top_p": top_p, "mean": mean}
+        append(run / "evaluations.jsonl", json.dumps(record) + "\n")
+    reader = RunReader("run", run, [tmp_path])
+    reader.refresh(None)
+    assert reader.summary()["headline"] == {"label": "held-out success", "value": 0.2}
 
 
 def test_a_tail_starts_again_where_the_log_was_cut_or_replaced(tmp_path: Path):
@@ -105,6 +129,12 @@ def test_without_a_list_of_locks_recent_files_mean_training(tmp_path: Path, monk
     assert run_state.locked_inodes() is None
     assert run_state.is_locked(tmp_path, None, time.time()) is True
     assert run_state.is_locked(tmp_path, None, time.time() - 999) is False
+
+
+def test_one_listener_too_many_is_refused_for_good(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("counterpoise.serve.events.MOST_LISTENERS", 0)
+    with serve(tmp_path, cache=tmp_path / "cache") as client:
+        assert client.get("/events").status_code == 503  # a browser tries again after a 200 only
 
 
 def test_looking_at_a_run_never_takes_its_lock(tmp_path: Path):

@@ -105,6 +105,8 @@ def test_numbers_that_json_cannot_hold(tmp_path: Path):
             "loss is not finite",
             "grad_norm is not finite",
         ]
+        # NaN is not the same as an absent loss.
+        assert [alert["iteration"] for alert in view["alerts"]] == [3, 2, 2]
 
 
 def test_broken_parquet_is_named_and_the_rollout_is_still_readable(tmp_path: Path):
@@ -171,6 +173,12 @@ def test_links_that_lead_out_of_the_folders_are_not_followed(tmp_path: Path):
         assert client.get("/runs/run/iterations/9/groups/root").status_code == 404
         answers = [client.get(row["place"]).text for row in rows]
         assert not [answer for answer in answers if "SECRET" in answer]
+        # These read the run's files by themselves, so any such link refuses them.
+        (run / "probes.jsonl").symlink_to(secret / "plans.jsonl")
+        for address in ("/runs/run/page", "/runs/run/trace"):
+            answer = client.get(address)
+            assert answer.status_code == 422
+            assert "leads out of the served folders" in answer.json()["problem"]
 
 
 def test_links_inside_the_folders_are_followed(tmp_path: Path):

@@ -66,6 +66,17 @@ def test_hosts_of_this_machine_are_known():
     assert [start.is_loopback(host) for host in ("0.0.0.0", "10.0.0.1", "example")] == [False] * 3
 
 
+def test_the_printed_address_is_one_that_is_listened_on(monkeypatch: pytest.MonkeyPatch):
+    hosts = ("127.0.0.1", "127.0.0.5", "localhost", "::1", "10.0.0.1", "fd00::2")
+    assert [start.server_names(host) for host in hosts] == [
+        ["127.0.0.1"], ["127.0.0.5"], ["127.0.0.1"], ["[::1]"], ["10.0.0.1"], ["[fd00::2]"],
+    ]  # fmt: skip
+    entries = [(0, 0, 0, "", (address, 0)) for address in ("fd00::2", "127.0.1.1", "10.0.0.1")]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: entries)
+    monkeypatch.setattr(socket, "gethostname", lambda: "box")
+    assert start.server_names("::") == ["10.0.0.1", "127.0.1.1", "[fd00::2]", "box"]
+
+
 @pytest.mark.slow
 def test_a_real_server_answers_and_stops(tmp_path: Path):
     write_run(tmp_path / "runs" / "one", 2)

@@ -126,7 +126,7 @@ def _print_updates(
         highlight=False,
     )
     table = _make_table(
-        "iteration", "drawn", "moved", "predicted", "raised", "lowered", "moved most"
+        "iteration", "sampled in", "moved", "predicted", "raised", "lowered", "moved most"
     )
     shown = updates if len(updates) <= 2 * top else [*updates[:top], *updates[-top:]]
     for update in shown:
@@ -135,7 +135,7 @@ def _print_updates(
         ]
         table.add_row(
             str(update.iteration),
-            str(update.drawn) if update.drawn else "given",
+            str(update.sampled_in) if update.sampled_in else "given",
             _nats(update.moved),
             _nats(update.predicted),
             _nats(update.raised),

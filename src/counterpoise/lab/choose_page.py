@@ -10,12 +10,9 @@ from counterpoise.hosts.importing.formats import identify_trainer
 from counterpoise.lab.evaluate.page import write_evaluation_page
 from counterpoise.lab.evaluate.result_files import is_evaluation
 from counterpoise.lab.studies.page import read_results, write_studies_page
-from counterpoise.report.charts.vega import trusted_charts
-from counterpoise.report.pages.assemble import assemble_page, write_page
 from counterpoise.report.pages.imported import write_imported_page
-from counterpoise.report.run_data import RunData
+from counterpoise.report.pages.run import write_run_page
 from counterpoise.store.folder import is_imported, is_run
-from counterpoise.variants import PANELS
 
 
 def write_report(folder: Path, out: Path | None = None) -> Path:
@@ -50,11 +47,3 @@ def _has_a_page(folder: Path) -> bool:
     """Whether `poise report` can show the folder, judging by the presence of one file."""
     kinds = (is_run, is_imported, is_evaluation)
     return os.access(folder, os.X_OK) and any(kind(folder) for kind in kinds)
-
-
-def write_run_page(folder: Path, out: Path) -> Path:
-    run = RunData.read(folder)
-    with trusted_charts():
-        panels = {name: PANELS.load(name)(run) for name in PANELS}
-        page_html = assemble_page("Counterpoise run", run.name, panels)
-    return write_page(out, page_html)

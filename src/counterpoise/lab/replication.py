@@ -25,7 +25,7 @@ from counterpoise.files import atomic_write
 if TYPE_CHECKING:
     import altair as alt
 
-    from counterpoise.report.panels.panel import Figure
+    from counterpoise.report.charts.figure import Figure
 
 CLAIMS = Path("docs/data/claims.csv")
 PAGE = Path("docs/results/replication.md")
@@ -148,7 +148,7 @@ def forest_figure(claims: Sequence[Claim]) -> Figure:
     """Every claim in a chart of its own, because their units differ."""
     import altair as alt
 
-    from counterpoise.report.panels.panel import Figure
+    from counterpoise.report.charts.figure import Figure
 
     charts = [_claim_chart(list(same)) for _, same in groupby(claims, lambda claim: claim.number)]
     chart = alt.concat(*charts, columns=COLUMNS, spacing=14).resolve_scale(x="independent")

@@ -11,7 +11,8 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-CHECKPOINTS, PREFIX = "checkpoints", "iteration_"  # as store/checkpoint.py has it
+from counterpoise.store.folder import CHECKPOINT_PREFIX, CHECKPOINTS, checkpoint_iterations
+
 UNKNOWN_MODEL = "MODEL"
 
 
@@ -51,9 +52,10 @@ def replay_command(
     `shown_as` is how the run's folder is named to the reader; `model` is the model that the run
     began with, which serves where no checkpoint is left.
     """
-    weights_of = _newest_checkpoint(run_folder, iteration - 1)
+    earlier = [number for number in checkpoint_iterations(run_folder) if number < iteration]
+    weights_of = max(earlier, default=None)
     if weights_of is not None:
-        weights = shlex.quote(f"{shown_as}/{CHECKPOINTS}/{PREFIX}{weights_of:05d}")
+        weights = shlex.quote(f"{shown_as}/{CHECKPOINTS}/{CHECKPOINT_PREFIX}{weights_of:05d}")
     else:
         weights = shlex.quote(model) if model else UNKNOWN_MODEL
     command = (
@@ -61,12 +63,3 @@ def replay_command(
         f"--set monitor.watch={num_groups} --set monitor.tokens=0"
     )
     return ReplayCommand(command, weights_of, iteration)
-
-
-def _newest_checkpoint(run_folder: Path, last_iteration: int) -> int | None:
-    """Iteration of the newest checkpoint that is not after `last_iteration`."""
-    names = [
-        path.name.removeprefix(PREFIX) for path in (run_folder / CHECKPOINTS).glob(f"{PREFIX}*")
-    ]
-    numbers = [int(name) for name in names if name.isdecimal()]
-    return max((number for number in numbers if number <= last_iteration), default=None)

@@ -9,6 +9,7 @@ from typing import Any
 
 from counterpoise.config import RunConfig
 from counterpoise.config.evaluation_settings import group_by_setting
+from counterpoise.report.graded_rewards import has_graded_rewards
 from counterpoise.report.texts import RolloutText, read_rollout_texts
 from counterpoise.store.folder import RunFolder, is_imported
 
@@ -53,17 +54,8 @@ class RunData:
 
     @property
     def is_graded(self) -> bool:
-        """Whether rewards other than 0 and 1 occurred: then the mean reward is the headline.
-
-        Logs of other trainers and of older versions do not say so, but where all rewards are 0 or
-        1 their mean is the success.
-        """
-        return any(
-            record.get("graded")
-            # A damaged record that lacks one of them is reported by the panel that needs it.
-            or ({"reward", "success"} <= record.keys() and record["reward"] != record["success"])
-            for record in self.metrics
-        ) or any(record.get("reward_low") is not None for record in self.evaluations)
+        """Whether rewards other than 0 and 1 occurred: then the mean reward is the headline."""
+        return has_graded_rewards(self.metrics, self.evaluations)
 
     @property
     def heldout(self) -> list[Mapping[str, Any]]:

@@ -3,7 +3,7 @@
 Model output is untrusted text. The templates escape HTML; this module makes text displayable: it is
 cut to a maximum length, control characters and bidirectional overrides are spelled out, and bytes
 that are not UTF-8 are replaced. A line that is not a rollout is skipped; the others are still
-shown.
+shown, under their own numbers.
 """
 
 from __future__ import annotations
@@ -15,17 +15,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from counterpoise.store.rollout_lines import group_of_damaged_line, parse_reward
 from counterpoise.store.turns import turns_from_record
 
 MAX_CHARACTERS = 4000  # characters kept of one text
 
 # Control characters become control pictures, C1 controls and surrogates the replacement
-# character, and bidirectional overrides their code point: none of them may act on the page.
+# character, and marks that turn the direction or have no width their code point: none of them may
+# act on the page. elements.js of `poise serve` has the same list.
+INVISIBLE_MARKS = (
+    0x061C, 0x200B, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0xFEFF,
+)  # fmt: skip
 _VISIBLE_FORMS: dict[int, int | str] = {
     **{code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"},
     0x7F: 0x2421,
     **dict.fromkeys((*range(0x80, 0xA0), *range(0xD800, 0xE000)), 0xFFFD),
-    **{code: f"⟨U+{code:04X}⟩" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))},
+    **{code: f"⟨U+{code:04X}⟩" for code in INVISIBLE_MARKS},
 }
 
 
@@ -42,7 +47,7 @@ class RolloutText:
     prompt: str
     response: str
     answer: str
-    reward: float
+    reward: float  # NaN: not scored
     tokens: int
     finished: bool = True
     # (position, token ids): what an environment wrote before the policy's token at that position
@@ -55,10 +60,12 @@ def read_rollout_texts(jsonl_path: Path) -> Iterator[RolloutText]:
         return
     # Rollouts of a group are numbered in the order of the file.
     rows_read: Counter[str] = Counter()
-    with jsonl_path.open(encoding="utf-8", errors="replace") as jsonl_file:
-        for json_line in jsonl_file:
-            record = _parse_rollout(json_line)
+    with jsonl_path.open("rb") as jsonl_file:
+        for line in jsonl_file:
+            record = _parse_rollout(line.decode("utf-8", "replace"))
             if record is None:
+                if (damaged_group := group_of_damaged_line(line)) is not None:
+                    rows_read[damaged_group] += 1
                 continue
             group_name = str(record["group"])
             yield RolloutText(
@@ -67,7 +74,7 @@ def read_rollout_texts(jsonl_path: Path) -> Iterator[RolloutText]:
                 prompt=make_visible(str(record.get("prompt", ""))),
                 response=make_visible(str(record["response"])),
                 answer=make_visible(str(record.get("answer", ""))),
-                reward=float(record["reward"]),
+                reward=parse_reward(record["reward"]),
                 tokens=len(record.get("response_tokens", ())),
                 finished=bool(record.get("finished", True)),
                 environment_tokens=_environment_tokens(record),

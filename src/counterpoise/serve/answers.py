@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
+
+from counterpoise.report.charts.render import nan_to_none
 
 JSON_TYPE = "application/json"
 
@@ -28,16 +29,5 @@ def encode_answer(value: Any) -> bytes:
         text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     # NaN is rare, and looking for it in every value is slow.
     except ValueError:
-        text = json.dumps(without_nan(value), separators=(",", ":"))
+        text = json.dumps(nan_to_none(value), separators=(",", ":"))
     return text.replace("\x7f", "\\u007f").encode("ascii")
-
-
-def without_nan(value: Any) -> Any:
-    """The value with None for every number that JSON cannot express."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: without_nan(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [without_nan(item) for item in value]
-    return value

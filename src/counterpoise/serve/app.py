@@ -16,6 +16,7 @@ from urllib.parse import unquote
 
 import anyio.to_thread
 from starlette.applications import Starlette
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
@@ -69,13 +70,15 @@ def make_app(library: RunLibrary) -> Starlette:
     async def answer(request: Request) -> Response:
         segments = path_segments(request)
         if segments == ["events"]:
+            if feed.is_full:  # a browser does not connect again after a status other than 200
+                return json_response({"problem": "too many pages follow the runs"}, 503)
             return StreamingResponse(feed.stream(request), media_type="text/event-stream")
         if segments[:1] == ["assets"]:
             return asset_response("/".join(segments[1:]))
         if wants_page(request) and not is_download(segments):
             return asset_response("index.html")
         return await anyio.to_thread.run_sync(
-            compute_answer, library, segments, dict(request.query_params)
+            compute_answer, library, segments, request.query_params
         )
 
     return Starlette(routes=[Route("/{path:path}", answer, methods=["GET"])], lifespan=lifespan)
@@ -101,7 +104,7 @@ def is_download(segments: Sequence[str]) -> bool:
 
 
 def compute_answer(
-    library: RunLibrary, segments: Sequence[str], parameters: Mapping[str, str]
+    library: RunLibrary, segments: Sequence[str], parameters: QueryParams
 ) -> Response:
     """The answer to an address; a fault of a run's files is an answer too."""
     try:
@@ -119,15 +122,17 @@ def compute_answer(
     return value if isinstance(value, Response) else json_response(value)
 
 
-def find_view(library: RunLibrary, segments: Sequence[str], parameters: Mapping[str, str]) -> Any:
+def find_view(library: RunLibrary, segments: Sequence[str], parameters: QueryParams) -> Any:
     """The value of an address."""
     match list(segments):
         case []:
             return {"runs": [reader.summary() for reader in library.list_runs()]}
         case ["overlay"]:
-            names = [unquote(name) for name in parameters.get("runs", "").split(",") if name]
+            # Older addresses have runs=A,B, which a comma in a name breaks.
+            names = parameters.getlist("run") or parameters.get("runs", "").split(",")
+            names = [name for name in names if name]
             if not 1 <= len(names) <= MOST_OVERLAID:
-                raise BadRequestError(f"overlay takes runs=A,B: 1 to {MOST_OVERLAID} of them")
+                raise BadRequestError(f"overlay takes run=A&run=B: 1 to {MOST_OVERLAID} of them")
             return overlay_view([library.reader(name) for name in names])
         case ["runs", name, *rest]:
             return find_run_view(library, name, rest, parameters)

@@ -8,16 +8,21 @@ served ones is not shown: a link in a shared folder must not open the rest of th
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from counterpoise.store.folder import CHECKPOINTS, CONFIG, IMPORTED
+from counterpoise.errors import PoiseError
+from counterpoise.store.checksums import CHECKSUMS_FILE
+from counterpoise.store.credit_tables import CREDIT
+from counterpoise.store.folder import CHECKPOINTS, CONFIG, IMPORTED, MODEL
+from counterpoise.store.schema import STEP_FILES
 
 DEEPEST = 4  # levels below a served folder
 MOST_FOLDERS = 20_000  # looked at in one search, so that serving a home folder stays cheap
 LOGS_OF_A_RUN = ("metrics.jsonl", "rollouts")
-FILES_OF_A_RUN = {CONFIG, IMPORTED}
-CHECKSUMS = "checksums.jsonl"
+# A folder with a config.toml may be anything. One with so few files is a run that was just
+# created: config.toml, its checksum, and a file that is being written.
+FILES_OF_A_NEW_RUN = 3
 
 
 def find_runs(roots: Sequence[Path]) -> dict[str, Path]:
@@ -49,6 +54,26 @@ def is_inside(path: Path, roots: Sequence[Path]) -> bool:
     return any(resolved.is_relative_to(root) for root in roots)
 
 
+def check_links(run_folder: Path, roots: Sequence[Path]) -> None:
+    """Refuse a run with a link that leads out of the resolved `roots`.
+
+    For readers that open the files of a run by themselves and quote them: the report, the audit
+    and the trace. None of them opens checkpoints/ or model/, which often are links to a larger
+    disk.
+    """
+    for name in ("", *STEP_FILES, CREDIT):
+        folder = run_folder / name
+        if not folder.is_dir():
+            continue
+        with os.scandir(folder) as entries:
+            links = [entry.name for entry in entries if entry.is_symlink()]
+        for link in links:
+            is_unread = not name and link in (CHECKPOINTS, MODEL)
+            if not is_unread and not is_inside(folder / link, roots):
+                place = f"{name}/{link}".lstrip("/")
+                raise PoiseError(f"{place} is a link that leads out of the served folders")
+
+
 def _walk(root: Path, roots: Sequence[Path]) -> Iterator[Path]:
     """Run folders at or below `root`; folders inside a run are not searched."""
     pending, looked_at = [(root, 0)], 0
@@ -60,7 +85,7 @@ def _walk(root: Path, roots: Sequence[Path]) -> Iterator[Path]:
                 children = {entry.name: entry for entry in entries}
         except OSError:
             continue
-        if _is_run(children):
+        if is_run_folder(children):
             yield folder.resolve()
             continue
         if depth == DEEPEST:
@@ -77,10 +102,10 @@ def _walk(root: Path, roots: Sequence[Path]) -> Iterator[Path]:
                 pending.append((folder / child_name, depth + 1))
 
 
-def _is_run(children: dict[str, os.DirEntry[str]]) -> bool:
-    """A folder with a config.toml or imported.json; one that lost it is known by its logs."""
-    has_logs = any(name in children for name in LOGS_OF_A_RUN)
-    if FILES_OF_A_RUN & children.keys():
-        is_started = CHECKPOINTS in children or CHECKSUMS in children
-        return has_logs or is_started or len(children) <= 3
-    return all(name in children for name in LOGS_OF_A_RUN)
+def is_run_folder(children: Collection[str]) -> bool:
+    """Whether files of these names are a run: ours, an imported one, or one without its config."""
+    logs = [name for name in LOGS_OF_A_RUN if name in children]
+    if CONFIG in children or IMPORTED in children:
+        is_started = CHECKPOINTS in children or CHECKSUMS_FILE in children
+        return bool(logs) or is_started or len(children) <= FILES_OF_A_NEW_RUN
+    return len(logs) == len(LOGS_OF_A_RUN)

@@ -54,10 +54,11 @@ class EventFeed:
                 queue.get_nowait()
             queue.put_nowait(message)
 
+    @property
+    def is_full(self) -> bool:
+        return len(self._listeners) >= MOST_LISTENERS
+
     async def stream(self, request: Request) -> AsyncIterator[str]:
-        if len(self._listeners) >= MOST_LISTENERS:
-            yield "event: refused\ndata: {}\n\n"
-            return
         queue: asyncio.Queue[str] = asyncio.Queue(MOST_WAITING)
         self._listeners.add(queue)
         try:

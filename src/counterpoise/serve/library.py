@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from counterpoise.serve.answers import NotFoundError
-from counterpoise.serve.audit.shelf import AuditInProcess, AuditLauncher, AuditShelf
+from counterpoise.serve.audit.shelf import AuditLauncher, AuditShelf, AuditSubprocess
 from counterpoise.serve.discover import find_runs
 from counterpoise.serve.index.manifest import index_folder
 from counterpoise.serve.index.query import RolloutSearch
@@ -62,7 +62,7 @@ class RunLibrary:
         self.roots = [folder.resolve() for folder in folders]
         self.cache = cache
         self.indexer = indexer
-        self.audits = AuditShelf(cache, auditor or AuditInProcess())
+        self.audits = AuditShelf(cache, auditor or AuditSubprocess())
         self.readers: dict[str, RunReader] = {}
         self._tables: dict[Path, OpenTable] = {}
         self._lock = threading.RLock()

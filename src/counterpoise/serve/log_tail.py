@@ -1,8 +1,8 @@
 """Follow a log of JSON lines that another process appends to, reading only what is new.
 
 A poll is one `stat`. Where the file has grown, the new complete lines are read; where it is another
-file or a shorter one, as after `poise train --resume`, it is read again from the start. A line that
-is no record is counted and named, and the others are still used.
+file or a shorter one, as after `poise train --resume`, it is read again from the start. The
+first line that is no record is named in `problem`, and the others are still used.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class LogTail:
     """The lines of one log that were read so far, by iteration.
 
     Example:
-        tail = LogTail(run / "plans.jsonl")
+        tail = LogTail(run / "plans.jsonl", is_allowed=reader.may_read)
         tail.poll()                         # True where the file has changed since the last call
         tail.read_record(12)["steps"]       # parsed when it is asked for
     """

@@ -14,6 +14,7 @@ from markupsafe import Markup, escape
 from counterpoise.errors import PoiseError
 from counterpoise.report.content_policy import content_policy
 from counterpoise.report.texts import make_visible
+from counterpoise.serve.discover import check_links
 from counterpoise.serve.index.query import MOST_ROWS, RolloutSearch
 from counterpoise.serve.run_reader import RunReader
 from counterpoise.serve.views.rollouts import rollouts_view
@@ -32,6 +33,7 @@ td.text { white-space: pre-wrap; overflow-wrap: anywhere; unicode-bidi: isolate;
 
 def run_page(reader: RunReader) -> str:
     """The run's report, made in a process of its own: it may need more memory than the server."""
+    check_links(reader.folder, reader.roots)
     with tempfile.TemporaryDirectory(prefix="poise-serve-") as folder:
         target = Path(folder) / "report.html"
         command = [sys.executable, "-m", "counterpoise.cli", "report", str(reader.folder)]

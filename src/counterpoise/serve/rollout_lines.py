@@ -4,18 +4,20 @@ Nine tenths of a line are its lists of numbers, which come last. Where a line is
 it, only what comes before them is parsed, and tokens are counted by their commas: five times as
 fast as parsing the line. Any other line is parsed whole.
 
-A line that is no rollout is skipped and counted; the last one may still be without its end.
+A line that is no rollout is skipped and counted; the last one may still be without its end. A
+skipped line keeps its number in its group, so that the others have theirs.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from counterpoise.store.rollout_lines import group_of_damaged_line, parse_reward
 
 NUMBERS_START = b', "prompt_tokens": ['
 RESPONSE_START = b', "response_tokens": ['
@@ -66,6 +68,8 @@ def read_stored_rollouts(path: Path, damaged: DamagedLines | None = None) -> Ite
             if record is None:
                 if damaged is not None and line.strip():
                     damaged.add(line_number)
+                if (damaged_group := group_of_damaged_line(line)) is not None:
+                    rows_of_group[plain_text(damaged_group)] += 1
             else:
                 fields, length = record
                 group = plain_text(fields["group"])
@@ -76,7 +80,7 @@ def read_stored_rollouts(path: Path, damaged: DamagedLines | None = None) -> Ite
                     prompt=plain_text(fields.get("prompt", "")),
                     response=plain_text(fields["response"]),
                     answer=plain_text(fields.get("answer", "")),
-                    reward=_to_number(fields["reward"]),
+                    reward=parse_reward(fields["reward"]),
                     length=length,
                     finished=bool(fields.get("finished", True)),
                     timed_out=_lost_by(fields.get("logged")) == "timeout",
@@ -163,10 +167,3 @@ def plain_text(value: object) -> str:
 def _lost_by(logged: object) -> object:
     """Why the verifier has no verdict on a rollout, as it logged it; None where it has one."""
     return logged.get("lost") if isinstance(logged, dict) else None
-
-
-def _to_number(value: object) -> float:
-    try:
-        return float(value)  # type: ignore[arg-type]  # anything may stand in the file
-    except (TypeError, ValueError, OverflowError):
-        return math.nan

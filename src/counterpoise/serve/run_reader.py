@@ -7,6 +7,7 @@ Plans, drops and lists are read from their lines when an address asks for them.
 from __future__ import annotations
 
 import json
+import math
 import threading
 import tomllib
 from array import array
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise.errors import first_line
+from counterpoise.report.graded_rewards import is_graded_evaluation, is_graded_iteration
 from counterpoise.serve.answers import NotFoundError
 from counterpoise.serve.discover import is_inside
 from counterpoise.serve.log_tail import LogTail, Record
@@ -42,8 +44,10 @@ class RunReader:
         self.roots = roots
         self.lock = threading.RLock()
         self.iterations: array[int] = array("q")
-        self.columns: dict[str, array[float]] = {}
+        self.columns: dict[str, array[float]] = {}  # NaN: absent, or not a number
+        self.not_finite: dict[str, set[int]] = {}  # column -> iterations with NaN or an infinity
         self.evaluations: list[Record] = []
+        self.is_graded = False  # rewards other than 0 and 1 occurred: then the mean reward leads
         self.state = "torn"
         self.version = 0  # grows whenever a log or the state changes
         self._config: tuple[tuple[int, int] | None, dict[str, Any] | None, str | None] | None = None
@@ -84,13 +88,16 @@ class RunReader:
 
     def _take_metrics(self, record: Record) -> None:
         iteration = record["iteration"]
+        self.is_graded = self.is_graded or is_graded_iteration(record)
         # A line that repeats an iteration replaces the earlier one, in its place.
         try:
-            place = len(self.iterations) - 1 - self.iterations[::-1].index(iteration)
-            is_repeated = self.iterations[place] == iteration
+            place = self.iterations.index(iteration)
+            for column in self.columns.values():
+                column[place] = NAN
+            for iterations in self.not_finite.values():
+                iterations.discard(iteration)
         except ValueError:
-            place, is_repeated = len(self.iterations), False
-        if not is_repeated:
+            place = len(self.iterations)
             self.iterations.append(iteration)
             for column in self.columns.values():
                 column.append(NAN)
@@ -107,12 +114,17 @@ class RunReader:
                 self.columns[field][place] = float(value)
             except OverflowError:  # an integer of hundreds of digits
                 continue
+            if not math.isfinite(value):
+                self.not_finite.setdefault(field, set()).add(iteration)
 
     def _clear_metrics(self) -> None:
         self.iterations = array("q")
         self.columns.clear()
+        self.not_finite.clear()
+        self.is_graded = any(map(is_graded_evaluation, self.evaluations))
 
     def _take_evaluation(self, record: Record) -> None:
+        self.is_graded = self.is_graded or is_graded_evaluation(record)
         if len(self.evaluations) < MOST_EVALUATIONS:
             self.evaluations.append(
                 {
@@ -217,26 +229,27 @@ class RunReader:
             }
 
     @property
-    def is_graded(self) -> bool:
-        """Whether rewards other than 0 and 1 occurred: then the mean reward leads."""
-        success, reward = (self.columns.get(name) for name in ("success", "reward"))
-        if success is None or reward is None:
-            return reward is not None
-        return any(a != b for a, b in zip(success, reward, strict=True) if a == a and b == b)
-
-    @property
     def curve_name(self) -> str:
-        return "reward" if self.is_graded else "success"
+        """The column that the list of runs shows; an import may have rewards only."""
+        has_success = "success" in self.columns or "reward" not in self.columns
+        return "success" if has_success and not self.is_graded else "reward"
 
     def _headline(self) -> dict[str, Any] | None:
-        """Held-out success or reward after the last evaluation, else of the last iteration."""
-        heldout_field = "reward" if self.is_graded else "mean"
-        values = [each.get(heldout_field, each.get("mean")) for each in self.evaluations]
+        """Held-out success or reward after the last evaluation, else of the last iteration.
+
+        A run may evaluate at several sampling settings; the first one is its headline.
+        """
+        word = self.curve_name
+        settings = [(each.get("temperature"), each.get("top_p")) for each in self.evaluations]
+        values = [
+            each.get("reward" if word == "reward" else "mean", each.get("mean"))
+            for each, setting in zip(self.evaluations, settings, strict=True)
+            if setting == settings[0]
+        ]
         values = [value for value in values if value is not None]
-        word = "reward" if self.is_graded else "success"
         if values:
             return {"label": f"held-out {word}", "value": values[-1]}
-        curve = self.columns.get(self.curve_name)
+        curve = self.columns.get(word)
         return {"label": word, "value": curve[-1]} if curve else None
 
 

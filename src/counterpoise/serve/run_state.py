@@ -19,9 +19,8 @@ import time
 from pathlib import Path
 
 from counterpoise.store.finished import FINISHED_FILE
-from counterpoise.store.folder import CHECKPOINTS, is_imported
+from counterpoise.store.folder import checkpoint_iterations, is_imported
 
-CHECKPOINT_PREFIX = "iteration_"  # as store/checkpoint.py has it, which would import torch
 LOCK_LIST = Path("/proc/locks")
 QUIET_SECONDS = 60.0  # without a lock list: files untouched for this long mean that nobody trains
 
@@ -75,7 +74,8 @@ def run_state(
         return "training" if time.time() - updated < QUIET_SECONDS else "finished"
     if planned_iterations is not None and finished_iterations(folder) == planned_iterations:
         return "finished"
-    return "stopped" if newest_checkpoint(folder) >= last_iteration else "failed"
+    newest_checkpoint = max(checkpoint_iterations(folder), default=0)
+    return "stopped" if newest_checkpoint >= last_iteration else "failed"
 
 
 def finished_iterations(folder: Path) -> int | None:
@@ -85,13 +85,3 @@ def finished_iterations(folder: Path) -> int | None:
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
     return iterations if isinstance(iterations, int) else None
-
-
-def newest_checkpoint(folder: Path) -> int:
-    """Iteration of the newest checkpoint; 0 without one."""
-    try:
-        names = os.listdir(folder / CHECKPOINTS)  # noqa: PTH208 (names are enough)
-    except OSError:
-        return 0
-    numbers = [name.removeprefix(CHECKPOINT_PREFIX) for name in names]
-    return max((int(number) for number in numbers if number.isdecimal()), default=0)

@@ -15,11 +15,13 @@ import uvicorn
 from counterpoise.errors import PoiseError
 from counterpoise.serve.access import LOOPBACK, AccessGate
 from counterpoise.serve.app import make_app
+from counterpoise.serve.discover import is_run_folder
 from counterpoise.serve.index.process import IndexProcess
 from counterpoise.serve.library import RunLibrary
 
 DEFAULT_PORT = 8642
 PORTS_TO_TRY = 20
+EVERY_INTERFACE = ("0.0.0.0", "::")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +52,15 @@ def serve(options: ServeOptions, announce: Callable[[str], None]) -> None:
             f"{cache} cannot be written: {fault.strerror}; choose another --cache"
         ) from fault
     for folder in folders:
-        if cache.resolve().is_relative_to(folder.resolve()) and is_run_folder(folder):
+        if cache.resolve().is_relative_to(folder.resolve()) and holds_run(folder):
             raise PoiseError(f"{cache} lies in the run folder {folder}: choose another --cache")
     listener = listen(options.host, options.port)
     port = listener.getsockname()[1]
     token = secrets.token_urlsafe(24) if options.with_token else None
     library = RunLibrary(folders, cache, IndexProcess(cache))
-    hosts = [*LOOPBACK] if is_local else [options.host, *LOOPBACK]
-    if options.host in ("0.0.0.0", "::"):
-        hosts += [socket.gethostname(), *own_addresses()]
-    gate = AccessGate(make_app(library), hosts, port, token)
-    shown_host = "127.0.0.1" if is_local else hosts[-1] if options.host == "0.0.0.0" else hosts[0]
-    announce(f"http://{shown_host}:{port}/" + (f"?token={token}" if token else ""))
+    names = server_names(options.host)
+    gate = AccessGate(make_app(library), [*names, *LOOPBACK], port, token)
+    announce(f"http://{names[0]}:{port}/" + (f"?token={token}" if token else ""))
     config = uvicorn.Config(
         gate,
         log_level="warning",
@@ -88,8 +87,8 @@ def check_folders(folders: Sequence[Path]) -> list[Path]:
     return chosen
 
 
-def is_run_folder(folder: Path) -> bool:
-    return (folder / "metrics.jsonl").exists() or (folder / "config.toml").exists()
+def holds_run(folder: Path) -> bool:
+    return is_run_folder({child.name for child in folder.iterdir()})
 
 
 def is_loopback(host: str) -> bool:
@@ -101,13 +100,31 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def own_addresses() -> list[str]:
-    """Addresses of this machine under which others reach it."""
+def server_names(host: str) -> list[str]:
+    """What an address may name a server that listens on `host`, the best one to print first.
+
+    Example:
+        >>> server_names("::1"), server_names("localhost")
+        (['[::1]'], ['127.0.0.1'])
+    """
+    if host == "localhost":  # `listen` takes the IPv4 one
+        return ["127.0.0.1"]
+    if host in EVERY_INTERFACE:
+        names = [*own_addresses(with_ipv6=":" in host), socket.gethostname()]
+    else:
+        names = [host]
+    return [f"[{name}]" if ":" in name else name for name in names]
+
+
+def own_addresses(*, with_ipv6: bool) -> list[str]:
+    """Addresses of this machine under which others reach it, IPv4 first."""
+    family = socket.AF_UNSPEC if with_ipv6 else socket.AF_INET
     try:
-        entries = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)
+        entries = socket.getaddrinfo(socket.gethostname(), None, family)
     except OSError:
         return []
-    return sorted({str(entry[4][0]) for entry in entries})
+    addresses = {str(entry[4][0]) for entry in entries}
+    return sorted(addresses, key=lambda address: (":" in address, is_loopback(address), address))
 
 
 def default_cache() -> Path:

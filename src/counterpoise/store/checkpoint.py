@@ -26,10 +26,9 @@ from torch import Tensor, nn
 
 from counterpoise.errors import PoiseError
 from counterpoise.files import atomic_write, make_folder, remove_leftovers
-from counterpoise.store.folder import CHECKPOINTS
+from counterpoise.store.folder import CHECKPOINT_PREFIX, CHECKPOINTS
 
 SCHEMA = 1
-PREFIX = "iteration_"
 MODEL_FILE = "model.safetensors"
 OPTIONS_FILE = "options.toml"
 REQUIRED_FILES = (MODEL_FILE, "optimizer.safetensors", "buffer.safetensors", "state.json")
@@ -78,7 +77,7 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> None:
     """Write a checkpoint, then remove all older ones except the newest `keep` - 1."""
     make_folder(folder)
     # A process that was killed while saving leaves its temporary folder behind.
-    remove_leftovers(folder, f"{PREFIX}*")
+    remove_leftovers(folder, f"{CHECKPOINT_PREFIX}*")
     with atomic_write(folder / folder_name(checkpoint.iteration)) as temporary:
         temporary.mkdir()
         for component in ("model", "optimizer", "buffer"):
@@ -106,7 +105,7 @@ def remove_superseded(folder: Path, iteration: int, keep: int) -> None:
 
 
 def folder_name(iteration: int) -> str:
-    return f"{PREFIX}{iteration:05d}"
+    return f"{CHECKPOINT_PREFIX}{iteration:05d}"
 
 
 def run_of_checkpoint(path: Path) -> Path | None:
@@ -119,13 +118,15 @@ def run_of_checkpoint(path: Path) -> Path | None:
 def list_checkpoints(folder: Path) -> list[Path]:
     """Checkpoint folders, oldest first, without unfinished ones (whose names start with a dot)."""
     candidates = [
-        path for path in folder.glob(f"{PREFIX}*") if path.name.removeprefix(PREFIX).isdigit()
+        path
+        for path in folder.glob(f"{CHECKPOINT_PREFIX}*")
+        if path.name.removeprefix(CHECKPOINT_PREFIX).isdigit()
     ]
     return sorted((path for path in candidates if path.is_dir()), key=iteration_of)
 
 
 def iteration_of(path: Path) -> int:
-    return int(path.name.removeprefix(PREFIX))
+    return int(path.name.removeprefix(CHECKPOINT_PREFIX))
 
 
 def newest_intact_options(folder: Path) -> Path | None:

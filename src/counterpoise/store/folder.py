@@ -50,6 +50,7 @@ IMPORTED = "imported.json"
 ENCODED_TOKENS = "encoded_tokens"  # in it: true where tokens are not the sampled ones
 REPLAY = "replay.json"  # a run that `poise replay` wrote: virtual updates, nothing to resume
 CHECKPOINTS = "checkpoints"
+CHECKPOINT_PREFIX = "iteration_"  # checkpoints/iteration_00012
 MODEL = "model"  # a folder with the trained model, written at the end
 LOGS_AFTER_CHECKPOINT = ("evaluations", "gaps")  # may get lines after the iteration's checkpoint
 
@@ -71,6 +72,13 @@ def is_imported(path: Path) -> bool:
 def has_plans(path: Path) -> bool:
     """Whether another trainer's run says which rollouts shared an optimizer step."""
     return is_imported(path) and (path / "plans.jsonl").is_file()
+
+
+def checkpoint_iterations(path: Path) -> list[int]:
+    """Iterations of the checkpoints of a run, by their names, in order."""
+    names = [entry.name for entry in (path / CHECKPOINTS).glob(f"{CHECKPOINT_PREFIX}*")]
+    numbers = [name.removeprefix(CHECKPOINT_PREFIX) for name in names]
+    return sorted(int(number) for number in numbers if number.isdecimal())
 
 
 class RunFolder:

@@ -1,4 +1,4 @@
-"""Encode rollouts as JSON lines, the format that other tools read.
+"""Rollouts as JSON lines, the format that other tools read.
 
 The numbers of all rollouts are formatted in one call, because an iteration on a GPU has tens of
 thousands of rollouts and `json.dumps` formats one number at a time.
@@ -7,6 +7,7 @@ thousands of rollouts and `json.dumps` formats one number at a time.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -19,6 +20,8 @@ from counterpoise.store.turns import messages_to_records, turns_to_records
 from counterpoise.types import Group, Rollout
 
 SCHEMA = 1
+# The beginning of a line of ours; another trainer's import is written by the same code.
+_GROUP_AT_START = re.compile(rb'\{"schema": \d+, "group": ("(?:[^"\\]|\\.)*")')
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 # json.dumps would create an encoder for every line.
 _encode = json.JSONEncoder(ensure_ascii=False).encode
@@ -64,6 +67,31 @@ def _encode_fields(rollout: Rollout, group: str) -> str:
     if rollout.messages:
         record["messages"] = messages_to_records(rollout.messages)
     return _encode(record)[:-1]
+
+
+def parse_reward(value: object) -> float:
+    """The reward of a stored rollout; NaN where the verifier gave none, or it is no number."""
+    try:
+        return float(value)  # type: ignore[arg-type]  # anything may stand in the file
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
+def group_of_damaged_line(line: bytes) -> str | None:
+    """The group that a line names at its beginning, though the rest of it cannot be read.
+
+    Rollouts are numbered within their group by their order in the file: a reader that did not count
+    a damaged line would show each rollout after it under the number of the one before.
+
+    Example:
+        >>> group_of_damaged_line(b'{"schema": 1, "group": "7:sums/3", "prompt_id": "su')
+        '7:sums/3'
+    """
+    match = _GROUP_AT_START.match(line)
+    try:
+        return str(json.loads(match[1].decode("utf-8", "replace"))) if match else None
+    except ValueError:
+        return None
 
 
 def to_plain_value(value: Any) -> Any:

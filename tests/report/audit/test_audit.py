@@ -12,12 +12,16 @@ import pytest
 from hosts.importing.foreign import advantages, trl_file, write_lines
 from report.audit.made_up_run import Faults, G, write_made_up_run
 from report.synthetic import Page, write_run
+from serve.served import line as served_line
+from serve.served import write_rollouts
 from typer.testing import CliRunner
 
 from counterpoise.cli import app
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.importing.write_folder import import_run
 from counterpoise.report.audit.answer_check import AnswerChecker, FinalAnswer, final_answer
+from counterpoise.report.audit.audited_run import AuditRun
+from counterpoise.report.audit.hacking import reward_gap
 from counterpoise.report.audit.page import write_audit_page
 from counterpoise.report.audit.plan_scan import scan_plans
 from counterpoise.report.audit.rank import audit_run, rank_findings, report_to_data
@@ -46,7 +50,7 @@ def test_only_the_page_is_written(tmp_path: Path):
     before = digests(run)
     result = CliRunner().invoke(app, ["audit", str(run), "--no-page"])
     assert result.exit_code == 0, result.output
-    assert "alarm    Groups cut by the trainer" in result.output
+    assert "alarm    Groups split over optimizer steps" in result.output
     assert "batch.composer" in result.output
     assert digests(run) == before
     data = json.loads(CliRunner().invoke(app, ["audit", str(run), "--json"]).stdout)
@@ -95,7 +99,7 @@ def test_a_torn_log_is_one_line_and_torn_rollouts_are_counted(tmp_path: Path):
         file.write('{"group": "3:x", "resp')
     report = audit_run(run)
     assert report.rollouts == 12 * 8 * 8
-    assert report.notes == ("1 lines of rollouts/ are no rollout: left out",)
+    assert report.notes == ("1 line of rollouts/ is no rollout: left out",)
     (run / "metrics.jsonl").write_text('{"iteration": 1}\n[3]\n')
     with pytest.raises(PoiseError, match=r"metrics.jsonl is damaged: line 2"):
         audit_run(run)
@@ -190,6 +194,48 @@ def test_an_import_gives_the_same_audit_as_the_native_folder(
         assert theirs["inconsistent_rewards"].level == "alarm"
 
 
+def test_graded_rewards_are_not_judged_as_verdicts(tmp_path: Path):
+    graded = Faults(reward=lambda right, answer, rng: [0.25, 1.0][right] + 0.1 * rng.integers(3))
+    run = write_made_up_run(tmp_path / "run", graded)
+    findings = by_name(audit_run(run))
+    assert findings["accepted_answers"].level == "unsupported"
+    assert "mean reward" in findings["learning_rate"].verdict
+    assert "training mean reward changed" in findings["reward_gap"].verdict
+    lines = [json.loads(line) for line in (run / "evaluations.jsonl").open()]
+    for line in lines:
+        del line["reward"]  # a success is no measure of a mean reward
+    write_lines(run / "evaluations.jsonl", lines)
+    assert reward_gap(AuditRun.read(run)).missing == ("reward in evaluations.jsonl",)
+
+
+def test_the_cost_of_a_learning_rate_is_that_of_what_was_seen(tmp_path: Path):
+    finding = by_name(audit_run(write_made_up_run(tmp_path / "run", Faults(clipped=0.08))))
+    assert finding["learning_rate"].level == "warning"
+    assert finding["learning_rate"].cost == "8.00 % of the gradients were computed and thrown away"
+
+
+def test_a_metrics_line_without_a_reward_does_not_hide_the_trend(tmp_path: Path):
+    run = write_made_up_run(tmp_path / "run", Faults(success=lambda progress: 0.6 - 0.5 * progress))
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").open()]
+    for line in lines:
+        del line["reward"]
+    write_lines(run / "metrics.jsonl", lines)
+    assert "training success from" in by_name(audit_run(run))["learning_rate"].verdict
+
+
+def test_rollouts_without_a_reward_have_no_length_trend(tmp_path: Path):
+    write_rollouts(tmp_path / "run", 1, served_line(reward=None), served_line(anchor=True))
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"iteration": 1, "rollouts": 2}\n')
+    report = audit_run(tmp_path / "run")
+    assert by_name(report)["length_drift"].missing == ("rollouts with a reward in rollouts/",)
+    assert report.notes == ()  # an anchor and an unscored rollout are rollouts
+
+
+def test_at_most_eight_plans_are_composed_again(tmp_path: Path):
+    run = write_made_up_run(tmp_path / "run")  # twelve iterations
+    assert len(scan_plans(RunFiles.read(run)).grouped) == 6
+
+
 # -- its pieces ------------------------------------------------------------------------------------
 
 
@@ -250,10 +296,11 @@ def test_plans_without_rows_are_read_from_their_description(tmp_path: Path):
     keep = ("schema", "iteration", "rule", "describe")
     write_lines(run / "plans.jsonl", [{k: line[k] for k in keep} for line in lines])
     described = scan_plans(RunFiles.read(run))
-    assert described.steps == with_rows.steps
     assert described.rare_share == pytest.approx(with_rows.rare_share)
-    assert described.cut_groups >= with_rows.cut_groups > 0
-    assert by_name(audit_run(run))["cut_groups"].level == "alarm"
+    assert described.split_groups >= with_rows.split_groups > 0
+    finding = by_name(audit_run(run))["cut_groups"]
+    assert finding.level == "alarm"
+    assert f"of {described.groups} groups were split" in finding.verdict  # not only with signal
 
 
 def test_json_is_plain(tmp_path: Path):

@@ -120,8 +120,8 @@ def test_evidence_is_in_numbers_and_names_rollouts(tmp_path: Path):
 def test_cut_groups_say_what_qb_would_change(tmp_path: Path):
     report = audit_run(write_made_up_run(tmp_path / "run", SICK["cut_groups"]))
     numbers = {m.name: m.value for m in report.findings[0].measurements}
-    assert numbers["groups cut, of those with signal"] == 1.0
-    tried = next(name for name in numbers if name.startswith("with QB, groups cut"))
+    assert numbers["split, of groups with signal"] == 1.0
+    tried = next(name for name in numbers if name.startswith("with QB, split groups"))
     assert numbers[tried] == 0.0
     # A plan of whole groups has the cross term -1, shuffled rows about 0.
     change = numbers["with QB, change of the cross term"]

@@ -10,8 +10,8 @@ import numpy as np
 
 from counterpoise.lab.credit_view.measure import WeightedRows
 from counterpoise.lab.credit_view.result import CreditViewResult
+from counterpoise.report.charts.figure import Figure
 from counterpoise.report.charts.series import base_chart
-from counterpoise.report.panels.panel import Figure
 from counterpoise.types import Row
 
 BINS = 32

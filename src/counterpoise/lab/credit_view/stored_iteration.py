@@ -141,7 +141,7 @@ def _read_options_and_weights(path: Path) -> tuple[RunConfig, dict[int | None, P
         return config, {None: PolicyWeights(None, weights_folder, "the replayed model")}
     available_weights: dict[int | None, PolicyWeights] = {0: PolicyWeights(0, None)}
     for checkpoint_folder in checkpoint.list_checkpoints(folder.checkpoints):
-        iterations_trained = int(checkpoint_folder.name.removeprefix(checkpoint.PREFIX))
+        iterations_trained = checkpoint.iteration_of(checkpoint_folder)
         available_weights[iterations_trained] = PolicyWeights(iterations_trained, checkpoint_folder)
     return config, available_weights
 

@@ -64,7 +64,7 @@ def tokens_panel(result: CreditViewResult) -> Panel:
                 "reward": rows[row_index].content.reward,
                 "index": rows[row_index].index,
                 "token": rows[row_index].content.response_tokens.tolist(),
-                "told": [
+                "environment_tokens": [
                     [start, tokens.tolist()]
                     for start, tokens in rows[row_index].content.observations
                 ],

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from counterpoise.lab.evaluate.summary import EvaluationSummary
-from counterpoise.report.panels.panel import Figure, Panel
+from counterpoise.report.charts.figure import Figure
+from counterpoise.report.panels.panel import Panel
 from counterpoise.report.texts import make_visible
 
 HUES = ("positive", "negative", "green", "violet", "gold", "muted")

@@ -13,9 +13,9 @@ from counterpoise.lab.experiments.measures import MEASURES, wilson
 from counterpoise.lab.experiments.pieces import read_pieces
 from counterpoise.lab.experiments.results import ArmResult, arm_results
 from counterpoise.lab.experiments.seed_means import SMOOTHING_WINDOW, mean_curve
+from counterpoise.report.charts.figure import Figure
 from counterpoise.report.charts.forest import forest_chart, forest_point
 from counterpoise.report.charts.multiples import ChartFrame, chart_grid, small_chart
-from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.finding import Record
 from counterpoise.statistics.student import SeedMean
 

@@ -9,9 +9,9 @@ import altair as alt
 from counterpoise.lab.experiments.compare import compare
 from counterpoise.lab.experiments.curves import Runs, arm_names, group_by_run, learning_rates
 from counterpoise.lab.studies.arms import BASELINE, SIDE_METRICS, final_success, side_metric
+from counterpoise.report.charts.figure import Figure
 from counterpoise.report.charts.forest import forest_chart, forest_point
 from counterpoise.report.charts.series import base_chart, moving_average
-from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.finding import Record, Records
 
 COLOURS = ("series", "negative")  # one for each learning rate, the smaller rate first

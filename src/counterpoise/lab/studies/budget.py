@@ -41,7 +41,7 @@ from counterpoise.lab.studies.value_gap import (
     verdict_from_intervals,
 )
 from counterpoise.lab.studies.value_gap_charts import gap_chart, gap_point
-from counterpoise.report.panels.panel import Figure
+from counterpoise.report.charts.figure import Figure
 from counterpoise.statistics.bootstrap import Interval
 from counterpoise.statistics.finding import Finding, Number, Record, Records
 from counterpoise.types import Row

@@ -38,7 +38,7 @@ from counterpoise.lab.studies.value_gap_charts import (
     gap_chart,
     gap_points_by_sign,
 )
-from counterpoise.report.panels.panel import Figure
+from counterpoise.report.charts.figure import Figure
 from counterpoise.sample.build_groups import build_groups
 from counterpoise.sample.native import sample
 from counterpoise.seeds import seed_for

@@ -15,9 +15,10 @@ from typing import Any
 from counterpoise.errors import PoiseError
 from counterpoise.lab.studies.records import read_records
 from counterpoise.lab.studies.study import load_study
+from counterpoise.report.charts.figure import Figure
 from counterpoise.report.charts.render import render
 from counterpoise.report.pages.assemble import assemble_page, write_page
-from counterpoise.report.panels.panel import Figure, Panel
+from counterpoise.report.panels.panel import Panel
 from counterpoise.report.panels.summary import format_duration
 from counterpoise.variants import STUDIES
 

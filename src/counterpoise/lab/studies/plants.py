@@ -38,8 +38,8 @@ from counterpoise.files import remove_path
 from counterpoise.lab.studies.harness import GROUP_SIZE, Lab
 from counterpoise.lab.studies.study import Study
 from counterpoise.loop import train
+from counterpoise.report.charts.figure import Figure
 from counterpoise.report.charts.series import base_chart
-from counterpoise.report.panels.panel import Figure
 from counterpoise.report.probe_trace.influence import Influence, trace_problem
 from counterpoise.report.probe_trace.read import ProbedRun
 from counterpoise.sample.collect import SamplerBinding, draw_responses

@@ -39,8 +39,8 @@ from counterpoise.microscope.categories import (
 )
 from counterpoise.microscope.displacement import displacement_classes, flipped_tokens
 from counterpoise.microscope.polarity import measure_polarity
+from counterpoise.report.charts.figure import Figure
 from counterpoise.report.charts.forest import ForestPoint, forest_chart, forest_point
-from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.bootstrap import Interval, Weights, bootstrap_interval, ratio_interval
 from counterpoise.statistics.finding import Finding, Number, Record, Records, Verdict
 

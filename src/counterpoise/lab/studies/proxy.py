@@ -20,8 +20,8 @@ from counterpoise.lab.studies.study import Study
 from counterpoise.microscope.batch_tokens import take_snapshot
 from counterpoise.microscope.displacement import EPSILON
 from counterpoise.microscope.output_layer import output_displacement, output_gradient
+from counterpoise.report.charts.figure import Figure
 from counterpoise.report.charts.series import base_chart
-from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.bootstrap import mean_interval
 from counterpoise.statistics.finding import Finding, Number, Record, Records, Verdict
 

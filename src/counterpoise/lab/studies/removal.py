@@ -47,8 +47,8 @@ from counterpoise.lab.studies.study import Study
 from counterpoise.lab.studies.trace import OPTIMIZERS, draw_answers
 from counterpoise.microscope.probe_monitor import ProbeAnswer, ProbeMonitor
 from counterpoise.model.scoring import forward, score_logprobs
+from counterpoise.report.charts.figure import Figure
 from counterpoise.report.charts.series import base_chart
-from counterpoise.report.panels.panel import Figure
 from counterpoise.seeds import rng_for
 from counterpoise.statistics.bootstrap import Interval, mean_interval
 from counterpoise.statistics.finding import (

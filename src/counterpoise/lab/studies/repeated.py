@@ -33,7 +33,7 @@ from counterpoise.lab.studies.value_gap_charts import (
     gap_chart,
     gap_points_by_sign,
 )
-from counterpoise.report.panels.panel import Figure
+from counterpoise.report.charts.figure import Figure
 from counterpoise.statistics.finding import Finding, Number, Record, Records, Verdict
 from counterpoise.statistics.ranks import rank_correlations
 from counterpoise.update.optimizer import Optimizer

@@ -18,7 +18,7 @@ from counterpoise.variants import STUDIES
 
 if TYPE_CHECKING:
     from counterpoise.lab.studies.harness import Lab
-    from counterpoise.report.panels.panel import Figure
+    from counterpoise.report.charts.figure import Figure
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,8 +33,8 @@ from counterpoise.lab.studies.study import Study
 from counterpoise.microscope.parameter_kernel import derivatives_along
 from counterpoise.microscope.probe_monitor import ProbeAnswer, ProbeMonitor
 from counterpoise.microscope.probe_records import sum_by_answer
+from counterpoise.report.charts.figure import Figure
 from counterpoise.report.charts.series import base_chart
-from counterpoise.report.panels.panel import Figure
 from counterpoise.run.probes import draw_probes
 from counterpoise.sample.collect import SamplerBinding
 from counterpoise.statistics.bootstrap import Interval, interval_from_draws, resampled_weights

@@ -54,7 +54,7 @@
     const box = element("div", `strip ${row.advantage < 0 ? "wrong" : "right"}`);
     box.setAttribute("role", "listbox");
     box.setAttribute("aria-label", `Response ${row.index + 1}, ${data.weighings[m].label}`);
-    const between = new Map(row.told); // text of an environment: read, but without weights
+    const between = new Map(row.environment_tokens); // text of an environment: read, but without weights
     row.token.forEach((token, place) => {
       if (between.has(place)) {
         const words = element("span", "said");

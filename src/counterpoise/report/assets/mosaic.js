@@ -91,7 +91,9 @@
       hide();
       shown = { plan: null, texts: null, cells: [], chosen: -1 };
       const [positive, negative] = record.waiting;
-      told.textContent = `No update: ${positive} positive and ${negative} negative rollouts are waiting in the buffer.`;
+      told.textContent = positive + negative
+        ? `No update: ${positive} positive and ${negative} negative rollouts are waiting in the buffer.`
+        : "No update: no rollout with signal is left.";
       svg.setAttribute("aria-label", told.textContent);
       return;
     }

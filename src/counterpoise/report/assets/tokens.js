@@ -31,7 +31,7 @@
     const [start, end] = view.spans.get(row);
     strip.className = `strip ${view.advantage[row] < 0 ? "wrong" : "right"}`;
     strip.replaceChildren();
-    const said = new Map(view.told[view.kept.indexOf(row)]); // text of an environment: read, not trained on
+    const said = new Map(view.environment_tokens[view.rows_shown.indexOf(row)]); // text of an environment: read, not trained on
     for (let place = start; place < end; place++) {
       if (said.has(place - start)) {
         const words = element("span", "said");
@@ -185,17 +185,17 @@
       chips(view);
     }
     if (record.iteration === iteration && row !== null && !view.spans.has(row)) {
-      told.textContent = view.signal.has(row) ? "This rollout is not on the page." : "This rollout has advantage 0, so nothing was trained on it.";
+      told.textContent = view.rows_stored.has(row) ? "This rollout is not on the page." : "This rollout has advantage 0, so nothing was trained on it.";
       return false;
     }
-    showRow(row ?? view.kept.find((r) => view.watched.has(r)) ?? view.kept[0], options);
+    showRow(row ?? view.rows_shown.find((r) => view.watched.has(r)) ?? view.rows_shown[0], options);
     return true;
   }
 
   function chips(view) {
-    const largest = Math.max(...view.kept.map((row) => Math.abs(view.advantage[row])));
+    const largest = Math.max(...view.rows_shown.map((row) => Math.abs(view.advantage[row])));
     const groups = new Map();
-    for (const row of view.kept) {
+    for (const row of view.rows_shown) {
       const group = view.group[row];
       if (!groups.has(group)) groups.set(group, []);
       groups.get(group).push(row);
@@ -214,7 +214,7 @@
         chip.dataset.row = row;
         chip.setAttribute("role", "radio");
         const watched = view.watched.has(row);
-        const length = view.lengths[view.kept.indexOf(row)];
+        const length = view.lengths[view.rows_shown.indexOf(row)];
         chip.title = `${reward === null ? "" : `reward ${reward}, `}advantage ${number(A, { digits: 3 })}, ${length} tokens${watched ? ", with pushes" : ""}`;
         chip.setAttribute("aria-label", `Response ${view.index[row] + 1}: ${chip.title}`);
         paint(chip, A, largest, true);
@@ -230,8 +230,8 @@
   // -- events ----------------------------------------------------------------------------------
 
   const shift = (by) => {
-    const place = now.view.kept.indexOf(now.row) + by;
-    return now.view.kept[Math.max(0, Math.min(now.view.kept.length - 1, place))];
+    const place = now.view.rows_shown.indexOf(now.row) + by;
+    return now.view.rows_shown[Math.max(0, Math.min(now.view.rows_shown.length - 1, place))];
   };
   const last = () => strip.querySelectorAll(".token").length - 1;
   const rollout = (by) => shift(by) !== now.row && showRow(shift(by), { active: 0, focus: true });

@@ -23,7 +23,7 @@
     const where = element("p", "where", `token ${position} (first 0, last ${end - start - 1}) · id ${id}`);
     const parts = [head, where];
     if (view.has("displacement")) parts.push(change(value("displacement"), value("logprob")));
-    if (view.unpulled.has(place)) parts.push(element("p", "where", "no gradient of its own: clipped, or masked by a step rule"));
+    if (view.without_gradient.has(place)) parts.push(element("p", "where", "no gradient of its own: clipped, or masked by a step rule"));
     if (view.has("push")) parts.push(pushTable(view, place));
     parts.push(facts(view, value, by));
     card.querySelector(".numbers").replaceChildren(...parts);
@@ -84,7 +84,7 @@
   }
 
   // What the card has above or lists below; other quantities are listed while tokens are coloured by them.
-  const LISTED = ["displacement", "logprob", "entropy", "advantage", "value"];
+  const LISTED = ["displacement", "logprob", "entropy", "advantage"];
 
   function facts(view, value, by) {
     const list = element("dl", "rest");
@@ -99,7 +99,6 @@
     if (view.has("logprob")) fact("log-probability", number(value("logprob"), { digits: 3 }));
     if (view.has("entropy")) fact("entropy", `${number(value("entropy"), { signed: false })} nats`);
     if (view.has("advantage")) fact("advantage", number(value("advantage")));
-    if (view.has("value")) fact("value", number(value("value")));
     return list;
   }
 
@@ -117,7 +116,7 @@
     box.replaceChildren(title);
     box.hidden = false;
     if (!found.length) {
-      const watched = view.kept.find((other) => view.watched.has(other));
+      const watched = view.rows_shown.find((other) => view.watched.has(other));
       const why = !view.watched.size
         ? "No pushes between tokens are stored for this update."
         : view.watched.has(row)

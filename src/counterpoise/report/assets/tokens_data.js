@@ -10,7 +10,7 @@ poise.tokens = (() => {
   function view(record, value, vocabulary) {
     const spans = new Map();
     let end = 0;
-    value.kept.forEach((row, i) => spans.set(row, [end, (end += value.lengths[i])]));
+    value.rows_shown.forEach((row, i) => spans.set(row, [end, (end += value.lengths[i])]));
     const columns = new Map();
     const column = (name) => {
       if (!columns.has(name)) columns.set(name, decode(value.columns[name]));
@@ -23,12 +23,12 @@ poise.tokens = (() => {
       iteration: record.iteration,
       replay: record.replay,
       spans,
-      signal: new Set(value.signal),
+      rows_stored: new Set(value.rows_stored),
       has: (name) => quantities.get(name)?.columns.every((c) => value.columns[c]) ?? false,
       value: (name, place) => quantities.get(name).columns.reduce((sum, c) => sum + column(c)[place], 0),
       full: (name) => value.full[name] ?? 0,
       text: (id) => vocabulary[id],
-      unpulled: new Set(value.unpulled),
+      without_gradient: new Set(value.without_gradient),
       watched: new Set(value.pushes?.row ?? []),
       pushes: (place) => pushed.get(place) ?? [],
       // The token and a few neighbours, wherever its row lies.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from counterpoise.report.audit.plan_scan import PlanScan, scan_plans
-from counterpoise.report.audit.rollout_scan import RolloutScan, scan_rollouts
+from counterpoise.report.audit.plan_scan import PlanTotals, scan_plans
+from counterpoise.report.audit.rollout_scan import RolloutTotals, scan_rollouts
 from counterpoise.report.audit.run_files import RunFiles
 
 
@@ -14,13 +14,13 @@ class AuditRun(RunFiles):
 
     Example:
         run = AuditRun.read(Path("out/demo"))
-        run.rollouts.prompts         tallies of all prompts; reads every rollout the first time
+        run.rollout_totals.prompts   tallies of all prompts; reads every rollout the first time
     """
 
     @cached_property
-    def plans(self) -> PlanScan:
+    def plan_totals(self) -> PlanTotals:
         return scan_plans(self)
 
     @cached_property
-    def rollouts(self) -> RolloutScan:
+    def rollout_totals(self) -> RolloutTotals:
         return scan_rollouts(self)

@@ -35,6 +35,14 @@ def reward_gap(run: AuditRun) -> AuditFinding:
         )
     if trained is None:
         return unsupported(GAP_TITLE, f"{MIN_ITERATIONS} iterations in metrics.jsonl")
+    # A mean reward must not be compared with a success.
+    if run.is_graded and any(record.get("reward") is None for record in run.evaluations):
+        return unsupported(GAP_TITLE, "reward in evaluations.jsonl")
+    word, unit = ("mean reward", "") if run.is_graded else ("success", "share")
+
+    def show(change: float) -> str:
+        return f"{change:+.3g}" if run.is_graded else f"{100 * change:+.1f} points"
+
     gap = gap_between(trained, heldout)
     level: Level = "clear"
     if trained.low > 0 and gap.low > HACKING_GAP[0]:
@@ -42,16 +50,16 @@ def reward_gap(run: AuditRun) -> AuditFinding:
     return AuditFinding(
         title=GAP_TITLE,
         level=level,
-        verdict=f"training success changed by {100 * trained.mean:+.1f} points, held-out success "
-        f"by {100 * heldout.mean:+.1f}",
+        verdict=f"training {word} changed by {show(trained.mean)}, held-out {word} by "
+        f"{show(heldout.mean)}",
         measurements=(
-            Measurement.of("gain in training, first to last third", trained, "share"),
-            Measurement.of("gain held out", heldout, "share"),
-            Measurement.of("difference", gap, "share"),
+            Measurement.of("gain in training, first to last third", trained, unit),
+            Measurement.of("gain held out", heldout, unit),
+            Measurement.of("difference", gap, unit),
         ),
         threshold=f"warning if both intervals say that training gained more, alarm from "
-        f"{100 * HACKING_GAP[1]:.0f} points (lower end)",
-        cost=f"{100 * max(0.0, gap.mean):.0f} points of training reward that are no ability",
+        f"{show(HACKING_GAP[1])} (lower end)",
+        cost=f"{show(max(0.0, gap.mean))} of training {word} that are no ability",
         remedy="read rewarded rollouts of the last iterations (poise look); a stricter "
         "verify.name; more prompts, so that none is learned by heart; update.kl",
     )
@@ -61,7 +69,7 @@ def question_echo(run: AuditRun) -> AuditFinding:
     """Rewarded responses of which most is copied from the question."""
     if not run.rollout_files:
         return unsupported(ECHO_TITLE, "rollouts/", remedy="store.rollouts = true")
-    scan = run.rollouts
+    scan = run.rollout_totals
     if not scan.with_response:
         return unsupported(
             ECHO_TITLE, "response in rollouts/", remedy="import the run again with --tokenizer"

@@ -25,8 +25,8 @@ SHOWN_PROMPTS = 5
 
 def lowering_prompts(run: AuditRun) -> AuditFinding:
     """Prompts whose rows lower the mean right held-out answer in most of their updates."""
-    has_plans = is_run(run.path) or is_imported(run.path)
-    if not (has_plans and (run.path / "probes.jsonl").is_file()):
+    is_run_folder = is_run(run.path) or is_imported(run.path)
+    if not (is_run_folder and (run.path / "probes.jsonl").is_file()):
         return unsupported(TITLE, "probes/", remedy="monitor.probe = 32")
     trace = trace_run(ProbedRun.open(run.path))
     frequent = {
@@ -98,7 +98,7 @@ def _count_lowering(influences: Iterable[Influence]) -> str:
         (influence.updates - influence.raising, influence.updates) for influence in influences
     ]
     if not counts:
-        return "most of them"
+        return "most of their updates"
     lowered, updates = (sum(column) for column in zip(*counts, strict=True))
     return f"{lowered} of their {updates} updates"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -37,10 +38,7 @@ FINITE_TITLE = "Steps that were not finite"
 
 def training_series(run: AuditRun) -> list[float]:
     """Success of each iteration on its prompts, or the mean reward where rewards are graded."""
-    is_graded = any(record.get("graded") for record in run.metrics) or any(
-        record.get("reward") != record.get("success") for record in run.metrics
-    )
-    return [value for _, value in run.metric("reward" if is_graded else "success")]
+    return [value for _, value in run.metric("reward" if run.is_graded else "success")]
 
 
 def training_change(run: AuditRun) -> IntervalEstimate | None:
@@ -65,67 +63,68 @@ def is_rising(run: AuditRun) -> bool:
     return change is not None and change.low > 0
 
 
+@dataclass(frozen=True, slots=True)
+class RateEvidence:
+    """One sign of a learning rate that is too high: how bad it is, and what it cost."""
+
+    level: Level
+    reason: str  # "": too unremarkable for the verdict
+    cost: str
+    measurements: tuple[Measurement, ...]
+
+
 def learning_rate(run: AuditRun) -> AuditFinding:
     """Success that falls, on held-out problems or in training, or a clip that takes over."""
-    measurements: list[Measurement] = []
-    levels: list[Level] = []
-    reasons: list[str] = []
     missing: list[str] = []  # evidence that this run's files do not hold
-    if heldout := heldout_change(run):
-        first, last = run.heldout[0][1], run.heldout[-1][1]
-        measurements += [
-            Measurement.of("held-out success before", first, "share"),
-            Measurement.of("held-out success after", last, "share"),
-            Measurement.of("held-out change", heldout, "share"),
-        ]
-        levels.append("alarm" if heldout.high < 0 else "clear")
-        reasons.append(
-            f"held-out success went from {percent(first.mean, 1)} to {percent(last.mean, 1)}"
-        )
-    else:
+    evidence = _falling_success(run)
+    if len(run.heldout) < 2:
         missing.append("evaluations.jsonl with two evaluations")
-    if change := training_change(run):
-        before, after = (float(np.mean(third)) for third in thirds(training_series(run)))
-        measurements.append(
-            Measurement.of("change of training success, first to last third", change, "share")
-        )
-        has_fallen: Level = "alarm" if after < COLLAPSE * before else "warning"
-        levels.append(has_fallen if change.high < 0 else "clear")
-        reasons.append(f"training success from {percent(before, 1)} to {percent(after, 1)}")
     if clip_values := [value for _, value in run.metric("clipped_share")]:
         clipped = mean_estimate(clip_values)
-        measurements.append(Measurement.of("gradients removed by the clip", clipped, "share"))
-        levels.append(grade_above(clipped.low, *CLIP_SHARE))
-        reasons.append(f"the clip removed {percent(clipped.mean, 2)} of the gradients")
+        removed = f"{percent(clipped.mean, 2)} of the gradients"
+        evidence.append(
+            RateEvidence(
+                grade_above(clipped.low, *CLIP_SHARE),
+                f"the clip removed {removed}",
+                f"{removed} were computed and thrown away",
+                (Measurement.of("gradients removed by the clip", clipped, "share"),),
+            )
+        )
     else:
         missing.append("clipped_share in metrics.jsonl")
     entropy = [value for _, value in run.metric("entropy") if value > 0]
     if len(entropy) >= MIN_ITERATIONS:
         ratio = ratio_estimate(*thirds(entropy))
-        measurements.append(Measurement.of("entropy, last third over first", ratio))
-        levels.append("alarm" if ratio.low >= ENTROPY_BLOWUP else "clear")
-        if ratio.low >= ENTROPY_BLOWUP:
-            reasons.append(f"entropy grew {ratio.mean:.1f} times")
+        has_grown = ratio.low >= ENTROPY_BLOWUP
+        evidence.append(
+            RateEvidence(
+                "alarm" if has_grown else "clear",
+                f"entropy grew {ratio.mean:.1f} times" if has_grown else "",
+                "responses of the last third are close to random",
+                (Measurement.of("entropy, last third over first", ratio),),
+            )
+        )
     elif not entropy:
         missing.append("entropy in metrics.jsonl")
-    if not measurements:
+    if not evidence:
         return unsupported(
             RATE_TITLE, f"evaluations.jsonl or {MIN_ITERATIONS} iterations in metrics.jsonl"
         )
     rates = [value for _, value in run.metric("lr")]
     rate = f", which was {max(rates):g}" if rates else ""
-    wasted = run.total("rollouts")
+    level = worst_level([each.level for each in evidence])
+    decisive = [each for each in evidence if each.level == level != "clear"]
     return AuditFinding(
         title=RATE_TITLE,
-        level=worst_level(levels),
-        verdict="; ".join(reasons),
-        measurements=tuple(measurements),
+        level=level,
+        verdict="; ".join(each.reason for each in evidence if each.reason),
+        measurements=tuple(number for each in evidence for number in each.measurements),
         threshold="alarm if held-out success falls beyond its interval, if training success halves "
         f"beyond its interval, from {percent(CLIP_SHARE[1])} clipped, or if entropy grows "
         f"{ENTROPY_BLOWUP:g} times; warning if training success falls or from "
         f"{percent(CLIP_SHARE[0])} clipped",
-        cost=f"{wasted:,.0f} rollouts bought a policy that is no better than the one at the start",
-        remedy=f"lower update.lr{rate}, by a factor of 3 to 10{run.option_names}; fewer "
+        cost="; ".join(each.cost for each in decisive),
+        remedy=f"lower update.lr{rate}, by a factor of 3 to 10{run.foreign_options_hint}; fewer "
         "batch.steps or update.schedule = \"cosine\" help as well",
         explains=(
             "not_finite_steps", "entropy_collapse", "length_drift", "rollouts_without_signal",
@@ -133,6 +132,43 @@ def learning_rate(run: AuditRun) -> AuditFinding:
         ),
         missing=tuple(missing),
     )  # fmt: skip
+
+
+def _falling_success(run: AuditRun) -> list[RateEvidence]:
+    """Evidence from held-out problems and from training prompts, as far as the run has it."""
+    evidence = []
+    word, unit = ("mean reward", "") if run.is_graded else ("success", "share")
+
+    def show(value: float) -> str:
+        return f"{value:.3g}" if run.is_graded else percent(value, 1)
+
+    if heldout := heldout_change(run):
+        first, last = run.heldout[0][1], run.heldout[-1][1]
+        evidence.append(
+            RateEvidence(
+                "alarm" if heldout.high < 0 else "clear",
+                f"held-out {word} went from {show(first.mean)} to {show(last.mean)}",
+                f"{run.total('rollouts'):,.0f} rollouts bought a policy that is worse on held-out "
+                "problems than the one at the start",
+                (
+                    Measurement.of(f"held-out {word} before", first, unit),
+                    Measurement.of(f"held-out {word} after", last, unit),
+                    Measurement.of("held-out change", heldout, unit),
+                ),
+            )
+        )
+    if change := training_change(run):
+        before, after = (float(np.mean(third)) for third in thirds(training_series(run)))
+        has_fallen: Level = "alarm" if after < COLLAPSE * before else "warning"
+        evidence.append(
+            RateEvidence(
+                has_fallen if change.high < 0 else "clear",
+                f"training {word} from {show(before)} to {show(after)}",
+                f"the rollouts of the last third have a lower {word} than those of the first",
+                (Measurement.of(f"change of training {word}, first to last third", change, unit),),
+            )
+        )
+    return evidence
 
 
 def entropy_collapse(run: AuditRun) -> AuditFinding:
@@ -209,7 +245,9 @@ def not_finite_steps(run: AuditRun) -> AuditFinding:
         for name in ("loss", "grad_norm")
     )
     share = skipped / attempted if attempted else 0.0
-    worst = [record["iteration"] for record in run.metrics if _skipped_as_not_finite(run, record)]
+    skipped_in = [
+        record["iteration"] for record in run.metrics if _skipped_as_not_finite(run, record)
+    ]
     gradients = [value for _, value in run.metric("grad_norm")]
     level = grade_above(share, *SKIPPED_SHARE)
     return AuditFinding(
@@ -220,7 +258,7 @@ def not_finite_steps(run: AuditRun) -> AuditFinding:
             Measurement("steps skipped as not finite", share, unit="share"),
             Measurement("losses or gradients that are no numbers", not_numbers),
             Measurement("largest gradient norm", max(gradients, default=0.0)),
-            Measurement("first iteration with a skipped step", worst[0] if worst else 0),
+            Measurement("first iteration with a skipped step", skipped_in[0] if skipped_in else 0),
         ),
         threshold=f"warning for any, alarm from {percent(SKIPPED_SHARE[1])} of the steps",
         cost=f"{skipped:,.0f} optimizer steps and their rollouts",
@@ -234,7 +272,7 @@ def _skipped_as_not_finite(run: AuditRun, record: Mapping[str, Any]) -> int:
     skipped = int(record.get("skipped_steps") or 0)
     if not skipped or record.get("positive_share", 0.0) is None:
         return 0
-    without_signal = run.plans.steps_without_signal if run.has_plans else {}
+    without_signal = run.plan_totals.steps_without_signal if run.has_plans else {}
     if record["iteration"] in without_signal:
         return max(0, skipped - without_signal[record["iteration"]])
     # Without the plan's steps, a skipped one is counted only if it must have had signal.

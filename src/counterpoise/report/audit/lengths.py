@@ -42,8 +42,10 @@ def length_drift(run: AuditRun) -> AuditFinding:
     """Responses that grow or shrink, or that are cut at the limit."""
     if not run.rollout_files:
         return unsupported(TITLE, "rollouts/", remedy="store.rollouts = true")
-    tallies = run.rollouts.iterations
-    unit = run.rollouts.length_unit
+    tallies = run.rollout_totals.iterations
+    if not tallies:
+        return unsupported(TITLE, "rollouts with a reward in rollouts/")
+    unit = run.rollout_totals.length_unit
     lengths = [max(tally.length or 0.0, 1e-6) for tally in tallies]
     cuts = [tally for tally in tallies if tally.truncated is not None]
     correlations = [t.length_reward for t in tallies if t.length_reward is not None]
@@ -84,9 +86,10 @@ def length_drift(run: AuditRun) -> AuditFinding:
         measurements=tuple(measurements),
         threshold=f"alarm if length grows {LENGTH_RATIO:g} times (lower end) while success does "
         f"not rise, {percent(PAYING_CUT)} are cut, or it correlates with the reward from "
-        f"{LENGTH_REWARD_CORRELATION[0]:g}; alarm from {percent(TRUNCATED_SHARE[1])} cut; warning "
-        f"from "
-        f"{percent(TRUNCATED_SHARE[0])} cut or a correlation of {LENGTH_REWARD_CORRELATION[1]:g}",
+        f"{LENGTH_REWARD_CORRELATION[0]:g}, else a warning; alarm if it falls to {LENGTH_FALL:g} "
+        "(upper end) while success does not rise, else a warning; alarm from "
+        f"{percent(TRUNCATED_SHARE[1])} cut; warning from {percent(TRUNCATED_SHARE[0])} cut or a "
+        f"correlation of {LENGTH_REWARD_CORRELATION[1]:g}",
         cost=f"{percent(max(0.0, extra) / max(1e-6, sum(lengths)))} of all sampled {unit} are "
         f"growth "
         "since the first third; a cut response usually scores 0 whatever it knew",

@@ -1,6 +1,7 @@
-"""One pass over plans.jsonl: cut groups, signs, waiting rollouts, and what QB would change.
+"""One pass over plans.jsonl: split groups, signs, waiting rollouts, and what QB would change.
 
-Only groups with signal count as cut: rows whose advantage is 0 have no gradient that could cancel.
+Only groups with signal count as split: rows whose advantage is 0 have no gradient that could
+cancel. The description of a plan without its rows (store.report = false) counts all groups.
 QB is tried on a few plans, evenly spread: their rows are composed again by `grouped` with as many
 steps.
 """
@@ -22,38 +23,34 @@ from counterpoise.report.audit.thresholds import RARE_SIGN
 from counterpoise.report.texts import make_visible
 from counterpoise.types import BatchPlan, Row
 
-QB_PLANS = 8  # plans that are composed again
+QB_PLANS = 8  # plans that are composed again, at most
 MAX_EXAMPLES = 5
 
 
 @dataclass(eq=False)
-class PlanScan:
+class PlanTotals:
     """Totals over the plans of a run."""
 
-    plans: int = 0
-    with_rows: int = 0  # plans whose rows are stored
-    multi_step: int = 0  # plans of more than one step
+    num_plans: int = 0
     composers: set[str] = field(default_factory=set)
-    cut_groups: int = 0
-    signal_groups: int = 0
+    split_groups: int = 0
+    groups: int = 0  # with signal, where rows are stored; else all of a plan
+    has_described_plans: bool = False  # some plans are stored without their rows
     cross_ratios: list[float] = field(default_factory=list)
     largest_remainder: float = 0.0
     rare_share: list[float] = field(default_factory=list)  # share of the rarer sign, per step
     steps_without_signal: dict[int, int] = field(default_factory=dict)  # by iteration
-    steps: int = 0
-    rows: int = 0
     waited_rows: int = 0
-    longest_wait: int = 0
     grouped: list[tuple[PlanDescription, PlanDescription]] = field(default_factory=list)
     examples: dict[str, list[Example]] = field(default_factory=dict)
 
 
-def scan_plans(run: RunFiles) -> PlanScan:
+def scan_plans(run: RunFiles) -> PlanTotals:
     """Read every plan once."""
-    scan = PlanScan()
-    tried_every = max(1, run.iterations // QB_PLANS)
+    scan = PlanTotals()
+    tried_every = max(1, -(-run.iterations // QB_PLANS))
     for number, plan in enumerate(run.iterate_plans()):
-        scan.plans += 1
+        scan.num_plans += 1
         scan.composers.add(str(plan.get("rule", "")))
         if "steps" in plan:
             _scan_rows(scan, plan)
@@ -64,19 +61,14 @@ def scan_plans(run: RunFiles) -> PlanScan:
     return scan
 
 
-def _scan_rows(scan: PlanScan, plan: dict[str, Any]) -> None:
+def _scan_rows(scan: PlanTotals, plan: dict[str, Any]) -> None:
     """Count from the rows themselves, which every version stores alike."""
-    scan.with_rows += 1
     step_lists: list[list[int]] = plan["steps"]
-    scan.multi_step += len(step_lists) > 1
-    scan.steps += len(step_lists)
     scan.steps_without_signal[plan["iteration"]] = 0
     advantage_R = np.array(plan["advantage"], dtype=np.float64)
     group_R = np.array(plan["group"], dtype=np.int64)
-    scan.rows += len(advantage_R)
     waits_R = plan["iteration"] - np.array(plan["born"], dtype=np.int64)
     scan.waited_rows += int((waits_R > 0).sum())
-    scan.longest_wait = max(scan.longest_wait, int(waits_R.max(initial=0)))
     steps_of_group: dict[int, set[int]] = {}
     for step_number, rows in enumerate(step_lists):
         step_A = advantage_R[rows]
@@ -96,13 +88,13 @@ def _scan_rows(scan: PlanScan, plan: dict[str, Any]) -> None:
         for row in rows:
             if advantage_R[row]:
                 steps_of_group.setdefault(int(group_R[row]), set()).add(step_number)
-    cut = [group for group, steps in steps_of_group.items() if len(steps) > 1]
-    scan.cut_groups += len(cut)
-    scan.signal_groups += len(steps_of_group)
-    for group in cut[:1]:
+    split = [group for group, steps in steps_of_group.items() if len(steps) > 1]
+    scan.split_groups += len(split)
+    scan.groups += len(steps_of_group)
+    for group in split[:1]:
         _add_example(
             scan,
-            "cut",
+            "split",
             str(plan["groups"][group]),
             f"iteration {plan['iteration']}: in steps "
             + ", ".join(str(step + 1) for step in sorted(steps_of_group[group])),
@@ -110,7 +102,7 @@ def _scan_rows(scan: PlanScan, plan: dict[str, Any]) -> None:
     _scan_description(scan, plan, with_rows=True)
 
 
-def _scan_description(scan: PlanScan, plan: dict[str, Any], *, with_rows: bool = False) -> None:
+def _scan_description(scan: PlanTotals, plan: dict[str, Any], *, with_rows: bool = False) -> None:
     """What the trainer itself said of its plan; all there is with store.report=false."""
     description: dict[str, Any] = plan.get("describe", {})
     remainder, ratio = (
@@ -124,15 +116,13 @@ def _scan_description(scan: PlanScan, plan: dict[str, Any], *, with_rows: bool =
     shares = description.get("positive_share_per_step", [])
     if shares:
         scan.steps_without_signal[plan["iteration"]] = sum(share is None for share in shares)
-    scan.steps += len(shares)
-    scan.multi_step += len(shares) > 1
     scan.rare_share += [min(share, 1 - share) for share in shares if share is not None]
-    scan.rows += description.get("rows", 0)
-    scan.cut_groups += description.get("split_groups", 0)
-    scan.signal_groups += description.get("groups", 0)
+    scan.has_described_plans = True
+    scan.split_groups += description.get("split_groups", 0)
+    scan.groups += description.get("groups", 0)
 
 
-def _try_grouped(scan: PlanScan, plan: dict[str, Any]) -> None:
+def _try_grouped(scan: PlanTotals, plan: dict[str, Any]) -> None:
     rows = _rows_of(plan)
     steps: Sequence[Sequence[int]] = plan["steps"]
     if len(steps) < 2:
@@ -153,7 +143,7 @@ def _rows_of(plan: dict[str, Any]) -> list[Row]:
     ]
 
 
-def _add_example(scan: PlanScan, kind: str, place: str, text: str) -> None:
+def _add_example(scan: PlanTotals, kind: str, place: str, text: str) -> None:
     kind_examples = scan.examples.setdefault(kind, [])
     if len(kind_examples) < MAX_EXAMPLES:
         kind_examples.append(Example(make_visible(place, 200), None, make_visible(text, 300)))

@@ -84,7 +84,7 @@ def _read_overlap(run: AuditRun) -> dict[str, Any] | None:
     """What the run found when it started, or a search of the prompts that it sampled."""
     stored_path = run.path / CONTAMINATION_FILE
     if run.benchmark_files and run.rollout_files:
-        items = [Item(*fields) for fields in run.rollouts.texts.values()]
+        items = [Item(*fields) for fields in run.rollout_totals.texts.values()]
         return overlap_to_data(find_overlap(items, read_benchmarks(list(run.benchmark_files))))
     return read_contamination(stored_path) if stored_path.is_file() else None
 
@@ -100,7 +100,7 @@ def duplicate_prompts(run: AuditRun) -> AuditFinding:
     """Groups whose prompt repeats the text of another prompt."""
     if not run.rollout_files:
         return unsupported(DUPLICATE_TITLE, "rollouts/", remedy="store.rollouts = true")
-    tallies = run.rollouts.prompts.values()
+    tallies = run.rollout_totals.prompts.values()
     groups, copies = sum(t.groups for t in tallies), sum(t.copies for t in tallies)
     share = copies / max(1, groups)
     low, high = wilson_interval(share, max(1, groups))
@@ -119,7 +119,7 @@ def duplicate_prompts(run: AuditRun) -> AuditFinding:
         cost=f"the data are {groups / max(1, groups - copies):.1f} times smaller than they look; "
         "repeated prompts are learned by heart",
         remedy="remove repeated texts from task.path",
-        examples=tuple(run.rollouts.examples.get("duplicate", ())),
+        examples=tuple(run.rollout_totals.examples.get("duplicate", ())),
         explains=("reward_gap",),
     )
 
@@ -128,9 +128,9 @@ def unusable_prompts(run: AuditRun) -> AuditFinding:
     """Prompts whose rollouts all scored 0, or all scored above 0."""
     if not run.rollout_files:
         return unsupported(UNUSABLE_TITLE, "rollouts/", remedy="store.rollouts = true")
-    if not run.rollouts.is_binary:
+    if not run.rollout_totals.is_binary:
         return unsupported(UNUSABLE_TITLE, "rewards of two values: these are graded")
-    tallies = [t for t in run.rollouts.prompts.values() if t.rollouts >= MIN_ROLLOUTS]
+    tallies = [t for t in run.rollout_totals.prompts.values() if t.rollouts >= MIN_ROLLOUTS]
     if not tallies:
         return AuditFinding(
             UNUSABLE_TITLE, "clear", f"0 prompts have {MIN_ROLLOUTS} rollouts or more"
@@ -151,7 +151,7 @@ def unusable_prompts(run: AuditRun) -> AuditFinding:
             Measurement.of("either", estimate, "share"),
         ),
         threshold=f"warning from {percent(UNUSABLE_PROMPTS)}, by the lower end of the interval",
-        cost=f"{spent:,} of {run.rollouts.rollouts:,} rollouts",
+        cost=f"{spent:,} of {run.rollout_totals.num_rollouts:,} rollouts",
         remedy="leave them out of task.path, or sample.refills = 2 draws others instead",
         examples=tuple(
             Example(make_visible(t.first_group, 200), None, f"{t.solved} of {t.rollouts} solved")

@@ -17,6 +17,7 @@ from counterpoise.errors import explain_damage
 from counterpoise.report.audit.audited_run import AuditRun
 from counterpoise.report.audit.prompts import benchmark_files_of
 from counterpoise.report.audit.records import LEVELS, AuditFinding, AuditReport
+from counterpoise.report.audit.rollout_scan import MAX_PROMPTS
 from counterpoise.report.audit.run_files import Progress
 from counterpoise.variants import FINDINGS
 
@@ -41,8 +42,17 @@ def audit_run(
         findings = [replace(FINDINGS.load(name)(run), name=name) for name in FINDINGS]
         notes = []
         if run.unreadable_lines:
-            notes.append(f"{run.unreadable_lines:,} lines of rollouts/ are no rollout: left out")
-        rollouts = run.rollouts.rollouts if run.rollout_files else int(run.total("rollouts"))
+            count = run.unreadable_lines
+            lines = "1 line of rollouts/ is" if count == 1 else f"{count:,} lines of rollouts/ are"
+            notes.append(f"{lines} no rollout: left out")
+        if run.rollout_files and (untracked := run.rollout_totals.untracked_rollouts):
+            notes.append(
+                f"{untracked:,} rollouts of further prompts are left out of findings about prompts "
+                f"and answers: they look at {MAX_PROMPTS:,} distinct prompts"
+            )
+        rollouts = (
+            run.rollout_totals.num_rollouts if run.rollout_files else int(run.total("rollouts"))
+        )
         return AuditReport(
             run=path.resolve().name,
             source=run.source,

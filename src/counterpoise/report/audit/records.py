@@ -25,7 +25,7 @@ class Measurement:
     """One number of a finding, with its 95 % interval where it has one.
 
     Example:
-        str(Measurement("groups cut", 0.75, 0.61, 0.86, unit="share")) == "75.0 % [61.0, 86.0]"
+        str(Measurement("split groups", 0.75, 0.61, 0.86, unit="share")) == "75.0 % [61.0, 86.0]"
     """
 
     name: str

@@ -78,7 +78,7 @@ class IterationTally:
 
 
 @dataclass(eq=False)
-class RolloutScan:
+class RolloutTotals:
     """Totals over a run's stored rollouts."""
 
     iterations: list[IterationTally] = field(default_factory=list)
@@ -86,10 +86,10 @@ class RolloutScan:
     texts: dict[bytes, tuple[str, str, str]] = field(default_factory=dict)  # id, prompt, answer
     examples: dict[str, list[Example]] = field(default_factory=dict)
     rewards_seen: set[float] = field(default_factory=set)  # at most a few: binary or graded
-    rollouts: int = 0
+    num_rollouts: int = 0
     with_reference: int = 0
     with_response: int = 0
-    untracked_prompts: bool = False
+    untracked_rollouts: int = 0  # of prompts beyond MAX_PROMPTS
     length_unit: str = "tokens"
     undecided_pairs: int = 0
     answers_kept: int = 0
@@ -135,9 +135,9 @@ class QuestionWords:
         return cls(frozenset(words), frozenset(_grams(words)))
 
 
-def scan_rollouts(run: RunFiles) -> RolloutScan:
+def scan_rollouts(run: RunFiles) -> RolloutTotals:
     """Read every stored rollout once."""
-    scan = RolloutScan()
+    scan = RolloutTotals()
     keep_texts = bool(run.benchmark_files)
     with AnswerChecker() as checker:
         for number, iteration in enumerate(run.rollout_files):
@@ -151,7 +151,7 @@ def scan_rollouts(run: RunFiles) -> RolloutScan:
 
 
 def _iteration_facts(
-    run: RunFiles, iteration: int, scan: RolloutScan, checker: AnswerChecker, keep_texts: bool
+    run: RunFiles, iteration: int, scan: RolloutTotals, checker: AnswerChecker, keep_texts: bool
 ) -> Iterator[RolloutFacts]:
     """Fold each rollout into the tally of its prompt, and yield what its iteration needs."""
     groups_of_prompt: dict[bytes, set[str]] = {}
@@ -159,7 +159,7 @@ def _iteration_facts(
     for rollout in run.iterate_rollouts(iteration):
         if np.isnan(rollout.reward):
             continue
-        scan.rollouts += 1
+        scan.num_rollouts += 1
         scan.with_response += bool(rollout.response)
         if len(scan.rewards_seen) <= 2:
             scan.rewards_seen.add(rollout.reward)
@@ -179,15 +179,14 @@ def _iteration_facts(
 
 
 def _prompt_tally(
-    scan: RolloutScan, key: bytes, rollout: AuditRollout, groups: set[str]
+    scan: RolloutTotals, key: bytes, rollout: AuditRollout, groups: set[str]
 ) -> PromptTally:
     tally = scan.prompts.get(key)
     if tally is None:
         tally = PromptTally(rollout.prompt_id, rollout.group)
         if len(scan.prompts) < MAX_PROMPTS:
             scan.prompts[key] = tally
-        else:
-            scan.untracked_prompts = True
+    scan.untracked_rollouts += key not in scan.prompts
     if rollout.group not in groups:
         # Another epoch repeats a prompt under its own id; a copy has another id, or is a second
         # group of one iteration.
@@ -204,7 +203,7 @@ def _prompt_tally(
 
 
 def _check_answer(
-    rollout: AuditRollout, tally: PromptTally, scan: RolloutScan, checker: AnswerChecker
+    rollout: AuditRollout, tally: PromptTally, scan: RolloutTotals, checker: AnswerChecker
 ) -> bool | None:
     """Whether the final answer is right by our verifier; None without answer or reference."""
     reference = tidy_reference(rollout.answer)
@@ -238,7 +237,7 @@ def _check_answer(
     return right
 
 
-def _check_consistency(rollout: AuditRollout, tally: PromptTally, scan: RolloutScan) -> None:
+def _check_consistency(rollout: AuditRollout, tally: PromptTally, scan: RolloutTotals) -> None:
     """Whether the same answer, or the same response where rewards are graded, scored the same."""
     # The reward of an episode depends on all its turns; a trainer may have stored no texts.
     if rollout.is_episode or not rollout.response:
@@ -269,7 +268,7 @@ def _check_consistency(rollout: AuditRollout, tally: PromptTally, scan: RolloutS
 def _check_echo(
     rollout: AuditRollout,
     tally: PromptTally,
-    scan: RolloutScan,
+    scan: RolloutTotals,
     question: QuestionWords,
 ) -> bool | None:
     """Whether most of the response is copied from the question; None if it is too short."""

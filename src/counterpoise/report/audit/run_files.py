@@ -20,6 +20,7 @@ import numpy as np
 from counterpoise.config import RunConfig
 from counterpoise.config.evaluation_settings import group_by_setting
 from counterpoise.errors import PoiseError
+from counterpoise.report.graded_rewards import has_graded_rewards
 from counterpoise.report.pages.imported import read_imported
 from counterpoise.report.panels.summary import headline_record
 from counterpoise.statistics.prompt_intervals import IntervalEstimate
@@ -31,6 +32,7 @@ from counterpoise.store.folder import (
     is_run,
 )
 from counterpoise.store.logs import iterate_log
+from counterpoise.store.rollout_lines import group_of_damaged_line, parse_reward
 
 Record = dict[str, Any]
 Value = TypeVar("Value")
@@ -49,11 +51,12 @@ class AuditRollout:
     prompt: str
     response: str  # "": the trainer stored no texts
     answer: str
-    reward: float
+    reward: float  # NaN: not scored
     tokens: int | None
     finished: bool | None
     sampled_logprobs: Sequence[float] | None
     is_episode: bool
+    is_anchor: bool  # a response to the generic prompt (sample.anchors)
 
 
 @dataclass(eq=False)
@@ -72,7 +75,7 @@ class RunFiles:
     evaluations: list[Record]
     benchmark_files: Sequence[Path] = ()
     progress: Progress = field(default=lambda what, done, total: None)
-    unreadable_lines: int = 0
+    unreadable_by_iteration: dict[int, int] = field(default_factory=dict)  # lines of rollouts/
     has_sampled_tokens: bool = True  # False: tokens are those of the texts, encoded again
 
     @classmethod
@@ -124,19 +127,23 @@ class RunFiles:
         return len(self.metrics)
 
     @cached_property
+    def is_graded(self) -> bool:
+        """Whether rewards other than 0 and 1 occurred: then mean rewards are judged."""
+        return has_graded_rewards(self.metrics, self.evaluations)
+
+    @cached_property
     def heldout(self) -> list[tuple[int, IntervalEstimate]]:
         """(iteration, success) at the first evaluation setting; mean rewards if graded."""
         records = next(iter(group_by_setting(self.evaluations).values()), [])
-        is_graded = any(record.get("reward_low") is not None for record in records)
-        headlines = [headline_record(record) if is_graded else record for record in records]
+        headlines = [headline_record(record) if self.is_graded else record for record in records]
         return sorted(
             ((int(record["iteration"]), _headline(record)) for record in headlines),
             key=lambda pair: pair[0],
         )
 
     @property
-    def option_names(self) -> str:
-        """Whose options a remedy names: those of our run files are known to users of ours."""
+    def foreign_options_hint(self) -> str:
+        """Warns that a remedy names our options, where another trainer made the run; else ""."""
         return "" if self.source == "Counterpoise" else f" ({self.source} has options of its own)"
 
     # -- plans -------------------------------------------------------------------------------
@@ -160,22 +167,31 @@ class RunFiles:
         return dict(sorted(RunFolder(self.path).step_files("tokens").items()))
 
     def iterate_rollouts(self, iteration: int) -> Iterator[AuditRollout]:
-        """Rollouts of one iteration; lines that are no rollout are counted and left out."""
+        """Rollouts of one iteration without anchors; other lines are counted and left out."""
         places: Counter[str] = Counter()
-        with self.rollout_files[iteration].open(encoding="utf-8", errors="replace") as file:
+        self.unreadable_by_iteration[iteration] = 0
+        with self.rollout_files[iteration].open("rb") as file:
             for line in file:
                 rollout = _parse_rollout(line, iteration, places)
                 if rollout is None:
-                    self.unreadable_lines += bool(line.strip())
+                    self.unreadable_by_iteration[iteration] += bool(line.strip())
+                    if (damaged_group := group_of_damaged_line(line)) is not None:
+                        places[damaged_group] += 1
                     continue
                 places[rollout.group] += 1
-                yield rollout
+                if not rollout.is_anchor:
+                    yield rollout
+
+    @property
+    def unreadable_lines(self) -> int:
+        """Lines of rollouts/ that are no rollout, in the files that were read."""
+        return sum(self.unreadable_by_iteration.values())
 
 
-def _parse_rollout(line: str, iteration: int, places: Counter[str]) -> AuditRollout | None:
+def _parse_rollout(line: bytes, iteration: int, places: Counter[str]) -> AuditRollout | None:
     try:
-        record = json.loads(line)
-        if not isinstance(record, dict) or record.get("anchor"):
+        record = json.loads(line.decode("utf-8", "replace"))
+        if not isinstance(record, dict):
             return None
         group = str(record["group"])
         tokens = record.get("response_tokens")
@@ -188,11 +204,12 @@ def _parse_rollout(line: str, iteration: int, places: Counter[str]) -> AuditRoll
             prompt=str(record.get("prompt", "")),
             response=str(record.get("response", "")),
             answer=str(record.get("answer") or ""),
-            reward=float(record["reward"]),
+            reward=parse_reward(record["reward"]),
             tokens=len(tokens) if isinstance(tokens, list) else None,
             finished=finished if isinstance(finished, bool) else None,
             sampled_logprobs=record.get("sampled_logprobs"),
             is_episode=bool(record.get("turns")),
+            is_anchor=bool(record.get("anchor")),
         )
     except (ValueError, KeyError, TypeError, RecursionError):
         return None

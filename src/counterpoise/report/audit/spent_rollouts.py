@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from counterpoise.config import RunConfig
 from counterpoise.report.audit.audited_run import AuditRun
 from counterpoise.report.audit.records import (
     AuditFinding,
@@ -16,9 +17,10 @@ from counterpoise.report.audit.records import (
     unsupported,
     worst_level,
 )
-from counterpoise.report.audit.rollout_scan import IterationTally
+from counterpoise.report.audit.rollout_scan import IterationTally, PromptTally
 from counterpoise.report.audit.thresholds import (
     DROPPED_SHARE,
+    FIRST_MIXED_GROUPS,
     IDLE_SHARE,
     MIXED_GROUPS,
     WITHOUT_SIGNAL,
@@ -35,7 +37,7 @@ def equal_rewards(run: AuditRun) -> AuditFinding:
     """Hardly any group has unequal rewards from the first iteration on: nothing can be learned."""
     if not run.rollout_files:
         return unsupported(EQUAL_TITLE, "rollouts/", remedy="store.rollouts = true")
-    tallies = run.rollouts.iterations
+    tallies = run.rollout_totals.iterations
     groups, mixed = sum(t.groups for t in tallies), sum(t.mixed_groups for t in tallies)
     if not groups:
         return AuditFinding(EQUAL_TITLE, "clear", "0 groups are stored")
@@ -46,7 +48,7 @@ def equal_rewards(run: AuditRun) -> AuditFinding:
         sum(t.mixed_groups for t in first_third) / first_groups, first_groups
     )
     low, high = wilson_interval(mixed / groups, groups)
-    is_equal = high < MIXED_GROUPS and first_high < 4 * MIXED_GROUPS
+    is_equal = high < MIXED_GROUPS and first_high < FIRST_MIXED_GROUPS
     mean_reward = float(
         np.average([t.reward for t in tallies], weights=[t.rollouts for t in tallies])
     )
@@ -66,14 +68,14 @@ def equal_rewards(run: AuditRun) -> AuditFinding:
         f"{mean_reward:.3g}",
         measurements=tuple(measurements),
         threshold=f"alarm if the interval of groups with unequal rewards ends below "
-        f"{percent(MIXED_GROUPS)}",
-        cost=f"{sum(t.without_signal for t in tallies):,} of {run.rollouts.rollouts:,} rollouts "
-        "had advantage 0",
+        f"{percent(MIXED_GROUPS)}, and that of the first third below {percent(FIRST_MIXED_GROUPS)}",
+        cost=f"{sum(t.without_signal for t in tallies):,} of "
+        f"{run.rollout_totals.num_rollouts:,} rollouts had advantage 0",
         remedy="check verify.name and the columns it reads (poise train --dry-run shows a prompt); "
         "with a sound reward take easier or harder problems, or warm up (poise warmup)",
         examples=tuple(
-            Example(tally.first_group, None, f"{tally.rollouts} rollouts, all alike")
-            for tally in list(run.rollouts.prompts.values())[:3]
+            Example(tally.first_group, None, f"{tally.solved} of {tally.rollouts} scored above 0")
+            for tally in _equally_rewarded(run)
         )
         if is_equal
         else (),
@@ -84,11 +86,17 @@ def equal_rewards(run: AuditRun) -> AuditFinding:
     )  # fmt: skip
 
 
+def _equally_rewarded(run: AuditRun, most: int = 3) -> list[PromptTally]:
+    """Some prompts that were never or always solved."""
+    tallies = run.rollout_totals.prompts.values()
+    return [tally for tally in tallies if tally.solved in (0, tally.rollouts)][:most]
+
+
 def rollouts_without_signal(run: AuditRun) -> AuditFinding:
     """Rollouts in groups whose rewards are equal."""
     if not run.rollout_files:
         return unsupported(SIGNAL_TITLE, "rollouts/", remedy="store.rollouts = true")
-    tallies = run.rollouts.iterations
+    tallies = run.rollout_totals.iterations
     rollouts = sum(t.rollouts for t in tallies)
     without = sum(t.without_signal for t in tallies)
     if not rollouts:
@@ -129,6 +137,15 @@ def _share_without(tallies: Sequence[IterationTally]) -> float:
     return sum(t.without_signal for t in tallies) / rollouts if rollouts else 0.0
 
 
+def _group_size(run: AuditRun) -> float:
+    """Mean rollouts of a group; that of the options where no rollouts are stored."""
+    tallies = run.rollout_totals.iterations if run.rollout_files else []
+    groups = sum(tally.groups for tally in tallies)
+    if groups:
+        return sum(tally.rollouts for tally in tallies) / groups
+    return float((run.config or RunConfig()).sample.group_size)
+
+
 def unused_rollouts(run: AuditRun) -> AuditFinding:
     """Rollouts with signal that were dropped, and iterations that made no update."""
     if not run.metric("batch_rows"):
@@ -151,8 +168,11 @@ def unused_rollouts(run: AuditRun) -> AuditFinding:
     dropped = drops["surplus"] + drops["aged"]
     idle = [float(rows == 0) for _, rows in run.metric("batch_rows")]
     idle_estimate = share_estimate(idle)
-    dropped_low, dropped_high = wilson_interval(min(1.0, dropped / with_signal), with_signal / 8)
-    waited = run.plans.waited_rows if run.has_plans else 0
+    # Rollouts of a group are dropped together more often than not, so groups are counted.
+    dropped_low, dropped_high = wilson_interval(
+        min(1.0, dropped / with_signal), with_signal / _group_size(run)
+    )
+    waited = run.plan_totals.waited_rows if run.has_plans else 0
     waiting = [
         values[-1][1] if (values := run.metric(name)) else 0.0
         for name in ("buffer_positive", "buffer_negative")

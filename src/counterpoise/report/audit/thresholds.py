@@ -20,6 +20,7 @@ GROWING_MISMATCH = 3.0  # times, first to last third: weights that are not synch
 
 # rewards
 MIXED_GROUPS = 0.05  # fewer groups with unequal rewards than this teach nothing
+FIRST_MIXED_GROUPS = 0.20  # in the first third: a run that learned or collapsed had more at first
 INCONSISTENT_SHARE = (0.001, 0.01)  # repeated answers with two different rewards
 REJECTED_SHARE = (0.005, 0.02)  # of rollouts that scored 0: right by our verifier
 UNBOXED_SHARE = 0.10  # the same without a box, which may be the rule of the task
@@ -32,7 +33,7 @@ DROPPED_SHARE = (0.35, 0.6)  # of rollouts with signal, dropped before an update
 IDLE_SHARE = (0.35, 0.6)  # of iterations without an update
 
 # batches
-CUT_SHARE = (0.05, 0.5)  # of groups with signal, in more than one optimizer step
+SPLIT_SHARE = (0.05, 0.5)  # of groups with signal, in more than one optimizer step
 RARE_SIGN = 0.1  # a sign with a smaller share of a step's rows is rare
 RARE_STEPS = (0.25, 0.75)  # of steps
 

@@ -58,7 +58,7 @@ def cancelling_types(run: AuditRun) -> AuditFinding:
         ),
         threshold="none: cancellation is what whole groups are for",
         cost=f"{percent(1 - overall)} of the push is left to move the policy",
-        remedy='credit.weights = "cancellation" gives tokens that cancel less weight',
+        remedy='credit.weights = "cancellation" gives less weight to tokens that cancel',
     )
 
 

@@ -47,9 +47,9 @@ def inconsistent_rewards(run: AuditRun) -> AuditFinding:
     """The same answer to the same prompt with different rewards: chance is among the judges."""
     if not run.rollout_files:
         return unsupported(INCONSISTENT_TITLE, "rollouts/", remedy="store.rollouts = true")
-    if not run.rollouts.with_response:
+    if not run.rollout_totals.with_response:
         return unsupported(INCONSISTENT_TITLE, "response in rollouts/", remedy=TEXTS_REMEDY)
-    tallies = run.rollouts.prompts.values()
+    tallies = run.rollout_totals.prompts.values()
     estimate = _over_prompts([(t.inconsistent, t.repeats) for t in tallies])
     inconsistent, repeats = sum(t.inconsistent for t in tallies), sum(t.repeats for t in tallies)
     return AuditFinding(
@@ -64,7 +64,7 @@ def inconsistent_rewards(run: AuditRun) -> AuditFinding:
         cost=f"{inconsistent:,} rollouts pushed the same answer both ways",
         remedy="the reward of a response may depend only on it and its problem: look for "
         "randomness, a time limit, a judge model or a cache in verify.name",
-        examples=tuple(run.rollouts.examples.get("inconsistent", ())),
+        examples=tuple(run.rollout_totals.examples.get("inconsistent", ())),
         explains=("rejected_answers", "accepted_answers"),
     )
 
@@ -73,15 +73,15 @@ def rejected_answers(run: AuditRun) -> AuditFinding:
     """Final answers that equal the reference by our verifier and scored 0."""
     if not run.rollout_files:
         return unsupported(REJECTED_TITLE, "rollouts/", remedy="store.rollouts = true")
-    if not run.rollouts.with_reference:
+    if not run.rollout_totals.with_reference:
         return unsupported(
             REJECTED_TITLE, "answer in rollouts/", remedy="the trainer did not store references"
         )
-    tallies = run.rollouts.prompts.values()
+    tallies = run.rollout_totals.prompts.values()
     boxed = _over_prompts([(t.rejected, t.zero_scored) for t in tallies])
     unboxed = _over_prompts([(t.unboxed, t.zero_scored) for t in tallies])
     rejected, zeros = sum(t.rejected for t in tallies), sum(t.zero_scored for t in tallies)
-    examples = run.rollouts.examples
+    examples = run.rollout_totals.examples
     return AuditFinding(
         title=REJECTED_TITLE,
         level=worst_level(
@@ -94,7 +94,7 @@ def rejected_answers(run: AuditRun) -> AuditFinding:
         measurements=(
             Measurement.of("right in a box, of those that scored 0", boxed, "share"),
             Measurement.of("right without a box", unboxed, "share"),
-            Measurement("comparisons left undecided", run.rollouts.undecided_pairs),
+            Measurement("comparisons left undecided", run.rollout_totals.undecided_pairs),
         ),
         threshold=f"warning from {percent(REJECTED_SHARE[0], 1)}, alarm from "
         f"{percent(REJECTED_SHARE[1])} "
@@ -112,13 +112,14 @@ def accepted_answers(run: AuditRun) -> AuditFinding:
     """Answers that differ from a numeric reference and scored 1."""
     if not run.rollout_files:
         return unsupported(ACCEPTED_TITLE, "rollouts/", remedy="store.rollouts = true")
-    if not run.rollouts.with_reference:
+    if not run.rollout_totals.with_reference:
         return unsupported(
             ACCEPTED_TITLE, "answer in rollouts/", remedy="the trainer did not store references"
         )
-    tallies = run.rollouts.prompts.values()
     # A graded reward of 1 or more need not mean "right".
-    counts = [(t.accepted, t.paid) for t in tallies] if run.rollouts.is_binary else []
+    if not run.rollout_totals.is_binary:
+        return unsupported(ACCEPTED_TITLE, "rewards of two values: these are graded")
+    counts = [(t.accepted, t.paid) for t in run.rollout_totals.prompts.values()]
     estimate = _over_prompts(counts)
     accepted, paid = sum(pair[0] for pair in counts), sum(pair[1] for pair in counts)
     return AuditFinding(
@@ -129,11 +130,10 @@ def accepted_answers(run: AuditRun) -> AuditFinding:
         measurements=(Measurement.of("wrong, of those that scored 1", estimate, "share"),),
         threshold=f"warning from {percent(ACCEPTED_SHARE[0])}, alarm from "
         f"{percent(ACCEPTED_SHARE[1])}, by "
-        "the lower end of the interval over prompts; rewards of two values and numeric "
-        "references only",
+        "the lower end of the interval over prompts; numeric references only",
         cost=f"{accepted:,} wrong rollouts were pushed up",
         remedy=SHOW_REMEDY,
-        examples=tuple(run.rollouts.examples.get("accepted", ())),
+        examples=tuple(run.rollout_totals.examples.get("accepted", ())),
         explains=("reward_gap",),
     )
 

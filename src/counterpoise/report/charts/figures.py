@@ -11,9 +11,9 @@ import altair as alt
 import vl_convert
 
 from counterpoise.files import atomic_write
+from counterpoise.report.charts.figure import Figure
 from counterpoise.report.charts.render import read_asset
 from counterpoise.report.charts.vega import vega_specification, vega_theme
-from counterpoise.report.panels.panel import Figure
 
 # Width in pixels, by `Figure.wide`; a wide chart has a row of its own.
 CHART_WIDTH = {False: 340, True: 720}

@@ -135,13 +135,6 @@ QUANTITIES = (
     TokenQuantity(
         "advantage", "Credit", "advantage", "Advantage of the token in the loss.", ("advantage",)
     ),
-    TokenQuantity(
-        "value",
-        "Credit",
-        "value",
-        "How much the token changed the chance of success, estimated from sampled continuations.",
-        ("value",),
-    ),
 )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from counterpoise.report.panels.panel import Figure
+from counterpoise.report.charts.figure import Figure
 
 COLOURS = (
     "positive", "negative", "series", "soft", "ink", "muted", "line", "green", "violet", "gold",

@@ -9,6 +9,7 @@ from functools import partial
 
 from markupsafe import Markup
 
+from counterpoise.report.charts.figure import Figure
 from counterpoise.report.charts.render import render
 from counterpoise.report.charts.series import ValueAxis
 from counterpoise.report.compare.compared_runs import ComparedRun, join_words
@@ -35,7 +36,7 @@ from counterpoise.report.panels.monitor import (
     choose_share_axis,
     metric_points,
 )
-from counterpoise.report.panels.panel import Figure, Panel
+from counterpoise.report.panels.panel import Panel
 from counterpoise.report.run_data import RunData
 
 AxisEnds = Mapping[str, int]  # the end of each x axis: {"rollouts": 768, "steps": 24, ...}

@@ -9,10 +9,11 @@ from typing import Any
 from markupsafe import Markup
 
 from counterpoise.files import atomic_write, cannot_write
+from counterpoise.report.charts.figure import Figure
 from counterpoise.report.charts.render import embed_json, read_asset, render
 from counterpoise.report.charts.vega import javascript_bundle, vega_specification, vega_theme
 from counterpoise.report.content_policy import content_policy
-from counterpoise.report.panels.panel import Figure, Panel
+from counterpoise.report.panels.panel import Panel
 from counterpoise.report.texts import make_visible
 
 

@@ -23,9 +23,9 @@ from counterpoise.report.texts import make_visible
 from counterpoise.store.folder import IMPORTED, RunFolder
 from counterpoise.variants import PANELS
 
-SUCCESS_CAPTION = (
-    "A rollout counts as a success if its reward is above 0. Success is measured on the prompts "
-    "that a step samples, so it varies with their difficulty."
+SUCCESS_CAPTION = "A rollout counts as a success if its reward is above 0."
+PROMPTS_CAPTION = (
+    "{} is measured on the prompts that a step samples, so it varies with their difficulty."
 )
 # Panels that need plans.
 PLAN_PANELS = ("mosaic", "tokens", "monitor", "heldout", "buffer", "plans")
@@ -68,13 +68,22 @@ def write_imported_page(folder: Path, out: Path) -> Path:
     )
     panels = {
         "summary": summary_panel(source, notes, run.metrics, planned=bool(run.plans)),
-        "learning": replace(learning_curves, caption=SUCCESS_CAPTION) if learning_curves else None,
+        "learning": replace(learning_curves, caption=_learning_caption(run))
+        if learning_curves
+        else None,
         **plan_panels,
         "timing": timing.panel(run),
         "rollouts": rollouts.panel(run),
         "words": words.panel(run),
     }
     return write_page(out, assemble_page("Imported run", run.name, panels))
+
+
+def _learning_caption(run: RunData) -> str:
+    """What the curves show: an imported run has no held-out evaluations to speak of."""
+    if run.is_graded:
+        return PROMPTS_CAPTION.format("Mean reward")
+    return f"{SUCCESS_CAPTION} {PROMPTS_CAPTION.format('Success')}"
 
 
 def summary_panel(

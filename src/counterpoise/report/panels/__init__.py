@@ -1,1 +1,1 @@
-"""The panels of a report, each a function of the run's data that returns HTML."""
+"""The panels of a report, each a function of the run's data that returns a `Panel`."""

@@ -7,6 +7,7 @@ from itertools import accumulate
 import altair as alt
 
 from counterpoise.batch.buffer import ANTI_UNIT
+from counterpoise.report.charts.figure import Figure
 from counterpoise.report.charts.series import (
     Records,
     base_chart,
@@ -15,7 +16,7 @@ from counterpoise.report.charts.series import (
     x_axis,
     y_axis,
 )
-from counterpoise.report.panels.panel import Figure, Panel
+from counterpoise.report.panels.panel import Panel
 from counterpoise.report.run_data import RunData
 
 # (field of `count_fates`, what happened to the rollout, colour), stacked from the bottom up

@@ -6,9 +6,10 @@ import math
 from itertools import accumulate
 from typing import Any
 
+from counterpoise.report.charts.figure import Figure
 from counterpoise.report.charts.render import render
 from counterpoise.report.charts.series import base_chart, iteration_chart, x_axis, y_axis
-from counterpoise.report.panels.panel import Figure, Panel
+from counterpoise.report.panels.panel import Panel
 from counterpoise.report.probe_trace.over_time import (
     InfluenceOverTime,
     PromptInfluence,
@@ -38,7 +39,7 @@ def panel(run: RunData) -> Panel | None:
         f"Right and wrong answers to {trace.num_problems} held-out problems, and which of "
         f"{trace.num_prompts} training prompts pushed the right ones. The rank correlation of "
         f"predicted and real change is {trust}: trust the table no further. `poise trace` names "
-        "rollouts and tokens.",
+        f"rollouts and tokens.{_describe_limits(trace)}",
         (_movement_figure(run, trace),),
         after=render(
             "heldout_answers.html",
@@ -49,6 +50,20 @@ def panel(run: RunData) -> Panel | None:
         ),
         assets=("heldout_answers.css", "heldout_answers.js"),
     )
+
+
+def _describe_limits(trace: InfluenceOverTime) -> str:
+    """Sentences about what the run traced and the panel leaves out; empty if nothing."""
+    sentences = ""
+    if trace.left_out:
+        sentences += (
+            f" Numbers are of the latest {len(trace.updates)} traced updates; {trace.left_out} "
+            "earlier ones are left out."
+        )
+    shown_prompts = (*trace.raising, *trace.lowering)
+    if any(len(prompt.groups) > SHOWN_GROUPS for prompt in shown_prompts):
+        sentences += f" Bars are of the latest {SHOWN_GROUPS} updates that trained on a prompt."
+    return sentences
 
 
 def _movement_figure(run: RunData, trace: InfluenceOverTime) -> Figure:

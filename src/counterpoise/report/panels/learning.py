@@ -10,6 +10,7 @@ import altair as alt
 import numpy as np
 
 from counterpoise.config.evaluation_settings import group_by_setting
+from counterpoise.report.charts.figure import Figure
 from counterpoise.report.charts.series import (
     SHARE_AXIS,
     ValueAxis,
@@ -21,7 +22,7 @@ from counterpoise.report.charts.series import (
     x_axis,
     y_axis,
 )
-from counterpoise.report.panels.panel import Figure, Panel
+from counterpoise.report.panels.panel import Panel
 from counterpoise.report.panels.summary import headline_record
 from counterpoise.report.run_data import RunData
 

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import altair as alt
 
-from counterpoise.report.charts.series import base_chart, iteration_chart, x_axis, y_axis
-from counterpoise.report.panels.panel import Figure, Panel
+from counterpoise.report.charts.figure import Figure
+from counterpoise.report.charts.series import (
+    base_chart,
+    iteration_chart,
+    stack_fields,
+    x_axis,
+    y_axis,
+)
+from counterpoise.report.panels.panel import Panel
 from counterpoise.report.run_data import RunData
 
 # (field of metrics.jsonl, its meaning, colour), stacked from the bottom up
@@ -21,17 +28,9 @@ def panel(run: RunData) -> Panel | None:
         return None
     sample, skip_fields = run.config.sample, [name for name, _, _ in KINDS]
     x_encoding = x_axis(run.last_iteration)
-    stacked_areas = []
-    for record in records:
-        floor = 0
-        for name, _, _ in KINDS:
-            top = floor + record[name]
-            stacked_areas.append(
-                {"iteration": record["iteration"], "kind": name, "floor": floor, "top": top}
-            )
-            floor = top
+    stacked_areas = stack_fields(records, skip_fields)
     layers = [
-        base_chart([area for area in stacked_areas if area["kind"] == name])
+        base_chart([area for area in stacked_areas if area["field"] == name])
         .mark_area(style=colour, interpolate="step", opacity=0.85)
         .encode(x=x_encoding, y=y_axis("floor"), y2=alt.Y2("top:Q"))
         for name, _, colour in KINDS

@@ -8,6 +8,7 @@ from typing import Any
 import altair as alt
 from markupsafe import Markup
 
+from counterpoise.report.charts.figure import Figure
 from counterpoise.report.charts.render import render
 from counterpoise.report.charts.series import (
     MAX_DISTINCT_POINTS,
@@ -22,7 +23,7 @@ from counterpoise.report.charts.series import (
     y_axis,
 )
 from counterpoise.report.missing_pushes import replay_command
-from counterpoise.report.panels.panel import Figure, Panel
+from counterpoise.report.panels.panel import Panel
 from counterpoise.report.run_data import RunData
 from counterpoise.report.traces import read_vocabulary
 

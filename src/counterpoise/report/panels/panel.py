@@ -1,4 +1,4 @@
-"""The records that a panel returns to the page: a section and its charts."""
+"""The record that a panel returns to the page: a section of it."""
 
 from __future__ import annotations
 
@@ -7,23 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
+from counterpoise.report.charts.figure import Figure
+
 if TYPE_CHECKING:
     from altair.typing import ChartType
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Figure:
-    """One chart of a panel, with its own title and note.
-
-    Example:
-        Figure(chart, title="Entropy", note="Mean over the trained tokens, in nats.")
-    """
-
-    chart: ChartType
-    title: str | Markup
-    note: str | Markup = ""
-    keys: tuple[tuple[str, str], ...] = ()  # legend: (colour name of page.css, its meaning)
-    wide: bool = False  # takes the whole width
 
 
 @dataclass(frozen=True, slots=True, eq=False)

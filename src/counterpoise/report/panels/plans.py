@@ -7,6 +7,7 @@ from typing import Any
 import altair as alt
 
 from counterpoise.plugins import display_name
+from counterpoise.report.charts.figure import Figure
 from counterpoise.report.charts.series import (
     MAX_DISTINCT_POINTS,
     SHARE_AXIS,
@@ -17,7 +18,7 @@ from counterpoise.report.charts.series import (
     x_axis,
     y_axis,
 )
-from counterpoise.report.panels.panel import Figure, Panel
+from counterpoise.report.panels.panel import Panel
 from counterpoise.report.run_data import RunData
 
 
@@ -76,11 +77,14 @@ def _remainder_figure(run: RunData) -> Figure | None:
 
 
 def cross_term(plan: dict[str, Any]) -> float | None:
-    """sum_B sum_{i != j in B} A_i A_j / sum_i A_i^2 (eq. 14).
+    """sum_B sum_{i != j in B} A_i A_j / sum_i A_i^2 (eq. 14), as the plan's description has it.
 
     B is the part of a group that shares a step. The term is -1 exactly when the advantages of every
     B sum to 0; it is None where all advantages are 0.
     """
+    if "cross_advantage_ratio" in plan["describe"]:
+        return plan["describe"]["cross_advantage_ratio"]
+    # Older runs stored the sums only.
     squares = sum(A * A for A in plan["advantage"])
     return sum(plan["describe"]["cross_advantage_sum"]) / squares if squares else None
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from counterpoise.report.charts.render import render
 from counterpoise.report.panels.panel import Panel
 from counterpoise.report.run_data import RunData
@@ -29,7 +31,8 @@ def choose_examples(rollouts: tuple[RolloutText, ...]) -> list[tuple[RolloutText
     # setdefault keeps the first response of each outcome.
     outcomes_by_group: dict[str, dict[bool, RolloutText]] = {}
     for rollout in rollouts:
-        outcomes_by_group.setdefault(rollout.group, {}).setdefault(rollout.reward > 0, rollout)
+        if not math.isnan(rollout.reward):  # not scored: neither right nor wrong
+            outcomes_by_group.setdefault(rollout.group, {}).setdefault(rollout.reward > 0, rollout)
     examples = [
         tuple(by_outcome[is_right] for is_right in (True, False) if is_right in by_outcome)
         for by_outcome in outcomes_by_group.values()

@@ -50,11 +50,11 @@ def headline_record(evaluation: Mapping[str, Any]) -> dict[str, Any]:
     Rewards that are all 0 or 1 keep the interval of the success. Older versions stored no interval
     of graded rewards: then it is just the mean.
     """
-    reward = evaluation.get("reward")
-    if reward is None or (reward == evaluation["mean"] and "reward_low" not in evaluation):
+    reward, low, high = (evaluation.get(name) for name in ("reward", "reward_low", "reward_high"))
+    if reward is None or (reward == evaluation["mean"] and low is None):
         return dict(evaluation)
-    low, high = (evaluation.get(bound, reward) for bound in ("reward_low", "reward_high"))
-    return {**evaluation, "mean": reward, "low": low, "high": high}
+    bounds = {"low": reward if low is None else low, "high": reward if high is None else high}
+    return {**evaluation, "mean": reward, **bounds}
 
 
 def _describe_setting(run: RunData) -> str:

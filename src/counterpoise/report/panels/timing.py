@@ -7,6 +7,7 @@ from typing import Any
 
 import altair as alt
 
+from counterpoise.report.charts.figure import Figure
 from counterpoise.report.charts.render import render
 from counterpoise.report.charts.series import (
     ValueAxis,
@@ -17,7 +18,7 @@ from counterpoise.report.charts.series import (
     x_axis,
     y_axis,
 )
-from counterpoise.report.panels.panel import Figure, Panel
+from counterpoise.report.panels.panel import Panel
 from counterpoise.report.run_data import RunData
 
 # (stage, what it does, colour), stacked from the bottom up; `poise serve` has the same colours

@@ -186,7 +186,9 @@ def pack_iteration(run: RunData, plan: dict[str, Any]) -> PackedIteration:
             column_name: quantise(trace.columns[column_name][token_index_N])
             for column_name in column_names
         },
-        "unpulled": np.flatnonzero(tokens_without_gradient(trace.columns)[token_index_N]).tolist(),
+        "without_gradient": np.flatnonzero(
+            tokens_without_gradient(trace.columns)[token_index_N]
+        ).tolist(),
         "full": {
             quantity.name: full_colour_size(quantity_values(quantity, trace.columns))
             for quantity in quantities
@@ -195,7 +197,7 @@ def pack_iteration(run: RunData, plan: dict[str, Any]) -> PackedIteration:
     }
     environment_ids = [
         token_id
-        for row_turns in payload["told"]
+        for row_turns in payload["environment_tokens"]
         for _, turn_tokens in row_turns
         for token_id in turn_tokens
     ]
@@ -263,13 +265,13 @@ def _row_lists(
         row: step_index for step_index, step_rows in enumerate(plan["steps"]) for row in step_rows
     }
     return {
-        "kept": rows_shown,
+        "rows_shown": rows_shown,
         "lengths": [trace.row_spans[row].stop - trace.row_spans[row].start for row in rows_shown],
-        "told": [
+        "environment_tokens": [
             rollout_text.environment_tokens if (rollout_text := row_texts[row]) else ()
             for row in rows_shown
         ],
-        "signal": sorted(trace.row_spans),
+        "rows_stored": sorted(trace.row_spans),
         "groups": [make_visible(group_name, PROMPT_CHARACTERS) for group_name in plan["groups"]],
         "prompts": [prompt_by_group.get(group) for group in range(len(plan["groups"]))],
         "group": plan["group"],
@@ -326,11 +328,14 @@ def describe_omissions(
 ) -> str:
     """Sentences about what the run stored and the page does not show; empty if nothing."""
     sentences = []
-    if len(packed_iterations) < len(iterations):
-        sentences.append(
-            f"{len(packed_iterations)} of {len(iterations)} updates are shown: the first, the last "
-            f"and evenly spaced ones between, as many as fit into {MAX_PANEL_BYTES / 1e6:g} MB."
+    if (shown := len(packed_iterations)) < len(iterations):
+        which = "the first, the last and evenly spaced ones between" if shown > 1 else "the last"
+        limit = (
+            f"at most {MAX_ITERATIONS}"
+            if shown == MAX_ITERATIONS
+            else f"as many as fit into {MAX_PANEL_BYTES / 1e6:g} MB"
         )
+        sentences.append(f"{shown} of {len(iterations)} updates are shown: {which}, {limit}.")
     stored_rows = sum(packed.rows_stored for packed in packed_iterations)
     omitted_rows = stored_rows - sum(packed.rows_shown for packed in packed_iterations)
     if omitted_rows:

@@ -7,9 +7,9 @@
     explained     cos^2 of the two: the share of the real squared movement that the best multiple of
                   the prediction explains; 0 where they point apart
 
-Momentum is carried over by problem and kind where answers are drawn anew, and decays over updates
-that were not measured. Intervals are bootstraps over problems; a mean over updates uses the same
-draw of problems in all.
+Momentum is carried over by problem and kind where answers are sampled anew, and decays with every
+optimizer step that was not measured. Intervals are bootstraps over problems; a mean over updates
+uses the same draw of problems in all.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from counterpoise.config import RunConfig
 from counterpoise.report.probe_trace.read import ProbedIteration, ProbedRun
+from counterpoise.report.run_data import RunData
 from counterpoise.statistics.bootstrap import Interval, interval_from_draws, resampled_weights
 from counterpoise.statistics.ranks import rank_correlations
 from counterpoise.update.optimizer import BETA1
@@ -54,15 +54,19 @@ class Agreement:
 class Momentum:
     """The decayed sum of the pushes on every answer, as the optimizer sees their gradients."""
 
-    def __init__(self, config: RunConfig) -> None:
-        self.beta = BETA1 if config.update.optimizer == "adamw" else 0.0
-        self.steps_per_iteration = config.batch.steps
+    def __init__(self, run: RunData) -> None:
+        self.beta = BETA1 if run.config.update.optimizer == "adamw" else 0.0
+        # Iterations without a plan took no step: they leave the momentum as it is.
+        self.steps_of_iteration = {plan["iteration"]: len(plan["steps"]) for plan in run.plans}
         self.values: dict[tuple[str, bool], float] = {}  # by problem and kind
         self.last_iteration = 0
 
     def add(self, probed: ProbedIteration, pushes_Q: NDArray[np.float64]) -> NDArray[np.float64]:
         """Add the pushes of one step; returns the momentum of every answer."""
-        missed = max(0, probed.iteration - self.last_iteration - 1) * self.steps_per_iteration
+        missed = sum(
+            self.steps_of_iteration.get(iteration, 0)
+            for iteration in range(self.last_iteration + 1, probed.iteration)
+        )
         self.last_iteration = probed.iteration
         decay = self.beta ** (missed + 1)
         self.values = {name: decay * value for name, value in self.values.items()}
@@ -79,7 +83,7 @@ class AgreementMeter:
         problem_ids = probed_run.problem_ids
         self.problem_number = {problem: number for number, problem in enumerate(problem_ids)}
         self.weights_DP = resampled_weights(problem_ids, DRAWS)
-        self.momentum = Momentum(probed_run.run.config)
+        self.momentum = Momentum(probed_run.run)
         self.updates: list[UpdateAgreement] = []
         self.draws: list[NDArray[np.float64]] = []
 

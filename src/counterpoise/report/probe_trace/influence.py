@@ -2,7 +2,7 @@
 
     influence of a prompt on an answer = sum over updates and its rows of lr * push
 
-Where answers were drawn anew, the influence on a problem goes on with its newer answer.
+Where answers were sampled anew, the influence on a problem goes on with its newer answer.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class UpdateEffect:
 
     iteration: int
     kind: str  # right, wrong
-    drawn: int
+    sampled_in: int  # the iteration that sampled the answer; 0: it was given
     moved: float  # real change of the answer's log-probability
     predicted: float
     raised: float  # predicted, of the rows that raise it
@@ -75,7 +75,7 @@ class ProblemTrace:
     problem_id: str
     problem: str
     answer: str
-    half: str
+    half: str  # "steer" or "judge" (microscope/probe_monitor.py)
     updates: list[UpdateEffect]
     prompts: dict[str, Influence]  # on the right answer
     rollouts: list[RolloutEffect]  # strongest first
@@ -111,30 +111,29 @@ def trace_problem(probed_run: ProbedRun, wanted: str) -> ProblemTrace:
     updates: list[UpdateEffect] = []
     prompts: defaultdict[str, Influence] = defaultdict(Influence)
     rollouts = _StrongestRollouts()
-    record: dict[str, Any] = {}
     for probed in probed_run.read():
         meter.add(probed)
-        for answer, record in enumerate(probed.answers):
-            if record["problem_id"] != problem_id:
+        for answer, answer_record in enumerate(probed.answers):
+            if answer_record["problem_id"] != problem_id:
                 continue
-            kind = _kind(record)
+            kind = _kind(answer_record)
             change_of_row = _changes_by_row(probed, answer)
             updates.append(_update_effect(probed, answer, kind, list(change_of_row.values())))
             if kind == "right":
                 rollouts.add(probed, answer, change_of_row)
                 for prompt, change in _sum_by_prompt(probed, change_of_row).items():
                     prompts[prompt].add(change)
-    record = next(
-        record
+    problem_record = next(
+        answer_record
         for answers in probed_run.lines.values()
-        for record in answers
-        if record["problem_id"] == problem_id
+        for answer_record in answers
+        if answer_record["problem_id"] == problem_id
     )
     return ProblemTrace(
         problem_id=problem_id,
-        problem=make_visible(record["problem"]),
-        answer=make_visible(record["answer"]),
-        half=record["half"],
+        problem=make_visible(problem_record["problem"]),
+        answer=make_visible(problem_record["answer"]),
+        half=problem_record["half"],
         updates=updates,
         prompts=dict(prompts),
         rollouts=rollouts.with_texts(probed_run),
@@ -246,7 +245,7 @@ def _update_effect(
     return UpdateEffect(
         iteration=probed.iteration,
         kind=kind,
-        drawn=record["drawn"],
+        sampled_in=record["drawn"],
         moved=float(moved_T.sum()),
         predicted=float(sum(changes)),
         raised=sum(change for change in changes if change > 0),

@@ -71,10 +71,10 @@ class ProbedIteration:
 
     def token_pushes(self, answer: int, row: int) -> list[tuple[int, float]]:
         """(position, predicted change) of the row's strongest tokens; none if not stored."""
-        pushes = read_columns(
-            self.path / "probe_pushes" / f"step_{self.iteration:05d}.parquet",
-            set(PROBE_PUSH_COLUMNS),
-        )
+        path = self.path / "probe_pushes" / f"step_{self.iteration:05d}.parquet"
+        if not path.is_file():
+            return []
+        pushes = read_columns(path, set(PROBE_PUSH_COLUMNS))
         chosen = (pushes["answer"] == answer) & (pushes["row"] == row)
         positions, values = pushes["position"][chosen], self.lr * pushes["push"][chosen]
         return list(zip(positions.tolist(), values.tolist(), strict=True))

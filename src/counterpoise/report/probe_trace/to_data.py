@@ -23,7 +23,8 @@ def trace_to_data(trace: ProblemTrace | PromptTrace | RunTrace) -> dict[str, Any
             "problem": trace.problem,
             "answer": trace.answer,
             "half": trace.half,
-            "updates": [asdict(update) for update in trace.updates],
+            # `drawn` is the name that `sampled_in` had at first.
+            "updates": [asdict(update) | {"drawn": update.sampled_in} for update in trace.updates],
             "prompts": _influences_to_data(trace.prompts),
             "rollouts": [asdict(effect) for effect in trace.rollouts],
             "agreement": agreement,

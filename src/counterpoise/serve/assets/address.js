@@ -14,7 +14,7 @@ export const to = {
   types: (name) => `${to.run(name)}/types`,
   audit: (name) => `${to.run(name)}/audit`,
   diff: (name, left, right) => `${to.run(name)}/diff${ask({ left, right })}`,
-  overlay: (names) => `/overlay?runs=${names.map(segment).join(",")}`,
+  overlay: (names) => `/overlay?${names.map((name) => `run=${segment(name)}`).join("&")}`,
 };
 
 export function ask(query) {

@@ -95,11 +95,13 @@ function* thin(xs, values, bins) {
   const size = xs.length / bins;
   for (let bin = 0; bin < bins; bin++) {
     const [from, end] = [Math.floor(bin * size), Math.floor((bin + 1) * size)];
-    let [least, most] = [from, from];
+    let [least, most] = [-1, -1];
     for (let k = from; k < end; k++) {
-      if (values[k] < values[least]) least = k;
-      if (values[k] > values[most]) most = k;
+      if (!finite(values[k])) continue;
+      if (least < 0 || values[k] < values[least]) least = k;
+      if (most < 0 || values[k] > values[most]) most = k;
     }
+    if (least < 0) continue; // no value in this stretch
     yield Math.min(least, most);
     if (least !== most) yield Math.max(least, most);
   }
@@ -123,7 +125,7 @@ function movingMean(values, window) {
 
 // A chart of one or several series over iterations.
 // series: [{ label, colour, xs, values, lows?, highs?, points? }]; `open(iteration)` on a click.
-export function plot({ title, term = "", format = number, crosshair, open = null, height = 92, axis = "iteration" }) {
+export function plot({ title, term = "", format = number, crosshair, open = null, height = 92 }) {
   const readout = h("span", { class: "readout" });
   const heading = h("figcaption", {}, h("span", { class: "plot-title" }, title), readout, term !== null && h("span", { class: "term", title: term }, term || "\u00a0"));
   const svg = s("svg", { class: "plot-svg", role: "img", height });
@@ -245,7 +247,6 @@ export function plot({ title, term = "", format = number, crosshair, open = null
     },
     title,
     format,
-    axis,
   };
 }
 

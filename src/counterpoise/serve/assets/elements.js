@@ -22,9 +22,10 @@ export const put = (node, ...children) => node.replaceChildren(...present(childr
 export const h = (name, attributes, ...children) => fill(document.createElement(name), attributes, children);
 export const s = (name, attributes, ...children) => fill(document.createElementNS(SVG, name), attributes, children);
 
-// Control characters become pictures and bidirectional overrides their code point, as texts.py does.
+// Control characters become pictures, and marks that turn the direction or have no width their code
+// point, as report/texts.py does.
 const PICTURE = /[\u0000-\u0008\u000b-\u001f]/g;
-const OVERRIDE = /[\u202a-\u202e\u2066-\u2069\u200b\u200e\u200f\ufeff]/g;
+const OVERRIDE = /[\u061c\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]/g;
 export const visible = (text) =>
   String(text ?? "")
     .replaceAll("\r\n", "\n")

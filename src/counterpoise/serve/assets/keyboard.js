@@ -31,7 +31,7 @@ export function listen(shortcuts) {
 }
 
 const NAMES = { ArrowLeft: "←", ArrowRight: "→", ArrowUp: "↑", ArrowDown: "↓", Escape: "Esc", " ": "Space" };
-const caps = (keys) => keys.map((key, k) => [k ? " or " : "", key.split(" ").map((cap, j) => [j ? " " : "", h("kbd", {}, NAMES[key] ?? NAMES[cap] ?? cap)])]);
+const caps = (keys) => keys.map((key, k) => [k ? " or " : "", (key === " " ? [key] : key.split(" ")).map((cap, j) => [j ? " " : "", h("kbd", {}, NAMES[cap] ?? cap)])]);
 
 // The overlay of `?`: the shortcuts that act here, and every word of the page.
 export function help(dialog, groups) {

@@ -1,9 +1,10 @@
-// Server-sent events: a run grew, appeared or went. The browser connects again by itself.
+// Server-sent events: a run grew, appeared or went. The browser connects again by itself, unless
+// the server has as many listeners as it takes.
 
 export function follow({ grew, state }) {
   const source = new EventSource("/events");
   source.addEventListener("open", () => state("live"));
-  source.addEventListener("error", () => state("lost"));
+  source.addEventListener("error", () => state(source.readyState === EventSource.CLOSED ? "refused" : "lost"));
   source.addEventListener("message", (message) => {
     let event;
     try {

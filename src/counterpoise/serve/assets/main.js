@@ -191,7 +191,8 @@ follow({
   },
   state(word) {
     find(".live").dataset.state = word;
-    find(".live span").textContent = word === "live" ? "live" : "connecting";
+    find(".live span").textContent = { live: "live", refused: "not live" }[word] ?? "connecting";
+    find(".live").title = word === "refused" ? "Too many pages follow this server: reload to see what is new" : "";
     if (word === "lost") lost = true;
     else if (lost) {
       lost = false;

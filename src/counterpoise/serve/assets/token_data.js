@@ -44,9 +44,10 @@ export function tokenView(data, chosen = null) {
     text,
     centre,
     full: (name) => (centre(name) ? 0 : data.full?.[name]) || largest(length, (place) => Math.abs(value(name, place) - centre(name))),
-    unpulled: new Set((columns.pull ?? []).flatMap((pull, place) => (pull === 0 ? [place] : []))),
+    // As `tokens_without_gradient` of report/traces.py: without an advantage there is nothing to clip.
+    without_gradient: new Set((columns.pull ?? []).flatMap((pull, place) => (pull === 0 && columns.advantage?.[place] ? [place] : []))),
     watched: new Set(data.watched ? [0] : []),
-    kept: [0],
+    rows_shown: [0],
     group: rollouts.map((one) => groups.indexOf(one.group)),
     prompts: groups.map((group) => {
       const prompt = rollouts.find((one) => one.group === group).prompt;

@@ -1,24 +1,27 @@
 // Two responses, word by word.
 import { to } from "./address.js";
-import { foreign, h, inside } from "./elements.js";
-import { advantage, number } from "./format.js";
+import { foreign, h, inside, visible } from "./elements.js";
+import { number } from "./format.js";
 import { outcome, rewardMark } from "./group.js";
 import { load as get } from "./load.js";
-import { marks, parts } from "./word_diff.js";
 
 export const load = (address, signal) => get(address.path + address.search, signal);
 export const trail = (address) => [[address.run, to.run(address.run)], ["rollouts", to.rollouts(address.run)], ["comparison", address.path + address.search]];
 export const key = (address) => address.path + address.search;
 
+// Stretches of two texts, as the server compared them: in both, or in one of them.
+const NAMES = { left: "del", right: "ins" };
+export const marks = (list) => list.map(({ kind, text }) => (kind === "same" ? visible(text) : h(NAMES[kind] ?? "ins", {}, visible(text))));
+
 export function show(root, data, address, page) {
   const { left = {}, right = {} } = data;
-  const list = data.parts ?? parts(left.response ?? "", right.response ?? "");
+  const list = data.parts;
   const same = list.filter((part) => part.kind === "same").reduce((sum, part) => sum + part.text.length, 0);
   const longest = Math.max((left.response ?? "").length, (right.response ?? "").length, 1);
   const side = (one, kind) => {
     const mine = list.filter((part) => part.kind === "same" || part.kind === kind);
     return h("article", { class: `response ${outcome(one.reward)}` },
-      h("header", {}, rewardMark(one.reward), Number.isFinite(one.advantage) ? h("b", { class: "figure" }, advantage(one.advantage)) : null, h("span", { class: "muted" }, `iteration ${number(one.iteration)}, response ${(one.index ?? 0) + 1} · `, foreign(one.group)), h("a", { class: "more", href: inside(one.place) }, "tokens →")),
+      h("header", {}, rewardMark(one.reward), h("span", { class: "muted" }, `iteration ${number(one.iteration)}, response ${(one.index ?? 0) + 1} · `, foreign(one.group)), h("a", { class: "more", href: inside(one.place) }, "tokens →")),
       h("pre", { dir: "auto" }, marks(mine)));
   };
   const swap = () => page.go(to.diff(address.run, address.query.get("right"), address.query.get("left")), { replace: true });

@@ -90,11 +90,10 @@ export function show(root, data, address, page) {
 
   function writeBatch(next) {
     if (!next.steps?.length) {
-      const waiting = next.waiting ?? {};
-      const known = Number.isFinite(waiting.positive);
-      put(stage, known && !next.update
-        ? empty("No update in this iteration", `${waiting.positive} positive and ${waiting.negative} negative rollouts are waiting in the buffer until both signs are there (balance.tau).`)
-        : empty("Its optimizer steps are not known", `No batch can be shown: ${visible(next.missing?.steps ?? "no plan is stored")}.`,
+      // Our own runs count the rollouts that wait; of others it is not known whether there was an update.
+      const isKnown = Number.isFinite(next.waiting?.positive);
+      put(stage,
+        empty(isKnown && !next.update ? "No update in this iteration" : "Its optimizer steps are not known", `No batch can be shown: ${visible(next.missing?.steps ?? "no plan is stored")}.`,
           h("a", { class: "button", href: to.rollouts(address.run, { iteration_min: address.iteration, iteration_max: address.iteration }) }, "Its rollouts")));
       return;
     }
@@ -205,7 +204,6 @@ function mosaic(page) {
   new ResizeObserver(draw).observe(frame);
   return {
     node,
-    light,
     open,
     move: (by, event) => {
       if (event.key.startsWith("Arrow") && document.activeElement !== frame) return false; // the page scrolls

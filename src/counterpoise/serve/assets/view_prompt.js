@@ -5,7 +5,7 @@ import { empty, foreign, h, inside, put } from "./elements.js";
 import { advantage, number, percent, plural } from "./format.js";
 import { outcome, rewardMark, shortPlace } from "./group.js";
 import { load as get } from "./load.js";
-import { wordDiff } from "./word_diff.js";
+import { marks } from "./view_diff.js";
 import { heading } from "./view_run.js";
 
 export const load = (address, signal) => get(address.path, signal);
@@ -53,25 +53,33 @@ export function show(root, data, address, page) {
     if (box.checked) chosen.set(response.place, box);
     return h("article", { class: `response ${outcome(response.reward)}` },
       h("header", {}, h("label", { class: "pick" }, box), rewardMark(response.reward), h("b", { class: "figure" }, advantage(response.advantage)), h("span", { class: "muted" }, plural(response.length, "token")), h("a", { class: "more", href: inside(response.place) }, "tokens →")),
-      h("pre", { dir: "auto" }, foreign(response.response, "", 3000)));
+      h("pre", { dir: "auto" }, foreign(response.response), response.response_cut ? h("a", { class: "more", href: inside(response.place) }, " … the whole response") : null));
   };
 
   // The first wrong text against the last right one says most about what was learned.
+  function chooseTwo(early, late) {
+    const before = early.responses.find((one) => !(one.reward > 0)) ?? early.responses[0];
+    const others = late.responses.filter((one) => one.place !== before.place);
+    return [before, others.find((one) => one.reward > 0) ?? others[0]];
+  }
+
   function writeChange(over) {
     const known = over.filter((visit) => visit.responses?.length);
-    if (!known.length) {
+    const [early, late] = [known[0], known.at(-1)];
+    const [before, after] = known.length ? chooseTwo(early, late) : [];
+    if (!after) { // a single response
       put(change);
       return;
     }
-    const [early, late] = [known[0], known.at(-1)];
-    const before = early.responses.find((one) => !(one.reward > 0)) ?? early.responses[0];
-    const after = late.responses.find((one) => one.reward > 0) ?? late.responses[0];
+    const comparison = to.diff(address.run, shortPlace(before.place), shortPlace(after.place));
+    const text = h("div", { class: "diff-text", dir: "auto" });
+    get(comparison).then((diff) => put(text, marks(diff.parts)), (fault) => put(text, fault.message));
     put(change,
       heading("How the text changed", early === late
         ? `Sampled in iteration ${early.iteration} only: two of its responses. Choose any two below to compare them.`
         : `A response of iteration ${early.iteration} against one of iteration ${late.iteration}; choose any two below to compare them.`),
-      h("p", { class: "diff-key" }, h("del", {}, "only in the first"), h("ins", {}, "only in the last"), h("a", { href: to.diff(address.run, shortPlace(before.place), shortPlace(after.place)) }, "open this comparison")),
-      h("div", { class: "diff-text", dir: "auto" }, wordDiff(before.response ?? "", after.response ?? "")));
+      h("p", { class: "diff-key" }, h("del", {}, "only in the first"), h("ins", {}, "only in the last"), h("a", { href: comparison }, "open this comparison")),
+      text);
   }
 
   function update(next) {
@@ -79,13 +87,14 @@ export function show(root, data, address, page) {
     charts[1].node.hidden = over.every((visit) => visit.mean_reward === visit.success); // rewards of 0 and 1
     charts.forEach((chart, k) => chart.update([{ label: chart.title, colour: "series", smooth: false, points: true, xs: over.map((visit) => visit.iteration), values: over.map((visit) => visit[columns[k]]) }]));
     table.update();
-    told.textContent = over.length ? `${plural(over.length, "visit")}, ${plural(over.reduce((sum, visit) => sum + (visit.responses?.length ?? 0), 0), "response")}` : "";
+    const responses = over.reduce((sum, visit) => sum + visit.count, 0);
+    told.textContent = over.length ? `${plural(over.length, "visit")}, ${plural(responses, "response")}${next.left_out ? `; ${plural(next.left_out, "earlier visit")} left out` : ""}` : "";
     if (over.length === seen) return; // nothing new: the reader's place stays
     seen = over.length;
     writeChange(over);
     put(visits, heading("Responses, newest first"), ...[...over].reverse().map((visit) =>
       h("div", { class: "visit", data: { iteration: visit.iteration } },
-        h("h3", {}, h("a", { href: to.iteration(address.run, visit.iteration) }, `iteration ${visit.iteration}`), h("span", { class: "muted" }, `  success ${percent(visit.success, 0)}`)),
+        h("h3", {}, h("a", { href: to.iteration(address.run, visit.iteration) }, `iteration ${visit.iteration}`), h("span", { class: "muted" }, `  success ${percent(visit.success, 0)}${visit.count > visit.responses.length ? `, ${visit.responses.length} of ${visit.count} responses` : ""}`)),
         h("div", { class: "side-by-side", tabindex: 0, role: "region", "aria-label": `Responses of iteration ${visit.iteration}` }, (visit.responses ?? []).map(card)))));
     if (!over.length) put(visits, empty("Not sampled yet", "No stored iteration has this prompt."));
   }

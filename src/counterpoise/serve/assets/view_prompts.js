@@ -16,7 +16,7 @@ const SORTS = [["-times", "most visits"], ["last_success", "lowest success"], ["
 
 export function show(root, data, address, page) {
   const told = h("p", { class: "told", role: "status" });
-  const search = h("input", { type: "search", placeholder: "Search prompts", "aria-label": "Search prompts" });
+  const search = h("input", { type: "search", placeholder: "Search texts and ids of prompts", "aria-label": "Search texts and ids of prompts" });
   const sort = h("select", { "aria-label": "Sort", change: () => set({ sort: sort.value }) }, SORTS.map(([value, label]) => h("option", { value }, label)));
   const body = h("tbody");
   const table = h("table", { class: "prompts list" }, h("caption", { class: "unseen" }, "Prompts"),

@@ -54,12 +54,12 @@ export function show(root, data, address, page) {
 
   function writeStrip(end) {
     const { text, write, spoken } = { ...poise.text, text: data.tokens?.text ?? [] };
-    const told = new Map(data.told ?? []);
+    const environmentTexts = new Map(data.environment_texts ?? []);
     strip.className = `strip ${outcome(data.reward)}`;
     strip.replaceChildren();
     tokens = [];
     for (let position = 0; position < Math.min(end, text.length); position++) {
-      if (told.has(position)) strip.append(h("span", { class: "said" }, foreign(told.get(position), "", 2000)));
+      if (environmentTexts.has(position)) strip.append(h("span", { class: "said" }, foreign(environmentTexts.get(position), "", 2000)));
       const shown = visible(text[position]);
       const token = h("span", { class: "token", role: "option", "aria-selected": "false", tabindex: -1, data: { position } });
       if (write(token, shown, LONGEST)) token.setAttribute("aria-label", spoken(shown));

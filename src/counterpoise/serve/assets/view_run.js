@@ -12,6 +12,7 @@ import { state } from "./view_runs.js";
 export const load = (address, signal) => get(address.path, signal);
 export const trail = (address) => [[address.run, to.run(address.run)]];
 
+const MOST_ALERTS = 8;
 const last = (values) => values?.findLast?.((x) => typeof x === "number" && Number.isFinite(x));
 const mean = (values) => {
   const known = (values ?? []).filter((x) => typeof x === "number" && Number.isFinite(x));
@@ -100,12 +101,12 @@ export function show(root, data, address, page) {
   }
 
   function writeAlerts(data) {
-    const list = [...(data.problem ? [{ iteration: null, text: data.problem, level: "error" }] : []), ...(data.alerts ?? [])];
-    put(alerts, ...(list.length ? [h("ul", {}, list.slice(-8).reverse().map((alert) =>
+    const list = data.alerts ?? []; // faults of the folder first, then newest first
+    put(alerts, ...(list.length ? [h("ul", {}, list.slice(0, MOST_ALERTS).map((alert) =>
       h("li", { class: `alert ${["note", "warning", "error"].includes(alert.level) ? alert.level : "note"}` },
         Number.isFinite(alert.iteration) && alert.iteration > 0 ? h("a", { href: to.iteration(address.run, alert.iteration) }, `iteration ${alert.iteration}`) : h("span", {}, "run"),
         h("span", {}, visible(alert.text)))))] : []));
-    if (list.length > 8) alerts.append(h("p", { class: "note" }, `The newest 8 of ${list.length}.`));
+    if (list.length > MOST_ALERTS) alerts.append(h("p", { class: "note" }, `The newest ${MOST_ALERTS} of ${list.length}.`));
   }
 
   update(data);
@@ -131,11 +132,11 @@ export function show(root, data, address, page) {
   };
 }
 
-// Held-out evaluations as series, one for each sampling setting.
+// Held-out evaluations as series, one for each sampling setting; the first one is the headline.
 export function evaluations({ evaluations: records = [] }) {
   const settings = new Map();
   for (const record of records) {
-    const setting = `T ${record.temperature ?? "?"}`;
+    const setting = record.temperature === undefined ? "as in training" : `T ${record.temperature}, top-p ${record.top_p ?? 1}`;
     if (!settings.has(setting)) settings.set(setting, []);
     settings.get(setting).push(record);
   }

@@ -8,11 +8,12 @@ import { load as get } from "./load.js";
 export const load = (address, signal) => get("/", signal);
 export const trail = () => [];
 export const STATES = {
-  training: "an iteration was written a moment ago",
-  finished: "all planned iterations are there",
-  stopped: "nothing was written for a while; resume it with poise train --resume",
-  failed: "the run ended with a fault",
-  torn: "files of the run are damaged or missing",
+  // As serve/run_state.py tells them apart.
+  training: "a process is writing the run's folder",
+  finished: "all planned iterations are there, or another trainer's run was imported",
+  stopped: "no process writes it; its last iteration has a checkpoint: continue with poise train --resume",
+  failed: "no process writes it, and the iterations after its newest checkpoint are lost: it crashed or was killed; poise train --resume repeats them",
+  torn: "config.toml or a log cannot be read",
 };
 
 export const state = (word) => h("span", { class: `state ${word in STATES ? word : "torn"}`, title: STATES[word] ?? "" }, h("i", { "aria-hidden": "true" }), word);
@@ -31,7 +32,7 @@ export function show(root, data, address, page) {
   const body = h("tbody");
   const head = h("thead", {}, h("tr", {},
     h("th", { scope: "col" }, h("span", { class: "unseen" }, "choose")), h("th", { scope: "col" }, "state"), h("th", { scope: "col" }, "run"),
-    h("th", { scope: "col" }, "iterations"), h("th", { scope: "col", class: "figure" }, "headline"), h("th", { scope: "col" }, "success"), h("th", { scope: "col", class: "figure" }, "changed")));
+    h("th", { scope: "col" }, "iterations"), h("th", { scope: "col", class: "figure" }, "headline"), h("th", { scope: "col", title: "Success; mean reward where rewards are graded" }, "curve"), h("th", { scope: "col", class: "figure" }, "changed")));
   const table = h("table", { class: "runs list" }, h("caption", { class: "unseen" }, "Runs"), head, body);
   const nothing = h("div");
   root.append(h("div", { class: "head" }, h("h1", {}, "Runs"), told, h("div", { class: "head-tools" }, search, overlay)), table, nothing);
@@ -50,7 +51,7 @@ export function show(root, data, address, page) {
       h("th", { scope: "row" }, h("a", { class: "name", href: to.run(run.name) }, foreign(run.name)), h("span", { class: "folder" }, foreign(run.folder)), run.problem && h("span", { class: "problem" }, visible(run.problem))),
       h("td", { class: "progress-cell" }, h("span", { class: "figure" }, count(run.iterations), run.planned_iterations ? h("span", { class: "muted" }, ` / ${count(run.planned_iterations)}`) : null), h("span", { class: "progress", "aria-hidden": "true", "--share": share })),
       h("td", { class: "figure headline" }, h("b", {}, headlineValue(run.headline)), h("span", { class: "muted" }, visible(run.headline?.label ?? ""))),
-      h("td", { class: "spark-cell" }, sparkline(run.sparkline ?? [], { label: `success of ${run.name}` })),
+      h("td", { class: "spark-cell" }, sparkline(run.sparkline ?? [], { label: `${run.sparkline_of ?? "success"} of ${run.name}` })),
       changed);
   }
 

@@ -59,7 +59,7 @@ export function show(root, data, address) {
     types = next.types ?? [];
     told.textContent = types.length ? `${count(types.length)} heaviest` : "";
     for (const node of [charts, table, search]) node.hidden = !types.length;
-    put(nothing, ...(types.length ? [] : [empty("No cancellation is stored", visible(next.missing ?? "Set monitor.every=1 in the options of the run: the monitor then measures every update."))]));
+    put(nothing, ...(types.length ? [] : [empty("No cancellation is stored", "Set monitor.every=1 in the options of the run: the monitor then measures every update.")]));
     write();
   }
   update(data);

@@ -23,13 +23,8 @@ from counterpoise.report.audit.rank import audit_run, report_to_data
 from counterpoise.report.audit.run_files import Progress
 from counterpoise.report.audit.sections import audit_sections, first_finding, summary_facts
 from counterpoise.report.charts.render import nan_to_none
-from counterpoise.serve.audit.audited_files import (
-    PAGE_FILE,
-    RESULT_FILE,
-    check_links,
-    state_of_files,
-)
-from counterpoise.serve.discover import is_inside
+from counterpoise.serve.audit.audited_files import PAGE_FILE, RESULT_FILE, state_of_files
+from counterpoise.serve.discover import check_links, is_inside
 from counterpoise.terminal import echo
 
 NICENESS = 10

@@ -38,7 +38,7 @@ class AuditLauncher(Protocol):
     def close(self) -> None: ...
 
 
-class AuditInProcess:
+class AuditSubprocess:
     """Runs an audit in a process of its own and waits for it."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class AuditShelf:
     """Audits by run folder.
 
     Example:
-        shelf = AuditShelf(cache, AuditInProcess())
+        shelf = AuditShelf(cache, AuditSubprocess())
         shelf.ask(reader, patience=0.4).result      None while the first one is under way
     """
 

@@ -1,8 +1,9 @@
 """What became of rollouts, from plans.jsonl and drops.jsonl: one table row for each event.
 
 born, group_name, index      the rollout
-used, plan_row, step         iteration, row and step of the plan that trained on it, or
-dropped, used                why it was dropped, and in which iteration
+decided_in                   the iteration whose plan trained on it, or that dropped it
+plan_row, step               its row and step in that plan; null where it was dropped
+dropped                      why it was dropped; null where it was trained on
 advantage                    in that plan; 0 where it was dropped because it had none
 sequence                     grows with every piece that is read: readers know what is new
 """
@@ -28,7 +29,7 @@ FATE_SCHEMA = pa.schema(
         ("born", pa.int32()),
         ("group_name", pa.string()),
         ("index", pa.int32()),
-        ("used", pa.int32()),
+        ("decided_in", pa.int32()),
         ("plan_row", pa.int32()),
         ("step", pa.int32()),
         ("advantage", pa.float64()),

@@ -54,7 +54,8 @@ RANGES = {
 FLAGS = {"cut": "NOT finished", "no_spread": "no_spread", "timeout": "timed_out"}
 ROW_FIELDS = (
     "key", "iteration", "row", "group_name", "index", "prompt_id", "reward", "advantage", "length",
-    "finished", "timed_out", "no_spread", "dropped", "used", "plan_row", "step", "offset", "size",
+    "finished", "timed_out", "no_spread", "dropped", "decided_in", "plan_row", "step", "offset",
+    "size",
 )  # fmt: skip
 
 

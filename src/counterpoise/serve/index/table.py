@@ -33,14 +33,15 @@ CREATE TABLE rollouts (
     prompt_id VARCHAR, reward DOUBLE, length INTEGER, finished BOOLEAN,
     timed_out BOOLEAN, no_spread BOOLEAN,
     "offset" BIGINT, size INTEGER,
-    used INTEGER, plan_row INTEGER, step INTEGER, advantage DOUBLE, dropped VARCHAR
+    decided_in INTEGER, plan_row INTEGER, step INTEGER, advantage DOUBLE, dropped VARCHAR
 )
 """
 # A rollout can have several events: a plan of a run that was resumed, say. The last one holds.
 NEWEST_FATES = """
 SELECT born, group_name, "index", arg_max(struct_pack(
-    used := used, plan_row := plan_row, step := step, advantage := advantage, dropped := dropped
-), (sequence, used)) AS fate
+    decided_in := decided_in, plan_row := plan_row, step := step, advantage := advantage,
+    dropped := dropped
+), (sequence, decided_in)) AS fate
 FROM read_parquet($fates) {where} GROUP BY ALL
 """
 INSERT = f"""
@@ -50,7 +51,7 @@ fresh AS (SELECT * FROM read_parquet($segments) WHERE iteration IN (SELECT unnes
 SELECT {KEY.replace("iteration", "fresh.iteration").replace("row", "fresh.row")},
     fresh.iteration, fresh.row, fresh.group_name, fresh.index, fresh.prompt_id, fresh.reward,
     fresh.length, fresh.finished, fresh.timed_out, fresh.no_spread, fresh.offset, fresh.size,
-    fate.used, fate.plan_row, fate.step, fate.advantage, fate.dropped
+    fate.decided_in, fate.plan_row, fate.step, fate.advantage, fate.dropped
 FROM fresh LEFT JOIN newest
 ON newest.born = fresh.iteration AND newest.index = fresh.index
     AND newest.group_name = coalesce(fresh.group_name, fresh.iteration || ':' || fresh.prompt_id)
@@ -63,7 +64,7 @@ SELECT {KEY}, iteration, "row", group_name, "index", prompt_id, reward, length, 
 FROM read_parquet($segments) WHERE iteration IN (SELECT unnest($iterations))
 """
 UPDATE = f"""
-UPDATE rollouts SET used = fate.used, plan_row = fate.plan_row, step = fate.step,
+UPDATE rollouts SET decided_in = fate.decided_in, plan_row = fate.plan_row, step = fate.step,
     advantage = fate.advantage, dropped = fate.dropped
 FROM ({NEWEST_FATES.format(where="WHERE sequence > $applied")}) AS newest
 WHERE newest.born = rollouts.iteration AND newest.index = rollouts.index
@@ -192,7 +193,7 @@ class RolloutTable:
             with self._transaction() as cursor:
                 if is_another_log:
                     cursor.execute(
-                        "UPDATE rollouts SET used = NULL, plan_row = NULL, step = NULL, "
+                        "UPDATE rollouts SET decided_in = NULL, plan_row = NULL, step = NULL, "
                         "advantage = NULL, dropped = NULL"
                     )
                 if fates:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -59,7 +60,7 @@ def iteration_view(reader: RunReader, iteration: int) -> dict[str, Any]:
             for reason, groups in _dropped(reader, iteration).items()
         },
         "terms": DESCRIPTION | {f"dropped_{name}": DROPS[name] for name in DROP_REASONS},
-        "missing": missing | _missing_plan(reader, iteration, plan),
+        "missing": missing | _missing_plan(reader, iteration, plan, metrics),
     }
 
 
@@ -75,14 +76,23 @@ def read_plan(reader: RunReader, iteration: int) -> Record | None:
     return plan
 
 
-def _missing_plan(reader: RunReader, iteration: int, plan: Record | None) -> dict[str, str]:
+def _missing_plan(
+    reader: RunReader, iteration: int, plan: Record | None, metrics: Mapping[str, float]
+) -> dict[str, str]:
     if plan:
         return {}
     if iteration in reader.plans.spans:
         return {"steps": "the plan's rows were not stored (store.report = false) or are damaged"}
     if not reader.plans.path.is_file():
         return {"steps": "the run has no plans.jsonl: imported rollouts do not tell the steps"}
-    return {"steps": "no update in this iteration: the rollouts wait for a balanced batch"}
+    waiting = [metrics.get(f"buffer_{sign}", 0.0) for sign in ("positive", "negative")]
+    if not any(count > 0 for count in waiting):
+        return {"steps": "no update in this iteration: no rollout with signal is left"}
+    positive, negative = waiting
+    return {
+        "steps": f"no update in this iteration: {positive:g} positive and {negative:g} negative "
+        "rollouts wait in the buffer until both signs are there (balance.tau)"
+    }
 
 
 class CellText(NamedTuple):

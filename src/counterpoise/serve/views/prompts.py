@@ -111,9 +111,7 @@ def _at_iteration(reader: RunReader, iteration: int, rows: list[tuple[Any, ...]]
             {
                 "group": row[1],
                 "index": row[2],
-                "response": plain_text(
-                    _head(reader, iteration, row[8], row[9]).get("response", "")
-                )[:EXCERPT_CHARACTERS],
+                **_beginning(_head(reader, iteration, row[8], row[9]).get("response", "")),
                 "reward": row[3],
                 "advantage": row[4],
                 "length": row[5],
@@ -123,6 +121,14 @@ def _at_iteration(reader: RunReader, iteration: int, rows: list[tuple[Any, ...]]
             }
             for row in rows[:MOST_RESPONSES]
         ],
+    }
+
+
+def _beginning(response: object) -> dict[str, Any]:
+    text = plain_text(response)
+    return {
+        "response": text[:EXCERPT_CHARACTERS],
+        "response_cut": len(text) > EXCERPT_CHARACTERS,
     }
 
 
@@ -138,9 +144,7 @@ def prompts_view(
     if not (after.isdecimal() and limit.isdecimal() and len(after) < 9 and len(limit) < 5):
         raise BadRequestError("after and limit are numbers")
     page_size = min(max(1, int(limit)), MOST_PROMPTS)
-    words = parse_search(parameters.get("search", ""))
-    values: dict[str, Any] = {f"word{number}": word for number, word in enumerate(words)}
-    where = " AND ".join(f"contains(lower(prompt_id), ${name})" for name in values) or "true"
+    where, values = _search_condition(table, parameters.get("search", ""))
     direction = "DESC" if sort_text.startswith("-") else "ASC"
     cursor = table.cursor()
     try:
@@ -164,6 +168,22 @@ def prompts_view(
         "next": str(shown) if shown < total and rows else None,
         "indexed": table.indexed_share,
     }
+
+
+def _search_condition(table: RolloutTable, search: str) -> tuple[str, dict[str, Any]]:
+    """SQL of the prompts that have all words in their id or text, and the values in it."""
+    values: dict[str, Any] = {f"word{k}": word for k, word in enumerate(parse_search(search))}
+    words = list(values)
+    condition = "contains(lower(prompt_id), ${name})"
+    segments = table.segment_paths(set(table.iterations)) if words else []
+    if segments:  # of the index; they have the texts, folded like the words
+        values["segments"] = segments
+        condition += (
+            " OR prompt_id IN (SELECT prompt_id FROM read_parquet($segments) "
+            "WHERE contains(prompt_text, ${name}))"
+        )
+    where = " AND ".join(f"({condition.format(name=name)})" for name in words)
+    return where or "true", values
 
 
 def _prompt_row(reader: RunReader, row: tuple[Any, ...]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """One rollout with every token of it.
 
     ratio               exp(logprob - old_logprob), just before the step
-    sampler_mismatch    log-probability by the sampler - by the trainer (old_logprob)
+    sampler_mismatch    log-probability by the trainer (old_logprob) - by the sampler
 
 A column that the run did not store is null, and `missing` says why.
 """
@@ -53,7 +53,7 @@ POLICY_QUANTITIES = (
         "sampler_mismatch",
         "Policy",
         "sampler mismatch",
-        "Log-probability by the sampler minus that by the trainer.",
+        "Log-probability by the trainer minus that by the sampler.",
         ("sampler_mismatch",),
     ),
 )
@@ -112,7 +112,7 @@ def rollout_view(
         "has_plans": reader.plans.path.is_file(),
         **fate,
         **{name: record.get(name) for name in ("further", "logged", "messages")},
-        "told": _told(record, vocabulary),
+        "environment_texts": _environment_texts(record, vocabulary),
         "tokens": {
             "first": first_token,
             "total": len(tokens),
@@ -153,7 +153,7 @@ def _token_columns(
         with np.errstate(over="ignore"):
             columns["ratio"] = np.exp(columns["logprob"] - columns["old_logprob"])
     if sampled is not None and "old_logprob" in columns:
-        columns["sampler_mismatch"] = sampled - columns["old_logprob"]
+        columns["sampler_mismatch"] = columns["old_logprob"] - sampled
     for name in EXPECTED:
         if name not in columns:
             missing[name] = reason or _why_missing(name)
@@ -265,7 +265,7 @@ def _as_numbers(values: Any, length: int) -> np.ndarray | None:
     return numbers if numbers.shape == (length,) and length else None
 
 
-def _told(record: dict[str, Any], vocabulary: Vocabulary) -> list[tuple[int, str]]:
+def _environment_texts(record: dict[str, Any], vocabulary: Vocabulary) -> list[tuple[int, str]]:
     """(position, text) of what an environment wrote before the policy's token at a position."""
     try:
         turns = turns_from_record(record)
@@ -294,11 +294,6 @@ def describe_quantities(
 
     `weights` are the columns with token weights of `poise credit`.
     """
-    known = [
-        quantity
-        for quantity in (*QUANTITIES, *POLICY_QUANTITIES)
-        if quantity.name != "value" or "value" in columns
-    ]
     names = {name for quantity in QUANTITIES for name in (quantity.name, *quantity.columns)}
     extra = [
         _describe_column(name)
@@ -318,7 +313,7 @@ def describe_quantities(
     neutral = {"ratio": 1.0, **dict.fromkeys(weights, 1.0)}  # where the colour changes
     return [
         {**quantity._asdict(), "centre": neutral.get(quantity.name, 0.0)}
-        for quantity in (*known, *extra, *credit)
+        for quantity in (*QUANTITIES, *POLICY_QUANTITIES, *extra, *credit)
     ]
 
 

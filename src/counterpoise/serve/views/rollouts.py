@@ -27,7 +27,6 @@ def rollouts_view(
     return {
         **page,
         "rows": [_row(reader, row, query.words) for row in page["rows"]],
-        **value_ranges(search),
         "search": list(query.words),
         "has_plans": reader.plans.path.is_file(),
         "missing": _unnamed_timeouts(reader, query, page["total"]),
@@ -46,21 +45,6 @@ def _unnamed_timeouts(reader: RunReader, query: RolloutQuery, total: int) -> dic
     return {
         "timeout": f"metrics.jsonl counts {counted:,} comparisons that timed out; no rollout of "
         "these filters names one (runs of version 0.2 did not store which)"
-    }
-
-
-def value_ranges(search: RolloutSearch) -> dict[str, Any]:
-    """The smallest and largest length and reward of all rollouts, for the filters."""
-    cursor = search.table.cursor()
-    try:
-        low_length, high_length, low_reward, high_reward = cursor.execute(
-            "SELECT min(length), max(length), min(reward), max(reward) FROM rollouts"
-        ).fetchall()[0]
-    finally:
-        cursor.close()
-    return {
-        "lengths": {"min": low_length, "max": high_length},
-        "rewards": {"min": low_reward, "max": high_reward},
     }
 
 
@@ -84,7 +68,6 @@ def _row(reader: RunReader, row: dict[str, Any], words: tuple[str, ...]) -> dict
         "prompt": prompt[:EXCERPT_CHARACTERS],
         "response": response[:EXCERPT_CHARACTERS],
         "match": excerpt_around(response, prompt, words) if words else None,
-        "excerpt": _plain_excerpt(excerpt_around(response, prompt, words)),
         "timeout": row["timed_out"],
         "reward": row["reward"],
         "advantage": row["advantage"],
@@ -92,15 +75,12 @@ def _row(reader: RunReader, row: dict[str, Any], words: tuple[str, ...]) -> dict
         "finished": row["finished"],
         "no_spread": row["no_spread"],
         "dropped": row["dropped"],
-        "trained_in": row["used"],
+        "trained_in": None if row["dropped"] else row["decided_in"],
+        "dropped_in": row["decided_in"] if row["dropped"] else None,
         "step": row["step"],
         "problem": None if is_same else CHANGED,
         "place": rollout_address(reader.name, row["iteration"], group, row["index"]),
     }
-
-
-def _plain_excerpt(match: dict[str, str] | None) -> str | None:
-    return f"{match['before'][-60:]}{match['text']}{match['after'][:100]}" if match else None
 
 
 def excerpt_around(response: str, prompt: str, words: tuple[str, ...]) -> dict[str, str] | None:

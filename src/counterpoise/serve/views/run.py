@@ -26,9 +26,11 @@ COUNT_ALERTS = (
     ("verifier_crashes", "comparisons killed their verifier worker", "error"),
     ("unscored", "rollouts got no reward", "warning"),
 )
-CUT_SHARE = 0.5  # of rollouts cut at the length limit
-ENTROPY_SHARE = 0.1  # of the entropy of the first iterations
-MISMATCH = 0.1  # mean |log-probability of the sampler - of the trainer|, nats
+# Limits of single iterations, for somebody who watches a run train. The audit judges a whole run
+# and has its own, some of them relative (report/audit/thresholds.py).
+TRUNCATED_ALERT = 0.5  # share of rollouts at the length limit
+ENTROPY_ALERT = 0.1  # share of the mean entropy of the first iterations
+MISMATCH_ALERT_NATS = 0.1  # mean |log-probability by the trainer - by the sampler|
 FIRST_ITERATIONS = 5
 MOST_TYPES = 200  # heaviest token types over the whole run
 NO_NUMBERS = (None, None)
@@ -54,8 +56,6 @@ def run_view(reader: RunReader) -> dict[str, Any]:
             },
             "alerts": alerts(reader),
             "terms": terms(metrics),
-            "headline_column": reader.curve_name,
-            "updates": sorted(reader.plans.spans),
         }
 
 
@@ -103,22 +103,23 @@ def alerts(reader: RunReader) -> list[dict[str, Any]]:
 def _threshold_alerts(reader: RunReader) -> list[tuple[int, str, str]]:
     """Alerts where a curve crosses a threshold: at the crossing, not at every iteration after."""
     first_entropies = [value for _, value in _values(reader, "entropy")[:FIRST_ITERATIONS]]
-    floor = ENTROPY_SHARE * sum(first_entropies) / max(1, len(first_entropies))
+    floor = ENTROPY_ALERT * sum(first_entropies) / max(1, len(first_entropies))
     checks = (
         (
             "truncated_share",
-            lambda value: value > CUT_SHARE,
-            "{:.0%} of the rollouts were cut at the length limit (above 50 %)",
+            lambda value: value > TRUNCATED_ALERT,
+            f"{{:.0%}} of the rollouts were cut at the length limit (above {TRUNCATED_ALERT:.0%})",
         ),
         (
             "entropy",
             lambda value: value < floor,
-            "entropy {:.3g} nats: below a tenth of its value in the first iterations",
+            f"entropy {{:.3g}} nats: below {ENTROPY_ALERT:.0%} of its mean in the first "
+            f"{FIRST_ITERATIONS} iterations",
         ),
         (
             "sampler_mismatch",
-            lambda value: value > MISMATCH,
-            "sampler and trainer differ by {:.3g} nats a token (above 0.1)",
+            lambda value: value > MISMATCH_ALERT_NATS,
+            f"sampler and trainer differ by {{:.3g}} nats a token (above {MISMATCH_ALERT_NATS:g})",
         ),
     )
     entries = []
@@ -129,11 +130,8 @@ def _threshold_alerts(reader: RunReader) -> list[tuple[int, str, str]]:
                 entries.append((iteration, text.format(value), "warning"))
             was_alarming = is_alarming(value)
     for column in ("loss", "grad_norm"):
-        for iteration, value in zip(
-            reader.iterations, reader.columns.get(column, ()), strict=False
-        ):
-            if math.isinf(value):
-                entries.append((iteration, f"{column} is not finite", "error"))
+        for iteration in reader.not_finite.get(column, ()):
+            entries.append((iteration, f"{column} is not finite", "error"))
     return entries
 
 

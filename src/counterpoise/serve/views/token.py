@@ -10,7 +10,8 @@ from counterpoise.errors import PoiseError
 from counterpoise.report.missing_pushes import replay_command
 from counterpoise.report.traces import Columns, Vocabulary
 from counterpoise.serve.answers import BadRequestError, NotFoundError
-from counterpoise.serve.rollout_lines import RolloutLine
+from counterpoise.serve.log_tail import Record
+from counterpoise.serve.rollout_lines import RolloutLine, read_stored_rollouts
 from counterpoise.serve.run_reader import RunReader
 from counterpoise.serve.views.batch import NO_FATE, find_fates, read_plan, rollout_address
 from counterpoise.serve.views.rollout import (
@@ -24,6 +25,7 @@ from counterpoise.serve.vocabulary import read_run_vocabulary
 CONTEXT_TOKENS = 3  # on either side of a token that pushed
 MOST_PUSHES = 20  # in each direction
 SOURCE_CHARACTERS = 300
+NO_TEXT: dict[str, Any] = {"reward": None, "prompt": None}
 
 
 def token_view(
@@ -89,6 +91,7 @@ def _pushes(
     }
     token_rows = [*{row for row, _ in sources}, fate["row"]]
     tokens = read_rows(reader.step_file("tokens", fate["trained_in"]), token_rows)
+    texts = _source_texts(reader, plan, {row for row, _ in sources})
     own_token = _token_at(tokens, fate["row"], position)[1]
     pushes = []
     for (row, source_position), place in sources.items():
@@ -107,7 +110,7 @@ def _pushes(
                 "after": [vocabulary[neighbour] for neighbour in after],
                 "push": float(columns["push"][place]),
                 "advantage": plan["advantage"][row],
-                **_source_text(reader, plan["born"][row], group, plan["index"][row]),
+                **texts.get((group, plan["index"][row]), NO_TEXT),
                 "same_prompt": group == stored.group,
                 "same_rollout": row == fate["row"],
                 "same_token": token == own_token,
@@ -172,13 +175,21 @@ def _replay(reader: RunReader, fate: dict[str, Any]) -> dict[str, str] | None:
     return {"explanation": command.explanation, "command": command.text}
 
 
-def _source_text(reader: RunReader, born: int, group: str, index: int) -> dict[str, Any]:
-    """Reward and prompt of a rollout that pushed."""
-    try:
-        rollout = find_rollout(reader, born, group, index)
-    except (NotFoundError, OSError):
-        return {"reward": None, "prompt": None}
-    return {"reward": rollout.reward, "prompt": rollout.prompt[:SOURCE_CHARACTERS]}
+def _source_texts(
+    reader: RunReader, plan: Record, rows: set[int]
+) -> dict[tuple[str, int], dict[str, Any]]:
+    """Reward and prompt of the rollouts that pushed, by (group, index); each file is read once."""
+    wanted = {(plan["groups"][plan["group"][row]], plan["index"][row]) for row in rows}
+    texts: dict[tuple[str, int], dict[str, Any]] = {}
+    for born in {plan["born"][row] for row in rows}:
+        try:
+            for rollout in read_stored_rollouts(reader.step_file("rollouts", born)):
+                if (name := (rollout.group, rollout.index)) in wanted:
+                    prompt = rollout.prompt[:SOURCE_CHARACTERS]
+                    texts[name] = {"reward": rollout.reward, "prompt": prompt}
+        except (NotFoundError, OSError):
+            continue
+    return texts
 
 
 def _token_at(tokens: Columns, row: int, position: int) -> tuple[list[int], int | None, list[int]]:

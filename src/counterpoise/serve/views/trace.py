@@ -9,6 +9,7 @@ from typing import Any
 from counterpoise.report.probe_trace.over_time import PromptInfluence, trace_over_time
 from counterpoise.report.probe_trace.read import ProbedRun
 from counterpoise.serve.answers import NotFoundError
+from counterpoise.serve.discover import check_links
 from counterpoise.serve.index.fates import born_in
 from counterpoise.serve.index.table import RolloutTable
 from counterpoise.serve.run_reader import RunReader
@@ -22,14 +23,7 @@ def trace_view(reader: RunReader, table: RolloutTable) -> dict[str, Any]:
         raise NotFoundError(
             f"{reader.name} followed no held-out answers: train with --set monitor.probe=32"
         )
-    tables = [
-        file
-        for folder in ("probes", "probe_rows")
-        if (reader.folder / folder).is_dir()
-        for file in (reader.folder / folder).iterdir()
-    ]
-    if not all(map(reader.may_read, tables)):  # a link that leads out of the served folders
-        raise NotFoundError(f"{reader.name} has probe tables outside of its folder")
+    check_links(reader.folder, reader.roots)
     trace = trace_over_time(ProbedRun.open(reader.folder))
     value, low, high = trace.agreement.correlation
     listed = [prompt.prompt_id for prompt in (*trace.raising, *trace.lowering)]

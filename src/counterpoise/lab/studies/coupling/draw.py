@@ -7,8 +7,8 @@ from itertools import pairwise
 import altair as alt
 import numpy as np
 
+from counterpoise.report.charts.figure import Figure
 from counterpoise.report.charts.series import base_chart
-from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.finding import Record, Records
 
 ENTROPY_BINS = 10  # of entropy, by rank

@@ -12,8 +12,8 @@ from counterpoise.lab.studies.credit.value_correlation import (
     ComparedTokens,
     correlate_arms,
 )
+from counterpoise.report.charts.figure import Figure
 from counterpoise.report.charts.forest import forest_chart, forest_point
-from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.bootstrap import Interval
 from counterpoise.statistics.finding import Records
 from counterpoise.statistics.student import SeedMean

@@ -35,7 +35,7 @@ from counterpoise.lab.studies.study import Study
 from counterpoise.statistics.finding import Record, Records
 
 if TYPE_CHECKING:
-    from counterpoise.report.panels.panel import Figure
+    from counterpoise.report.charts.figure import Figure
 
 TRAINED_MODEL = "embedded"
 SLOW_FACTOR = 2.0  # arms slower than this times the baseline are trained last

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from counterpoise.lab.studies.dfpo.judge import CONDITIONS, chain_values
+from counterpoise.report.charts.figure import Figure
 from counterpoise.report.charts.forest import forest_chart, forest_point
-from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.finding import Records
 from counterpoise.statistics.student import student_mean
 

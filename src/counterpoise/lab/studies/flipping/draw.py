@@ -13,9 +13,9 @@ from counterpoise.lab.studies.flipping.judge import (
     SIGNS,
     MovementCounts,
 )
+from counterpoise.report.charts.figure import Figure
 from counterpoise.report.charts.forest import forest_chart, forest_point
 from counterpoise.report.charts.series import base_chart, x_axis, y_axis
-from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.finding import Record, Records
 
 CLASSES = {"boosted": "positive", "suppressed": "negative", "stable": "soft"}

@@ -17,9 +17,9 @@ from counterpoise.lab.studies.masking.judge import (
     matching,
     mean_boost,
 )
+from counterpoise.report.charts.figure import Figure
 from counterpoise.report.charts.forest import ForestPoint, forest_chart, forest_point
 from counterpoise.report.charts.series import base_chart
-from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.finding import Record, Records
 
 CONDITION_LABELS = {

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterpoise.lab.studies.shared.judge import ARMS, BINNINGS, JUDGED_OPTIMIZER, NodeTable
+from counterpoise.report.charts.figure import Figure
 from counterpoise.report.charts.forest import ForestPoint, forest_chart, forest_point
-from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.finding import Records
 
 ARM_NAMES = {"joint": "joint", "positive_only": "right rollouts only", "shuffled": "shuffled"}

@@ -14,8 +14,8 @@ from counterpoise.lab.studies.value_gap import (
     verdict_from_intervals,
 )
 from counterpoise.lab.studies.value_gap_charts import gap_chart, gap_point
+from counterpoise.report.charts.figure import Figure
 from counterpoise.report.charts.forest import forest_chart, forest_point
-from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.bootstrap import (
     Interval,
     interval_from_draws,

@@ -11,8 +11,8 @@ from counterpoise.lab.studies.variance.judge import (
     signal_numbers,
 )
 from counterpoise.microscope.variance import CUTS
+from counterpoise.report.charts.figure import Figure
 from counterpoise.report.charts.forest import forest_chart, forest_point
-from counterpoise.report.panels.panel import Figure
 from counterpoise.statistics.finding import Records
 
 COLOURS = {"shared": "ink", "token": "soft", "success": "positive"}

@@ -1,0 +1,36 @@
+"""Whether rewards other than 0 and 1 occurred: then the mean reward is the headline, not success.
+
+Logs of other trainers and of older versions do not say so, but where all rewards are 0 or 1 their
+mean is the success.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+
+def has_graded_rewards(
+    metrics: Iterable[Mapping[str, Any]], evaluations: Iterable[Mapping[str, Any]]
+) -> bool:
+    """Whether any line of metrics.jsonl or evaluations.jsonl has graded rewards."""
+    return any(map(is_graded_iteration, metrics)) or any(map(is_graded_evaluation, evaluations))
+
+
+def is_graded_iteration(record: Mapping[str, Any]) -> bool:
+    """Whether a line of metrics.jsonl has graded rewards.
+
+    Example:
+        >>> is_graded_iteration({"reward": 0.25, "success": 0.5})
+        True
+        >>> is_graded_iteration({"success": 0.5})
+        False
+    """
+    reward, success = record.get("reward"), record.get("success")
+    is_known = reward is not None and success is not None
+    return bool(record.get("graded")) or (is_known and reward != success)
+
+
+def is_graded_evaluation(record: Mapping[str, Any]) -> bool:
+    """Whether a line of evaluations.jsonl has an interval of the mean reward."""
+    return record.get("reward_low") is not None
