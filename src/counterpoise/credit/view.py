@@ -12,12 +12,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from counterpoise.credit.hints import hinted_prompts
 from counterpoise.errors import PoiseError
 from counterpoise.model.fit_memory import FittedSize
 from counterpoise.model.load import Policy
+from counterpoise.model.pieces import split_into_pieces
 from counterpoise.model.reading_passes import EAGER_READING, ReadingPasses
 from counterpoise.model.scoring import TokenScores, score_logprobs, score_tokens
 from counterpoise.model.swapped_weights import read_with_weights
@@ -62,6 +64,14 @@ class CreditView:
     def groups(self) -> list[list[int]]:
         """Row indices of each group."""
         return list(rows_by_group(self.rows).values())
+
+    @cached_property
+    def group_numbers_R(self) -> NDArray[np.int64]:
+        """The number of each row's group: its index in `groups`."""
+        numbers_R = np.empty(len(self.rows), dtype=np.int64)
+        for group_number, group in enumerate(self.groups):
+            numbers_R[group] = group_number
+        return numbers_R
 
     @property
     def policy(self) -> Policy:
@@ -108,6 +118,11 @@ class CreditView:
         return [row.content.response_tokens for row in self.rows]
 
     @property
+    def pieces(self) -> list[list[str]]:
+        """Per row [T]: the text of every token; special tokens have empty texts."""
+        return split_into_pieces(self.policy, self.tokens)
+
+    @property
     def entropies(self) -> list[Floats]:
         """Per row [T]: entropy of the whole next-token distribution, in nats."""
         return self._token_scores.entropies
@@ -135,11 +150,15 @@ class CreditView:
     @cached_property
     def hinted_logprobs(self) -> list[Floats | None]:
         """Per row [T]: the teacher's, after a prompt with the answer; None if that is unknown."""
-        logprobs = self.logprobs_with_prompts(hinted_prompts(self.policy, self.rows))
-        return [
-            logprobs_T if row.content.answer else None
-            for row, logprobs_T in zip(self.rows, logprobs, strict=True)
-        ]
+        hinted: list[Floats | None] = [None] * len(self.rows)
+        indices = [i for i, row in enumerate(self.rows) if row.content.answer]
+        rows = [self.rows[i] for i in indices]
+        logprobs = CreditView(rows, self.reader).logprobs_with_prompts(
+            hinted_prompts(self.policy, rows)
+        )
+        for i, logprobs_T in zip(indices, logprobs, strict=True):
+            hinted[i] = logprobs_T
+        return hinted
 
     def logprobs_with_prompts(self, prompts: Sequence[Ints]) -> list[Floats]:
         """Per row [T]: the teacher's log-probabilities if the prompt of row i were `prompts[i]`."""
