@@ -32,7 +32,13 @@ class NoPolicyError(PoiseError):
 
 @dataclass(frozen=True, eq=False)
 class PolicyReader:
-    """The policy as it sampled the rows, and how to run passes over them."""
+    """Reads rows with the policy that sampled them.
+
+    Example:
+        reader = PolicyReader(policy, temperature=0.8)
+        reader.logprobs(rows)                       # per row [T]
+        reader.logprobs(rows, initial_weights)      # the same by other weights
+    """
 
     policy: Policy
     temperature: float = 1.0
@@ -44,7 +50,22 @@ class PolicyReader:
     steering_rows: Sequence[Row] | None = None
     teacher: Mapping[str, Tensor] | None = None  # its weights by name; None: the policy itself
     scores: dict[tuple[str, int], Floats] = field(default_factory=dict)
-    """Log-probabilities [T] by row name that a weighting has computed; the update reuses them."""
+    """A cache: log-probabilities [T] by row name, which the update reuses; see `keep_scores`."""
+
+    def read(self, rows: Sequence[Row]) -> TokenScores:
+        """Log-probabilities, entropies and hidden states of the rows' tokens."""
+        return score_tokens(self.policy, rows, self.temperature, self.micro_batch, self.passes.read)
+
+    def logprobs(
+        self, rows: Sequence[Row], weights: Mapping[str, Tensor] | None = None
+    ) -> list[Floats]:
+        """Per row [T]: log-probabilities by the policy, or with other weights, by name."""
+        forward_pass = self.passes.read if weights is None else read_with_weights(weights)
+        return score_logprobs(self.policy, rows, self.temperature, self.micro_batch, forward_pass)
+
+    def keep_scores(self, rows: Sequence[Row], logprobs: Sequence[Floats]) -> None:
+        """Keep log-probabilities by the policy, so that the update need not compute them again."""
+        self.scores.update(zip((row.name for row in rows), logprobs, strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +183,6 @@ class CreditView:
 
     def logprobs_with_prompts(self, prompts: Sequence[Ints]) -> list[Floats]:
         """Per row [T]: the teacher's log-probabilities if the prompt of row i were `prompts[i]`."""
-        reader = self._reader
         rows = [
             replace(row, rollout=replace(row.content, prompt_tokens=prompt))
             for row, prompt in zip(self.rows, prompts, strict=True)
@@ -177,10 +197,7 @@ class CreditView:
             replace(row, group=f"{row.group}/{prompt_number}")
             for row, prompt_number in zip(rows, prompt_numbers, strict=True)
         ]
-        read = read_with_weights(reader.teacher) if reader.teacher else reader.passes.read
-        return score_logprobs(
-            reader.policy, regrouped, reader.temperature, reader.micro_batch, read
-        )
+        return self._reader.logprobs(regrouped, self._reader.teacher)
 
     @property
     def _reader(self) -> PolicyReader:
@@ -192,10 +209,7 @@ class CreditView:
 
     @cached_property
     def _token_scores(self) -> TokenScores:
-        reader = self._reader
-        return score_tokens(
-            reader.policy, self.rows, reader.temperature, reader.micro_batch, reader.passes.read
-        )
+        return self._reader.read(self.rows)
 
 
 def unit_weights(rows: Sequence[Row]) -> list[Floats]:
