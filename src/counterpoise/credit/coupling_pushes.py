@@ -71,7 +71,7 @@ def sum_pushes(
 
     def record_pushes(indices: Tensor, R: Tensor, H: Tensor, squares: Tensor) -> None:
         by_itself[indices] = coupling.A_N2[indices] * squares[..., None]
-        if by_batch is not None:
+        if batch_matrix is not None and by_batch is not None:
             by_batch[indices] = coupling.apply_matrix(batch_matrix, R, H)
 
     # One kernel gives the sums of both group and row, so it pays off for somewhat larger sets.
