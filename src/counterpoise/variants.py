@@ -127,7 +127,7 @@ TOKEN_WEIGHTS = Registry(
         "oar_p": "counterpoise.credit.oar_p:weights",
         "oar_p_approximate": "counterpoise.credit.oar_p:approximate",
         "aligned": "counterpoise.credit.aligned:weights",
-        "rlsd": "counterpoise.credit.hindsight:rlsd",
+        "rlsd": "counterpoise.credit.rlsd:weights",
         "serl": "counterpoise.credit.serl:weights",
         "crpo": "counterpoise.credit.crpo:weights",
     },

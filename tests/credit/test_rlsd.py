@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from counterpoise.config import CreditConfig
-from counterpoise.credit.hindsight import rlsd, trust_weights
 from counterpoise.credit.hints import HINT_TEMPLATE, check_reference_answers
+from counterpoise.credit.rlsd import trust_weights
+from counterpoise.credit.rlsd import weights as rlsd
 from counterpoise.credit.view import CreditView
 from counterpoise.errors import PoiseError
 from counterpoise.model.reading_passes import EAGER_READING

@@ -144,15 +144,13 @@ def weights(
 
     Arguments:
         method           uniform, high_entropy (needs entropies), gtpo (groups, tokens, entropies),
-                         rsi_s (logprobs, entropies), negative_filter (logprobs; with
-                         support="group" groups, tokens), cancellation, nthr, thr or otb (groups,
-                         tokens, hidden, unembedding), shear (groups, hidden), rlsd (logprobs,
-                         hinted_logprobs), or FILE.py:NAME. Refused are grail, oar_g, oar_p,
-                         oar_p_approximate and serl, which make passes of their own, crpo, which
-                         needs generic responses, and aligned, which needs held-out answers
+                         rsi_s (logprobs, entropies), negative_filter (logprobs; support="group":
+                         groups, tokens), cancellation, nthr, thr or otb (groups, tokens, hidden,
+                         unembedding), shear (groups, hidden), rlsd (logprobs, hinted_logprobs).
+                         Refused: grail, oar_g, oar_p, oar_p_approximate, serl (own passes), crpo
+                         (generic responses), aligned (held-out answers)
         advantages       [R]
-        groups           [R], equal for the rollouts of a prompt; or G where every G consecutive
-                         rollouts share a prompt
+        groups           [R] or G, as in `counterpoise.advantages`
         mask             [R, T], true at the trained tokens
         tokens           [R, T], ids of the response tokens
         logprobs         [R, T], of those tokens
@@ -161,7 +159,7 @@ def weights(
         hidden           [R, T, D], the unembedding's inputs that predicted the tokens
         unembedding      [V, D]
         temperature      of sampling
-        softcap          c of models with logits c tanh(W h / c); 0: no cap
+        softcap          as in `decompose`
         iteration        from 1: rlsd fades with it
         settings         of the method, such as share=0.3
 

@@ -12,17 +12,16 @@ f is what became known after that turn, by `feedback`:
     future              the rest of the episode
     success             a successful episode of the group; for failed episodes only
 
-After the last turn, next_observation and future are its feedback. A wrong action in a
-successful episode loses credit, one in a failed episode gets more blame. The rollout carries
-the action's tokens and the feedback (`types.Turn`), because only the task knows them. Weights
-are 1 for a turn without an action or without feedback (it was right), without a successful
-episode (success) and for rollouts that are not episodes. lam = 0: 1 everywhere. The authors'
-modes that ask a judge are not here.
+After the last turn, next_observation and future are its feedback. A wrong action in a successful
+episode loses credit, one in a failed episode gets more blame. The rollout carries the action's
+tokens and the feedback (`types.Turn`), because only the task knows them. Weights are 1 for a turn
+without an action or without feedback (it was right), without a successful episode (success) and for
+rollouts that are not episodes. lam = 0: 1 everywhere. The authors' modes that ask a judge are not
+here.
 
-arXiv:2605.19447; mix = 0.5, fade = 50 (updates), clip = 0.2 by the authors' code. The teacher
-pi_T is as in `rlsd`; theirs follows every 10 steps. The wording of the hindsight prompt is
-chosen here. It costs one pass for every turn that any rollout has, up to the end of the turn's
-action.
+arXiv:2605.19447; mix = 0.5, fade = 50 (updates), clip = 0.2 by the authors' code. The teacher pi_T
+is as in `rlsd`; theirs follows every 10 steps. The wording of the hindsight prompt is chosen here.
+It costs one pass for every turn that any rollout has, up to the end of the turn's action.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from counterpoise.credit.hindsight import check_settings, faded_mix, trust_weights
 from counterpoise.credit.hints import rewritten_prompts
+from counterpoise.credit.rlsd import check_settings, faded_mix, trust_weights
 from counterpoise.credit.view import CreditView, unit_weights
 from counterpoise.errors import unknown_name
 from counterpoise.types import Floats, Row

@@ -60,7 +60,7 @@ class Coupling:
     parts: dict[CouplingPart, Tensor]  # each [N]; the token itself is in none of them
     total: Tensor
     positive: Tensor  # the push of tokens with A > 0, including the token itself
-    negative: Tensor  # the same with A < 0
+    negative: Tensor
 
     @property
     def from_others(self) -> Tensor:

@@ -1,4 +1,15 @@
-"""RLSD, and what it shares with SERL (credit/serl.py): weights by a teacher that knows more."""
+"""RLSD: trust a token by how much more likely it becomes once the answer is known.
+
+    D_t = log pi_T(o_t | x, c, o_<t) - log pi(o_t | x, o_<t)     c the reference answer, |D| <= 20
+    w_t = (1 - lam) + lam clip(exp(sign(A) D_t), 1 - clip, 1 + clip)
+    lam = mix (1 - (iteration - 1) / fade), not below 0
+
+The student is the policy that sampled. The teacher pi_T is the same, with the hint in its prompt,
+so an uninformative hint gives 1; or, with teacher_every = k, a copy of the policy that is made anew
+every k iterations (the paper: 10; SDPG's code: the policy itself). lam = 0, or a problem without a
+reference answer: 1. arXiv:2604.03128. mix = 0.5, fade = 50 and clip = 0.2 are the paper's (by notes
+on it, not its text). The wording of the hint is chosen here (`credit/hints.py`).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +22,7 @@ from counterpoise.types import Floats
 MAX_LOG_RATIO = 20.0
 
 
-def rlsd(
+def weights(
     view: CreditView,
     *,
     mix: float = 0.5,
@@ -19,18 +30,7 @@ def rlsd(
     clip: float = 0.2,
     teacher_every: int = 0,  # update/rules/bind.py reads it and makes the teacher
 ) -> list[Floats] | None:
-    """RLSD: trust a token by how much more likely it becomes once the answer is known.
-
-        D_t = log pi_T(o_t | x, c, o_<t) - log pi(o_t | x, o_<t)   c the reference answer, |D| <= 20
-        w_t = (1 - lam) + lam clip(exp(sign(A) D_t), 1 - clip, 1 + clip)
-        lam = mix (1 - (iteration - 1) / fade), not below 0
-
-    The student is the policy that sampled. The teacher pi_T is the same, with the hint in its
-    prompt, so an uninformative hint gives 1; or, with teacher_every = k, a copy of the policy that
-    is made anew every k iterations (the paper: 10; SDPG's code: the policy itself). lam = 0, or a
-    problem without a reference answer: 1. arXiv:2604.03128. mix = 0.5, fade = 50 and clip = 0.2 are
-    the paper's (by notes on it, not its text). The wording of the hint is chosen here.
-    """
+    """Token weights of every row, by a teacher that knows the answer. arXiv:2604.03128"""
     check_settings(clip, teacher_every)
     lam = faded_mix(mix, fade, view.iteration)
     if lam == 0:
