@@ -20,6 +20,7 @@ from counterpoise.batch.describe import describe_plan
 from counterpoise.batch.dropped_rollouts import find_drops
 from counterpoise.config import RunConfig
 from counterpoise.credit.assign import assign_advantages, assign_weights
+from counterpoise.credit.hints import check_reference_answers
 from counterpoise.credit.reward_mixtures import configured_mixture
 from counterpoise.credit.view import PolicyReader
 from counterpoise.errors import PoiseError
@@ -111,6 +112,7 @@ def train(
     policy = load_policy(config.model)
     check_model(policy, config, observer.notify)
     task, benchmarks = load_run_task(config), load_benchmarks(config.task.benchmarks)
+    check_reference_answers(config.credit, task.train)
     task.announce(observer.notify)
     check_generic_texts(task.train, config.sample)
     prompts = encode_prompts(policy, task.train, config, observer)

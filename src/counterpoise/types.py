@@ -112,6 +112,7 @@ class Response:
     turns: tuple[Turn, ...] = ()  # of an episode; empty without an environment
     reward: float | None = None  # of the environment; None: the verifier scores the response
     prompt_tokens: Ints | None = None  # of the environment's first message; None: the problem's
+    first_message: str = ""  # of the environment, in place of the problem; "": none
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,6 +143,7 @@ class Rollout:
     columns: Columns = field(default_factory=lambda: NO_COLUMNS)  # Prompt.columns; not stored
     messages: Messages = ()  # Prompt.messages
     logged: Mapping[str, Any] = field(default_factory=dict)  # by the user's reward function
+    first_message: str = ""  # of the environment, in place of the problem; see Response
 
     @property
     def problem(self) -> Prompt:
@@ -153,6 +155,13 @@ class Rollout:
             columns=self.columns,
             messages=self.messages,
         )
+
+    @property
+    def prompt_as_read(self) -> Prompt:
+        """What `prompt_tokens` encode: the problem, or the environment's message in its place."""
+        if not self.first_message:
+            return self.problem
+        return replace(self.problem, problem=self.first_message, messages=())
 
     @property
     def observations(self) -> list[tuple[int, Ints]]:
@@ -254,6 +263,29 @@ class Row:
             raise ValueError(f"row {self.group}[{self.index}] has no content: its rollout is None")
         return self.rollout
 
+    def truncate(self, length: int) -> Row:
+        """The row with its response, and all that it holds of each token, cut to `length` tokens.
+
+        Turns stay as they are: passes read no observation at or after the end of a response.
+        """
+
+        def cut(values_T: Floats | None) -> Floats | None:
+            return None if values_T is None else values_T[:length]
+
+        content = self.content
+        return replace(
+            self,
+            num_tokens=length,
+            rollout=replace(
+                content,
+                response_tokens=content.response_tokens[:length],
+                sampled_logprobs=content.sampled_logprobs[:length],
+            ),
+            weights_T=cut(self.weights_T),
+            trainer_logprobs_T=cut(self.trainer_logprobs_T),
+            reference_logprobs_T=cut(self.reference_logprobs_T),
+        )
+
 
 def number_groups(rows: Iterable[Row]) -> tuple[list[int], list[str]]:
     """(number of each row's group, group of each number), in order of first appearance.
@@ -283,7 +315,7 @@ class BatchPlan:
     """Which rows share an optimizer step, in the order the steps are taken.
 
     Example:
-        BatchPlan(rule="grouped", steps=((0, 1, 4, 5), (2, 3, 6, 7)))
+        BatchPlan(composer="grouped", steps=((0, 1, 4, 5), (2, 3, 6, 7)))
     """
 
     composer: str

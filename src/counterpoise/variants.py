@@ -127,12 +127,16 @@ TOKEN_WEIGHTS = Registry(
         "oar_p": "counterpoise.credit.oar_p:weights",
         "oar_p_approximate": "counterpoise.credit.oar_p:approximate",
         "aligned": "counterpoise.credit.aligned:weights",
-        "rlsd": "counterpoise.credit.hindsight:rlsd",
-        "serl": "counterpoise.credit.hindsight:serl",
+        "rlsd": "counterpoise.credit.rlsd:weights",
+        "serl": "counterpoise.credit.serl:weights",
         "crpo": "counterpoise.credit.crpo:weights",
     },
     plugin_loader="counterpoise.credit.plugin_weights:PluginWeights",
 )
+
+# They read answers, an environment's messages or generic responses, of which other trainers hand
+# over nothing: only the tokens of their batch.
+WEIGHTS_THAT_READ_TEXTS = ("rlsd", "serl", "crpo")
 
 # -- batch ---------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import torch
 from by_autograd import TEMPERATURE, logprobs_TV, of_tokens
 
 from counterpoise.config.load import load_config
-from counterpoise.credit.aligned import weights
+from counterpoise.credit.aligned import steering_direction, weights
 from counterpoise.credit.view import CreditView, NoPolicyError, PolicyReader
 from counterpoise.errors import PoiseError
 from counterpoise.types import Row
@@ -37,14 +37,19 @@ def head_gradient(total: torch.Tensor) -> torch.Tensor:
     return gradient
 
 
-def pushes_by_autograd(answers: list[Row]) -> list[np.ndarray]:
-    """<grad of A log p_t, grad of mean right - mean wrong held-out log p>, by token."""
+def gradient_of_success(answers: list[Row]) -> torch.Tensor:
+    """grad of mean right - mean wrong held-out log p."""
     totals = {True: [], False: []}
     for answer in answers:
         logprobs_T = of_tokens(logprobs_TV(POLICY, answer), answer)
         totals[answer.content.reward > 0].append(logprobs_T.sum())
     means = [sign * torch.stack(totals[kind]).mean() for kind, sign in ((True, 1), (False, -1))]
-    direction = head_gradient(sum(means))
+    return head_gradient(sum(means))
+
+
+def pushes_by_autograd(answers: list[Row]) -> list[np.ndarray]:
+    """<grad of A log p_t, grad of mean right - mean wrong held-out log p>, by token."""
+    direction = gradient_of_success(answers)
     return [
         np.array(
             [
@@ -54,6 +59,13 @@ def pushes_by_autograd(answers: list[Row]) -> list[np.ndarray]:
         )
         for row in ROWS
     ]
+
+
+def test_the_direction_is_the_gradient_of_heldout_success() -> None:
+    direction = steering_direction(make_view(make_answers()))
+    assert direction is not None
+    expected = gradient_of_success(make_answers())
+    torch.testing.assert_close(direction / TEMPERATURE, expected, rtol=1e-3, atol=1e-4)
 
 
 PUSHES = pushes_by_autograd(make_answers())

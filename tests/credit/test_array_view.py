@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import answered
 import numpy as np
@@ -244,8 +245,47 @@ def test_an_error_names_each_argument_that_is_missing(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(NEED_A_POLICY))
 def test_methods_that_make_passes_are_refused(name: str) -> None:
-    with pytest.raises(PoiseError, match=rf"^weights: {name} makes passes .* counterpoise.trl$"):
+    asked = "reads held-out answers" if name == "aligned" else "makes passes of its own"
+    in_trl = "" if name == "serl" else ", or in TRL with counterpoise.trl"  # TRL has no texts
+    remedy = f"train with credit.weights={name}{in_trl}"
+    with pytest.raises(PoiseError, match=rf"^weights: {name} {asked}.*: {remedy}$"):
         weights(name, **ARRAYS)
+
+
+def test_a_function_of_the_users_is_told_what_is_missing(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "def by_group(tokens, groups):\n"
+        "    return [[float(g)] * len(t) for t, g in zip(tokens, groups)]\n"
+        "def by_text(pieces):\n    return pieces\n"
+    )
+    given = {"advantages": [1.0, -1.0, 1.0, -1.0], "tokens": [[3], [4], [5], [6]]}
+    computed = weights(f"{file}:by_group", **given, groups=2)
+    assert np.concatenate(computed).tolist() == [0, 0, 1, 1]
+    with pytest.raises(PoiseError, match="by_group needs groups: pass groups"):
+        weights(f"{file}:by_group", **given)
+    with pytest.raises(PoiseError, match="by_text reads the texts of tokens, which needs the tok"):
+        weights(f"{file}:by_text", **given)
+
+
+def test_capped_logits() -> None:
+    """A Gemma 2 caps its logits: arrays with `softcap` give the weights of its policy."""
+    policy = tiny.policy("gemma2", final_logit_softcapping=2.0, head_dim=16)
+    policy.decoder.unembedding.data *= 6  # so that the cap acts
+    rows = [row for row in ROWS if row.sign]
+    view = CreditView(rows, PolicyReader(policy, TEMPERATURE))
+    given = {
+        "advantages": [row.advantage for row in rows],
+        "groups": [row.group for row in rows],
+        "tokens": view.tokens,
+        "hidden": view.hidden,
+        "unembedding": policy.decoder.unembedding,
+        "temperature": TEMPERATURE,
+    }
+    expected = np.concatenate(TOKEN_WEIGHTS.load("cancellation")(view))
+    capped = np.concatenate(weights("cancellation", **given, softcap=2.0))
+    np.testing.assert_array_equal(capped, expected)
+    assert np.abs(np.concatenate(weights("cancellation", **given)) - expected).max() > 0.01
 
 
 def test_weights_that_need_generic_responses_are_refused() -> None:
@@ -288,6 +328,7 @@ WRONG = [
     ({"groups": ["a"]}, "groups has 1 entries for 2 rows"),
     ({"groups": [[1], [2]]}, "groups needs one number or name for each row"),
     ({"temperature": 0}, "temperature must be above 0, not 0"),
+    ({"softcap": np.nan}, "softcap must be 0 or above, not nan"),
     ({"shar": 0.2}, "weights: unknown setting of high_entropy 'shar': did you mean 'share'"),
     ({"share": "much"}, "weights: share is a number, not 'much'"),
     ({"entropies": None}, "weights: pass mask, or tokens, for the lengths of the rows"),

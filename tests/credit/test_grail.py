@@ -106,3 +106,9 @@ def test_the_box_of_other_rollouts_is_weighed_too() -> None:
 def test_an_unknown_kind() -> None:
     with pytest.raises(PoiseError, match="did you mean 'wrong'"):
         weights(answered.view(answered.policy(), ROWS), which="wrnog")
+
+
+@pytest.mark.parametrize("settings", [{"low": 6.0}, {"spread": np.nan}, {"mean": 0.4}])
+def test_numbers_that_contradict_each_other(settings: dict[str, float]) -> None:
+    with pytest.raises(PoiseError, match=r"^grail: set spread to 0 or above and 0 <= low <= mean"):
+        weights(answered.view(answered.policy(), []), **settings)

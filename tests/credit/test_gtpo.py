@@ -106,3 +106,9 @@ def test_entropy_lowers_the_advantage_or_takes_it_away() -> None:
 def test_entropy_needs_the_policy() -> None:
     with pytest.raises(PoiseError, match="need the policy"):
         weights(CreditView([made("g", 0, 1.0, [7])]))
+
+
+@pytest.mark.parametrize("settings", [{"boost": -1.0}, {"penalty": np.nan}, {"ceiling": -0.1}])
+def test_settings_below_zero_are_refused(settings: dict[str, float]) -> None:
+    with pytest.raises(PoiseError, match=r"^gtpo: set boost, penalty and ceiling to 0 or above"):
+        weights(CreditView([]), **settings)

@@ -10,6 +10,7 @@ from one_by_one import made
 
 from counterpoise.credit.coupling_weights import nthr
 from counterpoise.credit.view import CreditView, PolicyReader
+from counterpoise.errors import PoiseError
 
 POLICY = tiny.policy()
 ROWS = one_by_one.with_advantages(
@@ -77,3 +78,10 @@ def test_single_tokens_and_nothing() -> None:
     _, kept = nthr(CreditView(rows, PolicyReader(POLICY)), by_rate=False, beta=1.1)
     assert kept.tolist() == [1.0]
     assert nthr(CreditView([], None)) == []
+
+
+def test_eta_is_not_ignored() -> None:
+    view = CreditView(ROWS, PolicyReader(POLICY))
+    with pytest.raises(PoiseError, match=r"^nthr: eta 0\.7 is not used while by_rate replaces it"):
+        nthr(view, eta=0.7)
+    assert np.float32(0.7) in np.concatenate(nthr(view, beta=0.05, eta=0.7, by_rate=False))

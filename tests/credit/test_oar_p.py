@@ -13,13 +13,13 @@ from counterpoise.config.check_options import uses_old_oar_p_name
 from counterpoise.config.load import load_config
 from counterpoise.credit.answer_spans import locate_answers
 from counterpoise.credit.bilevel import reshape_importance
-from counterpoise.credit.masked_copies import OriginalRows, RowCopy
 from counterpoise.credit.oar_p import (
     approximate,
     choose_mask_spans,
     masking_importance,
     weights,
 )
+from counterpoise.credit.row_copies import OriginalRows, RowCopy
 from counterpoise.errors import PoiseError
 from counterpoise.model.scoring import pack_rows
 
@@ -189,6 +189,9 @@ def test_edges() -> None:
     assert weights(answered.view(policy, [])) == []
     without = weights(answered.view(policy, [ROWS[2], ROWS[3], ROWS[7]]))
     assert [w_T.tolist() for w_T in without] == [[1.0] * 6, [1.0] * 5, [1.0]]
+    for passes in (-1.0, 0.5, 1.0, np.nan):  # one span would hold all tokens, with equal weights
+        with pytest.raises(PoiseError, match="leaves nothing for masking: choose above 1, or 0"):
+            weights(answered.view(policy, ROWS), passes=passes)
     with pytest.raises(PoiseError, match="did you mean 'last'"):
         weights(answered.view(policy, ROWS), compare="lst")
 

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import answered
 import numpy as np
 import pytest
 import torch
 
-from counterpoise.credit.hindsight import rlsd, trust_weights
-from counterpoise.credit.hints import HINT_TEMPLATE
+from counterpoise.config import CreditConfig
+from counterpoise.credit.hints import HINT_TEMPLATE, check_reference_answers
+from counterpoise.credit.rlsd import trust_weights
+from counterpoise.credit.rlsd import weights as rlsd
 from counterpoise.credit.view import CreditView
 from counterpoise.errors import PoiseError
+from counterpoise.model.reading_passes import EAGER_READING
+from counterpoise.types import Prompt
 
 ROWS = answered.rows()
 
@@ -94,3 +99,30 @@ def test_without_a_reference_answer_every_weight_is_one() -> None:
     assert (found[0] == 1).all()
     assert not (found[1] == 1).all()
     assert rlsd(answered.view(policy, [])) == []
+
+
+def test_rows_without_an_answer_are_not_read_by_the_teacher() -> None:
+    blind = replace(ROWS[0], rollout=replace(ROWS[0].content, answer=""))
+    view = answered.view(answered.policy(), [blind, ROWS[1], blind])
+    rows_read = []
+
+    def read(policy, rows, *arguments):
+        rows_read.extend(rows)
+        return EAGER_READING.read(policy, rows, *arguments)
+
+    reader = replace(view.reader, passes=SimpleNamespace(read=read))
+    first, hinted, last = CreditView(view.rows, reader).hinted_logprobs
+    assert first is None
+    assert last is None
+    assert [len(row.content.response_tokens) for row in rows_read] == [len(hinted)]
+
+
+def test_data_without_any_answer_is_refused() -> None:
+    problems = [Prompt("p/1", "one", ""), Prompt("p/2", "two", "")]
+    message = "tells a teacher the reference answer, and none of the 2 problems has one"
+    with pytest.raises(PoiseError, match=f"^credit.weights=rlsd {message}"):
+        check_reference_answers(CreditConfig(weights="rlsd"), problems)
+    with pytest.raises(PoiseError, match=f"^credit.rule=sdpg {message}"):
+        check_reference_answers(CreditConfig(rule="sdpg"), problems)
+    check_reference_answers(CreditConfig(weights="rlsd"), [*problems, Prompt("p/3", "3", "4")])
+    check_reference_answers(CreditConfig(), problems)

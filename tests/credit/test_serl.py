@@ -11,12 +11,17 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoise.credit.hindsight import FEEDBACK_TEMPLATE, serl
+from counterpoise.credit.serl import FEEDBACK_TEMPLATE
+from counterpoise.credit.serl import weights as serl
 from counterpoise.credit.view import CreditView
 from counterpoise.errors import PoiseError
 from counterpoise.types import Row, Turn
 
-ROWS = answered.rows()
+ENCODE = answered.policy().encode
+ROWS = [
+    replace(row, rollout=replace(row.content, prompt_tokens=ENCODE(row.content.prompt)))
+    for row in answered.rows()
+]
 
 
 def told(*tokens: int) -> np.ndarray:
@@ -47,7 +52,8 @@ def expected(
     for turn, text in zip(row.content.turns, said, strict=True):
         if not turn.feedback or not text:
             continue
-        hint = FEEDBACK_TEMPLATE.format(problem=row.content.prompt, feedback=text)
+        problem = row.content.first_message or row.content.prompt
+        hint = FEEDBACK_TEMPLATE.format(problem=problem, feedback=text)
         moved = replace(row, rollout=replace(row.content, prompt_tokens=policy.encode(hint)))
         teacher = episodes.logprobs(policy, moved, temperature).tolist()
         for t in range(*turn.action):
@@ -68,6 +74,21 @@ def test_against_the_formula(iteration: int, lam: float, micro_tokens: int) -> N
         for row, w_T in zip(rows, found, strict=True):
             np.testing.assert_allclose(w_T, expected(policy, row, lam, 0.8), atol=2e-5)
             assert w_T.dtype == np.float32
+
+
+def test_the_teacher_reads_the_first_message_of_the_environment() -> None:
+    """It replaces the problem for the student, so it must for the teacher."""
+    policy, (row, *_) = answered.policy(), cases()
+    message = "game 17 begins"
+    content = replace(row.content, prompt_tokens=policy.encode(message), first_message=message)
+    begun = replace(row, rollout=content)
+    (found,) = serl(CreditView([begun], replace(answered.view(policy, []).reader, iteration=1)))
+    with torch.no_grad():
+        np.testing.assert_allclose(found, expected(policy, begun, 0.5, 0.8), atol=2e-5)
+    # A rollout of a version that did not store the message cannot be weighed.
+    unknown = replace(row, rollout=replace(content, first_message=""))
+    with pytest.raises(PoiseError, match=r"^p0: its environment began with a message in place of"):
+        serl(answered.view(policy, [unknown]))
 
 
 def test_other_things_that_become_known() -> None:

@@ -24,7 +24,10 @@ ROWS = with_advantages(
 
 def seen(rows, hidden) -> SimpleNamespace:
     tensors = [torch.tensor(h, dtype=torch.float32) for h in hidden]
-    return SimpleNamespace(rows=rows, groups=CreditView(rows).groups, hidden=tensors)
+    view = CreditView(rows)
+    return SimpleNamespace(
+        rows=rows, groups=view.groups, group_numbers_R=view.group_numbers_R, hidden=tensors
+    )
 
 
 def transport(x: np.ndarray, y: np.ndarray, eps: float, iterations: int) -> float:

@@ -70,6 +70,7 @@ def test_one_row() -> None:
     assert found.tolist() == [1.5]  # it helps itself
 
 
-def test_p_beyond_one_is_refused() -> None:
+@pytest.mark.parametrize("p", [1.5, np.nan])
+def test_p_beyond_one_is_refused(p: float) -> None:
     with pytest.raises(PoiseError, match="choose -1 to 1"):
-        weights(CreditView(ROWS, PolicyReader(POLICY)), p=1.5)
+        weights(CreditView(ROWS, PolicyReader(POLICY)), p=p)

@@ -11,6 +11,7 @@ import torch
 
 from counterpoise.errors import PoiseError
 from counterpoise.microscope.batch_tokens import take_snapshot, token_residuals
+from counterpoise.microscope.coupling import decompose
 from counterpoise.model.scoring import score_logprobs
 
 
@@ -47,3 +48,16 @@ def test_an_empty_batch_an_empty_response_and_advantages_that_are_not_finite() -
     ):
         with pytest.raises(PoiseError, match=words):
             take_snapshot(policy, batch)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        ([5, -100], "-100 is not the id of a token: leave out padding and masked tokens first"),
+        ([5, 10], "token 10 is outside a vocabulary of 10: the rollouts come from another"),
+    ],
+)
+def test_ids_outside_the_vocabulary(tokens: list[int], message: str) -> None:
+    arguments = torch.ones(2, 4), torch.ones(10, 4), torch.tensor(tokens)
+    with pytest.raises(PoiseError, match=f"^{message}"):
+        decompose(*arguments, torch.ones(2), torch.zeros(2))

@@ -9,7 +9,6 @@ from counterpoise.microscope.batch_tokens import Snapshot, take_snapshot
 from counterpoise.microscope.chosen_gradients import (
     logprob_after_change,
     objective_gradient,
-    truncate_row,
     weighted_sum,
 )
 from counterpoise.model.load import Policy
@@ -67,7 +66,7 @@ def test_lent_weights_are_used_and_the_tables_keep_the_models_precision() -> Non
 def test_cut_rows_have_the_same_log_probabilities(scene) -> None:
     policy, rows, _ = scene
     row = max(rows, key=lambda r: r.num_tokens)
-    short = truncate_row(row, 3)
+    short = row.truncate(3)
     torch.testing.assert_close(
         forward(policy, [short], 1.0).logprobs_M, forward(policy, [row], 1.0).logprobs_M[:3]
     )

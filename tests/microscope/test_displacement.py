@@ -29,6 +29,12 @@ def test_classes_by_the_papers_threshold() -> None:
     assert displacement_shares(DELTA[:0]) is None
 
 
+def test_what_was_not_measured_is_not_stable() -> None:
+    unknown = np.full(7, np.nan)
+    assert displacement_shares(unknown) is None
+    assert displacement_shares(np.concatenate((DELTA, unknown))) == displacement_shares(DELTA)
+
+
 def test_by_sign_and_flipped() -> None:
     A = np.array([1, 1, -1, -1, 1, -1, -1.0])
     found = shares_by_sign(DELTA, A)

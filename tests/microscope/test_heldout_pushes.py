@@ -80,8 +80,8 @@ def test_both_methods_give_the_same_sums(matrices: int, monkeypatch: pytest.Monk
     pushes = case.pushes
     monkeypatch.setattr(heldout_pushes, "chunk_bytes", lambda _: matrices * V * D * 8)
     assert pushes._matrices_per_block == matrices
-    close(pushes.pushes_by_row("matrices"), case.by_row())
-    close(pushes.pushes_by_row("kernel"), case.by_row())
+    close(pushes._by_matrices(), case.by_row())
+    close(pushes._by_kernel(), case.by_row())
 
 
 def test_the_strongest_tokens_are_those_of_the_strongest_rows() -> None:

@@ -15,14 +15,11 @@ from counterpoise.credit import advantages as grpo
 from counterpoise.microscope.variance import (
     CUTS,
     ScoreSpread,
-    closed_form,
-    filter_gain,
     noise_factor,
     rollout_scores,
     score_spread,
     shuffle_advantages,
     spread_from_prompts,
-    success_gap,
     unit_score_directions,
     update_along_direction,
     update_noise,
@@ -44,6 +41,24 @@ def gaussian(P: int, s2: float, rho: float, seed: int = 0) -> np.ndarray:
     rng = np.random.default_rng(seed)
     common, alone = rng.normal(size=(P, 1)), rng.normal(size=(P, G))
     return math.sqrt(s2) * (math.sqrt(rho) * common + math.sqrt(1 - rho) * alone)
+
+
+def closed_form(A_B: np.ndarray, spread: ScoreSpread) -> float:
+    """Var <u, U_B> for the advantages of a part of one group."""
+    factor = (1 - spread.rho) * np.square(A_B).sum() + spread.rho * A_B.sum() ** 2
+    return float(spread.s2 / len(A_B) ** 2 * factor)
+
+
+def success_gap(X_PG: np.ndarray, A_PG: np.ndarray) -> np.ndarray:
+    """<u, gbar+ - gbar-> of every group: [P]; groups need both signs."""
+    is_right = A_PG > 0
+    right = (X_PG * is_right).sum(axis=1) / is_right.sum(axis=1)
+    return right - (X_PG * ~is_right).sum(axis=1) / (~is_right).sum(axis=1)
+
+
+def filter_gain(p: np.ndarray | float, *, unbiased: bool = True) -> np.ndarray:
+    """The factor of the success gap in U: sqrt(p (1-p)), times sqrt((G-1)/G) for unbiased std."""
+    return np.sqrt(np.asarray(p) * (1 - p) * ((G - 1) / G if unbiased else 1.0))
 
 
 def test_worked_example() -> None:
@@ -163,13 +178,11 @@ def test_filter_identity_on_gradients(right: int) -> None:
     gap = score_of(policy, rows, np.where(A > 0, 1 / right, -1 / (G - right)))
     scale = float(update.abs().max())
     assert float((update - centred).abs().max()) < 1e-6 * scale
-    expected = float(filter_gain(p, G)) * gap / (1 + 1e-6 / math.sqrt(p * (1 - p) * G / (G - 1)))
+    expected = float(filter_gain(p)) * gap / (1 + 1e-6 / math.sqrt(p * (1 - p) * G / (G - 1)))
     assert float((update - expected).abs().max()) < 1e-6 * scale
     population = advantages(right, population=True)
     update = score_of(policy, rows, population / G)
-    assert (
-        float((update - float(filter_gain(p, G, unbiased=False)) * gap).abs().max()) < 1e-6 * scale
-    )
+    assert float((update - float(filter_gain(p, unbiased=False)) * gap).abs().max()) < 1e-6 * scale
 
 
 def test_scores_along_a_direction_are_inner_products() -> None:
@@ -204,5 +217,5 @@ def test_update_and_gap_along_a_direction() -> None:
     X, A = gaussian(4, 1.0, 0.2, seed=9), np.array([advantages(k) for k in (1, 3, 4, 7)])
     p = (A > 0).mean(axis=1)
     np.testing.assert_allclose(
-        update_along_direction(X, A), filter_gain(p, G) * success_gap(X, A), rtol=5e-6
+        update_along_direction(X, A), filter_gain(p) * success_gap(X, A), rtol=5e-6
     )

@@ -14,7 +14,7 @@ import tiny
 import torch
 
 from counterpoise.config import SampleConfig
-from counterpoise.credit.masked_copies import OriginalRows, RowCopy
+from counterpoise.credit.row_copies import OriginalRows, RowCopy
 from counterpoise.errors import PoiseError
 from counterpoise.model.attention import PackedAttention
 from counterpoise.model.families import (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import episodes
@@ -46,6 +47,20 @@ def test_rows_of_a_checkpoint() -> None:
     for record in plain:
         del record["turns"]  # as checkpoints before there were any
     assert all(row.content.turns == () for row in rows_from_tensors(plain, tensors))
+
+
+def test_the_first_message_of_an_environment(tmp_path: Path) -> None:
+    row = episodes.rows()[0]
+    row = replace(row, rollout=replace(row.content, first_message="Game 17."))
+    plain, tensors = rows_to_tensors([row])
+    (back,) = rows_from_tensors(plain, tensors)
+    assert back.content.prompt_as_read.problem == "Game 17."
+    del plain[0]["first_message"]  # as in checkpoints of earlier versions
+    assert rows_from_tensors(plain, tensors)[0].content.prompt_as_read == row.content.problem
+    file = tmp_path / "step_00001.jsonl"
+    file.write_text("\n".join(rollout_lines([Group("1:a", 1, (row.content,))])))
+    (group,) = read_groups(file)
+    assert group.rollouts[0].first_message == "Game 17."
 
 
 def test_lines_of_rollouts(tmp_path: Path) -> None:

@@ -75,9 +75,10 @@ def rloo(rewards_G: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def positive_only(rewards_G: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A_i = max(GRPO advantage, 0): the paper's control without negative rollouts (Algorithm 2).
+    """A_i = max(GRPO advantage, 0): the control without negative rollouts of arXiv:2605.08666.
 
-    The group no longer sums to zero, so nothing that right and wrong rollouts share can cancel.
+    Its Algorithm 2. The group no longer sums to zero, so nothing that right and wrong rollouts
+    share can cancel.
 
     Example:
         >>> positive_only(np.array([1.0, 0.0, 0.0, 0.0])).round(3).tolist()

@@ -55,7 +55,7 @@ def weights(
 
 @torch.no_grad()
 def steering_direction(view: CreditView) -> Tensor | None:
-    """G [V, D]; None without an answer."""
+    """G [V, D], the direction in which held-out success grows; None without an answer."""
     answers = view.steering_rows
     if not answers:
         return None
@@ -68,8 +68,8 @@ def steering_direction(view: CreditView) -> Tensor | None:
         np.repeat(answer_weights, [row.num_tokens for row in answers]).astype(np.float32)
     )
     G = residuals.W.new_zeros(residuals.W.shape, dtype=residuals.sum_dtype)
-    for chunk, R, H in residuals.iterate_chunks():
-        G += accurate_product(R.mT, (weights_J[chunk, None] * H).to(H.dtype))
+    for chunk, R, H in residuals.iterate_chunks():  # R holds -r
+        G -= accurate_product(R.mT, (weights_J[chunk, None] * H).to(H.dtype))
     return G
 
 
@@ -78,8 +78,8 @@ def token_pushes(view: CreditView, direction: Tensor) -> NDArray[np.float32]:
     """p of every token, row after row: [N]."""
     residuals = view_residuals(view)
     pushes = [
-        ((R.to(direction.dtype) @ direction) * H.to(direction.dtype)).sum(dim=-1)
-        for _, R, H in residuals.iterate_chunks()
+        -((R.to(direction.dtype) @ direction) * H.to(direction.dtype)).sum(dim=-1)
+        for _, R, H in residuals.iterate_chunks()  # R holds -r
     ]
     advantages_N = np.concatenate([row.advantages_T for row in view.rows])
     return advantages_N * torch.cat(pushes).float().cpu().numpy()

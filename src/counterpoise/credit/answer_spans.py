@@ -13,20 +13,12 @@ Without a balanced, non-empty box there is no answer.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from counterpoise.credit.view import CreditView
 from counterpoise.errors import PoiseError
-from counterpoise.model.pieces import split_into_pieces
-from counterpoise.model.transfer import to_device
+from counterpoise.model.pieces import split_into_pieces, token_span
 from counterpoise.verify.math.boxed import find_boxes
 
 
@@ -59,16 +51,6 @@ def locate_answers(view: CreditView, *, first_box: bool = False) -> list[AnswerS
     ]
 
 
-def span_indices(
-    spans: Sequence[tuple[int, int]] | NDArray[np.integer], device: torch.device
-) -> Tensor:
-    """All indices of the spans [start, end), span after span: [n]."""
-    start_S, end_S = np.array(spans, dtype=np.int64).T
-    length_S = end_S - start_S
-    shift_S = start_S - (np.cumsum(length_S) - length_S)
-    return to_device(np.arange(length_S.sum()) + np.repeat(shift_S, length_S), device)
-
-
 def locate_answer(pieces: Sequence[str], *, first_box: bool = False) -> AnswerSpan | None:
     """The answer of a response that is given as the texts of its tokens."""
     response_text = "".join(pieces)
@@ -81,15 +63,5 @@ def locate_answer(pieces: Sequence[str], *, first_box: bool = False) -> AnswerSp
     content_end = box.start + len(content.rstrip())
     if content_start >= content_end:
         return None
-    # Characters -> tokens: the token of a character is the first whose text ends after it.
-    ends_T = list(accumulate(map(len, pieces)))
-
-    def token_at(character: int) -> int:
-        return bisect_right(ends_T, character)
-
-    return AnswerSpan(
-        token_at(box.command_start),
-        token_at(content_start),
-        token_at(content_end - 1) + 1,
-        token_at(box.end) + 1,
-    )
+    box_start, box_end = token_span(pieces, box.command_start, box.end + 1)
+    return AnswerSpan(box_start, *token_span(pieces, content_start, content_end), box_end)

@@ -21,7 +21,7 @@ from counterpoise.credit.token_layout import TokenLayout, to_state_tensor
 from counterpoise.credit.view import CreditView, NoPolicyError, PolicyReader, unit_weights
 from counterpoise.errors import PoiseError
 from counterpoise.types import Floats, Ints, Row
-from counterpoise.variants import TOKEN_WEIGHTS
+from counterpoise.variants import TOKEN_WEIGHTS, WEIGHTS_THAT_READ_TEXTS
 
 SHAPES = {
     "groups": "[R], or the number of consecutive rows of a prompt",
@@ -43,6 +43,7 @@ class ArrayView(CreditView):
     arrays: Mapping[str, Any] = field(default_factory=dict)
     sampling_temperature: float = 1.0
     run_iteration: int = 1
+    logit_softcap: float = 0.0
 
     @cached_property
     def groups(self) -> list[list[int]]:
@@ -69,14 +70,21 @@ class ArrayView(CreditView):
     def hidden(self) -> list[Tensor]:
         return self._argument("hidden")
 
-    softcap = 0.0  # callers pass states of models without one
+    @property
+    def softcap(self) -> float:
+        return self.logit_softcap
 
     @property
     def generic_logprobs(self) -> list[float | None]:
-        raise NoPolicyError(
-            f"weights: {self.method} compares responses with generic ones, which arrays do not "
-            f"hold: train with credit.weights={self.method}"
-        )
+        raise self._refusal("compares responses with generic ones, which arrays do not hold")
+
+    @property
+    def pieces(self) -> list[list[str]]:
+        raise self._refusal("reads the texts of tokens, which needs the tokenizer")
+
+    @property
+    def steering_rows(self) -> Sequence[Row]:
+        raise self._refusal("reads held-out answers, which arrays do not hold")
 
     @property
     def unembedding(self) -> Tensor:
@@ -99,9 +107,15 @@ class ArrayView(CreditView):
 
     @property
     def _reader(self) -> PolicyReader:
-        raise NoPolicyError(
-            f"weights: {self.method} makes passes of its own through the policy, which arrays do "
-            f"not replace: train with credit.weights={self.method}, or in TRL with counterpoise.trl"
+        raise self._refusal(
+            "makes passes of its own through the policy, which arrays do not replace"
+        )
+
+    def _refusal(self, reason: str) -> NoPolicyError:
+        works_in_trl = self.method not in WEIGHTS_THAT_READ_TEXTS
+        return NoPolicyError(
+            f"weights: {self.method} {reason}: train with credit.weights={self.method}"
+            + (", or in TRL with counterpoise.trl" if works_in_trl else "")
         )
 
 
@@ -118,6 +132,7 @@ def weights(
     hidden: ArrayLike | None = None,
     unembedding: NDArray[Any] | Tensor | None = None,
     temperature: float = 1.0,
+    softcap: float = 0.0,
     iteration: int = 1,
     **settings: float | str,
 ) -> Any:
@@ -129,13 +144,13 @@ def weights(
 
     Arguments:
         method           uniform, high_entropy (needs entropies), gtpo (groups, tokens, entropies),
-                         rsi_s (logprobs, entropies), negative_filter (logprobs), cancellation,
-                         nthr, thr or otb (groups, tokens, hidden, unembedding), shear (groups,
-                         hidden), rlsd (logprobs, hinted_logprobs); grail, oar_g, oar_p, aligned
-                         and serl make passes of their own and are refused, as is crpo, which needs
-                         generic responses
+                         rsi_s (logprobs, entropies), negative_filter (logprobs; support="group":
+                         groups, tokens), cancellation, nthr, thr or otb (groups, tokens, hidden,
+                         unembedding), shear (groups, hidden), rlsd (logprobs, hinted_logprobs).
+                         Refused: grail, oar_g, oar_p, oar_p_approximate, serl (own passes), crpo
+                         (generic responses), aligned (held-out answers)
         advantages       [R]
-        groups           [R] or G, as for `advantages`
+        groups           [R] or G, as in `counterpoise.advantages`
         mask             [R, T], true at the trained tokens
         tokens           [R, T], ids of the response tokens
         logprobs         [R, T], of those tokens
@@ -144,6 +159,7 @@ def weights(
         hidden           [R, T, D], the unembedding's inputs that predicted the tokens
         unembedding      [V, D]
         temperature      of sampling
+        softcap          as in `decompose`
         iteration        from 1: rlsd fades with it
         settings         of the method, such as share=0.3
 
@@ -159,6 +175,8 @@ def weights(
     parsed_settings = parse_settings(method, weigh_tokens, settings_text, option="weights")
     if not temperature > 0:
         raise PoiseError(f"temperature must be above 0, not {temperature}")
+    if not softcap >= 0:
+        raise PoiseError(f"softcap must be 0 or above, not {softcap}")
     per_token = {
         "tokens": tokens,
         "logprobs": logprobs,
@@ -171,7 +189,7 @@ def weights(
     if unembedding is not None:
         arrays["unembedding"] = check_unembedding(unembedding, arrays)
     signal_rows = [array_rows.rows[i] for i in array_rows.signal_indices]
-    view = ArrayView(signal_rows, None, method, arrays, temperature, iteration)
+    view = ArrayView(signal_rows, None, method, arrays, temperature, iteration, softcap)
     return array_rows.join(weigh_tokens(view, **parsed_settings))
 
 

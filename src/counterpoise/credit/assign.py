@@ -91,10 +91,7 @@ def with_token_weights(
     weights = weigh_tokens(view, **settings)
     # The update needs the same log-probabilities: if the weighting made the pass, keep them.
     if reader and view.logprobs_if_read is not None:
-        reader.scores.update(
-            (row.name, logprobs_T)
-            for row, logprobs_T in zip(signal_rows, view.logprobs_if_read, strict=True)
-        )
+        reader.keep_scores(signal_rows, view.logprobs_if_read)
     if weights is None:
         return [list(group) for group in rows_by_group]
     weights_by_name = {

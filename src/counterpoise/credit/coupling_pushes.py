@@ -24,7 +24,7 @@ from torch import Tensor
 
 from counterpoise.credit.view import CreditView
 from counterpoise.model.coupling_sums import CouplingSums
-from counterpoise.model.residuals import HALF_DTYPES, Residuals, wide
+from counterpoise.model.residuals import HALF_DTYPES, Residuals, residuals_at_temperature
 from counterpoise.types import Floats, Row
 
 SignedPushes = NDArray[np.float32]  # [N, 2]: from tokens with c > 0, from those with c < 0
@@ -38,14 +38,14 @@ class TokenPushes:
 
     Example:
         pushes = sum_pushes(view, [row.advantage for row in view.rows])
-        (pushes.by_batch - pushes.by_row).sum(axis=1)      # [N], from the other rollouts
-        (pushes.by_group - pushes.by_token)[:, 0]          # [N], from positive tokens of the group
+        (pushes.by_group - pushes.by_row).sum(axis=1)      # [N], from the group's other rollouts
+        (pushes.by_group - pushes.by_itself)[:, 0]         # [N], from positive tokens of the group
     """
 
-    by_token: SignedPushes
+    by_itself: SignedPushes
     by_row: SignedPushes
     by_group: SignedPushes
-    by_batch: SignedPushes  # 0 unless `include_batch`: the most expensive set
+    by_batch: SignedPushes | None  # None unless `include_batch`: the most expensive set
     rounding: float  # relative: a difference of two sets below it counts as 0
 
 
@@ -59,21 +59,19 @@ def sum_pushes(
     """
     lengths_R = [row.num_tokens for row in view.rows]
     row_N = np.repeat(np.arange(len(view.rows)), lengths_R).astype(np.int64)
-    group_R = np.empty(len(view.rows), dtype=np.int64)
-    for group_number, group in enumerate(view.groups):
-        group_R[group] = group_number
-    group_N = group_R[row_N]
+    group_N = view.group_numbers_R[row_N]
     # One flat token axis over all rows; row and group numbers are the keys of the sets.
     c_N = torch.from_numpy(np.asarray(coefficients_R, np.float32)[row_N])
     coupling = CouplingSums(view_residuals(view), c_N)
     batch_matrix = (
         coupling.signed_matrix(coupling.chunks(np.arange(len(row_N)))) if include_batch else None
     )
-    by_token, by_batch = coupling.zeros(), coupling.zeros()
+    by_itself = coupling.zeros()
+    by_batch = None if batch_matrix is None else coupling.zeros()
 
     def record_pushes(indices: Tensor, R: Tensor, H: Tensor, squares: Tensor) -> None:
-        by_token[indices] = coupling.A_N2[indices] * squares[..., None]
-        if batch_matrix is not None:
+        by_itself[indices] = coupling.A_N2[indices] * squares[..., None]
+        if batch_matrix is not None and by_batch is not None:
             by_batch[indices] = coupling.apply_matrix(batch_matrix, R, H)
 
     # One kernel gives the sums of both group and row, so it pays off for somewhat larger sets.
@@ -86,26 +84,28 @@ def sum_pushes(
             row_N, coupling.break_even_size, np.concatenate(group_sets.large_sets)
         )
         by_row += coupling.sums_within(row_sets, (row_N,))[0]
-    pushes = (
-        torch.stack((by_token, by_row + by_token, by_group + by_token, by_batch))[:, :-1]
-        * coupling.advantage_scale
-    )
+
+    def to_host(sums: Tensor) -> SignedPushes:
+        pushes: SignedPushes = (sums[:-1] * coupling.advantage_scale).float().cpu().numpy()
+        return pushes  # the last entry collects the padding of the layout and is dropped
+
     # Sums over nested sets differ by rounding alone where nothing lies between them.
     rounding = 2e-3 if coupling.residuals.precision in HALF_DTYPES else 1e-6
-    pushes_by_token, pushes_by_row, pushes_by_group, pushes_by_batch = pushes.float().cpu().numpy()
-    return TokenPushes(pushes_by_token, pushes_by_row, pushes_by_group, pushes_by_batch, rounding)
+    return TokenPushes(
+        by_itself=to_host(by_itself),
+        by_row=to_host(by_row + by_itself),
+        by_group=to_host(by_group + by_itself),
+        by_batch=None if by_batch is None else to_host(by_batch),
+        rounding=rounding,
+    )
 
 
 def view_residuals(view: CreditView) -> Residuals:
-    """Residuals r of every response token at the sampling temperature; half precision on a GPU."""
-    W, softcap, hidden = view.unembedding, view.softcap, torch.cat(view.hidden)
-    if view.temperature != 1:
-        W, softcap = wide(W) / view.temperature, softcap / view.temperature
+    """Residuals of every response token at the sampling temperature."""
     tokens = torch.from_numpy(np.concatenate(view.tokens).astype(np.int64))
-    # float16 has three more bits of mantissa than bfloat16, and residuals fit its range.
-    is_half = hidden.is_cuda and hidden.dtype in HALF_DTYPES
-    precision = torch.float16 if is_half else None
-    return Residuals(hidden, W, tokens, precision=precision, softcap=softcap)
+    return residuals_at_temperature(
+        torch.cat(view.hidden), view.unembedding, tokens, view.temperature, view.softcap
+    )
 
 
 def split_tokens(values_N: NDArray[np.floating], rows: Sequence[Row]) -> list[Floats]:

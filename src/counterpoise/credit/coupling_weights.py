@@ -48,7 +48,7 @@ def cancellation(view: CreditView, *, strength: float = 0.5, scope: str = "group
     if not view.rows:
         return []
     pushes = sum_pushes(view, [row.advantage for row in view.rows], include_batch=scope == "batch")
-    pushes_of_scope = pushes.by_batch if scope == "batch" else pushes.by_group
+    pushes_of_scope = pushes.by_group if pushes.by_batch is None else pushes.by_batch
     others_N2 = pushes_of_scope - pushes.by_row
     # Where a group has no other rollout the difference is rounding alone: s must be exactly 0.
     others_N2[np.abs(others_N2) <= pushes.rounding * np.abs(pushes.by_row)] = 0
@@ -74,8 +74,13 @@ def nthr(
     beta 1: the paper's. eta: 0 in its study of likelihoods; `by_rate` takes 2 |1/2 - p| instead, p
     the share of right rollouts, which a public port for verl calls the paper's setting for
     training. It is the default here, because this is training; the text that was read does not
-    state it. Right and wrong are the signs of A. A group without right rollouts: 1.
+    state it. So a value of eta needs by_rate=false. Right and wrong are the signs of A. A group
+    without right rollouts: 1.
     """
+    if eta and by_rate:
+        raise PoiseError(
+            f"nthr: eta {eta:g} is not used while by_rate replaces it: set by_rate=false too"
+        )
     row_weights = unit_weights(view.rows)
     if not any(row.sign > 0 for row in view.rows):
         return row_weights
@@ -106,7 +111,7 @@ def thr(view: CreditView, *, p: float = 0.1, tau: float = 0.01) -> list[Floats]:
     Chosen here: p 0.1, tau 0.01 and that tau is relative to m, since kernels have no natural unit.
     Right means A > 0. A group without right rollouts, or one without any coupling: 1.
     """
-    if abs(p) > 1:
+    if not -1 <= p <= 1:
         raise PoiseError(f"thr: p {p:g} would flip signs: choose -1 to 1")
     row_weights = unit_weights(view.rows)
     if not any(row.sign > 0 for row in view.rows):

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoise.credit.answer_spans import span_indices
 from counterpoise.model.residuals import chunk_bytes
+from counterpoise.model.spans import span_indices
 from counterpoise.model.transfer import to_device
 
 

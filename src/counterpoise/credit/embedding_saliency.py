@@ -3,10 +3,10 @@
     J = sum of the rows' objectives        one forward and one backward for all rows of a pass
 
 No row attends to another's response, so dJ/de_t is the gradient of t's own row. Nothing is computed
-that J does not need: no weight gradients, a third of a training step's matrix products; no backward
-through prompts, whose keys and values are constants computed once for all their responses;
-responses only up to the last token of the objective; in the last layer only the objective's
-positions, plus keys and values of the rest. Only one number per token is kept.
+that J does not need: no weight gradients, which are a third of a training step's matrix products;
+no backward through prompts, whose keys and values are constants computed once for all their
+responses; responses only up to the last token of the objective; in the last layer only the
+objective's positions, plus keys and values of the rest. Only one number per token is kept.
 
 On a GPU in half precision prompts and whole layers are included: there the packed pass of a
 training step, captured as CUDA graphs both ways (`update/graphs/passes.py`), is faster.
@@ -16,15 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from counterpoise.credit.answer_spans import span_indices
-from counterpoise.credit.masked_copies import OriginalRows, RowCopy, Span
+from counterpoise.credit.row_copies import OriginalRows, RowCopy
 from counterpoise.credit.view import CreditView
 from counterpoise.model.general import GeneralDecoder
 from counterpoise.model.kernels import is_half_on_gpu
@@ -32,6 +31,7 @@ from counterpoise.model.load import Policy
 from counterpoise.model.packing import pack
 from counterpoise.model.reading_passes import ReadingPasses
 from counterpoise.model.scoring import micro_batches
+from counterpoise.model.spans import Span, span_indices
 from counterpoise.model.transfer import to_device, to_host
 from counterpoise.types import Floats, Row
 
@@ -94,7 +94,7 @@ def token_saliency(
     policy, reader = view.policy, view.reader
     assert reader is not None
     truncated_rows = [
-        TruncatedRow(i, truncate_row(view.rows[i], end), max(1, start))
+        TruncatedRow(i, view.rows[i].truncate(end), max(1, start))
         for i, (start, end) in objective_spans.items()
         if end > 1
     ]
@@ -117,7 +117,7 @@ def token_saliency(
                 pending.append((pass_rows, to_host(values_N)))
         return pending
 
-    # Without gradients of weights the backward pass is a third of the matrix products.
+    # Gradients of weights would double the matrix products of the backward pass.
     with frozen_weights(policy.model):
         pending = reader.micro_batch.run_rows(attempt, rows) if rows else []
     for pass_rows, fetch_values in pending:
@@ -129,17 +129,6 @@ def token_saliency(
             yield truncated.view_index, np.pad(values_t, (0, T - len(values_t)))
     for i in set(objective_spans) - {truncated.view_index for truncated in truncated_rows}:
         yield i, np.zeros(view.rows[i].num_tokens, dtype=np.float32)
-
-
-def truncate_row(row: Row, stop: int) -> Row:
-    """The row without what follows its first `stop` tokens."""
-    content = row.content
-    shorter = replace(
-        content,
-        response_tokens=content.response_tokens[:stop],
-        sampled_logprobs=content.sampled_logprobs[:stop],
-    )
-    return replace(row, num_tokens=stop, rollout=shorter, weights_T=None, trainer_logprobs_T=None)
 
 
 # Embeddings of the rows' inputs [N, D] -> hidden states [n, D] that predict the objective's tokens.

@@ -26,10 +26,10 @@ from torch import Tensor
 
 from counterpoise.credit.answer_spans import locate_answers
 from counterpoise.credit.embedding_saliency import Objective, ObjectiveInputs, token_saliency
-from counterpoise.credit.masked_copies import Span
 from counterpoise.credit.view import CreditView, unit_weights
-from counterpoise.errors import unknown_name
+from counterpoise.errors import PoiseError, unknown_name
 from counterpoise.model.head import token_logprobs
+from counterpoise.model.spans import Span
 from counterpoise.types import Floats, Row
 
 EPSILON = 1e-8
@@ -49,6 +49,11 @@ def weights(
     """Token weights of every row, from the saliency of its boxed answer."""
     if which not in ADVANTAGE_SIGNS:
         raise unknown_name("kind of rollout for grail", which, ADVANTAGE_SIGNS)
+    if not 0 <= low <= mean <= high or not spread >= 0:
+        raise PoiseError(
+            "grail: set spread to 0 or above and 0 <= low <= mean <= high, not "
+            f"{spread:g}, and {low:g}, {mean:g} and {high:g}"
+        )
     row_weights = unit_weights(view.rows)
     boxes = {i: box for i, box in enumerate(locate_answers(view, first_box=True)) if box}
     weighted_rows = [i for i in boxes if view.rows[i].sign in ADVANTAGE_SIGNS[which]]
@@ -119,6 +124,6 @@ def weights_from_saliency(
     if reach:
         influential = log_saliency_T[:reach]
         z_score_T = (log_saliency_T - influential.mean()) / np.sqrt(influential.var() + EPSILON)
-    else:  # the box starts with the first token: the loss depends on no earlier one
+    else:  # the box is the response's first token and no other: the loss depends on none
         z_score_T = np.zeros_like(log_saliency_T)
     return np.clip(mean + spread * z_score_T, low, high).astype(np.float32)

@@ -24,6 +24,7 @@ from itertools import takewhile
 import numpy as np
 
 from counterpoise.credit.view import CreditView, unit_weights
+from counterpoise.errors import PoiseError
 from counterpoise.types import Floats, Ints
 
 
@@ -31,6 +32,11 @@ def weights(
     view: CreditView, *, boost: float = 2.0, penalty: float = 0.1, ceiling: float = 0.7
 ) -> list[Floats]:
     """Token weights of every row, from the tokens in conflict and the row's entropy."""
+    if not boost >= 0 or not penalty >= 0 or not ceiling >= 0:
+        raise PoiseError(
+            "gtpo: set boost, penalty and ceiling to 0 or above, not "
+            f"{boost:g}, {penalty:g} and {ceiling:g}"
+        )
     row_weights, tokens = unit_weights(view.rows), view.tokens
     for group in view.groups:
         signs_G = [view.rows[i].sign for i in group]

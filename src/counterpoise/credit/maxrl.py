@@ -32,7 +32,7 @@ def maxrl(rewards_G: NDArray[np.float64]) -> NDArray[np.float64]:
     lowest_reward = float(rewards_G.min())
     if lowest_reward < 0:
         raise PoiseError(
-            f"credit.name=maxrl divides by the mean reward and needs rewards of 0 or above, not "
-            f"{lowest_reward:g}: choose another credit.name, or rewards from 0 to 1"
+            "maxrl divides by the mean reward and needs rewards of 0 or above, not "
+            f"{lowest_reward:g}: choose another advantage, or rewards from 0 to 1"
         )
     return centred / rewards_G.mean()

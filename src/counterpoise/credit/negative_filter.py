@@ -1,8 +1,9 @@
 """Negative token filtering: only tokens of a wrong rollout that may be its mistake are punished.
 
-    w_t = 0   for tokens of wrong rollouts that right ones support,    else 1
+    w_t = 0   for tokens of wrong rollouts that count as supported,    else 1
 
-    support=probability    supported are all but the share `keep` of lowest pi(o_t) of the rollout
+    support=probability    supported are all but the share `keep` of lowest pi(o_t) of the rollout:
+                           the policy itself finds them likely
     support=group          supported are tokens that occur in a right rollout of the group
 
 A wrong rollout consists mostly of tokens that right rollouts have as well; punishing them is a

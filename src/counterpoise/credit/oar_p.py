@@ -8,7 +8,8 @@ unmasked minus masked, not below 0.
 
 `oar_p` masks every token alone, as published. A masked response is computed only from the mask on,
 so a rollout of T reasoning tokens costs about T / 2 forward passes; a run whose responses may be
-longer than 512 tokens is refused.
+longer than 512 tokens is refused unless credit.settings says "passes=0", which is the default,
+explicitly.
 
 `oar_p_approximate` takes at most `passes` forward passes of the rollout. If masking every token
 would exceed them, half of the budget masks single tokens, from the answer backwards: a copy is
@@ -33,21 +34,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from counterpoise.credit.answer_spans import AnswerSpan, span_indices
+from counterpoise.credit.answer_spans import AnswerSpan
 from counterpoise.credit.bilevel import DEFAULT_BOOST, DEFAULT_QUANTILE
 from counterpoise.credit.divergence import kl_divergence, mean_states
-from counterpoise.credit.embedding_saliency import truncate_row
-from counterpoise.credit.masked_copies import OriginalRows, RowCopy, Span
 from counterpoise.credit.outcome import (
     check_settings,
     outcome_span,
     rows_with_reasoning,
     weights_from_importance,
 )
+from counterpoise.credit.row_copies import OriginalRows, RowCopy
 from counterpoise.credit.view import CreditView
+from counterpoise.errors import PoiseError
 from counterpoise.model.head import token_logprobs
 from counterpoise.model.load import Policy
 from counterpoise.model.scoring import micro_batches, pack_rows
+from counterpoise.model.spans import Span, span_indices
 from counterpoise.model.transfer import to_device, to_host
 from counterpoise.types import Floats, Row
 
@@ -88,6 +90,13 @@ def weights(
 ) -> list[Floats]:
     """Token weights of every row, by masking every token of its reasoning. arXiv:2601.07408"""
     check_settings(compare, quantile, boost)
+    # One pass reads the unmasked rollout: with no more than that, all tokens would be masked as one
+    # span and have equal weights.
+    if not (passes == 0 or passes > 1):
+        raise PoiseError(
+            f"oar_p: passes {passes:g} leaves nothing for masking: choose above 1, or 0 to mask "
+            "every token"
+        )
     boxes = rows_with_reasoning(view)
     return weights_from_importance(
         view, boxes, masking_importance(view, boxes, compare, passes), quantile, boost
@@ -109,7 +118,7 @@ def masking_importance(
         mask_spans = choose_mask_spans(
             box.box_start, end - 1, (passes - 1) * tokens_per_pass if passes else np.inf
         )
-        masked_rows.append(MaskedRow(truncate_row(row, end), (start, end), mask_spans))
+        masked_rows.append(MaskedRow(row.truncate(end), (start, end), mask_spans))
     rows = [masked_row.row for masked_row in masked_rows]
 
     def attempt(micro_tokens: int) -> list[tuple[list[int], Callable[[], Floats]]]:
@@ -210,7 +219,7 @@ def _masked_copies(policy: Policy, row_number: int, masked_row: MaskedRow) -> It
 def _mean_outcome_states(
     policy: Policy, hidden_n: Tensor, masked_rows: Sequence[MaskedRow]
 ) -> Tensor:
-    """The mean hidden state at the outcome tokens of each row: [R, D]."""
+    """The mean hidden state that predicts the outcome tokens of each row: [R, D]."""
     spans = [masked_row.outcome_span for masked_row in masked_rows]
     bounds = np.cumsum([0, *(end - start for start, end in spans)])
     return mean_states(hidden_n, list(pairwise(bounds.tolist())))

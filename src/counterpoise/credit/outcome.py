@@ -1,7 +1,8 @@
 """OAR's definition of a rollout's outcome, shared by its two variants (oar_g, oar_p).
 
-    last           P = softmax of the logits at the answer's first token
-    answer_mean    P = softmax of the mean logits at the answer's tokens
+    last           P = the distribution that predicts the answer's first token; the authors' name:
+                   it is the last one before the answer
+    answer_mean    P = softmax of the mean of the logits that predict the answer's tokens
     answer_joint   the log-probability of the answer's tokens
 
 The answer is the content of the last box; reasoning is everything before the box. Only reasoning
@@ -15,9 +16,9 @@ from collections.abc import Iterable, Mapping
 
 from counterpoise.credit.answer_spans import AnswerSpan, locate_answers
 from counterpoise.credit.bilevel import reshape_importance
-from counterpoise.credit.masked_copies import Span
 from counterpoise.credit.view import CreditView, unit_weights
 from counterpoise.errors import PoiseError, unknown_name
+from counterpoise.model.spans import Span
 from counterpoise.types import Floats
 
 COMPARISONS = ("answer_mean", "last", "answer_joint")
@@ -39,7 +40,7 @@ def rows_with_reasoning(view: CreditView) -> dict[int, AnswerSpan]:
 
 
 def outcome_span(box: AnswerSpan, compare: str) -> Span:
-    """The tokens at which outcomes are compared."""
+    """The tokens whose predictions are compared."""
     return box.content_start, box.content_start + 1 if compare == "last" else box.content_end
 
 

@@ -26,8 +26,7 @@ from torch import Tensor
 from counterpoise import plugins
 from counterpoise.credit.view import CreditView
 from counterpoise.errors import PoiseError, unknown_name
-from counterpoise.model.pieces import split_into_pieces
-from counterpoise.types import Floats, Rollout, Row, number_groups
+from counterpoise.types import Floats, Rollout, Row
 
 SETTING_TYPES = (bool, int, float, str)
 TEXT_INPUTS = ("texts", "prompts", "answers")  # TRL hands over tokens, and none of these
@@ -51,9 +50,9 @@ def _to_array(states: Tensor) -> Floats:
 WEIGHT_INPUTS: Mapping[str, InputReader[CreditView]] = {
     "advantages": lambda view: np.array([row.advantage for row in view.rows]),
     "rewards": lambda view: np.array([rollout.reward for rollout in _rollouts(view)]),
-    "groups": lambda view: np.array(number_groups(view.rows)[0]),
+    "groups": lambda view: view.group_numbers_R,
     "tokens": lambda view: list(view.tokens),
-    "pieces": lambda view: split_into_pieces(view.policy, view.tokens),
+    "pieces": lambda view: view.pieces,
     "positions": lambda view: [np.arange(row.num_tokens) for row in view.rows],
     "logprobs": lambda view: list(view.logprobs),
     "entropies": lambda view: list(view.entropies),

@@ -16,7 +16,8 @@ width     100 (the paper's), but at most a quarter of the batch's median respons
           least 4 tokens. stride: a quarter of width, as in the paper. 0 stands for these values.
           The last span ends with the rollout; a rollout no longer than width is one span.
 blur      eps / n. All that was found is that eps ln 100 is about 20.8, in units that differ between
-          models; 0.05 and 50 iterations are chosen here. W_eps is <P, C>, without the entropy.
+          models; 0.05 and 50 iterations are chosen here. dist is <P, C>, the cost of the plan P
+          that Sinkhorn finds, without the entropy term.
 No rollout of the other outcome: 1.
 
 The minimum is searched with a bound. No mass can travel less than the distance to its nearest
@@ -88,7 +89,7 @@ def weights(
         return []
     width = width or automatic_width([row.num_tokens for row in view.rows])
     stride = stride or max(1, width // SPAN_OVERLAP)
-    if not 1 <= stride <= width or blur <= 0 or iterations < 1:
+    if not 1 <= stride <= width or not blur > 0 or iterations < 1:
         raise PoiseError(
             "shear: set stride to 1 up to width, blur above 0 and iterations to 1 or more, "
             f"not {stride}, {blur:g} and {iterations} with a width of {width}"
@@ -159,9 +160,7 @@ def group_scales(view: CreditView, hidden_N: Tensor, length_R: IndexArray) -> Fl
     """n of each row's group: [R]."""
     dtype = torch.promote_types(hidden_N.dtype, torch.float32)  # float64 must not be narrowed
     norm_N = torch.linalg.vector_norm(hidden_N, dim=1, dtype=dtype).double().cpu().numpy()
-    group_R = np.empty(len(length_R), dtype=np.int64)
-    for group_number, group in enumerate(view.groups):
-        group_R[group] = group_number
+    group_R = view.group_numbers_R
     group_N = np.repeat(group_R, length_R)
     mean_norms = np.bincount(group_N, weights=norm_N) / np.bincount(group_N)
     return np.maximum(mean_norms, 1e-30).astype(np.float32)[group_R]

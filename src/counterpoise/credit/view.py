@@ -12,12 +12,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from counterpoise.credit.hints import hinted_prompts
 from counterpoise.errors import PoiseError
 from counterpoise.model.fit_memory import FittedSize
 from counterpoise.model.load import Policy
+from counterpoise.model.pieces import split_into_pieces
 from counterpoise.model.reading_passes import EAGER_READING, ReadingPasses
 from counterpoise.model.scoring import TokenScores, score_logprobs, score_tokens
 from counterpoise.model.swapped_weights import read_with_weights
@@ -30,7 +32,13 @@ class NoPolicyError(PoiseError):
 
 @dataclass(frozen=True, eq=False)
 class PolicyReader:
-    """The policy as it sampled the rows, and how to run passes over them."""
+    """Reads rows with the policy that sampled them.
+
+    Example:
+        reader = PolicyReader(policy, temperature=0.8)
+        reader.logprobs(rows)                       # per row [T]
+        reader.logprobs(rows, initial_weights)      # the same by other weights
+    """
 
     policy: Policy
     temperature: float = 1.0
@@ -42,7 +50,22 @@ class PolicyReader:
     steering_rows: Sequence[Row] | None = None
     teacher: Mapping[str, Tensor] | None = None  # its weights by name; None: the policy itself
     scores: dict[tuple[str, int], Floats] = field(default_factory=dict)
-    """Log-probabilities [T] by row name that a weighting has computed; the update reuses them."""
+    """A cache: log-probabilities [T] by row name, which the update reuses; see `keep_scores`."""
+
+    def read(self, rows: Sequence[Row]) -> TokenScores:
+        """Log-probabilities, entropies and hidden states of the rows' tokens."""
+        return score_tokens(self.policy, rows, self.temperature, self.micro_batch, self.passes.read)
+
+    def logprobs(
+        self, rows: Sequence[Row], weights: Mapping[str, Tensor] | None = None
+    ) -> list[Floats]:
+        """Per row [T]: log-probabilities by the policy, or with other weights, by name."""
+        forward_pass = self.passes.read if weights is None else read_with_weights(weights)
+        return score_logprobs(self.policy, rows, self.temperature, self.micro_batch, forward_pass)
+
+    def keep_scores(self, rows: Sequence[Row], logprobs: Sequence[Floats]) -> None:
+        """Keep log-probabilities by the policy, so that the update need not compute them again."""
+        self.scores.update(zip((row.name for row in rows), logprobs, strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +85,14 @@ class CreditView:
     def groups(self) -> list[list[int]]:
         """Row indices of each group."""
         return list(rows_by_group(self.rows).values())
+
+    @cached_property
+    def group_numbers_R(self) -> NDArray[np.int64]:
+        """The number of each row's group: its index in `groups`."""
+        numbers_R = np.empty(len(self.rows), dtype=np.int64)
+        for group_number, group in enumerate(self.groups):
+            numbers_R[group] = group_number
+        return numbers_R
 
     @property
     def policy(self) -> Policy:
@@ -108,6 +139,11 @@ class CreditView:
         return [row.content.response_tokens for row in self.rows]
 
     @property
+    def pieces(self) -> list[list[str]]:
+        """Per row [T]: the text of every token; special tokens have empty texts."""
+        return split_into_pieces(self.policy, self.tokens)
+
+    @property
     def entropies(self) -> list[Floats]:
         """Per row [T]: entropy of the whole next-token distribution, in nats."""
         return self._token_scores.entropies
@@ -135,15 +171,18 @@ class CreditView:
     @cached_property
     def hinted_logprobs(self) -> list[Floats | None]:
         """Per row [T]: the teacher's, after a prompt with the answer; None if that is unknown."""
-        logprobs = self.logprobs_with_prompts(hinted_prompts(self.policy, self.rows))
-        return [
-            logprobs_T if row.content.answer else None
-            for row, logprobs_T in zip(self.rows, logprobs, strict=True)
-        ]
+        hinted: list[Floats | None] = [None] * len(self.rows)
+        indices = [i for i, row in enumerate(self.rows) if row.content.answer]
+        rows = [self.rows[i] for i in indices]
+        logprobs = CreditView(rows, self.reader).logprobs_with_prompts(
+            hinted_prompts(self.policy, rows)
+        )
+        for i, logprobs_T in zip(indices, logprobs, strict=True):
+            hinted[i] = logprobs_T
+        return hinted
 
     def logprobs_with_prompts(self, prompts: Sequence[Ints]) -> list[Floats]:
         """Per row [T]: the teacher's log-probabilities if the prompt of row i were `prompts[i]`."""
-        reader = self._reader
         rows = [
             replace(row, rollout=replace(row.content, prompt_tokens=prompt))
             for row, prompt in zip(self.rows, prompts, strict=True)
@@ -158,10 +197,7 @@ class CreditView:
             replace(row, group=f"{row.group}/{prompt_number}")
             for row, prompt_number in zip(rows, prompt_numbers, strict=True)
         ]
-        read = read_with_weights(reader.teacher) if reader.teacher else reader.passes.read
-        return score_logprobs(
-            reader.policy, regrouped, reader.temperature, reader.micro_batch, read
-        )
+        return self._reader.logprobs(regrouped, self._reader.teacher)
 
     @property
     def _reader(self) -> PolicyReader:
@@ -173,10 +209,7 @@ class CreditView:
 
     @cached_property
     def _token_scores(self) -> TokenScores:
-        reader = self._reader
-        return score_tokens(
-            reader.policy, self.rows, reader.temperature, reader.micro_batch, reader.passes.read
-        )
+        return self._reader.read(self.rows)
 
 
 def unit_weights(rows: Sequence[Row]) -> list[Floats]:

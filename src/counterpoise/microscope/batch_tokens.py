@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from counterpoise.errors import PoiseError
+from counterpoise.model.head import cap_logits, cap_slope
 from counterpoise.model.load import Policy
-from counterpoise.model.residuals import HALF_DTYPES, Residuals, wide
+from counterpoise.model.residuals import Residuals, residuals_at_temperature
 from counterpoise.model.scoring import forward, micro_batches
 from counterpoise.types import Row, number_groups
 
@@ -27,7 +28,10 @@ class Snapshot:
     Example:
         tokens = take_snapshot(policy, rows, temperature=1.0, micro_tokens=16384)
         W = policy.decoder.unembedding
-        decompose(tokens.hidden, W, tokens.tokens, tokens.advantages, tokens.groups)
+        decompose(
+            tokens.hidden, W, tokens.tokens, tokens.advantages, tokens.groups,
+            softcap=tokens.softcap,
+        )
     """
 
     hidden: Tensor  # [N, D], the input of the unembedding
@@ -38,6 +42,7 @@ class Snapshot:
     groups: Tensor  # [N], number of the prompt's group
     rows: Tensor  # [N], index of the token's row
     positions: Tensor  # [N], position in the response
+    softcap: float = 0.0  # c of models with logits c tanh(W h / c); 0: no cap
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -77,29 +82,31 @@ def take_snapshot(
         groups=groups_R.repeat_interleave(lengths_R).to(device),
         rows=torch.arange(len(rows)).repeat_interleave(lengths_R).to(device),
         positions=torch.cat([torch.arange(length) for length in lengths_R.tolist()]).to(device),
+        softcap=policy.decoder.softcap,
     )
 
 
 def policy_residuals(
     policy: Policy, hidden: Tensor, tokens: Tensor, temperature: float
 ) -> Residuals:
-    """Residuals of tokens at the temperature of a step, in the precision of its model."""
-    W, softcap = policy.decoder.unembedding.detach(), policy.decoder.softcap
-    # The step's distributions are at its temperature: fold it into the unembedding once, and
-    # into the cap, if there is one.
-    if temperature != 1:
-        W, softcap = wide(W) / temperature, softcap / temperature
-    # Only where the model is in half precision anyway. float16 keeps more digits than bfloat16.
-    half_precision = policy.device.type == "cuda" and hidden.dtype in HALF_DTYPES
-    precision = torch.float16 if half_precision else None
-    return Residuals(hidden, W, tokens, precision=precision, softcap=softcap)
+    """Residuals of tokens at the temperature of a step."""
+    decoder = policy.decoder
+    return residuals_at_temperature(
+        hidden, decoder.unembedding.detach(), tokens, temperature, decoder.softcap
+    )
 
 
-def token_residuals(hidden_N: Tensor, unembedding_V: Tensor, tokens_N: Tensor) -> Tensor:
-    """r = e_o - pi for every token: [N, V]. The caller passes chunks, because [N, V] is large."""
-    R = torch.softmax(hidden_N @ unembedding_V.T, dim=-1).neg_()
+def token_residuals(
+    hidden_N: Tensor, unembedding_V: Tensor, tokens_N: Tensor, softcap: float = 0.0
+) -> Tensor:
+    """r = e_o - pi for every token: [N, V]. The caller passes chunks, because [N, V] is large.
+
+    With a soft cap every entry has the cap's slope as a factor, as in `Residuals`.
+    """
+    logits = cap_logits(hidden_N @ unembedding_V.T, softcap)
+    R = torch.softmax(logits, dim=-1).neg_()
     R[torch.arange(len(tokens_N), device=R.device), tokens_N] += 1
-    return R
+    return R.mul_(cap_slope(logits, softcap)) if softcap else R
 
 
 def check_rows(rows: Sequence[Row]) -> None:
@@ -144,9 +151,13 @@ def check_tokens(
             f"hidden states of size {hidden.shape[1]} do not fit an unembedding of "
             f"{unembedding.shape[1]}: do they come from the same model?"
         )
-    if int(tokens.max()) >= len(unembedding) or int(tokens.min()) < 0:
+    if (lowest_id := int(tokens.min())) < 0:
         raise PoiseError(
-            f"token {int(tokens.max())} is outside a vocabulary of {len(unembedding)}: "
+            f"{lowest_id} is not the id of a token: leave out padding and masked tokens first"
+        )
+    if (highest_id := int(tokens.max())) >= len(unembedding):
+        raise PoiseError(
+            f"token {highest_id} is outside a vocabulary of {len(unembedding)}: "
             "the rollouts come from another tokenizer"
         )
     if not bool(torch.isfinite(advantages).all()):

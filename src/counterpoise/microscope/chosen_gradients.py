@@ -11,10 +11,11 @@ nothing to restore.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from counterpoise.errors import PoiseError
@@ -36,35 +37,65 @@ def objective_gradient(
     """grad J_S for the tokens `chosen`, indices [n] into the flat batch; None takes all tokens."""
     check_rows(rows)
     num_tokens = sum(row.num_tokens for row in rows)
-    weights_N = torch.cat([torch.from_numpy(row.advantages_T) for row in rows])
+    # In float64 until the pass: a division by N in float32 would be rounded once more.
+    weights_N = np.concatenate([row.advantages_T for row in rows]).astype(np.float64) / num_tokens
     if chosen is not None:
-        is_chosen = torch.zeros(num_tokens)
-        is_chosen[chosen.cpu()] = 1
+        is_chosen = np.zeros(num_tokens, dtype=bool)
+        is_chosen[chosen.cpu().numpy()] = True
         weights_N = weights_N * is_chosen
     # Skip rows without a chosen token, and cut the others after their last one.
     cut_rows, cut_weights = [], []
-    for row, weights_T in zip(rows, weights_N.split([row.num_tokens for row in rows]), strict=True):
-        if len(nonzero := weights_T.nonzero()):
-            last_used = int(nonzero[-1])
-            cut_rows.append(truncate_row(row, last_used + 1))
-            cut_weights.append(weights_T[: last_used + 1])
+    row_ends = np.cumsum([row.num_tokens for row in rows])
+    for row, weights_T in zip(rows, np.split(weights_N, row_ends[:-1]), strict=True):
+        if len(nonzero := np.flatnonzero(weights_T)):
+            length = int(nonzero[-1]) + 1
+            cut_rows.append(row.truncate(length))
+            cut_weights.append(weights_T[:length])
+    weightings = {"objective": cut_weights}
+    return weighted_score_sums(
+        policy, cut_rows, weightings, temperature=temperature, micro_tokens=micro_tokens
+    )["objective"]
 
+
+def weighted_score_sums(
+    policy: Policy,
+    rows: Sequence[Row],
+    weightings: Mapping[str, Sequence[ArrayLike]],
+    *,
+    temperature: float = 1.0,
+    micro_tokens: int = 8192,
+) -> dict[str, dict[str, Tensor]]:
+    """sum_it w_it grad log pi(o_it) for several named weightings of the tokens.
+
+    Weights are a number or [T] for each row. One forward pass serves all weightings.
+    """
     # Sums over many micro-batches are kept in float32: bfloat16 would lose small contributions.
     names, parameters = zip(*policy.model.named_parameters(), strict=True)
-    totals = [
-        torch.zeros_like(parameter, dtype=_accumulation_dtype(parameter.dtype))
-        for parameter in parameters
-    ]
-    for batch in micro_batches(cut_rows, micro_tokens):
-        logprobs_M = forward(policy, [cut_rows[index] for index in batch], temperature).logprobs_M
-        weights_M = torch.cat([cut_weights[index] for index in batch]).to(logprobs_M)
-        gradients = torch.autograd.grad(
-            (weights_M * logprobs_M).sum() / num_tokens, parameters, allow_unused=True
-        )
-        for accumulated, gradient in zip(totals, gradients, strict=True):
-            if gradient is not None:
-                accumulated += gradient
-    return dict(zip(names, totals, strict=True))
+    totals = {
+        weighting: [
+            torch.zeros_like(parameter, dtype=_accumulation_dtype(parameter.dtype))
+            for parameter in parameters
+        ]
+        for weighting in weightings
+    }
+    for batch in micro_batches(rows, micro_tokens):
+        logprobs_M = forward(policy, [rows[index] for index in batch], temperature).logprobs_M
+        for weighting, weights in weightings.items():
+            weights_M = np.concatenate(
+                [np.broadcast_to(weights[index], rows[index].num_tokens) for index in batch]
+            )
+            objective = (torch.from_numpy(weights_M).to(logprobs_M) * logprobs_M).sum()
+            # The graph is kept for the next weighting and freed with the micro-batch.
+            gradients = torch.autograd.grad(
+                objective, parameters, allow_unused=True, retain_graph=True
+            )
+            for accumulated, gradient in zip(totals[weighting], gradients, strict=True):
+                if gradient is not None:
+                    accumulated += gradient
+    return {
+        weighting: dict(zip(names, gradients, strict=True))
+        for weighting, gradients in totals.items()
+    }
 
 
 def weighted_sum(terms: Iterable[tuple[float, WeightDirection]]) -> dict[str, Tensor]:
@@ -87,31 +118,13 @@ def logprob_after_change(
     """log pi of one token at weights + change, in float64: effects are small differences."""
     if not 0 <= position < row.num_tokens:
         raise PoiseError(f"there is no token {position} in a response of {row.num_tokens}")
-    cut_row = truncate_row(row, position + 1)
+    cut_row = row.truncate(position + 1)
     changed_weights = {
         name: parameter.double() + change[name].double() if name in change else parameter.double()
         for name, parameter in policy.model.named_parameters()
     }
     return float(
         forward_with_weights(policy, changed_weights, [cut_row], temperature).logprobs_M[-1]
-    )
-
-
-def truncate_row(row: Row, length: int) -> Row:
-    """The row with its response cut to the first `length` tokens."""
-    content = row.content
-    return replace(
-        row,
-        num_tokens=length,
-        rollout=replace(
-            content,
-            response_tokens=content.response_tokens[:length],
-            sampled_logprobs=content.sampled_logprobs[:length],
-        ),
-        weights_T=None if row.weights_T is None else row.weights_T[:length],
-        trainer_logprobs_T=None
-        if row.trainer_logprobs_T is None
-        else row.trainer_logprobs_T[:length],
     )
 
 

@@ -3,19 +3,22 @@
     delta_j = (eta / N) sum_k A_k <h_j, h_k> <r_j, r_k>,       r_j = e_{o_j} - pi_j
             = (eta / N) r_j^T M h_j,                           M = sum_k A_k r_k h_k^T   [V, D]
 
+A_k may be any weight of token k's score. The monitor passes pulls, -dL/dlogp_k of the step: A with
+ratio, clip and average, so that a term of the loss such as a KL can change its sign.
+
 Because M is a sum over tokens, every part of delta_j is the same expression with fewer tokens in
-M: tokens of positive rollouts, tokens of j's query, tokens equal to j's. For a set of n tokens that
-push each other there are two exact ways, and the cheaper one is used:
+M: tokens with A > 0, tokens of j's group, tokens equal to j's. For a set of n tokens that push each
+other there are two exact ways, and the cheaper one is used:
 
     n small   the kernel itself, <h_j, h_k> * <r_j, r_k>       2 n^2 (V + D) FLOP
     n large   build M of the set, then r_j^T M h_j             6 n V D, linear in n; from n = 3 D on
 
 so no N x N kernel is ever formed. M of all tokens gives the push of the whole batch. The kernel of
-a query gives the push of its tokens and, restricted to equal tokens, the push of those; sets of
-equal tokens across queries give the rest. Each of these four sums is taken for positive and
-negative rollouts; the eight disjoint parts are their differences.
+a group gives the push of its tokens and, restricted to equal tokens, the push of those; sets of
+equal tokens across groups give the rest. Each of these four sums is taken for tokens with positive
+and with negative A; the eight disjoint parts are their differences.
 
-FLOP for N tokens in queries of n, sets of equal tokens in blocks of about b: logits 2 N V D, M
+FLOP for N tokens in groups of n, sets of equal tokens in blocks of about b: logits 2 N V D, M
 2 N V D, its use 4 N V D, kernels 2 N V (n + b). With V = 49,152, D = 576, N = 16,384, n = 1,024 and
 b = 400 that is 6 TFLOP, 10 ms at 600 TFLOP/s, and in half precision 14 GB of residuals are moved,
 4 ms at 3.5 TB/s.
@@ -39,7 +42,8 @@ from counterpoise.model.residuals import Residuals
 
 SameOrOther = Literal["same", "other"]
 Sign = Literal["positive", "negative"]
-CouplingPart = tuple[SameOrOther, SameOrOther, Sign]  # (identity, query, sign)
+# (token, group, sign of A); columns of a run folder call the group a query, as the paper does.
+CouplingPart = tuple[SameOrOther, SameOrOther, Sign]
 SIGNS: tuple[Sign, Sign] = ("positive", "negative")
 
 
@@ -49,7 +53,7 @@ class Coupling:
 
     Example:
         c.self_push[j] + sum(part[j] for part in c.parts.values()) == c.total[j]
-        c.parts["same", "other", "negative"][j]  # equal tokens, other prompts, wrong rollouts
+        c.parts["same", "other", "negative"][j]  # of equal tokens of other groups with A < 0
     """
 
     self_push: Tensor  # A_j |r_j|^2 |h_j|^2: the token's push on itself
@@ -123,7 +127,7 @@ def decompose(
 def decompose_residuals(
     residuals: Residuals,
     tokens: Tensor,
-    advantages: Tensor,
+    pulls: Tensor,
     groups: Tensor,
     *,
     eta: float = 1.0,
@@ -131,12 +135,13 @@ def decompose_residuals(
 ) -> Coupling:
     """`decompose`, given residuals that the caller has already computed.
 
-    `targets` [n]: only the displacement of these tokens is returned; all tokens still push. Pass
-    `tokens` and `groups` on the CPU: reading them from a GPU would wait for its queue.
+    `pulls` [N] are the weights A of the tokens' scores. `targets` [n]: only the displacement of
+    these tokens is returned; all tokens still push. Pass `tokens` and `groups` on the CPU: reading
+    them from a GPU would wait for its queue.
     """
     token_N = tokens.cpu().numpy().astype(np.int64)
-    query_N = np.unique(groups.cpu().numpy(), return_inverse=True)[1].astype(np.int64)
-    coupling_sums = CouplingSums(residuals, advantages)
+    group_N = np.unique(groups.cpu().numpy(), return_inverse=True)[1].astype(np.int64)
+    coupling_sums = CouplingSums(residuals, pulls)
     matrix_of_all = coupling_sums.signed_matrix(coupling_sums.chunks(np.arange(len(token_N))))
     self_push_N2, by_any_N2 = coupling_sums.zeros(), coupling_sums.zeros()
 
@@ -146,29 +151,31 @@ def decompose_residuals(
         self_push_N2[places] = coupling_sums.A_N2[places] * squares[..., None]
         by_any_N2[places] = coupling_sums.apply_matrix(matrix_of_all, R, H) - self_push_N2[places]
 
-    # A kernel gives the sums by query and by (query, token) at once, so it pays for larger sets.
+    # A kernel gives the sums by group and by (group, token) at once, so it pays for larger sets.
     max_size = 4 * coupling_sums.break_even_size // 3 + coupling_sums.row_width
-    queries = coupling_sums.lay_out_sets(query_N, max_size, _indices_sharing_key(query_N, targets))
-    by_query, by_both = coupling_sums.sums_within(queries, (query_N, token_N), add_block)
-    # Queries too large for a kernel went through M, which cannot tell equal tokens apart: their
-    # (query, token) sets are summed separately.
-    if queries.large_sets:
-        query_and_token_N = query_N * len(residuals.W) + token_N
+    group_sets = coupling_sums.lay_out_sets(
+        group_N, max_size, _indices_sharing_key(group_N, targets)
+    )
+    by_group, by_both = coupling_sums.sums_within(group_sets, (group_N, token_N), add_block)
+    # Groups too large for a kernel went through M, which cannot tell equal tokens apart: their
+    # (group, token) sets are summed separately.
+    if group_sets.large_sets:
+        group_and_token_N = group_N * len(residuals.W) + token_N
         both_sets = coupling_sums.lay_out_sets(
-            query_and_token_N, coupling_sums.break_even_size, np.concatenate(queries.large_sets)
+            group_and_token_N, coupling_sums.break_even_size, np.concatenate(group_sets.large_sets)
         )
-        by_both += coupling_sums.sums_within(both_sets, (query_and_token_N,))[0]
+        by_both += coupling_sums.sums_within(both_sets, (group_and_token_N,))[0]
     token_sets = coupling_sums.lay_out_sets(
         token_N, coupling_sums.break_even_size, _indices_sharing_key(token_N, targets)
     )
-    (by_token,) = coupling_sums.sums_within(token_sets, (token_N,))
+    (by_equal_tokens,) = coupling_sums.sums_within(token_sets, (token_N,))
     scale = coupling_sums.advantage_scale * (eta / len(token_N))
     # Sums have N + 1 entries; the last one collects the padding of the layout and is dropped.
     selection = slice(-1) if targets is None else residuals.to_device(targets)
     return _disjoint_parts(
         *(
             scale * sums[selection]
-            for sums in (self_push_N2, by_any_N2, by_token, by_query, by_both)
+            for sums in (self_push_N2, by_any_N2, by_equal_tokens, by_group, by_both)
         )
     )
 
@@ -179,14 +186,14 @@ def _indices_sharing_key(key_N: TokenIndices, targets: TokenIndices | None) -> T
 
 
 def _disjoint_parts(
-    self_push: Tensor, by_any: Tensor, by_token: Tensor, by_query: Tensor, by_both: Tensor
+    self_push: Tensor, by_any: Tensor, by_equal_tokens: Tensor, by_group: Tensor, by_both: Tensor
 ) -> Coupling:
     """Turn sums over nested sets [N, 2] into sums over disjoint parts, by inclusion-exclusion."""
     parts: dict[CouplingPart, Tensor] = {}
     for column, sign in enumerate(SIGNS):
         parts["same", "same", sign] = by_both[:, column]
-        parts["same", "other", sign] = (by_token - by_both)[:, column]
-        parts["other", "same", sign] = (by_query - by_both)[:, column]
-        parts["other", "other", sign] = (by_any - by_token - by_query + by_both)[:, column]
+        parts["same", "other", sign] = (by_equal_tokens - by_both)[:, column]
+        parts["other", "same", sign] = (by_group - by_both)[:, column]
+        parts["other", "other", sign] = (by_any - by_equal_tokens - by_group + by_both)[:, column]
     signed = by_any + self_push
     return Coupling(self_push.sum(dim=1), parts, signed.sum(dim=1), signed[:, 0], signed[:, 1])

@@ -2,7 +2,8 @@
 
     boosted: > eps      suppressed: < -eps      stable: otherwise      eps = 1e-6
 
-A token is flipped when it moves against the sign of its own advantage. Both log-probabilities must
+A token is flipped when it moves against the sign of its own advantage. A displacement that was not
+measured is nan and counts nowhere. Both log-probabilities must
 come from the same forward pass in the same batch layout: then an update that changes nothing leaves
 exactly 100 % of tokens stable.
 """
@@ -27,7 +28,7 @@ class DisplacementShares:
         )
     """
 
-    tokens: int
+    tokens: int  # that were measured
     boosted: float
     suppressed: float
     stable: float
@@ -38,14 +39,15 @@ class DisplacementShares:
 def displacement_classes(
     delta_N: NDArray[np.floating], epsilon: float = EPSILON
 ) -> NDArray[np.int8]:
-    """+1 boosted, -1 suppressed, 0 stable."""
+    """+1 boosted, -1 suppressed, 0 stable or not measured."""
     return ((delta_N > epsilon).astype(np.int8) - (delta_N < -epsilon)).astype(np.int8)
 
 
 def displacement_shares(
     delta_N: NDArray[np.floating], epsilon: float = EPSILON
 ) -> DisplacementShares | None:
-    """Shares of boosted, suppressed and stable tokens; None when there are no tokens."""
+    """Shares of boosted, suppressed and stable tokens; None where nothing was measured."""
+    delta_N = delta_N[~np.isnan(delta_N)]
     if not len(delta_N):
         return None
     class_N = displacement_classes(delta_N, epsilon)

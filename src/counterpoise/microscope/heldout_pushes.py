@@ -95,17 +95,17 @@ class HeldoutPushes:
             on_sets_NC=self.scale * self._pushes_on_sets(sets),
         )
 
-    def pushes_by_row(self, method: str = "") -> Tensor:
-        """The push of every row on every answer [R, Q], by the cheaper method unless one is given.
+    def pushes_by_row(self) -> Tensor:
+        """The push of every row on every answer [R, Q], by the cheaper of the two ways.
 
-        The method follows from the sizes alone, so a repeated step is computed in the same way.
+        The choice follows from the sizes alone, so a repeated step is computed in the same way.
         """
         V, D = self.residuals.W.shape
         num_rows, num_answers = len(self.row_bounds) - 1, len(self.answer_bounds) - 1
         reads = min(self._token_reads()) + num_rows * num_answers
         kernel_cost = self.num_trained * self.num_heldout * (V + D)
-        use_matrices = method == "matrices" or (not method and V * D * reads < kernel_cost)
-        return self.scale * (self._by_matrices() if use_matrices else self._by_kernel())
+        use_matrices = V * D * reads < kernel_cost
+        return self._by_matrices() if use_matrices else self._by_kernel()
 
     def strongest_tokens(
         self, by_row_RQ: NDArray[np.floating], answers: Sequence[int]
@@ -145,8 +145,8 @@ class HeldoutPushes:
         heldout_types = np.unique(token_N[self.num_trained :])
         subset = np.flatnonzero(np.isin(token_N, heldout_types))
         sets = coupling_sums.lay_out_sets(token_N, coupling_sums.break_even_size, subset)
-        (by_token,) = coupling_sums.sums_within(sets, (token_N,))
-        same_token_J2 = by_token[self.num_trained : -1]  # the last row is padding
+        (by_equal_tokens,) = coupling_sums.sums_within(sets, (token_N,))
+        same_token_J2 = by_equal_tokens[self.num_trained : -1]  # the last row is padding
         return coupling_sums.advantage_scale * signed_J2, (
             coupling_sums.advantage_scale * same_token_J2
         )
@@ -167,21 +167,18 @@ class HeldoutPushes:
         return torch.cat(pushes_NC) * self.weights[: self.num_trained, None]
 
     def _by_matrices(self) -> Tensor:
-        """<M_i, M_q> of all rows and answers, a block of matrices at a time."""
+        """<M_i, M_q> of all rows and answers [R, Q], a block of matrices at a time."""
         reads_by_rows, reads_by_answers = self._token_reads()
+        products = []
         if reads_by_rows < reads_by_answers:
-            return torch.cat(
-                [
-                    torch.cat([row_block @ block.mT for block in answer_blocks], dim=1)
-                    for row_block in self._matrix_blocks(self.row_bounds)
-                    for answer_blocks in [self._matrix_blocks(self.answer_bounds)]
-                ]
-            )
-        columns = []
+            for row_block in self._matrix_blocks(self.row_bounds):
+                answer_blocks = self._matrix_blocks(self.answer_bounds)
+                products.append(torch.cat([row_block @ block.mT for block in answer_blocks], dim=1))
+            return self.scale * torch.cat(products)
         for answer_block in self._matrix_blocks(self.answer_bounds):
             row_blocks = self._matrix_blocks(self.row_bounds)
-            columns.append(torch.cat([block @ answer_block.mT for block in row_blocks]))
-        return torch.cat(columns, dim=1)
+            products.append(torch.cat([block @ answer_block.mT for block in row_blocks]))
+        return self.scale * torch.cat(products, dim=1)
 
     def _by_kernel(self) -> Tensor:
         """The same from the kernel of trained and held-out tokens, in blocks."""
@@ -200,7 +197,7 @@ class HeldoutPushes:
         sums_NQ *= self.weights[: self.num_trained, None]
         row_N = self.residuals.to_device(self._set_numbers(self.row_bounds))
         sums_RQ = sums_NQ.new_zeros(len(self.row_bounds) - 1, sums_NQ.shape[1])
-        return sums_RQ.index_add_(0, row_N, sums_NQ)
+        return self.scale * sums_RQ.index_add_(0, row_N, sums_NQ)
 
     def _token_pushes(self, row: int, answer: int) -> Tensor:
         """The push of every token of a row on an answer: [T]."""
@@ -245,7 +242,10 @@ class HeldoutPushes:
             yield block
 
     def _matrix(self, start: int, end: int) -> Tensor:
-        """M = sum_k c_k r_k h_k^T of the tokens from `start` to `end`: [V, D]."""
+        """-M of the tokens from `start` to `end`, [V, D]: R holds -r.
+
+        Every use multiplies by another -M or -r, so the sign does not matter.
+        """
         M = self.weights.new_zeros(self.residuals.W.shape)
         for chunk, R, H in self._chunks(start, end):
             weighted_states = (self.weights[chunk, None] * H).to(H.dtype)

@@ -25,6 +25,7 @@ from counterpoise.microscope.displacement import EPSILON
 from counterpoise.model.head import cap_logits
 from counterpoise.types import Floats, Row
 
+ResponseKey = tuple[object, ...]
 MAX_TAX_TOKENS = 512  # of a step, spread evenly: [tokens, V] numbers are kept during the update
 
 
@@ -68,11 +69,16 @@ def learning_tax(old_UV: Tensor, new_UV: Tensor) -> PooledMean:
 
 def solution_drift(rows: Sequence[Row], displacement: Sequence[Floats]) -> PooledMean:
     """Drift between the right answers of each query, from the displacement of every token [T]."""
-    # Equal responses of a query have the same D, so they are counted once.
-    answers: dict[str, dict[bytes, float]] = {}
+    # Equal responses of a query have the same D, so they are counted once. In an episode the
+    # environment's observations must be equal too.
+    answers: dict[str, dict[ResponseKey, float]] = {}
     for row, delta_T in zip(rows, displacement, strict=True):
         if row.sign > 0:
-            response = row.content.response_tokens.tobytes()
+            content = row.content
+            response = (
+                content.response_tokens.tobytes(),
+                *((start, tokens.tobytes()) for start, tokens in content.observations),
+            )
             answers.setdefault(row.group, {})[response] = float(np.sum(delta_T, dtype=np.float64))
     total_drift, num_pairs = 0.0, 0
     for deltas in answers.values():

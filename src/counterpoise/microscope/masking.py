@@ -26,6 +26,7 @@ from torch import Tensor
 
 from counterpoise.microscope.batch_tokens import Snapshot, token_residuals
 from counterpoise.microscope.chosen_gradients import logprob_after_change, weighted_sum
+from counterpoise.model.head import cap_logits
 from counterpoise.model.load import Policy
 from counterpoise.model.residuals import wide
 from counterpoise.model.swapped_weights import WeightDirection
@@ -45,7 +46,7 @@ def is_low_confidence(snapshot: Snapshot, threshold: float = LOW_CONFIDENCE) -> 
 
 def draw_masked_sets(
     snapshot: Snapshot,
-    candidate: int,
+    candidate_index: int,
     size: int,
     rng: np.random.Generator,
     threshold: float = LOW_CONFIDENCE,
@@ -58,12 +59,13 @@ def draw_masked_sets(
     both     the candidate's token, at low confidence
 
     The source names the rollouts a set is drawn from: "positive", "negative", or "mixed" for all.
-    The candidate is in no set. A set is smaller when the batch has fewer such tokens.
+    The candidate, given by its index among the N tokens, is in no set. A set is smaller when the
+    batch has fewer such tokens.
     """
     is_low = is_low_confidence(snapshot, threshold)
-    is_same_token = snapshot.tokens == snapshot.tokens[candidate]
+    is_same_token = snapshot.tokens == snapshot.tokens[candidate_index]
     is_eligible = torch.ones_like(is_low)
-    is_eligible[candidate] = False
+    is_eligible[candidate_index] = False
     pools = {
         "random": is_eligible,
         "same": is_same_token & ~is_low,
@@ -98,7 +100,7 @@ def output_layer_effects(
     snapshot: Snapshot,
     unembedding: Tensor,
     gradient: Tensor,
-    candidate: int,
+    candidate_index: int,
     sets: Sequence[Tensor],
     eta: float,
 ) -> list[float]:
@@ -107,14 +109,20 @@ def output_layer_effects(
     `gradient` is `output_gradient` of the whole batch.
 
     logits = (W + eta G) h_c,      without M: - (eta / N) sum_{k in M} A_k <h_k, h_c> r_k
+
+    before the soft cap, if the model has one.
     """
     W = wide(unembedding)
-    candidate_hidden = wide(snapshot.hidden[candidate])
-    candidate_token = int(snapshot.tokens[candidate])
+    candidate_hidden = wide(snapshot.hidden[candidate_index])
+    candidate_token = int(snapshot.tokens[candidate_index])
+
+    def logprob(logits_V: Tensor) -> Tensor:
+        return torch.log_softmax(cap_logits(logits_V, snapshot.softcap), dim=0)[candidate_token]
+
     # In float64 from here on, because an effect is a small difference of two log-probabilities.
     # The product is rounded once, in the same way for every set.
     normal_V = ((W + eta * gradient) @ candidate_hidden).double()
-    normal_logprob = torch.log_softmax(normal_V, dim=0)[candidate_token]
+    normal_logprob = logprob(normal_V)
     effects = []
     for indices in sets:
         masked_hidden = wide(snapshot.hidden[indices])
@@ -124,11 +132,11 @@ def output_layer_effects(
             * snapshot.advantages[indices].to(masked_hidden.dtype)
             * (masked_hidden @ candidate_hidden)
         )
-        masked_V = (
-            normal_V
-            - (pull_M @ token_residuals(masked_hidden, W, snapshot.tokens[indices])).double()
+        masked_residuals = token_residuals(
+            masked_hidden, W, snapshot.tokens[indices], snapshot.softcap
         )
-        effects.append(float(normal_logprob - torch.log_softmax(masked_V, dim=0)[candidate_token]))
+        masked_V = normal_V - (pull_M @ masked_residuals).double()
+        effects.append(float(normal_logprob - logprob(masked_V)))
     return effects
 
 
@@ -142,7 +150,7 @@ def full_update_effects(
     *,
     temperature: float = 1.0,
 ) -> dict[str, float]:
-    """The effect of each set under a real step of all parameters.
+    """The effect of each set on the token `candidate` (row, position), all parameters moving.
 
     `normal` and `masked` are `objective_gradient` of the whole batch and of each set.
 
@@ -151,11 +159,11 @@ def full_update_effects(
         masked = {"both": objective_gradient(policy, rows, sets["both"])}
         full_update_effects(policy, rows, (row, position), normal, masked, eta=0.1)
     """
-    row, position = rows[candidate[0]], candidate[1]
+    row_index, position = candidate
 
     def after(changes: list[tuple[float, WeightDirection]]) -> float:
         return logprob_after_change(
-            policy, row, position, weighted_sum(changes), temperature=temperature
+            policy, rows[row_index], position, weighted_sum(changes), temperature=temperature
         )
 
     normal_logprob = after([(eta, normal)])

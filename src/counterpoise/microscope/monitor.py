@@ -19,7 +19,7 @@ measurements into numbers for metrics.jsonl and tables for tokens/, pushes/ and 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -39,6 +39,7 @@ from counterpoise.microscope.learning_tax import (
     tax_tokens,
 )
 from counterpoise.microscope.likely_tokens import LikelyTokens, likeliest_tokens, read_again
+from counterpoise.microscope.measured_rows import MeasuredRows
 from counterpoise.microscope.monitor_sampling import RowName
 from counterpoise.microscope.pairs import StrongestPushes, strongest_pushes
 from counterpoise.microscope.stopwatch import Stopwatch
@@ -46,7 +47,7 @@ from counterpoise.microscope.token_types import TypePulls, type_pulls
 from counterpoise.model.fit_memory import FittedSize
 from counterpoise.model.load import Policy
 from counterpoise.model.residuals import wide
-from counterpoise.model.scoring import micro_batches, score_tokens
+from counterpoise.model.scoring import score_tokens
 from counterpoise.types import Floats, Row, StepResult, number_groups
 from counterpoise.update.passes import EAGER, Passes
 
@@ -83,32 +84,15 @@ class _PendingStep:
     """A step that is decomposed but not yet applied; tensors are on the model's device."""
 
     result: StepResult
-    rows: list[Row]
-    measured_rows: list[int]  # indices into `rows`
+    measured: MeasuredRows
     coupling: Coupling
     type_pulls: TypePulls
     shared_prefixes: prefixes.SharedPrefixes
-    tax_tokens: NDArray[np.int64]  # tokens that rollouts of both signs share
+    tax_tokens: NDArray[np.int64]  # of the measured tokens, those that both signs share
     tax_logprobs_UV: Tensor  # their log-distributions
-    watched_tokens: NDArray[np.int64]
+    watched_tokens: NDArray[np.int64]  # indices into the N tokens
     pushes: StrongestPushes | None
     likely: LikelyTokens | None
-
-    def measured_micro_batches(
-        self, measured: Sequence[Row], micro_tokens: int
-    ) -> Iterator[list[int]]:
-        """The measured rows of each of the step's own micro-batches.
-
-        Another grouping would change the rounding, and so the displacement.
-        """
-        measured_index = {
-            row_index: position for position, row_index in enumerate(self.measured_rows)
-        }
-        for batch in micro_batches(self.rows, micro_tokens):
-            if members := [
-                measured_index[row_index] for row_index in batch if row_index in measured_index
-            ]:
-                yield members
 
 
 class Monitor:
@@ -151,17 +135,16 @@ class Monitor:
         assert self._pending is not None, "before_update() comes first"
         with self._stopwatch.running(policy.device):
             pending, self._pending = self._pending, None
-            measured = pending.measured_rows
-            rows = [pending.rows[index] for index in measured]
+            rows = pending.measured.rows
             scores = score_tokens(
                 policy,
                 rows,
                 self.temperature,
                 self.micro_tokens,
                 self.passes.read,
-                pending.measured_micro_batches,
+                pending.measured.micro_batches,
             )
-            old_logprobs = [pending.result.logprobs[index] for index in measured]
+            old_logprobs = pending.measured.select(pending.result.logprobs)
             displacements = [
                 new - old for old, new in zip(old_logprobs, scores.logprobs, strict=True)
             ]
@@ -187,14 +170,12 @@ class Monitor:
         return self._coupling_alone(pending)
 
     def _coupling_alone(self, pending: _PendingStep) -> StepMeasurement:
-        advantages = np.concatenate(
-            [pending.result.advantages[index] for index in pending.measured_rows]
-        )
+        advantages = np.concatenate(pending.measured.select(pending.result.advantages))
         return StepMeasurement(
             step=self._step,
             rows=pending.result.rows,
-            lengths=tuple(row.num_tokens for row in pending.rows),
-            measured_rows=tuple(pending.measured_rows),
+            lengths=tuple(pending.measured.lengths),
+            measured_rows=tuple(pending.measured.measured_rows),
             advantages=advantages,
             displacement=np.full(len(advantages), np.nan, np.float32),
             coupling=pending.coupling.cpu(),
@@ -212,37 +193,33 @@ class Monitor:
         self, policy: Policy, step_rows: list[Row], result: StepResult
     ) -> _PendingStep:
         """Coupling, pushes and tax tokens of a step, from what its forward passes returned."""
+        measured = MeasuredRows(
+            step_rows, [index for index, row in enumerate(step_rows) if self._is_measured(row)]
+        )
         tokens = _concatenate([row.content.response_tokens.astype(np.int64) for row in step_rows])
         pulls, logprobs = _concatenate(result.pulls), _concatenate(result.logprobs)
         hidden = torch.cat(list(result.hidden))
         residuals = policy_residuals(policy, hidden, tokens, self.temperature)
-
-        lengths = [row.num_tokens for row in step_rows]
-        groups_R = np.array(number_groups(step_rows)[0])
-        groups = torch.from_numpy(np.repeat(groups_R, lengths))
+        groups = torch.from_numpy(np.repeat(number_groups(step_rows)[0], measured.lengths))
         eta = len(tokens) / self.temperature**2  # pulls are averages: undo the division by N
-        measured = [index for index, row in enumerate(step_rows) if self._is_measured(row)]
-        all_measured = len(measured) == len(step_rows)
-        targets = (
-            None
-            if all_measured
-            else np.flatnonzero(np.repeat([*map(self._is_measured, step_rows)], lengths))
+        coupling = decompose_residuals(
+            residuals,
+            tokens,
+            pulls,
+            groups,
+            eta=eta,
+            targets=None if measured.all_measured else measured.token_indices,
         )
-        coupling = decompose_residuals(residuals, tokens, pulls, groups, eta=eta, targets=targets)
         type_pulls_of_step = type_pulls(
             wide(hidden), tokens, residuals.to_device(logprobs), residuals.to_device(pulls)
         )
-        is_watched_row = [
-            row.group in self.watched_groups and self._is_measured(row) for row in step_rows
-        ]
-        watched_tokens = np.flatnonzero(np.repeat(is_watched_row, lengths))
+        watched_tokens = measured.tokens_of_groups(self.watched_groups)
         # Pushes exclude a token's push on itself, so a step of one token has none.
-        pushes = None
+        pushes = likely = None
         if len(watched_tokens) and len(tokens) > 1:
             pushes = strongest_pushes(
                 residuals, pulls, torch.from_numpy(watched_tokens), top=TOP_PUSHES, eta=eta
             )
-        likely = None
         if len(watched_tokens):
             likely = likeliest_tokens(
                 hidden[residuals.to_device(torch.from_numpy(watched_tokens))],
@@ -252,21 +229,17 @@ class Monitor:
             )
         # The GPU now has its work queued; the CPU walks the tries of the groups meanwhile.
         node_N = prefixes.trie_nodes(step_rows)
-        shared_prefixes = prefixes.measure_shared_prefixes(step_rows, result.pulls, node_N)
-        node_n = node_N if targets is None else node_N[targets]
-        tax_indices = tax_tokens([step_rows[index] for index in measured], node_n)
-        tax_logprobs_UV = self._log_distributions(
-            policy, [result.hidden[index] for index in measured], tax_indices
-        )
+        tax_indices = tax_tokens(measured.rows, node_N[measured.token_indices])
         return _PendingStep(
             result=result,
-            rows=step_rows,
-            measured_rows=measured,
+            measured=measured,
             coupling=coupling,
             type_pulls=type_pulls_of_step,
-            shared_prefixes=shared_prefixes,
+            shared_prefixes=prefixes.measure_shared_prefixes(step_rows, result.pulls, node_N),
             tax_tokens=tax_indices,
-            tax_logprobs_UV=tax_logprobs_UV,
+            tax_logprobs_UV=self._log_distributions(
+                policy, measured.select(result.hidden), tax_indices
+            ),
             watched_tokens=watched_tokens,
             pushes=pushes,
             likely=likely,
@@ -281,10 +254,7 @@ class Monitor:
         """The likely tokens with the new policy's log-probabilities; `hidden` of measured rows."""
         if pending.likely is None:
             return None
-        lengths = [row.num_tokens for row in pending.rows]
-        is_measured_R = np.isin(np.arange(len(lengths)), pending.measured_rows)
-        measured_tokens = np.flatnonzero(np.repeat(is_measured_R, lengths))
-        indices = np.searchsorted(measured_tokens, pending.watched_tokens)
+        indices = pending.measured.to_measured(pending.watched_tokens)
         all_hidden = torch.cat(list(hidden))
         return read_again(
             pending.likely,

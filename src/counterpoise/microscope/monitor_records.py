@@ -50,14 +50,14 @@ def monitor_metrics(measurements: Sequence[StepMeasurement]) -> dict[str, Any]:
             f"{field}_{sign}": value
             for field, value in zip(_SIGN_FIELDS, values or [None] * 4, strict=True)
         }
-    total_push, self_push = pooled["total"], pooled["own"]
+    total_push, self_push = pooled["total"], pooled["self_push"]
     gross = np.abs(pooled["positive"]).sum() + np.abs(pooled["negative"]).sum()
     part_mass = {name: np.abs(pooled[name]).sum() for name in pooled if "_token_" in name}
     same_token_mass = sum(mass for name, mass in part_mass.items() if name.startswith("same_token"))
     # The sign of a stable token is only rounding, so agreement is counted without stable tokens.
     has_direction = (np.abs(delta_n) > EPSILON) & (total_push != 0)
     return metrics | {
-        "flipped": float(flipped_tokens(delta_n, advantages).mean()),
+        "flipped": _ratio(flipped_tokens(delta_n, advantages).sum(), (~np.isnan(delta_n)).sum()),
         "cancellation": _ratio(gross - np.abs(total_push).sum(), gross),
         "cancellation_types": _cancellation_by_type(measurements),
         "own_share": _ratio(
@@ -84,7 +84,7 @@ def monitor_metrics(measurements: Sequence[StepMeasurement]) -> dict[str, Any]:
 def token_columns(
     measurements: Sequence[StepMeasurement], indices: NDArray[np.int64], table_size: int
 ) -> dict[str, Floats]:
-    """Columns for tokens/: displacement, own (the push on itself), and the eight coupling parts.
+    """Columns for tokens/: displacement, own (the self push), and the eight coupling parts.
 
     `indices` are the rows of the measured tokens, step after step, in a table of `table_size`
     tokens; all other entries are nan.
@@ -93,7 +93,7 @@ def token_columns(
         return {}
     pooled = _pool_coupling(measurements)
     coupling_columns = {
-        "own": pooled["own"],
+        "own": pooled["self_push"],
         **{name: pooled[name] for name in pooled if "_token_" in name},
     }
     delta_n = np.concatenate([measurement.displacement for measurement in measurements])
@@ -175,7 +175,7 @@ def _pool_coupling(measurements: Sequence[StepMeasurement]) -> dict[str, NDArray
         coupling = measurement.coupling
         summary = {
             "total": coupling.total,
-            "own": coupling.self_push,
+            "self_push": coupling.self_push,
             "positive": coupling.positive,
             "negative": coupling.negative,
         }

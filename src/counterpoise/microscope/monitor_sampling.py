@@ -1,11 +1,11 @@
 """Chooses which rows of an iteration the monitor measures, and whose pushes it stores.
 
 Measuring costs a forward pass over the measured rows and products with the whole vocabulary, so a
-large iteration is measured in part: forward passes of the update are drawn at random until they
-hold `limit` tokens, at least one pass. A whole pass is the unit because its rows can be read again
-exactly as the step read them: a displacement then comes from the step and not from a different
-rounding. A step without a drawn pass is not measured. Passes are drawn anew in every iteration, so
-no token is left out for good.
+large iteration is measured in part: forward passes of the update are drawn at random as long as
+they hold at most `limit` tokens together, but at least one pass. A whole pass is the unit because
+its rows can be read again exactly as the step read them: a displacement then comes from the step
+and not from a different rounding. A step without a drawn pass is not measured. Passes are drawn
+anew in every iteration, so no token is left out for good.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
     W' = W + eta G,      G = (1 / N) sum_k A_k r_k h_k^T,      logits'_j = W' h_j
 
+(of a model that caps its logits softly, c tanh(W' h_j / c), and r_k has the cap's slope)
+
 The hidden states do not change, so the new log-probabilities need no forward pass of the body. With
 tied embeddings W is a copy: changing it does not change the inputs. Half precision is computed in
 float32: W + eta G in bfloat16 would round the step away.
@@ -22,7 +24,9 @@ def output_gradient(snapshot: Snapshot, unembedding: Tensor) -> Tensor:
     # A copy, so that the gradient is that of the output layer alone where embeddings are tied.
     W = wide(unembedding.detach()).clone().requires_grad_()
     with torch.enable_grad():
-        logprobs, _ = token_logprobs(wide(snapshot.hidden), W, snapshot.tokens)
+        logprobs, _ = token_logprobs(
+            wide(snapshot.hidden), W, snapshot.tokens, softcap=snapshot.softcap
+        )
         objective = (snapshot.advantages.to(logprobs.dtype) * logprobs).sum() / len(snapshot)
     (gradient,) = torch.autograd.grad(objective, W)
     return gradient
@@ -32,6 +36,8 @@ def output_gradient(snapshot: Snapshot, unembedding: Tensor) -> Tensor:
 def output_displacement(snapshot: Snapshot, unembedding: Tensor, change: Tensor) -> Tensor:
     """Delta log p of every token when W changes by `change`: [N]."""
     hidden, W = wide(snapshot.hidden), wide(unembedding)
-    old_logprobs, _ = token_logprobs(hidden, W, snapshot.tokens)
-    new_logprobs, _ = token_logprobs(hidden, W + change, snapshot.tokens)
+    old_logprobs, new_logprobs = (
+        token_logprobs(hidden, weights, snapshot.tokens, softcap=snapshot.softcap)[0]
+        for weights in (W, W + change)
+    )
     return new_logprobs - old_logprobs

@@ -35,24 +35,36 @@ class PairCoupling:
 
 @torch.no_grad()
 def pair_coupling(
-    hidden: Tensor, unembedding: Tensor, tokens: Tensor, j: Tensor, k: Tensor
+    hidden: Tensor,
+    unembedding: Tensor,
+    tokens: Tensor,
+    j: Tensor,
+    k: Tensor,
+    *,
+    softcap: float = 0.0,
 ) -> PairCoupling:
-    """Coupling of the n pairs (j, k). The caller passes chunks: residuals [n, V] are formed."""
+    """Coupling of the n pairs (j, k). The caller passes chunks: residuals [n, V] are formed.
+
+    With a soft cap every entry of r, and so every term of phi, has the cap's slopes as factors.
+    """
     h_j, h_k, W = wide(hidden[j]), wide(hidden[k]), wide(unembedding)
-    r_j, r_k = token_residuals(h_j, W, tokens[j]), token_residuals(h_k, W, tokens[k])
-    # r(o) = 1 - pi(o): the token's own entry of its residual.
+    r_j = token_residuals(h_j, W, tokens[j], softcap)
+    r_k = token_residuals(h_k, W, tokens[k], softcap)
     phi = (r_j * r_k).sum(dim=1)
     same_token = tokens[j] == tokens[k]
-    residual_j = r_j.gather(1, tokens[j, None]).squeeze(1)
-    residual_k = r_k.gather(1, tokens[k, None]).squeeze(1)
-    printed_phi = torch.where(same_token, residual_j * residual_k, torch.nan)
+    # r(o) = 1 - pi(o): the token's own entry of its residual.
+    own_entry_j = r_j.gather(1, tokens[j, None]).squeeze(1)
+    own_entry_k = r_k.gather(1, tokens[k, None]).squeeze(1)
+    printed_phi = torch.where(same_token, own_entry_j * own_entry_k, torch.nan)
     return PairCoupling((h_j * h_k).sum(dim=1), phi, printed_phi, phi - printed_phi)
 
 
 @torch.no_grad()
-def kernel_rows(hidden: Tensor, unembedding: Tensor, tokens: Tensor, watched: Tensor) -> Tensor:
+def kernel_rows(
+    hidden: Tensor, unembedding: Tensor, tokens: Tensor, watched: Tensor, *, softcap: float = 0.0
+) -> Tensor:
     """K_jk of each `watched` token j [n] with every token k of the batch: [n, N]."""
-    residuals = Residuals(hidden, unembedding, tokens)
+    residuals = Residuals(hidden, unembedding, tokens, softcap=softcap)
     row_chunks = [
         torch.cat([K for _, K in _kernel_chunks(residuals, chunk)], 1)
         for chunk in _chunk_watched(residuals, watched)
@@ -61,9 +73,11 @@ def kernel_rows(hidden: Tensor, unembedding: Tensor, tokens: Tensor, watched: Te
 
 
 @torch.no_grad()
-def gradient_norms(hidden: Tensor, unembedding: Tensor, tokens: Tensor) -> Tensor:
+def gradient_norms(
+    hidden: Tensor, unembedding: Tensor, tokens: Tensor, *, softcap: float = 0.0
+) -> Tensor:
     """|g_k| = |r_k| |h_k| of every token, so that K_jk / (|g_j| |g_k|) is a cosine: [N]."""
-    chunks = Residuals(hidden, unembedding, tokens).iterate_chunks()
+    chunks = Residuals(hidden, unembedding, tokens, softcap=softcap).iterate_chunks()
     return torch.cat([R.norm(dim=1) * H.norm(dim=1) for _, R, H in chunks])
 
 
@@ -72,7 +86,7 @@ class StrongestPushes:
     """For every watched token, the tokens that push it up and down most."""
 
     sources: Tensor  # [n, 2 top], batch indices: first those that push up, then down
-    strengths: Tensor  # [n, 2 top], A_k K_jk eta / N; 0 where there are no more
+    strengths: Tensor  # [n, 2 top], pull_k K_jk eta / N; 0 where there are no more
 
     def cpu(self) -> StrongestPushes:
         return StrongestPushes(self.sources.cpu(), self.strengths.cpu())
@@ -80,11 +94,14 @@ class StrongestPushes:
 
 @torch.no_grad()
 def strongest_pushes(
-    residuals: Residuals, advantages: Tensor, watched: Tensor, *, top: int = 6, eta: float = 1.0
+    residuals: Residuals, pulls: Tensor, watched: Tensor, *, top: int = 6, eta: float = 1.0
 ) -> StrongestPushes:
-    """The `top` tokens that push each `watched` token [n] up most, and those that push it down."""
+    """The `top` tokens that push each `watched` token [n] up most, and those that push it down.
+
+    `pulls` [N] weigh the tokens' scores: A, or -dL/dlogp of a step.
+    """
     top = min(top, len(residuals) - 1)
-    scale_N = residuals.to_device(advantages).to(residuals.sum_dtype) * (eta / len(residuals))
+    scale_N = residuals.to_device(pulls).to(residuals.sum_dtype) * (eta / len(residuals))
     chunk_results = [
         _strongest_of_chunk(residuals, scale_N, chunk, top)
         for chunk in _chunk_watched(residuals, watched)

@@ -21,7 +21,11 @@ from counterpoise.microscope.batch_tokens import check_rows
 from counterpoise.model.load import Policy
 from counterpoise.model.residuals import HALF_DTYPES
 from counterpoise.model.scoring import ForwardOutputs, forward, micro_batches
-from counterpoise.model.swapped_weights import WeightDirection, forward_with_weights
+from counterpoise.model.swapped_weights import (
+    WeightDirection,
+    check_parameter_names,
+    forward_with_weights,
+)
 from counterpoise.types import Row
 
 
@@ -91,10 +95,10 @@ def _forward_with_tangents(
     policy: Policy, rows: Sequence[Row], direction: WeightDirection, temperature: float
 ) -> ForwardOutputs:
     """A forward pass with weights that carry tangents; they are detached, so no graph is built."""
-    dual_weights = {name: weight.detach() for name, weight in policy.model.named_parameters()}
-    for name, tangent in direction.items():
-        weight = dual_weights.get(name)
-        dual_weights[name] = (
-            tangent if weight is None else forward_ad.make_dual(weight, tangent.to(weight))
-        )
+    check_parameter_names(policy, direction)
+    weights = {name: weight.detach() for name, weight in policy.model.named_parameters()}
+    dual_weights = weights | {
+        name: forward_ad.make_dual(weights[name], tangent.to(weights[name]))
+        for name, tangent in direction.items()
+    }
     return forward_with_weights(policy, dual_weights, rows, temperature)

@@ -1,8 +1,9 @@
 """The exchangeability residual: how far the pulls of a group cancel on the tokens they share.
 
 A token is shared when another rollout of its group, in the same optimizer step, has the same token
-after the same response prefix: both pass one node of the trie of the group's responses. They have
-the same context there, so the same score g, and the step moves along g times a plain sum:
+after the same response prefix: both pass one node of the trie of the group's responses. In an
+episode what the environment said before the token belongs to the prefix. They have the same context
+there, so the same score g, and the step moves along g times a plain sum:
 
     net(node)   = |sum_{i in S} A_i w_i|      gross(node) = sum_{i in S} |A_i| w_i
     residual    = sum over nodes of net / sum over nodes of gross
@@ -29,13 +30,12 @@ class SharedPrefixes:
 
     Example:
         SharedPrefixes(
-            step_tokens=114, shared_tokens=40, two_sided_tokens=31, net_pull=6.2, gross_pull=38.0
+            step_tokens=114, shared_tokens=40, net_pull=6.2, gross_pull=38.0
         )   # residual 0.16
     """
 
     step_tokens: int  # all tokens of the step
     shared_tokens: int  # tokens that another rollout of the group shares
-    two_sided_tokens: int  # tokens shared by positive and negative rollouts
     net_pull: float
     gross_pull: float
 
@@ -60,18 +60,11 @@ def measure_shared_prefixes(
     pull_N = np.concatenate(pulls_by_row).astype(np.float64) if len(rows) else np.empty(0)
     if pull_N.shape != node_N.shape:
         raise ValueError(f"{len(pull_N)} pulls for {len(node_N)} tokens: one is needed for each")
-    sign_N = np.repeat([row.sign for row in rows], [row.num_tokens for row in rows])
     is_shared_N = node_N >= 0
     shared_node, shared_pull = node_N[is_shared_N], pull_N[is_shared_N]
-    shared_sign = sign_N[is_shared_N]
-    num_nodes = int(shared_node.max(initial=-1)) + 1
-    two_sided = (np.bincount(shared_node[shared_sign > 0], minlength=num_nodes) > 0) & (
-        np.bincount(shared_node[shared_sign < 0], minlength=num_nodes) > 0
-    )
     return SharedPrefixes(
         step_tokens=len(node_N),
         shared_tokens=len(shared_node),
-        two_sided_tokens=int(two_sided[shared_node].sum()),
         net_pull=float(np.abs(np.bincount(shared_node, weights=shared_pull)).sum()),
         gross_pull=float(np.abs(shared_pull).sum()),
     )
@@ -92,29 +85,48 @@ def trie_nodes(rows: Sequence[Row]) -> NDArray[np.int64]:
     """
     lengths_R = np.array([row.num_tokens for row in rows], dtype=np.int64)
     start_R = np.cumsum(lengths_R) - lengths_R
-    token_N = (
-        np.concatenate([row.content.response_tokens for row in rows]).astype(np.int64)
-        if len(rows)
-        else np.empty(0, np.int64)
-    )
-    node_N = np.full(len(token_N), -1, dtype=np.int64)
-    num_types = int(token_N.max(initial=0)) + 1
-    state_R = np.array(number_groups(rows)[0], dtype=np.int64)
-    active = np.arange(len(rows))
-    num_nodes = position = 0
-    while len(active := active[lengths_R[active] > position]):
-        # (node of the parent, token) names a child. Numbers are only unique within one position,
-        # so `num_nodes` is added before they are stored.
-        token_index = start_R[active] + position
+    step_N = _trie_steps(rows)
+    node_N = np.full(len(step_N), -1, dtype=np.int64)
+    num_steps = int(step_N.max(initial=0)) + 1
+    # Where each row is in the trie: first its group, then its node, numbered within one position.
+    place_R = np.array(number_groups(rows)[0], dtype=np.int64)
+    walking = np.arange(len(rows))
+    num_nodes = 0
+    for position in range(int(lengths_R.max(initial=0))):
+        walking = walking[lengths_R[walking] > position]
+        if not len(walking):
+            break
+        # (parent, step from it) names a child.
+        token_index = start_R[walking] + position
         _, child_node, rollouts_passing = np.unique(
-            state_R[active] * num_types + token_N[token_index],
+            place_R[walking] * num_steps + step_N[token_index],
             return_inverse=True,
             return_counts=True,
         )
         is_shared = rollouts_passing[child_node] > 1
-        active = active[is_shared]
-        state_R[active] = child_node[is_shared]
+        walking = walking[is_shared]
+        place_R[walking] = child_node[is_shared]
         node_N[token_index[is_shared]] = num_nodes + child_node[is_shared]
         num_nodes += len(rollouts_passing)
-        position += 1
     return node_N
+
+
+def _trie_steps(rows: Sequence[Row]) -> NDArray[np.int64]:
+    """A number [N] for each token together with the environment's tokens before it, if any.
+
+    Two numbers are equal where both are equal.
+    """
+    if not rows:
+        return np.empty(0, np.int64)
+    step_N = np.concatenate([row.content.response_tokens for row in rows]).astype(np.int64)
+    num_types = int(step_N.max(initial=0)) + 1
+    observation_numbers: dict[bytes, int] = {}
+    row_start = 0
+    for row in rows:
+        for position, observation in row.content.observations:
+            number = observation_numbers.setdefault(
+                observation.tobytes(), len(observation_numbers) + 1
+            )
+            step_N[row_start + position] += number * num_types
+        row_start += row.num_tokens
+    return step_N

@@ -3,7 +3,8 @@
     C_v = 1 - |sum_{k: o_k = v} A_k q_k h_k| / sum_{k: o_k = v} |A_k| q_k |h_k|,   q_k = 1 - pi_k(v)
 
 The sum is the part of row v of the unembedding's gradient that comes from the tokens v themselves.
-1: the pulls of the rollouts on v cancel; 0: they all point one way. As in eq. 10, only tokens that
+A_k may be any weight of the token's score, as in `coupling.py`; the monitor passes pulls. 1: the
+pulls of the rollouts on v cancel; 0: they all point one way. As in eq. 10, only tokens that
 the policy is unsure of (q away from 0) have weight.
 """
 
@@ -23,7 +24,7 @@ class TypePulls(NamedTuple):
     gross: Tensor  # [U], sum |A| q |h|
 
 
-def type_pulls(hidden: Tensor, tokens: Tensor, logprobs: Tensor, advantages: Tensor) -> TypePulls:
+def type_pulls(hidden: Tensor, tokens: Tensor, logprobs: Tensor, pulls: Tensor) -> TypePulls:
     """Pulls by token type, on the device of `hidden`.
 
     Pass `tokens` on the CPU: reading them from a GPU would wait for its queue.
@@ -33,7 +34,7 @@ def type_pulls(hidden: Tensor, tokens: Tensor, logprobs: Tensor, advantages: Ten
         for column in torch.unique(tokens.cpu(), return_inverse=True)
     )
     # 1 - pi by expm1: exact also where pi is nearly 1.
-    weight_N = advantages * -torch.expm1(logprobs)
+    weight_N = pulls * -torch.expm1(logprobs)
     net_pull_U = hidden.new_zeros(len(token_ids), hidden.shape[1], dtype=weight_N.dtype)
     net_pull_U.index_add_(0, type_N, weight_N[:, None] * hidden)
     gross_pull_U = weight_N.new_zeros(len(token_ids))

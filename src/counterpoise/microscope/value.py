@@ -62,7 +62,7 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class ValueEstimate:
-    """A mean and its standard error; the error is 0 when all continuations agree."""
+    """A mean and its standard error: 0 when all continuations agree, nan for a single one."""
 
     value: float
     standard_error: float
@@ -137,7 +137,9 @@ def forced_estimate(taken_M: Rewards, other_M: Rewards) -> ValueEstimate:
 
 
 def _standard_error(rewards_M: Rewards) -> float:
-    return float(rewards_M.std(ddof=1)) / math.sqrt(len(rewards_M)) if len(rewards_M) > 1 else 0.0
+    if len(rewards_M) < 2:
+        return math.nan
+    return float(rewards_M.std(ddof=1)) / math.sqrt(len(rewards_M))
 
 
 def branch_rewards(

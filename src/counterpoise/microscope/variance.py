@@ -38,14 +38,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from counterpoise.microscope.batch_tokens import check_rows, take_snapshot
+from counterpoise.microscope.chosen_gradients import weighted_score_sums
 from counterpoise.microscope.parameter_kernel import derivatives_along
 from counterpoise.model.load import Policy
-from counterpoise.model.scoring import forward, micro_batches
 from counterpoise.model.swapped_weights import WeightDirection
 from counterpoise.types import Row
 
@@ -63,34 +62,17 @@ def unit_score_directions(
     temperature: float = 1.0,
     micro_tokens: int = 8192,
 ) -> dict[str, dict[str, Tensor]]:
-    """sum_it w_it grad log pi(o_it), scaled to length 1, for several named weightings at once.
-
-    Weights are a number or [T] for each row. One forward pass serves all weightings.
-    """
+    """`weighted_score_sums` of several named weightings, each scaled to length 1."""
     check_rows(rows)
-    names, parameters = zip(*policy.model.named_parameters(), strict=True)
-    totals = {name: [torch.zeros_like(parameter) for parameter in parameters] for name in weights}
-    for batch in micro_batches(rows, micro_tokens):
-        logprobs_M = forward(policy, [rows[index] for index in batch], temperature).logprobs_M
-        for name, total in totals.items():
-            batch_weights = [
-                np.broadcast_to(weights[name][index], rows[index].num_tokens) for index in batch
-            ]
-            objective = (
-                torch.from_numpy(np.concatenate(batch_weights)).to(logprobs_M) * logprobs_M
-            ).sum()
-            # The graph is kept for the next weighting and freed with the micro-batch.
-            gradients = torch.autograd.grad(
-                objective, parameters, allow_unused=True, retain_graph=True
-            )
-            for accumulated, gradient in zip(total, gradients, strict=True):
-                if gradient is not None:
-                    accumulated += gradient
+    sums = weighted_score_sums(
+        policy, rows, weights, temperature=temperature, micro_tokens=micro_tokens
+    )
     directions = {}
-    for name, total in totals.items():
-        norm = math.sqrt(sum(float(gradient.square().sum()) for gradient in total))
-        normalised = [gradient / max(norm, 1e-30) for gradient in total]
-        directions[name] = dict(zip(names, normalised, strict=True))
+    for weighting, gradients in sums.items():
+        norm = math.sqrt(sum(float(gradient.square().sum()) for gradient in gradients.values()))
+        directions[weighting] = {
+            name: gradient / max(norm, 1e-30) for name, gradient in gradients.items()
+        }
     return directions
 
 
@@ -167,17 +149,6 @@ def spread_from_prompts(
     return ScoreSpread(float(s2), float(covariance / s2) if s2 > 0 else 0.0)
 
 
-def closed_form(advantages_B: ArrayLike, spread: ScoreSpread) -> float:
-    """Var <u, U_B> for the advantages of a part of one group."""
-    A_B = np.asarray(advantages_B, np.float64)
-    sum_of_squares, advantage_sum = float(np.square(A_B).sum()), float(A_B.sum())
-    return (
-        spread.s2
-        / len(A_B) ** 2
-        * ((1 - spread.rho) * sum_of_squares + spread.rho * advantage_sum**2)
-    )
-
-
 def noise_factor(squares: float, sums: float, rho: float) -> float:
     """1 + rho C with C = sums / squares - 1, for sum A^2 and sum of S_B^2 over any parts."""
     return 1 + rho * (sums / squares - 1)
@@ -185,11 +156,11 @@ def noise_factor(squares: float, sums: float, rho: float) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UpdateNoise:
-    """Sums over the parts B that each prompt's group is cut into: [P]."""
+    """Sums over the parts B that each prompt's group is cut into, not divided by |B|^2: [P]."""
 
-    measured: FloatArray  # sum_B (sum_{i in B} A_i X_i)^2
-    sum_of_squares: FloatArray  # sum_B sum_B A^2
-    squared_sums: FloatArray  # sum_B S_B^2
+    measured: FloatArray  # sum over B of (sum_{i in B} A_i X_i)^2
+    sum_of_squares: FloatArray  # sum over B of sum_{i in B} A_i^2
+    squared_sums: FloatArray  # sum over B of S_B^2
 
 
 def update_noise(X_PG: FloatArray, A_PG: FloatArray, part_PG: NDArray[np.int64]) -> UpdateNoise:
@@ -255,16 +226,3 @@ CUTS = {
 def update_along_direction(X_PG: FloatArray, A_PG: FloatArray) -> FloatArray:
     """<u, U> = 1/G sum_i A_i X_i of every whole group: [P]."""
     return (A_PG * X_PG).mean(axis=1)
-
-
-def success_gap(X_PG: FloatArray, A_PG: FloatArray) -> FloatArray:
-    """<u, gbar+ - gbar-> of every group: [P]; groups need both signs."""
-    up_PG = A_PG > 0
-    right = (X_PG * up_PG).sum(axis=1) / up_PG.sum(axis=1)
-    return right - (X_PG * ~up_PG).sum(axis=1) / (~up_PG).sum(axis=1)
-
-
-def filter_gain(p: ArrayLike, G: int, *, unbiased: bool = True) -> FloatArray:
-    """The factor of the success gap in U: sqrt(p (1-p)), times sqrt((G-1)/G) for unbiased std."""
-    p_ = np.asarray(p, np.float64)
-    return np.sqrt(p_ * (1 - p_) * ((G - 1) / G if unbiased else 1.0))

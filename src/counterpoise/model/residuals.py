@@ -128,6 +128,22 @@ class Residuals:
         return R.mul_(cap_slope(logits, self.softcap)) if self.softcap else R
 
 
+def residuals_at_temperature(
+    hidden: Tensor, unembedding: Tensor, tokens: Tensor, temperature: float, softcap: float = 0.0
+) -> Residuals:
+    """Residuals of the distributions that the tokens were sampled from.
+
+    In half precision where the hidden states of a GPU are.
+    """
+    # c tanh(z / c) / T = (c / T) tanh((z / T) / (c / T)): both scales are folded in once.
+    if temperature != 1:
+        unembedding, softcap = wide(unembedding) / temperature, softcap / temperature
+    # float16 has three more bits of mantissa than bfloat16, and residuals fit its range.
+    is_half = hidden.is_cuda and hidden.dtype in HALF_DTYPES
+    precision = torch.float16 if is_half else None
+    return Residuals(hidden, unembedding, tokens, precision=precision, softcap=softcap)
+
+
 def chunk_bytes(device: torch.device) -> int:
     """Bytes of a chunk: `CHUNK_BYTES`, but at most 1/32 of a GPU's memory."""
     if device.type != "cuda":

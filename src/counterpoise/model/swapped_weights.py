@@ -6,7 +6,7 @@ is copied for that: the pass receives other tensors by parameter name, and tied 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -56,6 +56,12 @@ def states_with_weights(
     return states, unembedding
 
 
+def check_parameter_names(policy: Policy, names: Iterable[str]) -> None:
+    """Raise for a name that no parameter of the model has."""
+    if unknown_names := sorted(set(names) - {name for name, _ in policy.model.named_parameters()}):
+        raise PoiseError(f"the model has no parameter '{unknown_names[0]}'")
+
+
 def _call_with_weights(
     policy: Policy,
     weights: Mapping[str, Tensor],
@@ -63,10 +69,7 @@ def _call_with_weights(
     run_pass: Callable[[], Any],
 ) -> Any:
     """The result of `run_pass`, during which the named weights are replaced."""
-    if unknown_names := sorted(
-        set(weights) - {name for name, _ in policy.model.named_parameters()}
-    ):
-        raise PoiseError(f"the model has no parameter '{unknown_names[0]}'")
+    check_parameter_names(policy, weights)
     # The rotary table outlives this pass, so it must be built in the model's own precision.
     policy.decoder.reserve(
         max(len(row.content.prompt_tokens) + row.num_tokens_read for row in rows)

@@ -55,6 +55,7 @@ def build_groups(
                     columns=prompt.columns,
                     messages=prompt.messages,
                     logged=next(logged_left),
+                    first_message=response.first_message,
                 )
                 for response, extra_rewards, anchor in zip(
                     responses, extra_rewards_G, _anchor_flags(anchors, len(responses)), strict=True

@@ -107,4 +107,5 @@ def _make_rollout(record: dict[str, Any]) -> Rollout:
         generic_logprob=_optional_number(record.get("generic_logprob")),
         turns=turns_from_record(record),
         messages=messages_from_record(record),
+        first_message=str(record.get("first_message", "")),
     )

@@ -66,6 +66,8 @@ def _encode_fields(rollout: Rollout, group: str) -> str:
         record["turns"] = turns_to_records(rollout.turns)
     if rollout.messages:
         record["messages"] = messages_to_records(rollout.messages)
+    if rollout.first_message:
+        record["first_message"] = rollout.first_message
     return _encode(record)[:-1]
 
 

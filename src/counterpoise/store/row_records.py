@@ -62,6 +62,7 @@ def rows_to_tensors(rows: list[Row]) -> tuple[list[dict[str, Any]], dict[str, Te
                 "anchor": rollout.anchor,
                 "turns": turns_to_records(rollout.turns),
                 "messages": messages_to_records(rollout.messages),
+                "first_message": rollout.first_message,
                 "lengths": {
                     array_name: None if array is None else len(array)
                     for array_name, array in arrays.items()
@@ -100,11 +101,12 @@ def rows_from_tensors(records: list[dict[str, Any]], tensors: dict[str, Tensor])
                 field: arrays[field]
                 for field in ("prompt_tokens", "response_tokens", "sampled_logprobs")
             },
-            # Checkpoints of older versions lack these four.
+            # Checkpoints of older versions lack these five.
             extra_rewards=record.get("further", {}),
             anchor=record.get("anchor", False),
             turns=turns_from_record(record),
             messages=messages_from_record(record),
+            first_message=record.get("first_message", ""),
         )
         rows.append(
             Row(

@@ -269,6 +269,7 @@ ROLLOUTS: Fields = {
     "generic_logprob": "mean of the group's anchors after the generic text",
     "turns": "of an episode: start, told, action, feedback",
     "messages": "of a chat prompt: role, content",
+    "first_message": "of an environment",
     "prompt_tokens": "",
     "response_tokens": "the policy's own",
     "sampled_logprobs": "six digits",

@@ -41,7 +41,7 @@ class Environment(Protocol):
 # It works with any task: for answers that are not numbers the feedback only says that they are
 # wrong. The problem is repeated, because a small model does better if it reads the problem just
 # before its turn. The feedback uses only words that the embedded model knows. The answer's span is
-# the last box with its braces; it becomes `Turn.action`, which `credit/hindsight.py` reads.
+# the last box with its braces; it becomes `Turn.action`, which `credit/serl.py` reads.
 
 MAX_ECHOED_CHARACTERS = 40  # a longer number is not repeated in the feedback
 NO_ANSWER_FEEDBACK = "The answer is not there."

@@ -31,7 +31,6 @@ from torch import Tensor
 
 from counterpoise.config import UpdateConfig
 from counterpoise.credit.view import PolicyReader
-from counterpoise.model.scoring import score_logprobs
 from counterpoise.types import BatchPlan, Floats, Group, Row
 from counterpoise.update.reference import ReferenceWeights, score_reference
 from counterpoise.variants import KL_ESTIMATORS
@@ -129,12 +128,8 @@ def penalize_rewards(
         for group in groups
         for i, rollout in enumerate(group.rollouts)
     ]
-    logprobs = score_logprobs(
-        reader.policy, rows, reader.temperature, reader.micro_batch, reader.passes.read
-    )
-    reader.scores.update(
-        (row.name, logprobs_T) for row, logprobs_T in zip(rows, logprobs, strict=True)
-    )
+    logprobs = reader.logprobs(rows)
+    reader.keep_scores(rows, logprobs)
     estimates = [
         estimate_kl(options.kl_estimator, logprobs_T, reference_T)
         for logprobs_T, reference_T in zip(

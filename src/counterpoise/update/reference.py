@@ -14,8 +14,6 @@ from torch import Tensor
 
 from counterpoise.credit.view import PolicyReader
 from counterpoise.model.load import Policy
-from counterpoise.model.scoring import score_logprobs
-from counterpoise.model.swapped_weights import read_with_weights
 from counterpoise.types import Floats, Row
 
 ReferenceWeights = Mapping[str, Tensor]  # by parameter name
@@ -34,9 +32,7 @@ def score_reference(
     reader: PolicyReader, reference: ReferenceWeights, rows: Sequence[Row]
 ) -> list[Floats]:
     """Log-probabilities of the rows' tokens by the reference, per row [T], in micro-batches."""
-    return score_logprobs(
-        reader.policy, rows, reader.temperature, reader.micro_batch, read_with_weights(reference)
-    )
+    return reader.logprobs(rows, reference)
 
 
 def sync_teacher(

@@ -12,7 +12,6 @@ from counterpoise.config.check_options import ONE_SIDED_ADVANTAGES
 from counterpoise.credit.assign import UNIFORM, parse_settings
 from counterpoise.credit.plugin_weights import find_text_input
 from counterpoise.errors import PoiseError, unknown_name
-from counterpoise.hosts.trl.host import TEXT_READING_WEIGHTS
 from counterpoise.plugins import display_name, is_plugin
 from counterpoise.variants import (
     ADVANTAGES,
@@ -20,6 +19,7 @@ from counterpoise.variants import (
     COMPOSERS,
     COMPOSERS_THAT_READ_TOKENS,
     TOKEN_WEIGHTS,
+    WEIGHTS_THAT_READ_TEXTS,
 )
 
 TRL_CREDIT = "trl"  # keep the advantages TRL computed
@@ -192,7 +192,7 @@ class PoiseConfig(GRPOConfig):
                 f"credit_weights='{display_name(name)}' reads {text_input}, and TRL hands over "
                 "tokens: use pieces"
             )
-        if name in TEXT_READING_WEIGHTS:
+        if name in WEIGHTS_THAT_READ_TEXTS:
             return (
                 f"credit_weights='{name}' reads texts or generic responses, and TRL hands over "
                 "tokens: choose another"

@@ -16,9 +16,6 @@ from counterpoise.hosts.check_versions import HostMethod, find_changed_methods
 SUPPORTED_SERIES = "1.16"
 INSTALL_REMEDY = f"pip install 'trl=={SUPPORTED_SERIES}.*'"
 TRAINER = "trl:GRPOTrainer"
-# Token weights that read answers, an environment's messages or generic responses; TRL hands over
-# the tokens of its batch only.
-TEXT_READING_WEIGHTS = ("rlsd", "serl", "crpo")
 # Token weights that read held-out answers, which have to be followed.
 PROBE_READING_WEIGHTS = ("aligned",)
 

@@ -26,11 +26,14 @@ from counterpoise.hosts.translate_options import (
     pass_as,
     whole_section,
 )
-from counterpoise.hosts.trl.host import TEXT_READING_WEIGHTS
 from counterpoise.model.adapters import find_base
 from counterpoise.model.shapes import SHAPE_PREFIX
 from counterpoise.plugins import display_name, is_plugin
-from counterpoise.variants import COMPOSERS_THAT_READ_TOKENS, TOKEN_WEIGHTS
+from counterpoise.variants import (
+    COMPOSERS_THAT_READ_TOKENS,
+    TOKEN_WEIGHTS,
+    WEIGHTS_THAT_READ_TEXTS,
+)
 
 TASK = handle_here("the task")
 EVALUATION = handle_here("evaluated by us")
@@ -102,7 +105,7 @@ OPTIONS: dict[str, OptionSupport] = {
     "credit.name": pass_as("credit"),
     "credit.weights": pass_as(
         "credit_weights",
-        values=tuple(name for name in TOKEN_WEIGHTS.choices if name not in TEXT_READING_WEIGHTS),
+        values=tuple(name for name in TOKEN_WEIGHTS.choices if name not in WEIGHTS_THAT_READ_TEXTS),
         reason="it reads texts, and TRL hands over tokens of its batch",
     ),
     "credit.settings": pass_as("credit_settings"),

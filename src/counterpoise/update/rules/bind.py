@@ -23,7 +23,6 @@ from counterpoise.config import CreditConfig, RunConfig, UpdateConfig
 from counterpoise.credit.assign import parse_settings
 from counterpoise.credit.view import CreditView, PolicyReader
 from counterpoise.errors import PoiseError
-from counterpoise.model.scoring import score_logprobs
 from counterpoise.plugins import is_plugin
 from counterpoise.seeds import rng_for
 from counterpoise.types import Floats, Row
@@ -57,10 +56,7 @@ class OptimizerStepView(CreditView):
     @cached_property
     def logprobs(self) -> list[Floats]:
         """Per row [T]; unlike in other views, the large hidden states are not kept."""
-        reader = self._reader
-        return score_logprobs(
-            reader.policy, self.rows, reader.temperature, reader.micro_batch, reader.passes.read
-        )
+        return self._reader.logprobs(self.rows)
 
     @cached_property
     def old_logprobs(self) -> list[Floats]:

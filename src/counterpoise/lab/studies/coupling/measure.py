@@ -29,10 +29,11 @@ from counterpoise.lab.studies.coupling.draw import ENTROPY_BINS, draw
 from counterpoise.lab.studies.coupling.judge import judge
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.lab.studies.study import Study
-from counterpoise.microscope.batch_tokens import Snapshot, take_snapshot, token_residuals
+from counterpoise.microscope.batch_tokens import Snapshot, take_snapshot
 from counterpoise.microscope.coupling import decompose
 from counterpoise.microscope.masking import is_low_confidence
 from counterpoise.microscope.pairs import kernel_rows, pair_coupling
+from counterpoise.model.head import cap_logits
 from counterpoise.model.residuals import wide
 from counterpoise.seeds import rng_for
 from counterpoise.statistics.finding import Record, Records
@@ -78,7 +79,9 @@ def _sample_pairs(
         # Residuals [n, V] of a chunk stay below 4 million numbers.
         for chunk in torch.tensor(index_pairs, device=W.device).split(max(1, (1 << 22) // len(W))):
             j_n, k_n = chunk.T
-            coupling = pair_coupling(snapshot.hidden, W, snapshot.tokens, j_n, k_n)
+            coupling = pair_coupling(
+                snapshot.hidden, W, snapshot.tokens, j_n, k_n, softcap=snapshot.softcap
+            )
             norm_N = snapshot.hidden.float().norm(dim=1)
             columns = {
                 "similarity": coupling.similarity,
@@ -111,11 +114,8 @@ def _kernel_cells(
     pair_counts = torch.zeros_like(strength)
     blocks = torch.from_numpy(watched_indices).to(W.device).split(WATCHED_BLOCK)
     for block_index, j_n in enumerate(blocks):
-        push_strength = (
-            (kernel_rows(snapshot.hidden, W, snapshot.tokens, j_n) * snapshot.advantages)
-            .abs()
-            .double()
-        )
+        kernel_nN = kernel_rows(snapshot.hidden, W, snapshot.tokens, j_n, softcap=snapshot.softcap)
+        push_strength = (kernel_nN * snapshot.advantages).abs().double()
         # One flat index for (prompt of j, entropy bins, kind, number of low confidences).
         group_and_bin_n = snapshot.groups[j_n] * ENTROPY_BINS + bin_N[j_n]
         cell_index = group_and_bin_n[:, None] * ENTROPY_BINS + bin_N
@@ -144,15 +144,22 @@ def _kernel_cells(
 
 def _pair_kinds(snapshot: Snapshot, W: Tensor, j_n: Tensor) -> Tensor:
     """Index into KINDS for each of `j_n` with every token of the batch: [n, N]."""
-    r_nV = token_residuals(wide(snapshot.hidden[j_n]), wide(W), snapshot.tokens[j_n])
-    # Where the tokens differ, r_j(o_k) = -pi_j(o_k).
-    is_rival = r_nV[:, snapshot.tokens] <= -RIVAL_PROBABILITY
+    logits_nV = cap_logits(wide(snapshot.hidden[j_n]) @ wide(W).T, snapshot.softcap)
+    pi_nV = torch.softmax(logits_nV, dim=-1)
+    is_rival = pi_nV[:, snapshot.tokens] >= RIVAL_PROBABILITY
     return torch.where(snapshot.tokens[j_n, None] == snapshot.tokens, 2, is_rival.long())
 
 
 def _displacement_parts(snapshot: Snapshot, W: Tensor) -> list[Record]:
     """Coupling after summation over k: the parts of each token's displacement."""
-    coupling = decompose(snapshot.hidden, W, snapshot.tokens, snapshot.advantages, snapshot.groups)
+    coupling = decompose(
+        snapshot.hidden,
+        W,
+        snapshot.tokens,
+        snapshot.advantages,
+        snapshot.groups,
+        softcap=snapshot.softcap,
+    )
     by_equal_tokens = (
         coupling.parts["same", "same", "positive"] + coupling.parts["same", "same", "negative"]
     )

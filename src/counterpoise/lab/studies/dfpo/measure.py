@@ -244,8 +244,8 @@ def divergences(new: Snapshot, new_head: Tensor, old: Snapshot, old_head: Tensor
     kl_N = []
     for start in range(0, len(new), CHUNK_TOKENS):
         chunk = slice(start, start + CHUNK_TOKENS)
-        log_p = log_distributions(new.hidden[chunk], new_head).double()
-        log_q = log_distributions(old.hidden[chunk], old_head).double()
+        log_p = log_distributions(new.hidden[chunk], new_head, new.softcap).double()
+        log_q = log_distributions(old.hidden[chunk], old_head, old.softcap).double()
         kl_N.append((log_p.exp() * (log_p - log_q)).sum(dim=-1))
     return torch.cat(kl_N).cpu().numpy()
 

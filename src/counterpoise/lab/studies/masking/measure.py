@@ -126,8 +126,10 @@ def _prepare(lab: Lab) -> _Batch:
         snapshot, lab.sizes["candidates"], rng_for(lab.seed, "candidates")
     )
     candidate_indices = torch.tensor(candidates, dtype=torch.long, device=W.device)
-    kernel_CN = kernel_rows(snapshot.hidden, W, snapshot.tokens, candidate_indices)
-    norm_N = gradient_norms(snapshot.hidden, W, snapshot.tokens)
+    kernel_CN = kernel_rows(
+        snapshot.hidden, W, snapshot.tokens, candidate_indices, softcap=snapshot.softcap
+    )
+    norm_N = gradient_norms(snapshot.hidden, W, snapshot.tokens, softcap=snapshot.softcap)
     return _Batch(
         lab=lab,
         rows=rows,

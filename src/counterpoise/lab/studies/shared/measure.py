@@ -125,7 +125,14 @@ def _pushes_by_sign(
     node are treated alike.
     """
     W = lab.policy.decoder.unembedding.detach()
-    coupling = decompose(snapshot.hidden, W, snapshot.tokens, snapshot.advantages, snapshot.groups)
+    coupling = decompose(
+        snapshot.hidden,
+        W,
+        snapshot.tokens,
+        snapshot.advantages,
+        snapshot.groups,
+        softcap=snapshot.softcap,
+    )
     is_right_N = (snapshot.advantages > 0).cpu().numpy()
     self_push_N = coupling.self_push.double().cpu().numpy()
     pushes = {"positive": self_push_N * is_right_N, "negative": self_push_N * ~is_right_N}

@@ -1,10 +1,12 @@
-"""Copies of rows with some tokens masked, computed from the first difference on.
+"""Copies of rows that differ from some token on, computed from the first difference on.
 
     original   p p p p a b c d e f g        keys and values cached, a prompt's once per group
     copy 1             . b c d e f          differs from the first token on: all of it is run
     copy 2                   . e f          from the fourth: `p p p p a b c` is read from the cache
 
-A copy costs as many tokens as it has from its first difference on. On a GPU in half precision a
+`oar_p` masks tokens, as above. `grail` and `oar_g` run whole responses after their cached prompts:
+copies whose first token is the first difference. A copy costs as many tokens as it has from its
+first difference on. On a GPU in half precision a
 kernel reads cached keys and values in place (`model/kernels/copies.py`). Elsewhere they are
 gathered and padded to the longest, so copies of similar length are run together.
 """
@@ -20,17 +22,16 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from counterpoise.credit.answer_spans import span_indices
 from counterpoise.model.attention import PackedAttention, gather_rows
 from counterpoise.model.decoder import Decoder
 from counterpoise.model.kernels import is_half_on_gpu
 from counterpoise.model.load import Policy, require_fast_path
 from counterpoise.model.packing import Packing
+from counterpoise.model.spans import Span, span_indices
 from counterpoise.model.transfer import to_device
 from counterpoise.sample.kv_cache import RecordingAttention
 from counterpoise.types import Ints
 
-Span = tuple[int, int]  # [start, end), tokens of a response
 LengthArray = NDArray[np.integer]  # [C]
 SpanArray = NDArray[np.integer]  # [C, 2], (start, length) each
 

@@ -14,10 +14,10 @@ import tiny
 import torch
 
 from counterpoise.config import ModelConfig
-from counterpoise.credit import masked_copies as originals_module
+from counterpoise.credit import row_copies as originals_module
 from counterpoise.credit.answer_spans import locate_answers
-from counterpoise.credit.masked_copies import OriginalRows, RowCopy
 from counterpoise.credit.oar_p import masking_importance
+from counterpoise.credit.row_copies import OriginalRows, RowCopy
 from counterpoise.model.load import load_policy
 from counterpoise.model.scoring import pack_rows
 
