@@ -339,6 +339,8 @@ def _check_rule(config: RunConfig) -> str:
 def _check_environment(config: RunConfig) -> str:
     """Some options need single responses, others need episodes."""
     weights, environment = config.credit.weights, config.task.environment
+    if (environment == "textarena") != (config.task.name == "textarena"):
+        return "textarena is both task and environment: set task.name and task.environment to it"
     if environment == "none":
         remedy = "needs the replies of an environment: set task.environment=tries"
         return f"credit.weights=serl {remedy}" if weights == "serl" else ""

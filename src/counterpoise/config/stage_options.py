@@ -143,7 +143,12 @@ class TaskConfig:
         "files, hub: column that holds the problem's generic text, if there is one; "
         "used by sample.anchors",
     )
-    dataset: str = option("", "reasoning_gym: name of the dataset")
+    dataset: str = option("", "reasoning_gym: name of the dataset; textarena: name of the game")
+    settings: list[str] = option(
+        [],
+        'textarena: settings of the game, each "name=value", such as "max_number=8"; '
+        '"reward=win" rewards a won game with 1 and any other with 0',
+    )
     seed: int = option(
         0,
         "seed of the problem generator, independent of loop.seed",
@@ -152,7 +157,8 @@ class TaskConfig:
     environment: str = option(
         "none",
         "environment that replies to a response: 'tries' says whether a wrong answer was too high "
-        "or too low and asks again; the policy reads its replies but is not trained on them",
+        "or too low and asks again, 'textarena' plays the games of that task; the policy reads the "
+        "replies but is not trained on them",
         choices=("none", *ENVIRONMENTS.choices),
     )
     turns: int = option(2, "with an environment: maximum number of turns in an episode", at_least=2)

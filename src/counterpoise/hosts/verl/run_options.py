@@ -78,6 +78,7 @@ OPTIONS: dict[str, OptionSupport] = {
     "task.solution_field": TASK,
     "task.generic_field": TASK,
     "task.dataset": TASK,
+    "task.settings": TASK,
     "task.seed": TASK,
     "task.environment": accept_only("none", reason="verl's sampler does not reply to a response"),
     "task.turns": no_effect("only with task.environment"),
