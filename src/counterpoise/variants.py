@@ -326,6 +326,7 @@ PANELS = Registry(
     {
         "summary": "counterpoise.report.panels.summary:panel",
         "learning": "counterpoise.report.panels.learning:panel",
+        "benchmarks": "counterpoise.report.panels.benchmarks:panel",
         "contamination": "counterpoise.report.pages.contamination:panel",
         "mosaic": "counterpoise.report.panels.mosaic:panel",
         "tokens": "counterpoise.report.panels.tokens:panel",

@@ -35,6 +35,13 @@ class EvaluateConfig:
         "TEMPERATURE/TOP_P such as '0.6/0.95'. Verdicts use the first; each one costs time",
     )
     every: int = option(0, "also evaluate every so many iterations; 0 is off", at_least=0)
+    benchmarks: list[str] = option(
+        [],
+        "benchmarks to evaluate whenever held-out problems are, each NAME or NAME=SAMPLES, by the "
+        "names of `poise eval --bench`; 'aime24=8' takes 8 responses a problem",
+    )
+    data: str = option("", "benchmarks: folder of their files; if empty, they come from the hub")
+    limit: int = option(0, "benchmarks: only the first problems of each; 0 takes all", at_least=0)
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,8 @@ ENCODED_TOKENS = "encoded_tokens"  # in it: true where tokens are not the sample
 REPLAY = "replay.json"  # a run that `poise replay` wrote: virtual updates, nothing to resume
 CHECKPOINTS = "checkpoints"
 MODEL = "model"  # a folder with the trained model, written at the end
-LOGS_AFTER_CHECKPOINT = ("evaluations", "gaps")  # may get lines after the iteration's checkpoint
+# They may get lines after the checkpoint of the iteration.
+LOGS_AFTER_CHECKPOINT = ("evaluations", "benchmarks", "gaps")
 
 
 def check_no_run(out: Path, content: str) -> None:

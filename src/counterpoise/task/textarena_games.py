@@ -139,7 +139,7 @@ class GameSession:
 
     def step(self, response: str, prompt: Prompt) -> StepOutcome:
         with self._own_random_state():
-            is_done, _ = self.env.step(response)
+            is_done, _ = self.env.step(response.strip())
             message = self._read_messages()
         if not is_done:
             return StepOutcome(message or NO_MESSAGE, 0.0, is_done=False)
