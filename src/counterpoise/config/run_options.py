@@ -37,11 +37,11 @@ class EvaluateConfig:
     every: int = option(0, "also evaluate every so many iterations; 0 is off", at_least=0)
     benchmarks: list[str] = option(
         [],
-        "benchmarks to evaluate whenever held-out problems are, each NAME or NAME=SAMPLES, by the "
-        "names of `poise eval --bench`; 'aime24=8' takes 8 responses a problem",
+        "benchmarks to evaluate whenever held-out problems are, each NAME or NAME=SAMPLES "
+        "('aime24=8'), named as in `poise eval --bench`",
     )
-    data: str = option("", "benchmarks: folder of their files; if empty, they come from the hub")
-    limit: int = option(0, "benchmarks: only the first problems of each; 0 takes all", at_least=0)
+    data: str = option("", "benchmarks: folder of their files; if empty, the hub")
+    limit: int = option(0, "benchmarks: only the first problems of each; 0: all", at_least=0)
 
 
 @dataclass(frozen=True)

@@ -146,8 +146,8 @@ class TaskConfig:
     dataset: str = option("", "reasoning_gym: name of the dataset; textarena: name of the game")
     settings: list[str] = option(
         [],
-        'textarena: settings of the game, each "name=value", such as "max_number=8"; '
-        '"reward=win" rewards a won game with 1 and any other with 0',
+        'textarena: settings of the game, such as "max_number=8"; "reward=win" rewards a won game '
+        "with 1, others with 0",
     )
     seed: int = option(
         0,
