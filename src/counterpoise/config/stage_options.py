@@ -145,20 +145,13 @@ class TaskConfig:
     )
     dataset: str = option("", "reasoning_gym: name of the dataset; textarena: name of the game")
     settings: list[str] = option(
-        [],
-        'textarena: settings of the game, such as "max_number=8"; "reward=win" rewards a won game '
-        "with 1, others with 0",
+        [], 'textarena: "name=value" of the game; "reward=win" gives 1 for a won game, else 0'
     )
-    seed: int = option(
-        0,
-        "seed of the problem generator, independent of loop.seed",
-        at_least=0,
-    )
+    seed: int = option(0, "seed of the problem generator, independent of loop.seed", at_least=0)
     environment: str = option(
         "none",
         "environment that replies to a response: 'tries' says whether a wrong answer was too high "
-        "or too low and asks again, 'textarena' plays the games of that task; the policy reads the "
-        "replies but is not trained on them",
+        "or low and asks again, 'textarena' plays that task's games; replies are not trained on",
         choices=("none", *ENVIRONMENTS.choices),
     )
     turns: int = option(2, "with an environment: maximum number of turns in an episode", at_least=2)
