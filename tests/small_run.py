@@ -41,7 +41,7 @@ def small_model(folder: Path) -> list[str]:
     return [f"model.name={folder / 'model'}", f"verify.name={folder}/mine.py:score"]
 
 
-def write_model(folder: Path, width: int = 8) -> None:
+def write_model(folder: Path, width: int = 8, positions: int = 256) -> None:
     """A model of one layer with the embedded model's tokenizer."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
@@ -49,7 +49,7 @@ def write_model(folder: Path, width: int = 8) -> None:
     config = AutoConfig.for_model(
         "qwen3", vocab_size=len(tokenizer), hidden_size=width, intermediate_size=width,
         num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1, head_dim=width,
-        max_position_embeddings=256, initializer_range=0.3, tie_word_embeddings=True,
+        max_position_embeddings=positions, initializer_range=0.3, tie_word_embeddings=True,
         eos_token_id=tokenizer.eos_token_id, bos_token_id=None,
         pad_token_id=tokenizer.pad_token_id,
     )  # fmt: skip

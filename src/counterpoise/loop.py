@@ -30,6 +30,7 @@ from counterpoise.microscope.monitor import Monitor
 from counterpoise.model.fit_memory import GENERAL_REMEDY, explain_out_of_memory
 from counterpoise.model.load import Policy, load_policy, save_policy
 from counterpoise.run import follow_probes, metrics
+from counterpoise.run.benchmarks import load_run_benchmarks
 from counterpoise.run.check_model import check_model
 from counterpoise.run.decline import describe_decline
 from counterpoise.run.encode_prompts import encode_prompts
@@ -118,6 +119,7 @@ def train(
     prompts = encode_prompts(policy, task.train, config, observer)
     check_positions(policy, prompts, config.sample, observer.notify)
     check_cache_fits(policy, prompts, config.sample)
+    run_benchmarks = load_run_benchmarks(policy, config)
     given_probes = follow_probes.prepare_probes(policy, config, task.heldout)
     sampler: Sampler = SAMPLERS.load(config.sample.engine)(policy, config)
     folder = RunFolder.open(out) if resume else RunFolder.create(out, config)
@@ -142,6 +144,7 @@ def train(
         state.micro_batch.notify = state.prompts_per_draw.notify = observer.notify
         state.sample_function = sampler
         state.probes = state.probes or given_probes
+        state.benchmarks = run_benchmarks
         if state.kl_control:
             state.kl_control.set_prompts(task.train)
         verifier = make_verifier(config.verify)

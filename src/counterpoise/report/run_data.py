@@ -27,6 +27,7 @@ class RunData:
     metrics: list[dict[str, Any]]  # a record for each finished iteration
     plans: list[dict[str, Any]]  # a batch plan for each iteration that made an update
     evaluations: list[dict[str, Any]]  # iteration 0 is the policy before training
+    benchmarks: list[dict[str, Any]] = field(default_factory=list)  # evaluate.benchmarks
     _texts: dict[int, tuple[RolloutText, ...]] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -40,6 +41,7 @@ class RunData:
             # Iterations without an update leave a short record that has no steps.
             plans=[plan for plan in run_folder.read("plans") if "steps" in plan],
             evaluations=run_folder.read("evaluations"),
+            benchmarks=run_folder.read("benchmarks"),
         )
 
     @property

@@ -128,14 +128,15 @@ def _describe_base(policy: Policy, config: RunConfig) -> str:
 def _describe_data(config: RunConfig) -> str:
     task, reward = config.task, config.verify.name
     if task.name in GENERATED_TASKS:
-        details = f", {task.dataset}" if task.name == "reasoning_gym" else f", levels {task.levels}"
+        details = f", {task.dataset}" if task.dataset else f", levels {task.levels}"
         data = f"{task.size:,} generated {GENERATED_TASKS[task.name]} (`{task.name}`{details})."
     else:
         data = f"{_code(task.path)} (`{task.name}`)."
     if heldout_file := _heldout_file(config):
         data += f" Held-out problems: {_code(heldout_file)}."
     kind = "the function" if is_plugin(reward) else "the verifier"
-    data += f" Rewards by {kind} {_code(display_name(reward))}."
+    scorer = "the game" if task.name == "textarena" else f"{kind} {_code(display_name(reward))}"
+    data += f" Rewards by {scorer}."
     if config.verify.also:
         data += f" Further rewards: {_code(', '.join(map(display_name, config.verify.also)))}."
     return data

@@ -25,11 +25,15 @@ class RunObserver:
     def on_iteration(self, record: dict[str, Any]) -> None:
         """A finished iteration: its line of metrics.jsonl."""
 
-    def on_evaluation_start(self, problems: int, samples: int) -> None:
-        """An evaluation begins; on a large model it takes minutes."""
+    def on_evaluation_start(self, problems: int, samples: int, benchmark: str = "") -> None:
+        """An evaluation begins, on held-out problems or on a benchmark; it may take minutes."""
 
     def on_evaluation(
-        self, iteration: int, success: HeldoutSuccess, setting: EvaluationSetting
+        self,
+        iteration: int,
+        success: HeldoutSuccess,
+        setting: EvaluationSetting,
+        benchmark: str = "",
     ) -> None:
         """A finished evaluation by one setting, after `iteration` iterations."""
 

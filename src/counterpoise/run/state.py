@@ -17,6 +17,7 @@ from counterpoise.errors import PoiseError
 from counterpoise.microscope.probe_monitor import ProbeReading
 from counterpoise.model.fit_memory import PROMPTS_CAPTION, FittedSize
 from counterpoise.model.load import Policy
+from counterpoise.run.benchmarks import RunBenchmark
 from counterpoise.run.probes import ProbeSet, probes_from_tensors, probes_to_tensors
 from counterpoise.sample.collect import SamplerBinding
 from counterpoise.sample.episodes import EpisodePlayer
@@ -66,6 +67,7 @@ class RunState:
     passes: Passes = EAGER  # how the forward and backward passes of the update run
     sample_function: SampleFunction = sample  # the sampler
     episode_player: EpisodePlayer | None = None  # None without an environment
+    benchmarks: Sequence[RunBenchmark] = ()  # evaluated beside held-out problems
     initial_weights: dict[str, Tensor] | None = None  # only if a KL or a rule reads them
     teacher_weights: dict[str, Tensor] | None = None  # only if a teacher follows the policy
     probes: ProbeSet | None = None  # held-out answers that are followed

@@ -21,11 +21,9 @@ from counterpoise.config import SampleConfig, TaskConfig
 from counterpoise.errors import PoiseError
 from counterpoise.model.load import Policy
 from counterpoise.model.pieces import split_into_pieces, token_span
-from counterpoise.plugins import is_plugin
 from counterpoise.sample.sampler import SampleFunction
 from counterpoise.seeds import seed_for
-from counterpoise.task.environment import Environment
-from counterpoise.task.plugin_environment import PluginEnvironment, PluginSession
+from counterpoise.task.environment import Environment, EpisodeSession, SessionEnvironment
 from counterpoise.types import Ints, Prompt, Response, Turn
 from counterpoise.variants import ENVIRONMENTS
 from counterpoise.verify.scores import (
@@ -52,10 +50,10 @@ class Episode:
     observations: list[Ints] = field(default_factory=list)  # what preceded each response
     turns: list[Turn] = field(default_factory=list)
     is_over: bool = False  # the environment has ended the episode
-    # Only with a user's environment: the sum of its rewards so far, its object for this episode,
+    # Only with a SessionEnvironment: the sum of its rewards so far, its session of this episode,
     # and the tokens of its first message, which replaces the problem.
     reward: float | None = None
-    session: PluginSession | None = None
+    session: EpisodeSession | None = None
     prompt_tokens: Ints | None = None
 
     def add_response(self, observation: Ints, response: Response) -> None:
@@ -182,8 +180,8 @@ class EpisodePlayer:
         return tokens if positions_left >= 0 else None
 
 
-class PluginEpisodePlayer(EpisodePlayer):
-    """Plays episodes with objects of a user's class, which may also give the rewards."""
+class SessionEpisodePlayer(EpisodePlayer):
+    """Plays episodes with a session for each, which may also give the rewards."""
 
     def _open_episodes(
         self,
@@ -193,7 +191,7 @@ class PluginEpisodePlayer(EpisodePlayer):
         seeds: Sequence[int],
         config: SampleConfig,
     ) -> list[Episode]:
-        assert isinstance(self.environment, PluginEnvironment)
+        assert isinstance(self.environment, SessionEnvironment)
         sessions = [self.environment.open_session() for _ in seeds]
         messages = [
             session.reset(prompt, seed) for session, seed in zip(sessions, seeds, strict=True)
@@ -248,12 +246,13 @@ class PluginEpisodePlayer(EpisodePlayer):
             feedback = outcome.reply
             if episode.is_over:
                 reward = next(verified_rewards) if episode.reward is None else episode.reward
-                feedback = "" if reward > 0 else outcome.reply or END_FEEDBACK
+                is_success = reward > 0 if outcome.is_success is None else outcome.is_success
+                feedback = "" if is_success else outcome.reply or END_FEEDBACK
             episode.add_feedback(span, feedback)
 
     def _find_actions(self, policy: Policy, episodes: Sequence[Episode]) -> list[tuple[int, int]]:
-        """The token spans of the last turns' actions; (0, 0) if the user's class marks none."""
-        assert isinstance(self.environment, PluginEnvironment)
+        """The token spans of the last turns' actions; (0, 0) if the environment marks none."""
+        assert isinstance(self.environment, SessionEnvironment)
         if not self.environment.marks_actions:
             return [(0, 0)] * len(episodes)
         pieces_R = split_into_pieces(policy, [episode.responses[-1].tokens for episode in episodes])
@@ -306,7 +305,8 @@ def make_episode_player(config: TaskConfig, verifier: Verifier) -> EpisodePlayer
     if config.environment == "none":
         return None
     environment = ENVIRONMENTS.load(config.environment)(config.turns)
-    player = PluginEpisodePlayer if is_plugin(config.environment) else EpisodePlayer
+    has_sessions = isinstance(environment, SessionEnvironment)
+    player = SessionEpisodePlayer if has_sessions else EpisodePlayer
     return player(environment, verifier)
 
 

@@ -27,6 +27,7 @@ NAN = float("nan")
 SPARKLINE_POINTS = 60
 MOST_COLUMNS = 500  # of metrics.jsonl: a damaged or hostile log must not grow without bound
 MOST_EVALUATIONS = 20_000
+LONGEST_NAME = 200  # characters of a benchmark's name
 LARGEST_CONFIG = 1 << 20
 
 
@@ -47,6 +48,7 @@ class RunReader:
         self.columns: dict[str, array[float]] = {}  # NaN: absent, or not a number
         self.not_finite: dict[str, set[int]] = {}  # column -> iterations with NaN or an infinity
         self.evaluations: list[Record] = []
+        self.benchmarks: list[Record] = []
         self.is_graded = False  # rewards other than 0 and 1 occurred: then the mean reward leads
         self.state = "torn"
         self.version = 0  # grows whenever a log or the state changes
@@ -54,6 +56,11 @@ class RunReader:
         self.metrics = self._tail("metrics", self._take_metrics, self._clear_metrics)
         self.evaluation_log = self._tail(
             "evaluations", self._take_evaluation, lambda: self.evaluations.clear()
+        )
+        self.benchmark_log = self._tail(
+            "benchmarks",
+            lambda record: _keep_numbers(record, self.benchmarks),
+            lambda: self.benchmarks.clear(),
         )
         self.plans = self._tail("plans")
         self.drops = self._tail("drops")
@@ -72,7 +79,7 @@ class RunReader:
     def refresh(self, locks: set[tuple[int, int, int]] | None) -> bool:
         """Read what the logs gained; returns whether the run changed."""
         with self.lock:
-            changed = [tail.poll() for tail in (self.metrics, self.evaluation_log)]
+            changed = [tail.poll() for tail in self._followed_logs()]
             state = run_state(
                 self.folder,
                 last_iteration=self.last_iteration,
@@ -85,6 +92,9 @@ class RunReader:
             self.state = state
             self.version += is_changed
             return is_changed
+
+    def _followed_logs(self) -> tuple[LogTail, ...]:
+        return self.metrics, self.evaluation_log, self.benchmark_log
 
     def _take_metrics(self, record: Record) -> None:
         iteration = record["iteration"]
@@ -125,14 +135,7 @@ class RunReader:
 
     def _take_evaluation(self, record: Record) -> None:
         self.is_graded = self.is_graded or is_graded_evaluation(record)
-        if len(self.evaluations) < MOST_EVALUATIONS:
-            self.evaluations.append(
-                {
-                    field: value
-                    for field, value in record.items()
-                    if value is None or isinstance(value, int | float)
-                }
-            )
+        _keep_numbers(record, self.evaluations)
 
     # -- reading files -------------------------------------------------------------------------
 
@@ -162,12 +165,12 @@ class RunReader:
     @property
     def updated(self) -> float:
         """Time of the last change, in unix seconds."""
-        return max(self.metrics.modified, self.evaluation_log.modified) or _time_of(self.folder)
+        return max(log.modified for log in self._followed_logs()) or _time_of(self.folder)
 
     @property
     def problem(self) -> str | None:
         """The first thing that is wrong with the folder; None if nothing is known."""
-        logs = (self.metrics, self.evaluation_log, self.plans, self.drops)
+        logs = (*self._followed_logs(), self.plans, self.drops)
         return self._read_config()[1] or next((log.problem for log in logs if log.problem), None)
 
     @property
@@ -268,6 +271,21 @@ def thin_out(values: array[float], most: int) -> list[float]:
         numbers = [value for value in stretch if value == value]
         means.append(round(sum(numbers) / len(numbers), 5) if numbers else NAN)
     return means
+
+
+def _keep_numbers(record: Record, records: list[Record]) -> None:
+    """Append the numbers of an evaluation, and the names of a benchmark."""
+    if len(records) >= MOST_EVALUATIONS:
+        return
+    records.append(
+        {
+            field: value[:LONGEST_NAME] if isinstance(value, str) else value
+            for field, value in record.items()
+            if value is None
+            or isinstance(value, int | float)
+            or (field in ("benchmark", "title") and isinstance(value, str))
+        }
+    )
 
 
 def _time_of(folder: Path) -> float:

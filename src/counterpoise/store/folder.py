@@ -52,7 +52,8 @@ REPLAY = "replay.json"  # a run that `poise replay` wrote: virtual updates, noth
 CHECKPOINTS = "checkpoints"
 CHECKPOINT_PREFIX = "iteration_"  # checkpoints/iteration_00012
 MODEL = "model"  # a folder with the trained model, written at the end
-LOGS_AFTER_CHECKPOINT = ("evaluations", "gaps")  # may get lines after the iteration's checkpoint
+# They may get lines after the checkpoint of the iteration.
+LOGS_AFTER_CHECKPOINT = ("evaluations", "benchmarks", "gaps")
 
 
 def check_no_run(out: Path, content: str) -> None:

@@ -99,6 +99,13 @@ def _check_plan(record: Record) -> None:
             raise ValueError("steps holds something that is not a list of rows")
 
 
+def _check_benchmark(record: Record) -> None:
+    names = ("benchmark", "title")
+    if not all(isinstance(record.get(name), str) for name in names):
+        raise ValueError("benchmark or title is not a text")
+    _check_numbers({name: value for name, value in record.items() if name not in names})
+
+
 def _check_checksum(record: Record) -> None:
     if not isinstance(record.get("file"), str) or not isinstance(record.get("crc32"), str):
         raise ValueError("a checksum needs file and crc32, both texts")
@@ -147,6 +154,7 @@ def _format_value(value: object) -> str:
 LOG_CHECKS: dict[str, Callable[[Record], None]] = {
     "metrics": _check_numbers,
     "evaluations": _check_numbers,
+    "benchmarks": _check_benchmark,
     "plans": _check_plan,
     "checksums": _check_checksum,
     "gaps": _check_gaps,

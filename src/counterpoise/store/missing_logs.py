@@ -6,6 +6,7 @@
     memory.jsonl        every iteration, with a choice of prompts that needs it
     evaluations.jsonl   0 and every `evaluate.every`, a line for each of evaluate.settings, but
                         not the checkpoint's own iteration, which is evaluated after it is saved
+    benchmarks.jsonl    the same, a line for each of evaluate.benchmarks and of evaluate.settings
     rollouts/           every iteration, with store.rollouts
     tokens/             iterations that took an optimizer step, with store.tokens
     probes/             iterations whose metrics say how the probes moved, and so probe_rows/ and
@@ -74,7 +75,13 @@ def find_missing_logs(
             past_iterations, _iterations_in_log(folder, "memory")
         )
     if evaluated:
-        absent_iterations["evaluations.jsonl"] = _absent_evaluations(folder, config, iteration)
+        absent_iterations["evaluations.jsonl"] = _absent_evaluations(
+            folder, config, iteration, "evaluations"
+        )
+    if benchmarks := config.evaluate.benchmarks:
+        absent_iterations["benchmarks.jsonl"] = _absent_evaluations(
+            folder, config, iteration, "benchmarks", lines_per_setting=len(benchmarks)
+        )
     if config.store.rollouts:
         absent_iterations["rollouts/"] = _absent_from(
             past_iterations, _iterations_with_file(folder, "rollouts")
@@ -120,10 +127,13 @@ def describe_missing(missing: MissingLogs) -> str:
     )
 
 
-def _absent_evaluations(folder: RunFolder, config: RunConfig, iteration: int) -> list[int]:
+def _absent_evaluations(
+    folder: RunFolder, config: RunConfig, iteration: int, log: str, *, lines_per_setting: int = 1
+) -> list[int]:
     """Iterations before `iteration` that lack the evaluation of at least one setting."""
-    line_counts = Counter(record["iteration"] for record in folder.read("evaluations"))
-    lines_per_evaluation = len(parse_settings(config.evaluate.settings, config.sample))
+    line_counts = Counter(record["iteration"] for record in folder.read(log))
+    settings = parse_settings(config.evaluate.settings, config.sample)
+    lines_per_evaluation = len(settings) * lines_per_setting
     interval = config.evaluate.every
     # Not `iteration` itself: it is evaluated after its checkpoint is saved.
     due_iterations = [

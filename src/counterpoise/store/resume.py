@@ -274,7 +274,10 @@ def check_restart(folder: RunFolder) -> None:
             f"used (those of iterations {format_ranges(damaged_iterations)} are damaged): {remedy}"
         )
     checkpoint_interval = folder.read_config().loop.checkpoint_every
-    last_evaluated = max((line["iteration"] for line in folder.read("evaluations")), default=0)
+    last_evaluated = max(
+        (line["iteration"] for log in ("evaluations", "benchmarks") for line in folder.read(log)),
+        default=0,
+    )
     last_due = max(last_reached - 1, last_evaluated) // checkpoint_interval * checkpoint_interval
     has_ended = (folder.path / FINISHED_FILE).exists() or (folder.path / MODEL).exists()
     if has_ended or last_due > 0:

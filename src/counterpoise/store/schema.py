@@ -17,6 +17,7 @@ FILES: Fields = {
     "drops.jsonl": "one line for each iteration that dropped rollouts",
     "memory.jsonl": "with sample.choose: one line for each iteration",
     "evaluations.jsonl": "one line for each held-out evaluation and sampling setting",
+    "benchmarks.jsonl": "the same for evaluate.benchmarks, and for each of them",
     "alternatives.jsonl": "poise replay: one line for each iteration with an update",
     "probes.jsonl": "probe answers, a line for each drawing",
     "gaps.jsonl": "lost logs that --accept-missing-logs accepted",
@@ -220,6 +221,12 @@ EVALUATIONS: Fields = {
     "reward_high": "",
     "evaluate_seconds": "",
 }
+BENCHMARKS: Fields = {
+    "benchmark": "its name",
+    "title": "",
+    **dict.fromkeys(EVALUATIONS, ""),
+    "truncated_share": "of responses cut off",
+}
 ALTERNATIVES: Fields = {
     "iteration": "",
     "own": "the replayed plan: describe, rarer_sign (least of a step), monitor",
@@ -247,6 +254,7 @@ LOGS: dict[str, Fields] = {
     "drops": DROPS,
     "memory": MEMORY,
     "evaluations": EVALUATIONS,
+    "benchmarks": BENCHMARKS,
     "alternatives": ALTERNATIVES,
     "probes": PROBES,
     "gaps": GAPS,

@@ -3,13 +3,16 @@
     problem -> turn 1 -> feedback -> turn 2 -> feedback -> ... -> turn k
 
 An episode is one rollout. The policy's turns are trained, the feedback is not. `sample/episodes.py`
-plays an episode. The verifier decides whether a turn is right, so that the environment and the
-reward never disagree.
+plays an episode. There are two kinds of environments. An `Environment` comments on answers: the
+verifier decides whether a turn is right, so that the environment and the reward never disagree. A
+`SessionEnvironment` has a state of its own in every episode, such as a game, and may give the
+reward itself.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from abc import ABC, abstractmethod
+from typing import NamedTuple, Protocol
 
 from counterpoise.types import Prompt
 from counterpoise.verify.math.boxed import extract_boxed, find_boxes
@@ -29,6 +32,48 @@ class Environment(Protocol):
 
     def next_message(self, prompt: Prompt, feedback: str) -> str:
         """The text that the policy reads before its next turn."""
+
+
+class StepOutcome(NamedTuple):
+    """What a session answers to one turn."""
+
+    reply: str  # "": none
+    reward: float | None
+    is_done: bool
+    is_success: bool | None = None  # of an episode that is done; None: its reward is above 0
+
+
+class EpisodeSession(Protocol):
+    """The state of one episode."""
+
+    def reset(self, prompt: Prompt, seed: int) -> str | None:
+        """The first message; None: the problem itself."""
+
+    def step(self, response: str, prompt: Prompt) -> StepOutcome:
+        """The environment's answer to a turn of the episode about `prompt`."""
+
+    def action(self, response: str, prompt: Prompt) -> tuple[int, int]:
+        """The characters [start, end) of the turn's action; (0, 0) if there is none."""
+
+
+class SessionEnvironment(ABC):
+    """An environment that opens a session for each episode."""
+
+    turns: int  # the maximum
+    label: str  # what error messages call it
+    marks_actions: bool
+
+    @abstractmethod
+    def open_session(self) -> EpisodeSession: ...
+
+    def answer_span(self, response: str) -> tuple[int, int]:
+        raise NotImplementedError("call action() of the episode's session instead")
+
+    def feedback(self, prompt: Prompt, response: str, right: bool) -> str:
+        raise NotImplementedError("call step() of the episode's session instead")
+
+    def next_message(self, prompt: Prompt, feedback: str) -> str:
+        return feedback
 
 
 # The "tries" environment: after a wrong answer, feedback whether it was too large or too small.

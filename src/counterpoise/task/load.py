@@ -22,6 +22,7 @@ GENERATED_TASKS = {  # made when a run starts -> what a model card calls their p
     "code_problems": "programming problems",
     "role_play": "questions to characters",
     "reasoning_gym": "puzzles",
+    "textarena": "text games",
 }
 
 

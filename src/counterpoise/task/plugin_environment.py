@@ -21,21 +21,14 @@ from collections.abc import Callable
 from functools import partial
 from inspect import isclass, signature
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from counterpoise import plugins
 from counterpoise.errors import PoiseError
+from counterpoise.task.environment import SessionEnvironment, StepOutcome
 from counterpoise.types import Prompt
 
 STEP_REMEDY = "return (reply or None, reward or None, done)"
-
-
-class StepOutcome(NamedTuple):
-    """What an environment answers to one turn."""
-
-    reply: str  # "": none
-    reward: float | None
-    is_done: bool
 
 
 class PluginSession:
@@ -93,7 +86,7 @@ class PluginSession:
         return start, end
 
 
-class PluginEnvironment:
+class PluginEnvironment(SessionEnvironment):
     """A user's environment class; `open_session` makes an object of it for each episode."""
 
     def __init__(
@@ -104,15 +97,6 @@ class PluginEnvironment:
 
     def open_session(self) -> PluginSession:
         return PluginSession(self._plugin.call(), self._plugin.path, self.label)
-
-    def answer_span(self, response: str) -> tuple[int, int]:
-        raise NotImplementedError("call action() of the episode's PluginSession instead")
-
-    def feedback(self, prompt: Prompt, response: str, right: bool) -> str:
-        raise NotImplementedError("call step() of the episode's PluginSession instead")
-
-    def next_message(self, prompt: Prompt, feedback: str) -> str:
-        return feedback
 
 
 def load_environment(name: str) -> Callable[[int], PluginEnvironment]:

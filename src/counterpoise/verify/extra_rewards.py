@@ -121,6 +121,13 @@ def requires_answers(reward_name: str) -> bool:
     )
 
 
+def verifier_needs(verifier: str) -> tuple[tuple[str, ...], bool]:
+    """(columns that a verifier reads, whether it needs answers), for the problems of benchmarks."""
+    if not is_plugin(verifier):
+        return (), True
+    return tuple(reward_arguments(verifier).columns), requires_answers(verifier)
+
+
 def check_references(config: VerifyConfig, prompts: Sequence[Prompt]) -> None:
     """Raise an error if a reward function must get a solution or ground truth and there is none.
 

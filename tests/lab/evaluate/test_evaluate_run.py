@@ -28,6 +28,7 @@ from counterpoise.lab.evaluate.run import evaluate
 from counterpoise.model.load import EMBEDDED_FOLDER, load_policy, save_policy
 from counterpoise.sample.native import sample
 from counterpoise.statistics.prompt_intervals import mean_estimate, share_estimate
+from counterpoise.task.benchmarks import benchmark_seeds
 from counterpoise.task.word_problems import load
 from counterpoise.verify.math.verifier import MathVerifier
 from counterpoise.verify.reward_process import shared_process
@@ -91,7 +92,8 @@ def test_samples_follow_from_their_seeds_alone(data: Path, whole: Path) -> None:
     work = plan_jobs(options(data, whole))[1]
     config = SampleConfig(temperature=0.6, top_p=0.95, max_new_tokens=80)
     policy = load_policy(ModelConfig(device="cpu"))
-    seeds = run.seeds_for(work.result_file.header, work.problems[2])
+    header = work.result_file.header
+    seeds = benchmark_seeds(header.seed, header.benchmark, work.problems[2], header.samples)
     (alone,) = sample(policy, [policy.encode(work.problems[2].problem)], [seeds], config)
     stored = read_result_files(whole)[1].judged[work.problems[2].id]
     assert [response.text for response in alone] == stored.responses

@@ -11,13 +11,13 @@ from safetensors.torch import load_file, save_file
 
 from counterpoise.config import ModelConfig, RunConfig
 from counterpoise.errors import PoiseError
-from counterpoise.lab.evaluate.benchmarks import find_benchmark
 from counterpoise.lab.evaluate.models import load_model, resolve_models, tokenizer_and_context
 from counterpoise.lab.evaluate.plan import BenchmarkProblems, EvaluationOptions, encode_prompts
 from counterpoise.model.load import EMBEDDED_FOLDER, load_policy
 from counterpoise.model.templates import encode_prompt
 from counterpoise.store.checkpoint import Checkpoint, model_weights, save
 from counterpoise.store.folder import RunFolder
+from counterpoise.task.benchmarks import find_benchmark
 from counterpoise.types import Prompt
 
 

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 from counterpoise.cli import app
 from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
-from counterpoise.lab.evaluate.benchmarks import BENCHMARKS
 from counterpoise.lab.experiments.experiment_file import read_experiment
 from counterpoise.lab.experiments.shell_commands import format_commands
+from counterpoise.task.benchmarks import BENCHMARKS
 
 OUT = Path("out/table2")
 

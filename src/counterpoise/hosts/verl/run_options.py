@@ -78,6 +78,7 @@ OPTIONS: dict[str, OptionSupport] = {
     "task.solution_field": TASK,
     "task.generic_field": TASK,
     "task.dataset": TASK,
+    "task.settings": TASK,
     "task.seed": TASK,
     "task.environment": accept_only("none", reason="verl's sampler does not reply to a response"),
     "task.turns": no_effect("only with task.environment"),
@@ -182,6 +183,9 @@ OPTIONS: dict[str, OptionSupport] = {
         f"{ROLLOUT}.val_kwargs.temperature", f"{ROLLOUT}.val_kwargs.top_p"
     ),
     "evaluate.every": pass_as("trainer.test_freq"),
+    "evaluate.benchmarks": accept_only([], reason="only the native engine evaluates them"),
+    "evaluate.data": no_effect("only with evaluate.benchmarks"),
+    "evaluate.limit": no_effect("only with evaluate.benchmarks"),
     **whole_section("warmup", WARMUP),
     "monitor.every": pass_as("+poise.monitor_every"),
     "monitor.tokens": pass_as("+poise.monitor_tokens"),

@@ -17,19 +17,17 @@ import numpy as np
 
 from counterpoise.config.evaluation_settings import EvaluationSetting
 from counterpoise.errors import PoiseError, unknown_name
-from counterpoise.lab.evaluate import PAPER, benchmarks, models
-from counterpoise.lab.evaluate.benchmarks import Benchmark
+from counterpoise.lab.evaluate import PAPER, models
 from counterpoise.lab.evaluate.models import ModelSource
 from counterpoise.lab.evaluate.result_files import ResultFile, ResultHeader
 from counterpoise.model import templates
 from counterpoise.model.load import choose_device, choose_dtype
-from counterpoise.plugins import is_plugin
+from counterpoise.task import benchmarks
+from counterpoise.task.benchmarks import Benchmark
 from counterpoise.types import Ints, Prompt
 from counterpoise.variants import SAMPLERS, VERIFIERS
-from counterpoise.verify.extra_rewards import requires_answers
-from counterpoise.verify.reward_signatures import reward_arguments
+from counterpoise.verify.extra_rewards import verifier_needs
 
-ROWS_CPU, ROWS_CUDA = 256, 1024  # responses sampled together
 MAX_NEW_TOKENS = 8192  # the paper's response length, where the context has room for it
 
 
@@ -167,9 +165,7 @@ def read_problems(options: EvaluationOptions) -> list[BenchmarkProblems]:
     }:
         raise PoiseError(f"benchmark '{min(duplicates)}' is named twice")
     problem_sets = []
-    is_user_function = is_plugin(options.verifier)
-    needed_columns = reward_arguments(options.verifier).columns if is_user_function else ()
-    answers_required = not is_user_function or requires_answers(options.verifier)
+    needed_columns, answers_required = verifier_needs(options.verifier)
     for benchmark in chosen_benchmarks:
         prompts = benchmarks.load_problems(
             benchmark,
@@ -256,7 +252,7 @@ def make_header(
         sampler=options.sampler,
         device=device.type,
         dtype=str(dtype).removeprefix("torch."),
-        rows=options.rows or (ROWS_CUDA if device.type == "cuda" else ROWS_CPU),
+        rows=options.rows or benchmarks.default_rows(device),
         seed=options.seed,
         verifier=options.verifier,
     )

@@ -31,15 +31,15 @@ from counterpoise.lab.evaluate.plan import (
     plan_jobs,
 )
 from counterpoise.lab.evaluate.progress import EvaluationProgress
-from counterpoise.lab.evaluate.result_files import JudgedProblem, ResultHeader, write_order
+from counterpoise.lab.evaluate.result_files import JudgedProblem, write_order
 from counterpoise.lab.evaluate.summary import EvaluationSummary, write_summary
 from counterpoise.model.fit_memory import explain_out_of_memory
 from counterpoise.model.load import Policy
 from counterpoise.plugins import is_plugin, pin_plugin
 from counterpoise.sample.decode_graphs import release_graphs
 from counterpoise.sample.sampler import Sampler
-from counterpoise.seeds import seed_for
 from counterpoise.store.folder import check_no_run
+from counterpoise.task.benchmarks import benchmark_seeds
 from counterpoise.types import Prompt, Response
 from counterpoise.variants import SAMPLERS
 from counterpoise.verify.code.sandbox import describe_protection
@@ -190,7 +190,10 @@ def fill_result_file(
         block = job.problems[block_start : block_start + block_size]
         if all(prompt.id in judged for prompt in block):
             continue
-        seeds = [seeds_for(header, prompt) for prompt in block]
+        seeds = [
+            benchmark_seeds(header.seed, header.benchmark, prompt, header.samples)
+            for prompt in block
+        ]
         block_responses = sampler(
             policy, job.prompt_tokens[block_start : block_start + block_size], seeds, config
         )
@@ -219,11 +222,6 @@ def fill_result_file(
             len(response.tokens) for _, responses in unjudged for response in responses
         )
         progress.advance(job.result_file, len(texts), num_tokens)
-
-
-def seeds_for(header: ResultHeader, prompt: Prompt) -> list[int]:
-    stage = f"eval/{header.benchmark}/{prompt.id}"
-    return [seed_for(header.seed, stage, 0, sample) for sample in range(header.samples)]
 
 
 def make_judged_problem(

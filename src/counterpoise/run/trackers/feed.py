@@ -23,11 +23,15 @@ from counterpoise.variants import TRACKERS
 
 LogLine = dict[str, Any]
 # The logs that are sent, and the field that holds how long a record took.
-DURATION_FIELDS = {"metrics": "iteration_seconds", "evaluations": "evaluate_seconds"}
+DURATION_FIELDS = {
+    "metrics": "iteration_seconds",
+    "evaluations": "evaluate_seconds",
+    "benchmarks": "evaluate_seconds",
+}
 
 
 class TrackerFeed:
-    """Sends all lines of a folder's metrics.jsonl and evaluations.jsonl to trackers, then new ones.
+    """Sends all lines of a folder's logs of numbers to trackers, then new ones.
 
     Example:
         feed = TrackerFeed(folder, ["tensorboard"], on_failure)  # sends what the folder holds
@@ -95,8 +99,9 @@ def timed_log_lines(folder: RunFolder) -> list[tuple[str, LogLine, float]]:
     log_records = [
         (log_name, record) for log_name in DURATION_FIELDS for record in folder.read(log_name)
     ]
-    # An evaluation follows the metrics of its iteration.
-    log_records.sort(key=lambda entry: (entry[1]["iteration"], entry[0] == "evaluations"))
+    # An evaluation follows the metrics of its iteration, and benchmarks follow the evaluation.
+    order = list(DURATION_FIELDS)
+    log_records.sort(key=lambda entry: (entry[1]["iteration"], order.index(entry[0])))
     log_files = [folder.path / f"{log_name}.jsonl" for log_name in DURATION_FIELDS]
     written_at = max(
         (log_file.stat().st_mtime for log_file in log_files if log_file.exists()), default=0.0
@@ -120,7 +125,7 @@ def load_run_options(run_folder: Path) -> dict[str, Any]:
 def track_run(
     folder: RunFolder, names: Sequence[str], notify: Callable[[str], None]
 ) -> Iterator[None]:
-    """Inside the block, all lines of metrics.jsonl and evaluations.jsonl go to the trackers."""
+    """Inside the block, all lines of the logs of DURATION_FIELDS go to the trackers."""
     if not names:
         yield
         return

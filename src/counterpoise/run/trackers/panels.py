@@ -8,7 +8,8 @@ several names (`sample/turn_success_1`).
 Held-out success is `heldout/success`, with the ends of its interval. The mean reward is
 `heldout/reward`, with an interval where rewards are graded. If responses to held-out problems are
 sampled under several settings, `heldout/` is the first of them; the others are named by temperature
-and top-p, such as `heldout_0.6_0.95/success`.
+and top-p, such as `heldout_0.6_0.95/success`. Benchmarks are named in the same way:
+`benchmark_math500/success`.
 """
 
 from __future__ import annotations
@@ -85,8 +86,8 @@ def name_evaluation(
     setting: EvaluationSetting | None,
     first_setting: EvaluationSetting | None,
 ) -> dict[str, float]:
-    """The numbers of a line of evaluations.jsonl, which was sampled by `setting`."""
-    panel = "heldout"
+    """The numbers of a line of evaluations or benchmarks.jsonl, which was sampled by `setting`."""
+    panel = f"benchmark_{record['benchmark']}" if "benchmark" in record else "heldout"
     if setting and setting != first_setting:
         panel += f"_{setting.temperature:g}_{setting.top_p:g}"
     return {

@@ -41,7 +41,8 @@ export function show(root, data, address, page) {
     const metrics = data.metrics ?? {};
     const found = chartsOf(metrics, data.terms);
     const evaluated = evaluations(data);
-    const next = JSON.stringify([found, evaluated.length]);
+    const measured = benchmarks(data);
+    const next = JSON.stringify([found, evaluated.length, [...measured.keys()]]);
     if (next !== shape) {
       shape = next;
       charts = [];
@@ -61,10 +62,20 @@ export function show(root, data, address, page) {
         tables.push(table);
         return h("section", { class: "panel" }, heading(title), h("div", { class: "plots" }, made.map((one) => one.node)), table.node);
       }));
+      if (measured.size) {
+        const made = [...measured].map(([name, { title }]) => {
+          const one = plot({ title: visible(title), term: "On the same problems every time, with 95 % intervals.", format: percent, crosshair, open });
+          charts.push({ one, benchmark: name });
+          return one;
+        });
+        const table = tableOf(made, "Benchmarks: numbers of every evaluation");
+        tables.push(table);
+        sections.append(h("section", { class: "panel", id: "benchmarks" }, heading("Benchmarks"), h("div", { class: "plots" }, made.map((one) => one.node)), table.node));
+      }
       if (!found.length) put(sections, empty("No iterations yet", "The first one appears here by itself as soon as it is written."));
     }
-    for (const { one, columns } of charts) {
-      one.update(columns === null ? evaluated : columns.map((column, k) => ({ label: words(column), colour: columns.length > 1 ? colourOf(column, k) : "series", xs, values: metrics[column] ?? [] })));
+    for (const { one, columns, benchmark } of charts) {
+      one.update(benchmark !== undefined ? measured.get(benchmark).series : columns === null ? evaluated : columns.map((column, k) => ({ label: words(column), colour: columns.length > 1 ? colourOf(column, k) : "series", xs, values: metrics[column] ?? [] })));
     }
     for (const table of tables) table.update();
   }
@@ -144,6 +155,17 @@ export function evaluations({ evaluations: records = [] }) {
     label, colour: ["positive", "gold", "violet", "green"][k % 4], points: true,
     xs: list.map((one) => one.iteration), values: list.map((one) => one.mean), lows: list.map((one) => one.low), highs: list.map((one) => one.high),
   }));
+}
+
+// Benchmarks by name, each with its title and its series.
+function benchmarks({ benchmarks: records = [] }) {
+  const byName = new Map();
+  for (const record of records) {
+    const name = String(record.benchmark);
+    if (!byName.has(name)) byName.set(name, []);
+    byName.get(name).push(record);
+  }
+  return new Map([...byName].map(([name, list]) => [name, { title: list[0].title ?? name, series: evaluations({ evaluations: list }) }]));
 }
 
 export const heading = (title, note = "") => h("div", { class: "panel-head" }, h("h2", {}, title), note && h("p", { class: "note" }, note));

@@ -49,6 +49,7 @@ def run_view(reader: RunReader) -> dict[str, Any]:
             "config": reader.config,
             "metrics": metrics,
             "evaluations": list(reader.evaluations),
+            "benchmarks": list(reader.benchmarks),
             "timing": {
                 stage: columns[f"{stage}_seconds"]
                 for stage in STAGES

@@ -13,9 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from counterpoise.errors import PoiseError, unknown_name
 from counterpoise.model.templates import AUTO
+from counterpoise.seeds import seed_for
 from counterpoise.task import files_task, hub
 from counterpoise.task.columns import (
     ChosenColumns,
@@ -27,7 +29,11 @@ from counterpoise.task.columns import (
 from counterpoise.task.read_files import SUFFIXES, Record, to_json_value
 from counterpoise.types import ALL_COLUMNS, Prompt
 
+if TYPE_CHECKING:
+    import torch
+
 ROLES = ("problem", "answer", "id")
+ROWS_CPU, ROWS_CUDA = 256, 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +72,24 @@ _TABLE = (
 BENCHMARKS = {benchmark.name: benchmark for benchmark in _TABLE}
 
 
-def find_benchmark(name: str, data: Path | None) -> Benchmark:
-    """Find a benchmark in the table, or a file NAME.jsonl, NAME.json or NAME.parquet in `data`."""
+def find_benchmark(name: str, data: Path | None, data_option: str = "--data") -> Benchmark:
+    """Find a benchmark in the table, or a file NAME.jsonl, NAME.json or NAME.parquet in `data`.
+
+    `data_option` is what error messages call the option that names the folder.
+    """
     if name in BENCHMARKS:
         return BENCHMARKS[name]
     if data is not None and "/" not in name and (file := find_file(name, data)):
         return Benchmark(name, name, file.name, template=AUTO)
     if data is not None and not data.is_dir():
-        raise PoiseError(f"--data {data}: no such folder")
+        raise PoiseError(f"{data_option} {data}: no such folder")
     # The error suggests a benchmark of the table by its name, not by its file's name.
     stems = {Path(benchmark.file).stem for benchmark in _TABLE}
     local_names = [file.stem for file in list_files(data) if file.stem not in stems]
     error = unknown_name("benchmark", name, [*BENCHMARKS, *local_names])
-    raise PoiseError(f"{error}; with --data, any NAME.jsonl, .json or .parquet in the folder")
+    raise PoiseError(
+        f"{error}; with {data_option}, any NAME.jsonl, .json or .parquet in the folder"
+    )
 
 
 def load_problems(
@@ -88,6 +99,8 @@ def load_problems(
     needed_columns: tuple[str, ...] = (),
     *,
     answers_required: bool = True,
+    data_option: str = "--data",
+    field_remedy: str = "name it with --fields {role}=NAME",
 ) -> list[Prompt]:
     """Load the problems in the order of the file.
 
@@ -95,20 +108,20 @@ def load_problems(
     user's reward function needs.
     """
     if data is None:
-        return load_from_hub(benchmark, needed_columns)
+        return load_from_hub(benchmark, needed_columns, data_option)
     path = find_file(Path(benchmark.file).stem, data)
     if path is None:
         file_names = [file.name for file in list_files(data)]
         raise PoiseError(
             f"{benchmark.name}: no file {benchmark.file} in {data}"
             + (f" (its files: {', '.join(file_names[:12])})" if file_names else "")
-            + "; --data must be a folder of JSON lines, JSON or parquet; without it the hub is used"
+            + f"; {data_option} must be a folder of JSON lines, JSON or parquet; without it the "
+            "hub is used"
         )
-    remedy = "name it with --fields {role}=NAME"
     field_names = FieldOptions(
         **(fields or {}),
         needed_columns=needed_columns,
-        remedy=remedy,
+        remedy=field_remedy,
         answers_required=answers_required,
     )
     return files_task.read_problems(str(path), field_names)
@@ -127,17 +140,21 @@ def find_file(stem: str, data: Path) -> Path | None:
     return next((file for file in candidates if file.is_file()), None)
 
 
-def load_from_hub(benchmark: Benchmark, needed_columns: tuple[str, ...] = ()) -> list[Prompt]:
+def load_from_hub(
+    benchmark: Benchmark, needed_columns: tuple[str, ...] = (), data_option: str = "--data"
+) -> list[Prompt]:
     if not benchmark.hub:
         raise PoiseError(
-            f"{benchmark.name} is not on the hub: give --data, a folder that holds {benchmark.file}"
+            f"{benchmark.name} is not on the hub: give {data_option}, a folder that holds "
+            f"{benchmark.file}"
         )
     try:
         rows = hub.open_split(benchmark.hub, benchmark.split)
     except PoiseError as error:
         reason = str(error).partition("; check task.path")[0]
         raise PoiseError(
-            f"{benchmark.name}: {reason}; or give --data, a folder that holds {benchmark.file}"
+            f"{benchmark.name}: {reason}; or give {data_option}, a folder that holds "
+            f"{benchmark.file}"
         ) from error
     prompts = []
     for index, row in enumerate(rows):
@@ -146,7 +163,7 @@ def load_from_hub(benchmark: Benchmark, needed_columns: tuple[str, ...] = ()) ->
         ]:
             raise PoiseError(
                 f"{benchmark.hub}: no column '{missing[0]}' (columns: {', '.join(row)}): the "
-                "dataset has changed; give --data, a folder of JSON lines"
+                f"dataset has changed; give {data_option}, a folder of JSON lines"
             )
         row_name = f"{benchmark.hub} [{benchmark.split}] row {index}"
         problem_id = f"{benchmark.name}-{index}"
@@ -161,6 +178,16 @@ def load_from_hub(benchmark: Benchmark, needed_columns: tuple[str, ...] = ()) ->
     if not prompts:
         raise PoiseError(f"{benchmark.hub}: no rows in its split '{benchmark.split}'")
     return prompts
+
+
+def benchmark_seeds(seed: int, benchmark: str, prompt: Prompt, samples: int) -> list[int]:
+    """One seed for each sample of a problem; the same in `poise eval` and during training."""
+    return [seed_for(seed, f"eval/{benchmark}/{prompt.id}", 0, sample) for sample in range(samples)]
+
+
+def default_rows(device: torch.device) -> int:
+    """Responses that are sampled together."""
+    return ROWS_CUDA if device.type == "cuda" else ROWS_CPU
 
 
 def digest_problems(problems: Sequence[Prompt], needed_columns: Sequence[str] = ()) -> str:

@@ -11,18 +11,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from counterpoise.errors import PoiseError
-from counterpoise.lab.evaluate import PAPER, benchmarks
-from counterpoise.lab.evaluate.benchmarks import (
+from counterpoise.lab.evaluate import PAPER
+from counterpoise.model.templates import AUTO, TEMPLATES
+from counterpoise.task import benchmarks
+from counterpoise.task.benchmarks import (
     BENCHMARKS,
     digest_problems,
     find_benchmark,
     load_problems,
 )
-from counterpoise.model.templates import AUTO, TEMPLATES
 from counterpoise.task.columns import final_answer
 from counterpoise.types import Prompt
 
-DATA = Path(__file__).parents[4] / "shared" / "data"
+DATA = Path(__file__).parents[3] / "shared" / "data"
 COUNTS = {
     "aime24": 30, "aime25": 30, "amc23": 40, "olympiadbench": 675, "minerva": 272, "math500": 500,
     "gsm8k": 1319, "amc83": 83, "math": 5000,

@@ -1,0 +1,93 @@
+"""Panel of the benchmarks over training: one chart for each, as in the paper's Figure 8."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import altair as alt
+
+from counterpoise.config.evaluation_settings import group_by_setting
+from counterpoise.report.charts.series import (
+    SHARE_AXIS,
+    ValueAxis,
+    base_chart,
+    make_tooltips,
+    x_axis,
+    y_axis,
+)
+from counterpoise.report.panels.panel import Figure, Panel
+from counterpoise.report.panels.summary import headline_record
+from counterpoise.report.run_data import RunData
+
+STYLES = ("series", "muted")  # only the first two sampling settings are drawn
+
+
+def panel(run: RunData) -> Panel | None:
+    if not run.benchmarks:
+        return None
+    lines_by_benchmark: dict[str, list[dict[str, Any]]] = {}
+    for line in run.benchmarks:
+        lines_by_benchmark.setdefault(line["benchmark"], []).append(line)
+    return Panel(
+        "Benchmarks",
+        "Evaluated on the same problems every time, with 95 % intervals over problems.",
+        tuple(
+            _benchmark_figure(lines, run.last_iteration) for lines in lines_by_benchmark.values()
+        ),
+    )
+
+
+def _benchmark_figure(lines: Sequence[Mapping[str, Any]], last_iteration: int) -> Figure:
+    """Mean and interval after each evaluation, a line for each sampling setting."""
+    is_graded = any(line.get("reward_low") is not None for line in lines)
+    value_axis = ValueAxis() if is_graded else SHARE_AXIS
+    layers: list[alt.Chart] = []
+    keys = []
+    lines_by_setting = list(group_by_setting(lines).items())
+    for style, (setting, setting_lines) in zip(STYLES, lines_by_setting, strict=False):
+        records = [
+            {name: record[name] for name in ("iteration", "mean", "low", "high")}
+            for record in (
+                [headline_record(line) for line in setting_lines] if is_graded else setting_lines
+            )
+        ]
+        x_encoding = x_axis(last_iteration)
+        y_encoding = y_axis("mean", value_axis.axis_format, value_axis.domain)
+        tooltip = make_tooltips(
+            [
+                ("iteration", "after iteration", "d"),
+                *(
+                    (name, title, value_axis.number_format)
+                    for name, title in (("mean", "mean"), ("low", "95 % from"), ("high", "to"))
+                ),
+            ]
+        )
+        layers += [
+            base_chart(records)
+            .mark_rule(style=style, strokeWidth=1.5)
+            .encode(x=x_encoding, y=alt.Y("low:Q"), y2=alt.Y2("high:Q"), tooltip=tooltip),
+            base_chart(records)
+            .mark_line(style=style, strokeWidth=2)
+            .encode(x=x_encoding, y=y_encoding),
+            base_chart(records)
+            .mark_point(style=style, size=40)
+            .encode(x=x_encoding, y=y_encoding, tooltip=tooltip),
+        ]
+        keys.append((style, f"at {setting}"))
+    title = lines[0]["title"]
+    chart = alt.LayerChart(
+        layer=layers,
+        width="container",
+        height=132,
+        autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
+        description=f"{title} over iterations",
+    )
+    last_line = lines[-1]
+    measure = "mean reward" if is_graded else f"avg@{last_line['samples']}"
+    return Figure(
+        chart,
+        title,
+        f"{measure} over {last_line['prompts']:,} problems.",
+        keys=tuple(keys) if len(keys) > 1 else (),
+    )
