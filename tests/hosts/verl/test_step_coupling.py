@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from counterpoise.hosts.verl.head_capture import ROW_FIELD, OutputLayer
 from counterpoise.hosts.verl.step_coupling import (
-    ROW_FIELD,
     CapturedRow,
     CouplingRequest,
-    OutputLayer,
     RowCapture,
     decompose_step,
 )

@@ -163,6 +163,8 @@ def _batching(config: RunConfig) -> dict[str, Any]:
         "data.train_batch_size": config.sample.prompts,
         f"{ACTOR}.ppo_mini_batch_size": config.sample.prompts // config.batch.steps,
         "algorithm.adv_estimator": f"poise_{config.credit.name}",
+        "+poise.credit_weights": config.credit.weights,
+        "+poise.credit_settings": list(config.credit.settings),
         "+poise.composer": config.batch.composer,
         "+poise.tau": config.balance.tau,
         "+poise.unit": config.balance.unit,

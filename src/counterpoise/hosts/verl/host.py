@@ -57,6 +57,7 @@ PRIVATE_METHODS = (
     HostMethod(WORKER, "_query_dispatch_info", ("self", "mesh_name")),
     HostMethod(TRAINING_WORKER, "train_mini_batch", ("self", "data"), overridden=True),
     HostMethod(TRAINING_WORKER, "train_batch", ("self", "data"), overridden=True),
+    HostMethod(TRAINING_WORKER, "infer_batch", ("self", "data"), overridden=True),
     HostMethod(
         "verl.workers.utils.losses:", "ppo_loss", ("config", "model_output", "data", "dp_group")
     ),

@@ -10,13 +10,18 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from counterpoise.batch.buffer import RewardBalancedBuffer
+from counterpoise.config.check_options import ONE_SIDED_ADVANTAGES
+from counterpoise.credit.assign import UNIFORM, parse_settings
 from counterpoise.errors import PoiseError, unknown_name
+from counterpoise.hosts.verl.weight_methods import REFUSED_WEIGHTS, balance_fault, reads_states
+from counterpoise.plugins import display_name
 from counterpoise.variants import (
     ADVANTAGES,
     BALANCE_UNITS,
     COMPOSERS,
     COMPOSERS_THAT_READ_SIGNS,
     COMPOSERS_THAT_READ_TOKENS,
+    TOKEN_WEIGHTS,
 )
 
 SECTION = "poise"
@@ -35,6 +40,8 @@ class VerlAdapterOptions:
     """
 
     composer: str = "grouped"  # which rollouts share an optimizer step; 'grouped' is QB
+    credit_weights: str = "uniform"  # method that weights tokens within a response
+    credit_settings: tuple[str, ...] = ()  # of that method, each "name=value"
     tau: float = 0.0  # RB: update only on batches with min(N+, N-) >= tau |B|; 0 is off
     unit: str = "rollout"  # RB: 'rollout' drops surplus inside groups, 'group' chooses whole ones
     max_age: int = 4  # RB: sampling rounds that a rollout may wait
@@ -43,6 +50,10 @@ class VerlAdapterOptions:
     monitor_tokens: int = 16384  # tokens of an update whose coupling is measured; 0 is all
     run_folder: str = ""  # where plans, rollouts and tokens of every update go; "" is nowhere
     seed: int = 0  # of the composer
+
+    @property
+    def weighs_tokens(self) -> bool:
+        return self.credit_weights != UNIFORM
 
 
 def read_options(config: VerlConfig) -> VerlAdapterOptions | None:
@@ -57,10 +68,15 @@ def read_options(config: VerlConfig) -> VerlAdapterOptions | None:
     for name, value in section.items():
         if name not in types:
             raise unknown_name("option of +poise", str(name), types)
+        values[name] = value
         # YAML reads `1` as an int, which is a fine value for a float option.
-        values[name] = float(value) if type(value) is int and types[name] is float else value
+        if type(value) is int and types[name] is float:
+            values[name] = float(value)
+        if types[name] is tuple and not isinstance(value, str | int | float):
+            values[name] = tuple(str(setting) for setting in value)
         if type(values[name]) is not types[name]:
-            raise PoiseError(f"+poise.{name}={value} is not of type {types[name].__name__}")
+            kind = "list" if types[name] is tuple else types[name].__name__
+            raise PoiseError(f"+poise.{name}={value} is not of type {kind}")
     return VerlAdapterOptions(**values)
 
 
@@ -100,6 +116,17 @@ def coupling_fault(config: VerlConfig) -> str:
 
     Displacements are measured all the same.
     """
+    coefficient = select(config, "actor_rollout_ref.actor.entropy_coeff", 0)
+    if coefficient and not head_fault(config):
+        return (
+            f"actor_rollout_ref.actor.entropy_coeff={coefficient} pushes tokens too, and is not "
+            "seen"
+        )
+    return head_fault(config)
+
+
+def head_fault(config: VerlConfig) -> str:
+    """Why the workers cannot see hidden states and the output layer; "" if they can."""
     actor = "actor_rollout_ref.actor"
     strategy = select(config, f"{actor}.strategy", "fsdp")
     if strategy not in ("fsdp", "fsdp2"):
@@ -112,8 +139,6 @@ def coupling_fault(config: VerlConfig) -> str:
     ):
         if select(config, path, 1) > 1:
             return f"{path} above 1 splits a response over ranks"
-    if coefficient := select(config, f"{actor}.entropy_coeff", 0):
-        return f"{actor}.entropy_coeff={coefficient} pushes tokens too, and is not seen"
     return ""
 
 
@@ -132,7 +157,11 @@ def check_config(config: VerlConfig) -> VerlAdapterOptions | None:
     _check_choice("composer", options.composer, (*COMPOSERS, VERL_ORDER))
     _check_choice("balance unit", options.unit, BALANCE_UNITS)
     # Each returns what is wrong as one line, or "".
-    checks: list[Callable[[VerlConfig, VerlAdapterOptions], str]] = [_trainer_fault, _size_fault]
+    checks: list[Callable[[VerlConfig, VerlAdapterOptions], str]] = [
+        _trainer_fault,
+        _size_fault,
+        _weights_fault,
+    ]
     if options.tau:
         checks += [_balance_fault, _reward_fault]
     for find_fault in checks:
@@ -211,6 +240,34 @@ def _size_fault(config: VerlConfig, options: VerlAdapterOptions) -> str:
     counts = (options.max_age, options.max_refills, options.monitor_every, options.monitor_tokens)
     if min(counts) < 0:
         return "+poise.max_age, max_refills, monitor_every and monitor_tokens cannot be negative"
+    return ""
+
+
+def _weights_fault(config: VerlConfig, options: VerlAdapterOptions) -> str:
+    method = options.credit_weights
+    weigh_tokens = TOKEN_WEIGHTS.load(method)
+    parse_settings(method, weigh_tokens, options.credit_settings, "+poise.credit_settings")
+    if not options.weighs_tokens:
+        return ""
+    shown = f"+poise.credit_weights={display_name(method)}"
+    if method in REFUSED_WEIGHTS:
+        return f"{shown} does not run inside verl: {REFUSED_WEIGHTS[method]}; choose another"
+    if credit_name(config) is None:
+        return f"{shown} weights our advantages: set algorithm.adv_estimator=poise_grpo"
+    if method == "otb" and credit_name(config) in ONE_SIDED_ADVANTAGES:
+        return (
+            f"{shown} replaces a baseline, and poise_{credit_name(config)} has none: set "
+            "algorithm.adv_estimator=poise_dr_grpo"
+        )
+    correction = "algorithm.rollout_correction"
+    if bypasses_scoring(config):
+        return f"{shown} reads a scoring pass: set {correction}.bypass_mode=False"
+    if select(config, f"{correction}.rollout_rs"):
+        return f"{shown} weights every token, rejected ones too: leave {correction}.rollout_rs out"
+    if reads_states(method) and (fault := head_fault(config)):
+        return f"{shown} reads hidden states: {fault}"
+    if options.tau and (fault := balance_fault(method)):
+        return f"{shown}: {fault}; set +poise.tau=0"
     return ""
 
 

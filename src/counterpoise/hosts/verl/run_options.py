@@ -10,6 +10,7 @@ counts updates in verl but sampling rounds in the native engine.
 from __future__ import annotations
 
 from counterpoise.config import RunConfig
+from counterpoise.credit.assign import UNIFORM
 from counterpoise.hosts.translate_options import (
     OptionSupport,
     OptionTable,
@@ -22,8 +23,10 @@ from counterpoise.hosts.translate_options import (
     pass_as,
     whole_section,
 )
+from counterpoise.hosts.verl.weight_methods import REFUSED_WEIGHTS, balance_fault
 from counterpoise.model.adapters import find_base
 from counterpoise.model.shapes import SHAPE_PREFIX
+from counterpoise.plugins import display_name
 from counterpoise.variants import (
     COMPOSERS,
     COMPOSERS_THAT_READ_SIGNS,
@@ -107,10 +110,8 @@ OPTIONS: dict[str, OptionSupport] = {
     "verify.also": accept_only([], reason="the adapter takes one reward for each rollout"),
     "verify.overlong_tokens": no_effect("only with verify.also"),
     "credit.name": pass_as("algorithm.adv_estimator"),
-    "credit.weights": accept_only(
-        "uniform", reason="the adapter gives advantages to whole rollouts"
-    ),
-    "credit.settings": no_effect("only with other credit.weights"),
+    "credit.weights": pass_as("+poise.credit_weights"),  # `_weights_faults` refuses some
+    "credit.settings": pass_as("+poise.credit_settings"),
     "credit.mixture": no_effect("only with verify.also"),
     "credit.rule": accept_only(
         "off", reason="verl's own rules choose tokens in a micro-batch, ours in a step"
@@ -226,6 +227,22 @@ def _loss_faults(config: RunConfig) -> list[str]:
     return faults
 
 
+def _weights_faults(config: RunConfig) -> list[str]:
+    """Token weights that cannot run inside verl, or not with other options."""
+    method = config.credit.weights
+    shown = f"credit.weights={display_name(method)}"
+    if method == UNIFORM:
+        return []
+    if method in REFUSED_WEIGHTS:
+        return [f"{shown} ({REFUSED_WEIGHTS[method]})"]
+    faults = []
+    if config.update.old_logprobs == "sampler":
+        faults.append(f"{shown} with update.old_logprobs=sampler (they read verl's scoring pass)")
+    if config.balance.tau and (fault := balance_fault(method)):
+        faults.append(f"{shown} with balance.tau={config.balance.tau:g} ({fault})")
+    return faults
+
+
 def check_options(config: RunConfig, table: OptionTable = OPTIONS) -> list[str]:
     """Raise unless verl can honour every option; return what it leaves out, a line each."""
     faults = []
@@ -235,7 +252,7 @@ def check_options(config: RunConfig, table: OptionTable = OPTIONS) -> list[str]:
             f"sample.prompts={config.sample.prompts} in batch.steps={config.batch.steps} "
             "(verl needs equal parts)"
         )
-    faults += _loss_faults(config)
+    faults += [*_loss_faults(config), *_weights_faults(config)]
     if len(config.evaluate.settings) > 1:
         faults.append(
             f"evaluate.settings={config.evaluate.settings} (verl evaluates in one way only)"

@@ -1,8 +1,9 @@
 """The overridden methods of verl's V1 trainers.
 
     _balance_batch         QB: rows -> plan -> order, with fillers so that steps have equal sizes
-    _compute_old_log_prob  RB: waiting rows are scored by the weights that sampled them; monitor
-    _compute_advantage     RB: the advantages that it balanced by; then the plan's metrics
+    _compute_old_log_prob  RB: waiting rows are scored by the weights that sampled them; monitor;
+                           hidden states for token weights
+    _compute_advantage     RB: the advantages that it balanced by; the plan's metrics; token weights
     _update_actor          optimizer steps of the plan's size; monitor
 
 Without `+poise.*` each of them does what verl's own does.
@@ -48,6 +49,9 @@ from counterpoise.hosts.verl.step_coupling import (
     CouplingRequest,
     StepCoupling,
 )
+from counterpoise.hosts.verl.token_states import KEEP_KEY
+from counterpoise.hosts.verl.token_weights import weigh_batch
+from counterpoise.hosts.verl.weight_methods import reads_states
 from counterpoise.microscope.monitor_records import monitor_metrics
 from counterpoise.microscope.monitor_sampling import first_mixed_groups
 from counterpoise.seeds import seed_for
@@ -76,6 +80,7 @@ class PlannedTrainer:
         self._logprobs_after: Any = None  # after it; nested
         self._couplings: list[StepCoupling] = []  # of a monitored update
         self._coupling_fault = adapter_options.coupling_fault(config)
+        self._weighs_by_states = self.poise is not None and reads_states(self.poise.credit_weights)
         self._recorder: UpdateRecorder | None = None
         if self.poise is not None and self.poise.run_folder:
             notes = (
@@ -175,17 +180,22 @@ class PlannedTrainer:
         previously_scored = batch.select_keys(
             [key for key in batch.keys if key in self._scored_keys]
         )
-        old_logprobs = (
-            queue.get_fields(previously_scored, "old_log_probs") if len(previously_scored) else None
+        old_scores = (
+            queue.get_fields(previously_scored, "old_log_probs", "entropy")
+            if len(previously_scored)
+            else None
         )
+        if self._weighs_by_states:
+            batch.extra_info[KEEP_KEY] = True
         batch = super()._compute_old_log_prob(batch, metrics)  # type: ignore[misc]
+        batch.extra_info.pop(KEEP_KEY, None)
         if self._is_monitored:
             self._logprobs_before = queue.get_fields(batch, "old_log_probs")["old_log_probs"]
         # Without a scoring pass the old log-probabilities are the sampler's, which never change.
         if not self.balances or adapter_options.bypasses_scoring(self.config):
             return batch
-        if old_logprobs is not None:
-            queue.put_fields(previously_scored, old_logprobs)
+        if old_scores is not None:
+            queue.put_fields(previously_scored, old_scores)
         waiting = self.replay_buffer.waiting_batch(batch.partition_id)
         unscored = [key for key in waiting.keys if key not in self._scored_keys]
         if unscored:
@@ -194,7 +204,7 @@ class PlannedTrainer:
         return batch
 
     def _score_waiting(self, waiting: KVBatchMeta) -> None:
-        """Store old log-probabilities of waiting rows before the weights change."""
+        """Store old log-probabilities and entropies of waiting rows before the weights change."""
         _, sizes = self._micro_batch_sizes()
         multiple = self._actor_ranks() * (sizes[0] if sizes else 1)
         padded = upsample_batch_to_divisible_size(waiting, multiple, self.tokenizer.eos_token_id)
@@ -209,12 +219,16 @@ class PlannedTrainer:
                 "set algorithm.adv_estimator=grpo and +poise.tau=0"
             )
         batch = super()._compute_advantage(batch, metrics)  # type: ignore[misc]
-        if self.poise is not None:
-            data = queue.get_fields(batch, "advantages", "response_mask")
-            if self.balances:
-                data["advantages"] = self._balanced_advantages(batch, data["response_mask"])
-                queue.put_fields(batch, data.select("advantages"))
-            metrics.update(self._plan_metrics(batch, data))
+        if self.poise is None:
+            return batch
+        data = queue.get_fields(batch, "advantages", "response_mask")
+        if self.balances:
+            data["advantages"] = self._balanced_advantages(batch, data["response_mask"])
+            queue.put_fields(batch, data.select("advantages"))
+        metrics.update(self._plan_metrics(batch, data))
+        if self.poise.weighs_tokens:
+            workers, number = self.actor_rollout_wg, self.global_steps
+            weigh_batch(batch, self.poise, self.config, workers, self.tokenizer, number)
         return batch
 
     def _balanced_advantages(self, batch: KVBatchMeta, mask_RT: Any) -> torch.Tensor:
