@@ -12,13 +12,13 @@ from transfer_queue import KVBatchMeta
 from counterpoise.hosts.importing.formats import answer_text, hash_prompt
 from counterpoise.hosts.verl import queue
 from counterpoise.hosts.verl.turns import split_turns
+from counterpoise.hosts.verl.weight_request import ROLLOUT_ADVANTAGES
 from counterpoise.types import Floats, Rollout, Row
 
 FIELDS = ("prompts", "responses", "response_mask", "rm_scores", "advantages", "old_log_probs")
 # Which runs have: the data set's reference answer; rollout.calculate_log_probs; token weights.
-REFERENCES, SAMPLED_LOGPROBS, ROLLOUT_ADVANTAGES = OPTIONAL_FIELDS = (
-    "reward_model", "rollout_log_probs", "poise_advantages",
-)  # fmt: skip
+REFERENCES, SAMPLED_LOGPROBS = "reward_model", "rollout_log_probs"
+OPTIONAL_FIELDS = (REFERENCES, SAMPLED_LOGPROBS, ROLLOUT_ADVANTAGES)
 
 
 def real_indices(batch: KVBatchMeta) -> list[int]:

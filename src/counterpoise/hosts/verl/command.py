@@ -165,6 +165,7 @@ def _batching(config: RunConfig) -> dict[str, Any]:
         "algorithm.adv_estimator": f"poise_{config.credit.name}",
         "+poise.credit_weights": config.credit.weights,
         "+poise.credit_settings": list(config.credit.settings),
+        "+poise.trajectory": config.update.trajectory,
         "+poise.composer": config.batch.composer,
         "+poise.tau": config.balance.tau,
         "+poise.unit": config.balance.unit,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from counterpoise.batch.buffer import RewardBalancedBuffer
-from counterpoise.config.check_options import ONE_SIDED_ADVANTAGES
+from counterpoise.config.check_options import ONE_SIDED_ADVANTAGES, WHOLE_GROUP_COMPOSERS
 from counterpoise.credit.assign import UNIFORM, parse_settings
 from counterpoise.errors import PoiseError, unknown_name
 from counterpoise.hosts.verl.weight_methods import REFUSED_WEIGHTS, balance_fault, reads_states
@@ -22,12 +22,15 @@ from counterpoise.variants import (
     COMPOSERS_THAT_READ_SIGNS,
     COMPOSERS_THAT_READ_TOKENS,
     TOKEN_WEIGHTS,
+    TRAJECTORY_WEIGHTS,
 )
 
 SECTION = "poise"
 ESTIMATOR_PREFIX = "poise_"  # begins the names of our estimators
 VERL_ORDER = "verl"  # a composer: keep verl's own order and only describe it
 SAMPLER_CLASS = ("pkg://counterpoise.hosts.verl.sampler", "RewardBalancedReplayBuffer")
+# Values of loss_agg_mode in which all tokens of a step have the same coefficient.
+EQUAL_TOKEN_AVERAGES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm")
 VerlConfig = Mapping[str, Any]
 
 
@@ -42,6 +45,7 @@ class VerlAdapterOptions:
     composer: str = "grouped"  # which rollouts share an optimizer step; 'grouped' is QB
     credit_weights: str = "uniform"  # method that weights tokens within a response
     credit_settings: tuple[str, ...] = ()  # of that method, each "name=value"
+    trajectory: str = "off"  # DFPO's weights of whole rollouts, with the loss `gpg`
     tau: float = 0.0  # RB: update only on batches with min(N+, N-) >= tau |B|; 0 is off
     unit: str = "rollout"  # RB: 'rollout' drops surplus inside groups, 'group' chooses whole ones
     max_age: int = 4  # RB: sampling rounds that a rollout may wait
@@ -127,12 +131,17 @@ def coupling_fault(config: VerlConfig) -> str:
 
 def head_fault(config: VerlConfig) -> str:
     """Why the workers cannot see hidden states and the output layer; "" if they can."""
+    if select(config, "actor_rollout_ref.model.use_fused_kernels", False):
+        return "actor_rollout_ref.model.use_fused_kernels=True hides the output layer"
+    return _parallel_fault(config)
+
+
+def _parallel_fault(config: VerlConfig) -> str:
+    """Why a rank does not see whole responses; "" if it does."""
     actor = "actor_rollout_ref.actor"
     strategy = select(config, f"{actor}.strategy", "fsdp")
     if strategy not in ("fsdp", "fsdp2"):
         return f"{actor}.strategy={strategy} is not FSDP"
-    if select(config, "actor_rollout_ref.model.use_fused_kernels", False):
-        return "actor_rollout_ref.model.use_fused_kernels=True hides the output layer"
     for path in (
         f"{actor}.ulysses_sequence_parallel_size",
         f"{actor}.fsdp_config.ulysses_sequence_parallel_size",
@@ -156,11 +165,13 @@ def check_config(config: VerlConfig) -> VerlAdapterOptions | None:
         return None
     _check_choice("composer", options.composer, (*COMPOSERS, VERL_ORDER))
     _check_choice("balance unit", options.unit, BALANCE_UNITS)
+    _check_choice("trajectory weight", options.trajectory, TRAJECTORY_WEIGHTS)
     # Each returns what is wrong as one line, or "".
     checks: list[Callable[[VerlConfig, VerlAdapterOptions], str]] = [
         _trainer_fault,
         _size_fault,
         _weights_fault,
+        _trajectory_fault,
     ]
     if options.tau:
         checks += [_balance_fault, _reward_fault]
@@ -268,6 +279,33 @@ def _weights_fault(config: VerlConfig, options: VerlAdapterOptions) -> str:
         return f"{shown} reads hidden states: {fault}"
     if options.tau and (fault := balance_fault(method)):
         return f"{shown}: {fault}; set +poise.tau=0"
+    return ""
+
+
+def _trajectory_fault(config: VerlConfig, options: VerlAdapterOptions) -> str:
+    if options.trajectory == "off":
+        return ""
+    shown, actor = f"+poise.trajectory={options.trajectory}", "actor_rollout_ref.actor"
+    if select(config, f"{actor}.policy_loss.loss_mode", "vanilla") != "gpg":
+        return f"{shown} needs a loss without a clip: set {actor}.policy_loss.loss_mode=gpg"
+    if select(config, f"{actor}.loss_agg_mode", "token-mean") not in EQUAL_TOKEN_AVERAGES:
+        return (
+            f"{shown} needs one denominator for all rollouts: set {actor}.loss_agg_mode=token-mean"
+        )
+    credit = credit_name(config)
+    if credit is None:
+        return f"{shown} reads our advantages: set algorithm.adv_estimator=poise_grpo"
+    if fault := _parallel_fault(config):
+        return f"{shown} scores the rows of every step: {fault}"
+    if options.trajectory != "min_replace":
+        return ""
+    if options.composer not in WHOLE_GROUP_COMPOSERS and optimizer_steps(config) > 1:
+        return f"{shown} needs whole groups: set +poise.composer=grouped"
+    if credit in ONE_SIDED_ADVANTAGES:
+        return (
+            f"{shown} needs advantages that sum to 0 in a group, and those of poise_{credit} do "
+            "not: set +poise.trajectory=orthogonal"
+        )
     return ""
 
 

@@ -9,7 +9,8 @@ On import it installs three things:
     an import hook   once verl's trainers are imported, which only the training process does, ours
                      replace them and our estimators are registered.
     another one      once verl's workers are imported, they can measure a step (step_coupling.py)
-                     and keep hidden states for token weights (token_states.py).
+                     keep hidden states for token weights (token_states.py) and weight whole
+                     rollouts (trajectory_weights.py).
 """
 
 from __future__ import annotations
@@ -50,10 +51,11 @@ def install_trainers() -> None:
 def extend_workers() -> None:
     """Let verl's workers measure a step and weigh tokens, when the driver asks for it."""
     if host.is_supported(host.installed_version() or ""):
-        from counterpoise.hosts.verl import step_coupling, token_states
+        from counterpoise.hosts.verl import step_coupling, token_states, trajectory_weights
 
         step_coupling.install_in_workers()
         token_states.install_in_workers()
+        trajectory_weights.install_in_workers()  # last: the monitor sees weighted advantages
 
 
 def install_config_check() -> None:

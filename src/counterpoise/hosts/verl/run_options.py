@@ -37,7 +37,9 @@ from counterpoise.variants import (
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 OPTIM, FSDP = f"{ACTOR}.optim", f"{ACTOR}.fsdp_config"
 REWARD = "reward.custom_reward_function"
-LOSS_MODES = {"grpo": "vanilla", "gspo": "gspo", "cispo": "cispo", "dppo": "dppo_tv"}
+LOSS_MODES = {
+    "grpo": "vanilla", "gspo": "gspo", "cispo": "cispo", "dppo": "dppo_tv", "reinforce": "gpg",
+}  # fmt: skip
 KL_TYPES = {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}
 LOSS_AGG_MODES = {
     "token_mean": "token-mean", "sequence_mean": "seq-mean-token-mean",
@@ -149,7 +151,7 @@ OPTIONS: dict[str, OptionSupport] = {
     "update.surrogate": pass_as(
         f"{ACTOR}.policy_loss.loss_mode",
         values=tuple(LOSS_MODES),
-        reason="verl's losses always clip or mask",
+        reason="verl's losses with a ratio always clip or mask",
     ),
     "update.clip_low": pass_as(f"{ACTOR}.clip_ratio_low"),
     "update.clip_high": pass_as(f"{ACTOR}.clip_ratio_high"),
@@ -167,7 +169,7 @@ OPTIONS: dict[str, OptionSupport] = {
     "update.kl_control": accept_only("fixed", reason="verl's kl_loss_coef is one number"),
     "update.kl_settings": no_effect("only with update.kl_control"),
     "update.old_logprobs": pass_as("algorithm.rollout_correction.bypass_mode"),
-    "update.trajectory": accept_only("off", reason="verl's loss has its own ratio and clip"),
+    "update.trajectory": pass_as("+poise.trajectory"),
     "update.importance": pass_as("algorithm.rollout_correction.rollout_is"),
     "update.importance_cap": pass_as("algorithm.rollout_correction.rollout_is_threshold"),
     "update.importance_mode": accept_only(

@@ -23,7 +23,6 @@ from counterpoise.hosts.verl import queue
 from counterpoise.hosts.verl.batch_rows import (
     FIELDS,
     REFERENCES,
-    ROLLOUT_ADVANTAGES,
     read_rows,
     real_indices,
 )
@@ -31,6 +30,7 @@ from counterpoise.hosts.verl.options import VerlAdapterOptions, select
 from counterpoise.hosts.verl.weight_methods import reads_states
 from counterpoise.hosts.verl.weight_request import (
     METHOD,
+    ROLLOUT_ADVANTAGES,
     WeightRequest,
     WeightResult,
     evaluate_request,

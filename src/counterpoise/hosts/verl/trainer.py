@@ -4,7 +4,7 @@
     _compute_old_log_prob  RB: waiting rows are scored by the weights that sampled them; monitor;
                            hidden states for token weights
     _compute_advantage     RB: the advantages that it balanced by; the plan's metrics; token weights
-    _update_actor          optimizer steps of the plan's size; monitor
+    _update_actor          optimizer steps of the plan's size; trajectory weights; monitor
 
 Without `+poise.*` each of them does what verl's own does.
 """
@@ -51,6 +51,8 @@ from counterpoise.hosts.verl.step_coupling import (
 )
 from counterpoise.hosts.verl.token_states import KEEP_KEY
 from counterpoise.hosts.verl.token_weights import weigh_batch
+from counterpoise.hosts.verl.trajectory_weights import REQUEST_KEY as TRAJECTORY_KEY
+from counterpoise.hosts.verl.trajectory_weights import TrajectoryRequest
 from counterpoise.hosts.verl.weight_methods import reads_states
 from counterpoise.microscope.monitor_records import monitor_metrics
 from counterpoise.microscope.monitor_sampling import first_mixed_groups
@@ -67,6 +69,7 @@ class PlannedTrainer:
     actor_rollout_wg: Any
     replay_buffer: Any
     global_steps: int
+    local_trigger_step: int  # updates since the weights were sent to the sampler
     tokenizer: Any
     use_reference_policy: bool
 
@@ -83,9 +86,11 @@ class PlannedTrainer:
         self._weighs_by_states = self.poise is not None and reads_states(self.poise.credit_weights)
         self._recorder: UpdateRecorder | None = None
         if self.poise is not None and self.poise.run_folder:
-            notes = (
-                [f"pushes are not measured: {self._coupling_fault}"] if self._coupling_fault else []
-            )
+            notes = []
+            if self._coupling_fault:
+                notes.append(f"pushes are not measured: {self._coupling_fault}")
+            if self.poise.trajectory != "off":
+                notes.append("advantages are those before the trajectory weights of a step")
             self._recorder = UpdateRecorder(Path(self.poise.run_folder), config, notes)
         super().__init__(config)  # type: ignore[call-arg]
 
@@ -270,9 +275,11 @@ class PlannedTrainer:
         if self.poise is None:
             return super()._update_actor(batch, metrics)  # type: ignore[misc]
         request = self._coupling_request(batch) if self._is_monitored else {}
-        with _resized_mini_batches(self.actor_rollout_wg, self._step_rows, request):
+        requests = request | self._trajectory_request()
+        with _resized_mini_batches(self.actor_rollout_wg, self._step_rows, requests):
             batch = super()._update_actor(batch, metrics)  # type: ignore[misc]
-        batch.extra_info.pop(REQUEST_KEY, None)
+        for key in requests:
+            batch.extra_info.pop(key, None)
         self._couplings = self._take_couplings() if request else []
         if self._is_monitored:
             metrics.update(self._measure_displacement(batch))
@@ -289,6 +296,18 @@ class PlannedTrainer:
                 else None,
             )
         return batch
+
+    def _trajectory_request(self) -> dict[str, str]:
+        """How the workers weight whole rollouts, for the batch's extra information."""
+        assert self.poise is not None
+        if self.poise.trajectory == "off":
+            return {}
+        # Rows that waited, and later updates of a batch, were scored by other weights.
+        scored_now = not self.balances and not adapter_options.bypasses_scoring(self.config)
+        request = TrajectoryRequest(
+            self.poise.trajectory, starts_on_policy=scored_now and self.local_trigger_step == 0
+        )
+        return {TRAJECTORY_KEY: request.to_text()}
 
     # -- the monitor ---------------------------------------------------------------------------
 

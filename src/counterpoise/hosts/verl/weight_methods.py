@@ -6,7 +6,6 @@ states   hidden states of that pass as well, which stay in the workers (token_st
 
 from __future__ import annotations
 
-from counterpoise.credit.assign import UNIFORM
 from counterpoise.credit.plugin_weights import PluginWeights
 from counterpoise.plugins import display_name, is_plugin
 

@@ -22,6 +22,7 @@ from counterpoise.types import Floats, Ints, Row
 from counterpoise.variants import TOKEN_WEIGHTS
 
 METHOD = "poise_weigh_tokens"  # of verl's worker
+ROLLOUT_ADVANTAGES = "poise_advantages"  # a field of the batch: A_i, where A_{i,t} is weighted
 
 
 @dataclass(frozen=True, slots=True, eq=False)

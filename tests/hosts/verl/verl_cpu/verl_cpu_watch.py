@@ -1,8 +1,8 @@
 """Inside the workers: what every optimizer step was given, a JSON line for each rank and step.
 
 Named in VERL_USE_EXTERNAL_MODULES; writes to $VERL_CPU_NOTES. A row is what the loss gets of it:
-its uid, its advantage, its trained tokens, and how far its old log-probabilities are from those of
-the server that sampled it, which had the same weights.
+its uid, its trained tokens and their advantages, and how far its old log-probabilities are from
+those of the server that sampled it, which had the same weights.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ import torch
 
 
 def _rows(data: Any) -> list[dict[str, Any]]:
-    names = ("response_mask", "advantages", "old_log_probs", "rollout_log_probs")
+    names = ("responses", "response_mask", "advantages", "old_log_probs", "rollout_log_probs")
     columns = zip(list(data["uid"]), *(data[name].unbind() for name in names), strict=True)
     rows = []
-    for uid, mask_T, advantages_T, old_T, sampled_T in columns:
+    for uid, ids_T, mask_T, advantages_T, old_T, sampled_T in columns:
         trained = mask_T.bool()
         gap = (old_T - sampled_T).abs()[trained]
         rows.append(
             {
                 "uid": str(getattr(uid, "data", uid)),
+                "ids": ids_T[trained].tolist(),
                 "tokens": int(trained.sum()),
+                "advantages": advantages_T[trained].tolist(),
                 "advantage": float(advantages_T[trained][0]) if trained.any() else 0.0,
                 "old_gap": float(gap.max()) if trained.any() else 0.0,
             }
