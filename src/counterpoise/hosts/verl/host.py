@@ -87,9 +87,11 @@ ATTRIBUTES = (
     VerlAttribute(REPLAY_BUFFER, "running_keys"),
     VerlAttribute(REPLAY_BUFFER, "finished_keys"),
     VerlAttribute(REPLAY_BUFFER, "failure_keys"),
+    VerlAttribute(REPLAY_BUFFER, "prompt_global_steps"),
     VerlAttribute(REPLAY_BUFFER, "sampler_kwargs"),
     VerlAttribute(REPLAY_BUFFER, "refill_fn"),
     VerlAttribute(TRAINER, "replay_buffer"),
+    VerlAttribute(TRAINER, "local_trigger_step"),
 )
 
 

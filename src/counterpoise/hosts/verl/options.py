@@ -28,7 +28,11 @@ from counterpoise.variants import (
 SECTION = "poise"
 ESTIMATOR_PREFIX = "poise_"  # begins the names of our estimators
 VERL_ORDER = "verl"  # a composer: keep verl's own order and only describe it
-SAMPLER_CLASS = ("pkg://counterpoise.hosts.verl.sampler", "RewardBalancedReplayBuffer")
+SAMPLER_MODULE = "pkg://counterpoise.hosts.verl.sampler"
+SAMPLER_CLASSES = {  # of RB, by trainer.v1.trainer_mode
+    "sync": "RewardBalancedReplayBuffer",
+    "colocate_async": "AsyncRewardBalancedReplayBuffer",
+}
 # Values of loss_agg_mode in which all tokens of a step have the same coefficient.
 EQUAL_TOKEN_AVERAGES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm")
 VerlConfig = Mapping[str, Any]
@@ -97,10 +101,25 @@ def credit_name(config: VerlConfig) -> str | None:
 
 def optimizer_steps(config: VerlConfig) -> int:
     """Optimizer steps of one batch."""
-    mode = select(config, "trainer.v1.trainer_mode", "sync")
+    mode = trainer_mode(config)
     updates = select(config, f"trainer.v1.{mode}.parameter_sync_step", 1)
     prompts = select(config, "data.train_batch_size") // updates  # of one parameter update
     return int(prompts // select(config, "actor_rollout_ref.actor.ppo_mini_batch_size"))
+
+
+def trainer_mode(config: VerlConfig) -> str:
+    """sync, colocate_async or separate_async."""
+    return str(select(config, "trainer.v1.trainer_mode", "sync"))
+
+
+def keeps_old_scores(config: VerlConfig, options: VerlAdapterOptions) -> bool:
+    """Whether rollouts that wait keep the scores of the weights that sampled them (RB).
+
+    In verl's asynchronous mode a rollout may be the work of several weights, so there, as in verl
+    without RB, the weights before an update score all its rows.
+    """
+    is_sync = trainer_mode(config) == "sync"
+    return options.tau > 0 and is_sync and not bypasses_scoring(config)
 
 
 def rollouts_per_batch(config: VerlConfig) -> int:
@@ -277,7 +296,7 @@ def _weights_fault(config: VerlConfig, options: VerlAdapterOptions) -> str:
         return f"{shown} weights every token, rejected ones too: leave {correction}.rollout_rs out"
     if reads_states(method) and (fault := head_fault(config)):
         return f"{shown} reads hidden states: {fault}"
-    if options.tau and (fault := balance_fault(method)):
+    if keeps_old_scores(config, options) and (fault := balance_fault(method)):
         return f"{shown}: {fault}; set +poise.tau=0"
     return ""
 
@@ -310,15 +329,18 @@ def _trajectory_fault(config: VerlConfig, options: VerlAdapterOptions) -> str:
 
 
 def _balance_fault(config: VerlConfig, options: VerlAdapterOptions) -> str:
-    mode = select(config, "trainer.v1.trainer_mode", "sync")
-    if mode != "sync":
-        return f"+poise.tau is for trainer.v1.trainer_mode=sync, not {mode}: set +poise.tau=0"
+    mode = trainer_mode(config)
+    if mode not in SAMPLER_CLASSES:
+        return (
+            f"+poise.tau is for trainer.v1.trainer_mode={' and '.join(SAMPLER_CLASSES)}, not "
+            f"{mode}: set +poise.tau=0"
+        )
     if credit_name(config) is None:
         return "+poise.tau balances by our credit: set algorithm.adv_estimator=poise_grpo"
     if credit_name(config) == "positive_only":
         return "poise_positive_only has no negative rollouts to balance: set +poise.tau=0"
     custom = [select(config, f"trainer.v1.sampler.custom_sampler.{k}") for k in ("path", "name")]
-    if any(custom) and tuple(custom) != SAMPLER_CLASS:
+    if any(custom) and custom != [SAMPLER_MODULE, SAMPLER_CLASSES[mode]]:
         return "+poise.tau brings its own sampler: leave trainer.v1.sampler.custom_sampler out"
     # These are features of the sampler that ours replaces: they would silently do nothing.
     for path in (

@@ -196,8 +196,7 @@ class PlannedTrainer:
         batch.extra_info.pop(KEEP_KEY, None)
         if self._is_monitored:
             self._logprobs_before = queue.get_fields(batch, "old_log_probs")["old_log_probs"]
-        # Without a scoring pass the old log-probabilities are the sampler's, which never change.
-        if not self.balances or adapter_options.bypasses_scoring(self.config):
+        if self.poise is None or not adapter_options.keeps_old_scores(self.config, self.poise):
             return batch
         if old_scores is not None:
             queue.put_fields(previously_scored, old_scores)
@@ -302,11 +301,13 @@ class PlannedTrainer:
         assert self.poise is not None
         if self.poise.trajectory == "off":
             return {}
-        # Rows that waited, and later updates of a batch, were scored by other weights.
-        scored_now = not self.balances and not adapter_options.bypasses_scoring(self.config)
-        request = TrajectoryRequest(
-            self.poise.trajectory, starts_on_policy=scored_now and self.local_trigger_step == 0
+        # Rows that waited, those of a sampler and later updates of a batch have other old weights.
+        has_older_scores = (
+            adapter_options.keeps_old_scores(self.config, self.poise)
+            or adapter_options.bypasses_scoring(self.config)
+            or self.local_trigger_step > 0
         )
+        request = TrajectoryRequest(self.poise.trajectory, starts_on_policy=not has_older_scores)
         return {TRAJECTORY_KEY: request.to_text()}
 
     # -- the monitor ---------------------------------------------------------------------------
@@ -397,10 +398,12 @@ def _resized_mini_batches(workers: Any, rows: int, extra_info: Mapping[str, Any]
 
 def _use_sampler(config: Any, options: adapter_options.VerlAdapterOptions) -> None:
     """Name our sampler where verl's config names a custom one."""
-    path, name = adapter_options.SAMPLER_CLASS
+    name = adapter_options.SAMPLER_CLASSES[adapter_options.trainer_mode(config)]
     with open_dict(config):
         sampler = config.trainer.v1.sampler
-        sampler.custom_sampler = OmegaConf.create({"path": path, "name": name})
+        sampler.custom_sampler = OmegaConf.create(
+            {"path": adapter_options.SAMPLER_MODULE, "name": name}
+        )
         sampler.sampler_kwargs = OmegaConf.create(
             {
                 "tau": options.tau,
