@@ -16,18 +16,22 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from hosts.compare_audits import NOT_FROM_TEXTS, SAME_FROM_TEXTS, check_same_audit
-from hosts.verl.run_on_cpu import needs_verl, run_on_cpu
+from hosts.verl.run_on_cpu import (
+    compare_advantages,
+    needs_verl,
+    read_notes,
+    read_update,
+    run_on_cpu,
+    with_native_weights,
+)
 
 from counterpoise.config import ModelConfig
-from counterpoise.credit.assign import assign_weights
 from counterpoise.credit.view import PolicyReader
 from counterpoise.hosts.importing.write_folder import import_run
 from counterpoise.microscope.batch_tokens import take_snapshot
 from counterpoise.microscope.coupling import decompose
 from counterpoise.microscope.monitor_records import part_column
-from counterpoise.model.fit_memory import FittedSize
 from counterpoise.model.load import Policy, load_policy
-from counterpoise.store.rollout_files import read_groups
 from counterpoise.types import Row
 
 pytestmark = [needs_verl, pytest.mark.slow]
@@ -65,23 +69,8 @@ def policy() -> Policy:
 @pytest.fixture(scope="module")
 def rows(folder: Path, policy: Policy) -> list[Row]:
     """The rows of the first update as recorded, with token weights computed natively."""
-    (plan, *_) = lines(folder / "record/plans.jsonl")
-    rollouts = {
-        (group.key, index): rollout
-        for group in read_groups(folder / "record/rollouts/step_00001.jsonl")
-        for index, rollout in enumerate(group.rollouts)
-    }
-    names = [plan["groups"][group] for group in plan["group"]]
-    columns = zip(names, plan["advantage"], plan["tokens"], plan["index"], strict=True)
-    bare_rows = [
-        Row(group, advantage, num_tokens, index, rollout=rollouts[group, index])
-        for group, advantage, num_tokens, index in columns
-    ]
-    members = {name: [row for row in bare_rows if row.group == name] for name in sorted(names)}
-    reader = PolicyReader(policy, micro_batch=FittedSize(4096))
-    weighted = assign_weights(list(members.values()), WEIGHTS, SETTINGS, reader)
-    by_name = {row.name: row for group in weighted for row in group}
-    return [by_name[row.name] for row in bare_rows]
+    bare_rows = read_update(folder / "record", 1)
+    return with_native_weights(bare_rows, WEIGHTS, SETTINGS, PolicyReader(policy))
 
 
 def read_tokens(folder: Path, number: int) -> pd.DataFrame:
@@ -90,28 +79,11 @@ def read_tokens(folder: Path, number: int) -> pd.DataFrame:
 
 def test_token_weights_are_those_of_the_native_computation(folder: Path, rows: list[Row]) -> None:
     """Advantages of the first update as both ranks trained on them, token by token."""
-    noted = [
-        row
-        for rank in range(2)
-        for line in lines(folder / f"run/rank_{rank}.jsonl")[:STEPS]
-        for row in line["rows"]
-        if row["ids"]  # not padding
-    ]
+    noted = read_notes(folder / "run", STEPS)
     assert len(noted) == len(rows) == 16
-    # Two rollouts of a group may be the same response, so a row is known by its sign as well.
-    ours = {
-        (row.group, *row.content.response_tokens.tolist(), row.sign): row.advantages_T
-        for row in rows
-    }
-    theirs = {
-        (f"1:{row['uid']}", *row["ids"], int(np.sign(sum(row["advantages"])))): row["advantages"]
-        for row in noted
-    }
-    assert ours.keys() == theirs.keys()
-    for key, advantages_T in ours.items():
-        np.testing.assert_allclose(theirs[key], advantages_T, atol=1e-3)
+    compare_advantages(noted, rows, atol=1e-3)
     # The weights of a row differ between its tokens.
-    assert max(np.ptp(advantages_T) for advantages_T in ours.values()) > 0.2
+    assert max(np.ptp(row.advantages_T) for row in rows) > 0.2
 
 
 def test_pushes_are_those_of_the_native_computation(
@@ -134,7 +106,7 @@ def test_pushes_are_those_of_the_native_computation(
     np.testing.assert_allclose(table["logprob"], tokens.logprobs.detach(), atol=1e-4)
     # Token-mean, and the ratio is 1; token weights agree to about 5e-4 of themselves.
     np.testing.assert_allclose(table["pull"], tokens.advantages / step_tokens, rtol=2e-3)
-    W, pulls = policy.decoder.unembedding.detach(), torch.from_numpy(table["pull"].to_numpy())
+    W, pulls = policy.decoder.unembedding.detach(), torch.tensor(table["pull"].to_numpy())
     expected = decompose(tokens.hidden, W, tokens.tokens, pulls, tokens.groups, eta=len(tokens))
     columns = {"own": expected.self_push} | {
         part_column(part): values for part, values in expected.parts.items()
