@@ -163,7 +163,6 @@ def test_an_unknown_verl_stops_only_those_who_ask_for_us(tmp_path: Path) -> None
     """verl swallows what a plug-in raises; a stock run with our options ignored must not follow."""
     code = """
 import runpy, sys
-from counterpoise.credit.array_view import weights
 from counterpoise.hosts.verl import host
 host.SUPPORTED_VERSION = "0.9.2"
 sys.argv = ["main_ppo", *sys.argv[1:]]
