@@ -21,6 +21,7 @@ from counterpoise.hosts.translate_options import (
     no_effect,
     not_written,
     pass_as,
+    pass_except,
     whole_section,
 )
 from counterpoise.hosts.verl.weight_methods import REFUSED_WEIGHTS, balance_fault
@@ -112,7 +113,7 @@ OPTIONS: dict[str, OptionSupport] = {
     "verify.also": accept_only([], reason="the adapter takes one reward for each rollout"),
     "verify.overlong_tokens": no_effect("only with verify.also"),
     "credit.name": pass_as("algorithm.adv_estimator"),
-    "credit.weights": pass_as("+poise.credit_weights"),  # `_weights_faults` refuses some
+    "credit.weights": pass_except("+poise.credit_weights", REFUSED_WEIGHTS),
     "credit.settings": pass_as("+poise.credit_settings"),
     "credit.mixture": no_effect("only with verify.also"),
     "credit.rule": accept_only(
@@ -230,13 +231,11 @@ def _loss_faults(config: RunConfig) -> list[str]:
 
 
 def _weights_faults(config: RunConfig) -> list[str]:
-    """Token weights that cannot run inside verl, or not with other options."""
+    """Token weights that verl honours only without certain other options."""
     method = config.credit.weights
     shown = f"credit.weights={display_name(method)}"
-    if method == UNIFORM:
+    if method == UNIFORM or method in REFUSED_WEIGHTS:
         return []
-    if method in REFUSED_WEIGHTS:
-        return [f"{shown} ({REFUSED_WEIGHTS[method]})"]
     faults = []
     if config.update.old_logprobs == "sampler":
         faults.append(f"{shown} with update.old_logprobs=sampler (they read verl's scoring pass)")
