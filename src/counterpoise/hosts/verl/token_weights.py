@@ -90,6 +90,7 @@ def _make_request(
     entropies = queue.trained_values(data["entropy"], data["response_mask"])  # of padding too
     index_of_row = real_indices(batch)
     signal_rows = [i for i, row in enumerate(rows) if row.sign and row.num_tokens]
+    signal_rows.sort(key=lambda i: rows[i].name)  # those of a group next to each other
     tokens = [rows[i].content.response_tokens for i in signal_rows]
     own_function = is_plugin(options.credit_weights)
     return WeightRequest(
