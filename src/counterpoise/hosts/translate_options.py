@@ -3,6 +3,7 @@
     pass_as("learning_rate")          the engine's own option carries it
     handle_here("the reward")         our code around the engine honours it
     no_effect("memory only")          whatever its value, the run computes the same
+    pass_except("weights", refused)   the same, but some values are refused, each with a reason
     accept_only("grpo", reason="...") these values and no others; any other stops the run
     not_written(True, reason="...")   output the engine does not write; at its default the user is
                                       informed, any other value is refused
@@ -39,11 +40,18 @@ class OptionSupport:
     engine_options: tuple[str, ...] = ()  # the engine's options that carry it
     honoured_values: tuple[Any, ...] = ()  # () is any value
     reason: str = ""  # why other values are refused, or what happens to the option
+    refused_values: Mapping[Any, str] = dataclasses.field(default_factory=dict)  # with reasons
 
     def honours(self, value: Any) -> bool:
         if PLUGIN_CHOICE in self.honoured_values and isinstance(value, str) and is_plugin(value):
             return True
+        if isinstance(value, str) and value in self.refused_values:
+            return False
         return not self.honoured_values or value in self.honoured_values
+
+    def refusal_reason(self, value: Any) -> str:
+        """Why a value is refused that the engine does not honour."""
+        return self.reason or self.refused_values[value]
 
 
 OptionTable = Mapping[str, OptionSupport]
@@ -51,6 +59,10 @@ OptionTable = Mapping[str, OptionSupport]
 
 def pass_as(*engine_options: str, values: Sequence[Any] = (), reason: str = "") -> OptionSupport:
     return OptionSupport(PASSED_ON, engine_options, tuple(values), reason)
+
+
+def pass_except(engine_option: str, refused: Mapping[str, str]) -> OptionSupport:
+    return OptionSupport(PASSED_ON, (engine_option,), refused_values=refused)
 
 
 def handle_here(reason: str, values: Sequence[Any] = ()) -> OptionSupport:
@@ -96,7 +108,7 @@ def list_refusals(config: RunConfig, table: OptionTable) -> list[str]:
             if value != default:
                 refusals.append(f"{name}={format_value(value)} (unknown to this engine)")
         elif not support.honours(value):
-            refusals.append(f"{name}={format_value(value)} ({support.reason})")
+            refusals.append(f"{name}={format_value(value)} ({support.refusal_reason(value)})")
     return refusals
 
 

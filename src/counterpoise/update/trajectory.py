@@ -61,17 +61,33 @@ def with_trajectory_weights(
     `logprobs` [T] of each row are those of the current weights; None: they sampled the row, so its
     ratio is 1.
     """
-    weigh_rollouts = TRAJECTORY_WEIGHTS.load(weighting_name)
-    # One ratio per rollout: the mean over tokens keeps it comparable between lengths.
     ratios_R = np.ones(len(rows))
     for i, (row, current_T) in enumerate(zip(rows, logprobs, strict=True)):
         if current_T is not None:
-            ratios_R[i] = np.exp(np.mean(current_T - row.old_logprobs, dtype=np.float64))
-    weighted_rows = list(rows)
-    for group in rows_by_group(rows).values():
-        advantages_G = np.array([rows[i].advantage for i in group])
-        for i, weight in zip(group, weigh_rollouts(ratios_R[group], advantages_G), strict=True):
-            unit_weights_T = np.ones(rows[i].num_tokens, dtype=np.float32)
-            credit_T = unit_weights_T if rows[i].weights_T is None else rows[i].weights_T
-            weighted_rows[i] = replace(rows[i], weights_T=(weight * credit_T).astype(np.float32))
+            ratios_R[i] = mean_ratio(current_T, row.old_logprobs)
+    groups = list(rows_by_group(rows).values())
+    advantages_R = np.array([row.advantage for row in rows])
+    weights_R = weigh_groups(groups, ratios_R, advantages_R, weighting_name)
+    weighted_rows = []
+    for row, weight in zip(rows, weights_R, strict=True):
+        unit_weights_T = np.ones(row.num_tokens, dtype=np.float32)
+        credit_T = unit_weights_T if row.weights_T is None else row.weights_T
+        weighted_rows.append(replace(row, weights_T=(weight * credit_T).astype(np.float32)))
     return weighted_rows
+
+
+def mean_ratio(current_T: Floats, old_T: Floats) -> float:
+    """w of a rollout: the mean over tokens keeps it comparable between lengths."""
+    return float(np.exp(np.mean(current_T - old_T, dtype=np.float64)))
+
+
+def weigh_groups(
+    groups: Sequence[Sequence[int]], ratios_R: Doubles, advantages_R: Doubles, weighting_name: str
+) -> Doubles:
+    """w~ [R] of the rollouts of a step; `groups` are the indices of each group's rollouts."""
+    weigh_rollouts = TRAJECTORY_WEIGHTS.load(weighting_name)
+    weights_R = np.ones(len(ratios_R))
+    for group in groups:
+        members = list(group)
+        weights_R[members] = weigh_rollouts(ratios_R[members], advantages_R[members])
+    return weights_R

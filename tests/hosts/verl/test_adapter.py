@@ -15,9 +15,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hosts.verl.run_on_cpu import needs_verl, run_on_cpu
 
+from counterpoise.credit.array_view import weights
 from counterpoise.hosts.verl import host
 from counterpoise.hosts.verl.options import VerlAdapterOptions, check_config
 
@@ -40,6 +42,18 @@ RUNS: dict[str, tuple[int, list[str]]] = {  # how many rollouts of four are righ
             "+poise.max_age=3",
             "trainer.total_training_steps=3",
             "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=3",  # needs fillers
+            "+poise.credit_weights=negative_filter",  # by log-probabilities
+        ],
+    ),
+    "rb_async": (
+        1,
+        [
+            OURS,
+            f"+poise.tau={TAU}",
+            "trainer.v1.trainer_mode=colocate_async",
+            "trainer.v1.colocate_async.num_warmup_batches=2",
+            "trainer.total_training_steps=3",
+            "+actor_rollout_ref.rollout.engine_kwargs.native.late_answers=8",
         ],
     ),
 }
@@ -289,6 +303,47 @@ def test_rows_that_waited_keep_the_policy_that_sampled_them(runs: dict[str, Run]
     assert min(line["poise/moved_positive"] for line in runs["qb"].metrics) > 1e-2
 
 
+@needs_verl
+@pytest.mark.slow
+def test_rb_weighs_tokens_by_the_policy_that_sampled_them(runs: dict[str, Run]) -> None:
+    """Rows that waited included: the old log-probabilities are the sampler's (see above)."""
+    for steps in runs["rb"].updates:
+        rows = [row for step in steps for row in step]
+        weights_R = weights(
+            "negative_filter",
+            advantages=[row["advantage"] for row in rows],
+            tokens=[row["ids"] for row in rows],
+            logprobs=[row["old_logprobs"] for row in rows],
+        )
+        for row, weights_T in zip(rows, weights_R, strict=True):
+            assert row["advantages"] == pytest.approx(row["advantage"] * weights_T, abs=1e-6)
+        assert 0 < np.concatenate(weights_R).mean() < 0.6
+
+
+@needs_verl
+@pytest.mark.slow
+def test_rb_takes_a_balanced_batch_while_prompts_are_running(runs: dict[str, Run]) -> None:
+    """Before the first update 24 prompts are submitted, 21 of them with signal; at most eight are
+    late. A batch needs 13 groups (see above), which are there before the late ones."""
+    run = runs["rb_async"]
+    assert len(run.updates) == 3
+    assert cut(run)[0] == 0
+    assert largest_sum(run) < 1e-5
+    for steps, line in zip(run.updates, run.metrics, strict=True):
+        signs = [row["advantage"] > 0 for step in steps for row in step]
+        assert (len(signs), sum(signs)) == (PROMPTS * GROUP, 13)
+        assert line["poise/rarer_sign"] == 13 / 32
+        counts = {name: line[f"poise/rollouts_{name}"] for name in (
+            "emitted", "dropped_surplus", "dropped_aged", "without_signal", "waiting",
+        )}  # fmt: skip
+        assert line["poise/rollouts_added"] == sum(counts.values())
+    first, *_ = run.metrics
+    assert first["poise/rollouts_added"] < 24 * GROUP
+    assert first["poise/refills"] == 0
+    # Three batches take 39 groups; 35 of the 24 + 2 x 8 prompts have signal: one more round.
+    assert sum(line["poise/refills"] for line in run.metrics) >= 1
+
+
 def test_the_page_names_every_option() -> None:
     text = (ROOT / "docs" / "guide" / "verl.md").read_text()
     assert all(f"`+poise.{field.name}=" in text for field in fields(VerlAdapterOptions))
@@ -301,7 +356,6 @@ def test_the_page_names_every_option() -> None:
 @pytest.mark.slow
 def test_the_record_is_what_the_workers_got(runs: dict[str, Run]) -> None:
     """The rows of every optimizer step, in metrics, plans, rollouts and tokens."""
-    import numpy as np
     import pyarrow.parquet as pq
 
     from counterpoise.lab.choose_page import write_report

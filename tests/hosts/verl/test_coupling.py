@@ -1,7 +1,7 @@
-"""A real verl run on two FSDP ranks, recorded and dumped: its pushes, and its audit by both routes.
+"""A real verl run on two FSDP ranks, recorded and dumped: token weights, pushes, its audit twice.
 
-The pushes of the first optimizer step are computed again natively: its weights are those of the
-model's files.
+Token weights of the first update and pushes of its first step are computed again natively: the
+policy is that of the model's files.
 """
 
 from __future__ import annotations
@@ -16,20 +16,28 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from hosts.compare_audits import NOT_FROM_TEXTS, SAME_FROM_TEXTS, check_same_audit
-from hosts.verl.run_on_cpu import needs_verl, run_on_cpu
+from hosts.verl.run_on_cpu import (
+    compare_advantages,
+    needs_verl,
+    read_notes,
+    read_update,
+    run_on_cpu,
+    with_native_weights,
+)
 
 from counterpoise.config import ModelConfig
+from counterpoise.credit.view import PolicyReader
 from counterpoise.hosts.importing.write_folder import import_run
 from counterpoise.microscope.batch_tokens import take_snapshot
 from counterpoise.microscope.coupling import decompose
 from counterpoise.microscope.monitor_records import part_column
-from counterpoise.model.load import load_policy
-from counterpoise.store.rollout_files import read_groups
+from counterpoise.model.load import Policy, load_policy
 from counterpoise.types import Row
 
 pytestmark = [needs_verl, pytest.mark.slow]
 UPDATES, STEPS = 6, 2
 ACTOR = "actor_rollout_ref.actor"
+WEIGHTS, SETTINGS = "cancellation", ("strength=0.9",)  # reads hidden states
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("verl_coupling")
     options = [
         "algorithm.adv_estimator=poise_grpo", "+poise.composer=grouped", "+poise.monitor_every=1",
+        f"+poise.credit_weights={WEIGHTS}", f"+poise.credit_settings={json.dumps(SETTINGS)}",
         f"+poise.run_folder={out / 'record'}", f"trainer.rollout_data_dir={out / 'dump'}",
         f"trainer.total_training_steps={UPDATES}", "data.train_batch_size=4",
         f"{ACTOR}.ppo_mini_batch_size=2",
@@ -52,42 +61,53 @@ def lines(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
-def first_step_rows(folder: Path) -> tuple[list[Row], int]:
-    """The rows with signal of the first optimizer step, and the trained tokens of all its rows."""
-    (plan, *_) = lines(folder / "record/plans.jsonl")
-    groups = {
-        group.key: group.rollouts
-        for group in read_groups(folder / "record/rollouts/step_00001.jsonl")
-    }
-    step = plan["steps"][0]
-    rows = []
-    for i in step:
-        group = plan["groups"][plan["group"][i]]
-        rollout = groups[group][plan["index"][i]]
-        rows.append(Row(group, plan["advantage"][i], plan["tokens"][i], i, rollout=rollout))
-    return [row for row in rows if row.advantage], sum(plan["tokens"][i] for i in step)
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    return load_policy(ModelConfig(name="embedded", device="cpu", dtype="float32"))
+
+
+@pytest.fixture(scope="module")
+def rows(folder: Path, policy: Policy) -> list[Row]:
+    """The rows of the first update as recorded, with token weights computed natively."""
+    bare_rows = read_update(folder / "record", 1)
+    return with_native_weights(bare_rows, WEIGHTS, SETTINGS, PolicyReader(policy))
 
 
 def read_tokens(folder: Path, number: int) -> pd.DataFrame:
     return pq.read_table(folder / f"record/tokens/step_{number:05d}.parquet").to_pandas()
 
 
-def test_pushes_are_those_of_the_native_computation(folder: Path) -> None:
+def test_token_weights_are_those_of_the_native_computation(folder: Path, rows: list[Row]) -> None:
+    """Advantages of the first update as both ranks trained on them, token by token."""
+    noted = read_notes(folder / "run", STEPS)
+    assert len(noted) == len(rows) == 16
+    compare_advantages(noted, rows, atol=1e-3)
+    # The weights of a row differ between its tokens.
+    assert max(np.ptp(row.advantages_T) for row in rows) > 0.2
+
+
+def test_pushes_are_those_of_the_native_computation(
+    folder: Path, rows: list[Row], policy: Policy
+) -> None:
     """Gathered from two ranks, in float32; the model's files are the weights of the first step."""
-    rows, step_tokens = first_step_rows(folder)
-    policy = load_policy(ModelConfig(name="embedded", device="cpu", dtype="float32"))
+    (plan, *_) = lines(folder / "record/plans.jsonl")
+    step_tokens = sum(plan["tokens"][i] for i in plan["steps"][0])
+    number_of_row = {rows[i].name: i for i in plan["steps"][0] if rows[i].advantage}
+    rows = [rows[i] for i in number_of_row.values()]
     tokens = take_snapshot(policy, rows)
-    pulls = tokens.advantages / step_tokens  # token-mean, and the ratio is 1
-    W = policy.decoder.unembedding.detach()
-    expected = decompose(tokens.hidden, W, tokens.tokens, pulls, tokens.groups, eta=len(tokens))
     table = read_tokens(folder, 1)
     table = table[table["step"] == 0].set_index(["row", "position"])
-    places = [(row.index, position) for row in rows for position in range(row.num_tokens)]
+    places = [
+        (number_of_row[row.name], position) for row in rows for position in range(row.num_tokens)
+    ]
     assert sorted(places) == sorted(table.index)
     table = table.loc[places]
     np.testing.assert_array_equal(table["token"], tokens.tokens)
     np.testing.assert_allclose(table["logprob"], tokens.logprobs.detach(), atol=1e-4)
-    np.testing.assert_allclose(table["pull"], pulls, rtol=1e-4)
+    # Token-mean, and the ratio is 1; token weights agree to about 5e-4 of themselves.
+    np.testing.assert_allclose(table["pull"], tokens.advantages / step_tokens, rtol=2e-3)
+    W, pulls = policy.decoder.unembedding.detach(), torch.tensor(table["pull"].to_numpy())
+    expected = decompose(tokens.hidden, W, tokens.tokens, pulls, tokens.groups, eta=len(tokens))
     columns = {"own": expected.self_push} | {
         part_column(part): values for part, values in expected.parts.items()
     }

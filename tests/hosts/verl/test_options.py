@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import re
 from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +21,12 @@ from counterpoise.hosts.verl.options import (
     select,
     uses_adapter,
 )
+from counterpoise.hosts.verl.weight_methods import (
+    REFUSED_WEIGHTS,
+    SCORE_READING_WEIGHTS,
+    STATE_READING_WEIGHTS,
+)
+from counterpoise.variants import TOKEN_WEIGHTS
 
 STOCK: dict[str, Any] = {
     "data": {"train_batch_size": 8},
@@ -81,6 +89,7 @@ def test_what_is_asked_is_read() -> None:
 
 
 OURS = "algorithm.adv_estimator=poise_grpo"
+GPG = "actor_rollout_ref.actor.policy_loss.loss_mode=gpg"
 
 
 @pytest.mark.parametrize(
@@ -104,7 +113,51 @@ OURS = "algorithm.adv_estimator=poise_grpo"
         (["poise.tau=0.25"], "set algorithm.adv_estimator=poise_grpo"),
         (["poise.tau=0.7", OURS], "choose from 0 to 0.5"),
         (["poise.tau=0.25", "algorithm.adv_estimator=poise_positive_only"], r"set \+poise.tau=0"),
-        (["poise.tau=0.25", OURS, "trainer.v1.trainer_mode=colocate_async"], "mode=sync, not"),
+        (
+            ["poise.tau=0.25", OURS, "trainer.v1.trainer_mode=separate_async"],
+            "mode=sync and colocate_async, not separate_async",
+        ),
+        (["poise.credit_settings=3"], r"\+poise.credit_settings=3 is not of type list"),
+        (["poise.credit_weights=sheer", OURS], "did you mean 'shear'"),
+        (["poise.credit_weights=shear"], "set algorithm.adv_estimator=poise_grpo"),
+        (["poise.credit_weights=crpo", OURS], "does not run inside verl: it compares with generic"),
+        (
+            ["poise.credit_weights=otb", "algorithm.adv_estimator=poise_positive_only"],
+            "poise_positive_only has none",
+        ),
+        (
+            ["poise.credit_weights=gtpo", OURS, "algorithm.rollout_correction.bypass_mode=True"],
+            "set algorithm.rollout_correction.bypass_mode=False",
+        ),
+        (
+            ["poise.credit_weights=gtpo", OURS, "algorithm.rollout_correction.rollout_rs=token_k1"],
+            "leave algorithm.rollout_correction.rollout_rs out",
+        ),
+        (
+            ["poise.credit_weights=nthr", OURS, "actor_rollout_ref.actor.strategy=megatron"],
+            "reads hidden states: .*megatron is not FSDP",
+        ),
+        (["poise.credit_weights=nthr", OURS, "poise.tau=0.25"], r"keep none; set \+poise.tau=0"),
+        (["poise.trajectory=orthogonl"], "did you mean 'orthogonal'"),
+        (["poise.trajectory=orthogonal", OURS], "policy_loss.loss_mode=gpg"),
+        (["poise.trajectory=orthogonal", GPG], "set algorithm.adv_estimator=poise_grpo"),
+        (
+            [
+                "poise.trajectory=orthogonal",
+                OURS,
+                GPG,
+                "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean",
+            ],
+            "loss_agg_mode=token-mean",
+        ),
+        (
+            ["poise.trajectory=min_replace", OURS, GPG, "poise.composer=shuffled"],
+            r"needs whole groups: set \+poise.composer=grouped",
+        ),
+        (
+            ["poise.trajectory=min_replace", GPG, "algorithm.adv_estimator=poise_w_reinforce"],
+            r"set \+poise.trajectory=orthogonal",
+        ),
         (["poise.tau=0.25", OURS, "algorithm.use_kl_in_reward=True"], "set it to False"),
         (["poise.tau=0.25", OURS, "algorithm.filter_groups.enable=True"], "set it to False"),
         (["poise.tau=0.25", OURS, "reward.reward_model.enable=True"], "enable_resource_pool=True"),
@@ -118,6 +171,29 @@ def test_what_cannot_be_honoured_stops(settings: list[str], said: str) -> None:
     with pytest.raises(PoiseError, match=said) as fault:
         check_config(config(*settings))
     assert "\n" not in str(fault.value)
+
+
+def test_every_token_weighting_runs_or_says_why() -> None:
+    runs = {*SCORE_READING_WEIGHTS, *STATE_READING_WEIGHTS}
+    assert {"uniform", *runs, *REFUSED_WEIGHTS} == set(TOKEN_WEIGHTS)
+    assert not runs & REFUSED_WEIGHTS.keys()
+    for method in runs:
+        options = check_config(config(OURS, f"poise.credit_weights={method}"))
+        assert options is not None
+        assert options.credit_weights == method
+    for method, reason in REFUSED_WEIGHTS.items():
+        with pytest.raises(PoiseError, match=f"credit_weights={method} .*{reason}"):
+            check_config(config(OURS, f"poise.credit_weights={method}"))
+    page = (Path(__file__).parents[3] / "docs" / "guide" / "verl.md").read_text(encoding="utf-8")
+    (row,) = (line for line in page.splitlines() if line.startswith("| `credit.weights` |"))
+    assert set(re.findall(r"`(\w+)`", row)) == REFUSED_WEIGHTS.keys()
+
+
+def test_waiting_rollouts_have_no_states_in_sync_mode_only() -> None:
+    settings = [OURS, "poise.credit_weights=nthr", "poise.tau=0.25"]
+    options = check_config(config(*settings, "trainer.v1.trainer_mode=colocate_async"))
+    assert options is not None
+    assert options.weighs_tokens
 
 
 def test_a_missing_or_another_verl_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,24 +8,32 @@ import shlex
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from hosts.verl.run_on_cpu import (
+    compare_advantages,
+    needs_verl,
+    read_notes,
+    read_update,
+    with_native_weights,
+)
 
-from counterpoise.config import RunConfig
+from counterpoise.config import ModelConfig, RunConfig
 from counterpoise.config.load import load_config
+from counterpoise.credit.view import PolicyReader
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.verl import command, host, run, run_options
 from counterpoise.hosts.verl import options as adapter
 from counterpoise.hosts.verl.reward import compute_score
+from counterpoise.model.load import load_policy
 from counterpoise.types import Prompt
+from counterpoise.update.trajectory import with_trajectory_weights
 from counterpoise.verify.reward_process import shared_process
 
-needs_verl = pytest.mark.skipif(
-    host.installed_version() is None or not host.is_supported(host.installed_version() or ""),
-    reason=f"verl {host.SUPPORTED_VERSION} is not installed: {host.INSTALL_REMEDY}",
-)
 OWN = Path(__file__).parents[3] / "examples" / "own_reward_and_composer.py"
 PRESETS = ("qwen3-1.7b-base", "qwen3-4b-base", "qwen2.5-math-7b")
 
@@ -74,6 +82,9 @@ def test_what_is_shown_is_the_command_itself() -> None:
         (['evaluate.settings=["training","0.6/0.95"]'], "verl evaluates in one way only"),
         (["model.name=shape:smollm2-135m"], "verl loads a folder or a hub id"),
         ([f"batch.composer={OWN}:easy_first"], "a user's function would see no advantages"),
+        (["credit.weights=grail"], r"credit\.weights=grail \(it makes passes of its own"),
+        (["credit.weights=shear", "balance.tau=0.25"], r"with balance\.tau=0\.25 \(shear reads"),
+        (["credit.weights=rsi_s", "update.old_logprobs=sampler"], "read verl's scoring pass"),
         (["model.device=cpu", "update.optimizer=sgd"], r"model\.device=cpu .*update\.optimizer"),
     ],
 )
@@ -262,6 +273,7 @@ ON_A_CPU = [  # verl has neither a platform nor a sampler for it: tests/hosts/ve
 def test_verl_runs_the_command(tmp_path: Path) -> None:
     """Two updates of the embedded model on two ranks, with our data files and our reward."""
     harness = Path(__file__).parent / "verl_cpu"
+    record = tmp_path / "record"
     config = load_config(
         "demo",
         [
@@ -269,12 +281,18 @@ def test_verl_runs_the_command(tmp_path: Path) -> None:
             "sample.group_size=4", "sample.max_new_tokens=64", "sample.max_prompt_tokens=128",
             "loop.iterations=2", "task.levels=[1]", "task.size=64", "task.heldout=8",
             "evaluate.prompts=8", "evaluate.samples=1", "model.dtype=float32", "verify.workers=1",
-            "verify.name=exact", "monitor.every=0",
+            "verify.name=exact", "monitor.every=1", "sample.temperature=0.9",
+            "credit.weights=gtpo", 'credit.settings=["penalty=0.2"]',
+            "update.surrogate=reinforce", "update.trajectory=orthogonal",
         ],
     )  # fmt: skip
     out = tmp_path / "run"
+    run_options.check_options(config)
     run.prepare_folder(config, out)
-    words = [sys.executable, "-W", "ignore", *command.build_command(config, out)[1:], *ON_A_CPU]
+    words = [
+        sys.executable, "-W", "ignore", *command.build_command(config, out)[1:], *ON_A_CPU,
+        f"+poise.run_folder={record}",
+    ]  # fmt: skip
     sys.path.insert(0, str(harness))
     try:
         from verl_cpu_run import environment
@@ -286,7 +304,7 @@ def test_verl_runs_the_command(tmp_path: Path) -> None:
             words, cwd=tmp_path, env=settings, stdout=log, stderr=log, start_new_session=True
         )
         try:
-            code = started.wait(timeout=600)
+            code = started.wait(timeout=1800)
         finally:
             if started.poll() is None:  # Ray's processes are of the same session
                 os.killpg(started.pid, signal.SIGTERM)
@@ -300,3 +318,37 @@ def test_verl_runs_the_command(tmp_path: Path) -> None:
     evaluations = [name for line in lines for name in line if name.startswith("val-")]
     assert evaluations  # held-out problems, before and after
     assert len(list((out / "rollouts").glob("*.jsonl"))) == 2
+    check_both_weights(config, out, record)
+
+
+def check_both_weights(config: RunConfig, out: Path, record: Path) -> None:
+    """The first update's advantages, as the workers trained on them, against the native engine's:
+    token weights by the policy in the model's files, then trajectory weights of every step by the
+    log-probabilities that the monitor measured in it."""
+    policy = load_policy(ModelConfig(name="embedded", device="cpu", dtype="float32"))
+    reader = PolicyReader(policy, config.sample.temperature)
+    credit = config.credit
+    rows = with_native_weights(read_update(record, 1), credit.weights, credit.settings, reader)
+    table = pq.read_table(record / "tokens/step_00001.parquet").to_pandas()
+    (plan, *_) = map(json.loads, (record / "plans.jsonl").read_text().splitlines())
+    expected, factors = list(rows), []
+    for step in plan["steps"]:
+        step_rows = [i for i in step if rows[i].sign]
+        tokens = {i: table[table["row"] == i].sort_values("position") for i in step_rows}
+        weighted = with_trajectory_weights(
+            [replace(rows[i], trainer_logprobs_T=tokens[i]["old_logprob"].to_numpy())
+             for i in step_rows],
+            [tokens[i]["logprob"].to_numpy() for i in step_rows],
+            config.update.trajectory,
+        )  # fmt: skip
+        for i, row in zip(step_rows, weighted, strict=True):
+            expected[i] = row
+            credit_T = rows[i].weights_T
+            assert row.weights_T is not None
+            assert credit_T is not None
+            factors.append(row.weights_T[credit_T != 0] / credit_T[credit_T != 0])
+    compare_advantages(read_notes(out, len(plan["steps"])), expected, atol=2e-4)
+    assert len(plan["steps"]) == 4
+    weights_T = np.concatenate([row.weights_T for row in rows if row.weights_T is not None])
+    assert len(np.unique(weights_T.round(3))) > 4
+    assert np.abs(np.concatenate(factors) - 1).max() > 5e-3  # steps after the first

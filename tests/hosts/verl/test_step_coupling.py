@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from counterpoise.hosts.verl.head_capture import ROW_FIELD, HeadCapture, OutputLayer
 from counterpoise.hosts.verl.step_coupling import (
-    ROW_FIELD,
     CapturedRow,
     CouplingRequest,
-    OutputLayer,
     RowCapture,
     decompose_step,
 )
@@ -38,15 +37,13 @@ def token_mean(*, model_output: Any, data: Any, dp_group: Any = None) -> tuple[A
     return data["dp_size"] * total / 7, {}
 
 
-def capture_rank(rank: int, packed: bool, seed: int) -> tuple[RowCapture, torch.Tensor]:
-    """A pass of two rows on one rank; all rows but the first of rank 1 are asked for."""
+def run_pass(capture: HeadCapture, packed: bool, seed: int) -> tuple[Any, dict[str, Any], Any]:
+    """A pass of two rows on one rank: its log-probabilities, its data and the output layer."""
     torch.manual_seed(7)
     head = torch.nn.Linear(D, V, bias=False)
     generator = torch.Generator().manual_seed(seed)
     ids = [torch.randint(V, (PROMPT + n,), generator=generator) for n in LENGTHS]
     hidden = [torch.randn(PROMPT + n, D, generator=generator) for n in LENGTHS]
-    request = CouplingRequest([0, 1, 3], ["a", "b", "a"], ["a"], 1.0)
-    capture = RowCapture(request, first_index=2 * rank, keeps_head=rank == 0)
     hook = head.register_forward_pre_hook(capture.read_head)
     states = torch.cat(hidden)[None] if packed else torch.nn.utils.rnn.pad_sequence(hidden, True)
     logits = head(states)
@@ -63,8 +60,15 @@ def capture_rank(rank: int, packed: bool, seed: int) -> tuple[RowCapture, torch.
         "advantages": nested(torch.full((4,), 0.5), torch.full((2,), -0.5)),
         "dp_size": 2,
     }
-    loss = capture.wrap_loss(token_mean)
-    value, _ = loss(model_output={"log_probs": nested(*logprobs)}, data=data)
+    return nested(*logprobs), data, head
+
+
+def capture_rank(rank: int, packed: bool, seed: int) -> tuple[RowCapture, torch.Tensor]:
+    """The rows of one rank; all rows but the first of rank 1 are asked for."""
+    request = CouplingRequest([0, 1, 3], ["a", "b", "a"], ["a"], 1.0)
+    capture = RowCapture(request, first_index=2 * rank, keeps_head=rank == 0)
+    logprobs, data, head = run_pass(capture, packed, seed)
+    value, _ = capture.wrap_loss(token_mean)(model_output={"log_probs": logprobs}, data=data)
     value.backward()
     assert head.weight.grad is not None  # the step's own gradient is computed as ever
     return capture, head.weight.detach()

@@ -12,7 +12,12 @@ Credit, balance and plan are ours: which rollouts share an optimizer step.
     row_layout.py  a plan over ranks           sampler.py  RB as verl's custom sampler
     credit.py      advantage estimators        ledger.py   RB's bookkeeping, without verl
     monitor.py     how the update moved tokens recorder.py  a folder for `poise report`
-    turns.py       tools' tokens in a response
+    turns.py       tools' tokens in a response batch_rows.py a batch as rows with rollouts
+
+    weight_methods.py      which token weights run    token_weights.py  the driver applies them
+    weight_request.py      what they read             token_states.py   hidden states, in workers
+    trajectory_weights.py  DFPO, in the workers       head_capture.py   the output layer under FSDP
+    step_coupling.py       pushes of a step, in the workers
 
     run.py, command.py, run_options.py, reward.py    `poise train --engine verl`
     importer.py                                      `poise import` of verl's files

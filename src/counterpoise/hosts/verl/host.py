@@ -57,6 +57,7 @@ PRIVATE_METHODS = (
     HostMethod(WORKER, "_query_dispatch_info", ("self", "mesh_name")),
     HostMethod(TRAINING_WORKER, "train_mini_batch", ("self", "data"), overridden=True),
     HostMethod(TRAINING_WORKER, "train_batch", ("self", "data"), overridden=True),
+    HostMethod(TRAINING_WORKER, "infer_batch", ("self", "data"), overridden=True),
     HostMethod(
         "verl.workers.utils.losses:", "ppo_loss", ("config", "model_output", "data", "dp_group")
     ),
@@ -86,9 +87,11 @@ ATTRIBUTES = (
     VerlAttribute(REPLAY_BUFFER, "running_keys"),
     VerlAttribute(REPLAY_BUFFER, "finished_keys"),
     VerlAttribute(REPLAY_BUFFER, "failure_keys"),
+    VerlAttribute(REPLAY_BUFFER, "prompt_global_steps"),
     VerlAttribute(REPLAY_BUFFER, "sampler_kwargs"),
     VerlAttribute(REPLAY_BUFFER, "refill_fn"),
     VerlAttribute(TRAINER, "replay_buffer"),
+    VerlAttribute(TRAINER, "local_trigger_step"),
 )
 
 

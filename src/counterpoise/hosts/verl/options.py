@@ -10,19 +10,31 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from counterpoise.batch.buffer import RewardBalancedBuffer
+from counterpoise.config.check_options import ONE_SIDED_ADVANTAGES, WHOLE_GROUP_COMPOSERS
+from counterpoise.credit.assign import UNIFORM, parse_settings
 from counterpoise.errors import PoiseError, unknown_name
+from counterpoise.hosts.verl.weight_methods import REFUSED_WEIGHTS, balance_fault, reads_states
+from counterpoise.plugins import display_name
 from counterpoise.variants import (
     ADVANTAGES,
     BALANCE_UNITS,
     COMPOSERS,
     COMPOSERS_THAT_READ_SIGNS,
     COMPOSERS_THAT_READ_TOKENS,
+    TOKEN_WEIGHTS,
+    TRAJECTORY_WEIGHTS,
 )
 
 SECTION = "poise"
 ESTIMATOR_PREFIX = "poise_"  # begins the names of our estimators
 VERL_ORDER = "verl"  # a composer: keep verl's own order and only describe it
-SAMPLER_CLASS = ("pkg://counterpoise.hosts.verl.sampler", "RewardBalancedReplayBuffer")
+SAMPLER_MODULE = "pkg://counterpoise.hosts.verl.sampler"
+SAMPLER_CLASSES = {  # of RB, by trainer.v1.trainer_mode
+    "sync": "RewardBalancedReplayBuffer",
+    "colocate_async": "AsyncRewardBalancedReplayBuffer",
+}
+# Values of loss_agg_mode in which all tokens of a step have the same coefficient.
+EQUAL_TOKEN_AVERAGES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm")
 VerlConfig = Mapping[str, Any]
 
 
@@ -35,6 +47,9 @@ class VerlAdapterOptions:
     """
 
     composer: str = "grouped"  # which rollouts share an optimizer step; 'grouped' is QB
+    credit_weights: str = "uniform"  # method that weights tokens within a response
+    credit_settings: tuple[str, ...] = ()  # of that method, each "name=value"
+    trajectory: str = "off"  # DFPO's weights of whole rollouts, with the loss `gpg`
     tau: float = 0.0  # RB: update only on batches with min(N+, N-) >= tau |B|; 0 is off
     unit: str = "rollout"  # RB: 'rollout' drops surplus inside groups, 'group' chooses whole ones
     max_age: int = 4  # RB: sampling rounds that a rollout may wait
@@ -43,6 +58,10 @@ class VerlAdapterOptions:
     monitor_tokens: int = 16384  # tokens of an update whose coupling is measured; 0 is all
     run_folder: str = ""  # where plans, rollouts and tokens of every update go; "" is nowhere
     seed: int = 0  # of the composer
+
+    @property
+    def weighs_tokens(self) -> bool:
+        return self.credit_weights != UNIFORM
 
 
 def read_options(config: VerlConfig) -> VerlAdapterOptions | None:
@@ -57,10 +76,15 @@ def read_options(config: VerlConfig) -> VerlAdapterOptions | None:
     for name, value in section.items():
         if name not in types:
             raise unknown_name("option of +poise", str(name), types)
+        values[name] = value
         # YAML reads `1` as an int, which is a fine value for a float option.
-        values[name] = float(value) if type(value) is int and types[name] is float else value
+        if type(value) is int and types[name] is float:
+            values[name] = float(value)
+        if types[name] is tuple and not isinstance(value, str | int | float):
+            values[name] = tuple(str(setting) for setting in value)
         if type(values[name]) is not types[name]:
-            raise PoiseError(f"+poise.{name}={value} is not of type {types[name].__name__}")
+            kind = "list" if types[name] is tuple else types[name].__name__
+            raise PoiseError(f"+poise.{name}={value} is not of type {kind}")
     return VerlAdapterOptions(**values)
 
 
@@ -77,10 +101,25 @@ def credit_name(config: VerlConfig) -> str | None:
 
 def optimizer_steps(config: VerlConfig) -> int:
     """Optimizer steps of one batch."""
-    mode = select(config, "trainer.v1.trainer_mode", "sync")
+    mode = trainer_mode(config)
     updates = select(config, f"trainer.v1.{mode}.parameter_sync_step", 1)
     prompts = select(config, "data.train_batch_size") // updates  # of one parameter update
     return int(prompts // select(config, "actor_rollout_ref.actor.ppo_mini_batch_size"))
+
+
+def trainer_mode(config: VerlConfig) -> str:
+    """sync, colocate_async or separate_async."""
+    return str(select(config, "trainer.v1.trainer_mode", "sync"))
+
+
+def keeps_old_scores(config: VerlConfig, options: VerlAdapterOptions) -> bool:
+    """Whether rollouts that wait keep the scores of the weights that sampled them (RB).
+
+    In verl's asynchronous mode a rollout may be the work of several weights, so there, as in verl
+    without RB, the weights before an update score all its rows.
+    """
+    is_sync = trainer_mode(config) == "sync"
+    return options.tau > 0 and is_sync and not bypasses_scoring(config)
 
 
 def rollouts_per_batch(config: VerlConfig) -> int:
@@ -100,20 +139,34 @@ def coupling_fault(config: VerlConfig) -> str:
 
     Displacements are measured all the same.
     """
+    coefficient = select(config, "actor_rollout_ref.actor.entropy_coeff", 0)
+    if coefficient and not head_fault(config):
+        return (
+            f"actor_rollout_ref.actor.entropy_coeff={coefficient} pushes tokens too, and is not "
+            "seen"
+        )
+    return head_fault(config)
+
+
+def head_fault(config: VerlConfig) -> str:
+    """Why the workers cannot see hidden states and the output layer; "" if they can."""
+    if select(config, "actor_rollout_ref.model.use_fused_kernels", False):
+        return "actor_rollout_ref.model.use_fused_kernels=True hides the output layer"
+    return _parallel_fault(config)
+
+
+def _parallel_fault(config: VerlConfig) -> str:
+    """Why a rank does not see whole responses; "" if it does."""
     actor = "actor_rollout_ref.actor"
     strategy = select(config, f"{actor}.strategy", "fsdp")
     if strategy not in ("fsdp", "fsdp2"):
         return f"{actor}.strategy={strategy} is not FSDP"
-    if select(config, "actor_rollout_ref.model.use_fused_kernels", False):
-        return "actor_rollout_ref.model.use_fused_kernels=True hides the output layer"
     for path in (
         f"{actor}.ulysses_sequence_parallel_size",
         f"{actor}.fsdp_config.ulysses_sequence_parallel_size",
     ):
         if select(config, path, 1) > 1:
             return f"{path} above 1 splits a response over ranks"
-    if coefficient := select(config, f"{actor}.entropy_coeff", 0):
-        return f"{actor}.entropy_coeff={coefficient} pushes tokens too, and is not seen"
     return ""
 
 
@@ -131,8 +184,14 @@ def check_config(config: VerlConfig) -> VerlAdapterOptions | None:
         return None
     _check_choice("composer", options.composer, (*COMPOSERS, VERL_ORDER))
     _check_choice("balance unit", options.unit, BALANCE_UNITS)
+    _check_choice("trajectory weight", options.trajectory, TRAJECTORY_WEIGHTS)
     # Each returns what is wrong as one line, or "".
-    checks: list[Callable[[VerlConfig, VerlAdapterOptions], str]] = [_trainer_fault, _size_fault]
+    checks: list[Callable[[VerlConfig, VerlAdapterOptions], str]] = [
+        _trainer_fault,
+        _size_fault,
+        _weights_fault,
+        _trajectory_fault,
+    ]
     if options.tau:
         checks += [_balance_fault, _reward_fault]
     for find_fault in checks:
@@ -214,16 +273,74 @@ def _size_fault(config: VerlConfig, options: VerlAdapterOptions) -> str:
     return ""
 
 
+def _weights_fault(config: VerlConfig, options: VerlAdapterOptions) -> str:
+    method = options.credit_weights
+    weigh_tokens = TOKEN_WEIGHTS.load(method)
+    parse_settings(method, weigh_tokens, options.credit_settings, "+poise.credit_settings")
+    if not options.weighs_tokens:
+        return ""
+    shown = f"+poise.credit_weights={display_name(method)}"
+    if method in REFUSED_WEIGHTS:
+        return f"{shown} does not run inside verl: {REFUSED_WEIGHTS[method]}; choose another"
+    if credit_name(config) is None:
+        return f"{shown} weights our advantages: set algorithm.adv_estimator=poise_grpo"
+    if method == "otb" and credit_name(config) in ONE_SIDED_ADVANTAGES:
+        return (
+            f"{shown} replaces a baseline, and poise_{credit_name(config)} has none: set "
+            "algorithm.adv_estimator=poise_dr_grpo"
+        )
+    correction = "algorithm.rollout_correction"
+    if bypasses_scoring(config):
+        return f"{shown} reads a scoring pass: set {correction}.bypass_mode=False"
+    if select(config, f"{correction}.rollout_rs"):
+        return f"{shown} weights every token, rejected ones too: leave {correction}.rollout_rs out"
+    if reads_states(method) and (fault := head_fault(config)):
+        return f"{shown} reads hidden states: {fault}"
+    if keeps_old_scores(config, options) and (fault := balance_fault(method)):
+        return f"{shown}: {fault}; set +poise.tau=0"
+    return ""
+
+
+def _trajectory_fault(config: VerlConfig, options: VerlAdapterOptions) -> str:
+    if options.trajectory == "off":
+        return ""
+    shown, actor = f"+poise.trajectory={options.trajectory}", "actor_rollout_ref.actor"
+    if select(config, f"{actor}.policy_loss.loss_mode", "vanilla") != "gpg":
+        return f"{shown} needs a loss without a clip: set {actor}.policy_loss.loss_mode=gpg"
+    if select(config, f"{actor}.loss_agg_mode", "token-mean") not in EQUAL_TOKEN_AVERAGES:
+        return (
+            f"{shown} needs one denominator for all rollouts: set {actor}.loss_agg_mode=token-mean"
+        )
+    credit = credit_name(config)
+    if credit is None:
+        return f"{shown} reads our advantages: set algorithm.adv_estimator=poise_grpo"
+    if fault := _parallel_fault(config):
+        return f"{shown} scores the rows of every step: {fault}"
+    if options.trajectory != "min_replace":
+        return ""
+    if options.composer not in WHOLE_GROUP_COMPOSERS and optimizer_steps(config) > 1:
+        return f"{shown} needs whole groups: set +poise.composer=grouped"
+    if credit in ONE_SIDED_ADVANTAGES:
+        return (
+            f"{shown} needs advantages that sum to 0 in a group, and those of poise_{credit} do "
+            "not: set +poise.trajectory=orthogonal"
+        )
+    return ""
+
+
 def _balance_fault(config: VerlConfig, options: VerlAdapterOptions) -> str:
-    mode = select(config, "trainer.v1.trainer_mode", "sync")
-    if mode != "sync":
-        return f"+poise.tau is for trainer.v1.trainer_mode=sync, not {mode}: set +poise.tau=0"
+    mode = trainer_mode(config)
+    if mode not in SAMPLER_CLASSES:
+        return (
+            f"+poise.tau is for trainer.v1.trainer_mode={' and '.join(SAMPLER_CLASSES)}, not "
+            f"{mode}: set +poise.tau=0"
+        )
     if credit_name(config) is None:
         return "+poise.tau balances by our credit: set algorithm.adv_estimator=poise_grpo"
     if credit_name(config) == "positive_only":
         return "poise_positive_only has no negative rollouts to balance: set +poise.tau=0"
     custom = [select(config, f"trainer.v1.sampler.custom_sampler.{k}") for k in ("path", "name")]
-    if any(custom) and tuple(custom) != SAMPLER_CLASS:
+    if any(custom) and custom != [SAMPLER_MODULE, SAMPLER_CLASSES[mode]]:
         return "+poise.tau brings its own sampler: leave trainer.v1.sampler.custom_sampler out"
     # These are features of the sampler that ours replaces: they would silently do nothing.
     for path in (

@@ -8,7 +8,9 @@ On import it installs three things:
                      without our options continue.
     an import hook   once verl's trainers are imported, which only the training process does, ours
                      replace them and our estimators are registered.
-    another one      once verl's workers are imported, they can measure a step (step_coupling.py).
+    another one      once verl's workers are imported, they can measure a step (step_coupling.py)
+                     keep hidden states for token weights (token_states.py) and weight whole
+                     rollouts (trajectory_weights.py).
 """
 
 from __future__ import annotations
@@ -46,12 +48,14 @@ def install_trainers() -> None:
         )
 
 
-def install_measurements() -> None:
-    """Let verl's workers measure the coupling of a step, when the driver asks for it."""
+def extend_workers() -> None:
+    """Let verl's workers measure a step and weigh tokens, when the driver asks for it."""
     if host.is_supported(host.installed_version() or ""):
-        from counterpoise.hosts.verl.step_coupling import install_in_workers
+        from counterpoise.hosts.verl import step_coupling, token_states, trajectory_weights
 
-        install_in_workers()
+        step_coupling.install_in_workers()
+        token_states.install_in_workers()
+        trajectory_weights.install_in_workers()  # last: the monitor sees weighted advantages
 
 
 def install_config_check() -> None:
@@ -78,4 +82,4 @@ def install_config_check() -> None:
 # verl only imports this module: everything has to happen on import.
 install_config_check()
 call_after_import("verl.trainer.ppo.v1", install_trainers)
-call_after_import("verl.workers.engine_workers", install_measurements)
+call_after_import("verl.workers.engine_workers", extend_workers)

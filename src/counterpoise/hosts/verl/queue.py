@@ -25,7 +25,10 @@ def get_fields(batch: KVBatchMeta, *fields: str) -> TensorDict:
 
 
 def put_fields(batch: KVBatchMeta, fields: TensorDict) -> None:
-    tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
+    written = tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
+    # Workers get the fields that the batch lists, if it lists any: new ones have to be among them.
+    if batch.fields is not None:
+        batch.fields = written.fields
 
 
 def clear_keys(batch: KVBatchMeta, keys: list[str]) -> None:

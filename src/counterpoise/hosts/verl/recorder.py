@@ -26,12 +26,11 @@ from transfer_queue import KVBatchMeta
 from counterpoise.batch.buffer import RewardBalancedBuffer
 from counterpoise.batch.describe import describe_plan
 from counterpoise.config import StoreConfig
-from counterpoise.hosts.importing.formats import answer_text, hash_prompt
 from counterpoise.hosts.recorded_folder import start_folder
 from counterpoise.hosts.verl import queue
+from counterpoise.hosts.verl.batch_rows import FIELDS, OPTIONAL_FIELDS, read_rows, real_indices
 from counterpoise.hosts.verl.options import SECTION, select
 from counterpoise.hosts.verl.step_coupling import StepCoupling
-from counterpoise.hosts.verl.turns import split_turns
 from counterpoise.microscope.monitor import StepMeasurement
 from counterpoise.run import metrics
 from counterpoise.run.write_iteration import write_iteration
@@ -40,9 +39,6 @@ from counterpoise.store.schema import MONITOR_METRICS
 from counterpoise.types import BatchPlan, Floats, Group, Rollout, Row, StepResult, TokenTrace
 from counterpoise.verify.scores import Scores, is_graded
 
-FIELDS = ("prompts", "responses", "response_mask", "rm_scores", "advantages", "old_log_probs")
-# Which runs have: the data set's reference answer; rollout.calculate_log_probs.
-REFERENCES, SAMPLED_LOGPROBS = OPTIONAL_FIELDS = ("reward_model", "rollout_log_probs")
 # Our names of numbers that verl's actor reports.
 VERL_METRICS = {
     "loss": "actor/pg_loss", "grad_norm": "actor/grad_norm", "entropy": "actor/entropy",
@@ -79,9 +75,9 @@ class UpdateRecorder:
         if not self._has_started:
             self._start(number, tokenizer)
         data = queue.get_fields(batch, *FIELDS, *OPTIONAL_FIELDS)
-        rows, old_logprobs = self._read_rows(number, batch, data, tokenizer)
-        real_indices = [index for index, tag in enumerate(batch.tags) if queue.is_real_row(tag)]
-        row_of_index = {batch_index: row for row, batch_index in enumerate(real_indices)}
+        max_length = select(self.config, "data.max_response_length")
+        rows, old_logprobs = read_rows(number, batch, data, tokenizer, max_length)
+        row_of_index = {batch_index: row for row, batch_index in enumerate(real_indices(batch))}
         displacements = (
             _displacements(batch, data, logprobs_after) if logprobs_after is not None else None
         )
@@ -157,59 +153,6 @@ class UpdateRecorder:
             "options": options,
         }
 
-    def _read_rows(
-        self, number: int, batch: KVBatchMeta, data: Any, tokenizer: Any
-    ) -> tuple[list[Row], list[Floats]]:
-        """The rows of the batch with their rollouts, and their old log-probabilities [T]."""
-        columns = [data[name].unbind() for name in FIELDS]
-        real_rows = [i for i, tag in enumerate(batch.tags) if queue.is_real_row(tag)]
-        references = list(data[REFERENCES]) if REFERENCES in data else None
-        sampled = data[SAMPLED_LOGPROBS].unbind() if SAMPLED_LOGPROBS in data else None
-        rows, old_logprobs = [], []
-        for i in real_rows:
-            prompt_S, response_T, mask_T, scores_T, advantages_T, old_T = (c[i] for c in columns)
-            trained_T = mask_T.bool()
-            # A key is uid_session_output.
-            group, _, session = batch.keys[i].rpartition("_")[0].rpartition("_")
-            prompt = tokenizer.decode(prompt_S, skip_special_tokens=True)
-            tokens = response_T[trained_T].numpy().astype(np.int32)
-            advantage_T = advantages_T[trained_T].float().numpy()
-            rollout = Rollout(
-                prompt_id=f"verl/{hash_prompt(prompt)}",
-                prompt=prompt,
-                answer=answer_text(references[i].get("ground_truth")) if references else "",
-                response=tokenizer.decode(response_T, skip_special_tokens=True),
-                reward=float(scores_T.sum()),
-                prompt_tokens=prompt_S.numpy().astype(np.int32),
-                response_tokens=tokens,
-                sampled_logprobs=sampled[i][trained_T].float().numpy()
-                if sampled
-                else np.full(len(tokens), np.nan, np.float32),
-                finished=self._is_finished(response_T, tokenizer),
-                turns=split_turns(response_T.numpy(), trained_T.numpy()),
-            )
-            advantage = float(advantage_T.mean()) if len(tokens) else 0.0
-            is_uniform = not len(tokens) or bool((advantage_T == advantage_T[0]).all())
-            rows.append(
-                Row(
-                    group=f"{number}:{group}",
-                    advantage=float(advantage_T[0]) if len(tokens) and is_uniform else advantage,
-                    num_tokens=len(tokens),
-                    index=int(session),
-                    born=number,
-                    rollout=rollout,
-                    weights_T=None if is_uniform or not advantage else advantage_T / advantage,
-                )
-            )
-            old_logprobs.append(old_T[trained_T].float().numpy())
-        return _number_in_groups(rows), old_logprobs
-
-    def _is_finished(self, response_T: Any, tokenizer: Any) -> bool:
-        """Whether the response ended by itself; verl keeps no word of it."""
-        limit = select(self.config, "data.max_response_length")
-        end_token = getattr(tokenizer, "eos_token_id", None)
-        return len(response_T) < limit or int(response_T[-1]) == end_token
-
     def _metrics_line(
         self, result: metrics.IterationResult, verl_metrics: Mapping[str, Any]
     ) -> dict[str, Any]:
@@ -239,14 +182,6 @@ class UpdateRecorder:
         if len(result.results) > 1:
             line["proxy_agreement"] = None
         return line
-
-
-def _number_in_groups(rows: list[Row]) -> list[Row]:
-    """Rows numbered from 0 in their group, by verl's numbers, of which some may be missing."""
-    members: dict[str, list[int]] = {}
-    for row in rows:
-        members.setdefault(row.group, []).append(row.index)
-    return [replace(row, index=sorted(members[row.group]).index(row.index)) for row in rows]
 
 
 def _step_result(

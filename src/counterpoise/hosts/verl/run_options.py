@@ -10,6 +10,7 @@ counts updates in verl but sampling rounds in the native engine.
 from __future__ import annotations
 
 from counterpoise.config import RunConfig
+from counterpoise.credit.assign import UNIFORM
 from counterpoise.hosts.translate_options import (
     OptionSupport,
     OptionTable,
@@ -20,10 +21,13 @@ from counterpoise.hosts.translate_options import (
     no_effect,
     not_written,
     pass_as,
+    pass_except,
     whole_section,
 )
+from counterpoise.hosts.verl.weight_methods import REFUSED_WEIGHTS, balance_fault
 from counterpoise.model.adapters import find_base
 from counterpoise.model.shapes import SHAPE_PREFIX
+from counterpoise.plugins import display_name
 from counterpoise.variants import (
     COMPOSERS,
     COMPOSERS_THAT_READ_SIGNS,
@@ -34,7 +38,9 @@ from counterpoise.variants import (
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 OPTIM, FSDP = f"{ACTOR}.optim", f"{ACTOR}.fsdp_config"
 REWARD = "reward.custom_reward_function"
-LOSS_MODES = {"grpo": "vanilla", "gspo": "gspo", "cispo": "cispo", "dppo": "dppo_tv"}
+LOSS_MODES = {
+    "grpo": "vanilla", "gspo": "gspo", "cispo": "cispo", "dppo": "dppo_tv", "reinforce": "gpg",
+}  # fmt: skip
 KL_TYPES = {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}
 LOSS_AGG_MODES = {
     "token_mean": "token-mean", "sequence_mean": "seq-mean-token-mean",
@@ -108,10 +114,8 @@ OPTIONS: dict[str, OptionSupport] = {
     "verify.also": accept_only([], reason="the adapter takes one reward for each rollout"),
     "verify.overlong_tokens": no_effect("only with verify.also"),
     "credit.name": pass_as("algorithm.adv_estimator"),
-    "credit.weights": accept_only(
-        "uniform", reason="the adapter gives advantages to whole rollouts"
-    ),
-    "credit.settings": no_effect("only with other credit.weights"),
+    "credit.weights": pass_except("+poise.credit_weights", REFUSED_WEIGHTS),
+    "credit.settings": pass_as("+poise.credit_settings"),
     "credit.mixture": no_effect("only with verify.also"),
     "credit.rule": accept_only(
         "off", reason="verl's own rules choose tokens in a micro-batch, ours in a step"
@@ -149,7 +153,7 @@ OPTIONS: dict[str, OptionSupport] = {
     "update.surrogate": pass_as(
         f"{ACTOR}.policy_loss.loss_mode",
         values=tuple(LOSS_MODES),
-        reason="verl's losses always clip or mask",
+        reason="verl's losses with a ratio always clip or mask",
     ),
     "update.clip_low": pass_as(f"{ACTOR}.clip_ratio_low"),
     "update.clip_high": pass_as(f"{ACTOR}.clip_ratio_high"),
@@ -167,7 +171,7 @@ OPTIONS: dict[str, OptionSupport] = {
     "update.kl_control": accept_only("fixed", reason="verl's kl_loss_coef is one number"),
     "update.kl_settings": no_effect("only with update.kl_control"),
     "update.old_logprobs": pass_as("algorithm.rollout_correction.bypass_mode"),
-    "update.trajectory": accept_only("off", reason="verl's loss has its own ratio and clip"),
+    "update.trajectory": pass_as("+poise.trajectory"),
     "update.importance": pass_as("algorithm.rollout_correction.rollout_is"),
     "update.importance_cap": pass_as("algorithm.rollout_correction.rollout_is_threshold"),
     "update.importance_mode": accept_only(
@@ -230,6 +234,20 @@ def _loss_faults(config: RunConfig) -> list[str]:
     return faults
 
 
+def _weights_faults(config: RunConfig) -> list[str]:
+    """Token weights that verl honours only without certain other options."""
+    method = config.credit.weights
+    shown = f"credit.weights={display_name(method)}"
+    if method == UNIFORM or method in REFUSED_WEIGHTS:
+        return []
+    faults = []
+    if config.update.old_logprobs == "sampler":
+        faults.append(f"{shown} with update.old_logprobs=sampler (they read verl's scoring pass)")
+    if config.balance.tau and (fault := balance_fault(method)):
+        faults.append(f"{shown} with balance.tau={config.balance.tau:g} ({fault})")
+    return faults
+
+
 def check_options(config: RunConfig, table: OptionTable = OPTIONS) -> list[str]:
     """Raise unless verl can honour every option; return what it leaves out, a line each."""
     faults = []
@@ -239,7 +257,7 @@ def check_options(config: RunConfig, table: OptionTable = OPTIONS) -> list[str]:
             f"sample.prompts={config.sample.prompts} in batch.steps={config.batch.steps} "
             "(verl needs equal parts)"
         )
-    faults += _loss_faults(config)
+    faults += [*_loss_faults(config), *_weights_faults(config)]
     if len(config.evaluate.settings) > 1:
         faults.append(
             f"evaluate.settings={config.evaluate.settings} (verl evaluates in one way only)"

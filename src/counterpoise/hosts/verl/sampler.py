@@ -1,8 +1,10 @@
 """RB as verl's custom sampler: a batch B with min(N+(B), N-(B)) >= tau |B|, or more is sampled.
 
-A round is what verl submits at a step: data.train_batch_size prompts. When its groups are finished
-they are added to the ledger; if no balanced batch can be taken, another round is sampled with the
-same weights. Waiting rollouts stay in TransferQueue, discarded ones are removed.
+A round is what verl submits at a step: data.train_batch_size prompts. In mode `sync` its groups are
+added to the ledger when all of them are finished; if no balanced batch can be taken, another round
+is sampled with the same weights. In mode `colocate_async` groups are added as they finish, and a
+batch is taken as soon as one is balanced, while other prompts are still running. Waiting rollouts
+stay in TransferQueue, discarded ones are removed.
 """
 
 from __future__ import annotations
@@ -47,16 +49,28 @@ class RewardBalancedReplayBuffer(ReplayBuffer):
             if refills:
                 self.refill_fn(batch_size)
             self._finish_round(partition_id)
-            rows = self.ledger.take_batch(self.rounds)
-            if discarded := self.ledger.pop_discarded():
-                tq.kv_clear(keys=discarded, partition_id=partition_id)
-            if rows is not None:
-                self.batch_rows = rows
-                tags = [self.partitions[partition_id][key] for key in rows]
-                metrics = {**self.ledger.batch_metrics(rows), "refills": refills}
-                meta = KVBatchMeta(partition_id=partition_id, keys=list(rows), tags=tags)
-                return meta, {f"poise/{name}": float(value) for name, value in metrics.items()}
-        raise PoiseError(
+            if rows := self._take_batch(partition_id, self.rounds):
+                return self._emit_batch(partition_id, rows, refills)
+        raise self._shortage()
+
+    def _take_batch(self, partition_id: str, now: int) -> dict[str, Row] | None:
+        """The rows of a balanced batch, if there is one; discarded rollouts are removed."""
+        rows = self.ledger.take_batch(now)
+        if discarded := self.ledger.pop_discarded():
+            tq.kv_clear(keys=discarded, partition_id=partition_id)
+        return rows
+
+    def _emit_batch(
+        self, partition_id: str, rows: dict[str, Row], refills: int
+    ) -> tuple[KVBatchMeta, dict[str, float]]:
+        self.batch_rows = rows
+        tags = [self.partitions[partition_id][key] for key in rows]
+        metrics = {**self.ledger.batch_metrics(rows), "refills": refills}
+        meta = KVBatchMeta(partition_id=partition_id, keys=list(rows), tags=tags)
+        return meta, {f"poise/{name}": float(value) for name, value in metrics.items()}
+
+    def _shortage(self) -> PoiseError:
+        return PoiseError(
             self.ledger.buffer.shortage_message(
                 f"{self.max_refills + 1} rounds",
                 "lower +poise.tau, raise +poise.max_refills and +poise.max_age",
@@ -74,14 +88,24 @@ class RewardBalancedReplayBuffer(ReplayBuffer):
         last_debug_time = time.time()
         while True:
             self._sync_metadata_from_transfer_queue()
-            if not self.pending_keys[partition_id] and not self.running_keys[partition_id]:
+            if not self._prompts_in_flight(partition_id):
                 break
             last_debug_time = self._wait_for_next_poll(partition_id, last_debug_time)
         self.rounds += 1
-        uids = self.finished_keys[partition_id] | self.failure_keys[partition_id]
+        self._add_groups(partition_id, self._finished_uids(partition_id), self.rounds)
+
+    def _prompts_in_flight(self, partition_id: str) -> int:
+        return len(self.pending_keys[partition_id]) + len(self.running_keys[partition_id])
+
+    def _finished_uids(self, partition_id: str) -> set[str]:
+        """Prompts whose rollouts are finished, or failed, and not yet in the ledger."""
+        return self.finished_keys[partition_id] | self.failure_keys[partition_id]
+
+    def _add_groups(self, partition_id: str, uids: set[str], born: int) -> None:
+        """Add finished groups to the ledger; the entries of their prompts are removed."""
         if not uids:
             return
-        tq.kv_clear(keys=sorted(uids), partition_id=partition_id)  # entries of the prompts
+        tq.kv_clear(keys=sorted(uids), partition_id=partition_id)
         keys = [key for key in self.partitions[partition_id] if group_of_key(key) in uids]
         # Rollouts arrive as they finish; the buffer must see them in a reproducible order.
         keys.sort(key=_sampling_order)
@@ -93,7 +117,60 @@ class RewardBalancedReplayBuffer(ReplayBuffer):
             tag = self.partitions[partition_id][key]
             rollout = ScoredRollout(key, float(scores_T.sum()), int(tag["response_len"]))
             groups.setdefault(group_of_key(key), []).append(rollout)
-        self.ledger.add_groups(groups, self.rounds)
+        self.ledger.add_groups(groups, born)
+
+
+class AsyncRewardBalancedReplayBuffer(RewardBalancedReplayBuffer):
+    """The same for verl's mode `colocate_async`, which interrupts prompts that are still running.
+
+    Ages count updates from the one at which verl submitted a prompt: `max_age` takes the place of
+    verl's `max_off_policy_threshold`. verl submits one round at every update, and a balanced batch
+    takes the signal of more groups than that. The missing rounds are submitted here, so that as
+    many prompts are running or waiting at every update as verl's warmup provided for the first.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._prompts_at_start = 0  # running or waiting, before the first update
+
+    def sample(
+        self, global_steps: int, partition_id: str, batch_size: int
+    ) -> tuple[KVBatchMeta, dict[str, float]]:
+        if partition_id == "val":
+            return super().sample(global_steps, partition_id, batch_size)
+        rounds_submitted = self._replace_prompts(partition_id, batch_size)
+        refills, last_debug_time = 0, time.time()
+        while True:
+            self._sync_metadata_from_transfer_queue()
+            is_generating = self._prompts_in_flight(partition_id) > 0
+            self._add_finished(partition_id)
+            if rows := self._take_batch(partition_id, global_steps):
+                return self._emit_batch(partition_id, rows, rounds_submitted + refills)
+            if is_generating:
+                last_debug_time = self._wait_for_next_poll(partition_id, last_debug_time)
+                continue
+            if refills == self.max_refills:
+                raise self._shortage()
+            self.refill_fn(batch_size)
+            refills += 1
+
+    def _replace_prompts(self, partition_id: str, batch_size: int) -> int:
+        """Submit the rounds that earlier batches took beyond those of verl; returns how many."""
+        self._sync_metadata_from_transfer_queue()
+        prompts = self._prompts_in_flight(partition_id) + len(self._finished_uids(partition_id))
+        prompts += len({group_of_key(key) for key in self.ledger.waiting_keys})
+        self._prompts_at_start = self._prompts_at_start or prompts
+        rounds = max(0, self._prompts_at_start - prompts) // batch_size
+        for _ in range(rounds):
+            self.refill_fn(batch_size)
+        return rounds
+
+    def _add_finished(self, partition_id: str) -> None:
+        """Add the groups that finished since the last poll, the oldest prompts first."""
+        uids = self._finished_uids(partition_id)
+        born = self.prompt_global_steps[partition_id]
+        for step in sorted({born[uid] for uid in uids}):
+            self._add_groups(partition_id, {uid for uid in uids if born[uid] == step}, step)
 
 
 def _sampling_order(key: str) -> tuple[str, int, int]:

@@ -2,12 +2,11 @@
 
     push of token k on token j = pull_k <h_j, h_k> <r_j, r_k> / temperature^2
 
-Under FSDP no process holds the model, but every rank sees what this needs while it trains: the
-hidden states h that enter the output layer, its weights W (whole during the forward pass), and the
-log-probabilities whose gradient is -pull. A monitored step keeps these for the rows that the driver
-chose, sends them to rank 0, and rank 0 decomposes them as the native monitor does. Only chosen rows
-push: where all rows of a step are chosen the numbers are those of the whole step. Nothing is added
-to the step's own computation.
+Every rank sees what this needs while it trains: hidden states h and the output layer W
+(head_capture.py), and the log-probabilities, whose gradient is -pull. A monitored step keeps these
+for the rows that the driver chose, sends them to rank 0, and rank 0 decomposes them as the native
+monitor does. Only chosen rows push: where all rows of a step are chosen the numbers are those of
+the whole step. Nothing is added to the step's own computation.
 
 plugin.py installs the two wrappers and the method below in verl's workers.
 """
@@ -27,19 +26,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from counterpoise.errors import first_line
+from counterpoise.hosts.verl.head_capture import (
+    ROW_FIELD,
+    HeadCapture,
+    OutputLayer,
+    captured_head,
+    find_difference,
+    gather_rows,
+    head_fault,
+    scaled_layer,
+)
 from counterpoise.microscope.monitor import Monitor, StepMeasurement
-from counterpoise.model.general import logit_scale, relative_difference
-from counterpoise.model.head import token_logprobs
 from counterpoise.model.load import Policy
-from counterpoise.model.residuals import wide
 from counterpoise.types import Floats, Rollout, Row, StepResult
 
 REQUEST_KEY = "poise_coupling"  # in the extra information of verl's batch
-ROW_FIELD = "poise_row"  # a row's index among those of its rank
 METHOD = "poise_take_couplings"  # of verl's worker
 MICRO_TOKENS = 16384  # of the monitor, which here makes no forward pass
-CHECKED_TOKENS = 64  # whose log-probabilities are computed again from h and W
-TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}  # half precision: 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,37 +90,13 @@ class StepCoupling:
     fault: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class OutputLayer:
-    """What the monitor reads of a policy: z = cap(W h)."""
-
-    unembedding: Tensor  # [V, D]
-    softcap: float
-
-    @property
-    def decoder(self) -> OutputLayer:
-        return self
-
-    @property
-    def device(self) -> torch.device:
-        return self.unembedding.device
-
-
-class RowCapture:
+class RowCapture(HeadCapture):
     """Keeps the chosen rows of one optimizer step on one rank."""
 
     def __init__(self, request: CouplingRequest, first_index: int, keeps_head: bool) -> None:
+        super().__init__(first_index, keeps_head=keeps_head)
         self.chosen = frozenset(request.batch_indices)
-        self.first_index, self.keeps_head = first_index, keeps_head
         self.rows: list[CapturedRow] = []
-        self.head: Tensor | None = None  # W as the forward pass used it
-        self._hidden: Tensor | None = None  # of the open pass: [B, L, D], or packed [1, N, D]
-
-    def read_head(self, module: Any, inputs: tuple[Any, ...]) -> None:
-        """A hook before the output layer's forward pass, in which its weights are whole."""
-        self._hidden = inputs[0].detach()
-        if self.keeps_head and self.head is None:
-            self.head = module.weight.detach().clone()
 
     def wrap_loss(self, loss_function: Callable[..., Any]) -> Callable[..., Any]:
         """verl's loss, which first shows what it is given."""
@@ -131,42 +110,31 @@ class RowCapture:
     def _keep_rows(
         self, loss_function: Callable[..., Any], model_output: Any, data: Any, dp_group: Any
     ) -> None:
-        batch_indices = [self.first_index + row for row in data[ROW_FIELD].tolist()]
-        if self._hidden is None or not self.chosen.intersection(batch_indices):
+        if not self.chosen.intersection(self.batch_indices(data)):
             return
         logprobs = model_output["log_probs"]  # by row, over prompt and response
-        bounds = logprobs.offsets()
         # The log-probabilities are the leaf, so no weight gets a gradient from this.
         with torch.enable_grad():
             leaf_N = logprobs.values().detach().clone().requires_grad_()
-            leaf = torch.nested.nested_tensor_from_jagged(leaf_N, bounds)
+            leaf = torch.nested.nested_tensor_from_jagged(leaf_N, logprobs.offsets())
             loss, _ = loss_function(
                 model_output={**model_output, "log_probs": leaf}, data=data, dp_group=dp_group
             )
             (gradient_N,) = torch.autograd.grad(loss, leaf_N)
         # verl multiplies a rank's loss by their number, because FSDP averages the gradients.
         pulls_N = -gradient_N / data["dp_size"]
-        columns = (data[name].unbind() for name in ("input_ids", "response_mask", "advantages"))
-        for i, (batch_index, ids_L, mask_T, advantages_T) in enumerate(
-            zip(batch_indices, *columns, strict=True)
-        ):
-            if batch_index in self.chosen:
-                start, end = int(bounds[i]), int(bounds[i + 1])
-                trained = mask_T.bool()
-                # The state before a token predicts it.
-                predictor_N = end - start - len(mask_T) - 1 + torch.nonzero(trained).squeeze(1)
-                packed = self._hidden.shape[0] == 1
-                hidden_LD = self._hidden[0, start:end] if packed else self._hidden[i]
-                self.rows.append(
-                    CapturedRow(
-                        batch_index,
-                        ids_L[predictor_N + 1].cpu().numpy().astype(np.int32),
-                        leaf_N.detach()[start + predictor_N].float().cpu().numpy(),
-                        pulls_N[start + predictor_N].float().cpu().numpy(),
-                        advantages_T[trained].float().cpu().numpy(),
-                        hidden_LD[predictor_N].cpu(),
-                    )
-                )
+        advantages = data["advantages"].unbind()
+        self.rows += [
+            CapturedRow(
+                row.batch_index,
+                row.tokens_T,
+                leaf_N.detach()[row.predictor_N].float().cpu().numpy(),
+                pulls_N[row.predictor_N].float().cpu().numpy(),
+                advantages[row.number][row.is_trained_T].float().cpu().numpy(),
+                row.hidden_TD,
+            )
+            for row in self.trained_rows(logprobs, data, self.chosen)
+        ]
 
 
 def decompose_step(
@@ -177,7 +145,7 @@ def decompose_step(
 ) -> StepCoupling:
     """The coupling of the gathered rows, on rank 0."""
     rows = sorted(rows, key=lambda row: row.batch_index)
-    if fault := _find_difference(rows, layer, request.temperature):
+    if fault := find_difference(rows, layer, request.temperature):
         return StepCoupling(step, fault=fault)
     group_of_index = dict(zip(request.batch_indices, request.groups, strict=True))
     plan_rows = [_as_row(row, group_of_index[row.batch_index]) for row in rows]
@@ -231,27 +199,6 @@ def _as_row(row: CapturedRow, group: str) -> Row:
     )
 
 
-@torch.no_grad()
-def _find_difference(rows: Sequence[CapturedRow], layer: OutputLayer, temperature: float) -> str:
-    """Why h and W do not explain the log-probabilities; "" if they do."""
-    hidden = torch.cat([row.hidden_TD for row in rows])[:CHECKED_TOKENS].to(layer.device)
-    tokens, logprobs = (
-        torch.from_numpy(np.concatenate(arrays)[:CHECKED_TOKENS]).to(layer.device)
-        for arrays in ([row.tokens_T for row in rows], [row.logprobs_T for row in rows])
-    )
-    computed, _ = token_logprobs(
-        wide(hidden),
-        wide(layer.unembedding),
-        tokens.long(),
-        temperature,
-        softcap=layer.softcap,
-    )
-    tolerance = TOLERANCE.get(hidden.dtype, 0.1)
-    if relative_difference(computed, logprobs) < tolerance:
-        return ""
-    return "the model's logits are more than a product of its output layer and its hidden states"
-
-
 # -- in verl's workers ---------------------------------------------------------------------------
 
 
@@ -269,49 +216,26 @@ class CouplingRecorder:
         """Capture the optimizer step that is taken inside."""
         rank = self.engine.get_data_parallel_rank()
         capture = RowCapture(self.request, self.first_index, keeps_head=rank == 0)
-        model = _unwrapped(self.engine.module)
-        head, loss_function = model.get_output_embeddings(), worker.loss_fn
-        hook = head.register_forward_pre_hook(capture.read_head)
+        loss_function = worker.loss_fn
         worker.loss_fn = capture.wrap_loss(loss_function)
         try:
-            yield
+            with captured_head(self.engine, capture):
+                yield
         finally:
             worker.loss_fn = loss_function
-            hook.remove()
         rows = gather_rows(capture.rows, self.engine.get_data_parallel_group(), rank)
         if rank == 0 and rows and capture.head is not None:
-            self.results.append(self._decompose(rows, capture.head, head, model.config))
+            self.results.append(self._decompose(rows, capture.head))
         self.steps_taken += 1
 
-    def _decompose(
-        self, rows: list[CapturedRow], weight: Tensor, head: Any, config: Any
-    ) -> StepCoupling:
-        if getattr(head, "bias", None) is not None:
-            return StepCoupling(self.steps_taken, fault="the model's output layer has a bias")
-        scale = logit_scale(config)
-        softcap = float(getattr(config, "final_logit_softcapping", None) or 0.0)
-        layer = OutputLayer(weight if scale == 1 else scale * wide(weight), softcap)
+    def _decompose(self, rows: list[CapturedRow], weight: Tensor) -> StepCoupling:
+        if fault := head_fault(self.engine):
+            return StepCoupling(self.steps_taken, fault=fault)
+        layer = scaled_layer(self.engine, weight)
         try:
             return decompose_step(self.steps_taken, self.request, rows, layer)
-        except torch.OutOfMemoryError as fault:  # training itself goes on
-            return StepCoupling(self.steps_taken, fault=first_line(fault))
-
-
-def gather_rows(rows: list[CapturedRow], group: Any, rank: int) -> list[CapturedRow]:
-    """The rows of all ranks on rank 0 of the group; elsewhere []."""
-    if torch.distributed.get_world_size(group) == 1:
-        return rows
-    by_rank: list[Any] | None = None
-    if rank == 0:
-        by_rank = [None] * torch.distributed.get_world_size(group)
-    destination = torch.distributed.get_global_rank(group, 0)
-    torch.distributed.gather_object(rows, by_rank, dst=destination, group=group)
-    return [row for rank_rows in by_rank or [] for row in rank_rows]
-
-
-def _unwrapped(module: Any) -> Any:
-    """The model below FSDP1's wrapper; FSDP2 has none."""
-    return getattr(module, "_fsdp_wrapped_module", module)
+        except torch.OutOfMemoryError as shortage:  # training itself goes on
+            return StepCoupling(self.steps_taken, fault=first_line(shortage))
 
 
 def install_in_workers() -> None:

@@ -1,9 +1,10 @@
 """The overridden methods of verl's V1 trainers.
 
     _balance_batch         QB: rows -> plan -> order, with fillers so that steps have equal sizes
-    _compute_old_log_prob  RB: waiting rows are scored by the weights that sampled them; monitor
-    _compute_advantage     RB: the advantages that it balanced by; then the plan's metrics
-    _update_actor          optimizer steps of the plan's size; monitor
+    _compute_old_log_prob  RB: waiting rows are scored by the weights that sampled them; monitor;
+                           hidden states for token weights
+    _compute_advantage     RB: the advantages that it balanced by; the plan's metrics; token weights
+    _update_actor          optimizer steps of the plan's size; trajectory weights; monitor
 
 Without `+poise.*` each of them does what verl's own does.
 """
@@ -48,6 +49,11 @@ from counterpoise.hosts.verl.step_coupling import (
     CouplingRequest,
     StepCoupling,
 )
+from counterpoise.hosts.verl.token_states import KEEP_KEY
+from counterpoise.hosts.verl.token_weights import weigh_batch
+from counterpoise.hosts.verl.trajectory_weights import REQUEST_KEY as TRAJECTORY_KEY
+from counterpoise.hosts.verl.trajectory_weights import TrajectoryRequest
+from counterpoise.hosts.verl.weight_methods import reads_states
 from counterpoise.microscope.monitor_records import monitor_metrics
 from counterpoise.microscope.monitor_sampling import first_mixed_groups
 from counterpoise.seeds import seed_for
@@ -63,6 +69,7 @@ class PlannedTrainer:
     actor_rollout_wg: Any
     replay_buffer: Any
     global_steps: int
+    local_trigger_step: int  # updates since the weights were sent to the sampler
     tokenizer: Any
     use_reference_policy: bool
 
@@ -76,11 +83,14 @@ class PlannedTrainer:
         self._logprobs_after: Any = None  # after it; nested
         self._couplings: list[StepCoupling] = []  # of a monitored update
         self._coupling_fault = adapter_options.coupling_fault(config)
+        self._weighs_by_states = self.poise is not None and reads_states(self.poise.credit_weights)
         self._recorder: UpdateRecorder | None = None
         if self.poise is not None and self.poise.run_folder:
-            notes = (
-                [f"pushes are not measured: {self._coupling_fault}"] if self._coupling_fault else []
-            )
+            notes = []
+            if self._coupling_fault:
+                notes.append(f"pushes are not measured: {self._coupling_fault}")
+            if self.poise.trajectory != "off":
+                notes.append("advantages are those before the trajectory weights of a step")
             self._recorder = UpdateRecorder(Path(self.poise.run_folder), config, notes)
         super().__init__(config)  # type: ignore[call-arg]
 
@@ -175,17 +185,21 @@ class PlannedTrainer:
         previously_scored = batch.select_keys(
             [key for key in batch.keys if key in self._scored_keys]
         )
-        old_logprobs = (
-            queue.get_fields(previously_scored, "old_log_probs") if len(previously_scored) else None
+        old_scores = (
+            queue.get_fields(previously_scored, "old_log_probs", "entropy")
+            if len(previously_scored)
+            else None
         )
+        if self._weighs_by_states:
+            batch.extra_info[KEEP_KEY] = True
         batch = super()._compute_old_log_prob(batch, metrics)  # type: ignore[misc]
+        batch.extra_info.pop(KEEP_KEY, None)
         if self._is_monitored:
             self._logprobs_before = queue.get_fields(batch, "old_log_probs")["old_log_probs"]
-        # Without a scoring pass the old log-probabilities are the sampler's, which never change.
-        if not self.balances or adapter_options.bypasses_scoring(self.config):
+        if self.poise is None or not adapter_options.keeps_old_scores(self.config, self.poise):
             return batch
-        if old_logprobs is not None:
-            queue.put_fields(previously_scored, old_logprobs)
+        if old_scores is not None:
+            queue.put_fields(previously_scored, old_scores)
         waiting = self.replay_buffer.waiting_batch(batch.partition_id)
         unscored = [key for key in waiting.keys if key not in self._scored_keys]
         if unscored:
@@ -194,7 +208,7 @@ class PlannedTrainer:
         return batch
 
     def _score_waiting(self, waiting: KVBatchMeta) -> None:
-        """Store old log-probabilities of waiting rows before the weights change."""
+        """Store old log-probabilities and entropies of waiting rows before the weights change."""
         _, sizes = self._micro_batch_sizes()
         multiple = self._actor_ranks() * (sizes[0] if sizes else 1)
         padded = upsample_batch_to_divisible_size(waiting, multiple, self.tokenizer.eos_token_id)
@@ -209,12 +223,16 @@ class PlannedTrainer:
                 "set algorithm.adv_estimator=grpo and +poise.tau=0"
             )
         batch = super()._compute_advantage(batch, metrics)  # type: ignore[misc]
-        if self.poise is not None:
-            data = queue.get_fields(batch, "advantages", "response_mask")
-            if self.balances:
-                data["advantages"] = self._balanced_advantages(batch, data["response_mask"])
-                queue.put_fields(batch, data.select("advantages"))
-            metrics.update(self._plan_metrics(batch, data))
+        if self.poise is None:
+            return batch
+        data = queue.get_fields(batch, "advantages", "response_mask")
+        if self.balances:
+            data["advantages"] = self._balanced_advantages(batch, data["response_mask"])
+            queue.put_fields(batch, data.select("advantages"))
+        metrics.update(self._plan_metrics(batch, data))
+        if self.poise.weighs_tokens:
+            workers, number = self.actor_rollout_wg, self.global_steps
+            weigh_batch(batch, self.poise, self.config, workers, self.tokenizer, number)
         return batch
 
     def _balanced_advantages(self, batch: KVBatchMeta, mask_RT: Any) -> torch.Tensor:
@@ -256,9 +274,11 @@ class PlannedTrainer:
         if self.poise is None:
             return super()._update_actor(batch, metrics)  # type: ignore[misc]
         request = self._coupling_request(batch) if self._is_monitored else {}
-        with _resized_mini_batches(self.actor_rollout_wg, self._step_rows, request):
+        requests = request | self._trajectory_request()
+        with _resized_mini_batches(self.actor_rollout_wg, self._step_rows, requests):
             batch = super()._update_actor(batch, metrics)  # type: ignore[misc]
-        batch.extra_info.pop(REQUEST_KEY, None)
+        for key in requests:
+            batch.extra_info.pop(key, None)
         self._couplings = self._take_couplings() if request else []
         if self._is_monitored:
             metrics.update(self._measure_displacement(batch))
@@ -275,6 +295,20 @@ class PlannedTrainer:
                 else None,
             )
         return batch
+
+    def _trajectory_request(self) -> dict[str, str]:
+        """How the workers weight whole rollouts, for the batch's extra information."""
+        assert self.poise is not None
+        if self.poise.trajectory == "off":
+            return {}
+        # Rows that waited, those of a sampler and later updates of a batch have other old weights.
+        has_older_scores = (
+            adapter_options.keeps_old_scores(self.config, self.poise)
+            or adapter_options.bypasses_scoring(self.config)
+            or self.local_trigger_step > 0
+        )
+        request = TrajectoryRequest(self.poise.trajectory, starts_on_policy=not has_older_scores)
+        return {TRAJECTORY_KEY: request.to_text()}
 
     # -- the monitor ---------------------------------------------------------------------------
 
@@ -364,10 +398,12 @@ def _resized_mini_batches(workers: Any, rows: int, extra_info: Mapping[str, Any]
 
 def _use_sampler(config: Any, options: adapter_options.VerlAdapterOptions) -> None:
     """Name our sampler where verl's config names a custom one."""
-    path, name = adapter_options.SAMPLER_CLASS
+    name = adapter_options.SAMPLER_CLASSES[adapter_options.trainer_mode(config)]
     with open_dict(config):
         sampler = config.trainer.v1.sampler
-        sampler.custom_sampler = OmegaConf.create({"path": path, "name": name})
+        sampler.custom_sampler = OmegaConf.create(
+            {"path": adapter_options.SAMPLER_MODULE, "name": name}
+        )
         sampler.sampler_kwargs = OmegaConf.create(
             {
                 "tau": options.tau,

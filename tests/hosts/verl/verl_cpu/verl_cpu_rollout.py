@@ -22,13 +22,15 @@ from counterpoise.sample.native import sample
 
 GATHER_SECONDS = 0.2  # requests that come within it share a batch
 APART_SECONDS = 0.01  # between two answers
+LATE_SECONDS = 8  # by which some answers come later, if rollout.engine_kwargs.native asks for it
 
 
 class Server:
-    def __init__(self, path: str, max_new_tokens: int, rank: int) -> None:
+    def __init__(self, path: str, max_new_tokens: int, rank: int, late_answers: int) -> None:
         torch.set_num_threads(1)
         self.policy = load_policy(ModelConfig(name=path, device="cpu", dtype="float32"))
         self.max_new_tokens, self.rank = max_new_tokens, rank
+        self.late_answers = late_answers  # how many of every batch come late
         self.drawn = 0
         self.version: int | None = None  # of the weights: the trainer's step
         self.waiting: list[tuple[list[int], float, asyncio.Future[TokenOutput]]] = []
@@ -52,11 +54,15 @@ class Server:
             batch, self.waiting = self.waiting, []
             outputs = await asyncio.to_thread(self._sample, [p for p, _, _ in batch], batch[0][1])
             answered = list(zip((answer for _, _, answer in batch), outputs, strict=True))
-            for answer, output in sorted(answered, key=lambda pair: len(pair[1].token_ids)):
-                answer.set_result(
-                    output
-                )  # as a server does that decodes many: the short ones first
-                await asyncio.sleep(APART_SECONDS)
+            # As a server does that decodes many: the short ones first.
+            answered.sort(key=lambda pair: len(pair[1].token_ids))
+            first_late = len(answered) - self.late_answers
+            for number, (answer, output) in enumerate(answered):
+                if number < first_late:
+                    answer.set_result(output)
+                    await asyncio.sleep(APART_SECONDS)
+                else:
+                    asyncio.get_running_loop().call_later(LATE_SECONDS, answer.set_result, output)
 
     def _sample(self, prompts: list[list[int]], temperature: float) -> list[TokenOutput]:
         seeds = [[1_000_003 * self.rank + self.drawn + i] for i in range(len(prompts))]
@@ -98,7 +104,10 @@ class Replica(RolloutReplica):
         rank = self.replica_rank
         actor = ray.remote(num_cpus=0, max_concurrency=1000)(Server)
         server = actor.options(name=_name(rank)).remote(
-            self.model_config.path, self.config.response_length, rank
+            self.model_config.path,
+            self.config.response_length,
+            rank,
+            (self.config.engine_kwargs.get("native") or {}).get("late_answers", 0),
         )
         self.servers = [server]
         self._server_handle, self._server_address = server, f"cpu:{rank}"

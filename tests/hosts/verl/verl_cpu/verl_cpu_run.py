@@ -37,6 +37,9 @@ def environment(out: Path) -> dict[str, str]:
         "RAY_DISABLE_METRICS": "1",
         "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
+        # Other work on the machine neither ends these runs nor starves them.
+        "RAY_memory_monitor_refresh_ms": "0",
+        "RAY_worker_niceness": "0",
     }
 
 
