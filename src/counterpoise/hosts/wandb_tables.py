@@ -110,6 +110,16 @@ def _read_json(file: Path) -> dict[str, Any]:
 def read_table(file: Path) -> pa.Table:
     """A table of TRL with the types of its parquet files."""
     content = _read_json(file)
+    try:
+        return _typed_table(content)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as fault:
+        raise PoiseError(
+            f"{file} holds values that TRL's columns do not have ({first_line(fault)}): log it "
+            "again, or remove it"
+        ) from fault
+
+
+def _typed_table(content: dict[str, Any]) -> pa.Table:
     values_of = dict(zip(content["columns"], zip(*content["data"], strict=True), strict=False))
     columns: dict[str, pa.Array] = {}
     for name in content["columns"]:
