@@ -197,7 +197,8 @@ def _rows_by_step(file: Path) -> dict[int, list[tuple[str, list[Any]]]]:
     for number, row in enumerate(content["data"], 1):
         where = f"{file}, row {number}"
         logged = _logged_step(file) if step_place is None else row[step_place]
-        step = check_step(int(logged) if isinstance(logged, float) else logged, where)
+        is_whole = isinstance(logged, float) and logged.is_integer()
+        step = check_step(int(logged) if is_whole else logged, where)
         rows_of_step.setdefault(step, []).append((where, row))
     return rows_of_step
 

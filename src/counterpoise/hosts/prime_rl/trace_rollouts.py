@@ -34,6 +34,7 @@ from counterpoise.hosts.importing.formats import (
     hash_tokens,
     render_text,
 )
+from counterpoise.hosts.importing.json_lines import is_step
 from counterpoise.hosts.importing.token_spans import is_token_list, select_numbers, split_by_mask
 
 TRACE_VERSION = UPDATE_VERSION = 1
@@ -123,7 +124,7 @@ def arrival_step(episode: dict[str, Any]) -> int | None:
     ]
     run = read_object(episode, "run")
     steps += [read_object(run, "work").get("step"), run.get("step")]
-    return next((step for step in steps if isinstance(step, int) and step >= 0), None)
+    return next((step for step in steps if is_step(step)), None)
 
 
 def episode_rollouts(
@@ -147,7 +148,7 @@ def episode_rollouts(
             continue
         trace_id = str(trace.get("id"))
         updates = updates_of_trace.get(trace_id, [])
-        for branch_index, path in enumerate(branch_paths(trace["nodes"], where)):
+        for branch_index, path in enumerate(branch_paths(read_list(trace, "nodes"), where)):
             rollout = _branch_rollout(
                 episode, trace, path, _branch_streams(updates, branch_index), reward, step, where
             )

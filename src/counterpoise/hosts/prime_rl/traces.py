@@ -32,7 +32,7 @@ from counterpoise.hosts.importing.formats import (
     ImportedStep,
     Schedule,
 )
-from counterpoise.hosts.importing.json_lines import parse_object, peek_object, read_lines
+from counterpoise.hosts.importing.json_lines import is_step, parse_object, peek_object, read_lines
 from counterpoise.hosts.importing.token_spans import select_numbers
 from counterpoise.hosts.prime_rl.trace_rollouts import (
     KNOWN_VERSIONS,
@@ -141,7 +141,7 @@ def _read_shipping(files: Sequence[Path], counts: TraceCounts) -> dict[str, int]
                 continue
             update = _parse_update(line, where)
             ship = read_object(update, "info").get("ship")
-            if isinstance(ship, dict) and isinstance(ship.get("step"), int) and ship["step"] >= 0:
+            if isinstance(ship, dict) and is_step(ship.get("step")):
                 step, times = ship["step"], select_numbers([ship.get("time")], [0])
                 time = times[0] if times else 0.0
                 shipping[str(update["trace_id"])] = (step, time)
