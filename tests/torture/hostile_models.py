@@ -43,20 +43,25 @@ class HostileModel:
 
 def write_good_model(folder: Path) -> None:
     """The small model of the other cases, with a chat template, an adapter and a GGUF file."""
+    from model.gguf_by_hand import tiny_llama, write_gguf
+
     write_model(folder / "model")
-    adapter = folder / "adapter"
+    write_adapter(folder / "adapter", folder / "model")
+    write_gguf(folder / "model.gguf", tiny_llama(tied=True))
+
+
+def write_adapter(adapter: Path, base: Path) -> None:
+    """An adapter of LoRA on one layer, which changes nothing."""
     adapter.mkdir()
     config = {
         "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 2, "lora_alpha": 4,
-        "target_modules": ["q_proj"], "base_model_name_or_path": str(folder / "model"),
+        "target_modules": ["q_proj"], "base_model_name_or_path": str(base),
     }  # fmt: skip
     (adapter / "adapter_config.json").write_text(json.dumps(config))
     layer = "base_model.model.model.layers.0.self_attn.q_proj"
-    weights = {f"{layer}.lora_A.weight": torch.ones(2, 8) / 8, f"{layer}.lora_B.weight": torch.zeros(8, 2)}  # noqa: E501
+    down, up = torch.ones(2, 8) / 8, torch.zeros(8, 2)
+    weights = {f"{layer}.lora_A.weight": down, f"{layer}.lora_B.weight": up}
     save_file(weights, adapter / "adapter_model.safetensors")
-    from model.gguf_by_hand import tiny_llama, write_gguf
-
-    write_gguf(folder / "model.gguf", tiny_llama(tied=True))
 
 
 def change_json_file(path: Path, **changes: Any) -> None:
@@ -132,7 +137,8 @@ def custom_code(folder: Path, rng: random.Random) -> None:
     names = ("AutoConfig", "AutoModelForCausalLM", "AutoModel", "AutoTokenizer")
     auto_map = {name: "modeling_evil.C" for name in names}
     change_json_file(folder / "config.json", auto_map=auto_map)
-    change_json_file(folder / "tokenizer_config.json", auto_map={"AutoTokenizer": ["modeling_evil.C", None]})  # noqa: E501
+    tokenizer_map = {"AutoTokenizer": ["modeling_evil.C", None]}
+    change_json_file(folder / "tokenizer_config.json", auto_map=tokenizer_map)
     if rng.random() < 0.5:
         change_json_file(folder / "config.json", model_type="evil")
 
@@ -262,7 +268,7 @@ def no_plain_file(folder: Path, rng: random.Random) -> None:
     """A pipe that nobody writes, a device without an end, a folder, a link to itself or nowhere."""
     path = folder / rng.choice(
         ("config.json", "tokenizer.json", "model.safetensors", "tokenizer_config.json",
-         "generation_config.json")
+         "generation_config.json", "chat_template.jinja", "model.safetensors.index.json")
     )  # fmt: skip
     path.unlink(missing_ok=True)
     kind = rng.randrange(5)
@@ -325,7 +331,7 @@ def strange_tokenizer(folder: Path, rng: random.Random) -> None:
         content["pre_tokenizer"] = content["pre_tokenizer"] | {"pattern": pattern}
     else:
         content["normalizer"] = {
-            "type": "Replace", "pattern": {"String": " "}, "content": "x" * 10**6,
+            "type": "Replace", "pattern": {"String": " "}, "content": "x" * 10**4,
         }  # fmt: skip
     path.write_text(json.dumps(content))
 
@@ -357,9 +363,7 @@ TEMPLATES = {
     "unknown name": "{{ messages[7].x.y }}",
     "includes": "{% include '/etc/passwd' %}",
     "long": "{% for m in messages %}{{ m.content * 200 }}{% endfor %}",
-    "later gigabyte": "{{ 'x' * (1073741824 if 'liters' in messages[0].content else 1) }}",
-    "later loop": "{% if 'liters' in messages[0].content %}{% for a in range(99999) %}"
-    "{% for b in range(99999) %}{% endfor %}{% endfor %}{% endif %}x",
+    "later gigabyte": "{{ 'x' * (1073741824 if 'many' in messages[0].content else 1) }}",
     "half a character": "{{ '\\ud800' }}{{ messages[0].content }}",
     "a huge number": "{{ 10 ** 10 ** 8 }}",
 }
@@ -372,7 +376,7 @@ def hostile_template(folder: Path, rng: random.Random) -> None:
 
 
 def later_template(folder: Path, rng: random.Random) -> None:
-    """A template that behaves until it sees a word of the data."""
+    """A template that behaves until it sees a word of the problems."""
     _write_template(folder, LATER[rng.choice(sorted(LATER))], rng)
 
 
@@ -471,7 +475,7 @@ KINDS: dict[str, HostileModel] = {
     "wrong header": HostileModel(wrong_header, is_harmless=True),
     "wrong weights": HostileModel(wrong_weights, is_harmless=True),
     "not finite": HostileModel(not_finite),
-    "wrong index": HostileModel(wrong_index),
+    "wrong index": HostileModel(wrong_index, is_harmless=True),
     "no plain file": HostileModel(no_plain_file, is_harmless=True),
     "links out": HostileModel(links_out, is_harmless=True),
     "strange tokenizer": HostileModel(strange_tokenizer, is_harmless=True),

@@ -45,6 +45,7 @@ QUOTAS = {
     "fuzzed files": 395_000,
     "fuzzed checks": 5_000,
     "fuzzed commands": 500,
+    "hostile models": 500,
     "fuzzed by coverage": 200_000,
 }
 TICK_SECONDS = 10.0

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import guided
+import hostile_cases
 from cases import Case, Share, Subject
 from crashes import crash_cases
 from damage import damage_cases
@@ -50,6 +51,7 @@ def case_sources(
         "fuzzed files": file_cases(subject, share),
         "fuzzed checks": check_cases(subject, share),
         "fuzzed commands": command_cases(subject, share),
+        hostile_cases.PHASE: hostile_cases.hostile_cases(subject, share),
         guided.PHASE: guided.guided_cases(subject, share, journal.folder),
     }
 

@@ -16,6 +16,7 @@ from typing import Any
 from counterpoise.config import ModelConfig
 from counterpoise.errors import PoiseError, first_line
 from counterpoise.model.adapters import find_base
+from counterpoise.model.check_files import check_weight_files
 from counterpoise.model.general import UNLIMITED_POSITIONS
 from counterpoise.model.load import (
     EMBEDDED_FOLDER,
@@ -84,6 +85,7 @@ def tokenizer_and_context(source: ModelSource) -> tuple[Any, int]:
             folder = find_model_folder(source.base)
             adapter_base = find_base(folder)  # the model that an adapter was trained for
             config_folder = find_model_folder(adapter_base) if adapter_base else folder
+            check_weight_files(config_folder)
             config = AutoConfig.from_pretrained(config_folder, trust_remote_code=False)
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except PoiseError:
