@@ -17,7 +17,6 @@ import json
 import random
 import re
 import signal
-import sys
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -348,9 +347,3 @@ def format_guided_table(progress_of_readers: list[Progress]) -> str:
         for progress in progress_of_readers
     ]
     return "\n".join(lines)
-
-
-def main() -> int:
-    """Print the table of a state folder: python tests/torture/guided.py out/torture"""
-    print(format_guided_table(read_progress(Path(sys.argv[1]))))
-    return 0

@@ -135,7 +135,7 @@ CODE = (
 def custom_code(folder: Path, rng: random.Random) -> None:
     (folder / "modeling_evil.py").write_text(CODE)
     names = ("AutoConfig", "AutoModelForCausalLM", "AutoModel", "AutoTokenizer")
-    auto_map = {name: "modeling_evil.C" for name in names}
+    auto_map = dict.fromkeys(names, "modeling_evil.C")
     change_json_file(folder / "config.json", auto_map=auto_map)
     tokenizer_map = {"AutoTokenizer": ["modeling_evil.C", None]}
     change_json_file(folder / "tokenizer_config.json", auto_map=tokenizer_map)

@@ -34,9 +34,7 @@ ROUNDS = 50
 NEEDS_LIBRARY = ("crashes", "disk errors", "memory", "clock")
 
 
-def case_sources(
-    subject: Subject, share: Share, journal: Journal
-) -> dict[str, Iterator[Case]]:
+def case_sources(subject: Subject, share: Share, journal: Journal) -> dict[str, Iterator[Case]]:
     """The cases of every kind of fault; nothing is recorded before the first one is needed."""
     return {
         "crashes": crash_cases(subject, share, journal.disks),

@@ -22,7 +22,9 @@ from torch import nn
 
 from counterpoise.errors import PoiseError, first_line
 
-SIZES = ("hidden_size", "intermediate_size", "vocab_size", "n_embd", "n_inner", "d_model", "ffn_dim")
+SIZES = (
+    "hidden_size", "intermediate_size", "vocab_size", "n_embd", "n_inner", "d_model", "ffn_dim",
+)  # fmt: skip
 LAYER_COUNTS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
 MOST_LAYERS = 10_000  # of a folder without weights, which can only be estimated
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")

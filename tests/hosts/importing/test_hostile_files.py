@@ -99,7 +99,7 @@ IMPORTED = {  # a field of another type counts as absent
     "parents": change_episode(lambda episode, trace: trace["nodes"][0].update(parent=[0])),
 }
 REFUSED = {
-    "no nodes": (change_episode(lambda episode, trace: trace.pop("nodes")), "no rollout is in them"),
+    "no nodes": (change_episode(lambda episode, trace: trace.pop("nodes")), "no rollout is in"),
     "mask": (change_export(loss_mask=[False, False, [1], True]), "loss_mask must be true or false"),
     "table of TRL: advantage": (change_table(0, 5, [1]), "values that TRL's columns do not have"),
     "table of TRL: completion": (change_table(1, 2, {"a": 1}), "values that TRL's columns do not"),
