@@ -22,7 +22,7 @@ from small_run import write_model
 
 from counterpoise.config import ModelConfig
 from counterpoise.errors import PoiseError
-from counterpoise.lab.evaluate.models import ModelSource, tokenizer_and_context
+from counterpoise.lab.evaluate.models import ModelSource, resolve_models, tokenizer_and_context
 from counterpoise.model import templates
 from counterpoise.model.load import Policy, load_policy
 from counterpoise.model.templates import encode_prompt
@@ -90,8 +90,9 @@ def test_evaluation_looks_at_the_files_first(model: Path) -> None:
 def test_a_pipe_is_not_waited_for(model: Path) -> None:
     (model / "model.safetensors").unlink()
     hostile_models.os.mkfifo(model / "model.safetensors")
-    with pytest.raises(PoiseError, match="is a pipe or a device, not a file"):
-        load(model)
+    for read in (load, lambda folder: resolve_models([str(folder)])):
+        with pytest.raises(PoiseError, match="is a pipe or a device, not a file"):
+            read(model)
 
 
 @pytest.mark.parametrize("ends", [[[2], 10**9, -1, 1.5, "2"], {"a": 1}])

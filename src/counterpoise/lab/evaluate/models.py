@@ -160,7 +160,10 @@ def _labels(names: Sequence[str]) -> list[str]:
 
 def _digest(name: str) -> str:
     folder = Path(find_model_folder(name))
-    pattern = checkpoint.MODEL_FILE if checkpoint.run_of_checkpoint(folder) else "*.safetensors"
+    pattern = checkpoint.MODEL_FILE
+    if not checkpoint.run_of_checkpoint(folder):
+        pattern = "*.safetensors"
+        check_weight_files(str(folder))  # before one of them is read to its end
     files = sorted(folder.glob(pattern)) if folder.is_dir() else []
     # A hub id or a random shape has no files here; its name identifies it.
     if not files:
