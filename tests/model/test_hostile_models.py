@@ -32,7 +32,7 @@ REFUSED = {
     "huge matrices": "config.json names a size of",
     "pickled weights": "is a pickle, which can run code",
     "not finite": "holds numbers that are not finite",
-    "wrong header": "",
+    "wrong header": "safetensors file",
 }
 
 
