@@ -376,3 +376,51 @@ def test_sigkill_at_ten_random_moments(
             child.wait()
         kills += 1  # a child that ended by itself had finished the run: resuming it is a test too
     same(outcome(out), undisturbed)
+
+
+KILLED_CHILD = """
+import os, signal, sys, torch
+torch.set_num_threads(1)
+from pathlib import Path
+from counterpoise import loop
+from counterpoise.config.load import load_config
+out, stage, call = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+calls = iter(range(1, 1 << 20))
+real = getattr(loop, stage)
+def killed(*given, **options):
+    result = real(*given, **options)
+    if next(calls) == call:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return result
+setattr(loop, stage, killed)
+loop.train(load_config("demo", sys.argv[4:]), out, resume=(out / "config.toml").exists())
+"""
+NEVER = ("update", 0)
+CRASH_MOMENTS = (("sample_groups", 2), ("update", 1), ("save_state", 1), ("update", 2))
+GPU = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+@pytest.mark.parametrize(
+    "device",
+    [pytest.param("cpu", marks=pytest.mark.slow), pytest.param("cuda", marks=GPU)],
+)
+def test_a_repeatable_run_that_is_killed_four_times_ends_with_the_same_bytes(
+    device: str, tmp_path: Path
+) -> None:
+    """The embedded model with sums in a fixed order: on a GPU in bfloat16, with CUDA graphs."""
+    sets = [*EMBEDDED_SETS, f"model.device={device}", "update.repeatable=true",
+            "loop.iterations=4", "loop.keep_checkpoints=1"]  # fmt: skip
+
+    def run(out: Path, moment: tuple[str, int]) -> int:
+        words = [str(out), moment[0], str(moment[1]), *sets]
+        child = forked.run([sys.executable, "-c", KILLED_CHILD, *words])
+        assert child.returncode in (0, -signal.SIGKILL), child.stderr
+        return child.returncode
+
+    assert run(tmp_path / "whole", NEVER) == 0
+    assert all(run(tmp_path / "killed", moment) == -signal.SIGKILL for moment in CRASH_MOMENTS)
+    assert run(tmp_path / "killed", NEVER) == 0
+    same(outcome(tmp_path / "killed"), outcome(tmp_path / "whole"))

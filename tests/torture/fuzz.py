@@ -15,7 +15,7 @@ import resource
 import shutil
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
@@ -257,11 +257,11 @@ def change_json(content: bytes, rng: random.Random) -> bytes:
     if rng.random() < 0.03:
         lines[place] = DEEP.encode()
     else:
-        lines[place] = json.dumps(_change_value(record, rng)).encode()
+        lines[place] = json.dumps(change_value(record, rng)).encode()
     return b"\n".join(lines) + b"\n"
 
 
-def _change_value(value: Any, rng: random.Random) -> Any:
+def change_value(value: Any, rng: random.Random) -> Any:
     if isinstance(value, dict) and value and rng.random() < 0.9:
         key = rng.choice(sorted(value, key=str))
         changed = dict(value)
@@ -270,16 +270,19 @@ def _change_value(value: Any, rng: random.Random) -> Any:
         elif rng.random() < 0.1:
             changed[str(rng.choice(VALUES))] = changed.pop(key)
         else:
-            changed[key] = _change_value(value[key], rng)
+            changed[key] = change_value(value[key], rng)
         return changed
     if isinstance(value, list) and value and rng.random() < 0.7:
         place = rng.randrange(len(value))
-        return [*value[:place], _change_value(value[place], rng), *value[place + 1 :]]
+        return [*value[:place], change_value(value[place], rng), *value[place + 1 :]]
     return rng.choice(VALUES)
 
 
-def mutate_table(path: Path, rng: random.Random) -> None:
-    """A parquet file with a column of another type, of other values, or without one."""
+def mutate_table(path: Path, rng: random.Random, names: Sequence[str] = ()) -> None:
+    """A parquet file with a column of another type, of other values, or without one.
+
+    A column may also get one of `names`.
+    """
     table = pq.read_table(path)
     place = rng.randrange(table.num_columns)
     name, count = table.column_names[place], table.num_rows
@@ -300,6 +303,8 @@ def mutate_table(path: Path, rng: random.Random) -> None:
     ]
     chosen = rng.choice([*columns, None])
     table = table.drop_columns([name]) if chosen is None else table.set_column(place, name, chosen)
+    if names and rng.random() < 0.2:
+        table = table.rename_columns([*table.column_names[:-1], rng.choice(names)])
     if rng.random() < 0.1:
         table = table.slice(0, 0)
     pq.write_table(table, path)
@@ -341,17 +346,25 @@ def write_corpus(run: Path, corpus: Path) -> None:
     verl_file(corpus / "verl")
 
 
+def read_import(name: str, corpus: Path, folder: Path | None = None) -> Callable[[Path], Any]:
+    """A reader of another trainer's file, or of all its files in a folder."""
+    source = IMPORTERS.load(name)
+    scratch = corpus / "scratch"
+    scratch.mkdir(exist_ok=True)
+    context = ImportContext(source.title, "", lambda note: None, scratch)
+
+    def read_steps(path: Path) -> Any:
+        for file in scratch.iterdir():  # an import starts with an empty one
+            file.unlink()
+        files = source.find_files(folder) if folder else [path]
+        return list(source.read_steps(files, context)) if files else []
+
+    return read_steps
+
+
 def make_targets(corpus: Path) -> list[Target]:
     run = corpus / "run"
     checkpoint_name = sorted(path.name for path in (run / "checkpoints").iterdir())[-1]
-
-    scratch = corpus / "scratch"
-    scratch.mkdir(exist_ok=True)
-
-    def read_import(name: str) -> Callable[[Path], Any]:
-        source = IMPORTERS.load(name)
-        context = ImportContext(source.title, "", lambda note: None, scratch)
-        return lambda path: list(source.read_steps([path], context))
 
     def shown(read: Callable[[Path], Any]) -> Callable[[Path], Any]:
         """A reader of pages and of the terminal, which explain unexpected values like this."""
@@ -380,9 +393,9 @@ def make_targets(corpus: Path) -> list[Target]:
         Target("data", "data.json", lambda path: read_problems(str(path))),
         Target("data", "data.parquet", lambda path: read_problems(str(path))),
         Target("config", "run/config.toml", load_config),
-        Target("TRL", trl_path, read_import("trl")),
-        Target("verl", verl_path, read_import("verl")),
-        Target("own rollouts", "rollouts.jsonl", read_import("poise")),
+        Target("TRL", trl_path, read_import("trl", corpus)),
+        Target("verl", verl_path, read_import("verl", corpus)),
+        Target("own rollouts", "rollouts.jsonl", read_import("poise", corpus)),
         Target("tokens", "run/tokens/step_00001.parquet", shown(lambda path: read_trace(run, 1))),
         Target("pushes", "run/pushes/step_00001.parquet", shown(lambda path: read_pushes(run, 1))),
         Target("vocabulary", "run/vocabulary.json", lambda path: read_vocabulary(run)),

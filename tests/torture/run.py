@@ -45,6 +45,8 @@ QUOTAS = {
     "fuzzed files": 395_000,
     "fuzzed checks": 5_000,
     "fuzzed commands": 500,
+    "hostile models": 500,
+    "fuzzed by coverage": 200_000,
 }
 TICK_SECONDS = 10.0
 
@@ -101,6 +103,7 @@ def restart_with_library(options: argparse.Namespace) -> int:
 
 def torture(scratch: Path, options: argparse.Namespace) -> int:
     from cases import Share
+    from guided import format_guided_table, read_progress
     from journal import Journal, StateError
     from server import RunServer
     from tally import format_table, sum_tallies, write_table
@@ -130,6 +133,8 @@ def torture(scratch: Path, options: argparse.Namespace) -> int:
         for example in tally.examples:
             print(f"{tally.fault}: {example}\n")
     print(format_table(rows))
+    if progress := read_progress(state):
+        print(format_guided_table(progress))
     if options.page:
         write_table(options.page, rows, describe_calls(journal, options, quotas))
     if missing := missing_quotas(journal, quotas):

@@ -45,6 +45,7 @@ VARIANTS: tuple[tuple[str, ...], ...] = (
     ("verify.reward_timeout_seconds=60",),  # the reward function has a process of its own
 )
 WITH_REWARD_PROCESS = 3
+PATCHED_PARTS = ("load_policy", "load_run_task", "encode_prompts")  # of the loop
 OUTPUT_FOLDER = Path(tempfile.gettempdir())
 
 
@@ -88,6 +89,7 @@ class RunServer:
         task = loop.load_run_task(config)
         prompts = loop.encode_prompts(policy, task.train, config, loop.RunObserver())
         patched: Any = loop
+        self.slow_parts = {name: getattr(loop, name) for name in PATCHED_PARTS}
         # The warm-up trains copies in this process; forks get the model as it was loaded.
         patched.load_policy = lambda options: copy.deepcopy(policy)
         patched.load_run_task = lambda config: task
@@ -109,6 +111,11 @@ class RunServer:
         patched.load_policy = lambda options: policy
         gc.collect()
         gc.freeze()
+
+    def restore_slow_parts(self) -> None:
+        """Load models, tasks and prompts as a user's run does; for a child."""
+        for name, function in self.slow_parts.items():
+            setattr(loop, name, function)
 
     def start_run(
         self, out: Path, variant: int = 0, before: Callable[[], object] = lambda: None

@@ -23,6 +23,6 @@ def test_a_few_faults_of_every_kind_leave_the_same_run() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     rows = re.findall(r"^\|(.+?)\|([\d,]+)\|.*\|0\|0\|0\|$", done.stdout, re.MULTILINE)
     faults = {fault: int(count.replace(",", "")) for fault, count in rows}
-    assert len(faults) == 12
+    assert len(faults) == 14
     assert faults["process killed at a system call"] >= 1
     assert faults["fuzzed line of a log"] >= 2_000

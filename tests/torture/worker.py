@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
+import guided
+import hostile_cases
 from cases import Case, Share, Subject
 from crashes import crash_cases
 from damage import damage_cases
@@ -32,10 +34,10 @@ ROUNDS = 50
 NEEDS_LIBRARY = ("crashes", "disk errors", "memory", "clock")
 
 
-def case_sources(subject: Subject, share: Share, disks: set[str]) -> dict[str, Iterator[Case]]:
+def case_sources(subject: Subject, share: Share, journal: Journal) -> dict[str, Iterator[Case]]:
     """The cases of every kind of fault; nothing is recorded before the first one is needed."""
     return {
-        "crashes": crash_cases(subject, share, disks),
+        "crashes": crash_cases(subject, share, journal.disks),
         "disk errors": disk_error_cases(subject, share),
         "memory": memory_cases(subject, share),
         "signals": signal_cases(subject, share),
@@ -47,6 +49,8 @@ def case_sources(subject: Subject, share: Share, disks: set[str]) -> dict[str, I
         "fuzzed files": file_cases(subject, share),
         "fuzzed checks": check_cases(subject, share),
         "fuzzed commands": command_cases(subject, share),
+        hostile_cases.PHASE: hostile_cases.hostile_cases(subject, share),
+        guided.PHASE: guided.guided_cases(subject, share, journal.folder),
     }
 
 
@@ -76,7 +80,7 @@ def inject_quotas(
     subject: Subject, journal: Journal, share: Share, quotas: dict[str, int], seconds: float
 ) -> None:
     deadline = time.monotonic() + seconds
-    sources = case_sources(subject, share, journal.disks)
+    sources = case_sources(subject, share, journal)
     # What earlier calls did counts, whichever process did it.
     targets = {
         name: max(0, quota - journal.injected[name]) / share.processes

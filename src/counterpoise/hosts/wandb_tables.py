@@ -110,6 +110,16 @@ def _read_json(file: Path) -> dict[str, Any]:
 def read_table(file: Path) -> pa.Table:
     """A table of TRL with the types of its parquet files."""
     content = _read_json(file)
+    try:
+        return _typed_table(content)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as fault:
+        raise PoiseError(
+            f"{file} holds values that TRL's columns do not have ({first_line(fault)}): log it "
+            "again, or remove it"
+        ) from fault
+
+
+def _typed_table(content: dict[str, Any]) -> pa.Table:
     values_of = dict(zip(content["columns"], zip(*content["data"], strict=True), strict=False))
     columns: dict[str, pa.Array] = {}
     for name in content["columns"]:
@@ -187,7 +197,8 @@ def _rows_by_step(file: Path) -> dict[int, list[tuple[str, list[Any]]]]:
     for number, row in enumerate(content["data"], 1):
         where = f"{file}, row {number}"
         logged = _logged_step(file) if step_place is None else row[step_place]
-        step = check_step(int(logged) if isinstance(logged, float) else logged, where)
+        is_whole = isinstance(logged, float) and logged.is_integer()
+        step = check_step(int(logged) if is_whole else logged, where)
         rows_of_step.setdefault(step, []).append((where, row))
     return rows_of_step
 

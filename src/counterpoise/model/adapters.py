@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from counterpoise.config import ModelConfig
 from counterpoise.errors import PoiseError, first_line
+from counterpoise.model.check_files import check_weight_files, check_weights_finite
 
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_SEED = 0  # of A: every run of a model starts from the same adapter
@@ -55,10 +56,17 @@ def add_adapter(model: nn.Module, config: ModelConfig, base: str) -> Any:
 def load_adapter(model: nn.Module, folder: str) -> Any:
     """The model with the adapter of a folder, ready to be trained further."""
     peft = _import_peft()
+    check_weight_files(folder)
     try:
-        adapted = peft.PeftModel.from_pretrained(model, folder, is_trainable=True)
+        # Where weights are missing, PEFT warns and goes on with random ones.
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            adapted = peft.PeftModel.from_pretrained(model, folder, is_trainable=True)
     except Exception as fault:  # PEFT, safetensors and torch raise errors of any type
         raise PoiseError(f"the adapter {folder} cannot be loaded: {first_line(fault)}") from fault
+    if any("missing adapter keys" in str(warning.message) for warning in caught):
+        raise PoiseError(f"the adapter {folder} cannot be loaded: its file lacks weights")
+    check_weights_finite(adapted, folder)
     return adapted
 
 

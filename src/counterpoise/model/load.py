@@ -27,6 +27,7 @@ from counterpoise.model.adapters import (
     is_adapted,
     load_adapter,
 )
+from counterpoise.model.check_files import check_weight_files, check_weights_finite
 from counterpoise.model.decoder import Decoder
 from counterpoise.model.families import check_architecture, fast_path_refusal
 from counterpoise.model.general import GeneralDecoder
@@ -90,12 +91,23 @@ class Policy:
         A text is a problem without a conversation.
         """
         prompt_ids = templates.encode_prompt(self.template, self.tokenizer, problem)
-        return np.array(prompt_ids, dtype=np.int32)
+        return self._as_tokens(prompt_ids)
 
     def encode_reply(self, reply: str) -> Ints:
         """The tokens of a reply to a finished response, up to where the next response begins."""
         reply_ids = templates.encode_reply(self.template, self.tokenizer, reply, self.end_tokens)
-        return np.array(reply_ids, dtype=np.int32)
+        return self._as_tokens(reply_ids)
+
+    def _as_tokens(self, token_ids: list[int]) -> Ints:
+        """The ids as an array; an error if the model has no such tokens."""
+        tokens = np.array(token_ids, dtype=np.int64)
+        size = vocabulary_size(self.model)
+        if tokens.size and not 0 <= tokens.min() <= tokens.max() < size:
+            raise PoiseError(
+                f"model '{self.name}' has {size:,} tokens, and its tokenizer uses number "
+                f"{tokens.max():,}: they do not belong together"
+            )
+        return tokens.astype(np.int32)
 
     def vocabulary_texts(self) -> list[str]:
         """The text of every single token of the vocabulary; an incomplete character is U+FFFD."""
@@ -144,12 +156,19 @@ def load_policy(config: ModelConfig) -> Policy:
             check_architecture(model_config, device.type)
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
         model, loading_info = AutoModelForCausalLM.from_pretrained(
-            source, dtype=dtype, output_loading_info=True, trust_remote_code=False
+            source,
+            dtype=dtype,
+            output_loading_info=True,
+            trust_remote_code=False,
+            use_safetensors=True,
         )
     except PoiseError:
         raise
     except Exception as fault:  # transformers, tokenizers and safetensors raise errors of any type
-        raise PoiseError(f"model '{config.name}' cannot be loaded: {first_line(fault)}") from fault
+        reason = first_line(fault)
+        if "ignore_mismatched_sizes" in reason:  # the library has put the details into its log
+            reason = "its weights have other shapes than config.json says"
+        raise PoiseError(f"model '{config.name}' cannot be loaded: {reason}") from fault
     if missing_weights := sorted(loading_info["missing_keys"]):
         raise PoiseError(
             f"model '{config.name}' cannot be loaded: its file lacks {len(missing_weights)} "
@@ -158,6 +177,7 @@ def load_policy(config: ModelConfig) -> Policy:
     if not tokenizer.encode("1", add_special_tokens=False):
         raise PoiseError(f"model '{config.name}' cannot be loaded: it has no tokenizer")
     model = model.to(device)
+    check_weights_finite(model, config.name)
     if adapter_base:
         model = load_adapter(model, folder)
     elif config.lora_rank:
@@ -166,7 +186,7 @@ def load_policy(config: ModelConfig) -> Policy:
 
 
 def check_model_source(model_name: str, *, check_parent: bool = False) -> None:
-    """Raise an error if `model_name` is a folder that is missing or holds no model; loads nothing.
+    """Raise an error if `model_name` is a folder that is missing, unsafe or without a model.
 
     `check_parent` also refuses OWNER/NAME if there is a folder OWNER here without NAME.
     """
@@ -190,6 +210,7 @@ def check_model_source(model_name: str, *, check_parent: bool = False) -> None:
         raise PoiseError(
             f"{model_name} holds no model: config.json is missing{_suggest_gguf(model_path)}"
         )
+    check_weight_files(model_name)
 
 
 def holds_model(folder: Path) -> bool:
@@ -337,13 +358,25 @@ def choose_cpu_products(device: torch.device, dtype: torch.dtype) -> None:
         torch.backends.mkldnn.enabled = False
 
 
+def vocabulary_size(model: Any) -> int:
+    """The number of tokens that the model has embeddings for."""
+    return len(base_model(model).get_input_embeddings().weight)
+
+
+def is_token(token_id: Any, vocabulary_size: int) -> bool:
+    is_number = isinstance(token_id, int) and not isinstance(token_id, bool)
+    return is_number and 0 <= token_id < vocabulary_size
+
+
 def _end_tokens(model: nn.Module, tokenizer: Any) -> tuple[int, ...]:
     """The tokenizer's end token, and any others in the model's generation config."""
-    token_ids = {tokenizer.eos_token_id}
     generation_config = getattr(base_model(model), "generation_config", None)
     generation_ends = getattr(generation_config, "eos_token_id", None)
-    token_ids.update(generation_ends if isinstance(generation_ends, list) else [generation_ends])
-    end_tokens = tuple(sorted(int(token) for token in token_ids if token is not None))
+    listed_ends = generation_ends if isinstance(generation_ends, list) else [generation_ends]
+    token_ids = [tokenizer.eos_token_id, *listed_ends]
+    # A number that is no token can end nothing.
+    size = vocabulary_size(model)
+    end_tokens = tuple(sorted({int(token) for token in token_ids if is_token(token, size)}))
     if not end_tokens:
         raise PoiseError(
             "the tokenizer has no end token, so responses could never finish: choose another model"

@@ -30,6 +30,7 @@ BOXED_REQUEST = "Please reason step by step, and put your final answer within \\
 CHATML_MESSAGE = "<|im_start|>{role}\n{content}<|im_end|>\n"
 CHATML_TURN = "<|im_start|>user\n{problem}<|im_end|>\n<|im_start|>assistant\n"
 TRAINING_REMEDY = "set model.template="  # how training sets a template; other commands differ
+LONGEST_CHAT = 1 << 26  # characters; a tokenizer would need gigabytes for more
 RESPONSE_MARKER = "=RESPONSE="  # finds where a chat template puts a response
 
 
@@ -182,6 +183,11 @@ def encode_prompt(template_name: str, tokenizer: Any, problem: Prompt | str) -> 
     # Chat templates and templates with required tokens already contain their special tokens.
     is_plain = not template.chat and not template.required_tokens
     prompt_ids: list[int] = tokenizer.encode(rendered, add_special_tokens=is_plain)
+    if not prompt_ids:
+        raise PoiseError(
+            f"template '{template_name}' makes a prompt without tokens: {TRAINING_REMEDY}"
+            f"{'boxed' if template.chat else 'chat'}, or choose another model"
+        )
     return prompt_ids
 
 
@@ -223,6 +229,11 @@ def _render_chat(tokenizer: Any, messages: Sequence[dict[str, str]]) -> str:
             f"the model's chat template cannot be rendered: {first_line(fault)}; "
             f"{TRAINING_REMEDY}boxed"
         ) from fault
+    if len(chat_text) > LONGEST_CHAT:
+        raise PoiseError(
+            f"the model's chat template makes a prompt of {len(chat_text):,} characters: "
+            f"{TRAINING_REMEDY}boxed"
+        )
     return chat_text
 
 

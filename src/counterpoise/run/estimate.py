@@ -189,6 +189,7 @@ def _load_model_config(model_name: str, forward_path: str, device_type: str) -> 
     from huggingface_hub import try_to_load_from_cache
     from transformers import AutoConfig
 
+    from counterpoise.model.check_files import check_weight_files
     from counterpoise.model.families import check_architecture
     from counterpoise.model.gguf_file import find_converted, is_gguf
     from counterpoise.model.load import EMBEDDED_FOLDER, FAST_PATH, HUB_ID
@@ -203,6 +204,7 @@ def _load_model_config(model_name: str, forward_path: str, device_type: str) -> 
             model_folder = Path(cached_file).parent
     if not (model_folder / "config.json").is_file():
         return None
+    check_weight_files(str(model_folder))
     try:
         config = AutoConfig.from_pretrained(model_folder, trust_remote_code=False)
     except Exception as fault:  # transformers raises many types

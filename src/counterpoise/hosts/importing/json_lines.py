@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from counterpoise.errors import PoiseError, first_line
 
+LARGEST_STEP = 2**31 - 1
 LONGEST_FIRST_LINE = 1 << 28  # of a file that is only looked at, in bytes
 
 
@@ -103,8 +104,15 @@ def parse_object(
     return record
 
 
+def is_step(step: object) -> bool:
+    """Whether it is a whole number from 0 that a file's name can hold."""
+    return isinstance(step, int) and not isinstance(step, bool) and 0 <= step <= LARGEST_STEP
+
+
 def check_step(step: object, where: str) -> int:
-    """The step number, if it is a whole number from 0."""
-    if isinstance(step, bool) or not isinstance(step, int) or step < 0:
-        raise PoiseError(f"{where}: the step {step!r} is not a whole number from 0")
-    return step
+    """The step number; an error if it is none."""
+    if not is_step(step):
+        raise PoiseError(
+            f"{where}: the step {str(step)[:40]!r} is not a whole number from 0 to {LARGEST_STEP}"
+        )
+    return cast("int", step)

@@ -70,4 +70,9 @@ def select_numbers(values: Any, token_indices: Sequence[int]) -> list[float] | N
     if not isinstance(values, list) or (token_indices and len(values) <= token_indices[-1]):
         return None
     selected = [values[token_index] for token_index in token_indices]
-    return list(map(float, selected)) if set(map(type, selected)) <= {int, float} else None
+    if not set(map(type, selected)) <= {int, float}:
+        return None
+    try:
+        return list(map(float, selected))
+    except OverflowError:  # an integer of hundreds of digits
+        return None

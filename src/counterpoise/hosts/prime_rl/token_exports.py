@@ -126,6 +126,8 @@ def _parse_rollout(
     names = (*TOKEN_LISTS, "rewards") if "rewards" in record else TOKEN_LISTS
     if not all(isinstance(record[name], list) for name in names):
         raise PoiseError(f"{where}: {', '.join(names)} must be lists: written by another tool")
+    if not set(map(type, record["loss_mask"])) <= {bool, int}:
+        raise PoiseError(f"{where}: loss_mask must be true or false: written by another tool")
     lengths = {len(record[name]) for name in names}
     tokens = record["token_ids"]
     spans = split_by_mask(tokens, record["loss_mask"]) if len(lengths) == 1 else None

@@ -34,6 +34,7 @@ from counterpoise.hosts.importing.formats import (
     hash_tokens,
     render_text,
 )
+from counterpoise.hosts.importing.json_lines import is_step
 from counterpoise.hosts.importing.token_spans import is_token_list, select_numbers, split_by_mask
 
 TRACE_VERSION = UPDATE_VERSION = 1
@@ -79,6 +80,18 @@ class TraceCounts:
         return notes
 
 
+def read_object(record: dict[str, Any], name: str) -> dict[str, Any]:
+    """A field that is a JSON object; {} where it is absent or anything else."""
+    value = record.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def read_list(record: dict[str, Any], name: str) -> list[Any]:
+    """A field that is a list; [] where it is absent or anything else."""
+    value = record.get(name)
+    return value if isinstance(value, list) else []
+
+
 def is_episode(record: dict[str, Any]) -> bool:
     return isinstance(record.get("traces"), list) or is_trace(record)
 
@@ -89,29 +102,29 @@ def is_trace(record: dict[str, Any]) -> bool:
 
 def list_traces(episode: dict[str, Any]) -> list[dict[str, Any]]:
     """The traces of a line, which is an episode or, in older files, a trace."""
-    traces = [episode] if is_trace(episode) else episode.get("traces") or []
+    traces = [episode] if is_trace(episode) else read_list(episode, "traces")
     return [trace for trace in traces if isinstance(trace, dict)]
 
 
 def is_training(episode: dict[str, Any]) -> bool:
     """Whether the policy was sampled to train it, not to evaluate it."""
     for trace in list_traces(episode):
-        kind = (trace.get("info") or {}).get("kind")
+        kind = read_object(trace, "info").get("kind")
         if kind in ("train", "eval"):
             return bool(kind == "train")
-    run = episode.get("run") or {}
-    return ((run.get("work") or {}).get("type") or run.get("type") or "train") == "train"
+    run = read_object(episode, "run")
+    return (read_object(run, "work").get("type") or run.get("type") or "train") == "train"
 
 
 def arrival_step(episode: dict[str, Any]) -> int | None:
     """The step in which the episode arrived, or was started."""
-    infos = [trace.get("info") or {} for trace in list_traces(episode)]
+    infos = [read_object(trace, "info") for trace in list_traces(episode)]
     steps = [
-        (info.get(event) or {}).get("step") for event in ("arrival", "dispatch") for info in infos
+        read_object(info, event).get("step") for event in ("arrival", "dispatch") for info in infos
     ]
-    run = episode.get("run") or {}
-    steps += [(run.get("work") or {}).get("step"), run.get("step")]
-    return next((step for step in steps if isinstance(step, int) and step >= 0), None)
+    run = read_object(episode, "run")
+    steps += [read_object(run, "work").get("step"), run.get("step")]
+    return next((step for step in steps if is_step(step)), None)
 
 
 def episode_rollouts(
@@ -126,7 +139,7 @@ def episode_rollouts(
         version = trace.get("version", TRACE_VERSION)
         if version != TRACE_VERSION:
             raise PoiseError(f"{where}: a trace of version {version!r}: {KNOWN_VERSIONS}")
-        if (trace.get("agent") or {}).get("trainable") is False:
+        if read_object(trace, "agent").get("trainable") is False:
             counts.not_trainable += 1
             continue
         reward = _total_reward(trace.get("rewards"), where)
@@ -135,7 +148,7 @@ def episode_rollouts(
             continue
         trace_id = str(trace.get("id"))
         updates = updates_of_trace.get(trace_id, [])
-        for branch_index, path in enumerate(branch_paths(trace["nodes"], where)):
+        for branch_index, path in enumerate(branch_paths(read_list(trace, "nodes"), where)):
             rollout = _branch_rollout(
                 episode, trace, path, _branch_streams(updates, branch_index), reward, step, where
             )
@@ -168,11 +181,11 @@ def branch_paths(nodes: Sequence[Any], where: str) -> list[list[dict[str, Any]]]
     is not trained, so that the others keep their numbers."""
     if not all(isinstance(node, dict) for node in nodes):
         raise PoiseError(f"{where}: 'nodes' holds something else than messages: {KNOWN_VERSIONS}")
-    parents = {node.get("parent") for node in nodes}
+    parents = {parent for node in nodes if isinstance(parent := node.get("parent"), int)}
     links = [
         (link.get("node"), link.get("type"), node_index)
         for node_index, node in enumerate(nodes)
-        for link in node.get("semantic_parents") or []
+        for link in read_list(node, "semantic_parents")
         if isinstance(link, dict)
     ]
     # A compaction that the agent did not resume from is a branch that is not trained.
@@ -197,7 +210,7 @@ def _branch_streams(updates: Sequence[dict[str, Any]], branch_index: int) -> dic
     """The lists of all annotations of a branch; later ones replace earlier ones."""
     streams: dict[str, Any] = {}
     for update in updates:
-        for branch in update.get("branches") or []:
+        for branch in read_list(update, "branches"):
             if isinstance(branch, dict) and branch.get("index") == branch_index:
                 streams |= branch
     return streams
@@ -215,7 +228,7 @@ def _branch_rollout(
     tokens: list[int] = []
     mask: list[bool] = []
     for node in path:
-        node_tokens, node_mask = node.get("token_ids") or [], node.get("mask") or []
+        node_tokens, node_mask = node.get("token_ids") or [], read_list(node, "mask")
         if not is_token_list(node_tokens) or len(node_tokens) != len(node_mask):
             raise PoiseError(f"{where}: token_ids and mask of a message do not match: remove it")
         tokens += node_tokens
@@ -225,13 +238,12 @@ def _branch_rollout(
         return None
     advantages = select_numbers(streams.get("advantages"), spans.trained)
     advantages = advantages or _node_numbers(path, "advantages")
-    advantage = (trace.get("info") or {}).get("advantage")
-    if isinstance(advantage, bool) or not isinstance(advantage, int | float):
-        advantage = sum(advantages) / len(advantages) if advantages else None
+    own_advantage = select_numbers([read_object(trace, "info").get("advantage")], [0])
+    mean_advantage = sum(advantages) / len(advantages) if advantages else None
     first_sampled = next(
-        node_index for node_index, node in enumerate(path) if any(node.get("mask") or [])
+        node_index for node_index, node in enumerate(path) if any(read_list(node, "mask"))
     )
-    messages = [node.get("message") or {} for node in path]
+    messages = [read_object(node, "message") for node in path]
     env_name, prompt_id, group = _names(episode, trace, spans.prompt)
     return ImportedRollout(
         group=f"{step}:{env_name}/{group}",
@@ -245,7 +257,7 @@ def _branch_rollout(
         sampled_logprobs=_node_numbers(path, "logprobs"),
         finished=not _is_truncated(trace),
         turns=spans.turns,
-        advantage=None if advantage is None else float(advantage),
+        advantage=own_advantage[0] if own_advantage else mean_advantage,
         advantages_T=advantages,
         trainer_logprobs=select_numbers(streams.get("trainer_logprobs"), spans.trained)
         or _node_numbers(path, "trainer_logprobs"),
@@ -258,7 +270,7 @@ def _node_numbers(path: list[dict[str, Any]], name: str) -> list[float] | None:
     """The numbers of all sampled tokens; None unless every node has one for each of its own."""
     numbers: list[float] = []
     for node in path:
-        sampled = sum(map(bool, node.get("mask") or []))
+        sampled = sum(map(bool, read_list(node, "mask")))
         values = select_numbers(node.get(name), range(sampled)) if sampled else []
         if values is None or (sampled and len(node[name]) != sampled):
             return None
@@ -270,17 +282,17 @@ def _names(
     episode: dict[str, Any], trace: dict[str, Any], prompt_tokens: list[int]
 ) -> tuple[str, str, str]:
     """(environment, prompt, group); a prompt without a key is named by its tokens."""
-    info, env = trace.get("info") or {}, episode.get("env") or {}
+    info, env = read_object(trace, "info"), read_object(episode, "env")
     env_name = str(env.get("name") or env.get("id") or info.get("env_name") or "prime-rl")
-    task = trace.get("task") or episode.get("task") or {}
+    task = read_object(trace, "task") or read_object(episode, "task")
     key = task.get("key") or task.get("hash")
     prompt_id = hash_prompt(str(key)) if key else hash_tokens(prompt_tokens)
-    group = (episode.get("group") or {}).get("id") or info.get("group_id") or prompt_id
+    group = read_object(episode, "group").get("id") or info.get("group_id") or prompt_id
     return env_name, prompt_id, str(group)
 
 
 def _answer(episode: dict[str, Any], trace: dict[str, Any]) -> str:
-    data = (trace.get("task") or episode.get("task") or {}).get("data")
+    data = (read_object(trace, "task") or read_object(episode, "task")).get("data")
     return answer_text(data.get("answer")) if isinstance(data, dict) else ""
 
 
@@ -297,6 +309,6 @@ def _with_reasoning(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _is_truncated(trace: dict[str, Any]) -> bool:
     if trace.get("stop_condition") in TRUNCATING_STOPS:
         return True
-    calls = [call for call in trace.get("calls") or [] if isinstance(call, dict)]
+    calls = [call for call in read_list(trace, "calls") if isinstance(call, dict)]
     last_finished_call = next((call for call in reversed(calls) if call.get("error") is None), {})
     return bool(last_finished_call.get("finish_reason") == "length")

@@ -32,7 +32,8 @@ from counterpoise.hosts.importing.formats import (
     ImportedStep,
     Schedule,
 )
-from counterpoise.hosts.importing.json_lines import parse_object, peek_object, read_lines
+from counterpoise.hosts.importing.json_lines import is_step, parse_object, peek_object, read_lines
+from counterpoise.hosts.importing.token_spans import select_numbers
 from counterpoise.hosts.prime_rl.trace_rollouts import (
     KNOWN_VERSIONS,
     UPDATE_VERSION,
@@ -42,6 +43,7 @@ from counterpoise.hosts.prime_rl.trace_rollouts import (
     is_episode,
     is_training,
     list_traces,
+    read_object,
 )
 
 FOLDERS = (".", "traces", "monitors/file/traces")  # of the stream, below what a user may name
@@ -138,9 +140,10 @@ def _read_shipping(files: Sequence[Path], counts: TraceCounts) -> dict[str, int]
             if b'"ship"' not in line:  # the trainer's annotations are long, and need not be parsed
                 continue
             update = _parse_update(line, where)
-            ship = (update.get("info") or {}).get("ship")
-            if isinstance(ship, dict) and isinstance(ship.get("step"), int) and ship["step"] >= 0:
-                step, time = ship["step"], float(ship.get("time") or 0.0)
+            ship = read_object(update, "info").get("ship")
+            if isinstance(ship, dict) and is_step(ship.get("step")):
+                step, times = ship["step"], select_numbers([ship.get("time")], [0])
+                time = times[0] if times else 0.0
                 shipping[str(update["trace_id"])] = (step, time)
                 latest_time[step] = max(latest_time.get(step, time), time)
     # All traces of a batch are annotated at the same time.
@@ -232,7 +235,7 @@ def _read_step(
         episode = parse_object(line, where)
         for trace in list_traces(episode):
             for update in updates_of_trace.get(str(trace.get("id")), ()):
-                trace["info"] = (trace.get("info") or {}) | (update.get("info") or {})
+                trace["info"] = read_object(trace, "info") | read_object(update, "info")
         for trace_id, rollout in episode_rollouts(episode, step, updates_of_trace, counts, where):
             if shipped.get(trace_id) == step:
                 trained_places.append(len(rollouts))

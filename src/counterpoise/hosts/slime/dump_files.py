@@ -17,7 +17,9 @@ from __future__ import annotations
 import pickle
 import pickletools
 import re
+import struct
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,11 @@ from counterpoise.errors import PoiseError, first_line
 HEAD_BYTES = 4096  # of the pickle, read to recognise it
 TAIL_BYTES = 512
 NEWEST_FORMAT = 2
+# Of a damaged archive: names that are no text, unknown compression, a password, offsets anywhere.
+ZIP_ERRORS = (
+    OSError, zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError, EOFError,
+    struct.error, zlib.error, OverflowError,
+)  # fmt: skip
 REFUSED_CLASS = re.compile(r"GLOBAL (\S+) was not an allowed global")  # torch's message
 KNOWN_VERSIONS = "slime at 624b824a (format_version 2) and miles at 31f1ca96 are known"
 
@@ -58,7 +65,7 @@ def peek_head(file: Path) -> DumpHead | None:
                 size = archive.getinfo(name).file_size
                 stream.seek(max(0, size - TAIL_BYTES))
                 tail = stream.read()
-    except (OSError, zipfile.BadZipFile, StopIteration):
+    except (StopIteration, *ZIP_ERRORS):
         return None
     keys: list[str] = []
     numbers: dict[str, int] = {}
@@ -106,7 +113,7 @@ def load_dump(file: Path) -> dict[str, Any]:
             "environment load it with torch.load(FILE, weights_only=False), delete the fields of "
             "that kind (multimodal inputs, adapters), and save it again with torch.save"
         ) from fault
-    except (RuntimeError, EOFError, OSError, ValueError) as fault:
+    except Exception as fault:  # torch's unpickler raises errors of any type
         raise PoiseError(
             f"{file} is not a complete .pt file ({first_line(fault)}): copy it again, or remove it"
         ) from fault

@@ -16,6 +16,7 @@ from typing import Any
 from counterpoise.config import ModelConfig
 from counterpoise.errors import PoiseError, first_line
 from counterpoise.model.adapters import find_base
+from counterpoise.model.check_files import check_weight_files
 from counterpoise.model.general import UNLIMITED_POSITIONS
 from counterpoise.model.load import (
     EMBEDDED_FOLDER,
@@ -84,6 +85,7 @@ def tokenizer_and_context(source: ModelSource) -> tuple[Any, int]:
             folder = find_model_folder(source.base)
             adapter_base = find_base(folder)  # the model that an adapter was trained for
             config_folder = find_model_folder(adapter_base) if adapter_base else folder
+            check_weight_files(config_folder)
             config = AutoConfig.from_pretrained(config_folder, trust_remote_code=False)
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except PoiseError:
@@ -158,7 +160,10 @@ def _labels(names: Sequence[str]) -> list[str]:
 
 def _digest(name: str) -> str:
     folder = Path(find_model_folder(name))
-    pattern = checkpoint.MODEL_FILE if checkpoint.run_of_checkpoint(folder) else "*.safetensors"
+    pattern = checkpoint.MODEL_FILE
+    if not checkpoint.run_of_checkpoint(folder):
+        pattern = "*.safetensors"
+        check_weight_files(str(folder))  # before one of them is read to its end
     files = sorted(folder.glob(pattern)) if folder.is_dir() else []
     # A hub id or a random shape has no files here; its name identifies it.
     if not files:
