@@ -174,7 +174,7 @@ class Group:
     """
 
     key: str
-    iteration: int  # when it was sampled
+    iteration: int  # when it was sampled; 0: unknown
     rollouts: tuple[Rollout, ...]  # [G]
 
     @property
@@ -283,7 +283,7 @@ class BatchPlan:
     """Which rows share an optimizer step, in the order the steps are taken.
 
     Example:
-        BatchPlan(rule="grouped", steps=((0, 1, 4, 5), (2, 3, 6, 7)))
+        BatchPlan(composer="grouped", steps=((0, 1, 4, 5), (2, 3, 6, 7)))
     """
 
     composer: str
