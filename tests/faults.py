@@ -185,7 +185,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("a number for a word", SMALL_RUN + " --set model.name=7", "a string, not 7"),
     ("a number for a bool", SMALL_RUN + " --set store.tokens=1", "true or false, not 1"),
     ("a number for a list", SMALL_RUN + " --set task.levels=3", "a list of int, not 3"),
-    ("an empty list", SMALL_RUN + " --set task.levels=[]", "a list of int"),
+    ("an empty list", SMALL_RUN + " --set task.levels=[]", "must not be empty"),
     ("no such level", SMALL_RUN + " --set task.levels=[5]", "5 is not a level"),
     ("below", SMALL_RUN + " --set sample.group_size=1", "at least 2, not 1"),
     ("above", SMALL_RUN + " --set balance.tau=0.6", "between 0 and 0.5, not 0.6"),
@@ -256,7 +256,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("too long", SMALL_RUN + " -s sample.max_prompt_tokens=1", "=1, and 0 are left, too few"),
     # -- the model
     ("unknown model", MODEL + "embeded", "no model 'embeded'"),
-    ("scratch", MODEL + "scratch", "no model 'scratch'"),
+    ("scratch", MODEL + "scratch", "model.name=scratch is for poise warmup"),
     ("no model folder", MODEL + "{w}/nowhere", "nowhere.*no such folder"),
     ("hub id, offline", MODEL + "nobody/nothing", "model 'nobody/nothing' cannot be loaded"),
     ("a file", MODEL + "{w}/a_file", "a_file"),

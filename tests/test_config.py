@@ -222,6 +222,9 @@ def test_choices_are_checked_for_every_option_that_has_them() -> None:
     [
         ({"task": {"levels": [0]}}, "0 is not a level"),
         ({"task": {"levels": [True]}}, "list of int"),
+        ({"task": {"levels": 3}}, r"list of int, not 3: write \[3\]"),
+        ({"evaluate": {"settings": []}}, "evaluate.settings must not be empty"),
+        ({"evaluate": {"settings": "training"}}, r'list of str, .*: write \["training"\]'),
         ({"task": {"levels": [1.0]}}, "list of int"),
         ({"batch": {"composer": "whole"}}, "set batch.steps=1"),
         ({"batch": {"steps": 17}}, "16 groups cannot fill 17 steps"),
@@ -259,6 +262,13 @@ def test_choices_are_checked_for_every_option_that_has_them() -> None:
         (
             {
                 "update": {"surrogate": "reinforce", "trajectory": "min_replace"},
+                "batch": {"composer": "shuffled", "steps": 1, "rows_per_step": 8},
+            },
+            "needs whole groups, and shuffled cuts them",
+        ),
+        (
+            {
+                "update": {"surrogate": "reinforce", "trajectory": "min_replace"},
                 "credit": {"name": "w_reinforce"},
             },
             "sum to 0 in a group, and those of credit.name=w_reinforce do not",
@@ -282,6 +292,11 @@ def test_choices_are_checked_for_every_option_that_has_them() -> None:
 def test_options_that_do_not_fit_together(tables: dict, message: str) -> None:
     with pytest.raises(PoiseError, match=message):
         config_from_tables(tables)
+
+
+def test_rows_per_step_replaces_the_number_of_steps() -> None:
+    tables = {"sample": {"prompts": 2}, "batch": {"steps": 4, "rows_per_step": 16}}
+    assert config_from_tables(tables).batch.rows_per_step == 16
 
 
 def test_the_source_is_named() -> None:

@@ -182,8 +182,11 @@ def cannot_write(path: object, fault: OSError, remedy: str = "") -> PoiseError:
 
 
 @contextmanager
-def explain_write_errors(path: Path, run: Path) -> Iterator[None]:
-    """Turn system errors while writing `path` in the run folder `run` into one line."""
+def explain_write_errors(path: Path, run: Path, command: str = "") -> Iterator[None]:
+    """Turn system errors while writing `path` in the run folder `run` into one line.
+
+    `command` says how to go on afterwards; by default the run is resumed.
+    """
     try:
         yield
     except Exception as fault:
@@ -195,7 +198,7 @@ def explain_write_errors(path: Path, run: Path) -> Iterator[None]:
         remedy = "free some space" if number in DISK_FULL_ERRORS else "fix that"
         raise PoiseError(
             f"{path} could not be written: {os.strerror(number)}. Everything written before is "
-            f"intact: {remedy}, then continue with poise train --resume --out {run}"
+            f"intact: {remedy}, then {command or f'continue with poise train --resume --out {run}'}"
         ) from fault
 
 

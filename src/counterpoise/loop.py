@@ -59,7 +59,7 @@ from counterpoise.sample.kv_budget import check_cache_fits
 from counterpoise.sample.positions import check_positions
 from counterpoise.sample.sampler import Sampler
 from counterpoise.seeds import seed_for
-from counterpoise.store.finished import check_resumable, mark_finished
+from counterpoise.store.finished import mark_finished, refuse_finished
 from counterpoise.store.folder import MODEL, RunFolder
 from counterpoise.store.resume import STRICT, ResumePermissions
 from counterpoise.task.contamination.training_overlap import load_benchmarks, warn_of_overlap
@@ -100,7 +100,7 @@ def train(
     """Run `config` to its last iteration in the folder `out`; `permissions` are for `resume`."""
     observer = observer or RunObserver()
     if resume:
-        check_resumable(out, config)
+        refuse_finished(out, config)
         check_unlocked(out)
     else:
         RunFolder.check_free(out)
@@ -125,7 +125,7 @@ def train(
     folder = RunFolder.open(out) if resume else RunFolder.create(out, config)
     with folder_lock(out):  # from before the logs are cut until the last file is written
         if resume:
-            check_resumable(out, config)  # it may have ended while the model was loading
+            refuse_finished(out, config)  # it may have ended while the model was loading
             state = restore_state(
                 folder,
                 policy,

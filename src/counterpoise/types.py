@@ -183,7 +183,7 @@ class Group:
     """
 
     key: str
-    iteration: int  # when it was sampled
+    iteration: int  # when it was sampled; 0: unknown
     rollouts: tuple[Rollout, ...]  # [G]
 
     @property

@@ -37,6 +37,7 @@ def names_for(query: str) -> list[str]:
         ("Batch-Size", ["sample.prompts", "batch.steps", "update.micro_tokens"]),
         ("beta", ["update.kl", "update.kl_estimator", "update.kl_in", "update.beta2"]),
         ("seed", ["loop.seed", "task.seed"]),
+        ("shuffle_dataset", ["sample.choose", "batch.composer"]),
         ("dataset", ["task.path", "task.name", "task.dataset"]),
     ],
 )

@@ -203,6 +203,11 @@ def test_what_is_not_the_disks_fault_goes_through(tmp_path: Path) -> None:
         explain_write_errors(tmp_path / "a", tmp_path),
     ):
         raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+    with (
+        pytest.raises(PoiseError, match=r"fix that, then run poise credit again$"),
+        explain_write_errors(tmp_path / "a", tmp_path, "run poise credit again"),
+    ):
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
     # tokenizers has no type of its own for a full disk
     with (
         pytest.raises(PoiseError, match=r"could not be written: No space left.*free some space"),

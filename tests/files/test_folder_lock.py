@@ -89,14 +89,14 @@ def test_a_run_that_ended_while_another_loaded_keeps_its_numbers(
     """It kept no checkpoint: to resume it would be to start it again."""
     out, config = tmp_path / "run", load_config("demo", [*SETS, "store.model=false"])
     train(config, out)
-    before, real, calls = (out / "metrics.jsonl").read_bytes(), loop.check_resumable, []
+    before, real, calls = (out / "metrics.jsonl").read_bytes(), loop.refuse_finished, []
 
     def too_early(path: Path, asked: RunConfig) -> None:
         calls.append(path)
         if len(calls) > 1:
             real(path, asked)
 
-    monkeypatch.setattr(loop, "check_resumable", too_early)
+    monkeypatch.setattr(loop, "refuse_finished", too_early)
     with pytest.raises(PoiseError, match="there is nothing to resume"):
         train(config, out, resume=True)
     assert (out / "metrics.jsonl").read_bytes() == before

@@ -6,6 +6,7 @@ zeros) would hide a norm that is left out. Windows are shorter than the sequence
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -223,16 +224,21 @@ def test_which_layers_are_fused_on_a_gpu() -> None:
     assert not read_facts(config_of("llama", hidden_act="gelu_pytorch_tanh")).has_llama_layer
 
 
+DYNAMIC_ROPE_MODELS = (
+    "models with dynamic rotary embedding (its angles depend on the sequence length)"
+)
+
+
 @pytest.mark.parametrize(
     ("architecture", "changes", "device_type", "models"),
     [
         ("gpt2", {}, "cpu", "gpt2 models"),
-        ("llama", {"rope_parameters": LONG_ROPE}, "cpu", "models with dynamic rotary embedding"),
+        ("llama", {"rope_parameters": LONG_ROPE}, "cpu", DYNAMIC_ROPE_MODELS),
         (
             "gemma3_text",
             {"rope_parameters": {"full_attention": LONG_ROPE, "sliding_attention": None}},
             "cpu",
-            "models with dynamic rotary embedding",
+            DYNAMIC_ROPE_MODELS,
         ),
         ("qwen3", {"hidden_act": "relu"}, "cpu", "models with relu activations"),
         (
@@ -247,7 +253,10 @@ def test_which_layers_are_fused_on_a_gpu() -> None:
 def test_refusals(architecture: str, changes: dict, device_type: str, models: str) -> None:
     config = config_of(architecture, **changes)
     assert fast_path_refusal(config, device_type) == f"the fast path does not run {models}"
-    with pytest.raises(PoiseError, match=f"^{models} are not on the fast path: [^\n]+$"):
+    line = (
+        rf"^{re.escape(models)} are not on the fast path: choose [^\n]+, or set model\.path=auto$"
+    )
+    with pytest.raises(PoiseError, match=line):
         check_architecture(config, device_type)
 
 

@@ -21,8 +21,8 @@ from counterpoise.errors import PoiseError
 from counterpoise.microscope.monitor import Monitor
 from counterpoise.model.decoder import Decoder
 from counterpoise.model.fit_memory import (
-    PROMPTS_CAPTION,
     FittedSize,
+    describe_prompts,
     explain_out_of_memory,
     is_out_of_memory,
 )
@@ -89,7 +89,7 @@ def test_the_size_is_halved_remembered_and_told() -> None:
 
 def test_a_size_above_all_the_work_is_no_smaller_piece() -> None:
     said: list[str] = []
-    micro = FittedSize(16384, notify=said.append, caption="{:,} rows at once")
+    micro = FittedSize(16384, notify=said.append, describe="{:,} rows at once".format)
     tried: list[int] = []
 
     def attempt(size: int) -> int:
@@ -277,7 +277,7 @@ def test_sampling_that_did_not_fit_draws_the_same_responses_in_parts() -> None:
         for i, row in enumerate(tiny.rows(groups=4, size=1))
     ]
     said: list[str] = []
-    at_once = FittedSize(4, caption=PROMPTS_CAPTION, notify=said.append)
+    at_once = FittedSize(4, describe=describe_prompts, notify=said.append)
     found = draw_responses(
         SamplerBinding(tight(9), at_once), prompts, config, 1
     )  # room for 8 rows, not for 16
@@ -285,7 +285,7 @@ def test_sampling_that_did_not_fit_draws_the_same_responses_in_parts() -> None:
     expected = draw_responses(SamplerBinding(tiny.policy()), prompts, config, 1)
     for ours, theirs in zip(found, expected, strict=True):
         assert [r.tokens.tolist() for r in ours] == [r.tokens.tolist() for r in theirs]
-    with pytest.raises(PoiseError, match=r"at 1 prompts sampled at once, .* fewer sample\.prompts"):
+    with pytest.raises(PoiseError, match=r"at 1 prompt sampled at once, .* sample\.group_size"):
         draw_responses(SamplerBinding(tight(3), at_once), prompts, config, 1)
 
 

@@ -28,7 +28,8 @@ from counterpoise.model.row_cache import rows_may_be_padded
 from counterpoise.model.scoring import forward
 from counterpoise.sample import native
 from counterpoise.sample.native import sample
-from counterpoise.types import Row
+from counterpoise.sample.positions import check_positions
+from counterpoise.types import Prompt, Row
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.step import StepSettings, take_step
 
@@ -163,6 +164,13 @@ def test_the_choice_is_explained(tmp_path: Path) -> None:
 def test_learned_positions_end() -> None:
     with pytest.raises(PoiseError, match=r"512 learned positions, and .* needs 600"):
         make_policy("gpt2").decoder.reserve(600)
+    # OPT has two embeddings more than positions.
+    opt = tiny.policy("opt", max_position_embeddings=32, word_embed_proj_dim=48, ffn_dim=64)
+    prompts = [(Prompt("a", "", ""), np.full(15, 5, dtype=np.int32))]
+    check_positions(opt, prompts, SampleConfig(max_new_tokens=17), print)
+    sample(opt, [prompts[0][1]], [[0]], SampleConfig(max_new_tokens=17))
+    with pytest.raises(PoiseError, match=r"32 learned positions, and .* needs 33"):
+        check_positions(opt, prompts, SampleConfig(max_new_tokens=18), print)
 
 
 def test_logits_of_another_form_are_refused() -> None:
@@ -183,7 +191,10 @@ def test_options_that_need_the_fast_path_are_refused_before_the_run(tmp_path: Pa
         ("credit.weights=oar_p", r"credit\.weights=oar_p"),
         ("sample.engine=vllm", r"sample\.engine=vllm"),
     ):
-        line = rf"^{feature} needs a model on the fast path, and this \w+ model takes the general"
+        line = (
+            rf"^{feature} needs a model on the fast path, and this \w+ model takes the general "
+            r"one, because model\.path=general asks for it: choose .* or model\.path=auto$"
+        )
         with pytest.raises(PoiseError, match=line):
             train(load_config("demo", [*sets, option]), tmp_path / "run")
         assert not (tmp_path / "run").exists()

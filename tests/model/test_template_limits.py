@@ -46,6 +46,15 @@ def test_a_template_that_eats_memory_is_refused(tokenizer: Any) -> None:
         resolve_template("chat", tokenizer, "m")
 
 
+def test_a_worker_that_fails_is_not_a_template_that_eats_memory(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer.chat_template = "{{ messages[0].content }} of its own"
+    monkeypatch.setattr(template_limits.sys, "executable", "/bin/false")
+    with pytest.raises(PoiseError, match=r"of model 'm' cannot be tried \(exit code 1\)"):
+        resolve_template("chat", tokenizer, "m")
+
+
 @pytest.mark.parametrize(
     ("template", "fault"),
     [

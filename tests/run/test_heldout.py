@@ -165,7 +165,7 @@ def test_an_evaluation_samples_fewer_problems_at_once_where_memory_runs_out() ->
     assert (sizes, of_training.size) == ([6, 3, 1, 1, 1, 1, 1, 1], 4)
     assert notices == [
         "3 prompts sampled at once in this evaluation from now on: out of memory at 6",
-        "1 prompts sampled at once in this evaluation from now on: out of memory at 3",
+        "1 prompt sampled at once in this evaluation from now on: out of memory at 3",
     ]
 
 

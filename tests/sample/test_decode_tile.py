@@ -31,7 +31,9 @@ def test_by_shape(
     assert choose_tile(*shape) == (16, 8, 1)
 
 
-@pytest.mark.parametrize("request_text", ["small", "32,2", "8,1,1", "48,2,3", "32,3,3", "32,2,0"])
+@pytest.mark.parametrize(
+    "request_text", ["small", "32,2", "8,1,1", "48,2,3", "32,3,3", "32,2,0", "32,x,2,3"]
+)
 def test_another_request_is_one_line(request_text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POISE_DECODE_TILE", request_text)
     with pytest.raises(PoiseError, match="give by_shape, or block, warps and stages"):

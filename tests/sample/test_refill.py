@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
 import tiny
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from counterpoise.config import SampleConfig
 from counterpoise.model.load import Policy
@@ -25,6 +28,8 @@ from counterpoise.sample.fork_queue import DecodedRows, ForkQueue
 from counterpoise.sample.kv_budget import plan_cache
 from counterpoise.sample.kv_cache import Fork, KVCache
 from counterpoise.sample.kv_slots import PrefixMemory, SlotCapacity
+from counterpoise.sample.native import decode_forks
+from counterpoise.types import Response
 
 ROWS, PLACES, LONG, SHORT = 36, 6, 40, 3
 
@@ -89,6 +94,59 @@ def test_a_row_depends_neither_on_its_place_nor_on_its_neighbours(
     # 6 places, 40 tokens of prefixes: prompts come and go as well.
     _, decoded = decode_slotted(policy, config, SlotCapacity(PLACES, 64, 40))
     assert_same(together.decoded, decoded)
+
+
+@st.composite
+def groups_of_forks(draw: st.DrawFn) -> tuple[list[int], list[Fork]]:
+    """Lengths of sequences, and forks of them in groups: whole prompts and earlier positions."""
+    lengths = draw(st.lists(st.integers(1, 9) | st.integers(20, 40), min_size=2, max_size=6))
+    forks = [
+        Fork(
+            sequence,
+            length=draw(st.just(tokens) | st.integers(1, tokens)),
+            seed=100 * sequence + row,
+            max_new_tokens=draw(st.integers(1, 12)),
+            excluded_token=draw(st.none() | st.integers(2, 20)),
+        )
+        for sequence, tokens in enumerate(lengths)
+        for row in range(draw(st.integers(1, 4)))
+    ]
+    return lengths, forks
+
+
+@cache
+def policy_with_short_responses() -> Policy:
+    return replace(tiny.policy(), end_tokens=(1, 5, 17, 23))
+
+
+SHORT_ROWS = [Fork(row // 4, 3, seed=row, max_new_tokens=12) for row in range(8)]
+
+
+@settings(max_examples=20, derandomize=True)
+@given(groups_of_forks(), st.integers(1, 4), st.integers(0, 6), st.integers(20, 100))
+# The columns run out while all rows are short, and a row with a long prompt comes after that.
+@example(([3, 3, 40], [*SHORT_ROWS, Fork(2, 40, seed=8, max_new_tokens=12)]), 1, 0, 100)
+def test_any_forks_in_a_few_places_sample_what_they_do_with_a_place_each(
+    groups: tuple[list[int], list[Fork]], places: int, spare_columns: int, pass_tokens: int
+) -> None:
+    lengths, forks = groups
+    policy, config = policy_with_short_responses(), SampleConfig()
+    rng = np.random.default_rng(0)
+    sequences = [rng.integers(2, tiny.VOCABULARY, n).astype(np.int32) for n in lengths]
+    together = decode_forks(policy, sequences, forks, config)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kv_budget, "MAX_ROWS_CPU", places)
+        patch.setattr(kv_budget, "SPARE_COLUMNS_DIVISOR", 1000)
+        patch.setattr(kv_budget, "MIN_SPARE_COLUMNS", spare_columns)
+        patch.setattr(fork_queue, "PASS_TOKENS_CPU", pass_tokens)
+        refilled = decode_forks(policy, sequences, forks, config)
+    for expected, response in zip(together, refilled, strict=True):
+        assert_same_response(expected, response)
+
+
+def assert_same_response(left: Response, right: Response) -> None:
+    np.testing.assert_array_equal(left.tokens, right.tokens)
+    np.testing.assert_allclose(left.logprobs, right.logprobs, atol=2e-5)
 
 
 def test_passes_are_full_while_rows_wait(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny
@@ -13,6 +15,7 @@ import torch
 
 from counterpoise.store.checkpoint import (
     Checkpoint,
+    find_damage,
     list_checkpoints,
     load_newest,
     model_weights,
@@ -212,6 +215,18 @@ def test_the_manifest_is_checked_before_anything_is_loaded(folder: Path) -> None
     manifest = json.loads((folder / "iteration_00020" / "manifest.json").read_text())
     assert set(manifest["sha256"]) == FILES - {"manifest.json"}
     assert all(len(digest) == 64 for digest in manifest["sha256"].values())
+
+
+def test_a_file_that_cannot_be_read_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real_open = Path.open
+
+    def fail_to_open(path: Path, *arguments: Any, **options: Any) -> object:
+        if path.name == "model.safetensors":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real_open(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", fail_to_open)
+    assert find_damage(folder / "iteration_00020").startswith("model.safetensors cannot be read: ")
 
 
 @pytest.mark.parametrize("content", ["[" * 100_000, "3", '{"sha256": 3}', "\x00", "{}"])

@@ -9,7 +9,8 @@ import pytest
 
 from counterpoise.config import RunConfig, StoreConfig
 from counterpoise.errors import PoiseError
-from counterpoise.store.finished import check_resumable, is_finished
+from counterpoise.files import folder_lock
+from counterpoise.store.finished import is_finished, refuse_finished
 
 
 def test_a_run_has_ended_at_its_iterations(tmp_path: Path) -> None:
@@ -42,11 +43,14 @@ def test_a_damaged_mark_is_one_line(tmp_path: Path, text: bytes, said: str) -> N
 def test_checkpoints_that_a_killed_run_could_not_remove_go_later(tmp_path: Path) -> None:
     (tmp_path / "checkpoints" / "iteration_00003").mkdir(parents=True)
     config = RunConfig(store=StoreConfig(model=False))
-    check_resumable(tmp_path, config)
+    refuse_finished(tmp_path, config)
     assert (tmp_path / "checkpoints").exists()
     (tmp_path / "finished.json").write_text(json.dumps({"schema": 1, "iterations": 3}))
-    check_resumable(tmp_path, RunConfig())
+    refuse_finished(tmp_path, RunConfig())
+    assert (tmp_path / "checkpoints").exists()
+    with pytest.raises(PoiseError, match="there is nothing to resume"), folder_lock(tmp_path):
+        refuse_finished(tmp_path, config)  # somebody else is at work there
     assert (tmp_path / "checkpoints").exists()
     with pytest.raises(PoiseError, match="there is nothing to resume"):
-        check_resumable(tmp_path, config)
+        refuse_finished(tmp_path, config)
     assert [path.name for path in tmp_path.iterdir()] == ["finished.json"]

@@ -266,7 +266,7 @@ def test_every_line_that_is_there_is_one_that_is_due(
 ) -> None:
     """So a lost one is noticed, whichever it is, and none is missed in vain."""
     folder, config = RunFolder.open(finished), load_config("demo", sets)
-    assert find_missing_logs(folder, config, 5, evaluated=True) == {}
+    assert find_missing_logs(folder, config, 5, expects_evaluations=True) == {}
     there = {
         f"{log}.jsonl": sorted({line["iteration"] for line in folder.read(log)})
         for log in ("metrics", "plans", "drops", "evaluations")
@@ -282,7 +282,7 @@ def test_every_line_that_is_there_is_one_that_is_due(
                 next((out / name).glob(f"*{iteration:05d}*")).unlink()
             else:
                 without(name, iteration)(out)
-            found = find_missing_logs(RunFolder.open(out), config, 5, evaluated=True)
+            found = find_missing_logs(RunFolder.open(out), config, 5, expects_evaluations=True)
             assert found == {name: [iteration]}
 
 

@@ -13,6 +13,7 @@ from counterpoise.batch.dropped_rollouts import DROP_REASONS
 from counterpoise.config.load import load_config
 from counterpoise.loop import train
 from counterpoise.store import schema
+from counterpoise.store.check.stored_files import DERIVED
 from counterpoise.store.folder import RunFolder
 
 SETS = [
@@ -96,7 +97,7 @@ def test_the_files_of_an_iteration_have_the_columns_of_the_schema(run: RunFolder
 
 
 def test_the_folder_has_the_files_of_the_schema(run: RunFolder) -> None:
-    described = {name.partition("/")[0] for name in ", ".join(schema.FILES).split(", ")}
+    described = {name.partition("/")[0] for name in schema.FILES}
     assert {path.name for path in run.path.iterdir()} <= described
     (checkpoint, *_) = run.checkpoints.iterdir()
     assert {path.name for path in checkpoint.iterdir()} == set(schema.CHECKPOINT)
@@ -106,4 +107,6 @@ def test_tables_that_stand_elsewhere_too_are_the_same() -> None:
     assert tuple(schema.DESCRIPTION) == tuple(PlanDescription.__annotations__)
     assert tuple(schema.DROPS)[1:] == DROP_REASONS
     assert {f"{log}.jsonl" for log in schema.LOGS} <= set(schema.FILES)
-    assert {name.partition("/")[0] for name in schema.FILES} >= set(schema.STEP_FILES)
+    described = {name.partition("/")[0] for name in schema.FILES}
+    assert described >= set(schema.STEP_FILES)
+    assert described >= DERIVED

@@ -78,6 +78,29 @@ def test_lines_of_rollouts(tmp_path: Path) -> None:
         same(row.content.turns, rollout.turns)
 
 
+def test_lines_of_other_tools(tmp_path: Path) -> None:
+    """Unknown log-probabilities are NaN; whatever else is wrong is named."""
+    record = {
+        "group": "7:a", "prompt_id": "a", "reward": 1, "prompt_tokens": [3],
+        "response_tokens": [4, 5], "sampled_logprobs": None,
+    }  # fmt: skip
+    file = tmp_path / "step_00007.jsonl"
+    for group_key, iteration in (("7:a", 7), ("a", 0), ("a:7", 0)):
+        file.write_text(json.dumps({**record, "group": group_key}))
+        (group,) = read_groups(file)
+        assert group.iteration == iteration
+        assert np.isnan(group.rollouts[0].sampled_logprobs).tolist() == [True, True]
+    without_reward = {name: value for name, value in record.items() if name != "reward"}
+    for content, message in (
+        ([1], r"line 1: not a JSON object"),
+        (without_reward, r"line 1: no 'reward'$"),
+        ({**record, "sampled_logprobs": [-1.0]}, r"1 sampled_logprobs for 2 response_tokens"),
+    ):
+        file.write_text(json.dumps(content))
+        with pytest.raises(PoiseError, match=message):
+            read_groups(file)
+
+
 def test_a_damaged_turn_is_one_line(tmp_path: Path) -> None:
     (line,) = rollout_lines([Group("1:a", 1, (episodes.rows()[0].content,))])
     record = json.loads(line)

@@ -192,6 +192,18 @@ def test_a_schedule_fixes_the_number_of_iterations() -> None:
         assert [name for name, _, _ in forbidden_differences(config, longer)] == forbidden
 
 
+def test_probes_that_steer_the_run_are_fixed() -> None:
+    for choose, forbidden in (
+        ("epochs", []),
+        ("aligned", ["monitor.probe", "monitor.probe_every", "monitor.probe_refresh"]),
+    ):
+        options = [f"sample.choose={choose}", "monitor.probe=64"]
+        config = config_from_tables({}, options)
+        changes = ["monitor.probe=8", "monitor.probe_every=3", "monitor.probe_refresh=1"]
+        changed = config_from_tables({}, [*options, *changes])
+        assert [name for name, _, _ in forbidden_differences(config, changed)] == forbidden
+
+
 @pytest.mark.parametrize(
     ("sets", "message"),
     [

@@ -60,7 +60,10 @@ class RunConfig:
 
     @property
     def kl_columns(self) -> tuple[str, ...]:
-        """The column of the problems whose values have a coefficient of the KL each, if any."""
+        """The data column that update.kl_settings names (column=...), if any.
+
+        Each of its values has a KL coefficient of its own.
+        """
         settings = [setting.partition("=") for setting in self.update.kl_settings]
         return tuple(value.strip() for name, _, value in settings if name.strip() == "column")
 

@@ -68,6 +68,8 @@ def _check_steps(config: RunConfig) -> str:
             f"batch.{option_name} changes the number of steps, which batch.composer={composer} "
             "needs as it is: choose another composer"
         )
+    if config.batch.rows_per_step:
+        return ""  # it replaces batch.steps, and makes no more steps than the rows can fill
     if num_rows < steps:
         row_count = format_count(num_rows, "row")
         return f"{row_count} cannot fill {steps} steps: lower batch.steps or raise sample.prompts"
@@ -302,7 +304,8 @@ def _check_trajectory(config: RunConfig) -> str:
 
 def _check_min_replace(config: RunConfig) -> str:
     """One weight for a whole group cancels what it shares only if its advantages sum to 0."""
-    cuts_groups = config.batch.composer not in WHOLE_GROUP_COMPOSERS and config.batch.steps > 1
+    makes_several_steps = config.batch.steps > 1 or config.batch.rows_per_step > 0
+    cuts_groups = makes_several_steps and config.batch.composer not in WHOLE_GROUP_COMPOSERS
     if cuts_groups and not is_plugin(config.batch.composer):
         return (
             f"update.trajectory=min_replace needs whole groups, and {config.batch.composer} cuts "

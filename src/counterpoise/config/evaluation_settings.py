@@ -1,7 +1,10 @@
 """Evaluation settings: the temperature and top-p at which held-out problems are sampled.
 
-    "training"    sample.temperature and sample.top_p: what training optimises
-    "0.6/0.95"    temperature 0.6, top-p 0.95: what papers report
+    "training"    sample.temperature, sample.top_p and sample.top_k: what training optimises
+    "0.6/0.95"    temperature 0.6, top-p 0.95, no top-k: what papers report
+
+A setting is known by its two numbers, so one with those of training is the training setting, with
+its top-k.
 
 A run names its settings in `evaluate.settings`; titles and verdicts use the first.
 evaluations.jsonl has one line per iteration and setting. Lines of older runs do not name a setting;
@@ -32,7 +35,10 @@ class EvaluationSetting:
         return f"{self.temperature:g}/{self.top_p:g}"
 
     def apply_to(self, sample: SampleConfig) -> SampleConfig:
-        """The sampling options of training with this temperature and top-p."""
+        """The sampling options of training with this temperature and top-p, and without top-k.
+
+        The training setting itself keeps its top-k.
+        """
         if self == EvaluationSetting(sample.temperature, sample.top_p):
             return sample
         return replace(sample, temperature=self.temperature, top_p=self.top_p, top_k=0)

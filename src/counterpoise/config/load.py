@@ -234,7 +234,9 @@ def _check_list(
     is_list = isinstance(value, list) and all(type(entry) is item_type for entry in value)
     if is_list and (value or metadata["may_be_empty"]):
         return
-    suggestion = f": write [{value}]" if item_type is str and isinstance(value, str) else ""
+    if value == []:
+        raise PoiseError(f"{source}: {option_name} must not be empty")
+    suggestion = f": write [{json.dumps(value)}]" if type(value) is item_type else ""
     raise PoiseError(
         f"{source}: {option_name} must be a list of {item_type.__name__}, not {value!r}{suggestion}"
     )

@@ -13,7 +13,7 @@ class LoopConfig:
     iterations: int = option(40, "iterations of the run; each samples once", at_least=1)
     seed: int = option(0, "seed of every random choice in the run", at_least=0)
     checkpoint_every: int = option(
-        10, "iterations between checkpoints; one is always saved at the end", at_least=1
+        10, "iterations between checkpoints; one is saved at the end if store.model", at_least=1
     )
     keep_checkpoints: int = option(
         2,
@@ -91,18 +91,18 @@ class MonitorConfig:
     )
     probe: int = option(
         0,
-        "held-out answers to follow for `poise trace`, right and wrong responses of the model; 0 "
-        "is off, or all of probe_file",
+        "held-out answers to follow for `poise trace`, right and wrong responses of the model; 0: "
+        "none; with probe_file: all",
         at_least=0,
     )
     probe_every: int = option(
         0,
-        "iterations between measurements of the probes; 0: as few as 15 % of a CPU's time allows",
+        "iterations between measurements of the probes; 0: as often as 15 % of a CPU's time allows",
         at_least=0,
     )
     probe_refresh: int = option(
         20,
-        "iterations until probe answers are drawn anew, to stay likely text; 0: never",
+        "iterations until probe answers are drawn anew, as the model changes; 0: never",
         at_least=0,
     )
     probe_file: str = option(

@@ -1,7 +1,7 @@
 """Find options by the words that people use for them: `poise options lr`, `--set loop.lr=1e-5`.
 
-name      the option or its section has the word in its name
 synonym   TRL, verl or common usage has this word for it
+name      the option or its section has the word in its name
 text      its explanation or its choices mention the word
 spelling  nothing has the word, but a name or synonym is spelled like it
 """
@@ -96,8 +96,8 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "micro_batch_size": ("update.micro_tokens",),
     "ppo_micro_batch_size_per_gpu": ("update.micro_tokens",),
     "ppo_max_token_len_per_gpu": ("update.micro_tokens",),
-    "shuffle": ("batch.composer",),
-    "shuffle_dataset": ("batch.composer",),
+    "shuffle": ("sample.choose", "batch.composer"),
+    "shuffle_dataset": ("sample.choose", "batch.composer"),
     # loss and optimizer
     "learning_rate": ("update.lr", "warmup.lr"),
     "lr_scheduler_type": ("update.schedule", "update.warmup_steps"),
@@ -154,6 +154,10 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
 }
 # Words whose options are not quite what TRL or verl mean by them.
 REMARKS = {
+    ("shuffle", "shuffle_dataset"): (
+        "Prompts come in shuffled epochs (sample.choose=epochs); batch.composer=shuffled shuffles "
+        "the rollouts of a batch among its steps."
+    ),
     ("beta", "ref_model"): (
         "The reference of the KL is the initial policy (TRL's beta is update.kl); the step rules "
         "kl_cov and sdpg have a KL term of their own."

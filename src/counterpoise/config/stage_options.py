@@ -72,7 +72,7 @@ class ModelConfig:
     template: str = option(
         "auto",
         "how a problem becomes a prompt: 'chat' (the tokenizer's chat template), 'chat-boxed' (the "
-        "same, with a request for a boxed answer), 'boxed' (plain text with that request) or "
+        "same, with a request for a boxed answer), 'boxed' (plain text with a shorter request) or "
         "'qwen-math' (Qwen2.5-Math's template). 'auto' is chat if the tokenizer has a template, "
         "else boxed",
         choices=PROMPT_TEMPLATES,

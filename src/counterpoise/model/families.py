@@ -214,8 +214,8 @@ def _find_refusal(config: Any, device_type: str) -> _Refusal | None:
     rope_type = next((kind for kind in _rope_types(config) if kind in LENGTH_DEPENDENT_ROPE), None)
     if rope_type is not None:
         return _Refusal(
-            f"models with {rope_type} rotary embedding",
-            "their angles depend on the sequence length",
+            f"models with {rope_type} rotary embedding (its angles depend on the sequence length)",
+            "choose one with fixed angles",
         )
     activation = getattr(config, family.activation_field)
     if activation not in ACTIVATIONS:

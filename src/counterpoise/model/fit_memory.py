@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import torch
 
-from counterpoise.errors import PoiseError
+from counterpoise.errors import PoiseError, format_count
 from counterpoise.types import Row
 
 Result = TypeVar("Result")
@@ -27,17 +27,27 @@ OUT_OF_MEMORY_MESSAGES = (
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDA error: out of memory",
 )
-TOKENS_CAPTION = "micro-batches of {:,} tokens"
 # For work other than the passes of the update, which shrink by themselves.
 GENERAL_REMEDY = (
     "continue with --resume and --set monitor.every=0, or start again with fewer sample.prompts, "
     "a lower sample.max_new_tokens or a smaller model"
 )
-PROMPTS_CAPTION = "{:,} prompts sampled at once"
+# Prompts are sampled in smaller batches until it is one: what is left is the group of one prompt.
+SAMPLING_REMEDY = (
+    "start again with a lower sample.max_new_tokens, a lower sample.group_size or a smaller model"
+)
 UPDATE_REMEDY = (
     "continue with --resume and --set update.checkpointing=true, or start again with a lower "
     "sample.max_new_tokens or a smaller model"
 )
+
+
+def describe_tokens(tokens: int) -> str:
+    return f"micro-batches of {tokens:,} tokens"
+
+
+def describe_prompts(prompts: int) -> str:
+    return f"{format_count(prompts, 'prompt')} sampled at once"
 
 
 class FittedSize:
@@ -57,11 +67,11 @@ class FittedSize:
         self,
         size: int,
         *,
-        caption: str = TOKENS_CAPTION,
+        describe: Callable[[int], str] = describe_tokens,
         notify: Callable[[str], None] = lambda message: None,
     ) -> None:
         self.size = size
-        self.caption = caption
+        self.describe = describe
         self.notify = notify
 
     def run_fitting(
@@ -97,14 +107,12 @@ class FittedSize:
         failed_size = min(self.size, total)
         if failed_size <= smallest:
             raise PoiseError(
-                f"out of memory at {self.caption.format(smallest)}, the smallest possible: {remedy}"
+                f"out of memory at {self.describe(smallest)}, the smallest possible: {remedy}"
             )
         self.size = max(smallest, failed_size // 2)
         gc.collect()
         torch.cuda.empty_cache()  # does nothing if CUDA was never used
-        self.notify(
-            f"{self.caption.format(self.size)} from now on: out of memory at {failed_size:,}"
-        )
+        self.notify(f"{self.describe(self.size)} from now on: out of memory at {failed_size:,}")
 
 
 @contextmanager

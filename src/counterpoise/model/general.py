@@ -119,11 +119,10 @@ class GeneralDecoder:
                 f"and a prompt with its response needs {length:,}: set a lower "
                 "sample.max_new_tokens or sample.max_prompt_tokens"
             )
-        position_table = getattr(self._body, "wpe", None)
-        if isinstance(position_table, nn.Embedding) and length > position_table.num_embeddings:
+        if length > self._learned_positions:
             raise PoiseError(
-                f"the model has {position_table.num_embeddings:,} learned positions, and a prompt "
-                f"with its response needs {length:,}: set a lower sample.max_new_tokens or "
+                f"the model has {self._learned_positions:,} learned positions, and a prompt with "
+                f"its response needs {length:,}: set a lower sample.max_new_tokens or "
                 "sample.max_prompt_tokens"
             )
 
@@ -226,9 +225,16 @@ class GeneralDecoder:
             return UNLIMITED_POSITIONS
         return rope.get("original_max_position_embeddings") or self.max_positions
 
-    @property
-    def _body(self) -> Any:
-        return getattr(self.model, "transformer", self.model)
+    @cached_property
+    def _learned_positions(self) -> int:
+        """How many positions have an embedding, if they are learned."""
+        sizes = [
+            # Fairseq's models, such as OPT and BioGPT, leave the first embeddings unused.
+            module.num_embeddings - getattr(module, "offset", 0)
+            for name, module in self.model.named_modules()
+            if isinstance(module, nn.Embedding) and _names_positions(name.rpartition(".")[2])
+        ]
+        return min(sizes, default=UNLIMITED_POSITIONS)
 
     @torch.no_grad()
     def _check_output_layer(self) -> None:
@@ -273,6 +279,12 @@ def _lay_out_rows(packing: Packing) -> RowLayout:
         place_of_token[row] = number * longest + np.arange(len(row))
     device = packing.tokens_N.device
     return RowLayout(to_device(indices_RL, device), to_device(place_of_token, device))
+
+
+def _names_positions(module_name: str) -> bool:
+    """Whether a table of embeddings is one of absolute positions, as transformers names them."""
+    # OPT: embed_positions, BERT: position_embeddings, GPT: positions_embed, GPT-2: wpe
+    return module_name == "wpe" or ("pos" in module_name and "rel" not in module_name)
 
 
 def logit_scale(config: Any) -> float:

@@ -22,10 +22,6 @@ def rms_norm(x: Tensor, w: Tensor, epsilon: float) -> Tensor:
     With u = x / sqrt(mean(x^2) + epsilon) and p = w * dh the backward pass is
 
         dx = (p - u mean(p u)) / sqrt(mean(x^2) + epsilon)          dw = sum_n dh u
-
-    The backward function also adds the residual stream's gradient to dx, and returns h again, so
-    that h need not be stored between the passes. If no weight is trained, it returns neither h nor
-    dw.
     """
     if uses_kernels(x) and x.dim() == 2:
         from counterpoise.model.kernels import norm
@@ -50,7 +46,11 @@ def rms_norm_backward(
     *,
     weight_grads: bool = True,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """(residual_grad + dx [N, D], h [N, D], dw [D])"""
+    """(residual_grad + dx [N, D], h [N, D], dw [D]), with dx and dw as in `rms_norm`
+
+    h is returned again, so that it need not be stored between the passes. If no weight is trained
+    (`weight_grads=False`), h and dw are None.
+    """
     if uses_kernels(x):
         from counterpoise.model.kernels import norm
 

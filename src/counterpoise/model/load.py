@@ -66,15 +66,17 @@ class Policy:
 
     @property
     def notices(self) -> list[str]:
-        """What a user should know about how the model runs; nothing on the fast path."""
+        """What a user should know about how the model runs.
+
+        Empty for a model on the fast path, unless it is a GGUF file or has a LoRA adapter.
+        """
         lines = []
         if quantised_source := describe_source(self.name):
             lines.append(quantised_source)
         if isinstance(self.decoder, GeneralDecoder):
-            refusal = fast_path_refusal(self.decoder.config, self.device.type)
             lines.append(
                 f"{self.decoder.config.model_type}: transformers' own forward pass (the general "
-                f"path), because {refusal or 'model.path asks for it'}; results are the same, but "
+                f"path), because {_why_general(self.decoder)}; results are the same, but "
                 "prompts are read once for each response and there are no CUDA graphs, so it is "
                 "slower"
             )
@@ -196,6 +198,11 @@ def check_model_source(model_name: str, *, check_parent: bool = False) -> None:
         check_gguf(model_name)
         return
     model_path = Path(model_name)
+    if model_name == "scratch" and not model_path.exists():
+        raise PoiseError(
+            "model.name=scratch is for poise warmup, which makes and trains a small model: train "
+            "the folder that it wrote"
+        )
     if not model_path.exists() and not HUB_ID.fullmatch(model_name):
         raise PoiseError(
             f"no model '{model_name}': no such folder; use 'embedded', 'smollm2', a folder, a "
@@ -326,12 +333,24 @@ def check_uncapped(policy: Policy, feature: str) -> None:
 def require_fast_path(policy: Policy, feature: str) -> Decoder:
     """The policy's decoder if it is on the fast path; otherwise an error that names `feature`."""
     if isinstance(policy.decoder, GeneralDecoder):
-        model_type = policy.decoder.config.model_type
+        config = policy.decoder.config
+        remedy = (
+            "another model"
+            if fast_path_refusal(config, policy.device.type)
+            else f"model.path={AUTO_PATH}"
+        )
         raise PoiseError(
-            f"{feature} needs a model on the fast path, and this {model_type} model takes the "
-            "general one: choose another setting, or a Llama or Qwen model"
+            f"{feature} needs a model on the fast path, and this {config.model_type} model takes "
+            f"the general one, because {_why_general(policy.decoder)}: choose another setting, or "
+            f"{remedy}"
         )
     return policy.decoder
+
+
+def _why_general(decoder: GeneralDecoder) -> str:
+    """Why a model is not on the fast path, as the end of "because ..."."""
+    refusal = fast_path_refusal(decoder.config, decoder.device.type)
+    return refusal or "model.path=general asks for it"
 
 
 def choose_device(device_name: str) -> torch.device:

@@ -106,7 +106,7 @@ def rows_may_be_padded(decoder: GeneralDecoder) -> bool:
 
 @torch.no_grad()
 def _reproduces_forward(decoder: GeneralDecoder, sequences: Sequence[Ints]) -> bool:
-    """Whether the last two tokens, read one by one, give the states of one pass over each row."""
+    """Whether the last token or two, read one by one, give the states of one pass over each row."""
     new_tokens = 1 if min(map(len, sequences)) < 3 else 2
     cache = RowCache(decoder, [sequence[:-new_tokens] for sequence in sequences])
     device = decoder.device

@@ -117,17 +117,17 @@ def micro_batches(rows: Sequence[Row], micro_tokens: int) -> Iterator[list[int]]
     """Split rows into passes; yields the row indices of each.
 
     Rows of a prompt are adjacent, because a pass computes the prompt once and flash attention needs
-    its responses together, even if two groups have the same prompt. Prompts are ordered by length.
-    There are no more passes than needed, all of about equal size: a short last one would leave a
-    GPU idle. A row longer than `micro_tokens` gets a pass of its own.
+    its responses together, even if two groups have the same prompt. Prompts are ordered by their
+    longest response. There are about as few passes as the tokens need, all of about equal size: a
+    short last one would leave a GPU idle. A row longer than `micro_tokens` gets a pass of its own.
     """
     prompt_keys = [prompt_key(row.content.prompt_tokens) for row in rows]
     prompt_lengths = {
         row_key: len(row.content.prompt_tokens)
         for row_key, row in zip(prompt_keys, rows, strict=True)
     }
-    # Sorting by these keys keeps rows of a prompt together and makes the order independent of how
-    # the rows were listed.
+    # Sorting by these keys keeps rows of a prompt together, and makes the order of prompts and
+    # groups independent of how the rows were listed; rows of one group keep their order.
     longest_read, first_group = dict.fromkeys(prompt_keys, 0), dict[bytes, str]()
     for row_key, row in zip(prompt_keys, rows, strict=True):
         longest_read[row_key] = max(longest_read[row_key], row.num_tokens_read)
@@ -143,7 +143,7 @@ def micro_batches(rows: Sequence[Row], micro_tokens: int) -> Iterator[list[int]]
         ),
     )
     total_tokens = sum(prompt_lengths.values()) + sum(row.num_tokens_read for row in rows)
-    # The number of passes is the smallest possible; each aims at an equal share of the tokens.
+    # As if rows could be split: each pass aims at an equal share of the tokens.
     target_tokens = total_tokens / -(-total_tokens // micro_tokens) if rows else 0
     batch: list[int] = []
     batch_tokens = 0

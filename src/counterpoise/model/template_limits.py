@@ -22,6 +22,7 @@ from counterpoise.errors import PoiseError
 CPU_SECONDS = 5
 WALL_CLOCK_SECONDS = 60.0  # generous, because the machine may be busy
 MEMORY_BYTES = 2**30
+OUT_OF_MEMORY = 3  # the worker's exit code; its file is not imported here, it needs jinja2
 PROBLEM = "How many pens does Ana have? " * 40
 CONVERSATIONS = [
     [{"role": "user", "content": PROBLEM}],
@@ -52,7 +53,7 @@ def check_template_ends(tokenizer: Any, model: str, remedy: str) -> None:
 
 @cache
 def _exceeded_limit(template: str, variables: str) -> str:
-    """A phrase naming the limit that the template exceeded; "" if it stayed within all limits."""
+    """What is wrong with the template, as the end of a sentence; "" if it keeps the limits."""
     request = {
         "template": template,
         "conversations": CONVERSATIONS,
@@ -66,7 +67,7 @@ def _exceeded_limit(template: str, variables: str) -> str:
             [sys.executable, "-P", str(worker_file)],  # -P: do not import from the worker's folder
             input=json.dumps(request).encode(),
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             timeout=WALL_CLOCK_SECONDS,
             check=False,
         )
@@ -76,4 +77,9 @@ def _exceeded_limit(template: str, variables: str) -> str:
         return ""
     if completed.returncode < 0:  # by a signal: SIGXCPU or SIGKILL
         return f"takes more than {CPU_SECONDS} s of computing for a short conversation"
-    return f"takes more than {MEMORY_BYTES / 2**30:.0f} GiB of memory for a short conversation"
+    if completed.returncode == OUT_OF_MEMORY:
+        return f"takes more than {MEMORY_BYTES / 2**30:.0f} GiB of memory for a short conversation"
+    # The last line of a traceback says what went wrong, such as a missing jinja2.
+    error_lines = completed.stderr.decode(errors="replace").splitlines()
+    reason = error_lines[-1] if error_lines else f"exit code {completed.returncode}"
+    return f"cannot be tried ({reason})"

@@ -19,7 +19,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-OUT_OF_MEMORY = 3  # an exit code
+OUT_OF_MEMORY = 3  # an exit code, which template_limits.py knows
 
 
 class GenerationBlocks(Extension):

@@ -1,8 +1,8 @@
 r"""Prompt templates: how a problem becomes a prompt. Results compare only under equal templates.
 
     chat         the tokenizer's own chat template, the problem as the user's message
-    chat-boxed   the same, with the request for a \boxed{} after the problem
-    boxed        plain text: the problem, then the request
+    chat-boxed   the same, with Qwen2.5-Math's request for a \boxed{} after the problem
+    boxed        plain text: the problem, then a shorter request for a \boxed{}
     qwen-math    Qwen2.5-Math's: ChatML whose system message asks for steps and a \boxed{}
     auto         chat if the tokenizer has a template, else boxed
 
@@ -46,7 +46,9 @@ class Template:
     chat: bool = True  # whether the tokenizer's chat template is put around it
     reply: str = ""  # without a chat template: the text between two responses
     message: str = "{content}\n"  # without one: a message of a conversation before the last
-    last_message: str = ""  # the end of `text` that replaces a user's last message; "": all of it
+    # The part of `text` around the user's last message, if what stands before it is the template's
+    # own system message; "": all of `text`.
+    last_message: str = ""
     required_tokens: tuple[str, ...] = ()  # special tokens that the tokenizer must know
     end_tokens: tuple[str, ...] = ()  # tokens that end a response, in addition to the model's own
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from counterpoise.config import SampleConfig
 from counterpoise.errors import PoiseError
-from counterpoise.model.fit_memory import FittedSize
+from counterpoise.model.fit_memory import FittedSize, describe_prompts
 from counterpoise.sample.collect import SamplerBinding, draw_in_batches
 from counterpoise.sample.episodes import sample_responses, score_episodes
 from counterpoise.seeds import seed_for
@@ -34,8 +34,6 @@ from counterpoise.statistics.prompt_intervals import (
 )
 from counterpoise.types import Prompt
 from counterpoise.verify.scores import NO_CONTEXT, ScoringContext, Verifier
-
-EVALUATION_CAPTION = "{:,} prompts sampled at once in this evaluation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +145,9 @@ def evaluate_policy(
     encoded_prompts = [(prompt, sampler.policy.encode(prompt)) for prompt in prompts]
     # Not `sampler.prompts_per_draw`, which begins at the few prompts of an iteration: held-out
     # problems are sampled all at once, which is faster, for as long as memory suffices.
-    fitted_size = FittedSize(max(1, len(prompts)), caption=EVALUATION_CAPTION)
+    fitted_size = FittedSize(
+        max(1, len(prompts)), describe=lambda n: f"{describe_prompts(n)} in this evaluation"
+    )
     if sampler.prompts_per_draw:
         fitted_size.notify = sampler.prompts_per_draw.notify
     responses = draw_in_batches(

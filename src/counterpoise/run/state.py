@@ -15,7 +15,7 @@ from counterpoise.config import RunConfig
 from counterpoise.config.load import to_toml
 from counterpoise.errors import PoiseError
 from counterpoise.microscope.probe_monitor import ProbeReading
-from counterpoise.model.fit_memory import PROMPTS_CAPTION, FittedSize
+from counterpoise.model.fit_memory import FittedSize, describe_prompts
 from counterpoise.model.load import Policy
 from counterpoise.run.benchmarks import RunBenchmark
 from counterpoise.run.probes import ProbeSet, probes_from_tensors, probes_to_tensors
@@ -89,7 +89,7 @@ def new_state(policy: Policy, config: RunConfig) -> RunState:
         Optimizer(policy.model, update_options, config.loop.iterations * config.batch.steps),
         _make_buffer(config),
         FittedSize(update_options.micro_tokens),
-        FittedSize(config.sample.prompts, caption=PROMPTS_CAPTION),
+        FittedSize(config.sample.prompts, describe=describe_prompts),
         choose_passes(update_options),
         initial_weights=(
             copy_weights(policy)

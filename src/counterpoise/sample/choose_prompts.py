@@ -48,7 +48,8 @@ class PromptChoice:
     """
 
     prompts: list[EncodedPrompt]
-    replacements: Sequence[EncodedPrompt]  # what dynamic sampling may take, unless it is chosen
+    # Dynamic sampling takes its prompts from these, leaving out those in `prompts`.
+    replacements: Sequence[EncodedPrompt]
     skipped_solved: int = 0
     skipped_unsolved: int = 0
 

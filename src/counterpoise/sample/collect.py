@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from counterpoise.config import RunConfig
-from counterpoise.model.fit_memory import GENERAL_REMEDY, PROMPTS_CAPTION, FittedSize
+from counterpoise.model.fit_memory import SAMPLING_REMEDY, FittedSize, describe_prompts
 from counterpoise.model.load import Policy
 from counterpoise.sample.anchors import sample_with_anchors
 from counterpoise.sample.build_groups import build_groups
@@ -143,7 +143,7 @@ def draw_responses(
             return sample_with_anchors(*arguments)
         return sample_responses(*arguments, sampler_binding.episodes)
 
-    prompts_per_draw = sampler_binding.prompts_per_draw or FittedSize(P, caption=PROMPTS_CAPTION)
+    prompts_per_draw = sampler_binding.prompts_per_draw or FittedSize(P, describe=describe_prompts)
     return draw_in_batches(draw_batch, P, prompts_per_draw)
 
 
@@ -162,5 +162,5 @@ def draw_in_batches(
         ]
 
     return prompts_per_draw.run_fitting(
-        draw_all, smallest=1, total=num_prompts, remedy=GENERAL_REMEDY
+        draw_all, smallest=1, total=num_prompts, remedy=SAMPLING_REMEDY
     )

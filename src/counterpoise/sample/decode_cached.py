@@ -1,4 +1,6 @@
-"""CPU decoding: one token per row and pass; a finished row's place goes to a waiting one at once.
+"""Decoding on a CPU, and on the general path: one token per row and pass.
+
+A finished row's place goes to a waiting row at once (on the general path no row waits):
 
     rows waiting       the place is refilled before the next pass, so that every pass is full
     no more waiting    finished rows are decoded along until one in COMPACTION_DIVISOR has finished,
@@ -56,7 +58,8 @@ class CachedRows:
         self.uniforms = torch.zeros(num_places, limit, device=device)
         # By place.
         self.slots = torch.arange(num_places, device=device)
-        self.steps, self.positions = integers(num_places), integers(num_places)  # steps: tokens
+        self.steps = integers(num_places)  # new tokens so far
+        self.positions = integers(num_places)
         self.current = integers(num_places)
         self.running = torch.zeros(num_places, dtype=torch.bool, device=device)
 

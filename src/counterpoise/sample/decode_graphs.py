@@ -7,8 +7,9 @@ tensors, updated in place, so a graph captured once serves every later iteration
 Finished rows are removed at intervals. Rows that wait take their slots, so that the same graph goes
 on with a full batch; when no more wait, a smaller graph suffices. Batches therefore come in a few
 sizes, and each size is captured when it is first needed: its first step runs eagerly (which also
-compiles its kernels), then the step is captured, and all later ones are replayed. On a CPU every
-step runs eagerly (`sample/decode_slots.py` has the loop).
+compiles its kernels), then the step is captured, and all later ones are replayed
+(`sample/decode_slots.py` has the loop). On a CPU, where only tests decode like this, every step
+runs eagerly.
 """
 
 from __future__ import annotations

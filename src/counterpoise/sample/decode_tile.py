@@ -45,7 +45,8 @@ def choose_tile(head_dim: int, queries_per_key: int) -> DecodeTile:
         return DEFAULT_TILE
     if request == "by_shape":
         return tile_for_shape(head_dim, queries_per_key)
-    numbers = [int(number) for number in request.split(",") if number.isdigit()]
+    words = [word.strip() for word in request.split(",")]
+    numbers = [int(word) for word in words] if all(map(str.isdecimal, words)) else []
     is_power_of_two = [number > 0 and number & (number - 1) == 0 for number in numbers]
     # tl.dot needs 16 keys at least, and Triton powers of two, except for stages.
     if len(numbers) != 3 or not all(is_power_of_two[:2]) or numbers[0] < 16 or not numbers[2]:

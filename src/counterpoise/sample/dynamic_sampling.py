@@ -4,9 +4,10 @@
     a round      samples as many unused prompts as there are such groups, with the same policy
     the end      no such group remains, `sample.refills` rounds are over, or no prompt remains
 
-A group is dropped only when another takes its place, so a batch always has `sample.prompts` groups.
-Groups that cannot be replaced stay in the batch and give no signal, as if dynamic sampling were off
-(verl stops the run there). Every sampled group ends up in `groups` or in `dropped`.
+A group of the batch is dropped only when another takes its place, so a batch always has
+`sample.prompts` groups; a candidate without spread is dropped at once. Groups that cannot be
+replaced stay in the batch and give no signal, as if dynamic sampling were off (verl stops the run
+there). Every sampled group ends up in `groups` or in `dropped`.
 arXiv:2503.14476
 
 Replacement prompts come in a separate shuffled order, a function of the run's seed and the

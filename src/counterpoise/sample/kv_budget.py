@@ -5,8 +5,9 @@ a token    2 (key and value) * layers * key/value heads * head size * bytes of a
 a CPU      CPU_CACHE_BYTES
 a GPU      half of the free memory, counting what the sampler itself already holds as free
 
-Rows beyond these wait until a place is free, so memory is known before anything is sampled. One row
-must fit: otherwise the run is refused before it starts.
+Rows beyond these wait until a place is free, so memory is known before anything is sampled. There
+is always room for one row, even if it takes more than this; a run is refused at its start only if
+one row would take more than half of all memory of the device (`check_cache_fits`).
 """
 
 from __future__ import annotations

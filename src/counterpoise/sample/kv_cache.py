@@ -7,7 +7,9 @@
                                                   the others write next
 
 Every sequence is prefilled once. A token's keys and values do not depend on later tokens, so a row
-may start from any prefix of a sequence. When the columns run out, those in use move to the front.
+may start from any prefix of a sequence. When the columns run out, the last ones move to the front:
+those in use, and at least as many as the longest prefix has, so that any waiting row can still end
+its prefix where the others write next.
 
 Suffixes and sizes: N prefilled tokens, R rows, S prefix columns, H query heads, K key/value heads,
 d numbers of a head.
@@ -82,9 +84,15 @@ class KVCache:
     """An `attend` function for `Decoder` that decodes one token per row and call."""
 
     def __init__(self, decoder: Decoder, num_rows: int, longest_prefix: int, columns: int) -> None:
-        """Empty places for rows, the first of which have their prefixes end at `longest_prefix`."""
+        """Empty places. The prefixes of the rows placed first end at column `longest_prefix`.
+
+        No row may have a longer prefix, and `columns` must hold that prefix and the new tokens of
+        any row.
+        """
         device = decoder.device
-        self.length = longest_prefix  # columns in use, the same for all rows
+        self.longest_prefix = longest_prefix
+        # Columns in use, the same for all rows; never fewer than `longest_prefix`.
+        self.length = longest_prefix
         self.first_column = 0  # attention starts here
         self.columns = columns
         self.row_starts = torch.zeros(num_rows, dtype=torch.long, device=device)
@@ -136,15 +144,17 @@ class KVCache:
         self.length += 1
 
     def _move_to_front(self) -> None:
-        self.skip_unused_columns()
-        num_used = self.length - self.first_column
+        # A row that is placed later needs room for its prefix, even if all rows now are shorter.
+        num_dropped = min(int(self.row_starts.min()), self.length - self.longest_prefix)
+        num_kept = self.length - num_dropped
         masks = () if self.is_token is None else (self.is_token,)
         for tensor in (*self.keys, *self.values, *(mask.transpose(2, 3) for mask in masks)):
-            tensor[:, :, :num_used] = tensor[:, :, self.first_column :].clone()
+            tensor[:, :, :num_kept] = tensor[:, :, num_dropped:].clone()
         for mask in masks:
-            mask[..., num_used:] = True
-        self.row_starts -= self.first_column
-        self.length, self.first_column = num_used, 0
+            mask[..., num_kept:] = True
+        self.row_starts -= num_dropped
+        self.length = num_kept
+        self.skip_unused_columns()
 
     def keep_rows(self, rows: Tensor) -> None:
         """Drop all rows but these."""

@@ -91,7 +91,8 @@ def _decode_general(
 ) -> DecodedRows:
     """`decode_forks` on the general path, which reads every fork's prefix into a `RowCache`.
 
-    Nobody can take a place in transformers' cache, so rows beyond it are decoded in batches.
+    A finished row's place in transformers' cache cannot be given to a waiting one, so rows beyond
+    the cache are decoded in batches, one after the other.
     """
     decoder = policy.decoder
     assert isinstance(decoder, GeneralDecoder)

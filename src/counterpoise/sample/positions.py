@@ -1,12 +1,14 @@
-"""Check sequence lengths against the model's positions: a warning, or with vLLM an error.
+"""Check sequence lengths against the model's positions: a warning or an error.
 
     longest prompt + sample.max_new_tokens  >  max_position_embeddings
 
 Rotary angles exist for any position, so sampler and trainer continue past the limit, as
 transformers does; the model was just never trained there. This may be intended: the paper samples
 8,192 tokens from Qwen2.5-Math-7B, which was made for 4,096. So the run only prints one warning at
-its start. vLLM does not accept sequences beyond the limit, so there the run stops at its start
-instead of at the first long prompt.
+its start.
+
+Learned positions end, and vLLM does not accept sequences beyond the limit: there the run stops at
+its start instead of at the first long sequence.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from counterpoise.config import SampleConfig
 from counterpoise.errors import PoiseError
+from counterpoise.model.general import GeneralDecoder
 from counterpoise.types import Ints, Prompt
 
 if TYPE_CHECKING:
@@ -51,11 +54,13 @@ def check_positions(
     config: SampleConfig,
     say: Callable[[str], None],
 ) -> None:
-    """Warn (vLLM: raise) before sampling starts if the longest prompt leaves too few positions."""
+    """Warn or raise before sampling starts if the longest prompt leaves too few positions."""
     longest = max(len(tokens) for _, tokens in prompts)
     positions = policy.decoder.max_positions
     overflow = describe_overflow(longest, config.max_new_tokens, positions)
     if overflow and config.engine == "vllm":
         raise PoiseError(f"sample.engine=vllm: {overflow}")
+    if isinstance(policy.decoder, GeneralDecoder):
+        policy.decoder.reserve(longest + config.max_new_tokens)
     if overflow:
         say(f"WARNING: {overflow}")

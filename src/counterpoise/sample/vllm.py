@@ -147,10 +147,10 @@ class VLLMSampler:
             "enable_chunked_prefill": False,  # vLLM 0.32 with seeds fails if a prompt is split
             "max_num_batched_tokens": max(CPU_PASS_TOKENS, self._max_length),
             "block_size": CPU_BLOCK_TOKENS,
-            "kv_cache_memory_bytes": self._cache_bytes(policy),
+            "kv_cache_memory_bytes": self._cache_bytes(),
         }
 
-    def _cache_bytes(self, policy: Policy) -> int:
+    def _cache_bytes(self) -> int:
         """Room for CPU_CACHE_ROWS rows within the native sampler's limit, but at least for two."""
         decoder = self._decoder
         bytes_per_token = (

@@ -32,11 +32,12 @@ class VLLMSeries:
     """
 
     torch: str  # the series of torch that it requires
-    # vllm_heads.CPU_HEAD_WIDTHS and the seeds of split prompts are known for such a series.
+    # True only for a series whose CPU head widths (vllm_heads.py) and failure with split prompts
+    # (vllm.py) were checked.
     runs_on_cpu: bool
 
 
-# Series between these are not refused for a reason, but nobody has run them.
+# Other series are refused only because nobody has run them.
 SUPPORTED_SERIES = {
     "0.26": VLLMSeries("2.11", runs_on_cpu=False),
     "0.32": VLLMSeries("2.13", runs_on_cpu=True),

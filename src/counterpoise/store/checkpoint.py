@@ -170,13 +170,17 @@ def find_damage(path: Path) -> str:
             return f"manifest.json does not list {missing_names[0]}"
         if manifest["schema"] != SCHEMA:
             return f"schema {manifest['schema']}, this version reads {SCHEMA}"
-        for file_name, expected_digest in digests.items():
+        expected_digests = list(digests.items())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
+        return f"manifest.json cannot be read: {fault}"
+    for file_name, expected_digest in expected_digests:
+        try:
             if not (path / file_name).is_file():
                 return f"{file_name} is missing"
             if _hash_file(path / file_name) != expected_digest:
                 return f"{file_name} has changed"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
-        return f"manifest.json cannot be read: {fault}"
+        except (OSError, ValueError) as fault:  # ValueError: a name with a null character
+            return f"{file_name} cannot be read: {fault}"
     return ""
 
 

@@ -51,7 +51,7 @@ def write_weights(
             },
         }
     )
-    with explain_write_errors(path, run):
+    with explain_write_errors(path, run, "run poise credit again"):
         path.parent.mkdir(exist_ok=True)
         with atomic_write(path, durable=False) as temporary:
             pq.write_table(table, temporary)

@@ -7,11 +7,12 @@ It holds the number of iterations, so a run that is resumed with more is unfinis
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError, first_line
-from counterpoise.files import remove_path
+from counterpoise.files import folder_lock, remove_path
 from counterpoise.store.folder import CHECKPOINTS, REPLAY, RunFolder
 
 FINISHED_FILE = "finished.json"
@@ -47,18 +48,21 @@ def is_finished(path: Path, iterations: int) -> bool:
     return bool(finished_iterations == iterations)
 
 
-def check_resumable(path: Path, config: RunConfig) -> None:
-    """Refuse to resume a finished run that kept no model: it would restart and lose its numbers.
-
-    Checkpoints that a killed `mark_finished` could not remove are removed now.
-    """
+def refuse_finished(path: Path, config: RunConfig) -> None:
+    """Refuse to resume a finished run that kept no model: it would restart and lose its numbers."""
     if (path / REPLAY).is_file():
         raise PoiseError(
             f"{path} was written by poise replay and has nothing to train: the same poise replay "
             "command continues it"
         )
     if not config.store.model and (path / FINISHED_FILE).is_file():
-        remove_path(path / CHECKPOINTS)
+        _remove_leftover_checkpoints(path)
         raise PoiseError(
             f"{path} has ended and kept no model (store.model=false): there is nothing to resume"
         )
+
+
+def _remove_leftover_checkpoints(path: Path) -> None:
+    """Remove checkpoints that a killed `mark_finished` left, unless the folder is in use."""
+    with suppress(PoiseError), folder_lock(path):
+        remove_path(path / CHECKPOINTS)

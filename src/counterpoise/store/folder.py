@@ -2,7 +2,8 @@
 
 A resumed run first returns to its checkpoint: later lines and files are removed and written again,
 so a folder never holds two versions of an iteration, nor half a line. Everything that is written
-gets a checksum first (checksums.py); a checkpoint and a model folder have their own or several.
+gets a checksum first (checksums.py): a model folder one for each file; a checkpoint has digests of
+its own.
 
 What an iteration writes is flushed to disk by `sync`, before the checkpoint that relies on it.
 Flushing every line would be slower and gain nothing: after a power cut, iterations since the last
@@ -143,7 +144,10 @@ class RunFolder:
         if is_imported(path):
             explanation = "was imported: it has rollouts, but no config.toml and no token trace"
             if has_plans(path):
-                explanation = "was written by a script with TRL: it has no config.toml"
+                explanation = (
+                    "was recorded inside another trainer, or imported from its files: it has no "
+                    "config.toml"
+                )
             raise PoiseError(f"{path} {explanation}; poise report {path} shows it")
         if not (is_run(path) or (path / CHECKPOINTS).is_dir()):
             subfolders = sorted(path.glob("*"))

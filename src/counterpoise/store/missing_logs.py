@@ -20,7 +20,7 @@ them; gaps.jsonl then records what is missing, and the next resume accepts it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from counterpoise.config import RunConfig
@@ -36,12 +36,14 @@ def settle_missing_logs(
     folder: RunFolder,
     config: RunConfig,
     iteration: int,
-    evaluated: bool,
+    expects_evaluations: bool,
     permissions: ResumePermissions,
     notify: Callable[[str], None],
 ) -> None:
     """Refuse to resume after `iteration` with incomplete logs, or record the gap if permitted."""
-    missing_logs = find_missing_logs(folder, config, iteration, evaluated=evaluated)
+    missing_logs = find_missing_logs(
+        folder, config, iteration, expects_evaluations=expects_evaluations
+    )
     if not missing_logs:
         return
     if not permissions.missing_logs:
@@ -55,7 +57,7 @@ def settle_missing_logs(
 
 
 def find_missing_logs(
-    folder: RunFolder, config: RunConfig, iteration: int, *, evaluated: bool
+    folder: RunFolder, config: RunConfig, iteration: int, *, expects_evaluations: bool
 ) -> MissingLogs:
     """What iterations 1 to `iteration` should have left but is neither there nor a known gap."""
     past_iterations = range(1, iteration + 1)
@@ -74,7 +76,7 @@ def find_missing_logs(
         absent_iterations["memory.jsonl"] = _absent_from(
             past_iterations, _iterations_in_log(folder, "memory")
         )
-    if evaluated:
+    if expects_evaluations:
         absent_iterations["evaluations.jsonl"] = _absent_evaluations(
             folder, config, iteration, "evaluations"
         )
@@ -102,7 +104,7 @@ def find_missing_logs(
         absent_iterations[f"{kind}/"] = _absent_from(
             iterations_with_probes, _iterations_with_file(folder, kind)
         )
-    recorded_gaps = _recorded_gaps(folder)
+    recorded_gaps = merge_gaps(folder.read("gaps"))
     unrecorded_gaps = {
         log_name: sorted(
             number
@@ -184,9 +186,10 @@ def _absent_from(due_iterations: Iterable[int], present_iterations: Iterable[int
     return [iteration for iteration in due_iterations if iteration not in present_set]
 
 
-def _recorded_gaps(folder: RunFolder) -> dict[str, set[int]]:
+def merge_gaps(records: Iterable[Mapping[str, Any]]) -> dict[str, set[int]]:
+    """What the lines of gaps.jsonl accept as lost: iterations by log or folder."""
     gaps_by_log: dict[str, set[int]] = {}
-    for line in folder.read("gaps"):
-        for log_name, numbers in line["missing"].items():
+    for record in records:
+        for log_name, numbers in record["missing"].items():
             gaps_by_log.setdefault(log_name, set()).update(numbers)
     return gaps_by_log

@@ -22,7 +22,8 @@ from counterpoise.store import checkpoint
 from counterpoise.store.finished import FINISHED_FILE
 from counterpoise.store.folder import CHECKPOINTS, CONFIG, MODEL, STEP_FILES, RunFolder, is_run
 
-# Options that do not change what a run computes, except for rounding.
+# Options that do not change what a run computes, except for rounding; `forbidden_differences` has
+# the exceptions.
 CHANGEABLE_OPTIONS = {
     "loop.iterations", "loop.checkpoint_every", "loop.keep_checkpoints", "verify.workers",
     "verify.reward_timeout_seconds",
@@ -30,6 +31,7 @@ CHANGEABLE_OPTIONS = {
     "monitor.probe", "monitor.probe_every", "monitor.probe_refresh",
     "track.to",
 }  # fmt: skip
+PROBE_OPTIONS = {"monitor.probe", "monitor.probe_every", "monitor.probe_refresh"}
 
 # Version 0.1.0 wrote no option_count into config.toml and had this many options. Options that were
 # added later are not expected in its folders.
@@ -182,10 +184,14 @@ def forbidden_differences(
     first_config: RunConfig, second_config: RunConfig
 ) -> list[tuple[str, object, object]]:
     """The `config_differences` that a resumed run may not have."""
+    changeable = set(CHANGEABLE_OPTIONS)
     # A schedule decays over all iterations: with more of them, past steps would have had other
     # learning rates.
-    has_schedule = first_config.update.schedule != "constant"
-    changeable = CHANGEABLE_OPTIONS - ({"loop.iterations"} if has_schedule else set())
+    if first_config.update.schedule != "constant":
+        changeable -= {"loop.iterations"}
+    # Half of the probes then decides token weights or the choice of prompts.
+    if first_config.steers_by_probes:
+        changeable -= PROBE_OPTIONS
     return [
         difference
         for difference in config_differences(first_config, second_config)
@@ -300,7 +306,10 @@ def last_iteration(folder: RunFolder) -> int:
 
 
 def discard_run(folder: RunFolder) -> None:
-    """Remove everything a run has written except its options; safe to repeat if interrupted."""
+    """Remove a run's logs, step files, checkpoints and model; safe to repeat if interrupted.
+
+    Its options stay. The vocabulary and the pages stay too, until the new run writes its own.
+    """
     for name in (FINISHED_FILE, MODEL, CHECKPOINTS):
         remove_path(folder.path / name)
     folder.rewind(-1)

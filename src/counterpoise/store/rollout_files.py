@@ -41,8 +41,15 @@ def read_groups(path: Path, required: Sequence[str] = REQUIRED_FIELDS) -> list[G
             except (ValueError, TypeError, OverflowError) as fault:
                 raise PoiseError(f"{where}: {fault}: fix or remove the line") from fault
     return [
-        Group(group_key, 0, tuple(rollouts)) for group_key, rollouts in rollouts_by_group.items()
+        Group(group_key, _iteration_of(group_key), tuple(rollouts))
+        for group_key, rollouts in rollouts_by_group.items()
     ]
+
+
+def _iteration_of(group_key: str) -> int:
+    """7 for "7:train/12"; 0 for a key of another tool that does not begin with an iteration."""
+    number, colon, _ = group_key.partition(":")
+    return int(number) if colon and number.isdecimal() else 0
 
 
 def check_vocabulary(groups: list[Group], vocabulary_size: int) -> None:
@@ -68,15 +75,18 @@ def _parse_record(json_line: str, where: str, required_fields: Sequence[str]) ->
         record = json.loads(json_line)
     except (ValueError, RecursionError) as fault:
         raise PoiseError(f"{where}: not JSON ({fault}): fix or remove the line") from fault
-    missing_fields = [
-        field for field in required_fields if not isinstance(record, dict) or field not in record
-    ]
-    if missing_fields:
-        raise PoiseError(
-            f"{where}: no '{missing_fields[0]}': the tokens the model saw are needed, as prime-rl, "
-            "slime, miles and runs of Counterpoise store them"
-        )
-    return dict(record)
+    if not isinstance(record, dict):
+        raise PoiseError(f"{where}: not a JSON object: fix or remove the line")
+    for field in required_fields:
+        if field not in record:
+            reason = (
+                ": the tokens the model saw are needed, as prime-rl, slime, miles and runs of "
+                "Counterpoise store them"
+                if field in ("prompt_tokens", "response_tokens")
+                else ""
+            )
+            raise PoiseError(f"{where}: no '{field}'{reason}")
+    return record
 
 
 def _optional_number(value: Any) -> float | None:
@@ -85,8 +95,14 @@ def _optional_number(value: Any) -> float | None:
 
 def _make_rollout(record: dict[str, Any]) -> Rollout:
     response_tokens = np.array(record["response_tokens"], dtype=np.int32)
-    # Another trainer may not store log-probabilities; studies compute them with the model.
-    unknown_logprobs = np.full(len(response_tokens), np.nan)
+    sampled_logprobs = record.get("sampled_logprobs")
+    if sampled_logprobs is None:
+        # Another trainer may not store log-probabilities; studies compute them with the model.
+        sampled_logprobs = np.full(len(response_tokens), np.nan)
+    if len(sampled_logprobs) != len(response_tokens):
+        raise ValueError(
+            f"{len(sampled_logprobs)} sampled_logprobs for {len(response_tokens)} response_tokens"
+        )
     return Rollout(
         prompt_id=str(record["prompt_id"]),
         prompt=str(record.get("prompt", "")),
@@ -95,9 +111,7 @@ def _make_rollout(record: dict[str, Any]) -> Rollout:
         reward=float(record["reward"]),
         prompt_tokens=np.array(record.get("prompt_tokens", ()), dtype=np.int32),
         response_tokens=response_tokens,
-        sampled_logprobs=np.array(
-            record.get("sampled_logprobs", unknown_logprobs), dtype=np.float32
-        ),
+        sampled_logprobs=np.array(sampled_logprobs, dtype=np.float32),
         finished=bool(record.get("finished", True)),
         extra_rewards={
             str(reward_name): float(reward)

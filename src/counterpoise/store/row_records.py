@@ -29,7 +29,11 @@ ARRAY_TYPES = {
 
 
 def rows_to_tensors(rows: list[Row]) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
-    """Rows as (records for JSON, flat tensors for safetensors), reversible bit for bit."""
+    """Rows as (records for JSON, flat tensors for safetensors), exact to the last bit.
+
+    Left out, because no row that waits for a later batch needs them: `masked`, `kl_coefficient`,
+    and of the rollout `generic_logprob`, `columns` and `logged`.
+    """
     records: list[dict[str, Any]] = []
     arrays_by_name: dict[str, list[np.ndarray]] = {array_name: [] for array_name in ARRAY_TYPES}
     for row in rows:
@@ -79,7 +83,7 @@ def rows_to_tensors(rows: list[Row]) -> tuple[list[dict[str, Any]], dict[str, Te
 
 
 def rows_from_tensors(records: list[dict[str, Any]], tensors: dict[str, Tensor]) -> list[Row]:
-    """The inverse of `rows_to_tensors`."""
+    """The inverse of `rows_to_tensors`, but for the fields that it leaves out."""
     offsets = dict.fromkeys(ARRAY_TYPES, 0)
     rows = []
     for record in records:

@@ -10,20 +10,20 @@ from __future__ import annotations
 Fields = dict[str, str]  # name -> meaning
 
 FILES: Fields = {
-    "config.toml": "every option of the run; itself a run file",
+    "config.toml": "every option; itself a run file",
     "vocabulary.json": "text of every token id",
     "metrics.jsonl": "one line for each iteration",
     "plans.jsonl": "one line for each iteration with an update",
     "drops.jsonl": "one line for each iteration that dropped rollouts",
-    "memory.jsonl": "with sample.choose: one line for each iteration",
+    "memory.jsonl": "unless sample.choose=epochs: one line for each iteration",
     "evaluations.jsonl": "one line for each held-out evaluation and sampling setting",
     "benchmarks.jsonl": "the same for evaluate.benchmarks, and for each of them",
-    "alternatives.jsonl": "poise replay: one line for each iteration with an update",
+    "alternatives.jsonl": "poise replay: one line for each plan",
     "probes.jsonl": "probe answers, a line for each drawing",
     "gaps.jsonl": "lost logs that --accept-missing-logs accepted",
-    "checksums.jsonl": "one line for each file and each line of the other logs",
+    "checksums.jsonl": "one line for each file and log line",
     "contamination.json": "training prompts found in task.benchmarks",
-    "replay.json": "poise replay: what was asked for",
+    "replay.json": "poise replay: its options",
     "rollouts/step_NNNNN.jsonl": "sampled rollouts",
     "tokens/step_NNNNN.parquet": "trained tokens",
     "pushes/step_NNNNN.parquet": "strongest pushes on the tokens of monitor.watch groups",
@@ -33,11 +33,18 @@ FILES: Fields = {
     "probe_pushes/step_NNNNN.parquet": "strongest tokens of the rows that move a right answer most",
     "checkpoints/iteration_NNNNN/": "all that --resume needs",
     "model/": "trained policy, as save_pretrained writes it",
-    "report.html": "the report",
-    "audit.html": "the audit, if poise audit wrote it",
-    "credit.html, credit/": "what poise credit wrote",
-    "finished.json": "written last: iterations of the finished run",
-    "tensorboard/, wandb/, trackio/": "files of the trackers",
+    "report.html": "poise report",
+    "comparison.html": "poise report of several runs",
+    "audit.html": "poise audit",
+    "credit.html": "poise credit",
+    "credit/": "its token weights",
+    "engine.json": "--engine trl or verl: versions",
+    "train.parquet": "verl: training prompts",
+    "heldout.parquet": "verl: held-out prompts",
+    "finished.json": "written last: iterations run",
+    "tensorboard/": "tracker",
+    "wandb/": "tracker",
+    "trackio/": "tracker",
 }
 
 # -- metrics.jsonl -------------------------------------------------------------------------------
@@ -161,7 +168,7 @@ METRICS: Fields = {
 
 PLANS: Fields = {
     "iteration": "",
-    "rule": "composer",
+    "rule": "composer, not credit.rule",
     "steps": "lists of row numbers, in order",
     "group": "of each row: index into groups",
     "groups": "group keys",
@@ -244,7 +251,7 @@ GAPS: Fields = {
 }
 CHECKSUMS: Fields = {
     "iteration": "0: of the whole run",
-    "file": "for a log: of its line of the iteration",
+    "file": "path; for a log, one of its lines",
     "bytes": "",
     "crc32": "hexadecimal",
 }

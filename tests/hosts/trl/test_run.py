@@ -149,7 +149,7 @@ def test_a_run_that_ended_while_another_loaded_keeps_its_numbers(
     """As `test_alone.py` has it of the native engine; TRL itself is not reached."""
     config = small("store.model=false", "monitor.every=0", "evaluate.prompts=0")
     train(config, tmp_path / "run")
-    log, real, calls = tmp_path / "run" / "metrics.jsonl", trl_run.check_resumable, []
+    log, real, calls = tmp_path / "run" / "metrics.jsonl", trl_run.refuse_finished, []
     before = log.read_bytes()
 
     def too_early(path: Path, asked: RunConfig) -> None:
@@ -157,7 +157,7 @@ def test_a_run_that_ended_while_another_loaded_keeps_its_numbers(
         if len(calls) > 1:
             real(path, asked)
 
-    monkeypatch.setattr(trl_run, "check_resumable", too_early)
+    monkeypatch.setattr(trl_run, "refuse_finished", too_early)
     monkeypatch.setattr(trl_run.host, "require_trl", lambda: None)
     with pytest.raises(PoiseError, match="there is nothing to resume"):
         run(config, tmp_path / "run", resume=True)

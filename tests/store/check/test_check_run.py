@@ -22,6 +22,7 @@ from counterpoise.loop import train
 from counterpoise.report.traces import read_trace
 from counterpoise.store.check.check_run import check_run
 from counterpoise.store.checksums import Checksum
+from counterpoise.store.folder import RunFolder
 from counterpoise.store.rollout_files import read_groups
 
 
@@ -101,6 +102,38 @@ def test_every_removed_file_is_reported(run: Path) -> None:
         path.write_bytes(original)
     # Without finished.json it is a run that was killed just before its end: resuming writes it.
     assert unnoticed == ["finished.json"]
+
+
+def without_line(path: Path, iteration: int) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(line for line in lines if json.loads(line)["iteration"] != iteration))
+
+
+def test_what_the_user_accepted_as_lost_is_no_damage(run: Path) -> None:
+    without_line(run / "metrics.jsonl", 2)
+    without_line(run / "plans.jsonl", 3)
+    (run / "rollouts" / "step_00001.jsonl").unlink()
+    (run / "tokens" / "step_00004.parquet").write_bytes(b"")
+    damage = check_run(run)
+    files = {finding.file for finding in damage.findings}
+    assert files >= {"metrics.jsonl", "plans.jsonl", "rollouts/step_00001.jsonl"}
+    assert damage.trusted()["metrics.jsonl"] == "iterations 1, 3-4"
+    assert damage.trusted()["plans.jsonl"] == "iterations 1, 4"  # 2 has no metrics
+    missing = {"metrics.jsonl": [2], "plans.jsonl": [3], "rollouts/": [1], "tokens/": [4]}
+    RunFolder.open(run).append("gaps", {"iteration": 4, "missing": missing})
+    report = check_run(run)
+    assert report.findings == []
+    assert report.remarks == [
+        "accepted as lost (gaps.jsonl): metrics.jsonl lacks iteration 2, plans.jsonl lacks "
+        "iteration 3, rollouts/ lacks iteration 1, tokens/ lacks iteration 4"
+    ]
+    flip_bit(run / "rollouts" / "step_00002.jsonl", random.Random(0))
+    assert not check_run(run).is_whole
+
+
+def test_a_lost_end_of_a_finished_run_is_named_as_a_whole(run: Path) -> None:
+    (run / "metrics.jsonl").write_bytes(b"")
+    assert "metrics.jsonl lacks iterations 1-4" in problems(run)
 
 
 @pytest.mark.parametrize("kind", ["rollouts", "tokens", "pushes"])

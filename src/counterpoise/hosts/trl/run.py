@@ -33,7 +33,7 @@ from counterpoise.run.state import RunState, new_state, restore_state
 from counterpoise.run.trackers.feed import track_run
 from counterpoise.run.trackers.tracker import check_installed
 from counterpoise.run.try_plugins import check_plugins
-from counterpoise.store.finished import check_resumable
+from counterpoise.store.finished import refuse_finished
 from counterpoise.store.folder import RunFolder
 from counterpoise.store.resume import STRICT, ResumePermissions
 from counterpoise.task.contamination.training_overlap import load_benchmarks, warn_of_overlap
@@ -60,7 +60,7 @@ def train(
     for reward_line in check_plugins(config):
         observer.notify(reward_line)
     if resume:
-        check_resumable(out, config)
+        refuse_finished(out, config)
         if is_main:
             check_unlocked(out)
     elif is_main:
@@ -77,7 +77,7 @@ def train(
     with folder_lock(out) if is_main else nullcontext():  # process 0 writes for all
         if resume:
             # Another process may have finished the run while the model was being loaded.
-            check_resumable(out, config)
+            refuse_finished(out, config)
             state = restore_state(
                 folder,
                 policy,

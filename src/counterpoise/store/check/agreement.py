@@ -102,9 +102,8 @@ class IterationChecker:
 
     def _check_rollouts(self, iteration: int, metrics: Record) -> None:
         name = f"rollouts/step_{iteration:05d}.jsonl"
-        if not (self.run / name).is_file():
-            if self.config is not None and self.config.store.rollouts:
-                self.report.add(name, "is missing", iteration)
+        is_expected = self.config is not None and self.config.store.rollouts
+        if not self._has_content(name, iteration, is_expected=is_expected):
             return
         try:
             rollouts = read_rollouts(self.run / name, iteration, self.vocabulary_size)
@@ -131,7 +130,7 @@ class IterationChecker:
     def _check_memory(self, iteration: int, memory: Record | None) -> None:
         if memory is None:
             if self.config is not None and self.config.has_prompt_memory:
-                self.report.add(MEMORY_FILE, f"lacks iteration {iteration}", iteration)
+                self.report.add_missing(MEMORY_FILE, f"lacks iteration {iteration}", iteration)
             return
         if iteration not in self.rollouts:
             return
@@ -148,7 +147,7 @@ class IterationChecker:
     def _check_plan(self, iteration: int, metrics: Record, plan: Record | None) -> None:
         if plan is None:
             if metrics.get("batch_rows"):
-                self.report.add("plans.jsonl", f"lacks iteration {iteration}", iteration)
+                self.report.add_missing("plans.jsonl", f"lacks iteration {iteration}", iteration)
             return
         description = plan.get("describe") or {}
         num_rows = len(plan["group"]) if "steps" in plan else description.get("rows")
@@ -221,10 +220,9 @@ class IterationChecker:
 
     def _check_tables(self, iteration: int, metrics: Record, plan: Record | None) -> None:
         name = f"tokens/step_{iteration:05d}.parquet"
-        if not (self.run / name).is_file():
-            expects_tokens = self.config is not None and self.config.store.tokens
-            if expects_tokens and metrics.get("steps"):
-                self.report.add(name, "is missing", iteration)
+        expects_tokens = self.config is not None and self.config.store.tokens
+        is_expected = expects_tokens and bool(metrics.get("steps"))
+        if not self._has_content(name, iteration, is_expected=is_expected):
             return
         columns = self._read_table(name, iteration, TOKEN_COLUMNS)
         if columns is None:
@@ -244,12 +242,10 @@ class IterationChecker:
         tables: dict[str, Columns] = {}
         for folder, required in PROBE_TABLES.items():
             name = f"{folder}/step_{iteration:05d}.parquet"
-            if (self.run / name).is_file():
+            if self._has_content(name, iteration, is_expected=has_moved):
                 columns = self._read_table(name, iteration, required)
                 if columns is not None:
                     tables[folder] = columns
-            elif has_moved:
-                self.report.add(name, "is missing", iteration)
         if not tables:
             return
         answers = answers_followed(self.probe_lines, iteration)
@@ -258,6 +254,18 @@ class IterationChecker:
             return
         for folder, problem in find_probe_problems(tables, answers, plan):
             self.report.add(f"{folder}/step_{iteration:05d}.parquet", problem, iteration)
+
+    def _has_content(self, name: str, iteration: int, *, is_expected: bool) -> bool:
+        """Whether there is something to compare in a file of the iteration."""
+        path = self.run / name
+        if not path.is_file():
+            if is_expected:
+                self.report.add_missing(name, "is missing", iteration)
+            return False
+        if not path.stat().st_size:
+            self.report.add_missing(name, "is empty", iteration)
+            return False
+        return True
 
     def _read_table(self, name: str, iteration: int, required: Mapping[str, str]) -> Columns | None:
         try:

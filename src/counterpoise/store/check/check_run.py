@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from counterpoise.store.check.stored_files import (
 from counterpoise.store.checksums import CHECKSUMS, CHECKSUMS_FILE, group_by_file
 from counterpoise.store.finished import FINISHED_FILE
 from counterpoise.store.folder import RunFolder
+from counterpoise.store.missing_logs import describe_missing, merge_gaps
 from counterpoise.store.schema import LOGS
 
 
@@ -47,6 +50,10 @@ def check_run(run: Path) -> CheckReport:
     state = check_checkpoints(run, config, report)
     report.finished = _is_finished(finished, config, report)
     lines = {log: read_lines(run, log, report, finished=report.finished) for log in LOGS}
+    report.accepted_gaps = merge_gaps(line.record for line in lines["gaps"])
+    if report.accepted_gaps:
+        accepted = {name: sorted(numbers) for name, numbers in report.accepted_gaps.items()}
+        report.remarks.append(f"accepted as lost (gaps.jsonl): {describe_missing(accepted)}")
     coverage = _find_coverage(lines, state, finished or {}, report)
     check_checksum_lines(lines[CHECKSUMS], report)
     check_lines(lines, coverage, report)
@@ -116,24 +123,35 @@ def _check_iterations(
     expected_last = max(coverage.settled, last_iteration)
     if report.finished and config is not None:
         expected_last = max(expected_last, config.loop.iterations)
-    gaps = [line.record["missing"].get("metrics.jsonl", []) for line in lines["gaps"]]
-    accepted_gaps = {number for numbers in gaps for number in numbers}
+    accepted_gaps = report.accepted_gaps.get("metrics.jsonl", set())
     probe_lines = records_by_iteration(lines["probes"])
     checker = IterationChecker(run, config, vocabulary_size, report, probe_lines)
-    for iteration in range(1, min(expected_last, last_iteration + len(metrics) + 1) + 1):
-        if iteration in metrics:
-            checker.check(
-                iteration,
-                metrics[iteration],
-                plans.get(iteration),
-                drops.get(iteration, {}),
-                memory.get(iteration),
-            )
-        elif iteration not in accepted_gaps:
-            report.add("metrics.jsonl", f"lacks iteration {iteration}", iteration)
+    for iteration in sorted(number for number in metrics if number >= 1):
+        checker.check(
+            iteration,
+            metrics[iteration],
+            plans.get(iteration),
+            drops.get(iteration, {}),
+            memory.get(iteration),
+        )
+    for first, last in _missing_ranges(metrics.keys() | accepted_gaps, expected_last):
+        missing = f"iteration {first}" if first == last else f"iterations {first}-{last}"
+        report.add("metrics.jsonl", f"lacks {missing}", first)
     for log, records in (("plans", plans), ("drops", drops), ("memory", memory)):
         for iteration in records.keys() - metrics.keys():
             if iteration <= coverage.settled and iteration not in accepted_gaps:
                 report.add(
                     f"{log}.jsonl", f"has iteration {iteration}, metrics.jsonl has not", iteration
                 )
+
+
+def _missing_ranges(present: Iterable[int], last_iteration: int) -> list[tuple[int, int]]:
+    """(first, last) of every gap in iterations 1 to `last_iteration`.
+
+    Example:
+        >>> _missing_ranges({1, 4}, 9)
+        [(2, 3), (5, 9)]
+    """
+    inside = {number for number in present if 1 <= number <= last_iteration}
+    bounds = sorted({0, *inside, last_iteration + 1})
+    return [(before + 1, after - 1) for before, after in pairwise(bounds) if after - before > 1]

@@ -20,12 +20,13 @@ class Damage:
 
     file: str
     problem: str
-    iteration: int | None = None  # None: the whole file, or an unknown place in it
+    # The first one, where several are missing; None: the whole file, or an unknown place in it.
+    iteration: int | None = None
 
 
 @dataclass(slots=True)
 class CheckReport:
-    """The result of `check_run`; `stages` fill it."""
+    """The result of `check_run`, whose functions fill it."""
 
     run: Path
     findings: list[Damage] = field(default_factory=list)
@@ -36,11 +37,21 @@ class CheckReport:
     # What was checked: a file, or a folder with the iterations of its files.
     checked_files: set[str] = field(default_factory=set)
     checked_steps: dict[str, set[int]] = field(default_factory=dict)
+    # Iterations of the lines that could be read, by log: "metrics.jsonl".
+    iterations_in_log: dict[str, set[int]] = field(default_factory=dict)
+    # What the user accepted as lost, from gaps.jsonl: by log, or by folder with a slash.
+    accepted_gaps: dict[str, set[int]] = field(default_factory=dict)
 
     def add(self, file: str, problem: str, iteration: int | None = None) -> None:
         finding = Damage(file, problem, iteration)
         if finding not in self.findings:
             self.findings.append(finding)
+
+    def add_missing(self, file: str, problem: str, iteration: int | None = None) -> None:
+        """`add` for something that is not there, unless the user has accepted that."""
+        folder, slash, _ = file.rpartition("/")
+        if iteration not in self.accepted_gaps.get(folder + slash or file, ()):
+            self.add(file, problem, iteration)
 
     @property
     def is_whole(self) -> bool:
@@ -56,9 +67,8 @@ class CheckReport:
             finding_iterations = [
                 finding.iteration for finding in self.findings if finding.file == log
             ]
-            if log.endswith(".jsonl") and None not in finding_iterations and self.iterations:
-                bad_iterations = set(finding_iterations)
-                good = [n for n in range(1, self.iterations + 1) if n not in bad_iterations]
+            if log in self.iterations_in_log and None not in finding_iterations:
+                good = sorted(self.iterations_in_log[log] - set(finding_iterations))
                 if good:
                     trusted[log] = f"iterations {format_ranges(good)}"
         for folder, numbers in sorted(self.checked_steps.items()):

@@ -73,6 +73,7 @@ def read_lines(run: Path, log: str, report: CheckReport, *, finished: bool) -> l
             report.add(file.name, f"line {number} {describe_fault(fault)}")
             continue
         lines.append(LogLine(number, Checksum.of_content(line + b"\n"), record))
+    report.iterations_in_log[file.name] = {line.record["iteration"] for line in lines}
     return lines
 
 
@@ -115,7 +116,7 @@ def _find_missing_lines(
         if log is None or not waiting:
             continue
         if coverage.must_exist(iteration, log):
-            report.add(file_name, f"lacks a line of iteration {iteration}", iteration)
+            report.add_missing(file_name, f"lacks a line of iteration {iteration}", iteration)
         else:
             report.remarks.append(
                 f"{file_name}: a line of iteration {iteration} was not written to the end, "

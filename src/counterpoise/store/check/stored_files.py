@@ -24,7 +24,6 @@ DERIVED = {
     "report.html", "comparison.html", "audit.html", "credit.html", CREDIT, "tensorboard", "wandb",
     "trackio",
 }  # fmt: skip
-OF_ENGINES = {"engine.json", "train.parquet", "heldout.parquet"}  # of --engine trl and verl
 READ_ERRORS = (OSError, ValueError, KeyError, TypeError, RecursionError)
 
 
@@ -47,13 +46,15 @@ def check_files(
             continue
         known_checksums = checksums.get(name, [])
         if known_checksums and checksum not in known_checksums:
-            report.add(name, _describe_change(checksum, known_checksums[-1]), iteration)
+            # A power cut may leave empty files, which a resumed run counts as missing.
+            add_finding = report.add if checksum.num_bytes else report.add_missing
+            add_finding(name, _describe_change(checksum, known_checksums[-1]), iteration)
         elif not known_checksums and _needs_checksum(name, iteration, coverage):
             report.add(name, "has no checksum in checksums.jsonl", iteration)
     for name in sorted(checksums.keys() - present_names - log_names):
         folder, iteration = _split_name(name)
         if _must_exist(name, iteration, coverage):
-            report.add(name, "is missing", iteration)
+            report.add_missing(name, "is missing", iteration)
 
 
 def _list_files(run: Path) -> list[str]:
@@ -89,7 +90,7 @@ def _needs_checksum(name: str, iteration: int | None, coverage: Coverage) -> boo
         return coverage.needs_checksum(iteration)
     if coverage.first_iteration is None:
         return False
-    is_ours = name in FILES or name in OF_ENGINES or name.startswith(f"{MODEL}/")
+    is_ours = name in FILES or name.startswith(f"{MODEL}/")
     return is_ours and coverage.first_iteration == 1
 
 
@@ -157,11 +158,11 @@ def check_model_folder(run: Path, report: CheckReport) -> None:
 
 def note_other_files(run: Path, report: CheckReport) -> None:
     """Remarks about files that are not the run's, and about what killed processes left."""
-    known_names = {name.partition("/")[0] for name in ", ".join(FILES).split(", ")}
+    known_names = {name.partition("/")[0] for name in FILES}
     other_files = sorted(
         path.name
         for path in run.iterdir()
-        if path.name not in known_names | DERIVED | OF_ENGINES and not path.name.startswith(".")
+        if path.name not in known_names and not path.name.startswith(".")
     )
     if other_files:
         report.remarks.append(f"not checked, because no run writes it: {name_some(other_files)}")
