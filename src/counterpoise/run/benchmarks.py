@@ -22,7 +22,7 @@ from counterpoise.config.evaluation_settings import parse_benchmarks
 from counterpoise.errors import PoiseError
 from counterpoise.model.fit_memory import FittedSize
 from counterpoise.model.load import Policy
-from counterpoise.run.heldout import EVALUATION_CAPTION, HeldoutSuccess, summarize_rewards
+from counterpoise.run.heldout import HeldoutSuccess, describe_evaluation_size, summarize_rewards
 from counterpoise.sample.collect import SamplerBinding, draw_in_batches
 from counterpoise.task.benchmarks import (
     Benchmark,
@@ -109,7 +109,7 @@ def evaluate_benchmark(
     problems, prompt_tokens = run_benchmark.problems, run_benchmark.prompt_tokens
     seeds_PG = [benchmark_seeds(seed, name, prompt, samples) for prompt in problems]
     block_size = max(1, default_rows(sampler.policy.device) // samples)
-    fitted_size = FittedSize(min(block_size, len(problems)), caption=EVALUATION_CAPTION)
+    fitted_size = FittedSize(min(block_size, len(problems)), describe=describe_evaluation_size)
     if sampler.prompts_per_draw:
         fitted_size.notify = sampler.prompts_per_draw.notify
     responses_PG = draw_in_batches(

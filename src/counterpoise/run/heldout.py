@@ -124,6 +124,10 @@ def with_same_quantity(
     return before.as_graded(), after.as_graded()
 
 
+def describe_evaluation_size(prompts: int) -> str:
+    return f"{describe_prompts(prompts)} in this evaluation"
+
+
 def evaluate_policy(
     sampler: SamplerBinding,
     prompts: Sequence[Prompt],
@@ -145,9 +149,7 @@ def evaluate_policy(
     encoded_prompts = [(prompt, sampler.policy.encode(prompt)) for prompt in prompts]
     # Not `sampler.prompts_per_draw`, which begins at the few prompts of an iteration: held-out
     # problems are sampled all at once, which is faster, for as long as memory suffices.
-    fitted_size = FittedSize(
-        max(1, len(prompts)), describe=lambda n: f"{describe_prompts(n)} in this evaluation"
-    )
+    fitted_size = FittedSize(max(1, len(prompts)), describe=describe_evaluation_size)
     if sampler.prompts_per_draw:
         fitted_size.notify = sampler.prompts_per_draw.notify
     responses = draw_in_batches(

@@ -71,10 +71,6 @@ class BatchView(ArrayView):
     def policy(self) -> Any:
         return TokenTexts(self.arrays["token_texts"])
 
-    @property
-    def softcap(self) -> float:  # type: ignore[override]  # there a constant
-        return float(self.arrays["softcap"])
-
 
 def evaluate_request(
     request: WeightRequest,
@@ -90,9 +86,15 @@ def evaluate_request(
         "token_texts": request.token_texts,
     }
     if hidden is not None and layer is not None:
-        arrays |= {"hidden": hidden, "unembedding": layer.unembedding, "softcap": layer.softcap}
+        arrays |= {"hidden": hidden, "unembedding": layer.unembedding}
     view = BatchView(
-        request.rows, None, request.method, arrays, request.temperature, request.iteration
+        request.rows,
+        None,
+        request.method,
+        arrays,
+        request.temperature,
+        request.iteration,
+        layer.softcap if layer is not None else 0.0,
     )
     weigh_tokens = TOKEN_WEIGHTS.load(request.method)
     settings = parse_settings(request.method, weigh_tokens, request.settings)
