@@ -24,7 +24,7 @@ from counterpoise.config import ModelConfig
 from counterpoise.errors import PoiseError
 from counterpoise.lab.evaluate.models import ModelSource, resolve_models, tokenizer_and_context
 from counterpoise.model import templates
-from counterpoise.model.load import Policy, load_policy
+from counterpoise.model.load import Policy, load_policy, save_policy
 from counterpoise.model.templates import encode_prompt
 
 REFUSED = {
@@ -100,6 +100,15 @@ def test_what_is_no_token_ends_no_response(ends: Any, model: Path) -> None:
     change_json_file(model / "generation_config.json", eos_token_id=ends)
     policy = load(model)
     assert policy.end_tokens == (policy.tokenizer.eos_token_id,)
+
+
+def test_generation_settings_that_cannot_be_stored_do_not_end_a_run(
+    model: Path, tmp_path: Path
+) -> None:
+    change_json_file(model / "generation_config.json", temperature=-1, eos_token_id=[3, 5])
+    policy = load(model)
+    save_policy(policy, tmp_path / "stored")
+    assert load(tmp_path / "stored").end_tokens == policy.end_tokens == (3, 5)
 
 
 def test_prompts_that_the_model_cannot_read(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:

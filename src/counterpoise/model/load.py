@@ -178,6 +178,7 @@ def load_policy(config: ModelConfig) -> Policy:
         )
     if not tokenizer.encode("1", add_special_tokens=False):
         raise PoiseError(f"model '{config.name}' cannot be loaded: it has no tokenizer")
+    _make_storable(model)
     model = model.to(device)
     check_weights_finite(model, config.name)
     if adapter_base:
@@ -185,6 +186,21 @@ def load_policy(config: ModelConfig) -> Policy:
     elif config.lora_rank:
         model = add_adapter(model, config, source)
     return wrap_model(config.name, model, tokenizer, config.template, config.path)
+
+
+def _make_storable(model: Any) -> None:
+    """Drop generation settings that transformers reads but refuses to write.
+
+    Many published models have some, such as a temperature without sampling. They would end a run
+    when it stores its model. The tokens that end a response are kept.
+    """
+    from transformers import GenerationConfig
+
+    settings = model.generation_config
+    try:
+        settings.validate(strict=True)
+    except Exception:  # values of other types raise errors of any type
+        model.generation_config = GenerationConfig(eos_token_id=settings.eos_token_id)
 
 
 def check_model_source(model_name: str, *, check_parent: bool = False) -> None:
