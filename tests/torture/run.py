@@ -46,7 +46,7 @@ QUOTAS = {
     "fuzzed checks": 5_000,
     "fuzzed commands": 500,
     "hostile models": 500,
-    "fuzzed by coverage": 200_000,
+    "fuzzed by coverage": 40_000,
 }
 TICK_SECONDS = 10.0
 
