@@ -143,7 +143,7 @@ def micro_batches(rows: Sequence[Row], micro_tokens: int) -> Iterator[list[int]]
         ),
     )
     total_tokens = sum(prompt_lengths.values()) + sum(row.num_tokens_read for row in rows)
-    # As if rows could be split: each pass aims at an equal share of the tokens.
+    # As many passes as if rows could be split, each with about an equal share of the tokens.
     target_tokens = total_tokens / -(-total_tokens // micro_tokens) if rows else 0
     batch: list[int] = []
     batch_tokens = 0

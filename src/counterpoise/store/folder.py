@@ -32,7 +32,6 @@ from counterpoise.files import (
     find_leftovers,
     folder_lock,
     make_folder,
-    read_complete_lines,
     remove_leftovers,
     sync_file,
     sync_folder,
@@ -40,6 +39,7 @@ from counterpoise.files import (
 from counterpoise.store.checksums import CHECKSUMS, CHECKSUMS_FILE, Checksum
 from counterpoise.store.credit_tables import CREDIT
 from counterpoise.store.logs import read_log
+from counterpoise.store.rollout_files import read_records
 from counterpoise.store.rollout_lines import encode_lines, rollout_lines
 from counterpoise.store.schema import LOGS, STEP_FILES
 from counterpoise.types import Group, TokenTrace
@@ -315,8 +315,11 @@ class RunFolder:
         return {int(number): path for number, path in path_by_number.items() if number.isdecimal()}
 
     def read_rollouts(self, iteration: int) -> list[dict[str, Any]]:
+        """The records of rollouts/; none if those of the iteration are not stored."""
         file = self.path / "rollouts" / f"step_{iteration:05d}.jsonl"
-        return [json.loads(line) for line in read_complete_lines(file)]
+        if not file.is_file():
+            return []
+        return [record for _, record in read_records(file, ("group", "prompt_id"))]
 
 
 def _line_checksum(line: str) -> Checksum:

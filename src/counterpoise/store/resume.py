@@ -22,16 +22,15 @@ from counterpoise.store import checkpoint
 from counterpoise.store.finished import FINISHED_FILE
 from counterpoise.store.folder import CHECKPOINTS, CONFIG, MODEL, STEP_FILES, RunFolder, is_run
 
+PROBE_OPTIONS = ("monitor.probe", "monitor.probe_every", "monitor.probe_refresh")
 # Options that do not change what a run computes, except for rounding; `forbidden_differences` has
 # the exceptions.
 CHANGEABLE_OPTIONS = {
     "loop.iterations", "loop.checkpoint_every", "loop.keep_checkpoints", "verify.workers",
     "verify.reward_timeout_seconds",
     "update.micro_tokens", "update.checkpointing", "monitor.every", "monitor.tokens",
-    "monitor.probe", "monitor.probe_every", "monitor.probe_refresh",
-    "track.to",
+    *PROBE_OPTIONS, "track.to",
 }  # fmt: skip
-PROBE_OPTIONS = {"monitor.probe", "monitor.probe_every", "monitor.probe_refresh"}
 
 # Version 0.1.0 wrote no option_count into config.toml and had this many options. Options that were
 # added later are not expected in its folders.
@@ -191,7 +190,7 @@ def forbidden_differences(
         changeable -= {"loop.iterations"}
     # Half of the probes then decides token weights or the choice of prompts.
     if first_config.steers_by_probes:
-        changeable -= PROBE_OPTIONS
+        changeable -= set(PROBE_OPTIONS)
     return [
         difference
         for difference in config_differences(first_config, second_config)

@@ -7,7 +7,7 @@ the sampler's log-probabilities or the tokens of prompts.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,7 @@ def read_groups(path: Path, required: Sequence[str] = REQUIRED_FIELDS) -> list[G
     rollouts_by_group: dict[str, list[Rollout]] = {}
     for file in files:
         check_content(file)
-        for line_number, json_line in enumerate(_read_text(file).split("\n"), 1):
-            if not json_line.strip():
-                continue
-            where = f"{file}, line {line_number}"
-            record = _parse_record(json_line, where, required)
+        for where, record in read_records(file, required):
             try:
                 rollouts_by_group.setdefault(str(record["group"]), []).append(_make_rollout(record))
             except (ValueError, TypeError, OverflowError) as fault:
@@ -46,10 +42,18 @@ def read_groups(path: Path, required: Sequence[str] = REQUIRED_FIELDS) -> list[G
     ]
 
 
+def read_records(file: Path, required: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(where it stands, the record) of every line of a file; `required` fields must be there."""
+    for line_number, json_line in enumerate(_read_text(file).split("\n"), 1):
+        if json_line.strip():
+            where = f"{file}, line {line_number}"
+            yield where, _parse_record(json_line, where, required)
+
+
 def _iteration_of(group_key: str) -> int:
     """7 for "7:train/12"; 0 for a key of another tool that does not begin with an iteration."""
     number, colon, _ = group_key.partition(":")
-    return int(number) if colon and number.isdecimal() else 0
+    return int(number) if colon and number.isdecimal() and len(number) < 10 else 0
 
 
 def check_vocabulary(groups: list[Group], vocabulary_size: int) -> None:
@@ -95,13 +99,13 @@ def _optional_number(value: Any) -> float | None:
 
 def _make_rollout(record: dict[str, Any]) -> Rollout:
     response_tokens = np.array(record["response_tokens"], dtype=np.int32)
-    sampled_logprobs = record.get("sampled_logprobs")
-    if sampled_logprobs is None:
-        # Another trainer may not store log-probabilities; studies compute them with the model.
-        sampled_logprobs = np.full(len(response_tokens), np.nan)
-    if len(sampled_logprobs) != len(response_tokens):
+    # Another trainer may not store log-probabilities; studies compute them with the model.
+    sampled_logprobs = np.full(len(response_tokens), np.nan, dtype=np.float32)
+    if record.get("sampled_logprobs") is not None:
+        sampled_logprobs = np.array(record["sampled_logprobs"], dtype=np.float32)
+    if sampled_logprobs.shape != response_tokens.shape:
         raise ValueError(
-            f"{len(sampled_logprobs)} sampled_logprobs for {len(response_tokens)} response_tokens"
+            f"{sampled_logprobs.size} sampled_logprobs for {response_tokens.size} response_tokens"
         )
     return Rollout(
         prompt_id=str(record["prompt_id"]),
@@ -111,7 +115,7 @@ def _make_rollout(record: dict[str, Any]) -> Rollout:
         reward=float(record["reward"]),
         prompt_tokens=np.array(record.get("prompt_tokens", ()), dtype=np.int32),
         response_tokens=response_tokens,
-        sampled_logprobs=np.array(sampled_logprobs, dtype=np.float32),
+        sampled_logprobs=sampled_logprobs,
         finished=bool(record.get("finished", True)),
         extra_rewards={
             str(reward_name): float(reward)

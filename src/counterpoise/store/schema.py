@@ -11,7 +11,7 @@ Fields = dict[str, str]  # name -> meaning
 
 FILES: Fields = {
     "config.toml": "every option; itself a run file",
-    "vocabulary.json": "text of every token id",
+    "vocabulary.json": "every token's text",
     "metrics.jsonl": "one line for each iteration",
     "plans.jsonl": "one line for each iteration with an update",
     "drops.jsonl": "one line for each iteration that dropped rollouts",
@@ -34,11 +34,11 @@ FILES: Fields = {
     "checkpoints/iteration_NNNNN/": "all that --resume needs",
     "model/": "trained policy, as save_pretrained writes it",
     "report.html": "poise report",
-    "comparison.html": "poise report of several runs",
+    "comparison.html": "poise report, several runs",
     "audit.html": "poise audit",
     "credit.html": "poise credit",
     "credit/": "its token weights",
-    "engine.json": "--engine trl or verl: versions",
+    "engine.json": "trl, verl: version",
     "train.parquet": "verl: training prompts",
     "heldout.parquet": "verl: held-out prompts",
     "finished.json": "written last: iterations run",

@@ -106,7 +106,7 @@ class IterationChecker:
         if not self._has_content(name, iteration, is_expected=is_expected):
             return
         try:
-            rollouts = read_rollouts(self.run / name, iteration, self.vocabulary_size)
+            rollouts = read_checked_rollouts(self.run / name, iteration, self.vocabulary_size)
         except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as fault:
             self.report.add(name, describe_fault(fault), iteration)
             return
@@ -333,7 +333,7 @@ class IterationChecker:
         return credit.weights == "uniform" and credit.rule == "off" and update.trajectory == "off"
 
 
-def read_rollouts(
+def read_checked_rollouts(
     path: Path, iteration: int, vocabulary_size: int | None
 ) -> dict[tuple[str, int], CheckedRollout]:
     """The rollouts of a file by group and index in the group; an error names the first bad line."""
