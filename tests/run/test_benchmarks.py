@@ -122,6 +122,10 @@ def test_an_evaluation_that_was_cut_is_continued(
     log.write_text("".join(log.read_text().splitlines(keepends=True)[1:]))
     missing = find_missing_logs(RunFolder.open(out), config, 4, evaluated=True)
     assert missing == {"benchmarks.jsonl": [0]}
+    # A line without a number that readers need is damage.
+    log.write_text(log.read_text().replace('"top_p": 0.95, ', "", 1))
+    with pytest.raises(PoiseError, match=r"benchmarks\.jsonl.*top_p is missing"):
+        lines_of(out)
 
 
 def test_curves_in_the_report_the_server_and_trackers(finished: Path) -> None:

@@ -103,6 +103,9 @@ def _check_benchmark(record: Record) -> None:
     names = ("benchmark", "title")
     if not all(isinstance(record.get(name), str) for name in names):
         raise ValueError("benchmark or title is not a text")
+    needed = ("temperature", "top_p", "mean", "low", "high", "prompts", "samples")
+    if missing := [name for name in needed if record.get(name) is None]:
+        raise ValueError(f"{missing[0]} is missing")
     _check_numbers({name: value for name, value in record.items() if name not in names})
 
 
