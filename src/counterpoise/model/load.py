@@ -390,6 +390,7 @@ def choose_cpu_products(device: torch.device, dtype: torch.dtype) -> None:
     few rows, as in sampling, takes 1.2 to 1.5 times as long that way, and none takes less.
     """
     if device.type == "cpu" and dtype == torch.float32 and platform.machine() in ARM_MACHINES:
+        # torch declares a descriptor without the type that it sets.
         torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
 
 
