@@ -1,11 +1,11 @@
-"""How strongly the tokens of a batch push each other through the output layer (eq. 9).
+"""How strongly the tokens of a batch push each other through the output layer.
 
     push_j(S) = sum_{k in S} c_k K_jk,     K_jk = <h_j, h_k> <r_j, r_k>,     r = e_o - pi
 
-S is the token itself, its row, its group or the whole batch; each set contains the previous one.
-Pushes are summed separately over tokens k with positive and with negative c: [N, 2]. The
-difference of two sets is what lies between them: `by_batch - by_row` is what the other rollouts do
-to a token.
+This is eq. 9 of arXiv:2605.08666. S is the token itself, its row, its group or the whole batch;
+each set contains the previous one. Pushes are summed separately over tokens k with positive and
+with negative c: [N, 2]. The difference of two sets is what lies between them: `by_batch - by_row`
+is what the other rollouts do to a token.
 
 The sums over sets are those of the microscope (`microscope/coupling.py` explains the cost): no
 [N, N] matrix is formed, and [N, V] only a chunk at a time. At temperature T every push has a factor
