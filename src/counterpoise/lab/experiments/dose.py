@@ -31,7 +31,7 @@ import numpy as np
 
 from counterpoise.lab.experiments.compare import FEWEST_SEEDS, Cost, interpolate_at
 from counterpoise.lab.experiments.curves import HELDOUT_COLUMN, Runs, mean_over_run
-from counterpoise.lab.experiments.experiment_file import Experiment
+from counterpoise.lab.experiments.experiment_file import Experiment, ExperimentConfig
 from counterpoise.statistics.finding import Number, Record, Verdict
 from counterpoise.statistics.student import SeedMean, bonferroni_level, student_mean
 
@@ -137,6 +137,11 @@ def dose_numbers(responses: Sequence[DoseResponse], experiment: Experiment) -> l
     return numbers
 
 
+def describe_dose_effect(options: ExperimentConfig) -> str:
+    """What is expected of the slope: "success rises with rarer_sign_share"."""
+    return f"success {options.dose_effect} with {options.dose}"
+
+
 def dose_sentence(experiment: Experiment) -> str:
     """The decision rule in words; empty if the file names no dose."""
     options = experiment.options
@@ -146,7 +151,8 @@ def dose_sentence(experiment: Experiment) -> str:
     arms = f"{', '.join(options.dose_arms)}" if options.dose_arms else "the arms"
     return (
         f"Success {options.dose_effect} with {options.dose}"
-        f"{', which is the verdict' if options.dose_decides else ''}: the slope over {arms} of a "
+        f", {'which is the verdict' if options.dose_decides else 'judged beside the verdict'}: "
+        f"the slope over {arms} of a "
         f"seed, averaged over seeds, replicated when both intervals lie {side} 0, not replicated "
         f"when both exclude slopes of {100 * options.dose_margin:g} points per unit or steeper; no "
         f"verdict when the arms' mean doses differ by less than {options.dose_range:g}."

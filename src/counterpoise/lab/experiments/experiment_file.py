@@ -174,6 +174,11 @@ class Experiment:
         return max(1, (len(self.design.arms) - 1) * len(self.design.rates))
 
     @property
+    def verdict_family(self) -> int:
+        """Number of comparisons behind the verdicts: one per arm where arms are tuned."""
+        return max(1, len(self.design.arms) - 1) if self.options.tuned else self.family
+
+    @property
     def heldout_columns(self) -> dict[str, str]:
         """Column of held-out success in the records -> the setting it was sampled with."""
         main_setting, *other_settings = parse_settings(
