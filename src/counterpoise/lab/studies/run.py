@@ -85,12 +85,9 @@ def is_measured(study: Study, lab: Lab) -> bool:
 def study_settings(study: Study, lab: Lab) -> dict[str, Any]:
     """The settings that the records depend on; a change of any of them means measuring again."""
     return {
-        "model": lab.model,
+        **lab.source_settings,
         "budget": lab.budget,
-        "seed": lab.seed,
         "sizes": json.loads(json.dumps(study_sizes(study, lab))),
-        **({"rollouts": str(lab.rollouts)} if lab.rollouts else {}),
-        **({"set": list(lab.options)} if lab.options else {}),
     }
 
 

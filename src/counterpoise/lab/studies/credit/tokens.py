@@ -48,10 +48,8 @@ def measure_tokens(lab: Lab) -> list[Record]:
     """The records of every arm that can be measured on an existing batch."""
     table_path = lab.out / "credit_arms.parquet"
     settings = {
-        "model": lab.model,
-        "seed": lab.seed,
+        **lab.source_settings,
         **{size_name: lab.sizes[size_name] for size_name in SETTING_SIZES},
-        **({"set": list(lab.options)} if lab.options else {}),
     }
     records, seconds = read_records(table_path, settings) or ([], 0.0)
     known_arms = {record["arm"] for record in records}
