@@ -87,8 +87,10 @@ def test_the_trivial_baselines_beat_every_method() -> None:
         right = np.array([r["sign"] == "positive" for r in tokens])
         compared = compared_tokens(model)
         trivial = [
-            compared.interval(compared.draw_correlations("all", x))
-            for x in (p, A * np.where(right, p, 1 - p))
+            compared.interval(draws_D, "all")
+            for draws_D in compared.draw_correlations(
+                "all", {"p": p, "signed p": A * np.where(right, p, 1 - p)}
+            ).values()
         ]
         for row, interval in zip(rows, trivial, strict=True):
             assert interval is not None

@@ -300,6 +300,11 @@ def _check_options(options: ExperimentConfig, arms: Mapping[str, Any], file_name
             f"{file_name}: experiment.rates_from gives every arm one rate: leave one rate in "
             "experiment.rates, without tuned and pilot"
         )
+    if options.rates_from and options.shares:
+        raise PoiseError(
+            f"{file_name}: experiment.shares cannot be used with rates_from: which runs are the "
+            "same is known only when the pilot has chosen the rates"
+        )
     if options.dose and options.dose not in DOSE_COLUMNS:
         raise PoiseError(
             f"{file_name}: experiment.dose: {unknown_name('column', options.dose, DOSE_COLUMNS)}"

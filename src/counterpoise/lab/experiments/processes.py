@@ -8,8 +8,9 @@ A finished run has finished.json and is never trained again; a run that was kill
 its last checkpoint. With a time limit, a run is started only if the slowest run so far would have
 finished in time, and whatever still runs at the limit is interrupted.
 
-A run that runs out of memory beside others waits until one of them has ended, and from then on
-fewer run at a time, which is reported. It has failed if it had the machine to itself.
+A run that reports that memory ran out beside others waits until one of them has ended, and from
+then on fewer run at a time, which is reported. It has failed if it had the machine to itself, or if
+it was killed: the system kills for other reasons too.
 """
 
 from __future__ import annotations

@@ -158,7 +158,11 @@ class Lab:
     # -- batches -------------------------------------------------------------------------------
 
     def groups(self, prompts: int, batch: int = 1) -> list[Group]:
-        """Rollouts of the model as loaded; each `batch` has other prompts."""
+        """Rollouts of the model as loaded.
+
+        Batches of one size have other prompts each. Those of different sizes may share prompts,
+        with other rollouts: batch b has the prompts from (b - 1) * `prompts` on.
+        """
         if self.rollouts is not None:
             return select_batch(self.stored_groups, prompts, batch)
         batch_key = (prompts, batch)

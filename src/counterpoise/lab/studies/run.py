@@ -6,8 +6,7 @@
 
 A study that was already measured at the same settings is not measured again, only judged and drawn.
 So an interrupted `poise study all` continues where it stopped, and figures are redrawn without a
-model. Records are written before anything is drawn, because the machine that measures may lack the
-drawing packages.
+model. Records are written before anything is drawn, so that a fault in drawing loses nothing.
 """
 
 from __future__ import annotations
