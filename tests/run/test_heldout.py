@@ -10,6 +10,7 @@ import tiny
 import torch
 
 from counterpoise.config import SampleConfig
+from counterpoise.errors import PoiseError
 from counterpoise.model.fit_memory import FittedSize
 from counterpoise.run.heldout import (
     HeldoutSuccess,
@@ -60,6 +61,14 @@ def test_an_older_record_has_no_mean_reward() -> None:
     assert HeldoutSuccess.from_record(record) == found
     del record["reward"]
     assert HeldoutSuccess.from_record(record) == replace(found, reward=None)
+
+
+def test_a_record_without_a_count_is_damaged() -> None:
+    """A flipped bit in the name of a field once ended a resumed run with a traceback."""
+    record = {**asdict(summarize_rewards(np.array([[1.0, 0.0]]))), "iteration": 3}
+    record["prompus"] = record.pop("prompts")
+    with pytest.raises(PoiseError, match="damaged: iteration 3 lacks prompts; poise check"):
+        HeldoutSuccess.from_record(record)
 
 
 @pytest.mark.parametrize("samples", [3, 5])

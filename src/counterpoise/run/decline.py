@@ -56,10 +56,10 @@ def describe_decline(evaluations: LogRecords, metrics: LogRecords, lr: float) ->
 
 def _describe_training_collapse(metrics: LogRecords, lr: float) -> str:
     """A warning from the success on training prompts, for runs without held-out problems."""
-    quarter_length = len(metrics) // NUM_QUARTERS
+    success_rates = [record["success"] for record in metrics if "success" in record]
+    quarter_length = len(success_rates) // NUM_QUARTERS
     if not quarter_length:
         return ""
-    success_rates = [record["success"] for record in metrics]
     first_mean = sum(success_rates[:quarter_length]) / quarter_length
     last_mean = sum(success_rates[-quarter_length:]) / quarter_length
     if last_mean >= COLLAPSE_RATIO * first_mean:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -64,8 +64,15 @@ class HeldoutSuccess:
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> HeldoutSuccess:
         """Read the fields of this class from a line of evaluations.jsonl, which has others too."""
-        names = [field.name for field in fields(cls) if field.name in record]
-        return cls(**{name: record[name] for name in names})
+        required_names = [field.name for field in fields(cls) if field.default is MISSING]
+        if missing_names := [name for name in required_names if name not in record]:
+            raise PoiseError(
+                f"evaluations.jsonl is damaged: iteration {record.get('iteration')} lacks "
+                f"{', '.join(missing_names)}; poise check says what else is damaged"
+            )
+        return cls(
+            **{field.name: record[field.name] for field in fields(cls) if field.name in record}
+        )
 
     @property
     def is_graded(self) -> bool:
