@@ -19,7 +19,7 @@ from counterpoise.lab.studies.credit.value_correlation import (
 from counterpoise.statistics.finding import Record
 from counterpoise.statistics.ranks import rank_correlations
 
-pytestmark = pytest.mark.slow  # 2,000 resamples of 27 arms on two models: 20 s
+pytestmark = pytest.mark.slow  # up to 36,000 resamples of 26 arms on two models: 36 s
 
 PAGE = page_text("credit.md")
 MODELS = ("embedded", "smollm2")
@@ -87,8 +87,10 @@ def test_the_trivial_baselines_beat_every_method() -> None:
         right = np.array([r["sign"] == "positive" for r in tokens])
         compared = compared_tokens(model)
         trivial = [
-            compared.interval(compared.draw_correlations("all", x))
-            for x in (p, A * np.where(right, p, 1 - p))
+            compared.interval(draws_D, "all")
+            for draws_D in compared.draw_correlations(
+                "all", {"p": p, "signed p": A * np.where(right, p, 1 - p)}
+            ).values()
         ]
         for row, interval in zip(rows, trivial, strict=True):
             assert interval is not None
@@ -140,6 +142,13 @@ def test_differences_of_the_movement_text() -> None:
         for interval in (result.lift, result.hidden)
         if interval
     ]
+    lowered = {
+        (model, arm)
+        for model in MODELS
+        for arm, result in correlations(model).items()
+        if result.lift and result.lift[2] < -0.005  # nearer to 0, the seed of the draws decides
+    }
+    assert lowered == {("smollm2", "cancellation_1")}
     printed = printed_intervals(text)
     assert len(printed) == 5
     for one in printed:

@@ -27,7 +27,11 @@ class StudyFlags:
         "out/studies"
     )
     again: Annotated[
-        bool, typer.Option("--again", help="Repeat measurements that are already there.")
+        bool,
+        typer.Option(
+            "--again",
+            help="Repeat measurements; token values and training runs in the folder stay.",
+        ),
     ] = False
     rollouts: Annotated[
         Path | None,

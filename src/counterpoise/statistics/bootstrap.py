@@ -14,16 +14,19 @@ arXiv:1411.5279, "expanded"):
 
     tail = Phi(-sqrt(P / (P - 1)) t_{(1 + level) / 2, P - 1})        on either side
 
-which covers 93 and 95 %. With fewer than five prompts the bounds are nan, and no verdict follows.
-The same holds for a statistic that depends on only k < 5 of many prompts, such as a mean over
-tokens that few prompts have. A draw that misses all k leaves it undefined; about e^-k of the draws
-do, which for k < 5 is more than the one in a hundred that is tolerated (`MAX_UNDEFINED`).
+which covers 93 and 95 %. At a higher level, for many comparisons together, the tail is small: the
+number of draws follows from it, so that `TAIL_DRAWS` of them lie beyond each bound.
+
+With fewer than five prompts the bounds are nan, and no verdict follows. The same holds for a
+statistic that depends on only k < 5 of many prompts, such as a mean over tokens that few prompts
+have. A draw that misses all k leaves it undefined; about e^-k of the draws do, which for k < 5 is
+more than the one in a hundred that is tolerated (`MAX_UNDEFINED`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from statistics import NormalDist
 
@@ -36,18 +39,20 @@ from counterpoise.statistics.student import t_quantile
 Weights = NDArray[np.float64]  # [N]
 Interval = tuple[float, float, float]  # value, low, high
 DRAWS = 1000
+TAIL_DRAWS = 20  # draws beyond a bound: its error is then 0.06 standard errors of the statistic
+CHUNK = 256  # draws whose weights of all records are in memory at once, where they are many
 MIN_PROMPTS = 5
 MAX_UNDEFINED = 0.01  # share of draws in which the statistic may be undefined
 
 
 def bootstrap_interval(
-    prompts_N: Sequence[object], statistic: Callable[[Weights], float], draws: int = DRAWS
+    prompts_N: Sequence[object], statistic: Callable[[Weights], float]
 ) -> Interval:
     """The interval of any statistic of weighted records; draws that are not finite are dropped."""
     prompt_N, P = _number_prompts(prompts_N)
     value = statistic(np.ones(len(prompt_N)))
     return _interval_from_values(
-        value, [statistic(weights_P[prompt_N]) for weights_P in _prompt_weights(P, draws)], P
+        value, [statistic(weights_P[prompt_N]) for weights_P in _prompt_weights(P, DRAWS)], P
     )
 
 
@@ -104,6 +109,26 @@ def sums_over_draws(
     prompt_N, P = _number_prompts(prompts_N)
     sum_PK = np.stack([np.bincount(prompt_N, column_N, P) for column_N in columns], axis=1)
     return np.vstack((np.ones(P), _prompt_weights(P, draws))) @ sum_PK
+
+
+def weight_chunks(prompts_N: Sequence[object], draws: int) -> Iterator[NDArray[np.float64]]:
+    """The rows of `resampled_weights`, a chunk at a time: [up to CHUNK, N]."""
+    prompt_N, P = _number_prompts(prompts_N)
+    weights_DP = np.vstack((np.ones(P), _prompt_weights(P, draws)))
+    for chunk_start in range(0, len(weights_DP), CHUNK):
+        yield weights_DP[chunk_start : chunk_start + CHUNK].take(prompt_N, axis=1)
+
+
+def draws_for_level(prompts: int, level: float, at_least: int = DRAWS) -> int:
+    """How many draws an interval at `level` needs.
+
+    Example:
+        >>> draws_for_level(60, 0.95), draws_for_level(60, 0.998)
+        (1000, 36094)
+    """
+    if prompts < MIN_PROMPTS:  # there will be no interval
+        return at_least
+    return max(at_least, math.ceil(TAIL_DRAWS / _tail_probability(prompts, level)))
 
 
 def interval_from_draws(statistics_D: ArrayLike, prompts: int, level: float = 0.95) -> Interval:

@@ -13,7 +13,11 @@ from counterpoise.lab.experiments.decision_rule import describe_rule
 from counterpoise.lab.experiments.dose import dose_responses
 from counterpoise.lab.experiments.dry_run import describe_plan
 from counterpoise.lab.experiments.experiment_file import Experiment, read_experiment
-from counterpoise.lab.experiments.verdicts import judge_experiment, results_markdown
+from counterpoise.lab.experiments.verdicts import (
+    hypothesis_verdicts,
+    judge_experiment,
+    results_markdown,
+)
 
 SHARES = {"anti_10": 0.16, "waits": 0.27, "RB_25": 0.28, "RB_50": 0.5}
 # The arms outside the slope: success far from the line, and the share that they would have.
@@ -77,6 +81,10 @@ def test_hypotheses_stand_beside_the_slope(experiment):
     assert finding.verdict == "not replicated"
     assert any(note.startswith("keeps_silent is better than waits: repl") for note in finding.notes)
     assert any(note.startswith("RB_50 is better than waits: not repl") for note in finding.notes)
+    assert hypothesis_verdicts(made_up_runs(-0.20), experiment)[0] == {
+        "hypothesis": "success rises with rarer_sign_share",
+        "verdict": "not replicated",
+    }
     assert "The first hypothesis is the verdict" not in describe_rule(experiment)
     assert "rarer_sign_share, which is the verdict: the slope over anti_10" in describe_rule(
         experiment

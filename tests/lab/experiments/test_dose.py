@@ -81,6 +81,15 @@ def test_no_verdict_where_the_arms_hardly_differ_in_dose(tmp_path):
     assert "the arms' mean doses differ by 0.4, less than 0.5" in str(response)
 
 
+def test_no_verdict_where_nothing_was_varied(tmp_path):
+    same = dict.fromkeys(DOSES, -1.0)
+    experiment = experiment_in(tmp_path, FILE.replace("dose_range = 0.5\n", ""))
+    (response,) = dose_responses(runs_with_slope(0.0, 0.0, same), experiment)
+    assert response.verdict == "untestable here"
+    assert response.rollouts.n == 0
+    assert "the arms' mean doses differ by 0, not at all (" in str(response)
+
+
 def test_a_seed_without_all_arms_is_left_out(tmp_path):
     runs = runs_with_slope(-0.03, 0.002)
     missing = next(key for key in runs if key.arm == "shuffled" and key.seed == 2)
@@ -91,7 +100,11 @@ def test_a_seed_without_all_arms_is_left_out(tmp_path):
 
 def test_the_result_and_the_rule_say_it(tmp_path):
     experiment, runs = experiment_in(tmp_path), runs_with_slope(-0.03, 0.002)
-    assert "both exclude slopes of 1 points per unit or steeper" in describe_rule(experiment)
+    rule = describe_rule(experiment)
+    assert "both exclude slopes of 1 points per unit or steeper" in rule
+    # The file has one hypothesis, and does not say that the slope decides.
+    assert "The first hypothesis is the verdict. Success falls with" in rule
+    assert "cross_advantage_ratio, judged beside the verdict: the slope" in rule
     note = next(n for n in judge_experiment(runs, experiment).notes if "cross_advantage_ratio" in n)
     assert note.startswith(
         "Success falls with cross_advantage_ratio: replicated, at lr 0.0001 -3.0"

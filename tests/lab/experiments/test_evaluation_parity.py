@@ -26,6 +26,8 @@ def with_arm(folder: Path, *options: str, run: str = RUN) -> Path:
         ("evaluate.samples=3", f"evaluate.samples is 3, and 2 for shuffled{REST}"),
         ('evaluate.settings=[\\"1/1\\"]',
          f"evaluate.settings is ['1/1'], and ['1/1', '0.6/0.95'] for shuffled{REST}"),
+        ("sample.max_new_tokens=8", "sample.max_new_tokens is 8, and "),
+        ("model.template=boxed", "model.template is 'boxed', and "),
         ("task.levels=[1]", f"task.levels is [1], and [3] for shuffled{REST}"),
         ("task.dataset=a:b.c", f"task.dataset is 'a:b.c', and '' for shuffled{REST}"),
     ],

@@ -63,3 +63,11 @@ def test_failed_runs_of_a_pilot_are_told(tmp_path: Path) -> None:
     assert "By the rule: stable 0.0001" in text
     told = "- shuffled at lr 0.0001: 1 of 2 runs failed, seed 1 (steps not finite).\n"
     assert text.endswith(f"Failed:\n\n{told}\n{PILOT_BIAS_NOTE}\n")
+
+
+def test_failed_runs_are_told_arm_by_arm() -> None:
+    failures = {RunKey(arm, 1e-4, seed): f"{arm} broke" for arm in ("QB", "RB") for seed in (3, 4)}
+    assert describe_pilot_failures(failures, {}) == [
+        "QB at lr 0.0001: 2 of 2 runs failed, seeds 3, 4 (QB broke).",
+        "RB at lr 0.0001: 2 of 2 runs failed, seeds 3, 4 (RB broke).",
+    ]

@@ -98,6 +98,14 @@ def test_a_run_that_stopped_goes_on(tmp_path: Path, tiny: tuple[str, ...]) -> No
     assert len(done["a"].read("metrics")) == 2
 
 
+def test_a_run_from_other_weights_is_not_continued(tmp_path: Path, tiny: tuple[str, ...]) -> None:
+    RunFolder.create(tmp_path / "a", load_config("demo", [*FIXED_OPTIONS, *tiny]))
+    (tmp_path / "a.start").write_text("first\n")
+    assert Fleet({"a": tiny}, tmp_path, start_digest="first").stored_start("a") == "first"
+    with pytest.raises(PoiseError, match="a was started from other weights than the model has now"):
+        Fleet({"a": tiny}, tmp_path, start_digest="second")
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked_runs")
 @pytest.mark.parametrize("option", ["batch.composer={}:f", "verify.also=['overlong', '{}:f=0.5']"])

@@ -60,9 +60,46 @@ def test_each_arm_is_judged_at_its_own_best_rate(experiment):
     assert tuned.comparison.rollouts.n == 8
     assert tuned.comparison.rollouts.value == pytest.approx(0.05, abs=0.004)
     assert judge_hypothesis(experiment.hypotheses[0], runs, experiment) == "replicated"
-    assert "RB at 0.0004 against shuffled at 0.0001: +" in results_markdown(runs, experiment)
     assert judge_experiment(runs, experiment).verdict == "replicated"
-    assert "judged on the odd ones" in describe_rule(experiment)
+
+
+def test_what_is_printed_is_what_decides(experiment):
+    # RB is ahead at the smaller rate, by 20 points; each at its best rate, it is 10 behind.
+    runs = runs_ending_at(
+        {("shuffled", 1e-4): 0.40, ("shuffled", 4e-4): 0.85, ("RB", 1e-4): 0.60, ("RB", 4e-4): 0.75}
+    )
+    finding = judge_experiment(runs, experiment)
+    assert finding.verdict == "not replicated"
+    reason = "each at its best rate (0.0004 against 0.0004) -9.9 points [-10.3, -9.6]"
+    assert finding.because.startswith(f"RB minus shuffled: {reason}")
+    bullet = results_markdown(runs, experiment).splitlines()[0]
+    assert bullet.startswith("- RB is better than shuffled: **not replicated**. ")
+    assert reason[1:] in bullet
+    for text in (finding.because, bullet, *finding.notes):
+        assert "+20." not in text
+
+
+def test_the_rule_is_one_rule(experiment):
+    rule = describe_rule(experiment)
+    assert "judged on the odd ones" in rule
+    assert "at some rate" not in rule
+    assert "comparisons together" not in rule  # one other arm: one comparison, whatever the rates
+
+
+def test_the_same_difference_at_every_seed_decides_nothing(experiment):
+    ends = {"shuffled": 0.6, "RB": 0.7}
+    runs = group_by_run(
+        [
+            record
+            for arm, end in ends.items()
+            for rate in (1e-4, 4e-4)
+            for seed in range(8)
+            for record in run(arm, seed, [0.4, end], updates=4, rate=rate)
+        ]
+    )
+    finding = judge_experiment(runs, experiment)
+    assert finding.verdict == "inconclusive"
+    assert "without spread there is no verdict" in finding.because
 
 
 def test_a_rate_is_never_judged_on_the_seeds_that_chose_it(experiment):

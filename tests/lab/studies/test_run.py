@@ -67,6 +67,21 @@ def test_other_settings_are_measured_again(tmp_path: Path) -> None:
     assert read_records(tmp_path / "proxy.parquet", quick) is None
 
 
+def test_other_weights_at_the_same_path_are_measured_again(tmp_path: Path) -> None:
+    calls: list[str] = []
+    study, model = counted(agreeing(0.7), calls), tmp_path / "model"
+    model.mkdir()
+    for weights in (b"first", b"first", b"second"):
+        (model / "model.safetensors").write_bytes(weights)
+        run_study(study, Lab(str(model), "quick", tmp_path / "out"), lambda _: None)
+    assert calls == ["16", "16"]
+    # Tables of earlier versions do not name the weights, and are used.
+    settings = Lab(str(model), "quick", tmp_path).source_settings
+    unnamed = {name: value for name, value in settings.items() if name != "weights"}
+    write_records(tmp_path / "old.parquet", [{"x": 1}], unnamed, 1.0)
+    assert read_records(tmp_path / "old.parquet", settings) == ([{"x": 1}], 1.0)
+
+
 def test_records_come_back_as_they_were(tmp_path: Path) -> None:
     rows = [{"panel": "a", "x": 1.5, "ok": True}, {"panel": "b", "n": 3}]
     study = replace(

@@ -87,8 +87,8 @@ def compare(
         )
         if rollout_differences:
             means = (
-                _paired_mean(rollout_differences, level_each),
-                _paired_mean(update_differences, level_each),
+                paired_mean(rollout_differences, level_each),
+                paired_mean(update_differences, level_each),
             )
             comparisons.append(
                 Comparison(
@@ -98,7 +98,8 @@ def compare(
     return comparisons
 
 
-def _paired_mean(values: Sequence[float], level: float) -> SeedMean:
+def paired_mean(values: Sequence[float], level: float) -> SeedMean:
+    """The mean of differences between paired runs; without spread it has no interval."""
     mean = student_mean(values, level)
     # No width and no evidence: treated as if it had no interval (see the module docstring).
     if mean.n > 1 and max(values) - min(values) < TOLERANCE:
@@ -228,12 +229,19 @@ def describe_comparison(comparison: Comparison) -> str:
     remark = ""
     if has_interval(at_rollouts):
         remark = f" (could have shown {100 * at_rollouts.detectable:.1f})"
-    if at_rollouts.n > 1 and not (has_interval(at_rollouts) and has_interval(at_updates)):
-        remark += ", the same at every seed: without spread there is no verdict"
+    remark += describe_missing_spread(comparison)
     return (
         f"{rate_phrase} {format_points(at_rollouts)} at equal rollouts and "
         f"{format_points(at_updates)} at equal updates over {seeds_phrase}{remark}"
     )
+
+
+def describe_missing_spread(comparison: Comparison) -> str:
+    """Why several seeds have no interval; empty if they have one."""
+    at_rollouts, at_updates = comparison.rollouts, comparison.updates
+    if at_rollouts.n > 1 and not (has_interval(at_rollouts) and has_interval(at_updates)):
+        return ", the same at every seed: without spread there is no verdict"
+    return ""
 
 
 def format_points(mean: SeedMean) -> str:

@@ -6,8 +6,6 @@ that an author writes as `rule` is shown beside it and decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from counterpoise.errors import format_count
 from counterpoise.lab.experiments.compare import FEWEST_SEEDS, Direction
 from counterpoise.lab.experiments.dose import dose_sentence
@@ -27,20 +25,19 @@ def describe_rule(experiment: Experiment) -> str:
     criteria = [_criterion(experiment, direction) for direction in directions]
     setting = next(iter(experiment.heldout_columns.values()))
     interval_phrase = f"{100 * experiment.options.level:g} % intervals"
-    if experiment.family > 1:
-        interval_phrase += (
-            f" that hold for {format_count(experiment.family, 'comparison')} together"
-        )
+    family = experiment.verdict_family
+    if family > 1:
+        interval_phrase += f" that hold for {format_count(family, 'comparison')} together"
     sentences = [
         pilot_sentence(experiment),
         f"An arm minus {experiment.baseline} in held-out success at {setting}, paired by seed and "
         "read at equal rollouts and at equal updates (the fewer that either run of a pair spent), "
         f"with {interval_phrase}.",
+        tuned_sentence(experiment),
         *criteria,
         f"Otherwise, with fewer than {FEWEST_SEEDS} seeds, or where every seed has the same "
         "difference: inconclusive.",
-        "" if experiment.options.dose_decides else _deciding_hypothesis(experiment.hypotheses),
-        tuned_sentence(experiment),
+        _deciding_hypothesis(experiment),
         dose_sentence(experiment),
         explained_sentence(experiment),
     ]
@@ -54,7 +51,8 @@ def _criterion(experiment: Experiment, direction: Direction) -> str:
     if not hypotheses:
         return ""
     _, replicated_side, refuted_side = DIRECTION_WORDS[direction]
-    several_rates = len(experiment.design.rates) > 1
+    # Tuned arms are compared once, each at its own rate.
+    several_rates = len(experiment.design.rates) > 1 and not experiment.options.tuned
     at_some_rate = "at some rate " if several_rates else ""
     at_every_rate = "at every rate " if several_rates else ""
     quoted_hypotheses = ", ".join(
@@ -72,10 +70,14 @@ def describe_hypothesis(hypothesis: Hypothesis, experiment: Experiment) -> str:
     return f"{hypothesis.arm} {DIRECTION_WORDS[hypothesis.direction][0]} {experiment.baseline}"
 
 
-def _deciding_hypothesis(hypotheses: Sequence[Hypothesis]) -> str:
-    if not hypotheses:
+def _deciding_hypothesis(experiment: Experiment) -> str:
+    if experiment.options.dose_decides:
+        return ""
+    if not experiment.hypotheses:
         return "No hypothesis is stated, so there is no verdict."
-    return "The first hypothesis is the verdict." if len(hypotheses) > 1 else ""
+    # A slope that is judged beside the only hypothesis could be taken for the verdict.
+    is_alone = len(experiment.hypotheses) == 1 and not experiment.options.dose
+    return "" if is_alone else "The first hypothesis is the verdict."
 
 
 def _describe_pilot_rule(experiment: Experiment) -> str:

@@ -14,15 +14,18 @@ fewest updates that any arm of the seed spent.
     inconclusive               otherwise, and with fewer than three seeds
 
 The manipulation check comes first, since the slope means nothing unless the arms really differ in
-the dose: if their mean doses differ by less than `dose_range`, there is no verdict ("untestable
-here"), however steep the slope. `dose_arms` names the arms of the slope, where others of the file
-differ from them in more than the dose. With `dose_decides` the slope is the verdict of the whole
-experiment: replicated if it is so at some rate (intervals hold for all rates together), not
-replicated if it is so at every rate.
+the dose: if their mean doses differ by less than `dose_range`, or not at all, there is no verdict
+("untestable here"), however steep the slope. A seed whose arms all had the same dose has no slope.
+
+`dose_arms` names the arms of the slope, where others of the file differ from them in more than the
+dose. With `dose_decides` the slope is the verdict of the whole experiment: replicated if it is so
+at some rate (intervals hold for all rates together), not replicated if it is so at every rate.
+Without it, the slope is judged beside the verdict, which is that of the first hypothesis.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -31,10 +34,11 @@ import numpy as np
 
 from counterpoise.lab.experiments.compare import FEWEST_SEEDS, Cost, interpolate_at
 from counterpoise.lab.experiments.curves import HELDOUT_COLUMN, Runs, mean_over_run
-from counterpoise.lab.experiments.experiment_file import Experiment
+from counterpoise.lab.experiments.experiment_file import Experiment, ExperimentConfig
 from counterpoise.statistics.finding import Number, Record, Verdict
 from counterpoise.statistics.student import SeedMean, bonferroni_level, student_mean
 
+SMALLEST_SPREAD = 1e-9  # doses that differ by less are the same: curves are stored in float32
 COSTS: tuple[Literal["rollouts"], Literal["updates"]] = ("rollouts", "updates")
 
 
@@ -61,7 +65,9 @@ class DoseResponse:
         if self.verdict == "untestable here":
             return (
                 f"no verdict at lr {self.rate:g}, because the arms' mean doses differ by "
-                f"{self.dose_spread:.3g}, less than {self.required_range:g} (doses: {doses})"
+                f"{self.dose_spread:.3g}, "
+                + (f"less than {self.required_range:g}" if self.required_range else "not at all")
+                + f" (doses: {doses})"
             )
         return (
             f"at lr {self.rate:g} {_format_slope(self.rollouts)} at equal rollouts and "
@@ -89,7 +95,7 @@ def dose_responses(runs: Runs, experiment: Experiment) -> list[DoseResponse]:
         if not complete_seeds:
             continue
         slopes = {
-            cost: student_mean(
+            cost: _mean_slope(
                 [_slope(curves, doses, cost) for curves, doses in complete_seeds], level
             )
             for cost in COSTS
@@ -106,7 +112,7 @@ def dose_responses(runs: Runs, experiment: Experiment) -> list[DoseResponse]:
             _verdict(list(slopes.values()), experiment),
             options.dose_range,
         )
-        if response.dose_spread < options.dose_range:
+        if response.dose_spread < max(options.dose_range, SMALLEST_SPREAD):
             response = replace(response, verdict="untestable here")
         responses.append(response)
     return responses
@@ -128,6 +134,8 @@ def dose_numbers(responses: Sequence[DoseResponse], experiment: Experiment) -> l
     for response in responses:
         for cost in COSTS:
             slope: SeedMean = getattr(response, cost)
+            if not slope.n:
+                continue
             number_name = f"success per unit of {experiment.options.dose}, lr {response.rate:g}"
             numbers.append(
                 Number(
@@ -135,6 +143,11 @@ def dose_numbers(responses: Sequence[DoseResponse], experiment: Experiment) -> l
                 )
             )
     return numbers
+
+
+def describe_dose_effect(options: ExperimentConfig) -> str:
+    """What is expected of the slope: "success rises with rarer_sign_share"."""
+    return f"success {options.dose_effect} with {options.dose}"
 
 
 def dose_sentence(experiment: Experiment) -> str:
@@ -146,7 +159,8 @@ def dose_sentence(experiment: Experiment) -> str:
     arms = f"{', '.join(options.dose_arms)}" if options.dose_arms else "the arms"
     return (
         f"Success {options.dose_effect} with {options.dose}"
-        f"{', which is the verdict' if options.dose_decides else ''}: the slope over {arms} of a "
+        f", {'which is the verdict' if options.dose_decides else 'judged beside the verdict'}: "
+        f"the slope over {arms} of a "
         f"seed, averaged over seeds, replicated when both intervals lie {side} 0, not replicated "
         f"when both exclude slopes of {100 * options.dose_margin:g} points per unit or steeper; no "
         f"verdict when the arms' mean doses differ by less than {options.dose_range:g}."
@@ -177,19 +191,25 @@ def _doses(curves: dict[str, list[Record]], column: str) -> dict[str, float]:
     return doses if len(doses) == len(curves) else {}
 
 
-def _slope(curves: dict[str, list[Record]], doses: dict[str, float], cost: Cost) -> float:
+def _slope(curves: dict[str, list[Record]], doses: dict[str, float], cost: Cost) -> float | None:
+    """The slope of one seed; None if all arms had the same dose."""
     equal_cost = min(curve[-1][cost] for curve in curves.values())
     success_A = np.array(
         [interpolate_at(curves[arm], cost, equal_cost, HELDOUT_COLUMN) for arm in curves]
     )
     dose_A = np.array([doses[arm] for arm in curves])
+    if np.ptp(dose_A) < SMALLEST_SPREAD:
+        return None
     centred_A = dose_A - dose_A.mean()
-    sum_of_squares = float(centred_A @ centred_A)  # 0 if all arms had the same dose
-    return (
-        float(centred_A @ (success_A - success_A.mean())) / sum_of_squares
-        if sum_of_squares
-        else 0.0
-    )
+    return float(centred_A @ (success_A - success_A.mean())) / float(centred_A @ centred_A)
+
+
+def _mean_slope(slopes: Sequence[float | None], level: float) -> SeedMean:
+    """The mean over seeds that have a slope; nan of no seeds if there is none."""
+    known_slopes = [slope for slope in slopes if slope is not None]
+    if not known_slopes:
+        return SeedMean(math.nan, math.nan, math.nan, math.nan, 0)
+    return student_mean(known_slopes, level)
 
 
 def _verdict(slopes: Sequence[SeedMean], experiment: Experiment) -> Verdict:

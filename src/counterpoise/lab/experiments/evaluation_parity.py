@@ -4,6 +4,8 @@
                                        training, not the success that is measured)
     evaluate                           how many problems and samples, how they are sampled, when
     task                               which problems are held out, and the environment
+    sample.max_new_tokens, top_k       how long an answer may be, and what it is sampled from
+    model.template                     how a problem becomes a prompt
 
 If `evaluate.settings` contains "training", an arm with another temperature is evaluated with it.
 """
@@ -41,6 +43,8 @@ def evaluation_options(config: RunConfig) -> dict[str, object]:
             f"{setting.temperature:g}/{setting.top_p:g}" for setting in sampling_options
         ],
         "sample.top_k": [setting.top_k for setting in sampling_options],
+        "sample.max_new_tokens": config.sample.max_new_tokens,
+        "model.template": config.model.template,
     }
     return options | {
         f"task.{option_name}": option_value

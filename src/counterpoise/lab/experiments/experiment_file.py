@@ -43,6 +43,7 @@ from counterpoise.lab.experiments.compare import Direction
 from counterpoise.lab.experiments.curves import DOSE_COLUMNS, HELDOUT_COLUMN
 from counterpoise.lab.experiments.design import Design
 from counterpoise.lab.experiments.evaluation_parity import check_evaluated_alike
+from counterpoise.lab.weights_digest import weights_digest
 
 
 @dataclass(frozen=True)
@@ -174,6 +175,11 @@ class Experiment:
         return max(1, (len(self.design.arms) - 1) * len(self.design.rates))
 
     @property
+    def verdict_family(self) -> int:
+        """Number of comparisons behind the verdicts: one per arm where arms are tuned."""
+        return max(1, len(self.design.arms) - 1) if self.options.tuned else self.family
+
+    @property
     def heldout_columns(self) -> dict[str, str]:
         """Column of held-out success in the records -> the setting it was sampled with."""
         main_setting, *other_settings = parse_settings(
@@ -185,27 +191,20 @@ class Experiment:
 
     def start_digest(self) -> str:
         """The starting weights of all runs: a digest of the model's files, or its name."""
-        model_path = Path(self.run_config.model.name)
-        weight_files = sorted(model_path.glob("*.safetensors")) if model_path.is_dir() else []
-        if model_path.is_file():
-            weight_files = [model_path]
-        if not weight_files:
-            return self.run_config.model.name
-        # The file names are not part of the digest: the same weights in another folder are the
-        # same start.
-        digests = []
-        for weight_file in weight_files:
-            with weight_file.open("rb") as opened_file:
-                digests.append(file_digest(opened_file, "sha256").hexdigest())
-        return sha256("".join(digests).encode()).hexdigest()[:16]
+        return weights_digest(self.run_config.model.name)
 
     def problems_digest(self) -> str:
-        """A digest of the file of problems; empty if the task reads no single file."""
-        path = self.run_config.task.path
-        if not path or not Path(path).is_file():
-            return ""
-        with Path(path).open("rb") as opened_file:
-            return file_digest(opened_file, "sha256").hexdigest()[:16]
+        """A digest of the files of problems; empty if the task reads no single file."""
+        task = self.run_config.task
+        digests = []
+        for path in (task.path, task.heldout_path):
+            if path and Path(path).is_file():
+                with Path(path).open("rb") as opened_file:
+                    digests.append(file_digest(opened_file, "sha256").hexdigest())
+        # One file alone keeps the digest that existing results have.
+        if len(digests) > 1:
+            digests = [sha256("".join(digests).encode()).hexdigest()]
+        return digests[0][:16] if digests else ""
 
 
 def read_experiment(
@@ -300,6 +299,11 @@ def _check_options(options: ExperimentConfig, arms: Mapping[str, Any], file_name
         raise PoiseError(
             f"{file_name}: experiment.rates_from gives every arm one rate: leave one rate in "
             "experiment.rates, without tuned and pilot"
+        )
+    if options.rates_from and options.shares:
+        raise PoiseError(
+            f"{file_name}: experiment.shares cannot be used with rates_from: which runs are the "
+            "same is known only when the pilot has chosen the rates"
         )
     if options.dose and options.dose not in DOSE_COLUMNS:
         raise PoiseError(

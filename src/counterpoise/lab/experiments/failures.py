@@ -8,6 +8,7 @@ the folder and in its pieces, until the run has been finished.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from counterpoise.errors import format_count
@@ -54,18 +55,15 @@ def describe_failures(
 
 
 def describe_pilot_failures(failures: Failures, runs: Runs) -> list[str]:
-    """One line for every learning rate with a failed run: a pilot has no comparisons."""
-    summary_lines = []
-    for rate in sorted({run_key.rate for run_key in failures}):
-        reasons = {
-            run_key.seed: reason for run_key, reason in failures.items() if run_key.rate == rate
-        }
-        arm = next(run_key.arm for run_key in failures if run_key.rate == rate)
-        summary_lines.append(
-            _failure_summary(reasons, arm, rate, sum(run_key.rate == rate for run_key in runs))
-            + "."
-        )
-    return summary_lines
+    """One line for every learning rate and arm with a failed run: a pilot has no comparisons."""
+    reasons: dict[tuple[float, str], dict[int, str]] = {}
+    for run_key, reason in failures.items():
+        reasons.setdefault((run_key.rate, run_key.arm), {})[run_key.seed] = reason
+    finished = Counter((run_key.rate, run_key.arm) for run_key in runs)
+    return [
+        f"{_failure_summary(seed_reasons, arm, rate, finished[rate, arm])}."
+        for (rate, arm), seed_reasons in sorted(reasons.items())
+    ]
 
 
 def _failure_summary(reasons: Mapping[int, str], arm: str, rate: float, finished: int) -> str:

@@ -1,4 +1,4 @@
-"""Choose a stable learning rate and one at the edge from a pilot of the baseline.
+"""Choose a stable learning rate and one at the edge from a pilot, over all its arms.
 
 The thresholds are in the experiment file before anything is trained.
 
@@ -105,8 +105,7 @@ def _rate_outcome(runs: Runs, rate: float, experiment: Experiment) -> RateOutcom
 
 
 def pilot_markdown(choice: RateChoice, failed: Sequence[str] = ()) -> str:
-    """The content of results.md for a pilot; `failed` has a sentence for each rate with "
-    "failures."""
+    """The content of results.md for a pilot; `failed` has a sentence for each failing arm."""
     table_lines = ["| rate | start | best | end | learn | fall |", "|---|---|---|---|---|---|"]
     for outcome in choice.outcomes:
         success_cells = (

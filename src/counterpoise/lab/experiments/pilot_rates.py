@@ -25,7 +25,7 @@ RATE_COLUMN = "lr"  # column of curves.parquet: the rate that the run was traine
 
 
 def find_pilot(experiment: Experiment) -> Experiment | None:
-    """The pilot that the experiment takes its rates from; its arms must have the same options."""
+    """The pilot that the experiment takes its rates from: the same runs at other seeds."""
     name = experiment.options.rates_from
     if not name:
         return None
@@ -36,6 +36,12 @@ def find_pilot(experiment: Experiment) -> Experiment | None:
                 f"experiment.rates_from: {pilot.name} has no arm {arm} with the same options: give "
                 "both files the same arms"
             )
+    common_seeds = set(pilot.design.seeds) & set(experiment.design.seeds)
+    if common_seeds:
+        raise PoiseError(
+            f"experiment.rates_from: {pilot.name} has seed {min(common_seeds)} too: rates would be "
+            "chosen and judged on the same seeds; change experiment.first_seed"
+        )
     return pilot
 
 

@@ -8,8 +8,9 @@ A finished run has finished.json and is never trained again; a run that was kill
 its last checkpoint. With a time limit, a run is started only if the slowest run so far would have
 finished in time, and whatever still runs at the limit is interrupted.
 
-A run that runs out of memory beside others waits until one of them has ended, and from then on
-fewer run at a time, which is reported. It has failed if it had the machine to itself.
+A run that reports that memory ran out beside others waits until one of them has ended, and from
+then on fewer run at a time, which is reported. It has failed if it had the machine to itself, or if
+it was killed: the system kills for other reasons too.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pathlib import Path
 from counterpoise.config import RunConfig
 from counterpoise.config.load import load_config, plugin_overrides
 from counterpoise.errors import PoiseError
-from counterpoise.files import folder_lock
+from counterpoise.files import atomic_write, folder_lock
 from counterpoise.run.interrupts import sigterm_as_interrupt
 from counterpoise.store.finished import is_finished
 from counterpoise.store.folder import CONFIG, RunFolder, is_run
@@ -80,9 +81,15 @@ class Fleet:
     """
 
     def __init__(
-        self, runs: Mapping[str, Sequence[str]], folder: Path, *, base: str | Path = "demo"
+        self,
+        runs: Mapping[str, Sequence[str]],
+        folder: Path,
+        *,
+        base: str | Path = "demo",
+        start_digest: str = "",
     ) -> None:
         self.folder, self.base = folder, base
+        self.start_digest = start_digest  # of the weights that runs begin with, if known
         self.options = {run_name: (*FIXED_OPTIONS, *options) for run_name, options in runs.items()}
         self.failures: dict[str, str] = {}
         self._configs = {run_name: self._checked_config(run_name) for run_name in runs}
@@ -135,7 +142,25 @@ class Fleet:
         """Whether the run has made all its iterations."""
         return is_finished(self.folder / run_name, self._configs[run_name].loop.iterations)
 
+    def stored_start(self, run_name: str) -> str:
+        """The digest of the weights that the run began with; of older runs, the present one."""
+        digest_path = self._start_path(run_name)
+        return digest_path.read_text().strip() if digest_path.is_file() else self.start_digest
+
     # -- one run -------------------------------------------------------------------------------
+
+    def _start_path(self, run_name: str) -> Path:
+        """RUN.start, beside the run folder: written before the run is started."""
+        return self.folder / f"{run_name}.start"
+
+    def _check_start(self, run_name: str) -> None:
+        """A checkpoint of a run from other weights must not be continued."""
+        if self.stored_start(run_name) != self.start_digest:
+            run_folder = self.folder / run_name
+            raise PoiseError(
+                f"{run_folder} was started from other weights than the model has now: remove it to "
+                "train it again, or restore the weights"
+            )
 
     def _checked_config(self, run_name: str) -> RunConfig:
         """The options of a run; raises an error if its folder holds a run with other options."""
@@ -153,6 +178,8 @@ class Fleet:
                     f"{run_folder} was made with {option}={stored_value!r}, not "
                     f"{requested_value!r}: remove it, or choose another --out"
                 )
+            if not is_finished(run_folder, config.loop.iterations):
+                self._check_start(run_name)
         return config
 
     def _start(self, run_name: str, lock: int) -> None:
@@ -168,6 +195,9 @@ class Fleet:
             options = (*self.options[run_name], *plugin_pins)
             command += [str(self.base), *(f"--set={option}" for option in options)]
             self._start_times[run_name] = time.monotonic()
+            if self.start_digest:
+                with atomic_write(self._start_path(run_name)) as temporary:
+                    temporary.write_text(f"{self.start_digest}\n")
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
         with self._log_path(run_name).open("wb") as log_file:
             self._processes[run_name] = subprocess.Popen(

@@ -114,15 +114,18 @@ class ExperimentRunner:
             run_name: design.overrides(run_key) for run_name, run_key in keys_by_name.items()
         }
         self.arm_rates = design.arm_rates
-        fleet = Fleet(options, self.out / "runs", base=design.base)
+        fleet = Fleet(
+            options, self.out / "runs", base=design.base, start_digest=start_weights_digest
+        )
         # Runs that finished in an earlier call, but are not in the table yet.
         for run_name, run_key in keys_by_name.items():
             if fleet.finished(run_name):
-                self._add_finished(run_key, start_weights_digest)
+                self._add_finished(run_key, fleet.stored_start(run_name))
+        check_starts(start_digests(self.runs), self.experiment, str(fleet.folder))
         self.save_curves()
 
         def store_finished(name: str) -> None:
-            self._add_finished(keys_by_name[name], start_weights_digest)
+            self._add_finished(keys_by_name[name], fleet.stored_start(name))
             self.save_curves()
 
         try:

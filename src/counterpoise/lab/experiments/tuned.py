@@ -18,17 +18,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from counterpoise.errors import format_count
 from counterpoise.lab.experiments.compare import (
     Comparison,
     Cost,
+    as_number,
+    describe_missing_spread,
     difference_at_equal_cost,
     format_points,
+    paired_mean,
 )
 from counterpoise.lab.experiments.curves import HELDOUT_COLUMN, Runs, last_value
 from counterpoise.lab.experiments.design import RunKey
 from counterpoise.lab.experiments.experiment_file import Experiment
 from counterpoise.statistics.finding import Number
-from counterpoise.statistics.student import bonferroni_level, student_mean
+from counterpoise.statistics.student import bonferroni_level
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +46,11 @@ class TunedComparison:
 
     def __str__(self) -> str:
         return (
-            f"{self.arm} at {_rates(self.rates)} against {self.comparison.baseline} at "
-            f"{_rates(self.baseline_rates)}: {format_points(self.comparison.rollouts)} at equal "
-            f"rollouts and {format_points(self.comparison.updates)} at equal updates over "
-            f"{self.comparison.rollouts.n} seeds"
+            f"each at its best rate ({_rates(self.rates)} against {_rates(self.baseline_rates)}) "
+            f"{format_points(self.comparison.rollouts)} at equal rollouts and "
+            f"{format_points(self.comparison.updates)} at equal updates over "
+            f"{format_count(self.comparison.rollouts.n, 'seed')}"
+            f"{describe_missing_spread(self.comparison)}"
         )
 
 
@@ -67,7 +72,7 @@ def compare_tuned(
         for arm in design.arms
     }
     other_arms = [arm for arm in design.arms if arm != experiment.baseline]
-    level = bonferroni_level(experiment.options.level, len(other_arms))
+    level = bonferroni_level(experiment.options.level, experiment.verdict_family)
     comparisons = []
     for arm in other_arms:
         differences: dict[Cost, list[float]] = {"rollouts": [], "updates": []}
@@ -89,8 +94,8 @@ def compare_tuned(
             arm,
             experiment.baseline,
             best_rates[arm][0],
-            rollouts=student_mean(differences["rollouts"], level),
-            updates=student_mean(differences["updates"], level),
+            rollouts=paired_mean(differences["rollouts"], level),
+            updates=paired_mean(differences["updates"], level),
         )
         comparisons.append(
             TunedComparison(
@@ -109,22 +114,17 @@ def tuned_numbers(comparisons: Sequence[TunedComparison]) -> list[Number]:
         number_name = f"{tuned.arm} minus {tuned.comparison.baseline}, each at its tuned rate"
         for cost in ("rollouts", "updates"):
             mean = getattr(tuned.comparison, cost)
-            numbers.append(
-                Number(
-                    f"{number_name}, equal {cost}", mean.value, mean.low, mean.high, unit="share"
-                )
-            )
+            numbers.append(as_number(f"{number_name}, equal {cost}", mean))
     return numbers
 
 
 def tuned_sentence(experiment: Experiment) -> str:
-    """The rule that is executed, in words; empty where arms are not tuned."""
+    """How rates are chosen, in words; empty where arms are not tuned."""
     if not experiment.options.tuned:
         return ""
     return (
-        "Tuned against tuned, which is the verdict: each arm's rate is the one with the highest "
-        "mean final success over the even seeds and is judged on the odd ones, and the other way "
-        "round; intervals of the pooled differences hold for all arms together."
+        "Tuned against tuned: each arm's rate is the one with the highest mean final success over "
+        "the even seeds and is judged on the odd ones, and the other way round."
     )
 
 

@@ -7,6 +7,7 @@ verdict.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from counterpoise.lab.experiments.compare import (
     Comparison,
@@ -18,6 +19,7 @@ from counterpoise.lab.experiments.curves import HELDOUT_COLUMN, Runs
 from counterpoise.lab.experiments.decision_rule import describe_hypothesis
 from counterpoise.lab.experiments.dose import (
     DoseResponse,
+    describe_dose_effect,
     dose_numbers,
     dose_responses,
     verdict_on_slope,
@@ -33,7 +35,7 @@ from counterpoise.lab.experiments.results import (
     named_numbers,
 )
 from counterpoise.lab.experiments.reused_runs import describe_reused_runs
-from counterpoise.lab.experiments.tuned import compare_tuned, tuned_numbers
+from counterpoise.lab.experiments.tuned import TunedComparison, compare_tuned, tuned_numbers
 from counterpoise.statistics.finding import Finding, Verdict
 from counterpoise.statistics.student import SeedMean, bonferroni_level, detectable_difference
 
@@ -43,6 +45,19 @@ INTERVALS_NOTE = (
     "Intervals of success are 95 % by Student's t over the seeds of an arm, cut to 0 to 100 %; "
     "those of differences hold together and are not cut."
 )
+TUNED_TABLES_NOTE = (
+    "The tables compare arms at one learning rate, which decides nothing here: the verdicts above "
+    "have every arm at its own best rate."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedHypothesis:
+    """A hypothesis with its verdict and the comparisons that decided it, in words."""
+
+    hypothesis: Hypothesis
+    verdict: Verdict
+    because: str
 
 
 def judge_experiment(
@@ -50,28 +65,22 @@ def judge_experiment(
 ) -> Finding:
     """The verdict on the first hypothesis at the first setting, or on the slope; others: notes."""
     results = arm_results(runs, experiment)
-    verdicts = {
-        hypothesis: judge_hypothesis(hypothesis, runs, experiment)
-        for hypothesis in experiment.hypotheses
-    }
+    judged = _judge_hypotheses(runs, experiment)
     # What decides is told first, so the notes leave it out.
     slope_decides = experiment.options.dose_decides
     notes = [
-        f"{hypothesis} than {experiment.baseline}: {verdict}. "
-        + _capitalized_comparisons(compare_with_baseline(runs, experiment, hypothesis.arm))
-        for hypothesis, verdict in list(verdicts.items())[0 if slope_decides else 1 :]
+        f"{one_judged.hypothesis} than {experiment.baseline}: {one_judged.verdict}. "
+        + _capitalized(one_judged.because)
+        for one_judged in judged[0 if slope_decides else 1 :]
     ]
-    first_hypothesis = experiment.hypotheses[0] if experiment.hypotheses else None
-    if first_hypothesis:
-        for column, setting in list(experiment.heldout_columns.items())[1:]:
-            verdict = judge_hypothesis(first_hypothesis, runs, experiment, column)
-            comparisons = compare_with_baseline(runs, experiment, first_hypothesis.arm, column)
-            notes.append(
-                f"{first_hypothesis} at {setting}: {verdict}. "
-                + _capitalized_comparisons(comparisons)
-            )
+    for column, setting in list(experiment.heldout_columns.items())[1:]:
+        notes += [
+            f"{one_judged.hypothesis} at {setting}: {one_judged.verdict}. "
+            + _capitalized(one_judged.because)
+            for one_judged in _judge_hypotheses(runs, experiment, column)[:1]
+        ]
     tuned_comparisons = compare_tuned(runs, experiment)
-    notes += [f"{comparison}." for comparison in tuned_comparisons]
+    notes += _tuned_without_hypothesis(tuned_comparisons, experiment)
     responses = dose_responses(runs, experiment)
     if not slope_decides:
         notes += [_dose_note(response, experiment) for response in responses]
@@ -82,7 +91,7 @@ def judge_experiment(
     notes += describe_reused_runs(runs)
     if failure_lines := describe_failures(failures, results, experiment):
         notes += [*failure_lines, FAILURE_BIAS_NOTE]
-    deciding_verdict, because = _deciding_verdict(runs, experiment, verdicts, responses)
+    deciding_verdict, because = _deciding_verdict(experiment, judged, responses)
     numbers = (
         *named_numbers(results, experiment),
         *tuned_numbers(tuned_comparisons),
@@ -93,33 +102,35 @@ def judge_experiment(
 
 
 def _deciding_verdict(
-    runs: Runs,
-    experiment: Experiment,
-    verdicts: dict[Hypothesis, Verdict],
-    responses: list[DoseResponse],
+    experiment: Experiment, judged: list[JudgedHypothesis], responses: list[DoseResponse]
 ) -> tuple[Verdict, str]:
     """The verdict of the experiment and the numbers behind it: of the slope, if that decides."""
     if experiment.options.dose_decides:
         notes = [_dose_note(response, experiment) for response in responses]
         because = " ".join(notes) if notes else "No seed has all arms of the slope yet."
         return verdict_on_slope(responses, experiment), because
-    if not verdicts:
+    if not judged:
         return "inconclusive", "No hypothesis was stated."
-    hypothesis, verdict = next(iter(verdicts.items()))
-    comparisons = compare_with_baseline(runs, experiment, hypothesis.arm)
-    because = f"{hypothesis.arm} minus {experiment.baseline}: {_describe_comparisons(comparisons)}"
-    return verdict, because
+    deciding = judged[0]
+    difference = f"{deciding.hypothesis.arm} minus {experiment.baseline}"
+    return deciding.verdict, f"{difference}: {deciding.because}"
 
 
 def _dose_note(response: DoseResponse, experiment: Experiment) -> str:
     options = experiment.options
     verdict = "" if response.verdict == "untestable here" else f"{response.verdict}, "
-    return f"Success {options.dose_effect} with {options.dose}: {verdict}{response}."
+    return f"{_capitalized(describe_dose_effect(options))}: {verdict}{response}."
 
 
 def hypothesis_verdicts(runs: Runs, experiment: Experiment) -> list[dict[str, str]]:
-    """The verdicts on all hypotheses, the deciding one first."""
-    return [
+    """The verdicts on all hypotheses, the deciding one first: the slope, if that decides."""
+    slope_verdicts = []
+    if experiment.options.dose_decides:
+        slope_verdict = verdict_on_slope(dose_responses(runs, experiment), experiment)
+        slope_verdicts = [
+            {"hypothesis": describe_dose_effect(experiment.options), "verdict": slope_verdict}
+        ]
+    return slope_verdicts + [
         {
             "hypothesis": describe_hypothesis(hypothesis, experiment),
             "verdict": judge_hypothesis(hypothesis, runs, experiment),
@@ -132,33 +143,61 @@ def judge_hypothesis(
     hypothesis: Hypothesis, runs: Runs, experiment: Experiment, column: str = HELDOUT_COLUMN
 ) -> Verdict:
     """The verdict on one hypothesis; without runs at every rate it cannot be refuted."""
+    return _judge_with_reason(hypothesis, runs, experiment, column).verdict
+
+
+def _judge_hypotheses(
+    runs: Runs, experiment: Experiment, column: str = HELDOUT_COLUMN
+) -> list[JudgedHypothesis]:
+    return [
+        _judge_with_reason(hypothesis, runs, experiment, column)
+        for hypothesis in experiment.hypotheses
+    ]
+
+
+def _judge_with_reason(
+    hypothesis: Hypothesis, runs: Runs, experiment: Experiment, column: str
+) -> JudgedHypothesis:
+    """The verdict, and the same comparisons that it was read from in words."""
+    direction, margin = hypothesis.direction, experiment.options.margin
     if experiment.options.tuned:
-        tuned_comparisons = compare_tuned(runs, experiment, column)
-        return judge_comparisons(
-            [
-                tuned_comparison.comparison
-                for tuned_comparison in tuned_comparisons
-                if tuned_comparison.arm == hypothesis.arm
-            ],
-            hypothesis.direction,
-            experiment.options.margin,
+        arm_comparisons = [
+            tuned_comparison
+            for tuned_comparison in compare_tuned(runs, experiment, column)
+            if tuned_comparison.arm == hypothesis.arm
+        ]
+        verdict = judge_comparisons(
+            [tuned_comparison.comparison for tuned_comparison in arm_comparisons], direction, margin
+        )
+        because = "; ".join(map(str, arm_comparisons))
+        return JudgedHypothesis(
+            hypothesis, verdict, f"{because or 'rates are chosen when all runs are finished'}."
         )
     comparisons = compare_with_baseline(runs, experiment, hypothesis.arm, column)
-    verdict = judge_comparisons(comparisons, hypothesis.direction, experiment.options.margin)
+    verdict = judge_comparisons(comparisons, direction, margin)
     # Replication needs one rate, refutation needs all of them: with rates missing, "not
     # replicated" would be premature.
-    all_rates_run = len(comparisons) == len(experiment.design.rates)
-    return verdict if all_rates_run or verdict == "replicated" else "inconclusive"
+    if len(comparisons) < len(experiment.design.rates) and verdict != "replicated":
+        verdict = "inconclusive"
+    return JudgedHypothesis(hypothesis, verdict, _describe_comparisons(comparisons))
+
+
+def _tuned_without_hypothesis(
+    comparisons: list[TunedComparison], experiment: Experiment
+) -> list[str]:
+    """Sentences on the arms that no hypothesis names."""
+    named_arms = {hypothesis.arm for hypothesis in experiment.hypotheses}
+    return [
+        f"{comparison.arm} minus {experiment.baseline}: {comparison}."
+        for comparison in comparisons
+        if comparison.arm not in named_arms
+    ]
 
 
 def _describe_comparisons(comparisons: list[Comparison]) -> str:
     if not comparisons:
         return "No seed has both arms yet."
     return "; ".join(describe_comparison(comparison) for comparison in comparisons) + "."
-
-
-def _capitalized_comparisons(comparisons: list[Comparison]) -> str:
-    return _capitalized(_describe_comparisons(comparisons))
 
 
 def _capitalized(sentence: str) -> str:
@@ -196,7 +235,7 @@ def _progress_note(runs: Runs, experiment: Experiment, failures: Failures) -> st
 def describe_power(experiment: Experiment) -> str:
     """The smallest difference that the planned seeds can show, known before anything is run."""
     options = experiment.options
-    level = bonferroni_level(options.level, experiment.family)
+    level = bonferroni_level(options.level, experiment.verdict_family)
     if len(experiment.design.arms) == 1:
         return "one arm: there is nothing to compare"
     if options.seeds < 2:
@@ -209,7 +248,7 @@ def describe_power(experiment: Experiment) -> str:
     )
     return (
         f"{options.seeds} seeds show, 4 times in 5, a difference of {detectable} (std over seeds; "
-        f"{_family_phrase(experiment.family)})"
+        f"{_family_phrase(experiment.verdict_family)})"
     )
 
 
@@ -224,12 +263,14 @@ def results_markdown(runs: Runs, experiment: Experiment, failures: Failures = NO
     """results.md: one line per verdict, two tables per rate, and what is missing from them."""
     results = arm_results(runs, experiment)
     markdown_lines = [
-        f"- {hypothesis} than {experiment.baseline}: "
-        f"**{judge_hypothesis(hypothesis, runs, experiment)}**. "
-        + _capitalized_comparisons(compare_with_baseline(runs, experiment, hypothesis.arm))
-        for hypothesis in experiment.hypotheses
+        f"- {judged.hypothesis} than {experiment.baseline}: **{judged.verdict}**. "
+        + _capitalized(judged.because)
+        for judged in _judge_hypotheses(runs, experiment)
     ]
-    markdown_lines += [f"- {comparison}." for comparison in compare_tuned(runs, experiment)]
+    tuned_comparisons = compare_tuned(runs, experiment)
+    markdown_lines += [
+        f"- {sentence}" for sentence in _tuned_without_hypothesis(tuned_comparisons, experiment)
+    ]
     markdown_lines += [
         f"- {_dose_note(response, experiment)}" for response in dose_responses(runs, experiment)
     ]
@@ -246,6 +287,7 @@ def results_markdown(runs: Runs, experiment: Experiment, failures: Failures = NO
             markdown_lines += ["", *_measure_table(rate_results)]
     if results:
         markdown_lines += ["", INTERVALS_NOTE]
+        markdown_lines += [TUNED_TABLES_NOTE] if experiment.options.tuned else []
     if failure_lines := describe_failures(failures, results, experiment):
         markdown_lines += [
             "",

@@ -14,7 +14,7 @@ from counterpoise.report.charts.forest import forest_chart, forest_point
 from counterpoise.report.charts.series import base_chart, moving_average
 from counterpoise.statistics.finding import Record, Records
 
-COLOURS = ("series", "negative")  # one for each learning rate, the smaller rate first
+COLOURS = ("series", "negative")  # by learning rate, from the smallest, in turn
 DASHES = ([1, 0], [5, 3])
 
 
@@ -57,7 +57,7 @@ def _differences_figure(runs: Runs) -> Figure:
     for rate_index, rate in enumerate(learning_rates(runs)):
         for cost, colours in (("rollouts", ("ink", "negative")), ("updates", ("soft", "muted"))):
             series = f"equal {cost}" + (f", lr {rate:g}" if len(learning_rates(runs)) > 1 else "")
-            styles[series] = colours[rate_index]
+            styles[series] = colours[rate_index % len(colours)]
             for arm in arm_names(runs):
                 if arm != BASELINE:
                     mean = getattr(compare(runs, arm, BASELINE)[rate_index], cost)
@@ -83,23 +83,24 @@ def _curves_figure(runs: Runs, arm: str) -> Figure:
     x_axis = alt.X("rollouts:Q", axis=axis, scale=alt.Scale(nice=False))
     y_axis = alt.Y("value:Q", axis=alt.Axis(format="%"), scale=alt.Scale(zero=False))
     for rate_index, rate in enumerate(learning_rates(runs)):
-        for shown_arm, colour in ((BASELINE, "soft"), (arm, COLOURS[rate_index])):
+        for shown_arm, colour in ((BASELINE, "soft"), (arm, COLOURS[rate_index % len(COLOURS)])):
             band_chart = base_chart(_seed_band(runs, shown_arm, rate))
             heldout_chart = base_chart(_heldout_points(runs, shown_arm, rate))
             layers += [
                 band_chart.mark_area(style=colour, opacity=0.18).encode(
                     x=x_axis, y=alt.Y("low:Q"), y2=alt.Y2("high:Q")
                 ),
-                band_chart.mark_line(style=colour, strokeDash=DASHES[rate_index]).encode(
-                    x=x_axis, y=y_axis
-                ),
+                band_chart.mark_line(
+                    style=colour, strokeDash=DASHES[rate_index % len(DASHES)]
+                ).encode(x=x_axis, y=y_axis),
                 heldout_chart.mark_point(style=colour, size=40).encode(x=x_axis, y=y_axis),
             ]
     layered = alt.LayerChart(
         layer=layers, width="container", height=170, description=f"Learning curves of {arm}"
     )
     legend_entries = [
-        (COLOURS[index], f"{arm}, lr {rate:g}") for index, rate in enumerate(learning_rates(runs))
+        (COLOURS[index % len(COLOURS)], f"{arm}, lr {rate:g}")
+        for index, rate in enumerate(learning_rates(runs))
     ]
     note = "Training success, smoothed, mean and range of the seeds; points: held-out success."
     return Figure(layered, arm, note, (*legend_entries, ("soft", BASELINE)))
@@ -168,7 +169,10 @@ def _side_metric_figure(runs: Runs, metric_name: str) -> Figure:
 
 
 def _rate_styles(runs: Runs) -> dict[str, str]:
-    return {f"lr {rate:g}": COLOURS[index] for index, rate in enumerate(learning_rates(runs))}
+    return {
+        f"lr {rate:g}": COLOURS[index % len(COLOURS)]
+        for index, rate in enumerate(learning_rates(runs))
+    }
 
 
 def _keys(styles: dict[str, str]) -> tuple[tuple[str, str], ...]:

@@ -157,10 +157,10 @@ def judge(records: Records) -> Finding:
     sparse, saturated = gap_differences.values()
     return Finding(
         verdict_from_intervals([sparse, saturated]),
-        f"Against {BALANCED} of {GROUP_SIZE} right ({format_interval(gaps[BALANCED])}) the gap is "
-        f"smaller by {format_interval(sparse)} at {RIGHT_COUNTS[0]} of {GROUP_SIZE} and by "
-        f"{format_interval(saturated)} at {RIGHT_COUNTS[-1]} of {GROUP_SIZE}, on the same tokens "
-        f"of the same {prompts} prompts.",
+        f"The gap with {BALANCED} of {GROUP_SIZE} right is {format_interval(gaps[BALANCED])}. "
+        f"Minus that with {RIGHT_COUNTS[0]} of {GROUP_SIZE}: {format_interval(sparse)}, "
+        f"minus that with {RIGHT_COUNTS[-1]} of {GROUP_SIZE}: {format_interval(saturated)}, "
+        f"on the same tokens of the same {prompts} prompts.",
         tuple(numbers),
         (
             f"Differences of {detectable_gap(sparse):.3f} and {detectable_gap(saturated):.3f} "

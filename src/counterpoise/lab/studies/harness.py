@@ -21,6 +21,7 @@ from counterpoise.config.load import load_config
 from counterpoise.credit.assign import assign
 from counterpoise.errors import PoiseError
 from counterpoise.lab.studies.stored_rollouts import select_batch
+from counterpoise.lab.weights_digest import weights_digest
 from counterpoise.loop import encode_prompts
 from counterpoise.model.load import Policy, load_policy
 from counterpoise.model.swapped_weights import restored_weights
@@ -100,6 +101,19 @@ class Lab:
         # Later options win: the user's come after these, a study's own come last.
         return load_config("demo", [*overrides, *self.options, *options])
 
+    @cached_property
+    def source_settings(self) -> dict[str, Any]:
+        """What every measurement depends on: stored records of other settings are not reused."""
+        digest = weights_digest(self.model)
+        return {
+            "model": self.model,
+            "seed": self.seed,
+            # The weights behind a path may change; those behind a name do not.
+            **({"weights": digest} if digest != self.model else {}),
+            **({"rollouts": str(self.rollouts)} if self.rollouts else {}),
+            **({"set": list(self.options)} if self.options else {}),
+        }
+
     @property
     def learning_rates(self) -> dict[str, float]:
         """Learning rates of single steps: the trainer's for AdamW, the paper's for SGD."""
@@ -144,7 +158,11 @@ class Lab:
     # -- batches -------------------------------------------------------------------------------
 
     def groups(self, prompts: int, batch: int = 1) -> list[Group]:
-        """Rollouts of the model as loaded; each `batch` has other prompts."""
+        """Rollouts of the model as loaded.
+
+        Batches of one size have other prompts each. Those of different sizes may share prompts,
+        with other rollouts: batch b has the prompts from (b - 1) * `prompts` on.
+        """
         if self.rollouts is not None:
             return select_batch(self.stored_groups, prompts, batch)
         batch_key = (prompts, batch)

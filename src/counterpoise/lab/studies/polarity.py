@@ -158,9 +158,7 @@ def judge(records: Records) -> Finding:
                 numbers.append(Number(label, *flip_interval, unit="share"))
     template, reasoning = changes["template", "adamw"], changes["reasoning", "adamw"]
     template_before = numbers[0]  # positive-only, AdamW
-    percentages = [
-        100 * share_by_update for share_by_update in (*template, *reasoning, *flip_shares[:2])
-    ]
+    percentages = [100 * share for share in (*template, *reasoning, *flip_shares[:2])]
     return Finding(
         verdict_from_shares(template_before.high, template, reasoning),
         "From positive-only to joint the share of boosted mass on template tokens changes by "

@@ -84,8 +84,8 @@ def judge(records: Records) -> Finding:
     return Finding(
         verdict,
         f"Under AdamW a full step and a step of the output layer agree in sign on "
-        f"{100 * value:.0f} % [{100 * low:.0f}, {100 * high:.0f}] of tokens, under SGD on "
-        f"{100 * sgd:.0f} %; the paper's figure settles near 70 %.",
+        f"{100 * value:.0f} % [{100 * low:.0f}, {100 * high:.0f}] of a prompt's tokens, under "
+        f"SGD on {100 * sgd:.0f} %; the paper's figure settles near 70 %.",
         tuple(
             Number(
                 f"sign agreement, {optimizer}",
@@ -99,7 +99,7 @@ def judge(records: Records) -> Finding:
 
 
 def _agreement(records: Records) -> tuple[float, float, float]:
-    """Sign agreement: tokens are pooled within prompts, and prompts are resampled."""
+    """Sign agreement: the share of each prompt's tokens, averaged over prompts."""
     prompts_with_tokens = [record for record in records if record["tokens"]]
     return mean_interval(
         [record["prompt"] for record in prompts_with_tokens],

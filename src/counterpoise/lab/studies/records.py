@@ -49,8 +49,15 @@ def read_records(
             metadata_key.decode(): metadata_value.decode()
             for metadata_key, metadata_value in (table.schema.metadata or {}).items()
         }
-        if settings is not None and json.loads(metadata["settings"]) != settings:
+        if settings is not None and not _same_settings(json.loads(metadata["settings"]), settings):
             return None
         return table.to_pylist(), float(metadata["seconds"])
     except PARQUET_ERRORS as fault:
         raise PoiseError(f"{path} is damaged: {fault}; remove it to measure again") from fault
+
+
+def _same_settings(stored: dict[str, Any], settings: dict[str, Any]) -> bool:
+    # Tables of earlier versions do not name the weights.
+    if "weights" not in stored:
+        settings = {name: setting for name, setting in settings.items() if name != "weights"}
+    return stored == settings

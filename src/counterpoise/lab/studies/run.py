@@ -6,8 +6,7 @@
 
 A study that was already measured at the same settings is not measured again, only judged and drawn.
 So an interrupted `poise study all` continues where it stopped, and figures are redrawn without a
-model. Records are written before anything is drawn, because the machine that measures may lack the
-drawing packages.
+model. Records are written before anything is drawn, so that a fault in drawing loses nothing.
 """
 
 from __future__ import annotations
@@ -85,12 +84,9 @@ def is_measured(study: Study, lab: Lab) -> bool:
 def study_settings(study: Study, lab: Lab) -> dict[str, Any]:
     """The settings that the records depend on; a change of any of them means measuring again."""
     return {
-        "model": lab.model,
+        **lab.source_settings,
         "budget": lab.budget,
-        "seed": lab.seed,
         "sizes": json.loads(json.dumps(study_sizes(study, lab))),
-        **({"rollouts": str(lab.rollouts)} if lab.rollouts else {}),
-        **({"set": list(lab.options)} if lab.options else {}),
     }
 
 

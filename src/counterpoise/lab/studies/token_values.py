@@ -19,7 +19,7 @@ from counterpoise.statistics.finding import Record
 
 GROUPS_AT_ONCE = 12  # groups whose states are sampled together, then saved
 VALUES_PROGRESS = 0.7  # share of a study's time, for its progress bar
-# Sizes that the four value studies share; `continuations` must be even, to be split in halves.
+# Sizes that the value studies share; `continuations` must be even, to be split in halves.
 VALUE_SIZES = {
     "quick": {"prompts": 96, "continuations": 12, "open": 8, "closed": 2},
     "full": {"prompts": 96, "continuations": 256, "open": 16, "closed": 6},
@@ -44,11 +44,9 @@ class TokenValueStore:
         self.lab, self.rows = lab, batch.rows
         self.path = lab.out / "values.parquet"
         self.settings = {
-            "model": lab.model,
-            "seed": lab.seed,
+            **lab.source_settings,
             "prompts": lab.sizes["prompts"],
             "continuations": lab.sizes["continuations"],
-            **({"set": list(lab.options)} if lab.options else {}),
         }
         saved_records, self.seconds = read_records(self.path, self.settings) or ([], 0.0)
         self.known_halves: dict[StateKey, HalfMeans] = {

@@ -55,6 +55,13 @@ def test_cells_sum_to_all_pairs(measured: Measured) -> None:
     found = sum(r["strength"] for r in of(records, "cells", kind="rival"))
     assert found == pytest.approx(rivals, rel=1e-3)
 
+    by_prompt = of(records, "prompt_pairs")
+    assert sum(r["pairs"] for r in by_prompt) == N * (N - 1)
+    first, second = seen.groups.unique()[:2].tolist()
+    between = push[seen.groups == first][:, seen.groups == second].sum().item()
+    mine = of(records, "prompt_pairs", prompt=str(first), prompt_k=str(second))
+    assert sum(r["strength"] for r in mine) == pytest.approx(between, rel=1e-3)
+
     order = seen.entropies.argsort()
     top = order[int(np.ceil(0.9 * N)) :]
     corner = push[top][:, top].sum().item()
@@ -106,9 +113,7 @@ def test_the_verdict_needs_all_three_panels(measured: Measured) -> None:
         for r in records
     ]
     high = [
-        {**r, "strength": r["pairs"] * float(min(r["entropy_j"], r["entropy_k"]) >= 8)}
-        if r["panel"] == "cells"
-        else r
+        {**r, "strength": r["pairs"] * float(r["high"] == 2)} if r["panel"] == "prompt_pairs" else r
         for r in clear
     ]
     assert measure.judge(high).verdict == "replicated"
@@ -116,7 +121,7 @@ def test_the_verdict_needs_all_three_panels(measured: Measured) -> None:
     assert measure.judge(negative).verdict == "not replicated"
     swapped = changed("pairs", phi=lambda r: float(r["kind"] == "different"))
     assert measure.judge(swapped).verdict == "not replicated"
-    flat = changed("cells", strength=lambda r: r["pairs"] * (10.0 - r["entropy_j"]))
+    flat = changed("prompt_pairs", strength=lambda r: r["pairs"] * (3.0 - r["high"]))
     assert measure.judge(flat).verdict == "not replicated"
 
 

@@ -12,8 +12,7 @@ from counterpoise.report.charts.series import base_chart
 from counterpoise.statistics.finding import Record, Records
 
 ENTROPY_BINS = 10  # of entropy, by rank
-FIRST_HIGH_BIN = 8  # bins from here on are the top fifth
-KINDS = ("equal", "rival", "different")
+KINDS_AS_DRAWN = ("equal", "rival", "different")  # from top to bottom
 KEYS = (("series", "equal tokens"), ("soft", "different tokens"))
 SHADES = alt.Scale(domain=[0, 1], range=[0, 1])
 CONFIDENCE = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
@@ -140,7 +139,7 @@ def _entropy(cells: Records) -> Figure:
 
 def _concentration(cells: Records) -> Figure:
     low_labels = {2: "both low", 1: "one low", 0: "none low"}
-    order = [f"{kind}, {low_label}" for kind in KINDS for low_label in low_labels.values()]
+    order = [f"{kind}, {low_label}" for kind in KINDS_AS_DRAWN for low_label in low_labels.values()]
     y_axis = alt.Y("row:N", sort=order, axis=alt.Axis(minExtent=0, maxExtent=140))
     layers = []
     for column, style, offset in (("strength", "series", -5), ("pairs", "soft", 5)):
@@ -150,7 +149,7 @@ def _concentration(cells: Records) -> Figure:
                 "row": f"{kind}, {low_label}",
                 "share": sum(record[column] for record in cell_records) / total,
             }
-            for kind in KINDS
+            for kind in KINDS_AS_DRAWN
             for low_count, low_label in low_labels.items()
             for cell_records in [
                 [

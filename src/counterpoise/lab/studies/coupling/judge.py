@@ -1,21 +1,18 @@
-"""Numbers and verdict of the coupling study."""
+"""Numbers and verdict of the coupling study.
+
+A pair of tokens belongs to two prompts, and both are resampled (statistics/pair_bootstrap.py). A
+coupling after summation over k is a number of token j alone; its interval resamples the prompts of
+j and takes the rest of the batch as given.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
-from counterpoise.lab.studies.coupling.draw import FIRST_HIGH_BIN
-from counterpoise.statistics.bootstrap import (
-    Interval,
-    Weights,
-    bootstrap_interval,
-    difference_interval,
-    mean_interval,
-    ratio_interval,
-)
+from counterpoise.errors import PoiseError
+from counterpoise.statistics.bootstrap import Interval, ratio_interval
 from counterpoise.statistics.finding import Finding, Number, Records, Verdict
+from counterpoise.statistics.pair_bootstrap import PairBootstrap, divide
 
 NEGLIGIBLE = 0.01  # values of |phi|, which is at most 2, up to here count as 0
 PRIMARY = "coupling by equal tokens, both of low confidence"
@@ -28,35 +25,41 @@ MISSING_FROM_EQ_10 = "part of phi that eq. 10 lacks, equal tokens"
 
 def judge(records: Records) -> Finding:
     sampled = [record for record in records if record["panel"] == "pairs"]
-    cells = [record for record in records if record["panel"] == "cells"]
-    prompts = [record["prompt"] for record in sampled]
-    is_equal = [record["kind"] == "equal" for record in sampled]
-    positive_share = mean_interval(prompts, [record["similarity"] > 0 for record in sampled])
-    similarity_excess = difference_interval(
-        prompts, [record["similarity"] for record in sampled], is_equal
+    summed = [record for record in records if record["panel"] == "prompt_pairs"]
+    if not summed:
+        raise PoiseError(
+            "the coupling records lack the prompts of both tokens: measure again with --again"
+        )
+    pairs, is_equal_N = _resample(sampled), _is_kind(sampled, "equal")
+    similarity_N, phi_N = _column(sampled, "similarity"), _column(sampled, "phi")
+    couples_noticeably_N = np.abs(phi_N) > NEGLIGIBLE
+    positive_share = pairs.interval(pairs.means(similarity_N > 0, np.ones(len(sampled))))
+    similarity_excess, coupling_excess = (
+        pairs.interval(pairs.means(values_N, is_equal_N) - pairs.means(values_N, ~is_equal_N))
+        for values_N in (similarity_N, couples_noticeably_N)
     )
-    couples_noticeably = [abs(record["phi"]) > NEGLIGIBLE for record in sampled]
-    coupling_excess = difference_interval(prompts, couples_noticeably, is_equal)
-    by_entropy = _entropy_gaps(cells)
-    two_over_one = _entropy_ratio(cells, 1)
+    two_high, one_high, none_high = (_mean_by_entropy(summed, count) for count in (2, 1, 0))
+    by_pairs = _resample(summed)
+    two_over_one = by_pairs.interval(divide(two_high, one_high))
     # Every claim as an interval that must lie above 0.
     claims = [
         tuple(bound - 0.5 for bound in positive_share),
         similarity_excess,
         coupling_excess,
-        *by_entropy,
+        by_pairs.interval(two_high - one_high),
+        by_pairs.interval(two_high - none_high),
     ]
     numbers = (
         Number("products <h_j, h_k> above 0", *positive_share, unit="share"),
         Number("<h_j, h_k>, equal minus different tokens", *similarity_excess),
-        *_numbers_by_kind(sampled, "cosine"),
-        Number("|phi| > 0.01, equal tokens", *_phi_frequency(sampled, "equal"), unit="share"),
-        Number(
-            "|phi| > 0.01, different tokens", *_phi_frequency(sampled, "different"), unit="share"
-        ),
+        *_numbers_by_kind(sampled, "cosine", _column(sampled, "cosine")),
+        *_numbers_by_kind(sampled, "|phi| > 0.01", couples_noticeably_N, unit="share"),
         Number("coupling of two high entropies over one", *two_over_one),
-        Number("coupling of two high entropies over none", *_entropy_ratio(cells, 0)),
-        *_concentration(cells),
+        Number(
+            "coupling of two high entropies over none",
+            *by_pairs.interval(divide(two_high, none_high)),
+        ),
+        *_concentration(summed),
         Number("coupling by equal tokens after summation", *_net_share(records), unit="share"),
         *_missing_from_eq_10(sampled),
     )
@@ -84,86 +87,61 @@ def judge(records: Records) -> Finding:
     )
 
 
-def _numbers_by_kind(sampled: Records, column: str) -> list[Number]:
+def _resample(pair_records: Records) -> PairBootstrap:
+    return PairBootstrap(
+        [record["prompt"] for record in pair_records],
+        [record["prompt_k"] for record in pair_records],
+    )
+
+
+def _column(records: Records, column: str) -> np.ndarray:
+    return np.array([record[column] for record in records], dtype=np.float64)
+
+
+def _is_kind(records: Records, kind: str) -> np.ndarray:
+    return np.array([record["kind"] == kind for record in records])
+
+
+def _numbers_by_kind(
+    sampled: Records, name: str, values_N: np.ndarray, unit: str = ""
+) -> list[Number]:
+    pairs = _resample(sampled)
     return [
-        Number(f"{column}, {kind} tokens", *mean_interval(*_columns(sampled, column, kind)))
+        Number(
+            f"{name}, {kind} tokens",
+            *pairs.interval(pairs.means(values_N, _is_kind(sampled, kind))),
+            unit=unit,
+        )
         for kind in ("equal", "different")
     ]
 
 
-def _columns(sampled: Records, column: str, kind: str) -> tuple[list[str], list[float]]:
-    kind_records = [record for record in sampled if record["kind"] == kind]
-    return [record["prompt"] for record in kind_records], [
-        record[column] for record in kind_records
-    ]
-
-
-def _phi_frequency(sampled: Records, kind: str) -> Interval:
-    prompts, phi = _columns(sampled, "phi", kind)
-    return mean_interval(prompts, [abs(value) > NEGLIGIBLE for value in phi])
-
-
-def _entropy_gaps(cells: Records) -> list[Interval]:
-    """Mean coupling of two high entropies minus that of one, and of none."""
-    mean, prompts = _mean_by_entropy(cells), [record["prompt"] for record in cells]
-    return [
-        bootstrap_interval(prompts, lambda w_N: mean(w_N, 2) - mean(w_N, 1)),
-        bootstrap_interval(prompts, lambda w_N: mean(w_N, 2) - mean(w_N, 0)),
-    ]
-
-
-def _entropy_ratio(cells: Records, fewer: int) -> Interval:
-    mean = _mean_by_entropy(cells)
-
-    def ratio(w_N: Weights) -> float:
-        weaker = mean(w_N, fewer)
-        return mean(w_N, 2) / weaker if weaker else float("nan")
-
-    return bootstrap_interval([record["prompt"] for record in cells], ratio)
-
-
-def _mean_by_entropy(cells: Records) -> Callable[[Weights, int], float]:
-    """(weights, how many of the two have high entropy) -> mean coupling of such pairs."""
-    strength, count = (
-        np.array([record[column] for record in cells], float) for column in ("strength", "pairs")
-    )
-    high_N = np.array(
-        [
-            (record["entropy_j"] >= FIRST_HIGH_BIN) + (record["entropy_k"] >= FIRST_HIGH_BIN)
-            for record in cells
-        ]
+def _mean_by_entropy(summed: Records, high_count: int) -> np.ndarray:
+    """Mean coupling of pairs of which `high_count` tokens have high entropy: [1 + draws]."""
+    pairs = _resample(summed)
+    is_inside_N = _column(summed, "high") == high_count
+    return pairs.ratios(
+        _column(summed, "strength") * is_inside_N, _column(summed, "pairs") * is_inside_N
     )
 
-    def mean(w_N: Weights, high_count: int) -> float:
-        is_inside_N = high_N == high_count
-        pair_count = (w_N * count)[is_inside_N].sum()
-        return (
-            float((w_N * strength)[is_inside_N].sum() / pair_count) if pair_count else float("nan")
-        )
 
-    return mean
-
-
-def _concentration(cells: Records) -> list[Number]:
-    equal_N = np.array([record["kind"] == "equal" for record in cells])
-    low_N = equal_N & np.array([record["low"] == 2 for record in cells])
+def _concentration(summed: Records) -> list[Number]:
+    pairs = _resample(summed)
+    equal_N, low_N = _is_kind(summed, "equal"), _column(summed, "low") == 2
     quantities = (
-        (PRIMARY, "strength", low_N),
-        (PRIMARY_PAIRS, "pairs", low_N),
+        (PRIMARY, "strength", equal_N & low_N),
+        (PRIMARY_PAIRS, "pairs", equal_N & low_N),
         (EQUAL, "strength", equal_N),
-        (RIVALS, "strength", np.array([record["kind"] == "rival" for record in cells])),
-        (LOW, "strength", np.array([record["low"] == 2 for record in cells])),
+        (RIVALS, "strength", _is_kind(summed, "rival")),
+        (LOW, "strength", low_N),
         ("pairs of equal tokens", "pairs", equal_N),
     )
-    return [
-        Number(number_name, *_share_interval(cells, column, member_N), unit="share")
-        for number_name, column, member_N in quantities
-    ]
-
-
-def _share_interval(records: Records, column: str, inside_N: np.ndarray) -> Interval:
-    column_N = np.array([record[column] for record in records])
-    return ratio_interval([record["prompt"] for record in records], column_N * inside_N, column_N)
+    numbers = []
+    for number_name, column, member_N in quantities:
+        values_N = _column(summed, column)
+        share = pairs.interval(pairs.ratios(values_N * member_N, values_N))
+        numbers.append(Number(number_name, *share, unit="share"))
+    return numbers
 
 
 def _net_share(records: Records) -> Interval:
@@ -171,16 +149,20 @@ def _net_share(records: Records) -> Interval:
     part_records = [
         record for record in records if record["panel"] == "parts" and record["kind"] != "own"
     ]
-    return _share_interval(
-        part_records, "strength", np.array([record["kind"] == "equal" for record in part_records])
+    strength_N = _column(part_records, "strength")
+    return ratio_interval(
+        [record["prompt"] for record in part_records],
+        strength_N * _is_kind(part_records, "equal"),
+        strength_N,
     )
 
 
 def _missing_from_eq_10(sampled: Records) -> list[Number]:
     equal_pairs = [record for record in sampled if record["kind"] == "equal"]
-    phi = np.array([record["phi"] for record in equal_pairs])
-    missing = phi - np.array([record["printed"] for record in equal_pairs])
-    missing_share = ratio_interval([record["prompt"] for record in equal_pairs], missing, phi)
+    phi = _column(equal_pairs, "phi")
+    missing = phi - _column(equal_pairs, "printed")
+    pairs = _resample(equal_pairs)
+    missing_share = pairs.interval(pairs.ratios(missing, phi))
     # Pairs that do not couple have no meaningful share.
     is_coupled = phi > 1e-9
     missing_shares = (

@@ -19,7 +19,8 @@ tokens that the printed eq. 10 omits (microscope/pairs.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -39,7 +40,8 @@ from counterpoise.seeds import rng_for
 from counterpoise.statistics.finding import Record, Records
 
 RIVAL_PROBABILITY = 0.05  # a different token is a rival if j's distribution gives it at least this
-KINDS = ("different", "rival", "equal")
+FIRST_HIGH_BIN = 8  # of ENTROPY_BINS: bins from here on are the top fifth
+KINDS = ("different", "rival", "equal")  # in the order of the indices of _pair_kinds
 WATCHED_BLOCK = 256  # watched tokens whose kernel rows are in memory at once
 
 
@@ -90,56 +92,99 @@ def _sample_pairs(
                 "printed": coupling.printed_phi,
                 "confidence": torch.maximum(confidence_N[j_n], confidence_N[k_n]),
                 "group": snapshot.groups[j_n],
+                "group_k": snapshot.groups[k_n],
             }
             for values in zip(*(column.tolist() for column in columns.values()), strict=True):
                 record = dict(zip(columns, values, strict=True))
-                prompt = str(record.pop("group"))
+                prompts = {
+                    "prompt": str(record.pop("group")),
+                    "prompt_k": str(record.pop("group_k")),
+                }
                 if kind == "different":
                     del record["printed"]
-                yield {"panel": "pairs", "kind": kind, "prompt": prompt, **record}
+                yield {"panel": "pairs", "kind": kind, **prompts, **record}
 
 
 def _kernel_cells(
     snapshot: Snapshot, W: Tensor, watched: int, rng: np.random.Generator, lab: Lab
 ) -> list[Record]:
-    """Sums of |A_k K_jk| by prompt of j, entropy bins of both, equal tokens and confidence."""
+    """Sums of |A_k K_jk| by kind of pair, confidence, and entropy or prompts of both tokens.
+
+    cells           by entropy bins of both, for the figure
+    prompt_pairs    by prompts of both and how many have high entropy, for the intervals
+    """
     N = len(snapshot)
     watched_indices = np.sort(rng.permutation(N)[:watched])
     rank_N = snapshot.entropies.argsort().argsort()
     bin_N = (rank_N * ENTROPY_BINS) // N
     low_N = is_low_confidence(snapshot).long()
     P = int(snapshot.groups.max()) + 1
-    shape = (P, ENTROPY_BINS, ENTROPY_BINS, 3, 3)
-    strength = torch.zeros(shape, dtype=torch.float64, device=W.device).flatten()
-    pair_counts = torch.zeros_like(strength)
+    high_N = (bin_N >= FIRST_HIGH_BIN).long()
+    cells = PairSums((ENTROPY_BINS, ENTROPY_BINS, len(KINDS), 3), W.device)
+    prompt_pairs = PairSums((P, P, 3, len(KINDS), 3), W.device)
     blocks = torch.from_numpy(watched_indices).to(W.device).split(WATCHED_BLOCK)
     for block_index, j_n in enumerate(blocks):
         kernel_nN = kernel_rows(snapshot.hidden, W, snapshot.tokens, j_n, softcap=snapshot.softcap)
         push_strength = (kernel_nN * snapshot.advantages).abs().double()
-        # One flat index for (prompt of j, entropy bins, kind, number of low confidences).
-        group_and_bin_n = snapshot.groups[j_n] * ENTROPY_BINS + bin_N[j_n]
-        cell_index = group_and_bin_n[:, None] * ENTROPY_BINS + bin_N
-        cell_index = cell_index * 3 + _pair_kinds(snapshot, W, j_n)
-        cell_index = cell_index * 3 + low_N[j_n, None] + low_N
         # What a token does to itself is not coupling.
         is_other = j_n[:, None] != torch.arange(N, device=W.device)
-        strength.index_add_(0, cell_index[is_other], push_strength[is_other])
-        pair_counts += torch.bincount(cell_index[is_other], minlength=len(pair_counts))
+        kind_and_low = (_pair_kinds(snapshot, W, j_n), low_N[j_n, None] + low_N)
+        cells.add((bin_N[j_n, None], bin_N, *kind_and_low), push_strength, is_other)
+        prompts_and_high = (
+            snapshot.groups[j_n, None],
+            snapshot.groups,
+            high_N[j_n, None] + high_N,
+        )
+        prompt_pairs.add((*prompts_and_high, *kind_and_low), push_strength, is_other)
         lab.progress("kernel", 0.3 + 0.6 * (block_index + 1) / len(blocks))
-    sums, counts = strength.view(shape).cpu().numpy(), pair_counts.view(shape).cpu().numpy()
-    return [
+    cell_records: list[Record] = [
         {
             "panel": "cells",
-            "prompt": str(prompt),
             "entropy_j": bin_j,
             "entropy_k": bin_k,
             "kind": KINDS[kind],
             "low": low,  # how many of the two are of low confidence
-            "pairs": int(counts[prompt, bin_j, bin_k, kind, low]),
-            "strength": float(sums[prompt, bin_j, bin_k, kind, low]),
+            **sums,
         }
-        for prompt, bin_j, bin_k, kind, low in np.argwhere(counts > 0).tolist()
+        for (bin_j, bin_k, kind, low), sums in cells.nonempty()
     ]
+    return cell_records + [
+        {
+            "panel": "prompt_pairs",
+            "prompt": str(prompt_j),
+            "prompt_k": str(prompt_k),
+            "high": high,  # how many of the two have high entropy
+            "kind": KINDS[kind],
+            "low": low,
+            **sums,
+        }
+        for (prompt_j, prompt_k, high, kind, low), sums in prompt_pairs.nonempty()
+    ]
+
+
+class PairSums:
+    """The number of pairs and the sum of their strengths in every cell of a table."""
+
+    def __init__(self, shape: tuple[int, ...], device: torch.device) -> None:
+        self._shape = shape
+        self._strength = torch.zeros(math.prod(shape), dtype=torch.float64, device=device)
+        self._pairs = torch.zeros_like(self._strength)
+
+    def add(self, indices: Sequence[Tensor], strength: Tensor, included: Tensor) -> None:
+        """Add pairs [n, N]; each of `indices` broadcasts to them and gives one axis of the cell."""
+        flat_index = torch.zeros_like(included, dtype=torch.long)
+        for index, axis_length in zip(indices, self._shape, strict=True):
+            flat_index = flat_index * axis_length + index
+        flat_index = flat_index[included]
+        self._strength.index_add_(0, flat_index, strength[included])
+        self._pairs += torch.bincount(flat_index, minlength=len(self._pairs))
+
+    def nonempty(self) -> Iterator[tuple[list[int], Record]]:
+        """(cell, its number of pairs and strength) for every cell with a pair."""
+        pairs = self._pairs.view(self._shape).cpu().numpy()
+        strength = self._strength.view(self._shape).cpu().numpy()
+        for cell in np.argwhere(pairs > 0).tolist():
+            yield cell, {"pairs": int(pairs[*cell]), "strength": float(strength[*cell])}
 
 
 def _pair_kinds(snapshot: Snapshot, W: Tensor, j_n: Tensor) -> Tensor:

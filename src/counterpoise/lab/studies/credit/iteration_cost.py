@@ -30,7 +30,7 @@ from counterpoise.statistics.finding import Record
 from counterpoise.types import Group, Row, StepResult
 
 SUM_NAMES = ("left", "gross", "rest", "whole", "net", "pushed")
-TIMING_BATCH = 2  # sampled only for timing, with other prompts than the study's
+TIMING_BATCH = 2  # sampled only for timing: other rollouts than the study's
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,8 +9,8 @@ iteration on its first `iterated` prompts (`iteration_cost.py`). Records:
     panel "cost"       an arm: seconds after sampling, seconds of sampling such a batch
     panel "refused"    an arm that does not fit this task, or that failed, and why
 
-Records are saved to credit_arms.parquet arm by arm: a stopped study continues from there and tries
-failed arms again.
+Records are saved to credit_arms.parquet arm by arm: a stopped study continues from there. Failed
+arms are not saved, so `poise study credit --again` tries them again, and only them.
 """
 
 from __future__ import annotations
@@ -48,10 +48,8 @@ def measure_tokens(lab: Lab) -> list[Record]:
     """The records of every arm that can be measured on an existing batch."""
     table_path = lab.out / "credit_arms.parquet"
     settings = {
-        "model": lab.model,
-        "seed": lab.seed,
+        **lab.source_settings,
         **{size_name: lab.sizes[size_name] for size_name in SETTING_SIZES},
-        **({"set": list(lab.options)} if lab.options else {}),
     }
     records, seconds = read_records(table_path, settings) or ([], 0.0)
     known_arms = {record["arm"] for record in records}
@@ -72,7 +70,7 @@ def measure_tokens(lab: Lab) -> list[Record]:
             # Without the baseline nothing can be compared; any other arm may be missing.
             if arm.name == BASELINE:
                 raise
-            # Returned but not saved, so that the next command tries the arm again.
+            # Returned but not saved, so that --again tries the arm again.
             failed_records.append(
                 _refusal_record(arm, f"{arm.name} failed: {str(fault).splitlines()[0]}")
             )

@@ -10,8 +10,8 @@
 
 The tokens are open (p <= 0.95), from the first rollout of every group with signal, each weighted by
 the number of tokens it represents. Intervals are 95 % bootstraps over prompts; those of gain and
-lift hold for all arms together (Bonferroni). A correlation is None where w is the same for all
-tokens.
+lift hold for all arms together (Bonferroni), with as many draws as that level needs
+(`bootstrap.draws_for_level`). A correlation is None where w is the same for all tokens.
 
 Values from few continuations are noisy, which lowers every correlation alike: no credit could reach
 more than `ceiling`, the square root of the reliability estimated from two halves of the
@@ -23,7 +23,7 @@ continuations.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,13 +32,13 @@ from numpy.typing import NDArray
 from counterpoise.lab.studies.credit.arms import BASELINE, EXPLICIT_KINDS, WEIGHTED_KINDS
 from counterpoise.statistics.bootstrap import (
     Interval,
+    draws_for_level,
     interval_from_draws,
     ratio_interval,
-    resampled_weights,
+    weight_chunks,
 )
 from counterpoise.statistics.finding import Record, Records
 from counterpoise.statistics.ranks import (
-    DrawMatrix,
     rank_correlations,
     weighted_correlations,
     weighted_ranks,
@@ -46,7 +46,7 @@ from counterpoise.statistics.ranks import (
 from counterpoise.statistics.student import bonferroni_level
 
 LEVEL = 0.95
-DRAWS = 2000
+DRAWS = 2000  # at 95 %; higher levels take more
 Mask = NDArray[np.bool_]  # [N]
 
 
@@ -76,14 +76,12 @@ class ArmCorrelations:
 
 
 class ComparedTokens:
-    """The tokens by which all arms are compared, resampled once for all arms."""
+    """The tokens by which all arms are compared; all arms have the same draws of prompts."""
 
     def __init__(self, records: Records) -> None:
         baseline_tokens = _records_of(records, BASELINE, "token")
         self.prompts = [record["prompt"] for record in baseline_tokens]
-        weight_N = np.array([record["weight"] for record in baseline_tokens])
-        # Row 0 is the data itself, the others are bootstrap draws of prompts.
-        self.w_DN: DrawMatrix = resampled_weights(self.prompts, DRAWS) * weight_N
+        self.weight_N = np.array([record["weight"] for record in baseline_tokens])
         self.value_N = np.array([record["value"] for record in baseline_tokens])
         self.halves = [[record[half] for record in baseline_tokens] for half in ("even", "odd")]
         positive_N = np.array([record["sign"] == "positive" for record in baseline_tokens])
@@ -93,35 +91,50 @@ class ComparedTokens:
             "wrong": ~positive_N,
             "moving": np.array([record["delta"] is not None for record in baseline_tokens]),
         }
-        self._ranks_by_subset: dict[str, tuple[DrawMatrix, DrawMatrix]] = {}
 
-    def draw_correlations(self, subset: str, x_N: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Correlations of x with value among a subset of the tokens, one per draw."""
+    def draw_correlations(
+        self, subset: str, columns: Mapping[str, NDArray[np.float64]], level: float = LEVEL
+    ) -> dict[str, NDArray[np.float64]]:
+        """Correlations of each column with value among a subset of the tokens: [1 + draws].
+
+        The first entry is the correlation of the data itself, the others are those of bootstrap
+        draws of prompts, as many as an interval at `level` needs.
+        """
         member_N = self.subsets[subset]
+        draws = self._draws(subset, level)
         if not member_N.any():
-            return np.full(len(self.w_DN), np.nan)
-        w_DN, value_ranks_DN = self._value_ranks(subset)
-        return weighted_correlations(weighted_ranks(x_N[member_N], w_DN), value_ranks_DN, w_DN)
+            return {name: np.full(1 + draws, np.nan) for name in columns}
+        chunks: dict[str, list[NDArray[np.float64]]] = {name: [] for name in columns}
+        for prompt_weights_DN in weight_chunks(self.prompts, draws):
+            w_DN = (prompt_weights_DN * self.weight_N).compress(member_N, axis=1)
+            value_ranks_DN = weighted_ranks(self.value_N[member_N], w_DN)
+            for name, x_N in columns.items():
+                ranks_DN = weighted_ranks(x_N[member_N], w_DN)
+                chunks[name].append(weighted_correlations(ranks_DN, value_ranks_DN, w_DN))
+        return {name: np.concatenate(column_chunks) for name, column_chunks in chunks.items()}
 
-    def _value_ranks(self, subset: str) -> tuple[DrawMatrix, DrawMatrix]:
-        """(weights, ranks of values) of a subset's tokens, computed once for all arms."""
-        if subset not in self._ranks_by_subset:
-            member_N = self.subsets[subset]
-            w_DN = self.w_DN.compress(member_N, axis=1)  # keeps a draw in adjacent memory
-            self._ranks_by_subset[subset] = w_DN, weighted_ranks(self.value_N[member_N], w_DN)
-        return self._ranks_by_subset[subset]
-
-    def interval(self, correlation_D: NDArray[np.float64], level: float = LEVEL) -> Interval | None:
-        """The interval of a correlation; None where it is not defined."""
-        if not math.isfinite(correlation_D[0]):
+    def interval(
+        self, correlations_D: NDArray[np.float64], subset: str, level: float = LEVEL
+    ) -> Interval | None:
+        """The interval of a correlation among a subset; None where it is not defined."""
+        if not math.isfinite(correlations_D[0]):
             return None
-        return interval_from_draws(correlation_D, len(set(self.prompts)), level)
+        needed_D = correlations_D[: 1 + self._draws(subset, level)]
+        return interval_from_draws(needed_D, self._prompt_count(subset), level)
+
+    def _draws(self, subset: str, level: float) -> int:
+        return draws_for_level(self._prompt_count(subset), level, at_least=DRAWS)
+
+    def _prompt_count(self, subset: str) -> int:
+        """Prompts with a token in the subset: half of them have no right rollout, for example."""
+        prompts = zip(self.prompts, self.subsets[subset].tolist(), strict=True)
+        return len({prompt for prompt, is_member in prompts if is_member})
 
     @property
     def ceiling(self) -> float:
         # Spearman-Brown: the reliability of the whole from the correlation of its halves.
         even, odd = self.halves
-        rho = float(rank_correlations(even, odd, self.w_DN[:1])[0])
+        rho = float(rank_correlations(even, odd, self.weight_N[None])[0])
         return math.sqrt(max(0.0, 2 * rho / (1 + rho))) if rho > -1 else 0.0
 
 
@@ -140,40 +153,45 @@ def correlate_arms(records: Records, tokens: ComparedTokens) -> list[ArmCorrelat
         for comparisons in (explicit_arm_count, other_arm_count)
     )
     token_records = {arm: _records_of(records, arm, "token") for arm in costs}
-    baseline_credit_D, baseline_movement_D = (
-        tokens.draw_correlations(subset, _column(token_records[BASELINE], column))
-        for subset, column in (("all", "credit"), ("moving", "delta"))
+    w, credit, delta = (
+        {arm: _column(token_records[arm], column) for arm in costs}
+        for column in ("w", "credit", "delta")
     )
+    explicit_credit = {arm: credit[arm] for arm in costs if costs[arm]["kind"] in EXPLICIT_KINDS}
+    credit_draws = tokens.draw_correlations("all", explicit_credit, level_gain)
+    movement_draws = tokens.draw_correlations("moving", delta, level_lift)
+    moving_credit_draws = tokens.draw_correlations("moving", credit)
+    weighted_arms = [
+        arm for arm, cost in costs.items() if cost["kind"] in WEIGHTED_KINDS and not cost["ones"]
+    ]
+    right_draws = tokens.draw_correlations("right", {arm: w[arm] for arm in weighted_arms})
+    wrong_draws = tokens.draw_correlations("wrong", {arm: -w[arm] for arm in weighted_arms})
     results = []
     for arm, cost in costs.items():
-        w_N, credit_N, delta_N = (
-            _column(token_records[arm], column) for column in ("w", "credit", "delta")
-        )
-        movement_D = tokens.draw_correlations("moving", delta_N)
-        credit_D = (
-            tokens.draw_correlations("all", credit_N) if cost["kind"] in EXPLICIT_KINDS else None
-        )
+        movement_D, moving_credit_D = movement_draws[arm], moving_credit_draws[arm]
+        credit_D = credit_draws.get(arm)
         right = wrong = gain = lift = None
-        if cost["kind"] in WEIGHTED_KINDS and not cost["ones"]:
-            right = tokens.interval(tokens.draw_correlations("right", w_N))
-            wrong = tokens.interval(tokens.draw_correlations("wrong", -w_N))
+        if arm in weighted_arms:
+            right = tokens.interval(right_draws[arm], "right")
+            wrong = tokens.interval(wrong_draws[arm], "wrong")
         if credit_D is not None and not cost["ones"]:
-            gain = tokens.interval(credit_D - baseline_credit_D, level_gain)
+            gain = tokens.interval(credit_D - credit_draws[BASELINE], "all", level_gain)
         if arm != BASELINE:
-            lift = tokens.interval(movement_D - baseline_movement_D, level_lift)
+            lift = tokens.interval(movement_D - movement_draws[BASELINE], "moving", level_lift)
+        hidden_D = movement_D[: len(moving_credit_D)] - moving_credit_D
         residual, group, cancellation = _pull_ratios(_records_of(records, arm, "prompt"))
         results.append(
             ArmCorrelations(
                 arm=arm,
                 kind=cost["kind"],
                 all_ones=cost["ones"],
-                credit=None if credit_D is None else tokens.interval(credit_D),
+                credit=None if credit_D is None else tokens.interval(credit_D, "all"),
                 right=right,
                 wrong=wrong,
                 gain=gain,
-                moved=tokens.interval(movement_D),
+                moved=tokens.interval(movement_D, "moving"),
                 lift=lift,
-                hidden=tokens.interval(movement_D - tokens.draw_correlations("moving", credit_N)),
+                hidden=tokens.interval(hidden_D, "moving"),
                 residual=residual,
                 group=group,
                 cancellation=cancellation,

@@ -101,7 +101,8 @@ def draw_equal_cells(
         ]
         for sign, direction in product((1, -1), (1, -1))
     ]
-    # The pool is in random order, so the first tokens of a cell are a random sample of it.
+    # The pool is sorted by rollout index and random within it: cells are filled from first
+    # rollouts first, and the tokens of a cell are a random sample of those.
     count = min(size, *map(len, cells))
     return sorted(index for cell in cells for index in cell[:count])
 

@@ -78,7 +78,8 @@ CutFunction = Callable[[FloatArray, int], NDArray[np.int64]]
 def measure(lab: Lab) -> Records:
     rows, G = whole_groups(lab.rows(lab.sizes["prompts"], batch=BATCH))
     check_rows(rows)
-    # Directions come from another batch: along a direction fitted to X, rho would not be 0.
+    # Directions come from other rollouts, of prompts that are among the measured ones (see
+    # Lab.groups): along a direction fitted to X itself, rho would not be 0.
     direction_rows = lab.rows(lab.sizes["direction_prompts"], batch=DIRECTIONS_BATCH)
     A_PG = np.array([row.advantage for row in rows]).reshape(-1, G)
     lab.progress("directions", 0.1)
