@@ -107,6 +107,7 @@ def test_a_first_message_takes_the_problems_place(policy: Policy, tmp_path: Path
     tokens = policy.encode(f"Guess. {PROMPT.problem}").tolist()
     assert scripted.asked == [[tokens]]
     assert [response.prompt_tokens.tolist() for response in responses] == [tokens, tokens]
+    assert {response.first_message for response in responses} == {f"Guess. {PROMPT.problem}"}
     with pytest.raises(
         PoiseError, match=r"for p/1 has \d+ tokens: raise sample\.max_prompt_tokens=4"
     ):

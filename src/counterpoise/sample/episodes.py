@@ -55,6 +55,7 @@ class Episode:
     reward: float | None = None
     session: EpisodeSession | None = None
     prompt_tokens: Ints | None = None
+    first_message: str = ""
 
     def add_response(self, observation: Ints, response: Response) -> None:
         """Append one turn: what the environment said and what the policy answered."""
@@ -87,6 +88,7 @@ class Episode:
             turns=tuple(self.turns),
             reward=self.reward,
             prompt_tokens=self.prompt_tokens,
+            first_message=self.first_message,
         )
 
 
@@ -214,7 +216,14 @@ class SessionEpisodePlayer(EpisodePlayer):
                 )
         sequence = tokens if first_tokens is None else first_tokens
         return [
-            Episode(prompt, sequence, seed, session=session, prompt_tokens=first_tokens)
+            Episode(
+                prompt,
+                sequence,
+                seed,
+                session=session,
+                prompt_tokens=first_tokens,
+                first_message=messages[0] or "",
+            )
             for session, seed in zip(sessions, seeds, strict=True)
         ]
 
