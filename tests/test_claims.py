@@ -16,6 +16,7 @@ from test_documented_numbers import rarer_sign_shares, tables
 from counterpoise.lab import replication
 from counterpoise.lab.experiments.experiment_file import read_experiment
 from counterpoise.lab.studies import plants, polarity, removal, trace
+from counterpoise.lab.studies.coupling import judge as coupling
 from counterpoise.lab.studies.flipping import measure as flipping
 from counterpoise.lab.studies.records import read_records
 from counterpoise.lab.studies.shared import judge as shared
@@ -36,7 +37,7 @@ STUDY_OF = {
 }  # fmt: skip
 # Intervals of the embedded model in the text: their records are not stored.
 EMBEDDED_IN_TEXT = {
-    ("39", "35", "42"), ("+3.2", "+2.1", "+4.3"), ("+0.02", "-0.06", "+0.09"),
+    ("+3.2", "+2.1", "+4.3"), ("+0.02", "-0.06", "+0.09"),
     ("+0.19", "+0.13", "+0.25"), ("15", "15", "30"), ("+0.08", "+0.03", "+0.13"),
     ("1.02", "0.97", "1.07"),
 }  # fmt: skip
@@ -44,6 +45,12 @@ EMBEDDED_IN_TEXT = {
 
 def of_model(model: str) -> dict[str, dict[str, str]]:
     return {claim["number"]: claim for claim in CLAIMS if claim["model"] == model}
+
+
+def judged_coupling() -> Finding:
+    stored = read_records(DATA / "embedded-coupling.parquet")
+    assert stored is not None
+    return coupling.judge(stored[0])
 
 
 def judged_shared(file: str) -> Finding:
@@ -149,6 +156,15 @@ def test_flipping_on_the_embedded_model_is_judged_again() -> None:
         assert is_among([claim[key] for key in ("effect", "low", "high")], [known]), known
 
 
+def test_coupling_on_the_embedded_model_is_judged_again() -> None:
+    finding = judged_coupling()
+    claim = of_model("embedded")["3"]
+    assert claim["verdict"] == finding.verdict
+    (number,) = (number for number in finding.numbers if number.name.endswith("entropies over one"))
+    known = [(number.value, number.low, number.high)]
+    assert is_among([claim[key] for key in ("effect", "low", "high")], known), known
+
+
 @pytest.mark.parametrize(("file", "budget"), [("", "full"), ("-quick", "quick")])
 def test_shared_tokens_on_the_embedded_model_are_judged_again(file: str, budget: str) -> None:
     path = DATA / f"embedded-shared{file}.parquet"
@@ -218,7 +234,7 @@ def test_arms_are_those_of_the_experiment() -> None:
 def test_numbers_of_the_text_are_stored_or_named_as_not_stored() -> None:
     stored = read_records(DATA / "embedded-flipping.parquet")
     assert stored is not None
-    findings = (flipping.judge(stored[0]), judged_shared(""))
+    findings = (flipping.judge(stored[0]), judged_coupling(), judged_shared(""))
     embedded = [(n.value, n.low, n.high) for finding in findings for n in finding.numbers]
     known = [
         tuple(scale * x for x in interval)
