@@ -24,7 +24,7 @@ check: $(VENV)/.installed-dev
 # Crash points, power cuts, disk and memory errors, signals, damage and fuzzing; writes
 # docs/results/trust.md. An interrupted call goes on where it stopped.
 torture: $(VENV)/.installed-dev
-	$(VENV)/bin/python tests/torture/run.py --processes 2 --state out/torture --page docs/results/trust.md
+	$(VENV)/bin/python tests/torture/run_torture.py --processes 2 --state out/torture --page docs/results/trust.md
 
 # 2,000 small iterations beside a reader: memory, descriptors, threads and growth stay flat.
 soak: $(VENV)/.installed-dev

@@ -319,7 +319,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("plan: seed", "plan {w}/rows.jsonl -k 2 -c shuffled --seed -1", "seed"),
     ("track: a tracker", SMALL_RUN + " -s track.to=[tensorbord]", "did you mean 'tensorboard'"),
     ("track: twice", SMALL_RUN + " -s track.to=[wandb,wandb]", "track.to names wandb twice"),
-    ("track: a word", SMALL_RUN + " -s track.to=wandb", r"not 'wandb': write \[wandb\]"),
+    ("track: a word", SMALL_RUN + " -s track.to=wandb", r"""not 'wandb': write \["wandb"\]"""),
     ("track: missing", "track {w}/nowhere --to tensorboard", "does not exist"),
     ("track: no metrics", "track {w}/run --to tensorboard", "there is nothing to send"),
     ("track: bad log", "track {w}/damaged_log --to tensorboard", "metrics.jsonl is damaged"),

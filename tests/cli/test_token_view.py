@@ -156,7 +156,7 @@ def test_who_pushed_whom_may_not_be_stored(run: Path, tmp_path: Path):
         ({"token": 99}, r"has tokens 0 to \d, not 99"),
         ({"token": -1}, "not -1"),
         ({"quantity_name": "entropi"}, "did you mean 'entropy'"),
-        ({"quantity_name": "value"}, "did not store 'value': choose one of displacement, push"),
+        ({"quantity_name": "value"}, "unknown quantity 'value'"),
     ],
 )
 def test_what_is_not_there_is_told_with_what_is(run: Path, asked: dict[str, Any], message: str):

@@ -170,7 +170,7 @@ def test_other_engines_say_whether_they_honour_it(tmp_path: Path) -> None:
     name = plugin(tmp_path, "[]", "texts")
     with pytest.raises(PoiseError, match=r"mine\.py:weigh \(it reads texts, and TRL hands over"):
         check_options(load_config("demo", [f"credit.weights={name}", "balance.tau=0"]))
-    assert not VERL_OPTIONS["credit.weights"].honours(name)
+    assert VERL_OPTIONS["credit.weights"].honours(name)
     assert not VERL_OPTIONS["credit.rule"].honours(name)
 
 

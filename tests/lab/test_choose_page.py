@@ -35,8 +35,9 @@ def test_the_page_lies_in_the_run_folder(written: Path):
 
 
 def test_sections_come_in_the_order_of_the_registry(written: Path):
-    # The summary has no heading, and this run has neither probes nor a memory of its prompts.
-    order = [name for name in PANELS if name not in ("summary", "memory", "heldout")]
+    # The summary has no heading, and this run has no benchmarks, probes or memory of prompts.
+    absent = ("summary", "benchmarks", "memory", "heldout")
+    order = [name for name in PANELS if name not in absent]
     assert Page(written).sections == order
 
 

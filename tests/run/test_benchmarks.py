@@ -120,7 +120,7 @@ def test_an_evaluation_that_was_cut_is_continued(
     # A line that is lost is missed.
     log = out / "benchmarks.jsonl"
     log.write_text("".join(log.read_text().splitlines(keepends=True)[1:]))
-    missing = find_missing_logs(RunFolder.open(out), config, 4, evaluated=True)
+    missing = find_missing_logs(RunFolder.open(out), config, 4, expects_evaluations=True)
     assert missing == {"benchmarks.jsonl": [0]}
     # A line without a number that readers need is damage.
     log.write_text(log.read_text().replace('"top_p": 0.95, ', "", 1))

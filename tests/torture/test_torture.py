@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).with_name("run.py")
+SCRIPT = Path(__file__).with_name("run_torture.py")
 
 
 @pytest.mark.slow

@@ -62,7 +62,7 @@ def test_steps_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     [
         ({"score": "good"}, "line 1: the reward 'good' is not a number"),
         ({"score": float("nan")}, "line 1: the reward nan is not finite"),
-        ({"step": -1}, "line 1: the step -1 is not a whole number"),
+        ({"step": -1}, "line 1: the step '-1' is not a whole number from 0"),
         ({"output": None}, "line 1: 'output' is not a text"),
     ],
 )

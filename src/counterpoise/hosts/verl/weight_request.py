@@ -54,22 +54,13 @@ class WeightResult:
     fault: str = ""
 
 
-@dataclass(frozen=True)
-class TokenTexts:
-    """What `pieces` reads of a policy: the texts of single tokens."""
-
-    texts: Mapping[int, str]
-
-    def decode_rows(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        return [self.texts[token] for (token,) in rows]
-
-
 class BatchView(ArrayView):
     """A batch of verl's as a token weighting sees it."""
 
     @property
-    def policy(self) -> Any:
-        return TokenTexts(self.arrays["token_texts"])
+    def pieces(self) -> list[list[str]]:
+        token_texts = self.arrays["token_texts"]
+        return [[token_texts[token] for token in tokens_T.tolist()] for tokens_T in self.tokens]
 
 
 def evaluate_request(

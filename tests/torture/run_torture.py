@@ -1,6 +1,6 @@
 """Torture small runs: `make torture`.
 
-    python tests/torture/run.py --minutes 60 --processes 2 --state out/torture
+    python tests/torture/run_torture.py --minutes 60 --processes 2 --state out/torture
 
 Injects the quota of every kind of fault and prints a table of what was injected and of what went
 wrong; ends with code 1 if anything did. A call that is interrupted, or whose minutes are over, goes
