@@ -80,7 +80,7 @@ class FleetWithoutProcesses:
 
     asked: dict[str, tuple[str, ...]]
 
-    def __init__(self, options: dict[str, tuple[str, ...]], folder: Path, *, base: Any) -> None:
+    def __init__(self, options: dict[str, tuple[str, ...]], folder: Path, **_: Any) -> None:
         type(self).asked, self.failures = options, {}
 
     def finished(self, name: str) -> bool:

@@ -71,6 +71,7 @@ def test_other_weights_at_the_same_path_are_measured_again(tmp_path: Path) -> No
     calls: list[str] = []
     study, model = counted(agreeing(0.7), calls), tmp_path / "model"
     model.mkdir()
+    (tmp_path / "out").mkdir()
     for weights in (b"first", b"first", b"second"):
         (model / "model.safetensors").write_bytes(weights)
         run_study(study, Lab(str(model), "quick", tmp_path / "out"), lambda _: None)
