@@ -81,7 +81,7 @@ class FleetWithoutProcesses:
     asked: dict[str, tuple[str, ...]]
 
     def __init__(self, options: dict[str, tuple[str, ...]], folder: Path, **_: Any) -> None:
-        type(self).asked, self.failures = options, {}
+        type(self).asked, self.folder, self.failures = options, folder, {}
 
     def finished(self, name: str) -> bool:
         return False
