@@ -64,11 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hands_out_tests or "PYTEST_XDIST_WORKER" in os.environ:
         import torch
 
-        from counterpoise.model.load import choose_cpu_products
-
         torch.set_num_threads(1)
-        # As when a policy is loaded, so that results do not depend on the tests before.
-        choose_cpu_products(torch.device("cpu"), torch.float32)
         build_commands_once()
 
 

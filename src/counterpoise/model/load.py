@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import re
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -39,7 +38,6 @@ from counterpoise.types import Ints, Prompt
 EMBEDDED_FOLDER = Path(__file__).parents[1] / "assets" / "embedded"
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")  # as owner/name; anything else is a path
 
-ARM_MACHINES = ("aarch64", "arm64")  # as platform.machine() spells it on Linux and on macOS
 
 AnyDecoder = Decoder | GeneralDecoder
 AUTO_PATH, FAST_PATH, GENERAL_PATH = "auto", "fast", "general"  # values of model.path
@@ -137,7 +135,6 @@ def load_policy(config: ModelConfig) -> Policy:
 
     device = choose_device(config.device)
     dtype = choose_dtype(config.dtype, device)
-    choose_cpu_products(device, dtype)
     if config.name.startswith(SHAPE_PREFIX):
         return _random_policy(config, device, dtype)
     # Checks come before loading: their messages are clearer than those of the libraries.
@@ -381,17 +378,6 @@ def choose_dtype(dtype_name: str, device: torch.device) -> torch.dtype:
     if dtype_name == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[dtype_name]
-
-
-def choose_cpu_products(device: torch.device, dtype: torch.dtype) -> None:
-    """On ARM, leave float32 products to BLAS, for this process.
-
-    There oneDNN packs the weights of a linear layer anew in every call. On a Neoverse N1 a layer of
-    few rows, as in sampling, takes 1.2 to 1.5 times as long that way, and none takes less.
-    """
-    if device.type == "cpu" and dtype == torch.float32 and platform.machine() in ARM_MACHINES:
-        # torch declares a descriptor without the type that it sets.
-        torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
 
 
 def vocabulary_size(model: Any) -> int:
