@@ -58,7 +58,7 @@ class RowStates(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TrainedRow:
+class RowInPass:
     """Where the trained tokens of one row are in the tensors of a pass."""
 
     number: int  # of the row in the pass
@@ -89,7 +89,7 @@ class HeadCapture:
 
     def trained_rows(
         self, logprobs: Any, data: Any, wanted: frozenset[int] | None = None
-    ) -> Iterator[TrainedRow]:
+    ) -> Iterator[RowInPass]:
         """The rows of the pass that just ran; `wanted` are indices of the batch, None is all.
 
         `logprobs` is ragged over prompt and response.
@@ -109,7 +109,7 @@ class HeadCapture:
             # The state before a token predicts it.
             predictor_T = end - start - len(mask_T) - 1 + torch.nonzero(is_trained_T).squeeze(1)
             hidden_LD = self._hidden[0, start:end] if packed else self._hidden[i]
-            yield TrainedRow(
+            yield RowInPass(
                 i,
                 batch_index,
                 is_trained_T,
