@@ -35,10 +35,10 @@ def stock_trainer(out: Path, lora: bool = False, algorithm: str = "GRPO", **chan
     options = {
         "per_device_train_batch_size": 3, "gradient_accumulation_steps": 2,
         "steps_per_generation": 8, "num_generations": 4, "seed": 3, "learning_rate": 3e-4,
-        "save_strategy": "no", "max_steps": 8, **changes,
+        "save_strategy": "no", "max_steps": 8, "max_completion_length": 24, **changes,
     }  # fmt: skip
     args = getattr(trl, f"{algorithm}Config")(
-        output_dir=str(out), max_completion_length=24, lr_scheduler_type="constant",
+        output_dir=str(out), lr_scheduler_type="constant",
         logging_steps=1, report_to="none", disable_tqdm=True, use_cpu=True, bf16=False,
         gradient_checkpointing=False, **options,
     )  # fmt: skip
@@ -202,6 +202,28 @@ def test_a_run_that_ends_within_a_generation(tmp_path: Path) -> None:
     assert set(table["step"]) <= {0, 1, 2}
     assert set(table["row"]) <= set(range(18))
     assert "displacement" not in table
+
+
+def test_completions_that_trl_masks_out_are_recorded_whole(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"mask_truncated_completions": True, "max_completion_length": 30}
+    trainer = stock_trainer(tmp_path / "trl", max_steps=4, **options)
+    given = note_losses(trainer)
+    attach(trainer, tmp_path / "poise", monitor_every=1)
+    trainer.train()
+    (plan,) = lines(tmp_path / "poise", "plans.jsonl")
+    rollouts = lines(tmp_path / "poise", "rollouts/step_00001.jsonl")
+    table = pq.read_table(tmp_path / "poise/tokens/step_00001.parquet").to_pandas()
+    cut = [i for i, rollout in enumerate(rollouts) if not rollout["finished"]]
+    assert 0 < len(cut) < 24
+    for i in cut:
+        assert len(rollouts[i]["response_tokens"]) == plan["tokens"][i] == 30  # the length limit
+        assert plan["advantage"][i] == 0
+        assert np.isnan(rollouts[i]["sampled_logprobs"]).all()
+    assert not set(table["row"]) & set(cut)
+    # The monitor's pulls have TRL's denominator, in which masked tokens are not counted.
+    masks = [batch["completion_mask"].sum().item() for batch in given]
+    row = table.iloc[0]
+    assert abs(row["pull"]) == pytest.approx(abs(row["advantage"]) * 4 / sum(masks), rel=1e-4)
 
 
 def test_a_resumed_run_goes_on_in_its_folder(tmp_path: Path) -> None:

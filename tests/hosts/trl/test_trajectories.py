@@ -25,9 +25,32 @@ def trl_batch(rows: int) -> dict[str, torch.Tensor]:
 
 def test_the_column_is_read_row_by_row() -> None:
     examples = [{"prompt": "a", "trajectory": "t1"}, {"prompt": "b", "trajectory": 2}, {}]
-    samples = unpad(trl_batch(3), read_trajectories(examples))
+    samples = unpad(trl_batch(3), -1, read_trajectories(examples))
     assert [sample.trajectory for sample in samples] == ["t1", "2", ""]
-    assert [sample.trajectory for sample in unpad(trl_batch(2))] == ["", ""]
+    assert [sample.trajectory for sample in unpad(trl_batch(2), -1)] == ["", ""]
+
+
+def test_a_completion_that_trl_masks_out_has_its_length_and_no_sign() -> None:
+    pytest.importorskip("trl", reason="the trl extra is not installed")
+    from counterpoise.hosts.trl.planner import assign_credit
+    from counterpoise.trl import PoiseConfig
+
+    batch = trl_batch(4)
+    batch["completion_mask"] = torch.tensor([[0, 0, 0], [1, 1, 0], [1, 1, 1], [0, 0, 0]])
+    batch["completion_ids"] = torch.tensor([[5, 6, 7], [5, 6, 9], [5, 6, 7], [5, 6, 9]])
+    batch["old_per_token_logps"] = torch.zeros(4, 3)
+    batch["advantages"] = torch.tensor([-1.0, 1.0, 1.0, -1.0])
+    samples = unpad(batch, pad_token=9)
+    assert [len(sample.completion_T) for sample in samples] == [3, 2, 3, 2]
+    assert [sample.old_logprobs_T is None for sample in samples] == [True, False, False, True]
+    for credit, positive in (("trl", 1.0), ("dr_grpo", 0.5)):
+        options = PoiseConfig(
+            num_generations=4, per_device_train_batch_size=4, credit=credit, tau=0.25,
+            mask_truncated_completions=True, use_cpu=True, bf16=False,
+        )  # fmt: skip
+        (rows,) = assign_credit(samples, [0.0, 1.0, 1.0, 0.0], 1, options)
+        assert [row.advantage for row in rows] == [0.0, positive, positive, 0.0]
+        assert [(row.num_tokens, row.loss_tokens) for row in rows] == [(3, 0), (2, 2), (3, 3), (2, 0)]
 
 
 def test_prompts_of_one_agent_share_a_step() -> None:
@@ -36,7 +59,7 @@ def test_prompts_of_one_agent_share_a_step() -> None:
 
     # Four agents of two calls; every call is a prompt with two completions.
     examples = [{"trajectory": f"agent {call // 2}"} for call in range(8) for _ in range(2)]
-    samples = unpad(trl_batch(16), read_trajectories(examples))
+    samples = unpad(trl_batch(16), -1, read_trajectories(examples))
     rows = [row for group in rows_by_trl(samples, 2, generation=1) for row in group]
     for step in compose("grouped", rows, 2, seed=0).steps:
         assert len(step) == 8

@@ -121,7 +121,7 @@ class ObservedTrainer:
         """
         if self.stock.args.loss_type != "dapo":
             return 1.0
-        tokens = [row.num_tokens for row in decision.rows]
+        tokens = [row.loss_tokens for row in decision.rows]
         step_tokens = sum(tokens[i] for i in decision.plan.steps[step])
         return step_tokens * len(decision.plan.steps) / max(1, sum(tokens))
 
@@ -215,7 +215,8 @@ class PoiseCallback(TrainerCallback):
                 f"PoiseCallback records text, not '{unsupported}': train without the callback"
             )
         num_processes = self.trainer.accelerator.num_processes
-        samples = processes.gather_lists(unpad(token_batch), num_processes)
+        pad_token = self.trainer._tokenizer.pad_token_id
+        samples = processes.gather_lists(unpad(token_batch, pad_token), num_processes)
         prompts = processes.gather_lists([example["prompt"] for example in inputs], num_processes)
         G = self.trainer.num_generations
         observed.rollouts_by_key = {
@@ -352,7 +353,7 @@ class PoiseCallback(TrainerCallback):
             loss=float("nan"),
             grad_norm=float("nan"),
             clipped_share=float("nan"),
-            tokens=sum(decision.rows[i].num_tokens for i in plan_rows),
+            tokens=sum(decision.rows[i].loss_tokens for i in plan_rows),
             skipped="" if used else "no signal",
             learning_rate=rates[0],
         )

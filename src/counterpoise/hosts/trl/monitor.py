@@ -131,14 +131,16 @@ class StepMonitor:
     def _step_rows(
         self, decision: Decision, step: int
     ) -> tuple[list[int], list[Row], list[UnpaddedRollout]]:
-        """The step's rows that have trained tokens: batch indices, rows and their rollouts."""
+        """The step's rows: batch indices, rows and their rollouts; those with tools are left out.
+
+        Rows that TRL masks out are among them: they count in a mean over rows.
+        """
         batch_indices, rows, samples = [], [], []
         # On-policy rows get their old log-probabilities from the pass itself: ratio exactly 1.
         has_old_logprobs = not self.trainer.on_policy(decision, step)
         for batch_index in decision.plan.steps[step]:
             row = decision.rows[batch_index]
             sample = self.trainer.rollouts_by_key[row.group, row.index]
-            # Rows that TRL masks out have no trained tokens to measure.
             if row.num_tokens == len(sample.completion_T):
                 old_T = sample.old_logprobs_T if has_old_logprobs else None
                 batch_indices.append(batch_index)
@@ -214,7 +216,7 @@ class StepMonitor:
             grad_norm=float("nan"),  # only TRL has the gradient
             clipped_share=clipped
             / max(1, sum(rows[row_index].num_tokens for row_index in used_rows)),
-            tokens=sum(row.num_tokens for row in rows),
+            tokens=sum(row.loss_tokens for row in rows),
             kl=mean_kl(TRL_ESTIMATOR, logprobs, [rows[row_index] for row_index in used_rows])
             if has_kl
             else None,

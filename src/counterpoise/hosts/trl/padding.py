@@ -44,7 +44,7 @@ class UnpaddedRollout:
 
     prompt_S: Tensor
     completion_T: Tensor
-    mask_T: Tensor  # all 0 where TRL leaves out a truncated completion
+    mask_T: Tensor  # all 0 where TRL leaves a truncated completion out of the loss
     token_fields: Mapping[str, Tensor]  # by name of TOKEN_FIELDS, each [T] or [1]
     trl_advantage: float
     trajectory: str = ""  # the dataset's column, for agents whose calls are prompts of their own
@@ -52,7 +52,8 @@ class UnpaddedRollout:
     @property
     def old_logprobs_T(self) -> Floats | None:
         """The trainer's log-probabilities before the update, [T]; None where TRL has none."""
-        return self._logprobs(OLD_LOGPROBS)
+        # TRL hides a completion that it masks out from the model too: its scores mean nothing.
+        return None if self.is_masked else self._logprobs(OLD_LOGPROBS)
 
     @property
     def reference_logprobs_T(self) -> Floats | None:
@@ -62,6 +63,11 @@ class UnpaddedRollout:
     def _logprobs(self, name: str) -> Floats | None:
         logprobs_T = self.token_fields.get(name)
         return None if logprobs_T is None else logprobs_T.float().numpy()
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether TRL trains none of its tokens."""
+        return self.num_tokens == 0
 
     @property
     def num_tokens(self) -> int:
@@ -76,7 +82,9 @@ def find_unsupported(batch: TrlBatch) -> str:
     return min(set(batch) - known_fields, default="")
 
 
-def unpad(batch: TrlBatch, trajectories: Sequence[str] = ()) -> list[UnpaddedRollout]:
+def unpad(
+    batch: TrlBatch, pad_token: int, trajectories: Sequence[str] = ()
+) -> list[UnpaddedRollout]:
     """The rows of TRL's batch, each at its own length; `trajectories` of the rows, if any."""
     if unsupported := find_unsupported(batch):
         raise PoiseError(
@@ -85,7 +93,9 @@ def unpad(batch: TrlBatch, trajectories: Sequence[str] = ()) -> list[UnpaddedRol
     tensors = {name: value.detach().cpu() for name, value in batch.items()}
     samples = []
     for row_index, mask_T in enumerate(tensors["completion_mask"]):
-        length = max(1, int(mask_T.sum()))  # a row that is masked out keeps one token
+        length = int(mask_T.sum()) or _length_without_mask(
+            tensors["completion_ids"][row_index], pad_token
+        )
         token_fields = {
             name: tensors[name][row_index, :length].clone()
             for name in TOKEN_FIELDS
@@ -102,6 +112,15 @@ def unpad(batch: TrlBatch, trajectories: Sequence[str] = ()) -> list[UnpaddedRol
             )
         )
     return samples
+
+
+def _length_without_mask(completion_T: Tensor, pad_token: int) -> int:
+    """The length of a completion whose mask is all 0 (`mask_truncated_completions`), at least 1.
+
+    It was cut off at the length limit, so its last token is no padding.
+    """
+    positions = (completion_T != pad_token).nonzero()
+    return int(positions[-1]) + 1 if len(positions) else 1
 
 
 def read_trajectories(examples: Sequence[Mapping[str, Any]]) -> list[str]:

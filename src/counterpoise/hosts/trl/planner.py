@@ -169,23 +169,28 @@ def assign_credit(
         scored_indices, (row for group in credited_groups for row in group), strict=True
     ):
         group_index, index_in_group = divmod(sample_index, G)
-        rows_PG[group_index][index_in_group] = replace(
-            rows_PG[group_index][index_in_group], advantage=row.advantage, weights_T=row.weights_T
-        )
+        # A rollout that is masked out counts in its group's mean, and has no loss itself.
+        if not samples[sample_index].is_masked:
+            rows_PG[group_index][index_in_group] = replace(
+                rows_PG[group_index][index_in_group],
+                advantage=row.advantage,
+                weights_T=row.weights_T,
+            )
     return rows_PG
 
 
 def rows_by_trl(
     samples: Sequence[UnpaddedRollout], group_size: int, generation: int
 ) -> list[list[Row]]:
-    """The rows of every group with TRL's own advantages."""
+    """The rows of every group with TRL's own advantages; 0 where TRL masks a rollout out."""
     rows = [
         Row(
             f"{generation}:{i // group_size}",
-            sample.trl_advantage,
-            sample.num_tokens,
+            0.0 if sample.is_masked else sample.trl_advantage,
+            len(sample.completion_T) if sample.is_masked else sample.num_tokens,
             index=i % group_size,
             born=generation,
+            masked=sample.is_masked,
             trajectory=sample.trajectory,
         )
         for i, sample in enumerate(samples)

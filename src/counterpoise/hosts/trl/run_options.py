@@ -144,7 +144,7 @@ OPTIONS: dict[str, OptionSupport] = {
         "loss_type", values=tuple(LOSS_TYPES), reason="TRL has no such average"
     ),
     "update.mask_truncated": accept_only(
-        False, reason="TRL hands over one token of a masked response, and the run folder needs all"
+        False, reason="TRL does not score a masked response, and the run folder stores its scores"
     ),
     "update.kl": pass_as("beta"),
     "update.kl_estimator": accept_only("k3", reason="TRL's KL is k3"),

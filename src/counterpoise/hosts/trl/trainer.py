@@ -252,7 +252,7 @@ class PoiseGRPOTrainer(GRPOTrainer):
         # Waiting rows are trained by later weights: they need the log-probabilities of these.
         if self.args.tau and OLD_LOGPROBS not in batch:
             batch[OLD_LOGPROBS] = self._score_rollouts(batch)
-        own_samples = unpad(batch, read_trajectories(prompts))
+        own_samples = unpad(batch, self._tokenizer.pad_token_id, read_trajectories(prompts))
         samples = processes.gather_lists(own_samples, self.accelerator.num_processes)
         G = self.num_generations
         for index, sample in enumerate(samples):
@@ -371,9 +371,9 @@ class PoiseGRPOTrainer(GRPOTrainer):
         self._set_denominator(
             batch,
             row_share=num_rows / len(step),
-            pass_tokens=sum(rows[i].num_tokens for i in own_rows),
-            step_tokens=sum(rows[i].num_tokens for i in step),
-            all_tokens=sum(row.num_tokens for row in rows),
+            pass_tokens=sum(rows[i].loss_tokens for i in own_rows),
+            step_tokens=sum(rows[i].loss_tokens for i in step),
+            all_tokens=sum(row.loss_tokens for row in rows),
         )
         return batch
 
