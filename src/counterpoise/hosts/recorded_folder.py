@@ -2,17 +2,26 @@
 
 Such a folder has an imported.json in place of config.toml, because the options are the trainer's:
 it names the trainer, and the options that pages show.
+
+A trainer may save a checkpoint in the middle of an iteration. The part of the iteration that the
+checkpoint's weights have taken is then written to unfinished/step_NNNNN/, where N counts optimizer
+steps, in the files of a run folder: a run that resumes there begins its record with it.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from counterpoise.errors import PoiseError
 from counterpoise.files import cannot_write, find_leftovers, remove_leftovers
 from counterpoise.store.folder import IMPORTED, RunFolder, is_imported
+from counterpoise.store.schema import LOGS, STEP_FILES
+
+UNFINISHED = "unfinished"
 
 
 def start_folder(
@@ -38,6 +47,38 @@ def start_folder(
         remove_leftovers(path, IMPORTED)
     with folder.atomic_write(IMPORTED) as temporary:
         temporary.write_text(json.dumps(description, indent=1), encoding="utf-8")
+
+
+def unfinished_iteration(folder: RunFolder, steps: int) -> RunFolder:
+    """Where the iteration that is open after `steps` optimizer steps is written."""
+    return RunFolder(folder.path / UNFINISHED / f"step_{steps:05d}")
+
+
+def unfinished_number(folder: RunFolder, steps: int) -> int | None:
+    """The number of the iteration that was open after `steps` optimizer steps, if any was."""
+    records = unfinished_iteration(folder, steps).read("metrics")
+    return int(records[0]["iteration"]) if records else None
+
+
+def restore_unfinished(folder: RunFolder, steps: int) -> None:
+    """Add the iteration that was open after `steps` optimizer steps, of which it has its part."""
+    part = unfinished_iteration(folder, steps)
+    for kind in STEP_FILES:
+        for file in part.step_files(kind).values():
+            with folder.atomic_write(f"{kind}/{file.name}", durable=False) as temporary:
+                shutil.copyfile(file, temporary)
+    for log in LOGS:
+        for record in part.read(log):
+            folder.append(log, {k: v for k, v in record.items() if k != "schema"})
+    folder.sync()
+
+
+def remove_unfinished(folder: RunFolder, keep: Collection[int]) -> None:
+    """Remove what was open after other numbers of optimizer steps than those of `keep`."""
+    for path in (folder.path / UNFINISHED).glob("step_*"):
+        number = path.name.removeprefix("step_")
+        if number.isdecimal() and int(number) not in keep:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def check_folder_free(path: Path, resume_hint: str) -> None:

@@ -242,6 +242,50 @@ def test_a_resumed_run_goes_on_in_its_folder(tmp_path: Path) -> None:
     assert lines(tmp_path / "poise", "plans.jsonl") == whole
 
 
+def test_a_run_that_is_resumed_within_a_generation(tmp_path: Path) -> None:
+    saving: dict[str, Any] = {"save_strategy": "steps", "save_steps": 2, "save_total_limit": 2}
+    for max_steps, resume in ((7, 0), (10, 6), (12, 10)):
+        trainer = stock_trainer(tmp_path / "trl", max_steps=max_steps, **saving)
+        attach(trainer, tmp_path / "poise")
+        checkpoint = str(tmp_path / f"trl/checkpoint-{resume}") if resume else None
+        trainer.train(resume_from_checkpoint=checkpoint)
+    plans = lines(tmp_path / "poise", "plans.jsonl")
+    # Steps 1 to 4; 5 and 6; 7 to 10, which is a whole generation; 11 and 12.
+    assert [(p["iteration"], len(p["steps"])) for p in plans] == [(1, 4), (2, 2), (3, 4), (4, 2)]
+    tables = [
+        pq.read_table(tmp_path / f"poise/tokens/step_{n:05d}.parquet").to_pandas()
+        for n in range(1, 5)
+    ]
+    assert [set(table["step"]) <= set(range(4)) for table in tables] == [True] * 4
+    assert set(tables[1]["step"]) <= {0, 1}
+    # Parts whose checkpoints are gone are gone too.
+    assert len(list((tmp_path / "poise/unfinished").iterdir())) <= 2
+
+
+def test_a_train_that_was_interrupted_leaves_no_wrappers(tmp_path: Path) -> None:
+    saving: dict[str, Any] = {"save_strategy": "steps", "save_steps": 4}
+    trainer = stock_trainer(tmp_path / "trl", max_steps=8, **saving)
+    attach(trainer, tmp_path / "poise")
+    rewards = trainer.reward_funcs[0]
+
+    def interrupted(**columns: Any) -> list[float]:
+        if trainer.state.global_step == 4:
+            raise KeyboardInterrupt
+        values: list[float] = rewards(**columns)
+        return values
+
+    trainer.reward_funcs[0] = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    trainer.reward_funcs[0] = rewards
+    trainer.train(resume_from_checkpoint=str(tmp_path / "trl/checkpoint-4"))
+    plans = lines(tmp_path / "poise", "plans.jsonl")
+    assert [(p["iteration"], len(p["steps"])) for p in plans] == [(1, 4), (2, 4)]
+    trainer._step += 1  # as after Ctrl-C between two passes
+    with pytest.raises(PoiseError, match="interrupted within a generation"):
+        trainer.train(resume_from_checkpoint=str(tmp_path / "trl/checkpoint-4"))
+
+
 @pytest.mark.slow
 def test_two_processes_make_one_plan(tmp_path: Path) -> None:
     folder = tmp_path / "poise"
@@ -291,6 +335,10 @@ def test_a_stock_rloo_trainer(tmp_path: Path) -> None:
         attach(trainer, tmp_path / "monitored", monitor_every=1)
     with pytest.raises(PoiseError, match="GRPOTrainer and RLOOTrainer, not object"):
         attach(object(), tmp_path / "monitored")
+    from hosts.trl.test_adapter import small_trainer
+
+    with pytest.raises(PoiseError, match="set run_folder in PoiseConfig, and leave PoiseCallback"):
+        attach(small_trainer(tmp_path / "ours"), tmp_path / "monitored")
 
 
 @pytest.mark.parametrize(

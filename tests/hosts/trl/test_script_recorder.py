@@ -141,7 +141,7 @@ def seen(**changes: Any) -> SimpleNamespace:
     vars(options).update(changes)
     model = SimpleNamespace(config=SimpleNamespace(model_type=kind))
     return SimpleNamespace(
-        args=options, is_fsdp_enabled=False, is_deepspeed_enabled=False, model=model,
+        args=options, asking_option="monitor_every", is_fsdp_enabled=False, is_deepspeed_enabled=False, model=model,
         accelerator=SimpleNamespace(device=SimpleNamespace(type="cpu")),
         importance_sampling_level="token", epsilon_low=0.2, epsilon_high=0.28,
     )  # fmt: skip
@@ -168,6 +168,97 @@ def test_the_monitor_refuses_a_loss_that_it_sees_only_in_part(
 
     with pytest.raises(PoiseError, match=said):
         StepMonitor(seen(**change))  # type: ignore[arg-type]
+
+
+@needs_trl
+def test_the_option_that_asked_for_the_monitor_is_named(tmp_path: Path) -> None:
+    from hosts.trl.test_adapter import small_trainer
+
+    probes = tmp_path / "probes.jsonl"
+    probes.write_text('{"prompt": "What is 1 + 1?", "response": "2", "reward": 1.0}\n')
+    with pytest.raises(PoiseError, match=r"^probe knows .* not 'cispo': set probe=0 and probe_f"):
+        small_trainer(
+            tmp_path, loss_type="cispo", probe_file=str(probes), run_folder=str(tmp_path / "poise")
+        )
+    with pytest.raises(PoiseError, match="set denominator='step' or loss_type='dapo'"):
+        launch(
+            tmp_path, monitor_every=1, denominator="trl", loss_type="grpo",
+            gradient_accumulation_steps=2,
+        )  # fmt: skip
+
+
+@needs_trl
+def test_the_monitor_has_trls_denominator(tmp_path: Path) -> None:
+    """denominator='trl': the loss of `dapo` is divided by the generation's mean tokens a step."""
+    folder = tmp_path / "poise"
+    (noted,) = launch(
+        tmp_path, generations=1, run_folder=str(folder), monitor_every=1, double=False,
+        denominator="trl",
+    )  # fmt: skip
+    (plan,) = lines(folder, "plans.jsonl")
+    table = pq.read_table(folder / "tokens/step_00001.parquet").to_pandas()
+    mean_tokens = sum(plan["tokens"]) / 4
+    first = table[table["step"] == 0]  # ratios are 1: the pull is A / N
+    np.testing.assert_allclose(first["pull"], first["advantage"] / mean_tokens, rtol=1e-4)
+    assert abs(plan["describe"]["tokens_per_step"][0] / mean_tokens - 1) > 0.01
+    # What `poise replay` reads, and what TRL logged at every step.
+    options = json.loads((folder / "imported.json").read_text())["options"]
+    assert options["sample"]["temperature"] == 1.0
+    assert options["sample"]["max_new_tokens"] == 24
+    expected = {"lr": 3e-4, "clip_low": 0.2, "clip_high": 0.28, "aggregate": "token_mean"}
+    assert expected.items() <= options["update"].items()
+    (record,) = lines(folder, "metrics.jsonl")
+    assert record["lr"] == pytest.approx(3e-4)
+    assert record["grad_norm"] == pytest.approx(np.mean([log["grad_norm"] for log in noted["logs"]]))
+
+
+@needs_trl
+def test_a_checkpoint_within_a_generation(tmp_path: Path) -> None:
+    """The record of a resumed run has the steps that its weights took, each once."""
+    folder = tmp_path / "poise"
+    plan: dict[str, Any] = {
+        "run_folder": str(folder), "save_strategy": "steps", "save_steps": 2, "double": False,
+    }  # fmt: skip
+    launch(tmp_path, generations=2, **plan)
+    whole = lines(folder, "plans.jsonl")
+    assert sorted(path.name for path in (folder / "unfinished").iterdir()) == [
+        "step_00002", "step_00006",
+    ]  # fmt: skip
+    launch(tmp_path, generations=2, resume=str(tmp_path / "checkpoint-6"), **plan)
+    plans = lines(folder, "plans.jsonl")
+    assert [(p["iteration"], len(p["steps"])) for p in plans] == [(1, 4), (2, 2), (3, 2)]
+    assert plans[0] == whole[0]
+    trained = {row for step in whole[1]["steps"][:2] for row in step}
+    assert plans[1]["advantage"] == [
+        advantage for row, advantage in enumerate(whole[1]["advantage"]) if row in trained
+    ]
+    assert [line["steps"] for line in lines(folder, "metrics.jsonl")] == [4, 2, 2]
+    write_report(folder)
+
+
+@needs_trl
+def test_train_again_after_an_interrupt(tmp_path: Path) -> None:
+    """A trainer that Ctrl-C stopped within a generation begins the next one with its first pass."""
+    from hosts.trl.test_adapter import small_trainer
+    from transformers import TrainerCallback
+
+    class Interrupt(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
+            if state.global_step == 1:
+                raise KeyboardInterrupt
+
+    trainer, interrupt = small_trainer(tmp_path, monitor_every=1), Interrupt()
+    trainer.add_callback(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    assert trainer._step == 1
+    trainer.remove_callback(interrupt)
+    passes: list[Any] = []
+    prepare = trainer._prepare_inputs
+    trainer._prepare_inputs = lambda batch: passes.append(prepare(batch)) or passes[-1]
+    trainer.train()
+    assert len(passes) == 2
+    assert passes[0] is trainer._buffered_inputs[0]
 
 
 @needs_trl

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ from trl import GRPOTrainer, RLOOTrainer
 
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.trl import host, processes
-from counterpoise.hosts.trl.monitor import AGGREGATION_OF_LOSS, StepMonitor
+from counterpoise.hosts.trl.monitor import StepMonitor, dapo_loss_scale
 from counterpoise.hosts.trl.native_policy import as_native_policy
 from counterpoise.hosts.trl.padding import (
     OLD_LOGPROBS,
@@ -48,9 +47,9 @@ from counterpoise.hosts.trl.padding import (
 )
 from counterpoise.hosts.trl.planner import Decision, RolloutKey, rows_by_trl
 from counterpoise.hosts.trl.rewards import combine_rewards
-from counterpoise.hosts.trl.script_recorder import ScriptRecorder
+from counterpoise.hosts.trl.script_recorder import ScriptRecorder, describe_run
+from counterpoise.hosts.trl.trainer import PoiseGRPOTrainer
 from counterpoise.model.load import Policy
-from counterpoise.store.folder import SCHEMA
 from counterpoise.types import BatchPlan, Floats, Row, StepResult
 
 ROW_FIELD = "poise_row"  # the row number in TRL's batch
@@ -96,6 +95,11 @@ class ObservedTrainer:
         if trainer.accelerator.is_main_process:
             self.script_recorder = ScriptRecorder(self, path, describe_stock_run)
 
+    @property
+    def asking_option(self) -> str:
+        """The option that asked for the monitor."""
+        return "monitor_every"
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stock, name)
 
@@ -105,8 +109,8 @@ class ObservedTrainer:
         return as_native_policy(self)
 
     @property
-    def steps_per_generation(self) -> int:
-        """Optimizer steps of one generation."""
+    def optimizer_steps(self) -> int:
+        """Optimizer steps of one generation; TRL's `steps_per_generation` counts passes."""
         options = self.stock.args
         return int(options.steps_per_generation // options.gradient_accumulation_steps)
 
@@ -115,15 +119,8 @@ class ObservedTrainer:
         return False
 
     def loss_scale(self, decision: Decision, step: int) -> float:
-        """The step's own average over TRL's, which for `dapo` divides by the generation's tokens.
-
-        N_step / (N_generation / steps): the other losses that the monitor knows average over rows.
-        """
-        if self.stock.args.loss_type != "dapo":
-            return 1.0
-        tokens = [row.loss_tokens for row in decision.rows]
-        step_tokens = sum(tokens[i] for i in decision.plan.steps[step])
-        return step_tokens * len(decision.plan.steps) / max(1, sum(tokens))
+        """TRL's loss over the mean of the step's own tokens or rows: not 1 for `dapo` only."""
+        return dapo_loss_scale(decision, step) if self.stock.args.loss_type == "dapo" else 1.0
 
 
 class PoiseCallback(TrainerCallback):
@@ -158,8 +155,13 @@ class PoiseCallback(TrainerCallback):
     # -- transformers' events ------------------------------------------------------------------
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        # Generations are as many as their steps; the untrained rest of one is sampled anew.
-        self.observed._generation = state.global_step // self.observed.steps_per_generation
+        # A `train()` that was interrupted has left its wrappers and the numbers of an open step.
+        self._unwrap()
+        self._check_interruption()
+        self._pass_outputs, self._has_new_generation, self._is_generating = [], False, False
+        if self.observed.monitor:
+            self.observed.monitor.forget_step()
+        self.observed._generation = self._finished_generations(state.global_step)
         if self.observed.script_recorder:
             self.observed.script_recorder.start()
         observers: tuple[Callable[..., Any], ...] = (
@@ -183,19 +185,40 @@ class PoiseCallback(TrainerCallback):
             self.observed.script_recorder.record_log(logs or {})
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        recorder = self.observed.script_recorder
-        if recorder is None:
-            return
-        if state.global_step % self.observed.steps_per_generation == 0:
-            recorder.close_iteration()
-        recorder.folder.sync()
+        if self.observed.script_recorder:
+            self.observed.script_recorder.write_for_checkpoint()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        for name in WRAPPED_METHODS:
-            self.trainer.__dict__.pop(name, None)
+        self._unwrap()
         if self.observed.script_recorder:
             self.observed.script_recorder.close_iteration()
             self.observed.script_recorder.folder.sync()
+
+    def _unwrap(self) -> None:
+        for name in WRAPPED_METHODS:
+            self.trainer.__dict__.pop(name, None)
+
+    def _check_interruption(self) -> None:
+        """Refuse to go on after Ctrl-C within a generation: its rest would be recorded wrongly."""
+        passes = self.trainer.args.steps_per_generation
+        if self.trainer._buffered_inputs is not None and self.trainer._step % passes:
+            raise PoiseError(
+                "this trainer was interrupted within a generation, and TRL would first train on "
+                "its rest: make a new trainer with PoiseCallback to resume"
+            )
+
+    def _finished_generations(self, steps: int) -> int:
+        """Generations after `steps` optimizer steps; one that was cut off by a checkpoint counts.
+
+        TRL samples anew after a resume, so the number follows from the record where there is one.
+        """
+        recorder, accelerator = self.observed.script_recorder, self.trainer.accelerator
+        recorded: int | None = processes.decide_on_first_process(
+            lambda: recorder.recorded_generations(steps) if recorder else None,
+            accelerator.process_index,
+            accelerator.num_processes,
+        )
+        return -(-steps // self.observed.optimizer_steps) if recorded is None else recorded
 
     # -- TRL's methods -------------------------------------------------------------------------
 
@@ -367,6 +390,11 @@ def check_stock_trainer(trainer: Any, monitor_every: int) -> None:
             f"{type(trainer).__name__}: pass it the trainer that you add it to"
         )
     options = trainer.args
+    if isinstance(trainer, PoiseGRPOTrainer):
+        raise PoiseError(
+            "PoiseGRPOTrainer records itself: set run_folder in PoiseConfig, and leave "
+            "PoiseCallback out"
+        )
     if isinstance(trainer, RLOOTrainer):
         if changes := host.find_changes(type(trainer), WRAPPED_METHODS):
             raise PoiseError(f"RLOOTrainer differs from the one we tested: {changes[0]}")
@@ -375,8 +403,6 @@ def check_stock_trainer(trainer: Any, monitor_every: int) -> None:
                 "monitor_every knows GRPOTrainer's losses, not RLOOTrainer's: set it to 0, and "
                 "measure the recorded updates with poise replay"
             )
-    if getattr(options, "run_folder", ""):  # our own trainer
-        raise PoiseError("run_folder records this trainer already: leave PoiseCallback out")
     if monitor_every < 0:
         raise PoiseError(f"monitor_every={monitor_every} is negative: 0 is off")
     if trainer.num_iterations > 1:
@@ -390,7 +416,8 @@ def check_stock_trainer(trainer: Any, monitor_every: int) -> None:
             f"steps_per_generation={passes} is no multiple of gradient_accumulation_steps="
             f"{accumulated}: an optimizer step would span two generations, which a plan cannot say"
         )
-    if monitor_every and options.loss_type == "bnpo" and accumulated > 1:
+    averages = accumulated * trainer.accelerator.num_processes  # of tokens, in one step
+    if monitor_every and options.loss_type == "bnpo" and averages > 1:
         raise PoiseError(
             "monitor_every does not know the average of loss_type='bnpo' over several passes: set "
             "monitor_every=0, or loss_type='dapo'"
@@ -398,36 +425,13 @@ def check_stock_trainer(trainer: Any, monitor_every: int) -> None:
 
 
 def describe_stock_run(observed: ObservedTrainer) -> dict[str, Any]:
-    """The content of imported.json, with the options that pages and `poise replay` read."""
-    trainer, options = observed.stock, observed.stock.args
-    G = options.num_generations
-    update = {
-        "lr": options.learning_rate,
-        "max_grad_norm": options.max_grad_norm,
-        "clip_low": trainer.epsilon_low,
-        "clip_high": trainer.epsilon_high,
-    }
-    if isinstance(trainer, RLOOTrainer):
+    """The content of imported.json."""
+    options = observed.stock.args
+    if isinstance(observed.stock, RLOOTrainer):
         note = f"RLOO, beta={options.beta}, normalize_advantages={options.normalize_advantages}"
     else:
         note = f"loss_type={options.loss_type}, scale_rewards={options.scale_rewards}"
-        if options.loss_type in AGGREGATION_OF_LOSS:
-            update["aggregate"] = AGGREGATION_OF_LOSS[options.loss_type]
-    return {
-        "schema": SCHEMA,
-        "source": f"TRL {version('trl')} with PoiseCallback",
-        "tokenizer": getattr(trainer._tokenizer, "name_or_path", "") or None,
-        "notes": [note],
-        "options": {
-            "sample": {
-                "prompts": options.generation_batch_size // G,
-                "group_size": G,
-                "temperature": trainer.temperature,
-                "max_new_tokens": trainer.max_completion_length,
-            },
-            "update": update,
-        },
-    }
+    return describe_run(observed, "PoiseCallback", note)
 
 
 def _wrap(method: Callable[..., Any], observe: Callable[..., Any]) -> Callable[..., Any]:

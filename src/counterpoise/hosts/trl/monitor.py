@@ -52,33 +52,38 @@ class StepMonitor:
     """Measures every `monitor_every`-th optimizer step."""
 
     def __init__(self, trainer: PoiseGRPOTrainer | ObservedTrainer) -> None:
-        options = trainer.args
+        options, asking = trainer.args, trainer.asking_option
+        off = "monitor_every=0" if asking == "monitor_every" else "probe=0 and probe_file=''"
         if options.loss_type not in AGGREGATION_OF_LOSS:
             raise PoiseError(
-                f"monitor_every knows the losses {', '.join(AGGREGATION_OF_LOSS)}, not "
-                f"'{options.loss_type}': set it to 0"
+                f"{asking} knows the losses {', '.join(AGGREGATION_OF_LOSS)}, not "
+                f"'{options.loss_type}': set {off}"
             )
         for name, neutral in NEUTRAL_OPTIONS.items():
             if (value := getattr(options, name)) != neutral:
                 raise PoiseError(
-                    f"monitor_every sees the clipped surrogate alone, not what {name}={value} does "
-                    f"to the loss: set {name}={neutral}, or monitor_every=0"
+                    f"{asking} sees the clipped surrogate alone, not what {name}={value} does "
+                    f"to the loss: set {name}={neutral}, or {off}"
                 )
         if options.beta and options.use_bias_correction_kl:
             raise PoiseError(
-                f"monitor_every knows the KL of beta={options.beta} without its correction: set "
-                "use_bias_correction_kl=False, or monitor_every=0"
+                f"{asking} knows the KL of beta={options.beta} without its correction: set "
+                f"use_bias_correction_kl=False, or {off}"
             )
         if options.delta is not None and options.delta <= 1 + trainer.epsilon_high:
             raise PoiseError(
-                f"monitor_every knows delta={options.delta} only above 1 + epsilon_high="
-                f"{1 + trainer.epsilon_high:g}: raise it, or set monitor_every=0"
+                f"{asking} knows delta={options.delta} only above 1 + epsilon_high="
+                f"{1 + trainer.epsilon_high:g}: raise it, or set {off}"
             )
-        check_native_forward(trainer, "monitor_every", "set it to 0")
+        check_native_forward(trainer, asking, f"set {off}")
         self.trainer = trainer
         # (monitor, step of the plan, batch indices of the rows, result) between the two reads; no
         # monitor if only the probes look at the step.
         self._pending_step: tuple[Monitor | None, int, list[int], StepResult] | None = None
+
+    def forget_step(self) -> None:
+        """Forget a step that was interrupted."""
+        self._pending_step = None
 
     def before_step(self, decision: Decision, step: int) -> None:
         """Read the step's rows with the weights it starts from."""
@@ -268,6 +273,16 @@ class StepMonitor:
                 loss = loss + self.trainer.args.beta * (kl_M * weights_R[index_M]).sum()
             (gradient_M,) = torch.autograd.grad(loss, leaf_M)
         return -gradient_M, float(loss.detach()), int(outputs.clipped.sum())
+
+
+def dapo_loss_scale(decision: Decision, step: int) -> float:
+    """TRL's `dapo` over the mean of the step's own tokens: N_step / (N_generation / steps).
+
+    TRL divides by the mean number of tokens of the generation's steps.
+    """
+    tokens_R = [row.loss_tokens for row in decision.rows]
+    step_tokens = sum(tokens_R[i] for i in decision.plan.steps[step])
+    return step_tokens * len(decision.plan.steps) / max(1, sum(tokens_R))
 
 
 def _learning_rate(trainer: PoiseGRPOTrainer | ObservedTrainer) -> float | None:

@@ -8,13 +8,18 @@
 
 An iteration of the folder is a generation: with RB several may pass before an update. Process 0
 writes it when the next begins, before a checkpoint, or at the end. A resumed run first removes what
-was recorded after its checkpoint. There is no config.toml, because the options are TRL's: `poise
-train --resume` refuses the folder.
+was recorded after its checkpoint. If the checkpoint lies within a generation, the iteration then
+has the steps before it (recorded_folder.py), and the next is sampled anew. There is no config.toml,
+because the options are TRL's: `poise train --resume` refuses the folder.
+
+Loss, gradient norm and the like are those that TRL logs, so with logging_steps=10 they are means
+over ten optimizer steps, and stand in the iteration in which they were logged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy, deepcopy
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -26,7 +31,14 @@ from counterpoise.batch.buffer import RewardBalancedBuffer
 from counterpoise.config import StoreConfig
 from counterpoise.hosts.importing.formats import render_text
 from counterpoise.hosts.importing.text_rollouts import name_prompt
-from counterpoise.hosts.recorded_folder import start_folder
+from counterpoise.hosts.recorded_folder import (
+    remove_unfinished,
+    restore_unfinished,
+    start_folder,
+    unfinished_iteration,
+    unfinished_number,
+)
+from counterpoise.hosts.trl.monitor import AGGREGATION_OF_LOSS, SURROGATE_OF_LEVEL
 from counterpoise.hosts.trl.padding import UnpaddedRollout
 from counterpoise.hosts.trl.planner import Decision, to_rollout
 from counterpoise.hosts.trl.recorder import OpenIteration
@@ -44,6 +56,7 @@ if TYPE_CHECKING:
 # Our names of numbers that TRL logs.
 LOGGED_BY_TRL = {
     "grad_norm": "grad_norm", "loss": "loss", "clipped_share": "clip_ratio/region_mean",
+    "entropy": "entropy", "kl": "kl", "lr": "learning_rate",
 }  # fmt: skip
 RESUME_HINT = "a run goes on in its own by trainer.train(resume_from_checkpoint=...)"
 # For a step of the plan that the monitor did not measure.
@@ -113,10 +126,29 @@ class ScriptRecorder:
     def start(self) -> None:
         """Make the folder, or rewind it to the checkpoint that the trainer resumed from."""
         trainer = self.trainer
-        finished = trainer._generation if trainer.state.global_step > 0 else None
+        self.iteration = None  # still open if a `train()` before was interrupted
+        steps_taken = trainer.state.global_step
+        finished = trainer._generation if steps_taken > 0 else None
+        open_number = unfinished_number(self.folder, steps_taken) if steps_taken > 0 else None
+        if open_number is not None:
+            finished = open_number - 1
         start_folder(self.folder, self.describe(trainer), finished, RESUME_HINT)
+        if open_number is not None:
+            restore_unfinished(self.folder, steps_taken)
         if trainer.monitor or trainer.records_tokens:
             self.folder.write_vocabulary(trainer.policy.vocabulary_texts())
+
+    def recorded_generations(self, steps: int) -> int | None:
+        """The generation of optimizer step `steps`, counted from 1; None if it is not recorded."""
+        open_number = unfinished_number(self.folder, steps)
+        if open_number is not None or not steps:
+            return open_number
+        steps_recorded = 0
+        for record in self.folder.read("metrics"):
+            steps_recorded += record["steps"]
+            if steps_recorded >= steps:
+                return int(record["iteration"])
+        return None
 
     def begin_iteration(self, number: int) -> None:
         self.close_iteration()
@@ -188,17 +220,48 @@ class ScriptRecorder:
             if np.isfinite(number):
                 self.iteration.logged_numbers.setdefault(name, []).append(number)
 
+    def write_for_checkpoint(self) -> None:
+        """Write what a run that resumes from the checkpoint needs, whole, to the disk."""
+        options, steps = self.trainer.args, self.trainer.state.global_step
+        if self.trainer._step % options.steps_per_generation == 0:
+            self.close_iteration()  # its last optimizer step is done
+        elif self.iteration is not None and self.iteration.groups:
+            part = unfinished_iteration(self.folder, steps)
+            saved = [
+                int(path.name.removeprefix("checkpoint-"))
+                for path in Path(options.output_dir).glob("checkpoint-*")
+                if path.name.removeprefix("checkpoint-").isdecimal()
+            ]
+            # An older part at this step would be that of a run that was rewound.
+            remove_unfinished(self.folder, keep=[number for number in saved if number < steps])
+            with self.folder.explain_write_errors(part.path.name):
+                part.path.mkdir(parents=True, exist_ok=True)
+            iteration = copy(self.iteration)  # the generation goes on
+            iteration.clock = deepcopy(iteration.clock)
+            self._write(iteration, part, probe_result=None)
+            part.sync()
+        self.folder.sync()
+
     def close_iteration(self) -> None:
         """Write the open generation, if any."""
         iteration, self.iteration = self.iteration, None
         if iteration is None or not iteration.groups:
             return
+        probes = self.trainer.probes
+        probe_result = probes.finish() if probes else None
+        self._write(iteration, self.folder, probe_result)
+
+    def _write(
+        self,
+        iteration: ScriptIteration,
+        folder: RunFolder,
+        probe_result: metrics.ProbeResult | None,
+    ) -> None:
+        """Write an iteration with the steps that were taken; it cannot be used afterwards."""
         iteration.clock.lap("update" if iteration.decision else "compose")
         iteration.drop_untaken_steps()
-        probes = self.trainer.probes
-        look = probes.finish() if probes else None
-        if probes and look:
-            iteration.clock.split("update", "probe", probes.seconds)
+        if self.trainer.probes and probe_result:
+            iteration.clock.split("update", "probe", self.trainer.probes.seconds)
         planner = self.trainer.planner
         steps = range(len(iteration.decision.plan.steps)) if iteration.decision else ()
         rewards = [rollout.reward for group in iteration.groups for rollout in group.rollouts]
@@ -210,21 +273,28 @@ class ScriptRecorder:
             still_waiting=list(planner.buffer.state()) if planner.buffer else [],
             max_age=planner.max_age,
         )
-        record = replace(record, probes=look)
-        buffer = planner.buffer
-        if buffer is None:
+        record = replace(record, probes=probe_result)
+        store = StoreConfig(rollouts=True, tokens=True, model=False, report=True)
+        write_iteration(folder, record, self._metrics_line(iteration, record), store)
+
+    def _metrics_line(
+        self, iteration: ScriptIteration, record: metrics.IterationResult
+    ) -> dict[str, Any]:
+        """The line of metrics.jsonl: ours where the monitor measured a number, else TRL's.
+
+        The gradient is TRL's alone.
+        """
+        buffer = self.trainer.planner.buffer
+        if buffer is None:  # not `or`: an empty buffer is false, and its counts matter too
             buffer = RewardBalancedBuffer(tau=0.0, target=1)
-        metrics_line = metrics.metrics_record(record, buffer, iteration.clock)
+        line = metrics.metrics_record(record, buffer, iteration.clock)
         # A step whose tokens TRL's loss computed has no loss and no gradient of ours.
-        metrics_line = {
-            name: None if _is_nan(value) else value for name, value in metrics_line.items()
-        }
+        line = {name: None if _is_nan(value) else value for name, value in line.items()}
+        line["grad_norm"] = None
         for name, numbers in iteration.logged_numbers.items():
-            if name == "grad_norm" or metrics_line[name] is None:
-                metrics_line[name] = float(np.mean(numbers))
-        if "grad_norm" not in iteration.logged_numbers:
-            metrics_line["grad_norm"] = None
-        metrics_line |= {
+            if line[name] is None:
+                line[name] = float(np.mean(numbers))
+        return line | {
             "steps": iteration.steps_taken,
             "skipped_steps": 0,
             "not_finite_steps": iteration.not_finite_steps,
@@ -232,8 +302,6 @@ class ScriptRecorder:
             "verifier_timeouts": None,
             "verifier_crashes": None,
         }
-        store = StoreConfig(rollouts=True, tokens=True, model=False, report=True)
-        write_iteration(self.folder, record, metrics_line, store)
 
     def _full_rollout(
         self, sample: UnpaddedRollout, prompt: Any, text: str, reward: float
@@ -248,31 +316,57 @@ class ScriptRecorder:
         )
 
 
-def describe_run(trainer: PoiseGRPOTrainer) -> dict[str, Any]:
-    """The content of imported.json: what made the run, and the options that pages show."""
+def describe_planned_run(trainer: PoiseGRPOTrainer) -> dict[str, Any]:
+    """The content of imported.json for a trainer of ours."""
     options = trainer.args
-    G = options.num_generations
-    prompts = options.generation_batch_size // G
     notes = [f"composer={options.composer}", f"tau={options.tau:g}", f"credit={options.credit}"]
     if options.credit_weights != "uniform":
         notes.append(f"credit_weights={options.credit_weights}")
+    description = describe_run(trainer, "counterpoise.hosts.trl", ", ".join(notes))
+    description["options"]["balance"] = {
+        "tau": options.tau, "target": options.balance_target, "max_age": options.max_age,
+    }  # fmt: skip
+    return description
+
+
+def describe_run(
+    trainer: PoiseGRPOTrainer | ObservedTrainer, recorded_by: str, note: str
+) -> dict[str, Any]:
+    """The content of imported.json, with the options that pages and `poise replay` read."""
+    options = trainer.args
+    notes = [note]
+    if trainer.state.logging_steps > 1:
+        notes.append(
+            "loss, gradient norm, entropy and clipped share are TRL's logs, means over "
+            f"logging_steps={trainer.state.logging_steps} optimizer steps"
+        )
+    update = {
+        "lr": options.learning_rate,
+        "max_grad_norm": options.max_grad_norm,
+        "optimizer": "sgd" if "sgd" in str(options.optim) else "adamw",
+        "clip_low": trainer.epsilon_low,
+        "clip_high": trainer.epsilon_high,
+    }
+    if aggregate := AGGREGATION_OF_LOSS.get(getattr(options, "loss_type", "")):
+        update["aggregate"] = aggregate
+    if surrogate := SURROGATE_OF_LEVEL.get(getattr(trainer, "importance_sampling_level", "")):
+        update["surrogate"] = surrogate
     return {
         "schema": SCHEMA,
-        "source": f"TRL {version('trl')} with counterpoise.hosts.trl",
+        "source": f"TRL {version('trl')} with {recorded_by}",
         "tokenizer": getattr(trainer._tokenizer, "name_or_path", "") or None,
-        "notes": [", ".join(notes)],
+        "notes": notes,
         "options": {
-            "sample": {"prompts": prompts, "group_size": G},
-            "balance": {
-                "tau": options.tau, "target": options.balance_target, "max_age": options.max_age,
+            "sample": {
+                "prompts": options.generation_batch_size // options.num_generations,
+                "group_size": options.num_generations,
+                "temperature": trainer.temperature,
+                "max_new_tokens": trainer.max_completion_length,
             },
-            "batch": {"steps": options.optimizer_steps},
-            "update": {
-                "max_grad_norm": options.max_grad_norm,
-                "optimizer": "sgd" if "sgd" in str(options.optim) else "adamw",
-            },
+            "batch": {"steps": trainer.optimizer_steps},
+            "update": update,
         },
-    }  # fmt: skip
+    }
 
 
 def _is_nan(value: object) -> bool:

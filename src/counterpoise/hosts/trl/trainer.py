@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import TrainerCallback
 from trl import GRPOTrainer
 
 from counterpoise.batch.buffer import BufferCounts
@@ -33,7 +34,7 @@ from counterpoise.hosts.trl import processes
 from counterpoise.hosts.trl.checkpoint import WaitingRollouts, load_waiting, save_waiting
 from counterpoise.hosts.trl.config import TOKEN_AVERAGED_LOSSES, PoiseConfig
 from counterpoise.hosts.trl.host import PROBE_READING_WEIGHTS
-from counterpoise.hosts.trl.monitor import StepMonitor, step_end_callback
+from counterpoise.hosts.trl.monitor import StepMonitor, dapo_loss_scale, step_end_callback
 from counterpoise.hosts.trl.native_policy import (
     MICRO_TOKENS,
     as_native_policy,
@@ -51,7 +52,11 @@ from counterpoise.hosts.trl.planner import Decision, Planner, RolloutKey
 from counterpoise.hosts.trl.rewards import combine_rewards
 from counterpoise.hosts.trl.row_layout import lay_out_step
 from counterpoise.hosts.trl.script_probes import ScriptProbes
-from counterpoise.hosts.trl.script_recorder import ScriptRecorder, describe_run, recorder_callback
+from counterpoise.hosts.trl.script_recorder import (
+    ScriptRecorder,
+    describe_planned_run,
+    recorder_callback,
+)
 from counterpoise.model.fit_memory import FittedSize
 from counterpoise.model.load import Policy
 from counterpoise.seeds import rng_for, seed_for
@@ -92,15 +97,29 @@ class PoiseGRPOTrainer(GRPOTrainer):
         self._generation = 0  # the number of the latest generation
         self._weights_changed_at = 0  # the generation after which the weights changed last
         self._rewards_RF: Tensor | None = None  # latest generation of all processes, by function
+        self.add_callback(_StartOfTraining(self))
         self.probes = self._make_probes()
         self.monitor: StepMonitor | None = None
         if self.args.monitor_every or self.probes:
+            self._check_monitored_average()
             self.monitor = StepMonitor(self)
             self.add_callback(step_end_callback(self.monitor))
         self.script_recorder: ScriptRecorder | None = None
         if self.args.run_folder and self.accelerator.is_main_process:
-            self.script_recorder = ScriptRecorder(self, Path(self.args.run_folder), describe_run)
+            self.script_recorder = ScriptRecorder(
+                self, Path(self.args.run_folder), describe_planned_run
+            )
             self.add_callback(recorder_callback(self.script_recorder))
+
+    def _check_monitored_average(self) -> None:
+        """Refuse to monitor an average that TRL takes over parts of a step of unequal sizes."""
+        passes = self.args.gradient_accumulation_steps * self.accelerator.num_processes
+        if self.args.denominator == "trl" and self.args.loss_type != "dapo" and passes > 1:
+            raise PoiseError(
+                f"{self.asking_option} does not know the average of denominator='trl' and "
+                f"loss_type='{self.args.loss_type}' over several passes: set denominator='step' or "
+                "loss_type='dapo'"
+            )
 
     # -- TRL's private methods; host.py lists them ---------------------------------------------
 
@@ -133,11 +152,9 @@ class PoiseGRPOTrainer(GRPOTrainer):
         return loss if scale is None else loss * scale
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        if self.script_recorder and self._step % self.args.steps_per_generation == 0:
-            self.script_recorder.close_iteration()  # its last optimizer step is done
         if self.script_recorder:
             # On resume the recorder rewinds to this checkpoint: its records must be on disk first.
-            self.script_recorder.folder.sync()
+            self.script_recorder.write_for_checkpoint()
         super()._save_checkpoint(model, trial)
         if not self.accelerator.is_main_process:
             return
@@ -308,6 +325,41 @@ class PoiseGRPOTrainer(GRPOTrainer):
         for name, value in {**decision.metrics, "refills": float(refills)}.items():
             self._metrics["train"][f"poise/{name}"].append(value)
 
+    # -- what the monitor and the recorder read; ObservedTrainer (callback.py) has the same ----
+
+    records_tokens = False  # tokens are recorded where the monitor reads them
+
+    @property
+    def monitor_every(self) -> int:
+        return self.args.monitor_every
+
+    @property
+    def asking_option(self) -> str:
+        """The option that asked for the monitor."""
+        return "monitor_every" if self.args.monitor_every else "probe"
+
+    @property
+    def optimizer_steps(self) -> int:
+        """Optimizer steps of one generation."""
+        return self.args.optimizer_steps
+
+    def loss_scale(self, decision: Decision, step: int) -> float:
+        """TRL's loss over the mean of the step's own tokens or rows; 1 with denominator='step'.
+
+        With denominator='trl' the monitor takes other losses than `dapo` only where a step is one
+        pass, and there TRL averages over the step too.
+        """
+        keeps_trl_average = self.args.denominator == "trl" and self.args.loss_type == "dapo"
+        return dapo_loss_scale(decision, step) if keeps_trl_average else 1.0
+
+    def on_policy(self, decision: Decision, step: int) -> bool:
+        """Whether all rows of the step were sampled by the weights that it starts from."""
+        rows = (decision.rows[i] for i in decision.plan.steps[step])
+        single_epoch = self.num_iterations == 1
+        return (
+            single_epoch and step == 0 and all(row.born > self._weights_changed_at for row in rows)
+        )
+
     # -- a decision -> this process's passes ---------------------------------------------------
 
     def _build_passes(self, decision: Decision) -> list[TrlBatch]:
@@ -324,24 +376,6 @@ class PoiseGRPOTrainer(GRPOTrainer):
                 batches.append(self._build_pass(rows_by_process, step, rows, samples, on_policy))
         self._metrics["train"]["poise/largest_pass"].append(float(largest_pass))
         return batches
-
-    records_tokens = False  # tokens are recorded where the monitor reads them
-
-    @property
-    def monitor_every(self) -> int:
-        return self.args.monitor_every
-
-    def loss_scale(self, decision: Decision, step: int) -> float:
-        """What the step's loss is multiplied by beside its average: the plan's is exact."""
-        return 1.0
-
-    def on_policy(self, decision: Decision, step: int) -> bool:
-        """Whether all rows of the step were sampled by the weights that it starts from."""
-        rows = (decision.rows[i] for i in decision.plan.steps[step])
-        single_epoch = self.num_iterations == 1
-        return (
-            single_epoch and step == 0 and all(row.born > self._weights_changed_at for row in rows)
-        )
 
     def _build_pass(
         self,
@@ -407,3 +441,16 @@ class PoiseGRPOTrainer(GRPOTrainer):
         token_share = pass_tokens / max(step_tokens, 1)
         share = token_share if self.args.loss_type == "bnpo" else row_share
         batch[LOSS_SCALE] = share * (passes * self.accelerator.num_processes)
+
+
+class _StartOfTraining(TrainerCallback):
+    """Forgets what a `train()` that was interrupted has left: the next begins with a generation."""
+
+    def __init__(self, trainer: PoiseGRPOTrainer) -> None:
+        self.trainer = trainer
+
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        trainer = self.trainer
+        trainer._step, trainer._buffered_inputs, trainer.decision = 0, None, None
+        if trainer.monitor:
+            trainer.monitor.forget_step()
