@@ -65,6 +65,22 @@ def test_tables_of_other_tools(tmp_path: Path) -> None:
     assert (tmp_path / "named" / "rollouts" / "step_00007.jsonl").is_file()
 
 
+def test_tables_of_several_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rollouts of an evaluation are not those of training; a mount point may be called media."""
+    columns, run = ["prompt", "output", "reward"], tmp_path / "media" / "disk" / "run-1"
+    write_table(run, "train_5_aa", columns, [["?", "train", 1.0], ["?", "train", 0.0]])
+    write_table(run, "val_5_bb", columns, [["?", "validation", 1.0]])
+    monkeypatch.chdir(run / "files")
+    result = import_run(Path(), tmp_path / "out", tokenizer="embedded")
+    assert (result.steps, result.rollouts) == (1, 2)
+    assert "left out: tables of evaluations (val)" in result.notes
+    lines = read_lines(tmp_path / "out" / "rollouts" / "step_00005.jsonl")
+    assert {line["response"] for line in lines} == {"train"}
+    write_table(run, "other/samples_5_cc", columns, [["?", "other", 1.0]])
+    with pytest.raises(PoiseError, match=r"rollouts under 2 keys \(other/samples, train\): copy"):
+        import_run(run, tmp_path / "several", tokenizer="embedded")
+
+
 def test_faults(tmp_path: Path) -> None:
     file = write_table(
         tmp_path / "run-1", "val_1_aa", ["step", "input_1", "output_1"], [[1, "", ""]]

@@ -4,8 +4,9 @@
 
 TRL logs the table of its completions files (key `completions`), which is read by TRL's importer.
 Tables of other tools need a prompt, a response and a reward; the step is a column, or else the
-number in the file's name. Rows with equal prompts of a step are a group. Other tables of the run
-are left out.
+number in the file's name. Rows with equal prompts of a step are a group. A run may log several
+tables, each under a key of its own: those of evaluations, by their names, and those without these
+columns are left out, and of the others one must remain.
 
 Read in wandb 0.31.0 (sdk/data_types/table.py), TRL 1.16.0 and verl 0.9.1.
 """
@@ -13,6 +14,7 @@ Read in wandb 0.31.0 (sdk/data_types/table.py), TRL 1.16.0 and verl 0.9.1.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,7 @@ COLUMN_NAMES = {
 }
 STEP_NAMES = ("step", "global_step", "train/global_step")
 ANSWER_NAMES = ("answer", "ground_truth", "gts", "label")
+EVALUATION_KEY = re.compile(r"(^|[^a-z])(val|valid|validation|eval|evaluation|test|held_?out)([^a-z]|$)")
 
 
 def find_files(path: Path) -> list[Path]:
@@ -58,7 +61,7 @@ def _logged_step(file: Path) -> int:
 
 
 def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[ImportedStep]:
-    runs = {file.parents[len(file.parts) - 1 - _run_depth(file)] for file in files}
+    runs = {_run_folder(file) for file in files}
     if len(runs) > 1:
         names = ", ".join(sorted(run.name for run in runs)[:4])
         raise PoiseError(f"the folder holds tables of {len(runs)} runs ({names}): name one of them")
@@ -76,8 +79,37 @@ def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[Import
             "and reward, or TRL's columns as in TRL 1.16.0"
         )
     _note_others(len(files) - len(readable), context)
-    context.refuse_reward("has one column of rewards in tables of other tools")
-    yield from _read_plain_tables(readable, context)
+    context.refuse_reward("have one column of rewards, unless TRL wrote them")
+    yield from _read_plain_tables(_tables_of_one_key(readable, context), context)
+
+
+def _tables_of_one_key(files: Sequence[Path], context: ImportContext) -> list[Path]:
+    """The tables of training; raises if they were logged under several keys."""
+    files_of_key: dict[str, list[Path]] = {}
+    for file in files:
+        files_of_key.setdefault(_table_key(file), []).append(file)
+    training_keys = [key for key in files_of_key if not EVALUATION_KEY.search(key.lower())]
+    keys = training_keys or list(files_of_key)
+    if len(keys) > 1:
+        raise PoiseError(
+            f"the run logged rollouts under {len(keys)} keys ({', '.join(sorted(keys)[:4])}): copy "
+            "the tables of one of them into a folder, and import that"
+        )
+    if left_out := sorted(set(files_of_key) - set(keys)):
+        context.add_note(f"left out: tables of evaluations ({', '.join(left_out[:4])})")
+    return files_of_key[keys[0]]
+
+
+def _table_key(file: Path) -> str:
+    """The key that a table was logged under: train/samples of table/train/samples_7_0a1b.table.json.
+
+    A slash in a key becomes a folder.
+    """
+    name = file.name.removesuffix(".table.json")
+    key = name if _logged_step(file) < 0 else name.rsplit("_", 2)[0]
+    folders = file.resolve().parent.parts
+    media = _media_index(folders)
+    return "/".join([*folders[media + 2 :], key]) if media is not None else key
 
 
 def _note_others(number: int, context: ImportContext) -> None:
@@ -85,10 +117,23 @@ def _note_others(number: int, context: ImportContext) -> None:
         context.add_note(f"left out: {format_count(number, 'table')} of something else")
 
 
-def _run_depth(file: Path) -> int:
-    """The index of the run's folder among the file's parts: the one above files/media/table."""
-    folders = file.parts
-    return folders.index("media") - 1 if "media" in folders else len(folders) - 1
+def _run_folder(file: Path) -> Path:
+    """The folder above files/media/table or media/table; else the one that the table is in."""
+    folders = file.resolve().parent.parts
+    media = _media_index(folders)
+    if media is None:
+        return file.resolve().parent
+    return Path(*folders[: media - 1 if folders[media - 1] == "files" else media])
+
+
+def _media_index(folders: Sequence[str]) -> int | None:
+    """The index of the last `media` that a `table` follows; a mount point may have the name too."""
+    indices = [
+        index
+        for index, pair in enumerate(zip(folders, folders[1:], strict=False))
+        if pair == ("media", "table")
+    ]
+    return indices[-1] if indices else None
 
 
 def _read_json(file: Path) -> dict[str, Any]:
