@@ -216,8 +216,8 @@ def test_completions_that_trl_masks_out_are_recorded_whole(tmp_path: Path) -> No
     cut = [i for i, rollout in enumerate(rollouts) if not rollout["finished"]]
     assert 0 < len(cut) < 24
     for i in cut:
-        assert len(rollouts[i]["response_tokens"]) == plan["tokens"][i] == 30  # the length limit
-        assert plan["advantage"][i] == 0
+        assert len(rollouts[i]["response_tokens"]) == 30  # the length limit
+        assert plan["advantage"][i] == plan["tokens"][i] == 0
         assert np.isnan(rollouts[i]["sampled_logprobs"]).all()
     assert not set(table["row"]) & set(cut)
     # The monitor's pulls have TRL's denominator, in which masked tokens are not counted.

@@ -50,7 +50,9 @@ def test_a_completion_that_trl_masks_out_has_its_length_and_no_sign() -> None:
         )  # fmt: skip
         (rows,) = assign_credit(samples, [0.0, 1.0, 1.0, 0.0], 1, options)
         assert [row.advantage for row in rows] == [0.0, positive, positive, 0.0]
-        assert [(row.num_tokens, row.loss_tokens) for row in rows] == [(3, 0), (2, 2), (3, 3), (2, 0)]
+        assert [(row.masked, row.num_tokens) for row in rows] == [
+            (True, 0), (False, 2), (False, 3), (True, 0),
+        ]  # fmt: skip
 
 
 def test_prompts_of_one_agent_share_a_step() -> None:

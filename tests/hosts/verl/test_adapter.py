@@ -43,6 +43,7 @@ RUNS: dict[str, tuple[int, list[str]]] = {  # how many rollouts of four are righ
             "trainer.total_training_steps=3",
             "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=3",  # needs fillers
             "+poise.credit_weights=negative_filter",  # by log-probabilities
+            "+poise.run_folder=rb_record",
         ],
     ),
     "rb_async": (
@@ -54,6 +55,7 @@ RUNS: dict[str, tuple[int, list[str]]] = {  # how many rollouts of four are righ
             "trainer.v1.colocate_async.num_warmup_batches=2",
             "trainer.total_training_steps=3",
             "+actor_rollout_ref.rollout.engine_kwargs.native.late_answers=8",
+            "+poise.run_folder=rb_async_record",
         ],
     ),
 }
@@ -397,3 +399,43 @@ def test_the_record_is_what_the_workers_got(runs: dict[str, Run]) -> None:
     page = write_report(folder, folder / "page.html").read_text(encoding="utf-8")
     for name in ("mosaic", "tokens", "plans", "rollouts"):
         assert f'id="{name}"' in page, name
+
+
+@needs_verl
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["rb", "rb_async"])
+def test_the_record_of_rb_has_all_that_was_sampled(runs: dict[str, Run], name: str) -> None:
+    """Of 32 rollouts in a round 7 are right: the balanced batches have 13 of 32."""
+    from counterpoise.lab.choose_page import write_report
+
+    run = runs[name]
+    folder = run.record.parent / f"{name}_record"
+    plans, metrics = (
+        [json.loads(line) for line in (folder / file).read_text().splitlines()]
+        for file in ("plans.jsonl", "metrics.jsonl")
+    )
+    assert [plan["iteration"] for plan in plans] == [1, 2, 3]
+    sampled = 0
+    for plan, record, line in zip(plans, metrics, run.metrics, strict=True):
+        sampled += record["rollouts"]
+        assert sampled == line["poise/rollouts_added"]
+        for count in ("dropped_surplus", "dropped_aged"):
+            assert record[count] == line[f"poise/rollouts_{count}"]
+        waiting = record["buffer_positive"] + record["buffer_negative"]
+        assert waiting == line["poise/rollouts_waiting"]
+        if name == "rb":
+            assert record["success"] == 14 / 64
+            assert record["sampling_rounds"] == 2
+        for i, born in enumerate(plan["born"]):
+            rollouts = (folder / f"rollouts/step_{born:05d}.jsonl").read_text().splitlines()
+            group = plan["groups"][plan["group"][i]]
+            members = [r for r in map(json.loads, rollouts) if r["group"] == group]
+            rollout = members[plan["index"][i]]
+            assert (rollout["reward"] > 0) == (plan["advantage"][i] > 0)
+            assert len(rollout["response_tokens"]) == plan["tokens"][i]
+    assert any(born < plan["iteration"] for plan in plans for born in plan["born"])
+    dropped = [json.loads(line) for line in (folder / "drops.jsonl").read_text().splitlines()]
+    surplus = sum(len(rows) for line in dropped for rows in line.get("surplus", {}).values())
+    assert surplus == metrics[-1]["dropped_surplus"]
+    page = write_report(folder, folder / "page.html").read_text(encoding="utf-8")
+    assert 'id="buffer"' in page

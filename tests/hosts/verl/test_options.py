@@ -117,6 +117,14 @@ GPG = "actor_rollout_ref.actor.policy_loss.loss_mode=gpg"
             ["poise.tau=0.25", OURS, "trainer.v1.trainer_mode=separate_async"],
             "mode=sync and colocate_async, not separate_async",
         ),
+        (
+            ["poise.monitor_every=1", "trainer.v1.trainer_mode=separate_async"],
+            "scores all 2 updates of a global step by the weights of the first",
+        ),
+        (
+            ["poise.composer=by_sign", OURS, "algorithm.use_kl_in_reward=true"],
+            "after [+]poise.composer=by_sign has seen them: set it to False",
+        ),
         (["poise.credit_settings=3"], r"\+poise.credit_settings=3 is not of type list"),
         (["poise.credit_weights=sheer", OURS], "did you mean 'shear'"),
         (["poise.credit_weights=shear"], "set algorithm.adv_estimator=poise_grpo"),

@@ -59,7 +59,9 @@ def test_an_update_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     recorder = UpdateRecorder(tmp_path / "record", CONFIG)
     plan = BatchPlan("verl", ((1,), (0,)))
     numbers = {"actor/grad_norm": [2.0, 4.0], "poise/flipped": 0.25}
-    recorder.record(1, batch, plan, Words(), numbers, UpdateMeasurement(after))
+    before = nested([-1.0, -9.0, -2.0], [-3.5, -4.0], [0.0])
+    measurement = UpdateMeasurement(before, after)
+    recorder.record(1, batch, plan, Words(), numbers, measurement, older_keys={"ab-1_3_0"})
     first, second = (
         json.loads(line)
         for line in (tmp_path / "record/rollouts/step_00001.jsonl").read_text().splitlines()
@@ -72,13 +74,109 @@ def test_an_update_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert (stored_plan["index"], stored_plan["advantage"]) == ([0, 1], [0.5, -0.5])
     table = pq.read_table(tmp_path / "record/tokens/step_00001.parquet").to_pydict()
     assert (table["row"], table["token"]) == ([1, 1, 0, 0], [6, 7, 3, 5])
-    assert table["displacement"] == [0.0, -1.0, 0.5, -0.5]
+    # By the update alone, also where the old scores are those of older weights.
+    assert table["displacement"] == [0.5, -1.0, 0.5, -0.5]
     assert table["old_logprob"] == [-3.0, -4.0, -1.0, -2.0]
-    np.testing.assert_array_equal(table["logprob"], [-3.0, -4.0, np.nan, np.nan])
+    assert np.isnan(table["logprob"]).all()
     (record,) = map(json.loads, (tmp_path / "record/metrics.jsonl").read_text().splitlines())
     assert (record["grad_norm"], record["flipped"], record["success"]) == (3.0, 0.25, 0.5)
+    assert (record["turns"], record["turn_success"]) == (2.0, None)  # no tool said which was right
     with pytest.raises(PoiseError, match="is not empty: choose another or remove it"):
         UpdateRecorder(tmp_path / "record", CONFIG).record(1, batch, plan, Words(), {}, None)
     resumed = UpdateRecorder(tmp_path / "record", CONFIG)
     resumed.record(2, batch, plan, Words(), {}, None)
     assert len((tmp_path / "record/metrics.jsonl").read_text().splitlines()) == 2
+    table = pq.read_table(tmp_path / "record/tokens/step_00002.parquet").to_pydict()
+    np.testing.assert_array_equal(table["logprob"], [-3.0, -4.0, np.nan, np.nan])
+
+
+def test_entropies_that_are_sums_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from counterpoise.hosts.verl import queue
+    from counterpoise.hosts.verl.recorder import UpdateRecorder
+
+    data = {
+        "prompts": nested([1], [1], [1]),
+        "responses": nested([3], [4], [5]),
+        "response_mask": nested([1], [1], [1]),
+        "rm_scores": nested([1.0], [0.0], [0.0]),
+        "advantages": nested([0.5], [-0.5], [-0.5]),
+        "old_log_probs": nested([-1.0], [-3.0], [-3.0]),
+    }
+    monkeypatch.setattr(queue, "get_fields", lambda batch, *names: data)
+    # Two outputs of one session: each is a row of its own.
+    batch: Any = SimpleNamespace(keys=["ab_1_0", "ab_0_1", "ab_0_0"], tags=[{}, {}, {}])
+    plan, entropies = BatchPlan("verl", ((0, 1, 2),)), []
+    for mode in ("token-mean", "seq-mean-token-sum"):
+        actor = {"loss_agg_mode": mode}
+        config = {**CONFIG, "actor_rollout_ref": {"rollout": {"n": 2}, "actor": actor}}
+        UpdateRecorder(tmp_path / mode, config).record(
+            1, batch, plan, Words(), {"actor/entropy": 700.0}
+        )
+        entropies.append(json.loads((tmp_path / mode / "metrics.jsonl").read_text())["entropy"])
+    assert entropies == [700.0, None]
+    assert json.loads((tmp_path / mode / "plans.jsonl").read_text())["index"] == [2, 1, 0]
+    lines = (tmp_path / mode / "rollouts/step_00001.jsonl").read_text().splitlines()
+    assert [json.loads(line)["response_tokens"] for line in lines] == [[5], [4], [3]]
+
+
+def test_rb_is_recorded_with_all_that_was_sampled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Update 3 trains on a group that waited since update 2; of its own groups one is dropped."""
+    from counterpoise.batch.buffer import RewardBalancedBuffer
+    from counterpoise.hosts.verl import queue
+    from counterpoise.hosts.verl.recorder import UpdateRecorder
+    from counterpoise.hosts.verl.sampler import SampledForUpdate
+    from counterpoise.types import Row
+
+    class Sampled(dict[str, Any]):
+        def __len__(self) -> int:
+            return 4
+
+    fields = {
+        "prompts": nested([1], [1], [2], [2]),
+        "responses": nested([3], [4], [5], [6]),
+        "response_mask": nested([1], [1], [1], [1]),
+        "rm_scores": nested([1.0], [0.0], [0.0], [0.0]),
+    }
+    trained = {
+        "prompts": nested([9], [1]),
+        "responses": nested([7], [4]),
+        "response_mask": nested([1], [1]),
+        "rm_scores": nested([1.0], [0.0]),
+        "advantages": nested([0.5], [-0.5]),
+        "old_log_probs": nested([-1.0], [-3.0]),
+    }
+    monkeypatch.setattr(queue, "get_fields", lambda batch, *names: trained)
+    keys = ["old_1_0", "new_1_0"]
+    batch: Any = SimpleNamespace(keys=keys, tags=[{}, {}])
+    rows = {
+        "new_0_0": Row("new", 0.5, 1, 0), "new_1_0": Row("new", -0.5, 1, 1),
+        "same_0_0": Row("same", 0.0, 1, 0), "same_1_0": Row("same", 0.0, 1, 1),
+    }  # fmt: skip
+    sampled = SampledForUpdate(
+        buffer=RewardBalancedBuffer(tau=0.5, target=2),
+        batch_rows={"old_1_0": Row("old", 0.5, 1, 1), "new_1_0": rows["new_1_0"]},
+        update_of_group={"old": 2, "new": 3, "same": 3},
+        sampled_rows=rows,
+        sampled_fields=[Sampled(fields)],
+        drops={"no_signal": [("same", 0), ("same", 1)]},
+        sampling_rounds=2,
+    )
+    config = {**CONFIG, "poise": {"tau": 0.5}}
+    recorder = UpdateRecorder(tmp_path / "record", config)
+    recorder.record(3, batch, BatchPlan("grouped", ((0, 1),)), Words(), {}, None, sampled)
+    (record,) = map(json.loads, (tmp_path / "record/metrics.jsonl").read_text().splitlines())
+    assert (record["success"], record["rollouts"], record["mixed_groups"]) == (0.25, 4, 0.5)
+    assert (record["batch_rows"], record["rows_without_signal"]) == (2, 2)
+    assert record["sampling_rounds"] == 2
+    (plan,) = map(json.loads, (tmp_path / "record/plans.jsonl").read_text().splitlines())
+    assert (plan["born"], plan["groups"], plan["index"]) == ([2, 3], ["2:old", "3:new"], [1, 1])
+    lines = (tmp_path / "record/rollouts/step_00003.jsonl").read_text().splitlines()
+    assert [json.loads(line)["group"] for line in lines] == ["3:new"] * 2 + ["3:same"] * 2
+    (drops,) = map(json.loads, (tmp_path / "record/drops.jsonl").read_text().splitlines())
+    assert drops["no_signal"] == {"3:same": [0, 1]}
+    balance = json.loads((tmp_path / "record/imported.json").read_text())["options"]["balance"]
+    assert balance == {"tau": 0.5, "target": 2, "max_age": 4}

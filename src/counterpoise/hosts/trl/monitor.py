@@ -146,7 +146,7 @@ class StepMonitor:
         for batch_index in decision.plan.steps[step]:
             row = decision.rows[batch_index]
             sample = self.trainer.rollouts_by_key[row.group, row.index]
-            if row.num_tokens == len(sample.completion_T):
+            if row.masked or row.num_tokens == len(sample.completion_T):
                 old_T = sample.old_logprobs_T if has_old_logprobs else None
                 batch_indices.append(batch_index)
                 rows.append(

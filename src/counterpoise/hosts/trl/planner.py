@@ -187,7 +187,7 @@ def rows_by_trl(
         Row(
             f"{generation}:{i // group_size}",
             0.0 if sample.is_masked else sample.trl_advantage,
-            len(sample.completion_T) if sample.is_masked else sample.num_tokens,
+            sample.num_tokens,  # of a plan: 0 says that the row was masked
             index=i % group_size,
             born=generation,
             masked=sample.is_masked,

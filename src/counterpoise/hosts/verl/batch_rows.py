@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,10 +14,12 @@ from counterpoise.hosts.verl.turns import split_turns
 from counterpoise.hosts.verl.weight_request import ROLLOUT_ADVANTAGES
 from counterpoise.types import Floats, Rollout, Row
 
-FIELDS = ("prompts", "responses", "response_mask", "rm_scores", "advantages", "old_log_probs")
-# Which runs have: the data set's reference answer; rollout.calculate_log_probs; token weights.
+# The data set's reference answer, and rollout.calculate_log_probs: not every run has them.
 REFERENCES, SAMPLED_LOGPROBS = "reward_model", "rollout_log_probs"
-OPTIONAL_FIELDS = (REFERENCES, SAMPLED_LOGPROBS, ROLLOUT_ADVANTAGES)
+SAMPLED_FIELDS = ("prompts", "responses", "response_mask", "rm_scores")
+ROLLOUT_FIELDS = (*SAMPLED_FIELDS, REFERENCES, SAMPLED_LOGPROBS)  # of a rollout once it is sampled
+FIELDS = (*SAMPLED_FIELDS, "advantages", "old_log_probs")
+OPTIONAL_FIELDS = (REFERENCES, SAMPLED_LOGPROBS, ROLLOUT_ADVANTAGES)  # the last: of token weights
 
 
 def real_indices(batch: KVBatchMeta) -> list[int]:
@@ -33,49 +34,88 @@ def read_rows(
 
     `data` holds FIELDS, and those of OPTIONAL_FIELDS that the run has.
     """
-    columns = [data[name].unbind() for name in FIELDS]
-    references = list(data[REFERENCES]) if REFERENCES in data else None
-    sampled = data[SAMPLED_LOGPROBS].unbind() if SAMPLED_LOGPROBS in data else None
+    indices = real_indices(batch)
+    rollouts = read_rollouts(data, indices, tokenizer, max_response_length)
+    columns = [data[name].unbind() for name in ("response_mask", "advantages", "old_log_probs")]
     unweighted = data[ROLLOUT_ADVANTAGES].unbind() if ROLLOUT_ADVANTAGES in data else None
+    index_in_group = number_in_groups([batch.keys[i] for i in indices])
     rows, old_logprobs = [], []
-    for i in real_indices(batch):
-        prompt_S, response_T, mask_T, scores_T, advantages_T, old_T = (c[i] for c in columns)
+    for i, rollout in zip(indices, rollouts, strict=True):
+        mask_T, advantages_T, old_T = (column[i] for column in columns)
         trained_T = mask_T.bool()
-        # A key is uid_session_output.
-        group, _, session = batch.keys[i].rpartition("_")[0].rpartition("_")
-        prompt = tokenizer.decode(prompt_S, skip_special_tokens=True)
-        tokens = response_T[trained_T].numpy().astype(np.int32)
-        rollout = Rollout(
-            prompt_id=f"verl/{hash_prompt(prompt)}",
-            prompt=prompt,
-            answer=answer_text(references[i].get("ground_truth")) if references else "",
-            response=tokenizer.decode(response_T, skip_special_tokens=True),
-            reward=float(scores_T.sum()),
-            prompt_tokens=prompt_S.numpy().astype(np.int32),
-            response_tokens=tokens,
-            sampled_logprobs=sampled[i][trained_T].float().numpy()
-            if sampled
-            else np.full(len(tokens), np.nan, np.float32),
-            finished=_is_finished(response_T, tokenizer, max_response_length),
-            turns=split_turns(response_T.numpy(), trained_T.numpy()),
-        )
         advantage, weights_T = split_advantage(
             advantages_T[trained_T].float().numpy(),
             unweighted[i][trained_T].float().numpy() if unweighted else None,
         )
         rows.append(
             Row(
-                group=f"{number}:{group}",
+                group=f"{number}:{split_key(batch.keys[i])[0]}",
                 advantage=advantage,
-                num_tokens=len(tokens),
-                index=int(session),
+                num_tokens=len(rollout.response_tokens),
+                index=index_in_group[batch.keys[i]],
                 born=number,
                 rollout=rollout,
                 weights_T=weights_T,
             )
         )
         old_logprobs.append(old_T[trained_T].float().numpy())
-    return _number_in_groups(rows), old_logprobs
+    return rows, old_logprobs
+
+
+def read_rollouts(
+    data: Any, indices: Sequence[int], tokenizer: Any, max_response_length: int
+) -> list[Rollout]:
+    """The rollouts at `indices` of `data`, which holds ROLLOUT_FIELDS as far as the run has them."""
+    columns = [data[name].unbind() for name in SAMPLED_FIELDS]
+    references = list(data[REFERENCES]) if REFERENCES in data else None
+    sampled = data[SAMPLED_LOGPROBS].unbind() if SAMPLED_LOGPROBS in data else None
+    rollouts = []
+    for i in indices:
+        prompt_S, response_T, mask_T, scores_T = (column[i] for column in columns)
+        trained_T = mask_T.bool()
+        prompt = tokenizer.decode(prompt_S, skip_special_tokens=True)
+        tokens = response_T[trained_T].numpy().astype(np.int32)
+        rollouts.append(
+            Rollout(
+                prompt_id=f"verl/{hash_prompt(prompt)}",
+                prompt=prompt,
+                answer=answer_text(references[i].get("ground_truth")) if references else "",
+                response=tokenizer.decode(response_T, skip_special_tokens=True),
+                reward=float(scores_T.sum()),
+                prompt_tokens=prompt_S.numpy().astype(np.int32),
+                response_tokens=tokens,
+                sampled_logprobs=sampled[i][trained_T].float().numpy()
+                if sampled
+                else np.full(len(tokens), np.nan, np.float32),
+                finished=_is_finished(response_T, tokenizer, max_response_length),
+                turns=split_turns(response_T.numpy(), trained_T.numpy()),
+            )
+        )
+    return rollouts
+
+
+def split_key(key: str) -> tuple[str, int, int]:
+    """The group, the rollout in it, and which of its outputs: a key is uid_session_output.
+
+    Example:
+        >>> split_key("5c1e-77_3_0")
+        ('5c1e-77', 3, 0)
+    """
+    group, session, output = key.rsplit("_", 2)
+    return group, int(session), int(output)
+
+
+def number_in_groups(keys: Sequence[str]) -> dict[str, int]:
+    """Rows numbered from 0 in their group, in verl's order, of which some may be missing.
+
+    Example:
+        >>> number_in_groups(["ab_1_0", "ab_0_1", "ab_0_0", "cd_3_0"])
+        {'ab_0_0': 0, 'ab_0_1': 1, 'ab_1_0': 2, 'cd_3_0': 0}
+    """
+    members: dict[str, list[str]] = {}
+    for key in sorted(keys, key=split_key):
+        members.setdefault(split_key(key)[0], []).append(key)
+    return {key: index for group in members.values() for index, key in enumerate(group)}
 
 
 def split_advantage(
@@ -102,10 +142,3 @@ def _is_finished(response_T: Any, tokenizer: Any, max_response_length: int) -> b
     end_token = getattr(tokenizer, "eos_token_id", None)
     return len(response_T) < max_response_length or int(response_T[-1]) == end_token
 
-
-def _number_in_groups(rows: Sequence[Row]) -> list[Row]:
-    """Rows numbered from 0 in their group, by verl's numbers, of which some may be missing."""
-    members: dict[str, list[int]] = {}
-    for row in rows:
-        members.setdefault(row.group, []).append(row.index)
-    return [replace(row, index=sorted(members[row.group]).index(row.index)) for row in rows]

@@ -55,9 +55,13 @@ class BalanceLedger:
 
     def add_groups(
         self, groups: Mapping[str, Sequence[ScoredRollout]], sampling_round: int
-    ) -> None:
-        """Add whole groups, each once, under names that are never used again."""
+    ) -> dict[str, Row]:
+        """Add whole groups, each once, under names that are never used again.
+
+        Returns all their rows by key, those without signal too.
+        """
         credited_groups = []
+        rows_by_key: dict[str, Row] = {}
         for group_name, members in groups.items():
             rewards_G = np.array([member.reward for member in members], dtype=np.float64)
             if not np.isfinite(rewards_G).all():
@@ -76,10 +80,11 @@ class BalanceLedger:
                     )
                 ]
             )
-            self._waiting_keys.update(
-                {(group_name, index): member.key for index, member in enumerate(members)}
-            )
+            for member, row in zip(members, credited_groups[-1], strict=True):
+                rows_by_key[member.key] = row
+                self._waiting_keys[row.name] = member.key
         self.buffer.add(credited_groups)
+        return rows_by_key
 
     def take_batch(self, sampling_round: int) -> dict[str, Row] | None:
         """The rows of the next update by key, group after group; None while there is no batch."""

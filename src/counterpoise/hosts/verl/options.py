@@ -99,11 +99,15 @@ def credit_name(config: VerlConfig) -> str | None:
     return name.removeprefix(ESTIMATOR_PREFIX) if name.startswith(ESTIMATOR_PREFIX) else None
 
 
+def updates_per_global_step(config: VerlConfig) -> int:
+    """Batches that verl trains on between two transfers of weights to the sampler."""
+    return int(select(config, f"trainer.v1.{trainer_mode(config)}.parameter_sync_step", 1))
+
+
 def optimizer_steps(config: VerlConfig) -> int:
     """Optimizer steps of one batch."""
-    mode = trainer_mode(config)
-    updates = select(config, f"trainer.v1.{mode}.parameter_sync_step", 1)
-    prompts = select(config, "data.train_batch_size") // updates  # of one parameter update
+    # Prompts of one batch.
+    prompts = select(config, "data.train_batch_size") // updates_per_global_step(config)
     return int(prompts // select(config, "actor_rollout_ref.actor.ppo_mini_batch_size"))
 
 
@@ -237,10 +241,24 @@ def _trainer_fault(config: VerlConfig, options: VerlAdapterOptions) -> str:
             "algorithm.rollout_correction.bypass_mode=True leaves no log-probabilities to compare "
             "with: set it to False, or +poise.monitor_every=0"
         )
+    if options.monitor_every and updates_per_global_step(config) > 1:
+        return (
+            "+poise.monitor_every compares with the weights before an update, and verl scores all "
+            f"{updates_per_global_step(config)} updates of a global step by the weights of the "
+            f"first: set trainer.v1.{trainer_mode(config)}.parameter_sync_step=1, or "
+            "+poise.monitor_every=0"
+        )
     if options.composer in COMPOSERS_THAT_READ_SIGNS and credit_name(config) is None:
         return (
             f"+poise.composer={options.composer} needs our credit: set "
             "algorithm.adv_estimator=poise_grpo"
+        )
+    if options.composer in COMPOSERS_THAT_READ_SIGNS and select(
+        config, "algorithm.use_kl_in_reward", False
+    ):
+        return (
+            f"algorithm.use_kl_in_reward=True changes rewards after +poise.composer="
+            f"{options.composer} has seen them: set it to False, or +poise.composer=grouped"
         )
     return ""
 

@@ -2,23 +2,29 @@
 
     imported.json    verl's version, and the options that pages show
     plans.jsonl      which rollouts shared an optimizer step, as the workers got them
-    rollouts/        the rollouts of the update; metrics.jsonl a line for each update
-    tokens/          their advantages and old log-probabilities; with the monitor their displacement
-                     and what pushed them, in pushes/ the strongest pushes
+    rollouts/        the rollouts that were sampled; metrics.jsonl a line for each update
+    drops.jsonl      RB: those that were dropped
+    tokens/          advantages and old log-probabilities of the trained ones; with the monitor
+                     their displacement and what pushed them, in pushes/ the strongest pushes
+
+An iteration is an update. With RB the rollouts of an iteration are all that were sampled since the
+update before, so that `success` is that of the policy and not of the balanced batch; rows that
+waited are found in the iteration that sampled them.
 
 The driver process writes it after the update. The workers keep what happens between optimizer steps
-to themselves, so `logprob` and `pull` are known only for the rows that the monitor measured and for
-the first step, `entropy` is NaN, and the displacement of a token is that of the whole update.
+to themselves, so `logprob` and `pull` are known only for the rows that the monitor measured and,
+without `pull`, for those of the first step that the weights before the update have scored;
+`entropy` is NaN, and the displacement of a token is that of the whole update.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from itertools import compress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from transfer_queue import KVBatchMeta
@@ -28,8 +34,20 @@ from counterpoise.batch.describe import describe_plan
 from counterpoise.config import StoreConfig
 from counterpoise.hosts.recorded_folder import start_folder
 from counterpoise.hosts.verl import queue
-from counterpoise.hosts.verl.batch_rows import FIELDS, OPTIONAL_FIELDS, read_rows, real_indices
-from counterpoise.hosts.verl.options import SECTION, select
+from counterpoise.hosts.verl.batch_rows import (
+    FIELDS,
+    OPTIONAL_FIELDS,
+    read_rollouts,
+    read_rows,
+    real_indices,
+)
+from counterpoise.hosts.verl.options import (
+    SECTION,
+    VerlAdapterOptions,
+    bypasses_scoring,
+    rollouts_per_batch,
+    select,
+)
 from counterpoise.hosts.verl.step_coupling import StepCoupling
 from counterpoise.microscope.monitor import StepMeasurement
 from counterpoise.run import metrics
@@ -39,18 +57,29 @@ from counterpoise.store.schema import MONITOR_METRICS
 from counterpoise.types import BatchPlan, Floats, Group, Rollout, Row, StepResult, TokenTrace
 from counterpoise.verify.scores import Scores, is_graded
 
+if TYPE_CHECKING:
+    from counterpoise.hosts.verl.sampler import SampledForUpdate
+
 # Our names of numbers that verl's actor reports.
 VERL_METRICS = {
     "loss": "actor/pg_loss", "grad_norm": "actor/grad_norm", "entropy": "actor/entropy",
     "clipped_share": "actor/pg_clipfrac", "lr": "actor/lr",
 }  # fmt: skip
 RESUME_HINT = "a run goes on in its own by trainer.resume_mode=auto"
+# Values of loss_agg_mode by which verl's entropy is a mean over tokens, and no sum.
+MEAN_ENTROPIES = ("token-mean", "seq-mean-token-mean")
+# Fields of metrics.jsonl about what was sampled for the update.
+SAMPLING_METRICS = (
+    "success", "reward", "mixed_groups", "response_length", "truncated_share", "turns",
+    "told_tokens",
+)  # fmt: skip
 
 
 class UpdateMeasurement(NamedTuple):
     """What the monitor measured of an update."""
 
-    logprobs_after: Any = None  # nested, those of the new weights
+    logprobs_before: Any  # nested, those of the weights that the update starts from
+    logprobs_after: Any  # nested, those of the new weights
     couplings: Sequence[StepCoupling] = ()
 
 
@@ -69,18 +98,31 @@ class UpdateRecorder:
         tokenizer: Any,
         verl_metrics: Mapping[str, Any],
         measurement: UpdateMeasurement | None = None,
+        sampled: SampledForUpdate | None = None,
+        older_keys: Collection[str] = (),
     ) -> None:
-        """Write update `number`, with what the monitor measured of it."""
-        logprobs_after, couplings = measurement or UpdateMeasurement()
+        """Write update `number`, with what the monitor measured of it.
+
+        `sampled` is RB's; the old log-probabilities of `older_keys` are not those of the weights
+        that the update starts from.
+        """
+        couplings = measurement.couplings if measurement else ()
         if not self._has_started:
             self._start(number, tokenizer)
         data = queue.get_fields(batch, *FIELDS, *OPTIONAL_FIELDS)
         max_length = select(self.config, "data.max_response_length")
         rows, old_logprobs = read_rows(number, batch, data, tokenizer, max_length)
-        row_of_index = {batch_index: row for row, batch_index in enumerate(real_indices(batch))}
-        displacements = (
-            _displacements(batch, data, logprobs_after) if logprobs_after is not None else None
-        )
+        indices = real_indices(batch)
+        row_of_index = {batch_index: row for row, batch_index in enumerate(indices)}
+        keys = [batch.keys[index] for index in indices]
+        displacements = _displacements(batch, data, measurement) if measurement else None
+        is_scored = [
+            not bypasses_scoring(self.config) and key not in older_keys for key in keys
+        ]  # by the weights before the update
+        first_logprobs = [
+            old_T if known else np.full(len(old_T), np.nan, np.float32)
+            for old_T, known in zip(old_logprobs, is_scored, strict=True)
+        ]
         measured = {
             row_of_index[batch_index]: (logprobs_T, pulls_T)
             for coupling in couplings
@@ -88,18 +130,28 @@ class UpdateRecorder:
                 coupling.batch_indices, coupling.logprobs, coupling.pulls, strict=True
             )
         }
+        if sampled is not None:
+            rows = [
+                _as_sampled(row, sampled.batch_rows[key], sampled.update_of_group)
+                for row, key in zip(rows, keys, strict=True)
+            ]
         results = [
-            _step_result(rows, step, old_logprobs, s, measured) for s, step in enumerate(plan.steps)
+            _step_result(rows, step, old_logprobs, None if s else first_logprobs, measured)
+            for s, step in enumerate(plan.steps)
         ]
-        groups: dict[str, list[Rollout]] = {}
-        for row in sorted(rows, key=lambda row: (row.group, row.index)):
-            groups.setdefault(row.group, []).append(row.content)
-        rewards = [row.content.reward for row in rows]
+        groups = (
+            _groups_of_rows(number, rows)
+            if sampled is None
+            else _sampled_groups(number, sampled, tokenizer, max_length)
+        )
+        # In verl's asynchronous mode an update may take rows that waited, and no others.
+        counted_groups = groups or _groups_of_rows(number, rows)
+        rewards = [rollout.reward for group in counted_groups for rollout in group.rollouts]
         result = metrics.IterationResult(
             number=number,
-            groups=[Group(key, number, tuple(members)) for key, members in groups.items()],
+            groups=counted_groups,
             scores=Scores(rewards, graded=is_graded(rewards)),
-            credited_groups=[rows],
+            credited_groups=[list(sampled.sampled_rows.values()) if sampled else rows],
             batch=rows,
             plan=plan,
             description=describe_plan(rows, plan),
@@ -109,6 +161,8 @@ class UpdateRecorder:
                 for coupling in couplings
                 if displacements is not None
             ],
+            sampling_rounds=sampled.sampling_rounds if sampled else 1,
+            drops=_named_drops(sampled) if sampled else {},
         )
         if any(step.rows for step in results):
             trace = metrics.token_trace(result)
@@ -117,8 +171,12 @@ class UpdateRecorder:
             self.folder.write_table("tokens", number, trace)
             for kind, table in metrics.watched_traces(result).items():
                 self.folder.write_table(kind, number, table)
-        store = StoreConfig(rollouts=True, tokens=False, model=False, report=True)
-        write_iteration(self.folder, result, self._metrics_line(result, verl_metrics), store)
+        line = self._metrics_line(result, verl_metrics, sampled)
+        if not groups:
+            line |= {name: None for name in SAMPLING_METRICS if name in line}
+            line |= {"rollouts": 0, "rollout_tokens": 0}
+        store = StoreConfig(rollouts=bool(groups), tokens=False, model=False, report=True)
+        write_iteration(self.folder, result, line, store)
         self.folder.sync()
 
     def _start(self, number: int, tokenizer: Any) -> None:
@@ -131,7 +189,7 @@ class UpdateRecorder:
     def _describe(self, tokenizer: Any) -> dict[str, Any]:
         """The content of imported.json."""
         actor, rollout = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
-        options = {
+        options: dict[str, dict[str, Any]] = {
             "sample": {
                 "prompts": select(self.config, "data.train_batch_size"),
                 "group_size": select(self.config, f"{rollout}.n"),
@@ -145,6 +203,12 @@ class UpdateRecorder:
                 "clip_high": float(select(self.config, f"{actor}.clip_ratio_high", 0.2)),
             },
         }
+        if tau := select(self.config, f"{SECTION}.tau", 0.0):
+            options["balance"] = {
+                "tau": float(tau),
+                "target": rollouts_per_batch(self.config),
+                "max_age": select(self.config, f"{SECTION}.max_age", VerlAdapterOptions().max_age),
+            }
         return {
             "schema": SCHEMA,
             "source": f"verl {version('verl')} with counterpoise.hosts.verl",
@@ -154,11 +218,15 @@ class UpdateRecorder:
         }
 
     def _metrics_line(
-        self, result: metrics.IterationResult, verl_metrics: Mapping[str, Any]
+        self,
+        result: metrics.IterationResult,
+        verl_metrics: Mapping[str, Any],
+        sampled: SampledForUpdate | None,
     ) -> dict[str, Any]:
         clock = metrics.StageClock()
         clock.lap("sample")
-        line = metrics.metrics_record(result, RewardBalancedBuffer(tau=0.0, target=1), clock)
+        buffer = sampled.buffer if sampled else RewardBalancedBuffer(tau=0.0, target=1)
+        line = metrics.metrics_record(result, buffer, clock)
         # Times are verl's to tell, and what was not seen is null.
         for name, value in line.items():
             is_unknown = isinstance(value, float) and np.isnan(value)
@@ -166,7 +234,10 @@ class UpdateRecorder:
                 line[name] = None
         # verl takes every step of the plan, unless its gradient is no number.
         line |= {"steps": len(result.results), "skipped_steps": 0, "not_finite_steps": 0}
+        aggregate = select(self.config, "actor_rollout_ref.actor.loss_agg_mode", "token-mean")
         for name, verl_name in VERL_METRICS.items():
+            if name == "entropy" and aggregate not in MEAN_ENTROPIES:
+                continue
             if verl_name in verl_metrics:
                 value = float(np.mean(verl_metrics[verl_name]))
                 line[name] = value if np.isfinite(value) else None
@@ -174,6 +245,9 @@ class UpdateRecorder:
                 line["not_finite_steps"] |= int(not np.isfinite(value))
         # What happens inside verl's reward function is not seen.
         line |= {"verifier_timeouts": None, "verifier_crashes": None}
+        # verl's tools and environments do not say which turn was right.
+        if "turn_success" in line:
+            line["turn_success"] = None
         # The monitor's shares of moved tokens are those of all rows, not of the decomposed ones.
         for name in MONITOR_METRICS:
             if f"{SECTION}/{name}" in verl_metrics:
@@ -188,22 +262,24 @@ def _step_result(
     rows: list[Row],
     step: tuple[int, ...],
     old_logprobs: list[Floats],
-    number: int,
+    known_logprobs: list[Floats] | None,
     measured: Mapping[int, tuple[Floats, Floats]],
 ) -> StepResult:
-    """What is known of a step: before the first one, log-probabilities are the old ones.
+    """What is known of a step.
 
+    `known_logprobs` are those of the weights that it starts from; None after the first step.
     `measured`: log-probabilities and pulls of the rows that the monitor measured.
     """
     used = tuple(i for i in step if rows[i].advantage and rows[i].num_tokens)
     unknown = [np.full(rows[i].num_tokens, np.nan, np.float32) for i in used]
     old = [old_logprobs[i] for i in used]
+    known = unknown if known_logprobs is None else [known_logprobs[i] for i in used]
     logprobs, pulls = (
         [
             measured[i][k] if i in measured else values_T
             for i, values_T in zip(used, values, strict=True)
         ]
-        for k, values in enumerate((unknown if number else old, unknown))
+        for k, values in enumerate((known, unknown))
     )
     return StepResult(
         rows=used,
@@ -221,13 +297,52 @@ def _step_result(
     )
 
 
-def _displacements(batch: KVBatchMeta, data: Any, logprobs_after: Any) -> list[Floats]:
+def _groups_of_rows(number: int, rows: Sequence[Row]) -> list[Group]:
+    """The rollouts that update `number` trains on, by group."""
+    groups: dict[str, list[Rollout]] = {}
+    for row in sorted(rows, key=lambda row: (row.group, row.index)):
+        groups.setdefault(row.group, []).append(row.content)
+    return [Group(key, number, tuple(members)) for key, members in groups.items()]
+
+
+def _sampled_groups(
+    number: int, sampled: SampledForUpdate, tokenizer: Any, max_length: int
+) -> list[Group]:
+    """The rollouts that were sampled for update `number`, by group and in the ledger's order."""
+    rollouts = [
+        rollout
+        for fields in sampled.sampled_fields
+        for rollout in read_rollouts(fields, range(len(fields)), tokenizer, max_length)
+    ]
+    groups: dict[str, list[Rollout]] = {}
+    for row, rollout in zip(sampled.sampled_rows.values(), rollouts, strict=True):
+        groups.setdefault(f"{number}:{row.group}", []).append(rollout)
+    return [Group(key, number, tuple(members)) for key, members in groups.items()]
+
+
+def _as_sampled(row: Row, balanced_row: Row, update_of_group: Mapping[str, int]) -> Row:
+    """A row under the name that its rollout has in the iteration that sampled it."""
+    update = update_of_group[balanced_row.group]
+    group = f"{update}:{balanced_row.group}"
+    return replace(row, group=group, index=balanced_row.index, born=update)
+
+
+def _named_drops(sampled: SampledForUpdate) -> dict[str, list[tuple[str, int]]]:
+    return {
+        reason: [(f"{sampled.update_of_group[group]}:{group}", index) for group, index in names]
+        for reason, names in sampled.drops.items()
+    }
+
+
+def _displacements(
+    batch: KVBatchMeta, data: Any, measurement: UpdateMeasurement
+) -> list[Floats]:
     """By row [T]: the change of every token's log-probability by the update."""
     is_row = [queue.is_real_row(tag) for tag in batch.tags]
     mask_RT = data["response_mask"]
     after, before = (
         list(compress(queue.trained_values(column, mask_RT), is_row))
-        for column in (logprobs_after, data["old_log_probs"])
+        for column in (measurement.logprobs_after, measurement.logprobs_before)
     )
     return [new - old for new, old in zip(after, before, strict=True)]
 

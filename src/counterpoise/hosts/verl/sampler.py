@@ -10,32 +10,92 @@ stay in TransferQueue, discarded ones are removed.
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import transfer_queue as tq
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
+from counterpoise.batch.buffer import RewardBalancedBuffer
+from counterpoise.batch.dropped_rollouts import DropsByReason, find_drops
 from counterpoise.errors import PoiseError
+from counterpoise.hosts.verl.batch_rows import ROLLOUT_FIELDS, split_key
 from counterpoise.hosts.verl.ledger import BalanceLedger, ScoredRollout
 from counterpoise.hosts.verl.queue import group_of_key
 from counterpoise.types import Row
 
 
+class SampledForUpdate(NamedTuple):
+    """What was sampled for an update, and what became of it, for the run folder.
+
+    Groups are verl's uids. The latest update that a group was sampled for, `update_of_group`, is
+    the one before which it was added to the ledger: later ones take it if it waits.
+    """
+
+    buffer: RewardBalancedBuffer  # after the batch was taken
+    batch_rows: Mapping[str, Row]  # of the update, by key
+    update_of_group: Mapping[str, int]
+    sampled_rows: Mapping[str, Row]  # by key, also those that wait or were discarded
+    sampled_fields: Sequence[Any]  # ROLLOUT_FIELDS of the same rows, in pieces
+    drops: DropsByReason
+    sampling_rounds: int
+
+
 class RewardBalancedReplayBuffer(ReplayBuffer):
     """verl's replay buffer, but a batch is taken only when it is balanced.
 
-    `sampler_kwargs` are tau, target, unit, max_age, max_refills and credit; the trainer of this
-    adapter sets them from `+poise.*`.
+    `sampler_kwargs` are tau, target, unit, max_age, max_refills, credit and keeps_rollouts (for the
+    run folder); the trainer of this adapter sets them from `+poise.*`.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         options = dict(self.sampler_kwargs)
         self.max_refills = int(options.pop("max_refills"))
+        self.keeps_rollouts = bool(options.pop("keeps_rollouts", False))
         self.ledger = BalanceLedger(**options)
         self.rounds = 0  # how many have been sampled
         self.batch_rows: dict[str, Row] = {}  # of the latest batch, with their advantages
+        # Of the latest update, until the next is sampled:
+        self._update = 0
+        self._now = 0  # by which waiting rows are aged
+        self._refills = 0
+        self._waiting_before: list[Row] = []
+        self._update_of_group: dict[str, int] = {}  # of it and of groups that wait
+        self._sampled_rows: dict[str, Row] = {}
+        self._sampled_fields: list[Any] = []
+
+    def sampled_for_update(self) -> SampledForUpdate:
+        """What was sampled for the latest update."""
+        buffer = self.ledger.buffer
+        candidates = [*self._waiting_before, *self._sampled_rows.values()]
+        drops = find_drops(
+            [],
+            candidates,
+            list(self.batch_rows.values()),
+            buffer.state(),
+            self._now - buffer.max_age,
+        )
+        return SampledForUpdate(
+            buffer=buffer,
+            batch_rows=self.batch_rows,
+            update_of_group=self._update_of_group,
+            sampled_rows=self._sampled_rows,
+            sampled_fields=self._sampled_fields,
+            drops=drops,
+            sampling_rounds=1 + self._refills,
+        )
+
+    def _begin_update(self, number: int) -> None:
+        self._update, self._waiting_before = number, self.ledger.buffer.state()
+        waiting_groups = {row.group for row in self._waiting_before}
+        self._update_of_group = {
+            group: update
+            for group, update in self._update_of_group.items()
+            if group in waiting_groups
+        }
+        self._sampled_rows, self._sampled_fields = {}, []
 
     def sample(
         self, global_steps: int, partition_id: str, batch_size: int
@@ -45,6 +105,7 @@ class RewardBalancedReplayBuffer(ReplayBuffer):
                 global_steps, partition_id, batch_size
             )
             return batch
+        self._begin_update(global_steps)
         for refills in range(self.max_refills + 1):
             if refills:
                 self.refill_fn(batch_size)
@@ -55,6 +116,7 @@ class RewardBalancedReplayBuffer(ReplayBuffer):
 
     def _take_batch(self, partition_id: str, now: int) -> dict[str, Row] | None:
         """The rows of a balanced batch, if there is one; discarded rollouts are removed."""
+        self._now = now
         rows = self.ledger.take_batch(now)
         if discarded := self.ledger.pop_discarded():
             tq.kv_clear(keys=discarded, partition_id=partition_id)
@@ -63,7 +125,7 @@ class RewardBalancedReplayBuffer(ReplayBuffer):
     def _emit_batch(
         self, partition_id: str, rows: dict[str, Row], refills: int
     ) -> tuple[KVBatchMeta, dict[str, float]]:
-        self.batch_rows = rows
+        self.batch_rows, self._refills = rows, refills
         tags = [self.partitions[partition_id][key] for key in rows]
         metrics = {**self.ledger.batch_metrics(rows), "refills": refills}
         meta = KVBatchMeta(partition_id=partition_id, keys=list(rows), tags=tags)
@@ -108,16 +170,21 @@ class RewardBalancedReplayBuffer(ReplayBuffer):
         tq.kv_clear(keys=sorted(uids), partition_id=partition_id)
         keys = [key for key in self.partitions[partition_id] if group_of_key(key) in uids]
         # Rollouts arrive as they finish; the buffer must see them in a reproducible order.
-        keys.sort(key=_sampling_order)
+        keys.sort(key=split_key)
         if not keys:  # every prompt failed
             return
-        data = tq.kv_batch_get(keys=keys, partition_id=partition_id, select_fields=["rm_scores"])
+        fields = list(ROLLOUT_FIELDS) if self.keeps_rollouts else ["rm_scores"]
+        data = tq.kv_batch_get(keys=keys, partition_id=partition_id, select_fields=fields)
         groups: dict[str, list[ScoredRollout]] = {}
         for key, scores_T in zip(keys, data["rm_scores"], strict=True):
             tag = self.partitions[partition_id][key]
             rollout = ScoredRollout(key, float(scores_T.sum()), int(tag["response_len"]))
             groups.setdefault(group_of_key(key), []).append(rollout)
-        self.ledger.add_groups(groups, born)
+        rows_by_key = self.ledger.add_groups(groups, born)
+        self._update_of_group.update(dict.fromkeys(groups, self._update))
+        if self.keeps_rollouts:
+            self._sampled_rows.update(rows_by_key)
+            self._sampled_fields.append(data)
 
 
 class AsyncRewardBalancedReplayBuffer(RewardBalancedReplayBuffer):
@@ -138,6 +205,7 @@ class AsyncRewardBalancedReplayBuffer(RewardBalancedReplayBuffer):
     ) -> tuple[KVBatchMeta, dict[str, float]]:
         if partition_id == "val":
             return super().sample(global_steps, partition_id, batch_size)
+        self._begin_update(global_steps)
         rounds_submitted = self._replace_prompts(partition_id, batch_size)
         refills, last_debug_time = 0, time.time()
         while True:
@@ -171,9 +239,3 @@ class AsyncRewardBalancedReplayBuffer(RewardBalancedReplayBuffer):
         born = self.prompt_global_steps[partition_id]
         for step in sorted({born[uid] for uid in uids}):
             self._add_groups(partition_id, {uid for uid in uids if born[uid] == step}, step)
-
-
-def _sampling_order(key: str) -> tuple[str, int, int]:
-    """(uid, session, output) of a key: the order in which a group's rollouts were requested."""
-    uid, session, output = key.rsplit("_", 2)
-    return uid, int(session), int(output)

@@ -11,6 +11,7 @@ Without `+poise.*` each of them does what verl's own does.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ from verl.trainer.ppo.padding_utils import (
     SYNTHETIC_PADDING_SEQ_LEN,
     upsample_batch_to_divisible_size,
 )
+from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 from verl.utils.seqlen_balancing import calculate_workload, log_seqlen_unbalance
 from verl.workers.utils.padding import response_from_nested
 
@@ -32,6 +34,7 @@ from counterpoise.batch.describe import describe_plan
 from counterpoise.batch.units import rows_by_unit
 from counterpoise.credit.advantages import advantages as compute_advantages
 from counterpoise.errors import PoiseError
+from counterpoise.hosts.recorded_folder import check_folder_free
 from counterpoise.hosts.verl import options as adapter_options
 from counterpoise.hosts.verl import queue
 from counterpoise.hosts.verl.monitor import (
@@ -79,6 +82,7 @@ class PlannedTrainer:
             _use_sampler(config, self.poise)
         self._step_rows = 0  # rows of an optimizer step, with fillers, in the latest plan
         self._scored_keys: set[str] = set()  # of waiting rows whose old log-probabilities are known
+        self._older_keys: set[str] = set()  # of rows in the batch that older weights have scored
         self._logprobs_before: Any = None  # of a monitored batch, before its update; nested
         self._logprobs_after: Any = None  # after it; nested
         self._couplings: list[StepCoupling] = []  # of a monitored update
@@ -91,7 +95,18 @@ class PlannedTrainer:
                 notes.append(f"pushes are not measured: {self._coupling_fault}")
             if self.poise.trajectory != "off":
                 notes.append("advantages are those before the trajectory weights of a step")
+            if (updates := adapter_options.updates_per_global_step(config)) > 1:
+                notes.append(
+                    f"{updates} iterations are one global step of verl; old log-probabilities are "
+                    "those of its first weights"
+                )
             self._recorder = UpdateRecorder(Path(self.poise.run_folder), config, notes)
+            if not _finds_checkpoint(config):
+                check_folder_free(
+                    self._recorder.folder.path,
+                    "a run goes on in its own from a checkpoint, and "
+                    f"{adapter_options.select(config, 'trainer.default_local_dir')} has none",
+                )
         super().__init__(config)  # type: ignore[call-arg]
 
     @property
@@ -198,6 +213,7 @@ class PlannedTrainer:
             self._logprobs_before = queue.get_fields(batch, "old_log_probs")["old_log_probs"]
         if self.poise is None or not adapter_options.keeps_old_scores(self.config, self.poise):
             return batch
+        self._older_keys = set(previously_scored.keys)
         if old_scores is not None:
             queue.put_fields(previously_scored, old_scores)
         waiting = self.replay_buffer.waiting_batch(batch.partition_id)
@@ -284,15 +300,20 @@ class PlannedTrainer:
             metrics.update(self._measure_displacement(batch))
             metrics.update(self._coupling_metrics())
         if self._recorder:
+            measurement = UpdateMeasurement(
+                self._logprobs_before, self._logprobs_after, self._couplings
+            )
+            updates = adapter_options.updates_per_global_step(self.config)
             self._recorder.record(
-                self.global_steps,
+                (self.global_steps - 1) * updates + self.local_trigger_step + 1,
                 batch,
                 self._executed_plan(batch),
                 self.tokenizer,
                 metrics,
-                UpdateMeasurement(self._logprobs_after, self._couplings)
-                if self._is_monitored
-                else None,
+                measurement if self._is_monitored else None,
+                self.replay_buffer.sampled_for_update() if self.balances else None,
+                # verl scores later updates of a global step by the weights of its first.
+                batch.keys if self.local_trigger_step else self._older_keys,
             )
         return batch
 
@@ -376,6 +397,15 @@ class PlannedTrainer:
         return {f"{adapter_options.SECTION}/{name}": value for name, value in shares.items()}
 
 
+def _finds_checkpoint(config: Any) -> bool:
+    """Whether verl resumes a run, and does not begin one."""
+    resume_mode = adapter_options.select(config, "trainer.resume_mode", "auto")
+    folder = adapter_options.select(config, "trainer.default_local_dir", "")
+    if resume_mode == "auto":
+        return find_latest_ckpt_path(os.path.abspath(folder)) is not None
+    return bool(resume_mode != "disable")
+
+
 @contextmanager
 def _resized_mini_batches(workers: Any, rows: int, extra_info: Mapping[str, Any]) -> Iterator[None]:
     """Make `update_actor` take steps of `rows` rows, whatever the config's mini-batch size is.
@@ -412,5 +442,6 @@ def _use_sampler(config: Any, options: adapter_options.VerlAdapterOptions) -> No
                 "max_age": options.max_age,
                 "max_refills": options.max_refills,
                 "credit": adapter_options.credit_name(config),
+                "keeps_rollouts": bool(options.run_folder),
             }
         )

@@ -176,7 +176,8 @@ class IterationChecker:
                 continue
             if name not in rollouts:
                 self._plan_problem(iteration, f"holds {name}, which rollouts/ lacks")
-            elif len(rollouts[name].tokens_T) != num_tokens:
+            # A row that was masked trained none of its tokens.
+            elif num_tokens and len(rollouts[name].tokens_T) != num_tokens:
                 self._plan_problem(
                     iteration,
                     f"says {num_tokens} tokens for {name}, "
