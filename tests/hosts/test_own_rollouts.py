@@ -44,6 +44,13 @@ def test_json_lines_of_any_trainer(tmp_path: Path) -> None:
     lines = read_lines(tmp_path / "out" / "rollouts" / "step_00012.jsonl")
     assert lines[1]["group"] == "12:7"
     assert lines[1]["further"] == {"form": 0.5}
+    for i, record in enumerate(records):  # two groups of a prompt, by number
+        record |= {"group": i // 2, "answer": None}
+    file = write_lines(tmp_path / "mine-13.jsonl", records)
+    assert import_run(file, tmp_path / "numbered").groups == 2
+    lines = read_lines(tmp_path / "numbered" / "rollouts" / "step_00013.jsonl")
+    assert [line["group"] for line in lines] == ["13:0", "13:0", "13:1", "13:1"]
+    assert not any(line.get("answer") for line in lines)  # null is no answer
     write_lines(file, [{"prompt_id": 7, "reward": 1.0}])
     with pytest.raises(PoiseError, match="line 1: no 'response_tokens'"):
         import_run(file, tmp_path / "other")
@@ -52,6 +59,7 @@ def test_json_lines_of_any_trainer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("field_name", "value", "expected"),
     [
+        ("group", 1.5, "a text or a whole number"),
         ("prompt", ["a"], "a text"),
         ("response", 3, "a text"),
         ("prompt_tokens", "ab", "a list of token ids"),

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from counterpoise.batch.balance_signs import SignRule
 from counterpoise.errors import PoiseError
@@ -180,6 +180,15 @@ class RewardBalancedBuffer:
             dropped_surplus=self.counts.dropped_surplus + num_surplus,
         )
         return BalancedBatch(rows, num_positive, len(rows) - num_positive, num_surplus)
+
+    def log_metrics(self, batch: Sequence[Row]) -> dict[str, float]:
+        """For a trainer's logs: what became of all rollouts so far, and how balanced `batch` is."""
+        positive = sum(self.sign_of(row) > 0 for row in batch)
+        return {
+            **{f"rollouts_{name}": count for name, count in asdict(self.counts).items()},
+            "rollouts_waiting": len(self),
+            "rarer_sign": min(positive, len(batch) - positive) / len(batch),
+        }
 
     def state(self) -> list[Row]:
         """The waiting rows, group after group, oldest first."""

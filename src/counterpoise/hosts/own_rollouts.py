@@ -3,13 +3,14 @@
     {"prompt_id": "p7", "reward": 1.0, "response_tokens": [5, 9, 2], ...}
 
 A folder has rollouts/step_NNNNN.jsonl; its plans and tokens are taken over as they are. A file may
-have any name; its step is the number at the end of the name, or 1. `group` names the rollouts of a
-prompt in a step, and is the prompt_id where there is none. All other fields of docs/reference/
-run-folder.md are kept.
+have any name; its step is the number after the last "_" or "-" of the name (mine-12.jsonl), or 1.
+`group`, a text or a whole number, names the rollouts of a prompt in a step, and is the prompt_id
+where there is none. All other fields of docs/reference/run-folder.md are kept.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from counterpoise.hosts.importing.formats import (
     ImportedRollout,
     ImportedStep,
     RolloutSource,
+    answer_text,
     check_reward,
 )
 from counterpoise.hosts.importing.json_lines import peek_object, read_objects
@@ -43,8 +45,13 @@ def _is_number_list(values: Any) -> bool:
     return isinstance(values, list) and all(isinstance(value, int | float) for value in values)
 
 
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str | int) and not isinstance(value, bool)
+
+
 # (field, whether a value can be used, what it should be)
 OPTIONAL_FIELDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    ("group", _is_name, "a text or a whole number"),
     ("prompt", lambda value: isinstance(value, str), "a text"),
     ("response", lambda value: isinstance(value, str), "a text"),
     ("prompt_tokens", is_token_list, "a list of token ids"),
@@ -63,8 +70,8 @@ def find_files(path: Path) -> list[Path]:
 
 
 def _step_of_file(file: Path) -> int:
-    digits = file.stem.rpartition("_")[2]
-    return int(digits) if digits.isdecimal() else 1
+    number = re.search(r"(?:^|[_-])([0-9]+)$", file.stem)
+    return int(number[1]) if number else 1
 
 
 def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[ImportedStep]:
@@ -98,12 +105,14 @@ def _parse_rollout(record: dict[str, Any], step: int, where: str) -> ImportedRol
             raise PoiseError(f"{where}: {field_name!r} is not {expected}: fix or remove it")
     group = record.get("group")
     return ImportedRollout(
-        group=group if isinstance(group, str) else f"{step}:{prompt_id}",
+        group=group
+        if isinstance(group, str)
+        else f"{step}:{prompt_id if group is None else group}",
         prompt_id=prompt_id,
         reward=check_reward(record["reward"], where),
         prompt=record.get("prompt"),
         response=record.get("response"),
-        answer=str(record.get("answer", "")),
+        answer=answer_text(record.get("answer")),
         prompt_tokens=record.get("prompt_tokens"),
         response_tokens=tokens,
         sampled_logprobs=record.get("sampled_logprobs"),

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,9 @@ COLUMN_NAMES = {
 }
 STEP_NAMES = ("step", "global_step", "train/global_step")
 ANSWER_NAMES = ("answer", "ground_truth", "gts", "label")
-EVALUATION_KEY = re.compile(r"(^|[^a-z])(val|valid|validation|eval|evaluation|test|held_?out)([^a-z]|$)")
+EVALUATION_KEY = re.compile(
+    r"(^|[^a-z])(val|valid|validation|eval|evaluation|test|held_?out)([^a-z]|$)"
+)
 
 
 def find_files(path: Path) -> list[Path]:
@@ -101,9 +104,9 @@ def _tables_of_one_key(files: Sequence[Path], context: ImportContext) -> list[Pa
 
 
 def _table_key(file: Path) -> str:
-    """The key that a table was logged under: train/samples of table/train/samples_7_0a1b.table.json.
+    """The key that a table was logged under; a slash in it becomes a folder.
 
-    A slash in a key becomes a folder.
+    table/train/samples_7_0a1b.table.json has the key train/samples.
     """
     name = file.name.removesuffix(".table.json")
     key = name if _logged_step(file) < 0 else name.rsplit("_", 2)[0]
@@ -128,11 +131,7 @@ def _run_folder(file: Path) -> Path:
 
 def _media_index(folders: Sequence[str]) -> int | None:
     """The index of the last `media` that a `table` follows; a mount point may have the name too."""
-    indices = [
-        index
-        for index, pair in enumerate(zip(folders, folders[1:], strict=False))
-        if pair == ("media", "table")
-    ]
+    indices = [index for index, pair in enumerate(pairwise(folders)) if pair == ("media", "table")]
     return indices[-1] if indices else None
 
 

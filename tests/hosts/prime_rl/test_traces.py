@@ -178,6 +178,12 @@ def test_traces_of_steps(tmp_path: Path, bare: bool) -> None:
     assert untrained["response"] == "d pens"
     only = import_run(folder / "step_5", tmp_path / "only")
     assert only.rollouts == 2
+    # A run that is still training: the last line is not complete.
+    torn = folder / "step_5" / "train" / "effective" / "traces.jsonl"
+    torn.write_text(torn.read_text() + '{"id": "half')
+    live = import_run(tmp_path / "run", tmp_path / "live")
+    assert live.rollouts == 3
+    assert any("traces.jsonl" in note for note in live.notes)
 
 
 @pytest.mark.parametrize(

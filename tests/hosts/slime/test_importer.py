@@ -235,6 +235,8 @@ def test_odd_values_are_one_line(tmp_path: Path) -> None:
 
 def test_one_of_several_rewards_must_be_named(tmp_path: Path) -> None:
     file = write_rollout_dump(tmp_path / "run")
+    with pytest.raises(PoiseError, match="slime has one reward here"):
+        import_run(file, tmp_path / "out", reward="accuracy")
     content = torch.load(file, weights_only=True)
     for sample in content["samples"]:
         sample["reward"] = {"accuracy": sample["reward"], "format": 1.0}

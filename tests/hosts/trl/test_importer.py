@@ -54,6 +54,20 @@ def test_a_generation_that_is_logged_again_is_read_once(tmp_path: Path) -> None:
     assert "left out because they repeat the generation before: 1 file" in notes
 
 
+def test_a_file_that_an_evaluation_may_have_overwritten_is_noted(tmp_path: Path) -> None:
+    for step in (1, 2):
+        trl_file(tmp_path / "run", step, completions=("1", "2", "3", str(step)))
+    trl_file(
+        tmp_path / "run",
+        3,
+        prompts=["a", "b"],
+        completions=("x", "y"),
+        rewards={"correct": [1.0, 0.0]},
+    )
+    notes = imported(tmp_path / "run", tmp_path / "out")
+    assert any("such as completions_00003.parquet: an evaluation overwrites" in n for n in notes)
+
+
 def test_a_prompt_that_was_drawn_twice_is_two_groups(tmp_path: Path) -> None:
     """Only then do the advantages follow the sum of both columns in every group."""
     prompts = ["a"] * 4 + ["b"] * 4 + ["a"] * 4

@@ -107,9 +107,13 @@ def test_what_cannot_be_cut_equally_is_refused() -> None:
 
 
 def test_the_arguments_can_be_read() -> None:
-    text = format_arguments(small("update.clip_high=0.4"))
+    text = format_arguments(small("update.clip_high=0.4", "model.device=cpu"))
     assert text.startswith("PoiseConfig(\n")
     assert "    epsilon_high=0.4,\n" in text
+    assert "    use_cpu=True,\n" in text
+    automatic = format_arguments(small("model.device=auto", "model.dtype=auto"))
+    assert "    bf16=torch.cuda.is_available(),\n" in automatic
+    assert "    use_cpu=not torch.cuda.is_available(),\n" in automatic
 
 
 def test_a_folder_remembers_its_engine(tmp_path: Path) -> None:

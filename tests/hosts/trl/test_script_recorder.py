@@ -141,7 +141,8 @@ def seen(**changes: Any) -> SimpleNamespace:
     vars(options).update(changes)
     model = SimpleNamespace(config=SimpleNamespace(model_type=kind))
     return SimpleNamespace(
-        args=options, asking_option="monitor_every", is_fsdp_enabled=False, is_deepspeed_enabled=False, model=model,
+        args=options, asking_option="monitor_every", is_fsdp_enabled=False,
+        is_deepspeed_enabled=False, model=model,
         accelerator=SimpleNamespace(device=SimpleNamespace(type="cpu")),
         importance_sampling_level="token", epsilon_low=0.2, epsilon_high=0.28,
     )  # fmt: skip
@@ -209,7 +210,9 @@ def test_the_monitor_has_trls_denominator(tmp_path: Path) -> None:
     assert expected.items() <= options["update"].items()
     (record,) = lines(folder, "metrics.jsonl")
     assert record["lr"] == pytest.approx(3e-4)
-    assert record["grad_norm"] == pytest.approx(np.mean([log["grad_norm"] for log in noted["logs"]]))
+    assert record["grad_norm"] == pytest.approx(
+        np.mean([log["grad_norm"] for log in noted["logs"]])
+    )
 
 
 @needs_trl

@@ -42,7 +42,7 @@ def test_a_completion_that_trl_masks_out_has_its_length_and_no_sign() -> None:
     batch["advantages"] = torch.tensor([-1.0, 1.0, 1.0, -1.0])
     samples = unpad(batch, pad_token=9)
     assert [len(sample.completion_T) for sample in samples] == [3, 2, 3, 2]
-    assert [sample.old_logprobs_T is None for sample in samples] == [True, False, False, True]
+    assert [sample.old_logprobs is None for sample in samples] == [True, False, False, True]
     for credit, positive in (("trl", 1.0), ("dr_grpo", 0.5)):
         options = PoiseConfig(
             num_generations=4, per_device_train_batch_size=4, credit=credit, tau=0.25,
@@ -53,6 +53,25 @@ def test_a_completion_that_trl_masks_out_has_its_length_and_no_sign() -> None:
         assert [(row.masked, row.num_tokens) for row in rows] == [
             (True, 0), (False, 2), (False, 3), (True, 0),
         ]  # fmt: skip
+
+
+def test_tokens_of_tools_stand_between_turns() -> None:
+    pytest.importorskip("trl", reason="the trl extra is not installed")
+    from counterpoise.hosts.trl.planner import to_rollout
+
+    batch = trl_batch(1)
+    batch["completion_ids"] = torch.tensor([[5, 6, 7, 8]])
+    batch["completion_mask"] = torch.ones(1, 4, dtype=torch.long)
+    batch["tool_mask"] = torch.tensor([[1, 0, 0, 1]])
+    batch["old_per_token_logps"] = torch.tensor([[-1.0, -2.0, -3.0, -4.0]])
+    (sample,) = unpad(batch, pad_token=9)
+    rollout = to_rollout(sample)
+    assert (rollout.response_tokens.tolist(), sample.num_tokens) == ([5, 8], 2)
+    assert rollout.sampled_logprobs.tolist() == [-1.0, -4.0]
+    assert [(turn.observation.tolist(), turn.action) for turn in rollout.turns] == [
+        ([], (0, 1)),
+        ([6, 7], (1, 2)),
+    ]
 
 
 def test_prompts_of_one_agent_share_a_step() -> None:

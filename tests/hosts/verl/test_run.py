@@ -94,6 +94,12 @@ def test_what_verl_cannot_honour_stops(sets: list[str], said: str) -> None:
         run_options.check_options(load_config("demo", [*usual, *sets]))
 
 
+def test_an_evaluation_as_in_training_keeps_its_top_k() -> None:
+    for setting, top_k in (("training", "20"), ("0.6/0.95", "-1")):
+        config = load_config(PRESETS[0], ["sample.top_k=20", f'evaluate.settings=["{setting}"]'])
+        assert words(config)["actor_rollout_ref.rollout.val_kwargs.top_k"] == top_k
+
+
 def test_a_bound_that_is_off_is_never_met() -> None:
     options = words(load_config("demo", ["update.max_grad_norm=0"]))
     assert options["actor_rollout_ref.actor.optim.clip_grad"] == "1000000000.0"

@@ -78,21 +78,23 @@ def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[Import
         str(trace.get("id"))
         for file in files
         if file.parent.name == "effective"
-        for _, episode in read_objects(file)
+        for _, episode in read_objects(file, (), "", counts.add_torn_file)
         for trace in list_traces(episode)
     }
     for step, step_files in files_of_step.items():
         rollouts: list[ImportedRollout] = []
         trained_places: list[int] = []
+        # An episode may be in both files of its step: it is counted in one of them.
+        counted_file = step_files[-1]
         for file in step_files:
             is_trained = file.parent.name == "effective"
             for where, episode in read_objects(file, (), "", counts.add_torn_file):
                 if not is_episode(episode):
                     raise PoiseError(f"{where}: no 'traces': {KNOWN_VERSIONS}")
                 if not is_training(episode):
-                    counts.evaluation += 1
+                    counts.evaluation += file == counted_file
                     continue
-                counts.failed += not list_traces(episode)
+                counts.failed += file == counted_file and not list_traces(episode)
                 if not is_trained and any(
                     str(t.get("id")) in trained_ids for t in list_traces(episode)
                 ):

@@ -111,7 +111,10 @@ def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[Import
         "groups are not exported: sequences of a step with equal prompts are taken as one"
     )
     if context.reward:
-        context.add_note("rewards are not exported: the mean advantage of a sequence stands for it")
+        context.add_note(
+            "by --reward advantage the mean advantage of a sequence stands for its reward, also "
+            "where rewards are exported"
+        )
 
 
 def _parse_rollout(

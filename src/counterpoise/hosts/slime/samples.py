@@ -328,6 +328,8 @@ def _find_reward(
                 f"trained, as --reward {next(iter(reward), 'NAME')}"
             )
         reward = reward[context.reward]
+    elif reward is not None:
+        context.refuse_reward("has one reward here")
     return reward.item() if reward is not None and hasattr(reward, "item") else reward
 
 

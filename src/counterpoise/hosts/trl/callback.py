@@ -343,24 +343,16 @@ class PoiseCallback(TrainerCallback):
     def _step_result(
         self, decision: Decision, step: int, numbers: dict[int, TokenNumbers]
     ) -> StepResult:
-        """The step as `update/step.py` reports one; what only TRL knows is NaN.
-
-        Rows of which TRL trains some tokens only (tools, truncated ones) are left out.
-        """
+        """The step as `update/step.py` reports one; what only TRL knows is NaN."""
         plan_rows = decision.plan.steps[step]
         samples = {i: self.observed.rollouts_by_key[decision.rows[i].name] for i in plan_rows}
-        used = tuple(
-            i
-            for i in plan_rows
-            if decision.rows[i].advantage
-            and decision.rows[i].num_tokens == len(samples[i].completion_T)
-        )
+        used = tuple(i for i in plan_rows if decision.rows[i].advantage)
         lengths = [decision.rows[i].num_tokens for i in used]
         logprobs, entropies = (
-            [numbers[i][k][:length] for i, length in zip(used, lengths, strict=True)]
+            [numbers[i][k][: len(samples[i].completion_T)][samples[i].is_policy_T] for i in used]
             for k in (0, 1)
         )
-        old_logprobs = [samples[i].old_logprobs_T for i in used]
+        old_logprobs = [samples[i].old_logprobs for i in used]
         unknown = [np.full(length, np.nan, np.float32) for length in lengths]
         rates = self.trainer.lr_scheduler.get_last_lr() if self.trainer.lr_scheduler else [None]
         return StepResult(

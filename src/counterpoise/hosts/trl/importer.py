@@ -11,10 +11,12 @@ response was truncated are not written; nor are groups, which import_groups.py f
 
 W&B gets the same table, which hosts/wandb_tables.py reads by the functions here.
 
-Three traps. A file holds the last generation at the time of logging: with several optimizer steps
-for each generation the next file repeats the same rollouts, and they are left out there. Reward
-columns are not marked as such (import_rewards.py finds them). A completion that no reward function
-scored has NaN in all of them; TRL ignores it in its group, and it is left out.
+Four traps. An evaluation overwrites the file of its step with its own rollouts. Nothing in the file
+says so: files with another number of rollouts than most are noted. A file holds the last generation
+at the time of logging: with several optimizer steps for each generation the next file repeats the
+same rollouts, and they are left out there. Reward columns are not marked as such (import_rewards.py
+finds them). A completion that no reward function scored has NaN in all of them; TRL ignores it in
+its group, and it is left out.
 """
 
 from __future__ import annotations
@@ -84,6 +86,7 @@ def read_tables(
     add_note(f"reward = {formula}" + (" (--reward for others)" if inferred else ""))
     add_note("groups are not written: completions of a step with equal prompts are taken as one")
     repeated_files = unscored = repeated_groups = 0
+    files_of_size: dict[int, list[str]] = {}
     previous: pa.Table | None = None
     for file in files:
         table = load_table(file)
@@ -92,6 +95,7 @@ def read_tables(
             repeated_files += 1
             continue
         previous = content
+        files_of_size.setdefault(len(table), []).append(file.name)
         rewards = total_rewards(table, weights)
         unscored += int(np.isnan(rewards).sum())
         if len(table) and not np.isnan(rewards).all():
@@ -99,6 +103,13 @@ def read_tables(
             groups = {rollout.group for rollout in step.rollouts}
             repeated_groups += sum("#" in group for group in groups)
             yield step
+    if len(files_of_size) > 1:
+        usual = max(files_of_size.values(), key=len)
+        others = [name for names in files_of_size.values() if names is not usual for name in names]
+        add_note(
+            f"{format_count(len(others), 'file')} with another number of rollouts than most, such "
+            f"as {others[0]}: an evaluation overwrites the file of its step; remove its files"
+        )
     if repeated_groups:
         add_note(
             "further groups of a prompt drawn more than once: "

@@ -136,7 +136,7 @@ class StepMonitor:
     def _step_rows(
         self, decision: Decision, step: int
     ) -> tuple[list[int], list[Row], list[UnpaddedRollout]]:
-        """The step's rows: batch indices, rows and their rollouts; those with tools are left out.
+        """The step's rows: batch indices, rows and their rollouts.
 
         Rows that TRL masks out are among them: they count in a mean over rows.
         """
@@ -146,18 +146,16 @@ class StepMonitor:
         for batch_index in decision.plan.steps[step]:
             row = decision.rows[batch_index]
             sample = self.trainer.rollouts_by_key[row.group, row.index]
-            if row.masked or row.num_tokens == len(sample.completion_T):
-                old_T = sample.old_logprobs_T if has_old_logprobs else None
-                batch_indices.append(batch_index)
-                rows.append(
-                    replace(
-                        row,
-                        rollout=to_rollout(sample),
-                        trainer_logprobs_T=old_T,
-                        reference_logprobs_T=sample.reference_logprobs_T,
-                    )
+            batch_indices.append(batch_index)
+            rows.append(
+                replace(
+                    row,
+                    rollout=to_rollout(sample),
+                    trainer_logprobs_T=sample.old_logprobs if has_old_logprobs else None,
+                    reference_logprobs_T=sample.reference_logprobs,
                 )
-                samples.append(sample)
+            )
+            samples.append(sample)
         return batch_indices, rows, samples
 
     def evaluate_rows(
@@ -187,7 +185,7 @@ class StepMonitor:
             with torch.no_grad():
                 outputs = forward(policy, batch_rows, self.trainer.temperature)
             corrections = (
-                [samples[row_index].token_fields.get(VLLM_CORRECTION) for row_index in micro_batch]
+                [_vllm_correction(samples[row_index]) for row_index in micro_batch]
                 if samples
                 else []
             )
@@ -273,6 +271,14 @@ class StepMonitor:
                 loss = loss + self.trainer.args.beta * (kl_M * weights_R[index_M]).sum()
             (gradient_M,) = torch.autograd.grad(loss, leaf_M)
         return -gradient_M, float(loss.detach()), int(outputs.clipped.sum())
+
+
+def _vllm_correction(sample: UnpaddedRollout) -> Tensor | None:
+    """TRL's factors of the policy's tokens, [T] or, by sequence, [1]; None without vLLM."""
+    factors_T = sample.token_fields.get(VLLM_CORRECTION)
+    if factors_T is None or len(factors_T) == 1:
+        return factors_T
+    return factors_T[torch.from_numpy(sample.is_policy_T)]
 
 
 def dapo_loss_scale(decision: Decision, step: int) -> float:

@@ -13,7 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from counterpoise.errors import PoiseError
@@ -50,19 +52,28 @@ class UnpaddedRollout:
     trajectory: str = ""  # the dataset's column, for agents whose calls are prompts of their own
 
     @property
-    def old_logprobs_T(self) -> Floats | None:
-        """The trainer's log-probabilities before the update, [T]; None where TRL has none."""
-        # TRL hides a completion that it masks out from the model too: its scores mean nothing.
-        return None if self.is_masked else self._logprobs(OLD_LOGPROBS)
+    def old_logprobs(self) -> Floats | None:
+        """The trainer's log-probabilities of the policy's tokens before the update, if TRL has any.
+
+        TRL hides a completion that it masks out from the model too: its scores mean nothing.
+        """
+        return None if self.is_masked else self.policy_values(OLD_LOGPROBS)
 
     @property
-    def reference_logprobs_T(self) -> Floats | None:
-        """The reference model's log-probabilities, [T]; None without a KL in the loss."""
-        return self._logprobs(REFERENCE_LOGPROBS)
+    def reference_logprobs(self) -> Floats | None:
+        """The reference model's log-probabilities of the policy's tokens; None without a KL."""
+        return self.policy_values(REFERENCE_LOGPROBS)
 
-    def _logprobs(self, name: str) -> Floats | None:
-        logprobs_T = self.token_fields.get(name)
-        return None if logprobs_T is None else logprobs_T.float().numpy()
+    def policy_values(self, name: str) -> Floats | None:
+        """One of TOKEN_FIELDS at the policy's own tokens; None where TRL has none."""
+        values_T = self.token_fields.get(name)
+        return None if values_T is None else values_T.float().numpy()[self.is_policy_T]
+
+    @property
+    def is_policy_T(self) -> NDArray[np.bool_]:
+        """Which tokens are the policy's own: not those of tools; all where the mask hides which."""
+        is_trained_T: NDArray[np.bool_] = self._trained_T().bool().numpy()
+        return is_trained_T if is_trained_T.any() else np.ones_like(is_trained_T)
 
     @property
     def is_masked(self) -> bool:
@@ -72,8 +83,11 @@ class UnpaddedRollout:
     @property
     def num_tokens(self) -> int:
         """Trained tokens: what the loss is averaged over."""
+        return int(self._trained_T().sum())
+
+    def _trained_T(self) -> Tensor:
         tool_mask_T = self.token_fields.get("tool_mask")
-        return int((self.mask_T if tool_mask_T is None else self.mask_T * tool_mask_T).sum())
+        return self.mask_T if tool_mask_T is None else self.mask_T * tool_mask_T
 
 
 def find_unsupported(batch: TrlBatch) -> str:

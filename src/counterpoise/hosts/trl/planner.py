@@ -24,10 +24,10 @@ from counterpoise.credit.view import PolicyReader
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.trl.config import TRL_CREDIT, PoiseConfig
 from counterpoise.hosts.trl.padding import UnpaddedRollout
+from counterpoise.hosts.turns import split_turns
 from counterpoise.types import BatchPlan, Group, Rollout, Row
 
 RolloutKey = tuple[str, int]  # group, index within the group
-BUFFER_COUNTS = ("added", "emitted", "dropped_surplus", "dropped_aged", "without_signal")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,13 +110,7 @@ class Planner:
         batch = self.buffer.take(generation)
         if batch is None:
             return (), {}
-        counts = {f"rollouts_{name}": getattr(self.buffer.counts, name) for name in BUFFER_COUNTS}
-        rarer_share = min(batch.n_positive, batch.n_negative) / len(batch.rows)
-        return batch.rows, {
-            **counts,
-            "rollouts_waiting": len(self.buffer),
-            "rarer_sign": rarer_share,
-        }
+        return batch.rows, self.buffer.log_metrics(batch.rows)
 
 
 def assign_credit(
@@ -199,10 +193,14 @@ def rows_by_trl(
 
 
 def to_rollout(sample: UnpaddedRollout, reward: float = math.nan) -> Rollout:
-    """A rollout as credit and the microscope read it: tokens only, since TRL keeps no texts."""
-    logprobs_T = sample.old_logprobs_T
+    """A rollout as credit and the microscope read it: tokens only, since TRL keeps no texts.
+
+    Tokens of tools stand between the turns of the policy.
+    """
+    completion_T, is_policy_T = sample.completion_T.numpy().astype(np.int32), sample.is_policy_T
+    logprobs_T = sample.old_logprobs
     if logprobs_T is None:
-        logprobs_T = np.full(len(sample.completion_T), np.nan, np.float32)
+        logprobs_T = np.full(int(is_policy_T.sum()), np.nan, np.float32)
     return Rollout(
         prompt_id="",
         prompt="",
@@ -210,6 +208,7 @@ def to_rollout(sample: UnpaddedRollout, reward: float = math.nan) -> Rollout:
         response="",
         reward=reward,
         prompt_tokens=sample.prompt_S.numpy().astype(np.int32),
-        response_tokens=sample.completion_T.numpy().astype(np.int32),
+        response_tokens=completion_T[is_policy_T],
         sampled_logprobs=logprobs_T,
+        turns=split_turns(completion_T, is_policy_T),
     )

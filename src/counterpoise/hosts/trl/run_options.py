@@ -296,11 +296,17 @@ def fewest_passes(rows: int, most_rows: int, rows_that_fit: int) -> int:
 def format_arguments(config: RunConfig) -> str:
     """The arguments as Python code to copy, for prompts of full length."""
     check_options(config)
+    device, dtype = config.model.device, config.model.dtype
     arguments = trainer_arguments(
         config,
         longest_prompt=config.sample.max_prompt_tokens,
-        half=config.model.dtype == "bfloat16",
-        cpu=config.model.device == "cpu",
+        half=dtype == "bfloat16" or (dtype == "auto" and device != "cpu"),
+        cpu=device == "cpu",
     )
-    lines = [f"    {name}={value!r}," for name, value in arguments.items()]
+    texts = {name: repr(value) for name, value in arguments.items()}
+    # Where the machine decides, as in choose_device and choose_dtype, so does the code.
+    if device == "auto":
+        texts["use_cpu"] = "not torch.cuda.is_available()"
+        texts["bf16"] = "torch.cuda.is_available()" if dtype == "auto" else texts["bf16"]
+    lines = [f"    {name}={text}," for name, text in texts.items()]
     return "\n".join(["PoiseConfig(", *lines, ")"])

@@ -322,8 +322,8 @@ class RunRecorder(StepMonitor):
         return replace(
             row,
             rollout=rollout,
-            trainer_logprobs_T=sample.old_logprobs_T,
-            reference_logprobs_T=sample.reference_logprobs_T,
+            trainer_logprobs_T=sample.old_logprobs,
+            reference_logprobs_T=sample.reference_logprobs,
         )
 
     def _prompt_of_group(self, group: str) -> Prompt:
@@ -335,7 +335,7 @@ class RunRecorder(StepMonitor):
         self, sample: UnpaddedRollout, prompt: Prompt, text: str, reward: float
     ) -> Rollout:
         tokens = sample.completion_T.numpy().astype(np.int32)
-        logprobs_T = sample.old_logprobs_T
+        logprobs_T = sample.old_logprobs
         if logprobs_T is None:
             logprobs_T = np.full(len(tokens), np.nan, np.float32)
         return Rollout(

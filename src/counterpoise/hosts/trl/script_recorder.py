@@ -46,7 +46,7 @@ from counterpoise.microscope.monitor import StepMeasurement
 from counterpoise.run import metrics
 from counterpoise.run.write_iteration import write_iteration
 from counterpoise.store.folder import SCHEMA, RunFolder
-from counterpoise.types import Floats, Rollout, StepResult
+from counterpoise.types import Rollout, StepResult
 from counterpoise.verify.scores import Scores, is_graded
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class ScriptRecorder:
             sample = self.trainer.rollouts_by_key[row.name]
             rollout = _bare_rollout(sample)
             self.iteration.batch.append(
-                replace(row, rollout=rollout, trainer_logprobs_T=sample.old_logprobs_T)
+                replace(row, rollout=rollout, trainer_logprobs_T=sample.old_logprobs)
             )
 
     def record_result(self, step: int, batch_indices: Sequence[int], result: StepResult) -> None:
@@ -301,6 +301,8 @@ class ScriptRecorder:
             # What happens inside the user's reward function is not seen.
             "verifier_timeouts": None,
             "verifier_crashes": None,
+            # TRL's tools do not say which turn was right.
+            **({"turn_success": None} if "turn_success" in line else {}),
         }
 
     def _full_rollout(
@@ -380,13 +382,12 @@ def _bare_rollout(sample: UnpaddedRollout, or_old_logprobs: bool = False) -> Rol
     the trainer's old ones.
     """
     rollout = to_rollout(sample)
-    sampled_T = sample.token_fields.get("sampling_per_token_logps")
-    if sampled_T is None and or_old_logprobs:
+    sampled_logprobs = sample.policy_values("sampling_per_token_logps")
+    if sampled_logprobs is None and or_old_logprobs:
         return rollout
-    logprobs_T: Floats = np.full(len(rollout.response_tokens), np.nan, np.float32)
-    if sampled_T is not None:
-        logprobs_T = sampled_T.float().numpy()
-    return replace(rollout, sampled_logprobs=logprobs_T)
+    if sampled_logprobs is None:
+        sampled_logprobs = np.full(len(rollout.response_tokens), np.nan, np.float32)
+    return replace(rollout, sampled_logprobs=sampled_logprobs)
 
 
 def recorder_callback(recorder: ScriptRecorder) -> Any:

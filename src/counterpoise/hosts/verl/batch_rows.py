@@ -9,8 +9,8 @@ import numpy as np
 from transfer_queue import KVBatchMeta
 
 from counterpoise.hosts.importing.formats import answer_text, hash_prompt
+from counterpoise.hosts.turns import split_turns
 from counterpoise.hosts.verl import queue
-from counterpoise.hosts.verl.turns import split_turns
 from counterpoise.hosts.verl.weight_request import ROLLOUT_ADVANTAGES
 from counterpoise.types import Floats, Rollout, Row
 
@@ -65,7 +65,7 @@ def read_rows(
 def read_rollouts(
     data: Any, indices: Sequence[int], tokenizer: Any, max_response_length: int
 ) -> list[Rollout]:
-    """The rollouts at `indices` of `data`, which holds ROLLOUT_FIELDS as far as the run has them."""
+    """The rollouts at `indices` of `data`, which holds those of ROLLOUT_FIELDS that the run has."""
     columns = [data[name].unbind() for name in SAMPLED_FIELDS]
     references = list(data[REFERENCES]) if REFERENCES in data else None
     sampled = data[SAMPLED_LOGPROBS].unbind() if SAMPLED_LOGPROBS in data else None
@@ -141,4 +141,3 @@ def _is_finished(response_T: Any, tokenizer: Any, max_response_length: int) -> b
     """Whether the response ended by itself; verl keeps no word of it."""
     end_token = getattr(tokenizer, "eos_token_id", None)
     return len(response_T) < max_response_length or int(response_T[-1]) == end_token
-

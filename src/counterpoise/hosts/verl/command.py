@@ -111,6 +111,7 @@ def _sampling(config: RunConfig) -> dict[str, Any]:
         f"{ROLLOUT}.val_kwargs.n": evaluation.samples,
         f"{ROLLOUT}.val_kwargs.temperature": evaluation_setting.temperature,
         f"{ROLLOUT}.val_kwargs.top_p": evaluation_setting.top_p,
+        f"{ROLLOUT}.val_kwargs.top_k": evaluation_setting.apply_to(sample).top_k or -1,
     }
 
 

@@ -20,8 +20,6 @@ from counterpoise.errors import PoiseError
 from counterpoise.types import Row
 from counterpoise.variants import ADVANTAGES
 
-BUFFER_COUNTS = ("added", "emitted", "dropped_surplus", "dropped_aged", "without_signal")
-
 
 @dataclass(frozen=True, slots=True)
 class ScoredRollout:
@@ -112,15 +110,8 @@ class BalanceLedger:
 
     def batch_metrics(self, batch: Mapping[str, Row]) -> dict[str, float]:
         """For the logs: what became of all rollouts so far, and how balanced this batch is."""
-        counts = {f"rollouts_{name}": getattr(self.buffer.counts, name) for name in BUFFER_COUNTS}
-        positive = sum(row.advantage > 0 for row in batch.values())
-        rarer_share = min(positive, len(batch) - positive) / len(batch)
-        rounds_waited = max(row.born for row in batch.values()) - min(
-            row.born for row in batch.values()
-        )
+        rounds = [row.born for row in batch.values()]
         return {
-            **counts,
-            "rollouts_waiting": len(self.buffer),
-            "rarer_sign": rarer_share,
-            "rounds_waited": rounds_waited,
+            **self.buffer.log_metrics(list(batch.values())),
+            "rounds_waited": max(rounds) - min(rounds),
         }

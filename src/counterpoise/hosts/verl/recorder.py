@@ -334,9 +334,7 @@ def _named_drops(sampled: SampledForUpdate) -> dict[str, list[tuple[str, int]]]:
     }
 
 
-def _displacements(
-    batch: KVBatchMeta, data: Any, measurement: UpdateMeasurement
-) -> list[Floats]:
+def _displacements(batch: KVBatchMeta, data: Any, measurement: UpdateMeasurement) -> list[Floats]:
     """By row [T]: the change of every token's log-probability by the update."""
     is_row = [queue.is_real_row(tag) for tag in batch.tags]
     mask_RT = data["response_mask"]

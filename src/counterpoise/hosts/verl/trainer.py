@@ -11,7 +11,6 @@ Without `+poise.*` each of them does what verl's own does.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,6 +36,7 @@ from counterpoise.errors import PoiseError
 from counterpoise.hosts.recorded_folder import check_folder_free
 from counterpoise.hosts.verl import options as adapter_options
 from counterpoise.hosts.verl import queue
+from counterpoise.hosts.verl.batch_rows import real_indices
 from counterpoise.hosts.verl.monitor import (
     COUPLING_METRICS,
     WATCHED_GROUPS,
@@ -340,7 +340,7 @@ class PlannedTrainer:
             return {}
         plan = self._executed_plan(batch)
         rows = queue.composer_rows(batch, queue.get_fields(batch, "advantages", "response_mask"))
-        real_indices = [index for index, tag in enumerate(batch.tags) if queue.is_real_row(tag)]
+        indices = real_indices(batch)
         seed = seed_for(self.poise.seed, "monitor", self.global_steps)
         chosen_by_step = choose_coupled_rows(rows, plan, self.poise.monitor_tokens, seed)
         watched: set[str] = set()
@@ -350,7 +350,7 @@ class PlannedTrainer:
         if not chosen_rows:
             return {}
         request = CouplingRequest(
-            batch_indices=[real_indices[i] for i in chosen_rows],
+            batch_indices=[indices[i] for i in chosen_rows],
             groups=[rows[i].group for i in chosen_rows],
             watched=sorted(watched),
             temperature=float(self.config.actor_rollout_ref.rollout.temperature),
@@ -402,7 +402,7 @@ def _finds_checkpoint(config: Any) -> bool:
     resume_mode = adapter_options.select(config, "trainer.resume_mode", "auto")
     folder = adapter_options.select(config, "trainer.default_local_dir", "")
     if resume_mode == "auto":
-        return find_latest_ckpt_path(os.path.abspath(folder)) is not None
+        return find_latest_ckpt_path(str(Path(folder).absolute())) is not None
     return bool(resume_mode != "disable")
 
 

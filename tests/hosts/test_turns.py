@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from counterpoise.hosts.verl.turns import split_turns
+from counterpoise.hosts.turns import split_turns
 
 
 def test_observations_stand_before_the_turn_that_reads_them() -> None:

@@ -1,4 +1,4 @@
-"""The turns of a verl response, in which the tokens of tools and environments are masked out."""
+"""The turns of a response in which the tokens of tools and environments are masked out."""
 
 from __future__ import annotations
 
