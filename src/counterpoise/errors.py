@@ -24,6 +24,12 @@ def unknown_name(kind: str, name: str, choices: Iterable[str]) -> PoiseError:
     return PoiseError(f"unknown {kind} '{name}'{hint} (choices: {', '.join(known_names)})")
 
 
+def check_choice(kind: str, name: str, choices: Iterable[str]) -> None:
+    """Raise `unknown_name` unless the name is one of the choices."""
+    if name not in (choices := tuple(choices)):
+        raise unknown_name(kind, name, choices)
+
+
 def first_line(fault: BaseException) -> str:
     """The first line of an exception's message, or its type if the message is empty."""
     return (str(fault).strip() or type(fault).__name__).splitlines()[0]

@@ -20,12 +20,12 @@ def test_the_smallest_preset_by_hand() -> None:
     assert memory.activations == pytest.approx(2 * 9216 * 28 * (20480 + 18432) / 1e9)
     assert memory.logits == pytest.approx(10 * 9216 * 151936 / 1e9)
     assert memory.sampler_weights == pytest.approx(3.441, rel=1e-3)
-    assert memory.row_cache == pytest.approx(2 * 2 * 9216 * 28 * 8 * 128 / 1e9)
+    assert memory.row_kv_cache == pytest.approx(2 * 2 * 9216 * 28 * 8 * 128 / 1e9)
     assert memory.training_total == pytest.approx(
         memory.training_states + memory.gathered_weights + memory.activations + memory.logits
     )
     free = 72 - memory.training_states - memory.sampler_weights
-    assert memory.concurrent_rows(80) == int(free / memory.row_cache)
+    assert memory.concurrent_rows(80) == int(free / memory.row_kv_cache)
 
 
 @pytest.mark.parametrize(

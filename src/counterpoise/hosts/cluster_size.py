@@ -8,7 +8,7 @@
                        2 bytes * micro_tokens * (layers * hidden + 10 hidden + 3 intermediate)
     logits             10 bytes * micro_tokens * vocabulary: bfloat16, float32, float32 gradient
     sampler weights    2 bytes per parameter: a full copy on each GPU
-    row cache          2 bytes * 2 * layers * key/value heads * head size, for each token
+    KV cache           2 bytes * 2 * layers * key/value heads * head size, for each token
 
 Training needs states + gathered weights + activations + logits. Sampling needs states + sampler
 weights + KV cache, with room for at least one row of full length on each GPU. Only nine tenths of a
@@ -32,7 +32,7 @@ class GpuMemory:
 
     Example:
         GpuMemory(training_states=13.8, gathered_weights=0.62, activations=2.1, logits=14.0,
-                  sampler_weights=3.4, row_cache=1.06)
+                  sampler_weights=3.4, row_kv_cache=1.06)
     """
 
     training_states: float
@@ -40,7 +40,7 @@ class GpuMemory:
     activations: float
     logits: float
     sampler_weights: float
-    row_cache: float  # keys and values of one rollout of full length
+    row_kv_cache: float  # KV cache of one rollout of full length
 
     @property
     def training_total(self) -> float:
@@ -48,12 +48,12 @@ class GpuMemory:
 
     @property
     def sampling_total(self) -> float:
-        return self.training_states + self.sampler_weights + self.row_cache
+        return self.training_states + self.sampler_weights + self.row_kv_cache
 
     def concurrent_rows(self, memory_gb: float) -> int:
         """Rollouts of full length that a GPU with `memory_gb` can sample at once."""
         free_gb = USABLE_SHARE * memory_gb - self.training_states - self.sampler_weights
-        return int(free_gb / self.row_cache)
+        return int(free_gb / self.row_kv_cache)
 
 
 def estimate_gpu_memory(config: RunConfig, shape: DecoderShape, gpus: int) -> GpuMemory:
@@ -72,7 +72,7 @@ def estimate_gpu_memory(config: RunConfig, shape: DecoderShape, gpus: int) -> Gp
         activations=2 * tokens * stored_values / GB,
         logits=10 * tokens * shape.vocabulary / GB,
         sampler_weights=2 * shape.parameters / GB,
-        row_cache=2 * 2 * row_length * shape.layers * shape.kv_heads * shape.head_dim / GB,
+        row_kv_cache=2 * 2 * row_length * shape.layers * shape.kv_heads * shape.head_dim / GB,
     )
 
 

@@ -1,9 +1,9 @@
 """State for every option of a run whether an engine honours it, ignores it or refuses it.
 
     pass_as("learning_rate")          the engine's own option carries it
+    pass_except("weights", refused)   as pass_as, but some values are refused, each with a reason
     handle_here("the reward")         our code around the engine honours it
     no_effect("memory only")          whatever its value, the run computes the same
-    pass_except("weights", refused)   the same, but some values are refused, each with a reason
     accept_only("grpo", reason="...") these values and no others; any other stops the run
     not_written(True, reason="...")   output the engine does not write; at its default the user is
                                       informed, any other value is refused
@@ -24,7 +24,8 @@ from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
 from counterpoise.plugins import PLUGIN_CHOICE, is_plugin
 
-PASSED_ON, HANDLED_HERE, NO_EFFECT, NOT_WRITTEN = "to", "ours", "idle", "lacks"
+PASSED_ON, HANDLED_HERE, NO_EFFECT = "passed_on", "handled_here", "no_effect"
+ACCEPTED_VALUES, NOT_WRITTEN = "accepted_values", "not_written"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +33,14 @@ class OptionSupport:
     """How one engine treats one option.
 
     Example:
-        OptionSupport("to", engine_options=("loss_type",),
+        OptionSupport(PASSED_ON, engine_options=("loss_type",),
                       honoured_values=("token_mean", "sequence_mean"), reason="...")
     """
 
-    kind: str  # PASSED_ON | HANDLED_HERE | NO_EFFECT | NOT_WRITTEN
+    kind: str  # PASSED_ON | HANDLED_HERE | NO_EFFECT | ACCEPTED_VALUES | NOT_WRITTEN
     engine_options: tuple[str, ...] = ()  # the engine's options that carry it
     honoured_values: tuple[Any, ...] = ()  # () is any value
-    reason: str = ""  # why other values are refused, or what happens to the option
+    reason: str = ""  # why other values are refused; where none are, what happens to the option
     refused_values: Mapping[Any, str] = dataclasses.field(default_factory=dict)  # with reasons
 
     def honours(self, value: Any) -> bool:
@@ -65,8 +66,13 @@ def pass_except(engine_option: str, refused: Mapping[str, str]) -> OptionSupport
     return OptionSupport(PASSED_ON, (engine_option,), refused_values=refused)
 
 
-def handle_here(reason: str, values: Sequence[Any] = ()) -> OptionSupport:
-    return OptionSupport(HANDLED_HERE, honoured_values=tuple(values), reason=reason)
+def handle_here(
+    what_happens: str = "", *, values: Sequence[Any] = (), refused_because: str = ""
+) -> OptionSupport:
+    """`refused_because` is for values other than `values`, if these are given."""
+    return OptionSupport(
+        HANDLED_HERE, honoured_values=tuple(values), reason=refused_because or what_happens
+    )
 
 
 def no_effect(reason: str) -> OptionSupport:
@@ -74,7 +80,7 @@ def no_effect(reason: str) -> OptionSupport:
 
 
 def accept_only(*values: Any, reason: str) -> OptionSupport:
-    return OptionSupport(NO_EFFECT, honoured_values=values, reason=reason)
+    return OptionSupport(ACCEPTED_VALUES, honoured_values=values, reason=reason)
 
 
 def not_written(default: Any, reason: str) -> OptionSupport:

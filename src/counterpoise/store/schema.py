@@ -32,6 +32,7 @@ FILES: Fields = {
     "probe_rows/step_NNNNN.parquet": "push of rows on probe answers",
     "probe_pushes/step_NNNNN.parquet": "strongest tokens of the rows that move a right answer most",
     "checkpoints/iteration_NNNNN/": "all that --resume needs",
+    "unfinished/step_NNNNN/": "TRL: part of an iteration, for a checkpoint within it",
     "model/": "trained policy, as save_pretrained writes it",
     "report.html": "poise report",
     "comparison.html": "poise report, several runs",

@@ -113,7 +113,7 @@ def _is_known(rollout: ImportedRollout) -> bool:
 
 
 def _indices_in_groups(step: ImportedStep) -> list[int]:
-    """The rollout_index of every rollout in its group, in the order of rollouts/."""
+    """The number of every rollout within its group, counted in the order of rollouts/."""
     members: Counter[str] = Counter()
     indices = []
     for rollout in step.rollouts:

@@ -47,7 +47,7 @@ from counterpoise.hosts.prime_rl.trace_rollouts import (
 )
 
 FOLDERS = (".", "traces", "monitors/file/traces")  # of the stream, below what a user may name
-NO_STEP = -1  # of a trace that a resumed run trained no more
+REPLACED = -1  # trained before a resume, which trained its step again with other traces
 # In annotations the id comes first: the long lists after it need not be parsed to sort a line.
 TRACE_ID = re.compile(rb'^\{"version": ?1, ?"trace_id": ?"([0-9A-Za-z_-]+)"')
 TRACE_ID_BYTES = 300
@@ -148,7 +148,7 @@ def _read_shipping(files: Sequence[Path], counts: TraceCounts) -> dict[str, int]
                 latest_time[step] = max(latest_time.get(step, time), time)
     # All traces of a batch are annotated at the same time.
     return {
-        trace_id: step if time == latest_time[step] else NO_STEP
+        trace_id: step if time == latest_time[step] else REPLACED
         for trace_id, (step, time) in shipping.items()
     }
 
@@ -178,7 +178,7 @@ def _sort_episodes(
                 trained = [
                     shipped[trace_id] for t in traces if (trace_id := str(t.get("id"))) in shipped
                 ]
-                if trained and max(trained) == NO_STEP:
+                if trained and max(trained) == REPLACED:
                     counts.replaced += len(traces)
                     continue
                 step = max(trained) if trained else arrival_step(episode) or 0

@@ -76,17 +76,21 @@ class RolloutDump:
 
 @dataclass(frozen=True, slots=True)
 class LocalShard:
-    """A rank's samples, as sample_indices in TrainSamples.samples, and its part of the schedule."""
+    """A rank's samples and its part of the schedule."""
 
     rank: int
-    sample_indices: list[int]
+    train_indices: list[int]  # of its samples in TrainSamples.samples
     micro_batches: list[list[int]] | None
     per_step: list[int] | None
 
 
 @dataclass(frozen=True, slots=True)
 class TrainSamples:
-    """What was trained, of all data-parallel ranks."""
+    """What was trained, of all data-parallel ranks.
+
+    A train index is a position in `samples`; the dumps' own field sample_index is slime's number of
+    a sample in the run.
+    """
 
     where: str
     samples: list[dict[str, Any]]
@@ -104,9 +108,9 @@ class TrainSamples:
         shards = []
         for layout in layouts:
             rank = int(layout["data_parallel_rank"])
-            sample_indices = _local_order(samples, layout, rank, where)
-            micro_batches, per_step = read_layout(layout, len(sample_indices), where)
-            shards.append(LocalShard(rank, sample_indices, micro_batches, per_step))
+            train_indices = _local_order(samples, layout, rank, where)
+            micro_batches, per_step = read_layout(layout, len(train_indices), where)
+            shards.append(LocalShard(rank, train_indices, micro_batches, per_step))
         sizes = to_list(layouts[0].get("global_batch_sizes")) if layouts else None
         return cls(
             where,
@@ -135,9 +139,9 @@ class TrainSamples:
             if identity in seen_samples:
                 continue
             seen_samples.add(identity)
-            sample_indices = list(range(len(samples), len(samples) + len(local_samples)))
-            micro_batches, per_step = read_layout(columns, len(sample_indices), where)
-            shards.append(LocalShard(len(shards), sample_indices, micro_batches, per_step))
+            train_indices = list(range(len(samples), len(samples) + len(local_samples)))
+            micro_batches, per_step = read_layout(columns, len(train_indices), where)
+            shards.append(LocalShard(len(shards), train_indices, micro_batches, per_step))
             samples += local_samples
         first_columns = rank_dumps[0][0]["rollout_data"]
         sizes = to_list(first_columns.get("num_rollouts", first_columns.get("global_batch_sizes")))
@@ -153,8 +157,8 @@ class TrainSamples:
     def is_complete(self) -> bool:
         """Whether the samples of all ranks are there."""
         rollout_ids = {
-            sample.get("rollout_ids", sample_index)
-            for sample_index, sample in enumerate(self.samples)
+            sample.get("rollout_ids", train_index)
+            for train_index, sample in enumerate(self.samples)
         }
         return self.num_rollouts is None or len(rollout_ids) >= self.num_rollouts
 
@@ -162,7 +166,7 @@ class TrainSamples:
 def _local_order(
     samples: list[dict[str, Any]], layout: dict[str, Any], rank: int, where: str
 ) -> list[int]:
-    """The sample_indices of a shard's samples among all, in the shard's own order."""
+    """The train indices of a shard's samples, in the shard's own order."""
     for shard_field, sample_field in (
         ("partition", "rollout_position"),
         ("sample_indices", "sample_index"),
@@ -170,8 +174,7 @@ def _local_order(
         ids = to_list(layout.get(shard_field))
         if ids is not None and None not in ids:
             index_of_id = {
-                sample.get(sample_field): sample_index
-                for sample_index, sample in enumerate(samples)
+                sample.get(sample_field): train_index for train_index, sample in enumerate(samples)
             }
             missing = [number for number in ids if number not in index_of_id]
             if missing:
@@ -182,8 +185,8 @@ def _local_order(
             return [index_of_id[number] for number in ids]
     # Samples without any number stay in the order in which ranks were gathered.
     return [
-        sample_index
-        for sample_index, sample in enumerate(samples)
+        train_index
+        for train_index, sample in enumerate(samples)
         if sample.get("data_parallel_rank") == rank
     ]
 
@@ -220,13 +223,13 @@ def build_step(
     train_of_position = _match(sampled, trained)
     num_positions = len(sampled.samples) if sampled else len(train_of_position)
     rollouts: list[ImportedRollout] = []
-    index_of_train: dict[int, int] = {}
+    rollout_of_train: dict[int, int] = {}
     for position in range(num_positions):
-        train_place = train_of_position.get(position)
-        train_sample = {} if train_place is None or not trained else trained.samples[train_place]
+        train_index = train_of_position.get(position)
+        train_sample = {} if train_index is None or not trained else trained.samples[train_index]
         sampled_sample = sampled.samples[position] if sampled else {}
         reward = _find_reward(train_sample, sampled_sample, trained, position, context)
-        if reward is None and train_place is None:
+        if reward is None and train_index is None:
             counts.without_reward += 1
             continue
         rollout = _build_rollout(
@@ -235,8 +238,8 @@ def build_step(
         if rollout is None:
             counts.empty += 1
             continue
-        if train_place is not None:
-            index_of_train[train_place] = len(rollouts)
+        if train_index is not None:
+            rollout_of_train[train_index] = len(rollouts)
         rollouts.append(rollout)
     if not rollouts:
         return None
@@ -246,30 +249,30 @@ def build_step(
     if trained and not trained.is_complete:
         counts.incomplete += 1
     elif trained:
-        schedule = build_schedule(_placed_shards(trained, index_of_train), trained.where)
+        schedule = build_schedule(_placed_shards(trained, rollout_of_train), trained.where)
         counts.not_scheduled += schedule is None
     return ImportedStep(rollout_id, tuple(rollouts), schedule)
 
 
-def _placed_shards(trained: TrainSamples, index_of_train: Mapping[int, int]) -> list[Shard]:
+def _placed_shards(trained: TrainSamples, rollout_of_train: Mapping[int, int]) -> list[Shard]:
     """The shards with indices of rollouts; samples that were left out are gone."""
     shards = []
     for shard in trained.shards:
         micro_batches = shard.micro_batches
         if micro_batches is not None:
             micro_batches = [
-                [index for index in micro_batch if shard.sample_indices[index] in index_of_train]
+                [index for index in micro_batch if shard.train_indices[index] in rollout_of_train]
                 for micro_batch in micro_batches
             ]
-        sample_indices = [
-            index_of_train.get(sample_index, -1) for sample_index in shard.sample_indices
+        rollout_indices = [
+            rollout_of_train.get(train_index, -1) for train_index in shard.train_indices
         ]
-        shards.append(Shard(shard.rank, sample_indices, micro_batches, shard.per_step))
+        shards.append(Shard(shard.rank, rollout_indices, micro_batches, shard.per_step))
     return shards
 
 
 def _match(sampled: RolloutDump | None, trained: TrainSamples | None) -> dict[int, int]:
-    """The sample_index among the trained samples, by position in the sampled batch."""
+    """The train index of every sample that was trained, by position in the sampled batch."""
     if trained is None:
         return {}
     samples = trained.samples
@@ -278,16 +281,16 @@ def _match(sampled: RolloutDump | None, trained: TrainSamples | None) -> dict[in
         for name in ("rollout_position", "sample_index"):
             if all(sample.get(name) is not None for sample in samples):
                 order = sorted(
-                    range(len(samples)), key=lambda sample_index: int(samples[sample_index][name])
+                    range(len(samples)), key=lambda train_index: int(samples[train_index][name])
                 )
                 return dict(enumerate(order))
-        return {sample_index: sample_index for sample_index in range(len(samples))}
+        return {train_index: train_index for train_index in range(len(samples))}
     position_of_index = {
         sample.get("index"): position for position, sample in enumerate(sampled.samples)
     }
     position_of_tokens: dict[tuple[int, ...], int] = {}
     matches: dict[int, int] = {}
-    for sample_index, sample in enumerate(samples):
+    for train_index, sample in enumerate(samples):
         position = sample.get("rollout_position")
         if position is None and sample.get("sample_index") is not None:
             position = position_of_index.get(int(sample["sample_index"]))
@@ -302,7 +305,7 @@ def _match(sampled: RolloutDump | None, trained: TrainSamples | None) -> dict[in
                 f"{trained.where} holds a sample that {sampled.where} lacks: import the folder of "
                 "training dumps by itself"
             )
-        matches[int(position)] = sample_index
+        matches[int(position)] = train_index
     return matches
 
 
@@ -316,9 +319,9 @@ def _find_reward(
     """What the reward function said of a sample; None if nothing did."""
     reward = train_sample.get("local_raw_reward")
     if reward is None and train_sample and trained and trained.raw_rewards is not None:
-        sample_index = train_sample.get("rollout_position", position)
-        if 0 <= sample_index < len(trained.raw_rewards):
-            reward = trained.raw_rewards[sample_index]
+        reward_position = train_sample.get("rollout_position", position)
+        if 0 <= reward_position < len(trained.raw_rewards):
+            reward = trained.raw_rewards[reward_position]
     if reward is None:
         reward = sampled_sample.get("reward")
     if isinstance(reward, dict):
@@ -361,7 +364,7 @@ def _build_rollout(
     spans = split_by_mask(tokens, [0] * len(prompt) + mask)
     # A sample whose mask is empty took part in its step without any loss.
     trained_positions = (
-        [sample_index - len(prompt) for sample_index in spans.trained] if spans else range(length)
+        [token_index - len(prompt) for token_index in spans.trained] if spans else range(length)
     )
     numbers = {}
     for name in ("rollout_log_probs", "log_probs", "advantages", "entropy"):

@@ -25,11 +25,11 @@ class Shard:
     """The samples of one data-parallel rank, in its order.
 
     Example:
-        Shard(rank=1, places=[4, 5, 6], micro_batches=[[0, 1], [2]], per_step=[1, 1])
+        Shard(rank=1, rollout_indices=[4, 5, 6], micro_batches=[[0, 1], [2]], per_step=[1, 1])
     """
 
     rank: int
-    places: list[int]  # of its samples in ImportedStep.rollouts
+    rollout_indices: list[int]  # of its samples in ImportedStep.rollouts
     micro_batches: list[list[int]] | None  # None: the trainer's files do not say
     per_step: list[int] | None  # micro-batches of each optimizer step
 
@@ -64,19 +64,19 @@ def build_schedule(shards: Sequence[Shard], where: str) -> Schedule | None:
         )
     steps: list[list[int]] = [[] for _ in per_step]
     ranks: dict[int, int] = {}
-    micro_batch_of_place: dict[int, int] = {}
+    micro_batch_of_rollout: dict[int, int] = {}
     for shard in shards:
         micro_batches = iter(shard.micro_batches or [])
         for step, number in zip(steps, per_step, strict=True):
             for micro_batch_number in range(number):
                 for index in next(micro_batches):
-                    place = shard.places[index]
-                    if place in ranks:
+                    rollout_index = shard.rollout_indices[index]
+                    if rollout_index in ranks:
                         raise PoiseError(
-                            f"{where}: a sample is on two data-parallel ranks, {ranks[place]} and "
-                            f"{shard.rank}: import each run by itself"
+                            f"{where}: a sample is on two data-parallel ranks, "
+                            f"{ranks[rollout_index]} and {shard.rank}: import each run by itself"
                         )
-                    step.append(place)
-                    ranks[place] = shard.rank
-                    micro_batch_of_place[place] = micro_batch_number
-    return Schedule(tuple(map(tuple, steps)), ranks, micro_batch_of_place)
+                    step.append(rollout_index)
+                    ranks[rollout_index] = shard.rank
+                    micro_batch_of_rollout[rollout_index] = micro_batch_number
+    return Schedule(tuple(map(tuple, steps)), ranks, micro_batch_of_rollout)

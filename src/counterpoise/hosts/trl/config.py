@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +10,7 @@ from trl import GRPOConfig
 from counterpoise.config.check_options import ONE_SIDED_ADVANTAGES
 from counterpoise.credit.assign import UNIFORM, parse_settings
 from counterpoise.credit.plugin_weights import find_text_input
-from counterpoise.errors import PoiseError, unknown_name
+from counterpoise.errors import PoiseError, check_choice
 from counterpoise.plugins import display_name, is_plugin
 from counterpoise.variants import (
     ADVANTAGES,
@@ -90,10 +89,10 @@ class PoiseConfig(GRPOConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         COMPOSERS.load(self.composer)
-        _check_choice("balance unit", self.balance_unit, BALANCE_UNITS)
-        _check_choice("credit", self.credit, (*ADVANTAGES, TRL_CREDIT))
+        check_choice("balance unit", self.balance_unit, BALANCE_UNITS)
+        check_choice("credit", self.credit, (*ADVANTAGES, TRL_CREDIT))
         TOKEN_WEIGHTS.load(self.credit_weights)
-        _check_choice("denominator", self.denominator, ("step", "trl"))
+        check_choice("denominator", self.denominator, ("step", "trl"))
         # Each returns what is wrong as one line, or "".
         for find_fault in (
             self._size_fault,
@@ -218,8 +217,3 @@ class PoiseConfig(GRPOConfig):
                 "denominator='trl' or loss_type='dapo'"
             )
         return ""
-
-
-def _check_choice(kind: str, name: str, choices: Iterable[str]) -> None:
-    if name not in (choices := tuple(choices)):
-        raise unknown_name(kind, name, choices)

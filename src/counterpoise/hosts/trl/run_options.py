@@ -60,8 +60,9 @@ OPTIONS: dict[str, OptionSupport] = {
     "model.lora_alpha": no_effect("only with model.lora_rank"),
     "model.lora_targets": no_effect("only with model.lora_rank"),
     "model.template": handle_here(
-        "TRL does not stop a response at a template's own end tokens",
+        "prompts are rendered as in the native engine",
         values=("auto", "chat", "chat-boxed", "boxed"),
+        refused_because="TRL does not stop a response at a template's own end tokens",
     ),
     "task.name": TASK,
     "task.levels": TASK,

@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 from counterpoise.batch.buffer import RewardBalancedBuffer
 from counterpoise.config.check_options import ONE_SIDED_ADVANTAGES, WHOLE_GROUP_COMPOSERS
 from counterpoise.credit.assign import UNIFORM, parse_settings
-from counterpoise.errors import PoiseError, unknown_name
+from counterpoise.errors import PoiseError, check_choice, unknown_name
 from counterpoise.hosts.verl.weight_methods import REFUSED_WEIGHTS, balance_fault, reads_states
 from counterpoise.plugins import display_name
 from counterpoise.variants import (
@@ -186,9 +186,9 @@ def check_config(config: VerlConfig) -> VerlAdapterOptions | None:
     options = read_options(config)
     if options is None:
         return None
-    _check_choice("composer", options.composer, (*COMPOSERS, VERL_ORDER))
-    _check_choice("balance unit", options.unit, BALANCE_UNITS)
-    _check_choice("trajectory weight", options.trajectory, TRAJECTORY_WEIGHTS)
+    check_choice("composer", options.composer, (*COMPOSERS, VERL_ORDER))
+    check_choice("balance unit", options.unit, BALANCE_UNITS)
+    check_choice("trajectory weight", options.trajectory, TRAJECTORY_WEIGHTS)
     # Each returns what is wrong as one line, or "".
     checks: list[Callable[[VerlConfig, VerlAdapterOptions], str]] = [
         _trainer_fault,
@@ -384,8 +384,3 @@ def _reward_fault(config: VerlConfig, options: VerlAdapterOptions) -> str:
             "set reward.reward_model.enable_resource_pool=True, or +poise.tau=0"
         )
     return ""
-
-
-def _check_choice(kind: str, name: str, choices: Iterable[str]) -> None:
-    if name not in (choices := tuple(choices)):
-        raise unknown_name(kind, name, choices)
