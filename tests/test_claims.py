@@ -60,7 +60,7 @@ def judged_shared(file: str) -> Finding:
 
 
 def test_every_claim_has_a_verdict_on_both_models() -> None:
-    assert [claim["number"] for claim in CLAIMS] == [str(n) for n in range(1, 18) for _ in "ab"]
+    assert [claim["number"] for claim in CLAIMS] == [str(n) for n in range(1, 19) for _ in "ab"]
     assert {claim["model"] for claim in CLAIMS} == {"embedded", SMOLLM2}
     assert {claim["verdict"] for claim in CLAIMS} <= {*get_args(Verdict), "not tested"}
     for claim in CLAIMS:
@@ -76,10 +76,13 @@ def test_the_page_has_the_tables_of_the_file() -> None:
 
 
 def test_rules_are_those_of_the_code() -> None:
-    experiment_rule = read_experiment("smollm2-interventions").options.rule
+    experiment_rules = {
+        f"docs/data/{name}.parquet": read_experiment(name).options.rule
+        for name in ("smollm2-interventions", "smollm2-tuned")
+    }
     for claim in CLAIMS:
-        if claim["record"] == "docs/data/smollm2-interventions.parquet":
-            assert claim["rule"] == experiment_rule
+        if claim["record"] in experiment_rules:
+            assert claim["rule"] == experiment_rules[claim["record"]]
         elif claim["number"] in STUDY_OF:
             assert claim["rule"] == load_study(STUDY_OF[claim["number"]]).rule
 
@@ -217,11 +220,15 @@ def test_how_well_traces_predict_is_judged_again() -> None:
 
 
 def test_arms_are_those_of_the_experiment() -> None:
-    judged = tables("smollm2-interventions")
-    known = [tuple(map(float, one)) for one in printed_intervals(judged)]
     claims = of_model(SMOLLM2)
-    for n, hypothesis in (("12", "by_sign is worse"), ("13", r"QB\+RB is better")):
+    for n, name, hypothesis in (
+        ("12", "smollm2-interventions", "by_sign is worse"),
+        ("13", "smollm2-interventions", r"QB\+RB is better"),
+        ("18", "smollm2-tuned", r"QB\+RB is better"),
+    ):
         claim = claims[n]
+        judged = tables(name)
+        known = [tuple(map(float, one)) for one in printed_intervals(judged)]
         assert is_among([claim[key] for key in ("effect", "low", "high")], known, 0.05)
         verdict = re.search(rf"^- {hypothesis} than shuffled: \*\*(.+?)\*\*", judged, re.MULTILINE)
         assert verdict
