@@ -208,7 +208,8 @@ def test_tuned_arms_are_judged_by_their_rule_on_all_runs() -> None:
             assert cell == f"{100 * mean.value:+.1f} [{low}, {high}]"
         assert verdict == verdicts_by_arm[tuned.arm]
         if tuned.arm == "QB+RB":
-            assert f"+{100 * tuned.comparison.updates.high:.2f}, misses the margin" in judged_section
+            upper = f"+{100 * tuned.comparison.updates.high:.2f}"
+            assert f"{upper}, misses the margin" in judged_section
     assert not rows
 
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from counterpoise.config import RunConfig, SampleConfig
+from counterpoise.errors import PoiseError
 from counterpoise.model.general import GeneralDecoder
 from counterpoise.model.load import Policy
 from counterpoise.model.row_cache import RowCache, rows_may_be_padded
@@ -119,6 +121,11 @@ def _decode_general(
 
 
 def _responses(policy: Policy, decoded: DecodedRows, num_forks: int) -> list[Response]:
+    if not all(np.isfinite(logprobs).all() for _, logprobs in decoded.values()):
+        raise PoiseError(
+            "the model's scores of the next token are not finite: a setting in its config.json is "
+            "out of range, or training made its weights overflow (try a lower update.lr)"
+        )
     tokens_R = [decoded[index][0] for index in range(num_forks)]
     return [
         Response(tokens, decoded[index][1], text, int(tokens[-1]) in policy.end_tokens)
