@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from page_numbers import DATA, ROOT, is_among, page_text, printed_intervals, section
-from test_documented_numbers import rarer_sign_shares, tables
+from test_documented_numbers import held_out, rarer_sign_shares, tables
 
 from counterpoise.lab import replication
 from counterpoise.lab.experiments.experiment_file import read_experiment
@@ -281,3 +281,35 @@ def test_the_readme_has_the_numbers_of_the_shared_tokens() -> None:
     for n in ("15", "16"):
         effect, low, high = (claims[n][key].lstrip("+") for key in ("effect", "low", "high"))
         assert f"{effect} [{low}, {high}]" in readme
+
+
+REPORT = (ROOT / "REPORT.md").read_text(encoding="utf-8")
+
+
+def test_the_report_repeats_numbers_of_the_pages() -> None:
+    """Those of the pages are recomputed from records by the tests above and their neighbours."""
+    known = {
+        tuple(number.lstrip("+") for number in interval)
+        for page in ("replication.md", "experiments.md")
+        for interval in printed_intervals(page_text(page))
+    }
+    printed = printed_intervals(REPORT)
+    assert len(printed) > 40
+    for interval in printed:
+        assert tuple(number.lstrip("+") for number in interval) in known, interval
+
+
+def test_the_report_says_how_differences_vary_from_seed_to_seed() -> None:
+    runs = held_out("smollm2-interventions", "heldout")
+    for rate, words in ((1e-5, "1.8 to 2.7 points at 1e-5"), (3e-5, "7 to 11 points at 3e-5")):
+        deviations = [
+            np.std([100 * (runs[arm, rate, s][-1] - runs["shuffled", rate, s][-1]) for s in seeds],
+                   ddof=1)
+            for arm in sorted({arm for arm, _, _ in runs} - {"shuffled"})
+            for seeds in [range(1000, 1016)]
+        ]  # fmt: skip
+        digits = words.split(" points")[0].split(" to ")
+        for number, deviation in zip(digits, (min(deviations), max(deviations)), strict=True):
+            decimals = len(number.partition(".")[2])
+            assert f"{deviation:.{decimals}f}" == number
+        assert words in " ".join(REPORT.split())
