@@ -181,3 +181,10 @@ def test_scores_that_are_not_numbers_end_the_run_with_a_line(top_p: float) -> No
         policy.model.get_input_embeddings().weight[9] = torch.nan  # a token of the first prompt
     with pytest.raises(PoiseError, match="scores of the next token are not finite"):
         sample(policy, PROMPTS, SEEDS, replace(CONFIG, top_p=top_p))
+
+
+def test_a_prompt_with_tokens_that_the_model_lacks_is_refused() -> None:
+    policy = tiny.policy()
+    size = len(policy.decoder.unembedding)
+    with pytest.raises(PoiseError, match=f"its tokenizer uses number {size}: they do not belong"):
+        sample(policy, [PROMPTS[0], np.array([3, size], dtype=np.int32)], SEEDS[:2], CONFIG)

@@ -73,6 +73,7 @@ def decode_forks(
         return []
     if not all(map(len, sequences)):
         raise ValueError("a prompt without tokens cannot be continued")
+    policy.as_tokens(np.concatenate(sequences))  # raises where the model has no such token
     longest_row = max(fork.length for fork in forks) + max(fork.max_new_tokens for fork in forks)
     decoder = policy.decoder
     decoder.reserve(max(longest_row, *map(len, sequences)))
