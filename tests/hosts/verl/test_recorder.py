@@ -180,3 +180,9 @@ def test_rb_is_recorded_with_all_that_was_sampled(
     assert drops["no_signal"] == {"3:same": [0, 1]}
     balance = json.loads((tmp_path / "record/imported.json").read_text())["options"]["balance"]
     assert balance == {"tau": 0.5, "target": 2, "max_age": 4}
+    # An update of rows that waited alone: nothing is written as if it were sampled again.
+    waited = sampled._replace(sampled_rows={}, sampled_fields=[], drops={})
+    recorder.record(4, batch, BatchPlan("grouped", ((0, 1),)), Words(), {}, None, waited)
+    record = json.loads((tmp_path / "record/metrics.jsonl").read_text().splitlines()[1])
+    assert (record["success"], record["rollouts"], record["batch_rows"]) == (0.25, 0, 2)
+    assert not (tmp_path / "record/rollouts/step_00004.jsonl").exists()

@@ -9,7 +9,8 @@
 
 An iteration is an update. With RB the rollouts of an iteration are all that were sampled since the
 update before, so that `success` is that of the policy and not of the balanced batch; rows that
-waited are found in the iteration that sampled them.
+waited are found in the iteration that sampled them. Where an update takes such rows alone, as it
+may in verl's asynchronous mode, `success` and the like are those of the update before.
 
 The driver process writes it after the update. The workers keep what happens between optimizer steps
 to themselves, so `logprob` and `pull` are known only for the rows that the monitor measured and,
@@ -89,6 +90,8 @@ class UpdateRecorder:
     def __init__(self, path: Path, config: Any, notes: Sequence[str] = ()) -> None:
         self.folder, self.config, self.notes = RunFolder(path), config, notes
         self._has_started = False
+        # By name of SAMPLING_METRICS, of the latest update for which anything was sampled.
+        self._sampling_numbers: dict[str, Any] = {}
 
     def record(
         self,
@@ -116,20 +119,14 @@ class UpdateRecorder:
         row_of_index = {batch_index: row for row, batch_index in enumerate(indices)}
         keys = [batch.keys[index] for index in indices]
         displacements = _displacements(batch, data, measurement) if measurement else None
-        is_scored = [
-            not bypasses_scoring(self.config) and key not in older_keys for key in keys
-        ]  # by the weights before the update
+        # Of the weights before the update, which the old scores need not be.
         first_logprobs = [
-            old_T if known else np.full(len(old_T), np.nan, np.float32)
-            for old_T, known in zip(old_logprobs, is_scored, strict=True)
+            np.full(len(old_T), np.nan, np.float32)
+            if key in older_keys or bypasses_scoring(self.config)
+            else old_T
+            for key, old_T in zip(keys, old_logprobs, strict=True)
         ]
-        measured = {
-            row_of_index[batch_index]: (logprobs_T, pulls_T)
-            for coupling in couplings
-            for batch_index, logprobs_T, pulls_T in zip(
-                coupling.batch_indices, coupling.logprobs, coupling.pulls, strict=True
-            )
-        }
+        measured = _measured_rows(couplings, row_of_index)
         if sampled is not None:
             rows = [
                 _as_sampled(row, sampled.batch_rows[key], sampled.update_of_group)
@@ -144,7 +141,7 @@ class UpdateRecorder:
             if sampled is None
             else _sampled_groups(number, sampled, tokenizer, max_length)
         )
-        # In verl's asynchronous mode an update may take rows that waited, and no others.
+        # Without any, the record still needs rollouts to describe.
         counted_groups = groups or _groups_of_rows(number, rows)
         rewards = [rollout.reward for group in counted_groups for rollout in group.rollouts]
         result = metrics.IterationResult(
@@ -165,19 +162,25 @@ class UpdateRecorder:
             drops=_named_drops(sampled) if sampled else {},
         )
         if any(step.rows for step in results):
-            trace = metrics.token_trace(result)
-            if displacements is not None:
-                trace = _with_displacement(trace, result, displacements)
-            self.folder.write_table("tokens", number, trace)
-            for kind, table in metrics.watched_traces(result).items():
-                self.folder.write_table(kind, number, table)
+            self._write_tokens(result, displacements)
         line = self._metrics_line(result, verl_metrics, sampled)
-        if not groups:
-            line |= {name: None for name in SAMPLING_METRICS if name in line}
-            line |= {"rollouts": 0, "rollout_tokens": 0}
+        if groups:
+            self._sampling_numbers = {name: line[name] for name in SAMPLING_METRICS if name in line}
+        else:
+            line |= {**self._sampling_numbers, "rollouts": 0, "rollout_tokens": 0}
         store = StoreConfig(rollouts=bool(groups), tokens=False, model=False, report=True)
         write_iteration(self.folder, result, line, store)
         self.folder.sync()
+
+    def _write_tokens(
+        self, result: metrics.IterationResult, displacements: Sequence[Floats] | None
+    ) -> None:
+        trace = metrics.token_trace(result)
+        if displacements is not None:
+            trace = _with_displacement(trace, result, displacements)
+        self.folder.write_table("tokens", result.number, trace)
+        for kind, table in metrics.watched_traces(result).items():
+            self.folder.write_table(kind, result.number, table)
 
     def _start(self, number: int, tokenizer: Any) -> None:
         finished = number - 1 if number > 1 else None
@@ -295,6 +298,19 @@ def _step_result(
         tokens=sum(rows[i].num_tokens for i in step),
         skipped="" if used else "no signal",
     )
+
+
+def _measured_rows(
+    couplings: Sequence[StepCoupling], row_of_index: Mapping[int, int]
+) -> dict[int, tuple[Floats, Floats]]:
+    """Log-probabilities and pulls of the rows that the monitor measured."""
+    return {
+        row_of_index[batch_index]: (logprobs_T, pulls_T)
+        for coupling in couplings
+        for batch_index, logprobs_T, pulls_T in zip(
+            coupling.batch_indices, coupling.logprobs, coupling.pulls, strict=True
+        )
+    }
 
 
 def _groups_of_rows(number: int, rows: Sequence[Row]) -> list[Group]:
