@@ -114,6 +114,11 @@ class PoiseConfig(GRPOConfig):
     def follows_probes(self) -> bool:
         return bool(self.probe or self.probe_file)
 
+    @property
+    def monitor_option(self) -> str:
+        """The option that asks for the monitor; "" where none does."""
+        return "monitor_every" if self.monitor_every else "probe" if self.follows_probes else ""
+
     def _probe_fault(self) -> str:
         if min(self.probe, self.probe_every, self.probe_refresh) < 0:
             return "probe, probe_every and probe_refresh cannot be negative"
@@ -215,5 +220,14 @@ class PoiseConfig(GRPOConfig):
             return (
                 f"an entropy bonus with loss_type='{self.loss_type}' has TRL's own average: set "
                 "denominator='trl' or loss_type='dapo'"
+            )
+        # TRL averages these losses by pass, and the passes of a plan differ in size.
+        passes = self.gradient_accumulation_steps * self.world_size
+        averages_passes = self.denominator == "trl" and self.loss_type != "dapo" and passes > 1
+        if self.monitor_option and averages_passes:
+            return (
+                f"{self.monitor_option} does not know the average of denominator='trl' and "
+                f"loss_type='{self.loss_type}' over several passes: set denominator='step' or "
+                "loss_type='dapo'"
             )
         return ""

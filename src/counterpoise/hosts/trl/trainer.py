@@ -101,7 +101,6 @@ class PoiseGRPOTrainer(GRPOTrainer):
         self.probes = self._make_probes()
         self.monitor: StepMonitor | None = None
         if self.args.monitor_every or self.probes:
-            self._check_monitored_average()
             self.monitor = StepMonitor(self)
             self.add_callback(step_end_callback(self.monitor))
         self.script_recorder: ScriptRecorder | None = None
@@ -110,16 +109,6 @@ class PoiseGRPOTrainer(GRPOTrainer):
                 self, Path(self.args.run_folder), describe_planned_run
             )
             self.add_callback(recorder_callback(self.script_recorder))
-
-    def _check_monitored_average(self) -> None:
-        """Refuse to monitor an average that TRL takes over parts of a step of unequal sizes."""
-        passes = self.args.gradient_accumulation_steps * self.accelerator.num_processes
-        if self.args.denominator == "trl" and self.args.loss_type != "dapo" and passes > 1:
-            raise PoiseError(
-                f"{self.asking_option} does not know the average of denominator='trl' and "
-                f"loss_type='{self.args.loss_type}' over several passes: set denominator='step' or "
-                "loss_type='dapo'"
-            )
 
     # -- TRL's private methods; host.py lists them ---------------------------------------------
 
@@ -336,7 +325,7 @@ class PoiseGRPOTrainer(GRPOTrainer):
     @property
     def asking_option(self) -> str:
         """The option that asked for the monitor."""
-        return "monitor_every" if self.args.monitor_every else "probe"
+        return self.args.monitor_option
 
     @property
     def optimizer_steps(self) -> int:
