@@ -106,7 +106,7 @@ def test_a_quick_study_leaves_the_published_page_alone(
     monkeypatch.setattr(confusion, "audit_planted_runs", lambda *_: rows)
     monkeypatch.setattr(confusion, "confusion_page", lambda _: "page")
     monkeypatch.chdir(tmp_path)
-    for folder in (PAGE.parent, RECORDS.parent):
+    for folder in (PAGE.parent, RECORDS.parent, Path("out")):
         folder.mkdir(parents=True)
     assert run_audit_study("quick", [], tmp_path / "out", print) == tmp_path / "out" / "audit.md"
     assert not PAGE.exists()

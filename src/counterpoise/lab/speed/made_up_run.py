@@ -26,6 +26,7 @@ from counterpoise.config.load import config_from_tables
 from counterpoise.errors import PoiseError
 from counterpoise.files import atomic_write
 from counterpoise.store.folder import RunFolder
+from counterpoise.terminal import echo
 
 DEFAULT_RUN_SIZE = "100x102x300"  # a hundredth of the size that the bars are for
 POOL = 4096  # responses
@@ -282,7 +283,7 @@ def main() -> None:
         options.folder,
         RunSize.parse(options.size),
         options.every,
-        on_commit=lambda iteration, seconds: print(iteration, f"{seconds:.6f}", flush=True),
+        on_commit=lambda iteration, seconds: echo(f"{iteration} {seconds:.6f}"),
     )
 
 
