@@ -100,7 +100,8 @@ def sizes_of(policy: Policy) -> ModelSizes:
         module.weight.numel() for module in policy.model.modules() if isinstance(module, nn.Linear)
     )
     head = decoder.unembedding.numel()
-    embedding = policy.model.get_input_embeddings().weight
+    model: Any = policy.model
+    embedding = model.get_input_embeddings().weight
     is_tied = embedding is decoder.unembedding
     return ModelSizes(
         weights=policy.num_parameters,
