@@ -18,6 +18,7 @@ from counterpoise.lab.speed.families import (
     SAMPLER_BAR,
     check_family,
     make_policy,
+    relative_error,
     resumes_exactly,
 )
 from counterpoise.loop import train
@@ -48,6 +49,14 @@ def test_a_family_runs_as_transformers_runs_it(family: str) -> None:
     assert check.gradient < FORWARD_BAR
     assert check.sampler < SAMPLER_BAR
     assert check.coupling < 1e-10
+
+
+def test_a_weight_that_one_side_does_not_use_is_an_error() -> None:
+    ones, tens = torch.ones(2), 10 * torch.ones(2)
+    assert relative_error([ones, None], [ones, None]) == 0.0
+    assert relative_error([ones, None], [ones, torch.zeros(2)]) == 0.0
+    assert relative_error([ones, None], [ones, tens]) == 1.0
+    assert relative_error([ones, ones], [ones, None]) == 1.0
 
 
 def test_a_run_resumes_bit_for_bit(tmp_path: Path) -> None:

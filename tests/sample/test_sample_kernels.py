@@ -14,11 +14,15 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
 
 
+@pytest.mark.parametrize("parts", ["", "2", "8"])
 @pytest.mark.parametrize("step", [0, 1, 70])
 @pytest.mark.parametrize(("H", "K", "d"), [(9, 3, 64), (4, 4, 12), (4, 1, 40), (16, 8, 128)])
-def test_decode_attention(step: int, H: int, K: int, d: int) -> None:
+def test_decode_attention(
+    parts: str, step: int, H: int, K: int, d: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from counterpoise.sample.kernels.attention import decode_attention
 
+    monkeypatch.setenv("POISE_DECODE_PARTS", parts)
     R, slots, room = 4, 6, 72
     rows = torch.tensor([5, 0, 3, 1], device=DEVICE)
     firsts = torch.tensor([0, 3, 3, 80, 7, 1], device=DEVICE)

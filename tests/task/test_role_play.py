@@ -38,6 +38,12 @@ def test_roles_levels_and_splits() -> None:
     assert 0.2 < sum(is_first) / len(is_first) < 0.6
 
 
+def test_no_text_is_in_both_splits() -> None:
+    """The text does not show in which order the two other things were drawn."""
+    task = load(levels=(2,), seed=2)
+    assert not {p.problem for p in task.train} & {p.problem for p in task.heldout}
+
+
 @pytest.mark.parametrize(
     ("response", "answer", "expected"),
     [

@@ -85,10 +85,20 @@ def _give_model(
     tally.count(outcome)
     if complaint := judge(outcome, subject.case, before):
         tally.blame(f"{label}: {complaint}")
-    elif outcome.code == 0 and any(not KINDS[kind].is_harmless for kind in kinds):
+    elif outcome.code == 0 and not may_work(kinds):
         tally.blame(f"{label}: it was accepted")
     elif not outcome.is_clean:
         tally.note(label)
+
+
+def may_work(kinds: list[str]) -> bool:
+    """Whether a command may work with a model that was changed so, in this order."""
+    for kind in reversed(kinds):
+        if not KINDS[kind].is_harmless:
+            return False
+        if KINDS[kind].replaces_model:
+            return True
+    return True
 
 
 def make_hostile(good: Path, case: Path, kinds: list[str], rng: random.Random) -> Path:

@@ -36,6 +36,7 @@ SIZES = (
 class HostileModel:
     change: Change
     is_harmless: bool = False  # a command may also work with it
+    replaces_model: bool = False  # nothing of the folder's own weights is left
 
 
 # -- the model -------------------------------------------------------------------------------------
@@ -483,6 +484,6 @@ KINDS: dict[str, HostileModel] = {
     "hostile template": HostileModel(hostile_template, is_harmless=True),
     "later template": HostileModel(later_template, is_harmless=True),
     "strange template": HostileModel(strange_template, is_harmless=True),
-    "strange adapter": HostileModel(strange_adapter, is_harmless=True),
-    "strange GGUF": HostileModel(strange_gguf, is_harmless=True),
+    "strange adapter": HostileModel(strange_adapter, is_harmless=True, replaces_model=True),
+    "strange GGUF": HostileModel(strange_gguf, is_harmless=True, replaces_model=True),
 }

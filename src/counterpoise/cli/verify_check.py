@@ -84,6 +84,12 @@ def verify_check(
     console.print(_audit_table(results))
     console.print("wrong verdicts / all; `itself`, `forms`, `algebra` must score 1, the others 0")
     for benchmark_name, result in results.items():
+        if result["timeouts"] or result["crashes"]:
+            line = (
+                f"  {benchmark_name}: {result['timeouts']} cases took longer than --timeout, "
+                f"{result['crashes']} crashed the verifier"
+            )
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
         for kind, tally in result["kinds"].items():
             for case in tally["wrong_cases"][:5]:
                 # The end of a response holds its answer.

@@ -10,6 +10,8 @@ def weights_digest(model: str) -> str:
     """A digest of the model's files, or its name if it is not a folder or file with weights.
 
     The file names are not part of it: the same weights in another folder have the same digest.
+    `poise eval` has a digest of its own, in evaluate/models.py, which also knows checkpoints:
+    neither may change, because stored results are recognised by them.
     """
     path = Path(model)
     weight_files = sorted(path.glob("*.safetensors")) if path.is_dir() else []

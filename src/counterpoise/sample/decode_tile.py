@@ -1,4 +1,6 @@
-"""The tile of the decode attention kernel: keys read at once, warps of a program, pipeline stages.
+"""How the decode attention kernel is launched: its tile, and the parts that a row is cut into.
+
+The tile is the keys read at once, the warps of a program and the pipeline stages.
 
 DEFAULT_TILE runs everywhere. Smaller tiles were faster where a program has little work, on an H200
 by 22 % for 3 key heads of 64 and by 9 % for 8 of 128 (the kernel alone). Whole sampling with 3 key
@@ -7,6 +9,13 @@ Wider heads have not been measured; POISE_DECODE_TILE selects a tile for that:
 
     by_shape       the tile that `tile_for_shape` gives
     32,2,3         this tile for every shape: block, warps, stages
+
+A program reads a row from its first key to its last. When only a few long rows are left, that
+takes longer than the GPU needs. POISE_DECODE_PARTS cuts every row into parts that are read side by
+side; it has not been measured yet, so it is off by default:
+
+    by_shape       as many parts as `parts_for_shape` gives
+    4              so many for every shape
 """
 
 from __future__ import annotations
@@ -17,6 +26,10 @@ from typing import NamedTuple
 from counterpoise.errors import PoiseError
 
 VARIABLE = "POISE_DECODE_TILE"
+PARTS_VARIABLE = "POISE_DECODE_PARTS"
+MAX_PARTS = 16
+LONG_ROW = 2048  # response tokens below which a second kernel costs more than it saves
+PROGRAMS_WANTED = 1056  # eight for each multiprocessor of an H200
 
 
 class DecodeTile(NamedTuple):
@@ -55,3 +68,31 @@ def choose_tile(head_dim: int, queries_per_key: int) -> DecodeTile:
             "a block of 16 or more and powers of two for block and warps"
         )
     return DecodeTile(*numbers)
+
+
+def parts_for_shape(num_programs: int, max_new_tokens: int) -> int:
+    """Parts of a row, if there are so many pairs of a row and a key head.
+
+    Example:
+        >>> [parts_for_shape(num_programs, 8192) for num_programs in (8, 128, 512, 2048)]
+        [16, 16, 4, 1]
+    """
+    if max_new_tokens < LONG_ROW:
+        return 1
+    parts = 1
+    while parts < MAX_PARTS and parts * num_programs < PROGRAMS_WANTED:
+        parts *= 2
+    return parts
+
+
+def choose_parts(num_programs: int, max_new_tokens: int) -> int:
+    """The parts that the environment asks for, by default one."""
+    request = os.environ.get(PARTS_VARIABLE, "") or "1"
+    if request == "by_shape":
+        return parts_for_shape(num_programs, max_new_tokens)
+    parts = int(request) if request.isdecimal() else 0
+    if not 1 <= parts <= MAX_PARTS or parts & (parts - 1):
+        raise PoiseError(
+            f"{PARTS_VARIABLE}={request}: give by_shape, or a power of two up to {MAX_PARTS}"
+        )
+    return parts

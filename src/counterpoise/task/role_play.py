@@ -35,7 +35,7 @@ from counterpoise.types import ALL_COLUMNS, NO_COLUMNS, Prompt
 
 THINGS = {1: 2, 2: 3, 3: 3, 4: 4}
 LARGEST_NUMBER = {1: 20, 2: 40, 3: 40, 4: 60}
-ADDED_FROM_LEVEL = 3
+NUM_ASKED = {1: 1, 2: 1, 3: 2, 4: 2}
 ROLE_COLUMN = "role"
 
 
@@ -100,14 +100,21 @@ def make_problem(
         rng = random.Random(seed_for(seed, f"role_play/{split}/{level}", index, attempt))
         things = rng.sample(role.things, THINGS[level])
         counts = [rng.randint(2, LARGEST_NUMBER[level]) for _ in things]
+        # The text does not show in which order those that are not asked for were drawn, so the
+        # split must not depend on it.
+        things_and_counts = list(zip(things, counts, strict=True))
+        num_asked = NUM_ASKED[level]
+        things_and_counts[num_asked:] = sorted(things_and_counts[num_asked:])
+        things = [thing for thing, _ in things_and_counts]
+        counts = [count for _, count in things_and_counts]
         if split_of_skeleton(role.name, f"{things}{counts}") == split:
-            return _word_problem(
+            return _write_problem(
                 f"role_play/{split}/{index}", role, level, things, counts, with_role
             )
     raise RuntimeError(f"no {split} problem in 1000 draws at index {index}")
 
 
-def _word_problem(
+def _write_problem(
     prompt_id: str,
     role: Role,
     level: int,
@@ -116,7 +123,7 @@ def _word_problem(
     with_role: bool,
 ) -> Prompt:
     """The texts of a problem, which asks for the first one or two of the things."""
-    num_asked = 2 if level >= ADDED_FROM_LEVEL else 1
+    num_asked = NUM_ASKED[level]
     asked = " and ".join(things[:num_asked])
     answer = sum(counts[:num_asked])
     # In another order, or the first number would always be right.

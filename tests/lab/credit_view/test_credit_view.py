@@ -167,6 +167,22 @@ def test_imported_tokens_are_read_by_the_model_that_is_named(tmp_path: Path) -> 
     assert found.vocabulary.texts  # the model's
 
 
+def test_advantages_and_temperature_of_another_trainer_are_its_own(
+    made_up: Path, tmp_path: Path
+) -> None:
+    """As PoiseCallback records them: an advantage in every line, the temperature in options."""
+    file = made_up / "rollouts" / "step_00002.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    advantages = [(0.9, -0.1, 0.0, -0.1)[i % 4] for i in range(len(lines))]
+    stored = [line | {"advantage": A} for line, A in zip(lines, advantages, strict=True)]
+    write_lines(tmp_path / "rollouts" / "step_00002.jsonl", stored)
+    imported = {"schema": 1, "source": "TRL", "options": {"sample": {"temperature": 0.6}}}
+    (tmp_path / "imported.json").write_text(json.dumps(imported))
+    source = compare_weightings("uniform", tmp_path).source
+    assert sorted(row.advantage for row in source.rows) == sorted(filter(None, advantages))
+    assert (source.config.sample.temperature, source.advantage) == (0.6, "as stored")
+
+
 # -- what is asked for --------------------------------------------------------------------------
 
 

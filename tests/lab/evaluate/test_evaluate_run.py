@@ -8,10 +8,11 @@ import shutil
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import forked
+import made_up_results
 import pytest
 
 from counterpoise import plugins
@@ -325,7 +326,27 @@ def test_the_context_s_room_is_said(data: Path, tmp_path: Path) -> None:
     summary = evaluate(options(data, tmp_path / "out", **few), Listening())
     room = summary.lines[0].scores["words1"].header.max_new_tokens
     assert 900 < room < 1024
-    assert said == [f"words1: responses are cut at {room} tokens, all that fits into the context"]
+    (message,) = said
+    assert message.startswith(f"words1: responses are cut at {room} tokens: the context, or")
+
+
+def test_a_model_that_is_added_has_the_limit_of_the_others(data: Path, tmp_path: Path) -> None:
+    """The folder holds results with 80 and, of another benchmark, 900 tokens."""
+    header = plan_jobs(options(data, tmp_path))[0].result_file.header
+    for benchmark, limit in (("words1", 80), ("words3", 900)):
+        stored = replace(header, benchmark=benchmark, max_new_tokens=limit, samples=1)
+        made_up_results.cell(tmp_path, {"1": [1.0]}, **asdict(stored))
+    added = tmp_path / "added"
+    shutil.copytree(EMBEDDED_FOLDER, added)
+    chosen = {"models": [str(added)], "max_new_tokens": None}
+    jobs = plan_jobs(options(data, tmp_path, **chosen))
+    assert [job.result_file.header.max_new_tokens for job in jobs] == [80, 900]
+    config = json.loads((added / "config.json").read_text(encoding="utf-8"))
+    (added / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 400}))
+    with pytest.raises(PoiseError, match=r"words3: .* of up to 900 tokens, .* give --max-tokens"):
+        plan_jobs(options(data, tmp_path, **chosen))
+    chosen["max_new_tokens"] = 100  # given by the user
+    assert plan_jobs(options(data, tmp_path, **chosen))[1].result_file.header.max_new_tokens == 100
 
 
 def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -404,6 +425,14 @@ def test_a_fault_of_the_user_s_is_one_line(
     assert message in said
     assert said.count("\n") == 1
     assert not out.exists()
+
+
+def test_fields_need_files(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["embedded", "--bench", "math500", "--fields", "answer=gold"]
+    assert command(monkeypatch, *asked) == 2
+    assert "--fields names fields of the files in --data: give" in capsys.readouterr().err
 
 
 def test_no_such_model(

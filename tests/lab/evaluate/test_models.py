@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -103,6 +104,15 @@ def test_what_is_no_model(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}", encoding="utf-8")
     with pytest.raises(PoiseError, match="cannot be loaded"):
         tokenizer_and_context(resolve_models([str(tmp_path)])[0])
+
+
+def test_an_adapter_has_the_tokenizer_of_its_base(tmp_path: Path) -> None:
+    """PEFT's save_pretrained writes no tokenizer."""
+    config = {"base_model_name_or_path": "embedded"}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
+    save_file({"a": torch.zeros(1)}, tmp_path / "adapter_model.safetensors")
+    tokenizer, context = tokenizer_and_context(resolve_models([str(tmp_path)])[0])
+    assert (context, bool(tokenizer.chat_template)) == (1024, True)
 
 
 def test_context_and_tokenizer() -> None:

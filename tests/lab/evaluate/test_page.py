@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 from collections.abc import Iterator
@@ -99,6 +100,16 @@ def test_unfinished_and_empty(tmp_path: Path) -> None:
     evaluation(empty, [ResultFile(empty, HEADER)])
     with pytest.raises(PoiseError, match="no judged problem"):
         write_report(empty)
+
+
+def test_a_benchmark_without_any_reward_has_no_score(tmp_path: Path) -> None:
+    cells = [
+        cell(tmp_path, {"p0": [1.0]}, benchmark="x", title="X"),
+        cell(tmp_path, {"p0": [math.nan]}, benchmark="y", title="Y"),
+    ]
+    html = write_evaluation_page(evaluation(tmp_path, cells)).read_text(encoding="utf-8")
+    table = html.partition('class="scores"')[2].partition("</table>")[0]
+    assert re.sub(r"(<[^>]+>|\s)+", " ", table).split()[-4:] == ["100.0", "0.0–100.0", "–", "–"]
 
 
 def test_one_sample_has_no_curve(tmp_path: Path) -> None:

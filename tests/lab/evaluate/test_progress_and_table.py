@@ -60,6 +60,17 @@ def test_tables_fit_eighty_columns(tmp_path: Path) -> None:
     assert ["against", "before", "X", "Y", "Avg"] in lines
 
 
+def test_an_average_over_an_unfinished_benchmark_has_its_star(tmp_path: Path) -> None:
+    cells = [
+        cell(tmp_path, {"1": [1.0]}, benchmark="x", title="X", problems=2),
+        cell(tmp_path, {"1": [0.0]}, benchmark="y", title="Y"),
+    ]
+    out = console()
+    print_summary(out, summarise(cells))
+    assert ["a", "100.0*", "0.0", "50.0*"] in [line.split() for line in said(out).splitlines()]
+    assert "* not finished: run the same command again to continue" in said(out)
+
+
 def test_a_sweep_says_its_choice(tmp_path: Path) -> None:
     cells = [
         cell(tmp_path, {str(i): [float(i < right)] for i in range(10)}, temperature=t)
@@ -68,4 +79,4 @@ def test_a_sweep_says_its_choice(tmp_path: Path) -> None:
     out = console()
     print_summary(out, summarise(cells))
     assert "a: 0.6/0.95 (90.0 %), ahead of the other" in said(out)
-    assert "choice: 0.6/0.95, by the last model named" in said(out)
+    assert "choice: 0.6/0.95, by a" in said(out)

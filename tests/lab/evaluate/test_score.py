@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,30 @@ def test_averages_and_differences(tmp_path: Path) -> None:
     assert not summary.has_sweep
     # of x, a solved problems 1 and 3 at least once, b all three; y was asked once
     assert second.pass_differences == {"x": paired_difference([1, 1, 1], [1, 0, 1])}
+
+
+def test_differences_of_files_that_were_not_made_alike_say_so(tmp_path: Path) -> None:
+    """a has one sample and 512 tokens, b four samples and 8192, of other problems in part."""
+    files = [
+        cell(tmp_path, {"1": [0], "2": [1], "3": [0]}, model="a", max_new_tokens=512),
+        cell(tmp_path, {"1": [0, 1, 0, 0], "2": [1, 1, 1, 1]}, model="b", max_new_tokens=8192),
+        cell(tmp_path, {"1": [1], "2": [1], "3": [1]}, model="c", max_new_tokens=512),
+        cell(tmp_path, {"3": [1]}, model="d", max_new_tokens=512),
+    ]
+    problem = files[2].judged["3"]
+    files[2].judged["3"] = replace(problem, problem="another problem with the same id")
+    files[3].judged["3"] = files[2].judged["3"]
+    _, second, third, fourth = summarise(files).lines
+    assert second.differences["aime24"].mean == pytest.approx(0.125)
+    assert second.pass_differences == {}  # pass@4 minus pass@1 is no difference of models
+    assert second.unequal_settings == {"aime24": {"samples": (4, 1), "max_new_tokens": (8192, 512)}}
+    assert third.differences["aime24"] == paired_difference([1, 1], [0, 1])
+    assert third.unequal_settings == fourth.differences == {}
+    shown = io.StringIO()
+    print_summary(Console(file=shown, width=120), summarise(files))
+    assert (
+        "b, aime24: not made as a's (samples 4 instead of 1, max_new_tokens 8192 instead of 512)"
+    ) in shown.getvalue()
 
 
 def test_the_choice_of_a_sweep(tmp_path: Path) -> None:

@@ -57,6 +57,24 @@ def test_the_paper_s_table_gives_the_paper_s_choice() -> None:
     assert grid == {key[1:] for key in TABLE_4}  # --sweep takes these four by default
 
 
+def test_settings_are_compared_on_what_all_of_them_have() -> None:
+    """0.6 also has a hard benchmark, 1.0 has only some of the easy one's problems."""
+    files = [
+        made_up("m", 0.6, 0.95, "easy", 80.0),
+        made_up("m", 0.6, 0.95, "hard", 0.0),
+        made_up("m", 1.0, 0.95, "easy", 50.0),
+    ]
+    files[-1].judged = dict(list(files[-1].judged.items())[:900])
+    (choice,) = summarise(files).choices
+    assert (choice.best, choice.benchmarks) == (EvaluationSetting(0.6, 0.95), ("easy",))
+    assert choice.mean == pytest.approx(800 / 900)
+    assert choice.differences[EvaluationSetting(1.0, 0.95)].mean == pytest.approx(-300 / 900)
+    assert "on the problems of easy that all settings have), ahead of the other" in str(choice)
+    without_common_problems = summarise(files[1:])
+    assert without_common_problems.choices == []
+    assert without_common_problems.has_sweep  # the lines still show their settings
+
+
 @pytest.mark.parametrize("text", ["0", "-1", "a", "0.6,0.6", "0.6,,1", "nan", "inf"])
 def test_what_cannot_be_sampled_at(text: str) -> None:
     with pytest.raises(

@@ -11,15 +11,23 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from hosts.importing.foreign import write_lines
+from hosts.importing.foreign_traces import trace_record
 
 from counterpoise.cli import token_view
 from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
+from counterpoise.files import folder_lock
 from counterpoise.lab.choose_page import write_report
 from counterpoise.lab.credit_view.result import compare_weightings
+from counterpoise.lab.credit_view.stored_iteration import read_stored_iteration
 from counterpoise.lab.replay.folder import ReplayRequest
+from counterpoise.lab.replay.options import replay_config
 from counterpoise.lab.replay.run import ReplayObserver, replay
+from counterpoise.lab.replay.source import RolloutFolder
+from counterpoise.lab.replay.start import find_model
 from counterpoise.loop import train
+from counterpoise.store.checksums import CHECKSUMS_FILE
 from counterpoise.store.folder import RunFolder
 
 SETS = [
@@ -161,7 +169,7 @@ def test_rollouts_of_another_trainer(run: Path, tmp_path: Path) -> None:
     assert view.quantity.name == "displacement"
     assert view.pushes is not None
     comparison = compare_weightings("high_entropy", out, (), None, None, lambda activity: None)
-    assert comparison.read_by.startswith("the replayed model")
+    assert comparison.read_by.startswith("replayed model")
 
 
 def test_shuffled_rows_move_otherwise_than_whole_groups(run: Path, tmp_path: Path) -> None:
@@ -198,6 +206,70 @@ def test_stored_advantages_of_the_lines_are_taken(run: Path, tmp_path: Path) -> 
     replay(ReplayRequest(rollouts, "embedded", iterations="1"), out)
     (plan,) = RunFolder(out).read("plans")
     assert plan["advantage"] == advantages
+
+
+def test_prime_rls_own_folder_is_imported_though_it_is_called_rollouts(tmp_path: Path) -> None:
+    records = [trace_record("a", 1.0), trace_record("b", 0.0)]
+    write_lines(tmp_path / "theirs/rollouts/step_5/train/effective/traces.jsonl", records)
+    out = tmp_path / "replay"
+    for source in (None, "prime-rl"):
+        shutil.rmtree(out, ignore_errors=True)
+        folder = replay(ReplayRequest(tmp_path / "theirs", "embedded", source=source), out)
+        assert [record["iteration"] for record in folder.read("metrics")] == [5]
+
+
+def test_a_second_command_meets_the_lock_before_it_touches_anything(
+    run: Path, tmp_path: Path
+) -> None:
+    request, out = ReplayRequest(run, "embedded", iterations="1"), tmp_path / "replay"
+    (out / "imported").mkdir(parents=True)  # of a replay that is importing or loading its model
+    (out / "replay.json").write_text("{}", encoding="utf-8")
+    with folder_lock(out), pytest.raises(PoiseError, match="being written by another process"):
+        replay(request, out)
+    assert (out / "imported").is_dir()
+    assert (out / "replay.json").read_text(encoding="utf-8") == "{}"
+
+
+def test_a_new_optimizer_has_no_warm_up(run: Path, tmp_path: Path) -> None:
+    source = RolloutFolder(run)
+    model = find_model(checkpoint_of(run, 2), "cpu")
+    overrides = ((), ("update.optimizer=sgd",), ("update.lr=1e-4",), ("update.warmup_steps=3",))
+    options = [
+        replay_config(
+            ReplayRequest(run, model.name, overrides=override), model, run,
+            source.read(1, own_cut=True),
+        ).update
+        for override in overrides
+    ]  # fmt: skip
+    demo_warm_up = RunFolder.open(run).read_config().update.warmup_steps
+    assert demo_warm_up > 0
+    assert [(update.schedule, update.warmup_steps) for update in options] == [
+        ("linear", demo_warm_up), ("constant", 0), ("constant", 0), ("linear", 3),
+    ]  # fmt: skip
+
+
+def test_rows_that_the_run_masked_count_as_rows_without_signal(run: Path, tmp_path: Path) -> None:
+    masked = tmp_path / "masked"
+    shutil.copytree(run, masked)
+    (masked / CHECKSUMS_FILE).unlink()  # the copy's files are edited
+    text = (run / "config.toml").read_text(encoding="utf-8")
+    (masked / "config.toml").write_text(
+        text.replace("mask_truncated = false", "mask_truncated = true"), encoding="utf-8"
+    )
+    with_signal = read_stored_iteration(run, 1).rows
+    cut_off = with_signal[0].name
+    file = masked / "rollouts/step_00001.jsonl"
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    [line for line in lines if line["group"] == cut_off[0]][cut_off[1]]["finished"] = False
+    write_lines(file, lines)
+    without_signal = [
+        replay(ReplayRequest(folder, "embedded", iterations="1"), tmp_path / f"{folder.name}-again")
+        .read("metrics")[0]["rows_without_signal"]
+        for folder in (run, masked)
+    ]  # fmt: skip
+    assert without_signal[1] == without_signal[0] + 1
+    names = [row.name for row in read_stored_iteration(masked, 1).rows]
+    assert names == [row.name for row in with_signal[1:]]
 
 
 def test_a_stopped_replay_goes_on(

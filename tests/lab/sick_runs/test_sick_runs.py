@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
-from counterpoise.lab.sick_runs import data_files, plant
+from counterpoise.lab.sick_runs import confusion, data_files, plant
 from counterpoise.lab.sick_runs.causes import HEALTHY_RUNS, SICK_RUNS, EditedRun
 from counterpoise.lab.sick_runs.confusion import (
     PAGE,
@@ -24,6 +25,7 @@ from counterpoise.lab.sick_runs.plant import ALL_RUNS
 from counterpoise.lab.sick_runs.planted_rewards import always_right, compares_texts, flaky
 from counterpoise.lab.studies.records import read_records
 from counterpoise.report.audit.thresholds import MIN_ITERATIONS
+from counterpoise.store.finished import FINISHED_FILE
 from counterpoise.variants import FINDINGS
 from counterpoise.verify.math.verifier import MathVerifier
 
@@ -77,6 +79,40 @@ def test_bad_rewards_are_bad():
     assert always_right(["x", "y"], ["1", "2"]) == [1.0, 1.0]
     rewards = flaky(["\\boxed{1}"] * 200, answers)
     assert 20 < rewards.count(0.0) < 60  # one in five, on average
+
+
+def test_a_run_is_made_again_if_its_cause_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    made: list[str] = []
+
+    def pretend_to_train(config: RunConfig, folder: Path) -> None:
+        made.append(folder.name)
+        folder.mkdir(parents=True)
+        (folder / FINISHED_FILE).touch()
+
+    monkeypatch.setattr(plant, "train", pretend_to_train)
+    healthy, edited = ALL_RUNS[0], EditedRun("edited", "echo", "", lambda run: made.append("edit"))
+    for planted in (healthy, edited, healthy, edited):
+        plant.plant_run(planted, 1, tmp_path, print)
+    assert made == ["demo", "edit"]
+    monkeypatch.setattr(plant, "BASE_OPTIONS", (*plant.BASE_OPTIONS, "sample.prompts=12"))
+    plant.plant_run(edited, 1, tmp_path, print)  # of the healthy run, which is made first
+    assert made == ["demo", "edit", "demo", "edit"]
+
+
+def test_a_quick_study_leaves_the_published_page_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    rows = [AuditedRun("demo", 1, "", ()), AuditedRun("echo", 1, "echo", (("echo", "alarm"),))]
+    monkeypatch.setattr(confusion, "audit_planted_runs", lambda *_: rows)
+    monkeypatch.setattr(confusion, "confusion_page", lambda _: "page")
+    monkeypatch.chdir(tmp_path)
+    for folder in (PAGE.parent, RECORDS.parent, Path("out")):
+        folder.mkdir(parents=True)
+    assert run_audit_study("quick", [], tmp_path / "out", print) == tmp_path / "out" / "audit.md"
+    assert not PAGE.exists()
+    assert not RECORDS.exists()
+    assert run_audit_study("full", [], tmp_path / "out", print) == PAGE
+    assert RECORDS.exists()
 
 
 def test_the_table_counts(tmp_path: Path):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 import pytest
 import tiny
 import torch
@@ -35,6 +38,7 @@ def test_smollm2s_sizes_are_the_published_ones() -> None:
         model = AutoModelForCausalLM.from_config(shape_config("shape:smollm2-135m"))
     found = sizes_of(wrap_model("smollm2", model, tiny.Words()))
     assert (found.weights, found.body, found.head) == (134_515_008, 106_168_320, 28_311_552)
+    assert found.read_weights == found.weights  # tied: the unembedding reads them
 
 
 def test_sizes_are_read_from_the_model() -> None:
@@ -42,6 +46,7 @@ def test_sizes_are_read_from_the_model() -> None:
     body = 2 * (48 * 48 * 2 + 48 * 24 * 2 + 3 * 48 * 80)
     assert (found.body, found.head) == (body, tiny.VOCABULARY * 48)
     assert found.weights == body + 2 * found.head + 5 * 48  # an embedding of its own, five norms
+    assert found.read_weights == found.weights - found.head  # a token reads one row of it
     assert found.cache_bytes_per_token == 2 * 2 * 2 * 12 * 4
 
 
@@ -50,6 +55,12 @@ def test_decoding_reads_weights_and_cache_once() -> None:
     assert HAND.cache_bytes_per_token == 2 * 2 * 2 * 8 * 2
     assert cost.bytes == 2 * 1000 + HAND.cache_bytes_per_token * (3 + 5 + 8 * 6)
     assert cost.flop == 2 * 900 * 8 + 4 * PAIR * (4 * (3 + 5) + 8 * 6)
+
+
+def test_an_embedding_of_its_own_is_not_read() -> None:
+    untied = replace(HAND, lookup=200)
+    for cost in (partial(decode_cost, copies=4, tokens_so_far=6), prefill_cost):
+        assert cost(HAND, [3, 5]).bytes - cost(untied, [3, 5]).bytes == 2 * 200
 
 
 def test_prefill_computes_every_prompt_once() -> None:

@@ -16,7 +16,15 @@ from counterpoise.lab.speed.made_up_run import (
     RunSize,
     write_made_up_run,
 )
-from counterpoise.lab.speed.serve import Measurements, RequestTiming, as_table, measure_in
+from counterpoise.lab.speed.serve import (
+    Measurements,
+    RequestTiming,
+    RunEvent,
+    as_table,
+    count_lost_and_doubled,
+    measure_delays,
+    measure_in,
+)
 from counterpoise.report.traces import read_trace, read_vocabulary
 from counterpoise.serve.app import make_app
 from counterpoise.serve.index.process import IndexInThisProcess
@@ -85,7 +93,7 @@ def test_bars_are_of_the_slowest() -> None:
         filters={"c": RequestTiming(0.3, 0.1)},
         searches={"d": RequestTiming(2.9, 3.0)},
         news=[0.5, 2.5],
-        memory={"server": 4e8, "index process": 5e8},
+        memory={"server": 4e8, "child processes": 5e8},
         doubled=1,
     )
     table = as_table(measured, RunSize(1, 8, 1))
@@ -93,11 +101,47 @@ def test_bars_are_of_the_slowest() -> None:
     assert ("search", "d", "2.900 s", "3.000 s") in table.rows
 
 
+def test_a_delay_is_measured_from_the_iterations_own_commit() -> None:
+    commits = {11: 100.0, 12: 101.0, 13: 102.0, 14: 103.0}
+    # A server five seconds late, though a line came every second; one event names two iterations.
+    events = [RunEvent(99.0, 10), RunEvent(105.0, 11), RunEvent(107.0, 13), RunEvent(108.0, 13)]
+    assert measure_delays(commits, events, until=113.0) == ([5.0, 6.0, 5.0, 10.0], 1)
+    assert measure_delays(commits, [], until=113.0) == ([13.0, 12.0, 11.0, 10.0], 4)
+
+
+def test_no_event_at_all_misses_the_bar() -> None:
+    timing = {"a": RequestTiming(0.1, 0.1)}
+    table = as_table(Measurements(timing, timing, timing), RunSize(1, 8, 1))
+    assert [bar.name for bar in table.bars if not bar.passed] == ["a new iteration is told after"]
+
+
+@pytest.mark.parametrize(
+    ("serials", "total", "expected"),
+    [
+        ([100, 200, 300], 320, (0, 0)),
+        ([100, 200], 320, (0, 0)),  # 300 is of an appended iteration, perhaps not written yet
+        ([], 320, (2, 0)),  # a search that finds nothing
+        ([100], 320, (1, 0)),  # one that stops early
+        ([100, 300], 320, (1, 0)),
+        ([100, 200, 200, 250], 320, (0, 2)),  # 250 has no planted word
+        ([100, 200], 310, (10, 0)),
+        ([100, 200], 321, (0, 1)),
+    ],
+)
+def test_rows_that_are_missing_or_too_many_are_counted(
+    serials: list[int], total: int, expected: tuple[int, int]
+) -> None:
+    assert count_lost_and_doubled(serials, total, RunSize(5, 40, 20), appended=3) == expected
+
+
 @pytest.mark.slow
 def test_a_whole_measurement(tmp_path: Path, small_pool: None) -> None:
     setup = SimpleNamespace(log=lambda text: None)
     measured = measure_in(tmp_path, RunSize(12, 64, 20), setup)
     assert measured.lost == measured.doubled == 0
-    assert measured.news
-    assert set(measured.memory) == {"server", "index process"}
+    assert len(measured.news) == 6
+    assert measured.untold == 0
+    assert min(measured.news) > -0.1
+    assert max(measured.news) < 10
+    assert set(measured.memory) == {"server", "child processes"}
     assert all(timing.seconds > 0 for timing in measured.searches.values())

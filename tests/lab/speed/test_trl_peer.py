@@ -13,7 +13,7 @@ from torch import Tensor
 
 from counterpoise.config import UpdateConfig
 from counterpoise.credit.assign import assign
-from counterpoise.lab.speed import trl_peer, trl_vllm_peer, whole_iteration, workload
+from counterpoise.lab.speed import clock, trl_peer, trl_vllm_peer, whole_iteration, workload
 from counterpoise.lab.speed.clock import Deadline
 from counterpoise.lab.speed.floors import DeviceRates
 from counterpoise.lab.speed.machine_sizes import SpeedSetup, cpu_plan
@@ -111,6 +111,21 @@ def test_vllm_gets_the_same_work_and_a_folder_with_the_same_weights(tmp_path: Pa
     assert policy.model.name_or_path == name_before
     for name, weight in policy.model.named_parameters():
         torch.testing.assert_close(saved[name], weight.detach(), atol=0, rtol=0)
+
+
+def test_weights_that_were_loaded_before_count_in_the_peak(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """10 GB are held, 3 of them the weights; the work then takes 5 more: its peak is 8."""
+    monkeypatch.setattr(clock, "release", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
+    for kind in ("allocated", "reserved"):
+        monkeypatch.setattr(torch.cuda, f"memory_{kind}", lambda: 10)
+        monkeypatch.setattr(torch.cuda, f"max_memory_{kind}", lambda: 15)
+    peak = clock.PeakMemory(torch.device("cuda"))
+    peak.start(loaded_bytes=3)
+    peak.read()
+    assert (peak.allocated, peak.reserved) == (8, 8)
 
 
 def _recorded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:

@@ -10,6 +10,7 @@ from counterpoise.cli import main
 from counterpoise.lab.verifier_audit.cases import AuditCase
 from counterpoise.lab.verifier_audit.measure import tally_algebra, tally_cases
 from counterpoise.verify.exact import ExactVerifier
+from counterpoise.verify.scores import Scores
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 
@@ -39,9 +40,20 @@ def test_a_tally_counts_both_errors():
     assert tallies["shuffled"].slowest > 0
 
 
+def test_crashes_are_counted_though_their_reward_is_the_expected_one():
+    class CrashingVerifier(ExactVerifier):
+        def score(self, responses, answers, *rest):
+            return Scores([0.0] * len(responses), crashes=len(responses))
+
+    given = [AuditCase("shuffled", "", r"\boxed{6}", "5", right=False)] * 3
+    tally = tally_cases(given, CrashingVerifier())["shuffled"]
+    assert (tally.cases, tally.wrong, tally.timeouts, tally.crashes) == (3, [], 0, 3)
+
+
 def test_algebra_is_asked_of_what_is_no_number():
     tally = tally_algebra(["5", "0.5", r"2\sqrt{3}", r"2\sqrt{3}", "x^2+1"], timeout_seconds=10.0)
     assert (tally.cases, tally.wrong, tally.timeouts) == (2, [], 0)
+    assert tally.crashes == 0
 
 
 def test_a_made_up_benchmark(tmp_path, monkeypatch, capsys):

@@ -13,7 +13,11 @@ from counterpoise.loop import train
 from counterpoise.run.observer import RunObserver
 from counterpoise.store.folder import RunFolder
 from counterpoise.task.contamination.items import BenchmarkItems
-from counterpoise.task.contamination.training_overlap import overlap_warnings, warn_of_overlap
+from counterpoise.task.contamination.training_overlap import (
+    load_benchmarks,
+    overlap_warnings,
+    warn_of_overlap,
+)
 from counterpoise.types import Prompt
 
 
@@ -63,6 +67,12 @@ def test_a_run_warns_stores_and_reports_it(files):
     stored = json.loads((folder.path / "contamination.json").read_text())
     assert [(b["name"], b["copied"]) for b in stored["benchmarks"]] == [("bees", 1), ("lattice", 0)]
     assert "Benchmarks in the training set" in write_report(folder.path).read_text()
+
+
+def test_the_remedy_of_a_run_is_one_that_it_has(tmp_path):
+    (tmp_path / "bench.jsonl").write_text(json.dumps({"text": "1 + 1?", "answer": "2"}))
+    with pytest.raises(PoiseError, match=r"no field 'problem' .*; rename the field to problem"):
+        load_benchmarks([str(tmp_path / "bench.jsonl")])
 
 
 def test_a_resumed_run_repeats_what_is_stored(tmp_path):

@@ -57,7 +57,7 @@ class CreditViewResult:
         return sum(len(group.rollouts) for group in self.source.groups)
 
     @property
-    def right(self) -> int:
+    def num_positive(self) -> int:
         return sum(row.sign > 0 for row in self.rows)
 
     @property
@@ -98,7 +98,7 @@ class CreditViewResult:
         return {
             "run": str(source.path),
             "iteration": source.iteration,
-            "advantage": source.config.credit.name,
+            "advantage": source.advantage,
             "read_by": self.read_by,
             "logprobs_off": self.mean_logprob_error,
             "rollouts": self.rollouts,

@@ -12,10 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from counterpoise.config import ModelConfig, RunConfig
+from counterpoise.config.load import config_from_tables
 from counterpoise.credit.assign import assign_advantages
 from counterpoise.credit.reward_mixtures import configured_mixture
 from counterpoise.errors import PoiseError, format_ranges
 from counterpoise.lab.replay.folder import read_replay
+from counterpoise.lab.replay.options import stored_tables
+from counterpoise.lab.replay.source import read_line_advantages
 from counterpoise.model.load import Policy, load_policy
 from counterpoise.store import checkpoint
 from counterpoise.store.folder import IMPORTED, REPLAY, RunFolder, is_imported
@@ -24,6 +27,7 @@ from counterpoise.types import Group, Row
 
 # `prompt_tokens` are required only if a policy is needed.
 REQUIRED_FIELDS = ("group", "prompt_id", "reward", "response_tokens")
+STORED_ADVANTAGE = "as stored"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +61,12 @@ class StoredIteration:
 
     path: Path
     iteration: int
-    config: RunConfig  # of an imported run: the defaults
+    config: RunConfig  # of an imported run: the defaults, at its sampling temperature
     groups: list[Group]
     rows: list[Row]  # with an advantage other than 0
     weights: PolicyWeights | None  # None: no model is known
     model: ModelConfig
+    advantage: str  # the name of the estimator, or STORED_ADVANTAGE
 
     @property
     def name(self) -> str:
@@ -107,8 +112,19 @@ def read_stored_iteration(
             replace(group, iteration=candidate)
             for group in read_groups(files[candidate], REQUIRED_FIELDS)
         ]
-        credited = assign_advantages(groups, config.credit.name, configured_mixture(config))
-        rows = [row for group in credited for row in group if row.sign]
+        credited = assign_advantages(
+            groups,
+            config.credit.name,
+            configured_mixture(config),
+            mask_truncated=config.update.mask_truncated,
+        )
+        rows = [row for group in credited for row in group]
+        # Another trainer's own advantages, where its lines have them.
+        line_advantages = read_line_advantages(files[candidate]) or {}
+        has_own_advantages = all(row.name in line_advantages for row in rows)
+        if has_own_advantages:
+            rows = [replace(row, advantage=line_advantages[row.name]) for row in rows]
+        rows = [row for row in rows if row.sign]
         if rows:
             # The device that the run was trained on need not exist on this machine.
             model_config = replace(config.model, name=model or config.model.name, device="auto")
@@ -120,6 +136,7 @@ def read_stored_iteration(
                 rows,
                 _nearest(available_weights, candidate),
                 model_config,
+                STORED_ADVANTAGE if has_own_advantages else config.credit.name,
             )
     if iteration is None:
         raise PoiseError(f"{path} has no rollout with signal: the rewards of every group are equal")
@@ -132,13 +149,15 @@ def read_stored_iteration(
 def _read_options_and_weights(path: Path) -> tuple[RunConfig, dict[int | None, PolicyWeights]]:
     """The run's options, and its stored weights by the number of iterations they were trained."""
     if is_imported(path):
-        return RunConfig(), {}
+        sample = stored_tables(path).get("sample", {})
+        known = {name: sample[name] for name in ("temperature",) if sample.get(name) is not None}
+        return config_from_tables({"sample": known}, where=str(path)), {}
     folder = RunFolder.open(path)
     config = folder.read_config()
     if (path / REPLAY).is_file():
         replayed_checkpoint = read_replay(path).get("checkpoint")
         weights_folder = Path(replayed_checkpoint) if replayed_checkpoint else None
-        return config, {None: PolicyWeights(None, weights_folder, "the replayed model")}
+        return config, {None: PolicyWeights(None, weights_folder, "replayed model")}
     available_weights: dict[int | None, PolicyWeights] = {0: PolicyWeights(0, None)}
     for checkpoint_folder in checkpoint.list_checkpoints(folder.checkpoints):
         iterations_trained = checkpoint.iteration_of(checkpoint_folder)

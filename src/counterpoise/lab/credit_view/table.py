@@ -30,11 +30,11 @@ def credit_table(result: CreditViewResult) -> RenderableType:
 def _about(result: CreditViewResult) -> Text:
     source = result.source
     heading = Text(one_line(f"{source.path}, iteration {source.iteration}"), style="bold")
-    num_negative = len(result.rows) - result.right
+    num_negative = len(result.rows) - result.num_positive
     heading.append(
         f"\n{result.rollouts} rollouts of {len(source.groups)} prompts, {len(result.rows)} with "
-        f"signal ({result.right} with A > 0, {num_negative} with A < 0), {result.tokens:,} tokens; "
-        f"advantage {source.config.credit.name}",
+        f"signal ({result.num_positive} with A > 0, {num_negative} with A < 0), "
+        f"{result.tokens:,} tokens; advantage {source.advantage}",
         style="not bold",
     )
     if result.read_by:

@@ -80,14 +80,16 @@ def tokenizer_and_context(source: ModelSource) -> tuple[Any, int]:
     silence_libraries()
     try:
         if source.base.startswith(SHAPE_PREFIX):
-            config, folder = shape_config(source.base), str(EMBEDDED_FOLDER)
+            config, model_folder = shape_config(source.base), str(EMBEDDED_FOLDER)
         else:
             folder = find_model_folder(source.base)
-            adapter_base = find_base(folder)  # the model that an adapter was trained for
-            config_folder = find_model_folder(adapter_base) if adapter_base else folder
-            check_weight_files(config_folder)
-            config = AutoConfig.from_pretrained(config_folder, trust_remote_code=False)
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+            # The model that an adapter was trained for has its config and, as in load_policy, its
+            # tokenizer.
+            adapter_base = find_base(folder)
+            model_folder = find_model_folder(adapter_base) if adapter_base else folder
+            check_weight_files(model_folder)
+            config = AutoConfig.from_pretrained(model_folder, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(model_folder, trust_remote_code=False)
     except PoiseError:
         raise
     except Exception as error:  # transformers and tokenizers raise many types of exceptions

@@ -45,10 +45,12 @@ def write_evaluation_page(folder: Path, out: Path | None = None) -> Path:
 
 
 def table_panel(summary: EvaluationSummary) -> Panel:
-    best = {
-        name: max(line.scores[name].average.mean for line in summary.lines if name in line.scores)
+    means = {
+        name: [line.scores[name].average.mean for line in summary.lines if name in line.scores]
         for name in summary.benchmarks
     }
+    # A benchmark has no score if no problem of it has a reward.
+    best = {name: max(benchmark_means, default=None) for name, benchmark_means in means.items()}
     return Panel("", "", render("evaluation_table.html", summary=summary, best=best), assets=ASSETS)
 
 

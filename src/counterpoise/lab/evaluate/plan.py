@@ -3,12 +3,12 @@
 Everything that can fail early fails here, before a model is loaded: a missing benchmark, a template
 that the tokenizer does not have, a context that is too short. The response length is what every
 model has room for after the benchmark's longest prompt (at most 8,192), so that it is equal for
-all.
+all; results that the folder already holds give it too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from counterpoise.config.evaluation_settings import EvaluationSetting
 from counterpoise.errors import PoiseError, unknown_name
 from counterpoise.lab.evaluate import PAPER, models
 from counterpoise.lab.evaluate.models import ModelSource
-from counterpoise.lab.evaluate.result_files import ResultFile, ResultHeader
+from counterpoise.lab.evaluate.result_files import ResultFile, ResultHeader, read_headers
 from counterpoise.model import templates
 from counterpoise.model.load import choose_device, choose_dtype
 from counterpoise.task import benchmarks
@@ -47,10 +47,10 @@ class EvaluationOptions:
     fields: Mapping[str, str] = field(default_factory=dict)  # role -> the file's name for it
     seed: int = 0
     rows: int | None = None
-    sampler: str = "native"  # of sample.SAMPLERS
+    sampler: str = "native"  # of variants.SAMPLERS
     device: str = "auto"
     dtype: str = "auto"
-    verifier: str = "math"  # of verify.VERIFIERS, or FILE.py:FUNCTION
+    verifier: str = "math"  # of variants.VERIFIERS, or FILE.py:FUNCTION
     verify_seconds: float = 5.0
     reward_timeout_seconds: float = 600.0  # for a call of a function; 0: no limit
     verify_workers: int = 2
@@ -103,6 +103,7 @@ def plan_jobs(options: EvaluationOptions) -> list[EvaluationJob]:
         for problem_set in problem_sets
     }
     # One limit per benchmark, so that all models may write equally long responses.
+    stored_limits = read_stored_limits(options.out, {source.label for source in sources})
     max_new_tokens = {
         problem_set: choose_max_new_tokens(
             problem_set.benchmark.name,
@@ -111,6 +112,7 @@ def plan_jobs(options: EvaluationOptions) -> list[EvaluationJob]:
                 (source, tokenizers_and_contexts[source][1], prompts[source, problem_set])
                 for source in sources
             ],
+            stored_limits.get(problem_set.benchmark.name, set()),
         )
         for problem_set in problem_sets
     }
@@ -144,6 +146,8 @@ def check_names(options: EvaluationOptions) -> None:
     for role in options.fields:
         if role not in benchmarks.ROLES:
             raise unknown_name("field in --fields", role, benchmarks.ROLES)
+    if options.fields and options.data is None:
+        raise PoiseError("--fields names fields of the files in --data: give --data too")
     if options.sampler not in SAMPLERS:
         raise unknown_name("sampler", options.sampler, SAMPLERS)
     VERIFIERS.load(options.verifier)  # fails for an unknown name or a missing function
@@ -203,8 +207,12 @@ def choose_max_new_tokens(
     name: str,
     options: EvaluationOptions,
     encoded_prompts: Sequence[tuple[ModelSource, int, EncodedPrompts]],
+    stored_limits: Collection[int] = (),
 ) -> int:
-    """Response tokens that every model has room for after the benchmark's longest prompt."""
+    """Response tokens that every model has room for after the benchmark's longest prompt.
+
+    Where the folder holds results of the benchmark, their limit is taken.
+    """
     free_tokens = []
     for source, context, encoded in encoded_prompts:
         longest = max(map(len, encoded.prompt_tokens))
@@ -222,7 +230,31 @@ def choose_max_new_tokens(
                 f"--max-tokens {free} is the most"
             )
         free_tokens.append(free)
-    return options.max_new_tokens or min(MAX_NEW_TOKENS, *free_tokens)
+    if options.max_new_tokens or not stored_limits:
+        return options.max_new_tokens or min(MAX_NEW_TOKENS, *free_tokens)
+    stored_limit = max(stored_limits)
+    if len(stored_limits) > 1 or stored_limit > min(free_tokens):
+        limits = " and ".join(f"{limit:,}" for limit in sorted(stored_limits))
+        raise PoiseError(
+            f"{name}: the results in {options.out} have responses of up to {limits} tokens, and "
+            f"the models named have room for {min(free_tokens):,}: give --max-tokens, or another "
+            "--out"
+        )
+    return stored_limit
+
+
+def read_stored_limits(out: Path, labels: Collection[str]) -> dict[str, set[int]]:
+    """max_new_tokens of stored results, by benchmark: of the models named, else of all models."""
+    headers = read_headers(out)
+    of_models = _limits_by_benchmark([header for header in headers if header.model in labels])
+    return _limits_by_benchmark(headers) | of_models
+
+
+def _limits_by_benchmark(headers: Sequence[ResultHeader]) -> dict[str, set[int]]:
+    limits: dict[str, set[int]] = {}
+    for header in headers:
+        limits.setdefault(header.benchmark, set()).add(header.max_new_tokens)
+    return limits
 
 
 def make_header(

@@ -29,6 +29,7 @@ RESULTS_FOLDER = "results"
 # Types that later computations rely on; a list has one entry of its type per sample.
 HEADER_TYPES: dict[str, Any] = {
     "temperature": (int, float), "top_p": (int, float), "problems": int, "samples": int,
+    "max_new_tokens": int,
     "model": str, "benchmark": str, "title": str,
 }  # fmt: skip
 SAMPLE_TYPES: dict[str, Any] = {
@@ -126,18 +127,35 @@ def read_result_file(path: Path) -> tuple[ResultHeader, dict[str, JudgedProblem]
     # twice, so repeated headers are skipped and the last result of a problem counts.
     try:
         lines = [json.loads(line) for line in read_complete_lines(path)]
-        if not lines or lines[0]["schema"] != SCHEMA:
-            raise ValueError(f"its first line is not a header of schema {SCHEMA}")
-        header = ResultHeader(
-            **{field.name: lines[0][field.name] for field in fields(ResultHeader)}
-        )
-        _check_types(header, HEADER_TYPES)
+        header = _parse_header(lines[0] if lines else {})
         problems = [JudgedProblem(**line) for line in lines[1:] if line != lines[0]]
         for problem in problems:
             _check_judged(problem, header.samples)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise PoiseError(f"{path} is damaged: {error}; remove it to evaluate again") from error
     return header, {problem.id: problem for problem in problems}
+
+
+def read_headers(folder: Path) -> list[ResultHeader]:
+    """The headers of all result files in the folder; a file without a complete line has none."""
+    headers = []
+    for path in sorted((folder / RESULTS_FOLDER).glob("*/*.jsonl")):
+        try:
+            with path.open("rb") as file:
+                first_line = file.readline()
+            if first_line.endswith(b"\n"):
+                headers.append(_parse_header(json.loads(first_line)))
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise PoiseError(f"{path} is damaged: {error}; remove it to evaluate again") from error
+    return headers
+
+
+def _parse_header(line: Any) -> ResultHeader:
+    if not isinstance(line, Mapping) or line.get("schema") != SCHEMA:
+        raise ValueError(f"its first line is not a header of schema {SCHEMA}")
+    header = ResultHeader(**{field.name: line[field.name] for field in fields(ResultHeader)})
+    _check_types(header, HEADER_TYPES)
+    return header
 
 
 def _check_types(record: ResultHeader | JudgedProblem, types: Mapping[str, Any]) -> None:

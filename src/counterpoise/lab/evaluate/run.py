@@ -111,8 +111,8 @@ def warn_about_short_responses(
     for name, token_limit in token_limits.items():
         if options.max_new_tokens is None and token_limit < MAX_NEW_TOKENS:
             progress.warn(
-                f"{name}: responses are cut at {token_limit:,} tokens, all that fits into the "
-                "context"
+                f"{name}: responses are cut at {token_limit:,} tokens: the context, or the "
+                "results that the folder already holds, allow no more"
             )
 
 

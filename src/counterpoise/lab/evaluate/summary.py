@@ -1,8 +1,10 @@
 """Summary of an evaluation: scores of every benchmark, averages, differences to the first model.
 
 An average is the plain mean over benchmarks, as in the paper; it needs results of every benchmark.
-Models are compared problem by problem, on the same problems and seeds. Where avg@n rises and pass@n
-does not, a model solves the same problems more reliably but no new ones.
+Models are compared problem by problem, on the problems that both have. Files of one command have
+the same seeds and limits; where those of different commands do not, the summary says so beside the
+difference. Where avg@n rises and pass@n does not, a model solves the same problems more reliably
+but no new ones.
 """
 
 from __future__ import annotations
@@ -14,7 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise.config.evaluation_settings import EvaluationSetting
-from counterpoise.lab.evaluate.result_files import SCHEMA, ResultFile, read_result_files, write_json
+from counterpoise.lab.evaluate.result_files import (
+    SCHEMA,
+    ResultFile,
+    ResultHeader,
+    read_result_files,
+    write_json,
+)
 from counterpoise.lab.evaluate.score import (
     BenchmarkScore,
     mean_rewards,
@@ -25,6 +33,9 @@ from counterpoise.lab.evaluate.score import (
 from counterpoise.lab.evaluate.sweep import SettingChoice, choose_settings, paired_result_difference
 from counterpoise.statistics.prompt_intervals import IntervalEstimate, average_estimates
 from counterpoise.verify.scores import is_graded
+
+# What a difference of two models should not be due to.
+COMPARED_SETTINGS = ("samples", "max_new_tokens", "verifier", "seed", "problems_digest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +49,15 @@ class SummaryLine:
     # By benchmark: this model minus the first one at the same setting.
     differences: dict[str, IntervalEstimate]
     average_difference: IntervalEstimate | None
-    # The same for pass@n, where there are several samples.
+    # The same for pass@n, where both have the same number of samples, more than one.
     pass_differences: dict[str, IntervalEstimate]
+    # By benchmark: settings that are not those of the first model, which also move the difference.
+    # Example: {"math500": {"max_new_tokens": (8192, 924)}}, this model's and the first one's.
+    unequal_settings: dict[str, dict[str, tuple[Any, Any]]]
+
+    @property
+    def is_complete(self) -> bool:
+        return all(score.is_complete for score in self.scores.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +74,7 @@ class EvaluationSummary:
 
     @property
     def has_sweep(self) -> bool:
-        return bool(self.choices)
+        return len({line.setting for line in self.lines}) > 1
 
     @property
     def has_differences(self) -> bool:
@@ -64,7 +82,29 @@ class EvaluationSummary:
 
     @property
     def is_complete(self) -> bool:
-        return all(score.is_complete for line in self.lines for score in line.scores.values())
+        return all(line.is_complete for line in self.lines)
+
+    def describe_unequal_settings(self) -> list[str]:
+        """A sentence for each model and benchmark with other settings than the first model.
+
+        Example:
+            "b, math500: not made as a's (max_new_tokens 8192 instead of 924)"
+        """
+        sentences = []
+        for line in self.lines:
+            setting = f" {line.setting}" if self.has_sweep else ""
+            for name, settings in line.unequal_settings.items():
+                details = ", ".join(
+                    "other problems in the file"
+                    if field == "problems_digest"
+                    else f"{field} {value} instead of {first}"
+                    for field, (value, first) in settings.items()
+                )
+                first_model = self.lines[0].model
+                sentences.append(
+                    f"{line.model}{setting}, {name}: not made as {first_model}'s ({details})"
+                )
+        return sentences
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -85,8 +125,15 @@ class EvaluationSummary:
                 for line in self.lines
                 for name, estimate in line.pass_differences.items()
             ],
+            "unequal_settings": [
+                {**_key(line), "benchmark": name,
+                 "settings": {field: list(values) for field, values in settings.items()}}
+                for line in self.lines
+                for name, settings in line.unequal_settings.items()
+            ],
             "sweep": [
                 {"model": choice.model, **asdict(choice.best), "mean": choice.mean,
+                 "benchmarks": list(choice.benchmarks), "is_partial": choice.is_partial,
                  "not_told_apart": [asdict(setting) for setting in choice.indistinguishable()]}
                 for choice in self.choices
             ],
@@ -157,9 +204,11 @@ def _line(
     # An average over fewer benchmarks than the other lines have would not be comparable.
     is_comparable = len(scores) == len(names) and len(names) > 1
     differences = {
-        name: paired_difference({name: result_files[name]}, {name: first[name]})
+        name: difference
         for name in scores
-        if first is not None and name in first
+        if first is not None
+        and name in first
+        and (difference := paired_difference({name: result_files[name]}, {name: first[name]}))
     }
     return SummaryLine(
         model,
@@ -171,13 +220,29 @@ def _line(
         if first is not None and len(differences) == len(names) > 1
         else None,
         {
-            name: paired_result_difference(
-                {name: result_files[name]}, {name: first[name]}, solved_any
-            )
+            name: difference
             for name in differences
-            if first is not None and result_files[name].header.samples > 1 and not graded
+            if first is not None
+            and not graded
+            and result_files[name].header.samples == first[name].header.samples > 1
+            and (
+                difference := paired_result_difference(
+                    {name: result_files[name]}, {name: first[name]}, solved_any
+                )
+            )
+        },
+        {
+            name: settings
+            for name in differences
+            if first is not None
+            and (settings := _unequal_settings(result_files[name].header, first[name].header))
         },
     )
+
+
+def _unequal_settings(header: ResultHeader, first: ResultHeader) -> dict[str, tuple[Any, Any]]:
+    pairs = {field: (getattr(header, field), getattr(first, field)) for field in COMPARED_SETTINGS}
+    return {field: pair for field, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def _against(line: SummaryLine) -> dict[str, IntervalEstimate]:

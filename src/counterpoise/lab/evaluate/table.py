@@ -21,11 +21,15 @@ def _parts(summary: EvaluationSummary) -> list[RenderableType]:
     blocks: list[RenderableType] = [main_table(summary), Text(), details_table(summary), Text()]
     if summary.has_differences:
         blocks += [differences_table(summary), Text()]
+    blocks += [_name(sentence) for sentence in summary.describe_unequal_settings()]
+    if not summary.is_complete:
+        blocks.append(Text("* not finished: run the same command again to continue"))
     for choice in summary.choices:
         blocks.append(_name(str(choice)))
     if summary.choices:
         final_choice = summary.choices[-1]
-        blocks.append(Text(f"choice: {final_choice.best}, by the last model named", style="bold"))
+        choice_text = one_line(f"choice: {final_choice.best}, by {final_choice.model}")
+        blocks.append(Text(choice_text, style="bold"))
     return blocks
 
 
@@ -52,7 +56,11 @@ def main_table(summary: EvaluationSummary) -> Table:
             for score in scores
         ]
         if averaged:
-            cells.append(_cell(line.average, graded=summary.graded) if line.average else Text("-"))
+            cells.append(
+                _cell(line.average, is_complete=line.is_complete, graded=summary.graded)
+                if line.average
+                else Text("-")
+            )
         setting = [str(line.setting)] if summary.has_sweep else []
         table.add_row(_name(line.model), *setting, *cells)
     return table

@@ -50,8 +50,22 @@ class ReplayRequest:
         return record
 
 
+def make_replay_folder(out: Path) -> None:
+    """Make the folder unless it is there: its lock must be held before anything in it is read."""
+    if out.is_dir():
+        return
+    RunFolder.check_free(out)
+    try:
+        make_folder(out)
+    except OSError as fault:
+        raise cannot_write(out, fault) from fault
+
+
 def open_replay(out: Path, request: ReplayRequest, model: ReplayedModel) -> RunFolder:
-    """Make the folder, or check that the replay in it is of the same request."""
+    """Write replay.json, or check that the replay in the folder is of the same request.
+
+    The caller holds the folder's lock: what a replay without a finished iteration left is removed.
+    """
     record = request.to_record(model.digest)
     if (out / CONFIG).is_file() and (out / REPLAY).is_file():
         stored_record = read_replay(out).get("request", {})
@@ -72,7 +86,6 @@ def open_replay(out: Path, request: ReplayRequest, model: ReplayedModel) -> RunF
         "checkpoint": str(model.checkpoint.resolve()) if model.checkpoint else None,
     }
     try:
-        make_folder(out)
         with atomic_write(out / REPLAY) as temporary:
             temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
     except OSError as fault:

@@ -18,7 +18,7 @@ from counterpoise.config.load import config_from_tables, parse_override, read_ta
 from counterpoise.errors import PoiseError, first_line
 from counterpoise.lab.replay.folder import ReplayRequest
 from counterpoise.lab.replay.source import StoredRollouts
-from counterpoise.lab.replay.start import ReplayedModel
+from counterpoise.lab.replay.start import ReplayedModel, has_optimizer_state
 from counterpoise.store.folder import CONFIG, IMPORTED, is_imported, is_run
 from counterpoise.variants import COMPOSERS
 
@@ -30,7 +30,8 @@ SETTABLE = {
     "sample.temperature", "sample.max_new_tokens",
     "loop.seed", "loop.threads", "model.dtype", "model.path",
 }  # fmt: skip
-GROUP_COMPOSERS = ("grouped", "coupled", "half_groups", "paired")  # a group for every step
+# These need at least one group for each step.
+GROUP_COMPOSERS = ("grouped", "coupled", "half_groups", "paired")
 Tables = dict[str, dict[str, Any]]
 
 
@@ -56,18 +57,19 @@ def replay_config(
         tables["sample"].setdefault("max_new_tokens", longest)
     if first.batch is None or not is_own_run:
         _set(tables, "batch", **_batch_options(request, tables.get("batch", {}), first))
-        _set(tables, "balance", target=0)
-        # A batch is all rows of an iteration; tau is that of the alternative with RB.
-        tables["balance"]["tau"] = 0.0
-    # Without the optimizer's step count, a schedule has no place to go on from.
-    if model.checkpoint is None or any(o.startswith("update.lr") for o in overrides):
-        _set(tables, "update", schedule="constant", warmup_steps=0)
+        # No RB: the batch is all rows of an iteration. (run.py reads the tau of the alternative.)
+        _set(tables, "balance", target=0, tau=0.0)
     watched = max(2, int(tables.get("monitor", {}).get("watch", 2)))
     # Nothing is sampled, so there are no answers to follow unless they are given with --set.
     _set(tables, "monitor", every=1, watch=watched, probe=0, probe_every=1, probe_file="")
     _set(tables, "store", rollouts=True, tokens=True, report=True, model=False)
     _set(tables, "track", to=[])
     _set(tables, "evaluate", prompts=0)
+    config = config_from_tables(tables, overrides, where=str(folder))
+    if has_optimizer_state(model, config) and not any(o.startswith("update.lr") for o in overrides):
+        return config
+    # Without the optimizer's step count, a schedule has no place to go on from.
+    _set(tables, "update", schedule="constant", warmup_steps=0)
     return config_from_tables(tables, overrides, where=str(folder))
 
 

@@ -7,8 +7,9 @@ one optimizer step for each step of the plan, and the monitor measures them:
 
 So the numbers say what these rollouts would do to this model, not what a run did to it, unless the
 model is the checkpoint that the iteration started from. Advantages, token weights and plans are the
-trainer's own where they are stored. Old log-probabilities are the model's own: the ratio of a
-plan's first step is 1.
+trainer's own where they are stored. Old log-probabilities are the model's own, so that the ratio
+of a plan's first step is 1, with two exceptions: rows that waited in a buffer have the stored ones,
+and update.old_logprobs=sampler takes the sampler's.
 """
 
 from __future__ import annotations
@@ -31,9 +32,14 @@ from counterpoise.files import folder_lock
 from counterpoise.hosts.importing.formats import recognise_source
 from counterpoise.hosts.importing.write_folder import import_run
 from counterpoise.lab.replay import alternatives
-from counterpoise.lab.replay.folder import IMPORTED_FOLDER, ReplayRequest, open_replay
+from counterpoise.lab.replay.folder import (
+    IMPORTED_FOLDER,
+    ReplayRequest,
+    make_replay_folder,
+    open_replay,
+)
 from counterpoise.lab.replay.options import fitting_steps, replay_config, stored_tables
-from counterpoise.lab.replay.source import RolloutFolder, StoredRollouts
+from counterpoise.lab.replay.source import RolloutFolder, StoredRollouts, holds_stored_rollouts
 from counterpoise.lab.replay.start import ReplayedModel, StartingPoint, find_model, load_start
 from counterpoise.loop import (
     assign_credit,
@@ -101,11 +107,12 @@ def replay(request: ReplayRequest, out: Path, observer: ReplayObserver | None = 
     """Replay the requested iterations into the folder `out`, after those it already has."""
     observer = observer or ReplayObserver()
     model = find_model(request.model, request.device)
-    is_stored = (request.rollouts / "rollouts").is_dir()
+    is_stored = request.source is None and holds_stored_rollouts(request.rollouts)
     if not is_stored:
         recognise_source(request.rollouts, request.source)  # before anything is written
-    folder = open_replay(out, request, model)
+    make_replay_folder(out)
     with folder_lock(out), explain_out_of_memory(GENERAL_REMEDY):
+        folder = open_replay(out, request, model)
         rollouts = (
             request.rollouts if is_stored else _import_rollouts(request, model, out, observer)
         )
@@ -186,12 +193,49 @@ def replay_iteration(session: Replay, number: int) -> dict[str, Any]:
     return record
 
 
+def with_prompt_tokens(stored: StoredRollouts, policy: Policy, template: str) -> StoredRollouts:
+    """The iteration with the tokens of prompts that were stored as text only."""
+    if template:
+        remedy = "choose another --template than "
+        template = resolve_template(template, policy.tokenizer, policy.name, remedy)
+
+    def complete(rollout: Rollout) -> Rollout:
+        if len(rollout.prompt_tokens):
+            return rollout
+        if not rollout.prompt and not rollout.messages:
+            raise PoiseError(
+                f"iteration {stored.number}: a rollout of {rollout.prompt_id} has neither "
+                "prompt_tokens nor a prompt, so the model's input is unknown: choose other "
+                "--iterations"
+            )
+        if template or rollout.messages:
+            token_ids = encode_prompt(
+                template or policy.template, policy.tokenizer, rollout.problem
+            )
+        else:
+            token_ids = policy.tokenizer.encode(rollout.prompt)
+        return replace(rollout, prompt_tokens=policy.as_tokens(token_ids))
+
+    groups = [
+        replace(group, rollouts=tuple(map(complete, group.rollouts))) for group in stored.groups
+    ]
+    if stored.batch is None:
+        return replace(stored, groups=groups)
+    rows = [replace(row, rollout=complete(row.content)) for row in stored.batch.rows]
+    return replace(stored, groups=groups, batch=replace(stored.batch, rows=rows))
+
+
 def credit_rows(stored: StoredRollouts, session: Replay) -> list[list[Row]]:
     """Rows of every group, with the advantages of their own lines or else those of the rewards."""
     config = session.config
     if stored.batch is not None or stored.made_no_update:
         # The batch has its own advantages; these only count the rows without signal.
-        return assign_advantages(stored.groups, config.credit.name, configured_mixture(config))
+        return assign_advantages(
+            stored.groups,
+            config.credit.name,
+            configured_mixture(config),
+            mask_truncated=config.update.mask_truncated,
+        )
     credited = assign_credit(stored.groups, config, make_policy_reader(session.state, config))
     advantages = stored.advantages or {}
     if not all(row.name in advantages for rows in credited for row in rows):
@@ -315,38 +359,6 @@ def compare_plans(
 
 
 # -- before the first iteration ------------------------------------------------------------------
-
-
-def with_prompt_tokens(stored: StoredRollouts, policy: Policy, template: str) -> StoredRollouts:
-    """The iteration with the tokens of prompts that were stored as text only."""
-    if template:
-        remedy = "choose another --template than "
-        template = resolve_template(template, policy.tokenizer, policy.name, remedy)
-
-    def complete(rollout: Rollout) -> Rollout:
-        if len(rollout.prompt_tokens):
-            return rollout
-        if not rollout.prompt and not rollout.messages:
-            raise PoiseError(
-                f"iteration {stored.number}: a rollout of {rollout.prompt_id} has neither "
-                "prompt_tokens nor a prompt, so the model's input is unknown: choose other "
-                "--iterations"
-            )
-        if template or rollout.messages:
-            token_ids = encode_prompt(
-                template or policy.template, policy.tokenizer, rollout.problem
-            )
-        else:
-            token_ids = policy.tokenizer.encode(rollout.prompt)
-        return replace(rollout, prompt_tokens=policy.as_tokens(token_ids))
-
-    groups = [
-        replace(group, rollouts=tuple(map(complete, group.rollouts))) for group in stored.groups
-    ]
-    if stored.batch is None:
-        return replace(stored, groups=groups)
-    rows = [replace(row, rollout=complete(row.content)) for row in stored.batch.rows]
-    return replace(stored, groups=groups, batch=replace(stored.batch, rows=rows))
 
 
 def _first_planned(source: RolloutFolder, numbers: Sequence[int]) -> int:

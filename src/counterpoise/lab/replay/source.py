@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from counterpoise.errors import PoiseError, first_line, format_ranges
-from counterpoise.store.folder import RunFolder
+from counterpoise.store.folder import RunFolder, is_imported, is_run
 from counterpoise.store.parquet_errors import PARQUET_ERRORS
 from counterpoise.store.rollout_files import read_groups
 from counterpoise.types import BatchPlan, Floats, Group, Row
@@ -40,13 +40,22 @@ class StoredBatch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredRollouts:
-    """One iteration. `batch` is None where which rollouts shared a step is unknown."""
+    """One iteration. `batch` is None if it is unknown which rollouts shared a step."""
 
     number: int
     groups: list[Group]
     advantages: dict[RowName, float] | None  # from the rollouts' own lines
     batch: StoredBatch | None
     made_no_update: bool = False  # the run has plans, and took no step in this iteration
+
+
+def holds_stored_rollouts(path: Path) -> bool:
+    """Whether the folder is a run of ours, an imported one, or has rollouts/step_00001.jsonl.
+
+    A folder rollouts/ alone does not tell: prime-rl's run has rollouts/step_5/.
+    """
+    files = (path / "rollouts").glob("step_*.jsonl")
+    return is_run(path) or is_imported(path) or any(file.is_file() for file in files)
 
 
 class RolloutFolder:

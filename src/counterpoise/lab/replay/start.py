@@ -82,6 +82,12 @@ class StartingPoint:
         state.skipped_in_a_row = 0
 
 
+def has_optimizer_state(model: ReplayedModel, config: RunConfig) -> bool:
+    """Whether the model is a checkpoint with the moments of the optimizer in `config`."""
+    run_config = model.run_config
+    return run_config is not None and run_config.update.optimizer == config.update.optimizer
+
+
 def load_start(model: ReplayedModel, config: RunConfig) -> tuple[RunState, StartingPoint]:
     """Load the model; `config` are the options of the virtual updates."""
     policy = load_policy(config.model)
@@ -91,7 +97,7 @@ def load_start(model: ReplayedModel, config: RunConfig) -> tuple[RunState, Start
     if model.checkpoint:
         checkpoint.load_checkpoint_weights(policy.model, policy.name, model.checkpoint)
         run_config = model.run_config
-        if run_config and run_config.update.optimizer == config.update.optimizer:
+        if run_config and has_optimizer_state(model, config):
             optimizer_state = _read_optimizer(model.checkpoint)
             total_steps = run_config.loop.iterations * run_config.batch.steps
     weights = {

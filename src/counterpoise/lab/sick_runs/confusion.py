@@ -1,9 +1,9 @@
 """How often `poise audit` names the planted cause first, and how often a healthy run alarms.
 
 `poise study audit` makes the runs (plant.py), audits them, stores the level of every finding of
-every run in OUT/audit.parquet, and writes the page from it: docs/results/audit.md in a checkout of
-the repository, with the records in docs/data/, OUT/audit.md elsewhere. Thresholds were set on
-seed 0, so it is left out: seeds count from 1.
+every run in OUT/audit.parquet, and writes the page from it: with --budget full in a checkout of the
+repository docs/results/audit.md, with the records in docs/data/, otherwise OUT/audit.md. Thresholds
+were set on seed 0, so it is left out: seeds count from 1.
 """
 
 from __future__ import annotations
@@ -102,11 +102,11 @@ def run_audit_study(
     seeds = range(CALIBRATION_SEED + 1, CALIBRATION_SEED + 1 + num_seeds)
     started = time.monotonic()
     rows = audit_planted_runs(seeds, out / "sick_runs", say)
-    is_checkout = PAGE.parent.is_dir() and RECORDS.parent.is_dir()
+    is_published = budget == "full" and PAGE.parent.is_dir() and RECORDS.parent.is_dir()
     settings = {"model": "embedded", "budget": budget, "seeds": list(seeds)}
-    for path in (out / "audit.parquet", *([RECORDS] if is_checkout else [])):
+    for path in (out / "audit.parquet", *([RECORDS] if is_published else [])):
         write_records(path, to_records(rows), settings, time.monotonic() - started)
-    page_path = PAGE if is_checkout else out / "audit.md"
+    page_path = PAGE if is_published else out / "audit.md"
     with atomic_write(page_path) as temporary:
         temporary.write_text(confusion_page(rows), encoding="utf-8")
     return page_path

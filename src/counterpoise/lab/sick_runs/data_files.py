@@ -17,7 +17,7 @@ LEVEL = (3,)
 NUM_PROBLEMS = 240
 NUM_HELDOUT = 64
 COPIES = 10  # of each problem in a file of duplicates
-LEAKED_SHARE = 6  # one problem in this many is in the benchmark
+LEAK_EVERY = 6  # one problem in this many is in the benchmark
 
 
 def write_problems(folder: Path, seed: int) -> list[str]:
@@ -51,7 +51,7 @@ def write_benchmark(folder: Path, seed: int, *, leak: bool) -> list[str]:
     """Healthy problems and a benchmark file; with `leak`, part of it is trained on."""
     problems = _problems("train", NUM_PROBLEMS, seed)
     others = _problems("heldout", 2 * NUM_HELDOUT, seed)[NUM_HELDOUT:]
-    benchmark = problems[::LEAKED_SHARE] + others if leak else others
+    benchmark = problems[::LEAK_EVERY] + others if leak else others
     options = _write_task(folder, problems, seed)
     benchmark_file = _write_lines(folder / "benchmark.jsonl", benchmark)
     return [*options, f"task.benchmarks={json.dumps([str(benchmark_file)])}"]

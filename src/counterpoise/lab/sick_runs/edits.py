@@ -15,7 +15,7 @@ from typing import Any
 Record = dict[str, Any]
 MAX_TOKENS = 112  # sample.max_new_tokens of the demo
 FINAL_ENTROPY = 0.04  # of the entropy at the start
-ECHOING_SHARE = 3  # one rollout in this many echoes at the end
+ECHO_EVERY = 3  # one rollout in this many echoes, in the second half of the run
 
 
 def ramble(run: Path) -> None:
@@ -68,11 +68,11 @@ def collapse_entropy(run: Path) -> None:
 
 
 def echo(run: Path) -> None:
-    """A growing share of responses repeats the question before an answer, and is paid for it."""
+    """In the second half of the run, one response in ECHO_EVERY repeats the question, rewarded."""
     last_iteration = max(_step_files(run))
 
     def repeat_question(record: Record, iteration: int, place: int) -> None:
-        if place % ECHOING_SHARE == 0 and 2 * iteration > last_iteration:
+        if place % ECHO_EVERY == 0 and 2 * iteration > last_iteration:
             record["response"] = f"{record['prompt']} \\boxed{{{record['answer']}}}"
             record["reward"] = 1.0
 

@@ -1,7 +1,7 @@
 r"""Faulty reward functions that planted runs train with, named MODULE:FUNCTION in `verify.name`.
 
 Each is a mistake that people make: a comparison of texts where numbers are meant, a constant, a
-price on length, a coin that decides between two verdicts.
+coin that decides between two verdicts.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from hashlib import blake2b
 
 from counterpoise.verify.math.boxed import extract_boxed
 
-LONG_RESPONSE = 112  # tokens at which `pays_for_length` gives its full reward
-FLAKY_SHARE = 5  # one verdict in this many is turned round
+TURNED_EVERY = 5  # one verdict in this many is turned round
 
 
 def compares_texts(responses: Sequence[str], answers: Sequence[str]) -> list[float]:
@@ -28,13 +27,8 @@ def always_right(responses: Sequence[str], answers: Sequence[str]) -> list[float
     return [1.0] * len(responses)
 
 
-def pays_for_length(responses: Sequence[str], answers: Sequence[str]) -> list[float]:
-    """The share of LONG_RESPONSE that the response reaches, counted in words."""
-    return [min(1.0, 2 * len(response.split()) / LONG_RESPONSE) for response in responses]
-
-
 def flaky(responses: Sequence[str], answers: Sequence[str]) -> list[float]:
-    """The right verdict, turned round for one place of the list in FLAKY_SHARE.
+    """The right verdict, turned round for one place of the list in TURNED_EVERY.
 
     The place decides, so two equal responses of one prompt get different rewards.
     """
@@ -47,4 +41,4 @@ def flaky(responses: Sequence[str], answers: Sequence[str]) -> list[float]:
 
 def _is_turned(index: int, response: str) -> bool:
     digest = blake2b(f"{index}:{len(response)}".encode(), digest_size=4).digest()
-    return int.from_bytes(digest, "big") % FLAKY_SHARE == 0
+    return int.from_bytes(digest, "big") % TURNED_EVERY == 0

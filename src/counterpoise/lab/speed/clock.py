@@ -120,10 +120,12 @@ class PeakMemory:
         self.allocated = self.reserved = 0
         self._held = (0, 0)
 
-    def start(self) -> None:
+    def start(self, loaded_bytes: int = 0) -> None:
+        """Begin; `loaded_bytes` are held already and count as part of the work: its weights."""
         if self.device.type == "cuda":
             release(self.device)  # cached blocks would hide what this work reserves
-            self._held = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+            allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+            self._held = allocated - loaded_bytes, reserved - loaded_bytes
             torch.cuda.reset_peak_memory_stats(self.device)
 
     def read(self) -> None:

@@ -74,7 +74,7 @@ PASSES_BAR = {"oar_p_approximate": 8.0}
 EXTRA_METHODS = ("grail:which=both", "oar_g:compare=answer_joint", "shear:width=16,stride=4")
 # Distinct tokens of a made-up batch: about as many as real text has, as each is looked up once.
 TOKEN_KINDS = 1000
-# serl needs episodes, aligned held-out answers.
+# serl needs episodes, crpo needs anchors (sample.anchors), aligned needs held-out answers.
 SKIPPED_METHODS = ("uniform", "off", "serl", "crpo", "aligned")
 
 

@@ -149,8 +149,8 @@ def check_family(policy: Policy) -> FamilyCheck:
     return FamilyCheck(
         family=policy.name,
         path="general" if isinstance(policy.decoder, GeneralDecoder) else "fast",
-        forward=_relative_error([logprobs], [expected_logprobs]),
-        gradient=_relative_error(gradient, expected_gradient),
+        forward=relative_error([logprobs], [expected_logprobs]),
+        gradient=relative_error(gradient, expected_gradient),
         sampler=float((sampled_logprobs - expected_logprobs.detach()).abs().max()),
         coupling=_coupling_error(policy, rows),
     )
@@ -224,15 +224,20 @@ def _coupling_error(policy: Policy, rows: Sequence[Row]) -> float:
         (token_gradient,) = torch.autograd.grad(logprob_sum(leaf, one_hot), leaf)
         expected.append((token_gradient * step).sum() / len(tokens))
     parts = coupling.self_push + sum(coupling.parts.values())
-    return _relative_error([parts], [torch.stack(expected)])
+    return relative_error([parts], [torch.stack(expected)])
 
 
-def _relative_error(values: Sequence[Tensor | None], expected: Sequence[Tensor | None]) -> float:
-    """The largest difference, relative to the largest expected value over all tensors."""
-    pairs = [
-        (value.detach(), target.detach())
-        for value, target in zip(values, expected, strict=True)
-        if value is not None and target is not None
-    ]
+def relative_error(values: Sequence[Tensor | None], expected: Sequence[Tensor | None]) -> float:
+    """The largest difference, relative to the largest expected value over all tensors.
+
+    None is the gradient of a weight that was not used. If only one side used it, and its gradient
+    there is not 0, the error is 1.
+    """
+    pairs = []
+    for value, target in zip(values, expected, strict=True):
+        if value is not None and target is not None:
+            pairs.append((value.detach(), target.detach()))
+        elif any(tensor is not None and tensor.any() for tensor in (value, target)):
+            return 1.0
     largest = max(float(target.abs().max()) for _, target in pairs)
     return max(float((value - target).abs().max()) for value, target in pairs) / largest

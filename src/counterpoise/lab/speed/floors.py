@@ -1,7 +1,7 @@
 """Lower bounds on time: bytes over the measured copy rate, FLOP over the matrix rate.
 
     decode one token for R rows
-        bytes  w W  +  k (sum_p S_p + R t)      every weight, key and value is read once
+        bytes  w W_r  +  k (sum_p S_p + R t)    every weight, key and value is read once
         FLOP   2 W_m R  +  4 H d L sum_r (S_r + t)
         floor  max(bytes / copy rate, FLOP / matrix rate), summed over the tokens t; prefill on top
 
@@ -10,7 +10,8 @@
         bytes  b W                                             by the optimizer
         floor  FLOP / matrix rate + bytes / copy rate
 
-    W weights, w bytes of one; W_b those in the matrix products of the body, W_m = W_b + V D;
+    W weights, w bytes of one; W_r those without an input embedding of its own, of which a token
+    reads one row; W_b those in the matrix products of the body, W_m = W_b + V D;
     k bytes of a token's keys and values; S_p tokens of a prompt, which its rows share;
     N tokens of the pass (every prompt once), M response tokens; H heads of size d, L layers;
     pairs (query, key) that causal attention may look at.
@@ -66,6 +67,12 @@ class ModelSizes:
     kv_heads: int
     head_dim: int
     weight_bytes: int  # bytes of a weight
+    lookup: int = 0  # parameters of an input embedding that is not tied to the unembedding
+
+    @property
+    def read_weights(self) -> int:
+        """Weights that a pass reads completely."""
+        return self.weights - self.lookup
 
     @property
     def cache_bytes_per_token(self) -> int:
@@ -93,6 +100,9 @@ def sizes_of(policy: Policy) -> ModelSizes:
         module.weight.numel() for module in policy.model.modules() if isinstance(module, nn.Linear)
     )
     head = decoder.unembedding.numel()
+    model: Any = policy.model
+    embedding = model.get_input_embeddings().weight
+    is_tied = embedding is decoder.unembedding
     return ModelSizes(
         weights=policy.num_parameters,
         body=linear_weights - head,
@@ -102,6 +112,7 @@ def sizes_of(policy: Policy) -> ModelSizes:
         kv_heads=decoder.kv_heads,
         head_dim=decoder.head_dim,
         weight_bytes=decoder.unembedding.element_size(),
+        lookup=0 if is_tied else embedding.numel(),
     )
 
 
@@ -111,7 +122,8 @@ def prefill_cost(sizes: ModelSizes, prompts_P: Sequence[int]) -> WorkCost:
     flop = 2 * (sizes.body * sum(prompts_P) + sizes.head * len(prompts_P))
     cache_bytes = sizes.cache_bytes_per_token * sum(prompts_P)
     return WorkCost(
-        sizes.weight_bytes * sizes.weights + cache_bytes, flop + _attention_flop(sizes, 4) * pairs
+        sizes.weight_bytes * sizes.read_weights + cache_bytes,
+        flop + _attention_flop(sizes, 4) * pairs,
     )
 
 
@@ -124,7 +136,7 @@ def decode_cost(
     response_tokens = R * tokens_so_far
     pairs = copies * sum(prompts_P) + response_tokens
     return WorkCost(
-        sizes.weight_bytes * sizes.weights
+        sizes.weight_bytes * sizes.read_weights
         + sizes.cache_bytes_per_token * (sum(prompts_P) + response_tokens),
         2 * (sizes.body + sizes.head) * R + _attention_flop(sizes, 4) * pairs,
     )

@@ -33,7 +33,7 @@ class UpdateCase:
     prompt_tokens: int
     response_tokens: int
     repeats: int
-    peer_groups: int
+    padded_groups: int
     bar: str = ""  # "seconds" | "utilization"
 
 

@@ -3,7 +3,8 @@
     python -m counterpoise.lab.speed.made_up_run FOLDER --size 1000x1024x300
     python -m counterpoise.lab.speed.made_up_run FOLDER --size 5x1024x300 --every 1.0
 
-The second form appends iterations to a run that is there, a second apart, as training does. Texts
+The second form appends iterations to a run that is there, a second apart, as training does. Every
+iteration is printed as "ITERATION SECONDS": the time at which its line of metrics stood. Texts
 and log-probabilities are drawn from a pool of 4,096 made-up responses, so that 300 million tokens
 take minutes; every response also has a serial number, and one in a hundred the word NEEDLE.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from counterpoise.config.load import config_from_tables
 from counterpoise.errors import PoiseError
 from counterpoise.files import atomic_write
 from counterpoise.store.folder import RunFolder
+from counterpoise.terminal import echo
 
 DEFAULT_RUN_SIZE = "100x102x300"  # a hundredth of the size that the bars are for
 POOL = 4096  # responses
@@ -97,8 +100,16 @@ def make_pool(vocabulary: list[str], mean_tokens: int) -> ResponsePool:
     return ResponsePool(tokens, texts, token_lists, logprob_lists)
 
 
-def write_made_up_run(path: Path, size: RunSize, every: float = 0.0) -> None:
-    """Write `size.iterations` iterations; append them to the run if there is one."""
+def write_made_up_run(
+    path: Path,
+    size: RunSize,
+    every: float = 0.0,
+    on_commit: Callable[[int, float], None] | None = None,
+) -> None:
+    """Write `size.iterations` iterations; append them to the run if there is one.
+
+    `on_commit` gets each iteration and the time (time.time()) at which its metrics were written.
+    """
     vocabulary = make_vocabulary()
     if (path / "config.toml").is_file():
         folder = RunFolder(path)
@@ -117,6 +128,8 @@ def write_made_up_run(path: Path, size: RunSize, every: float = 0.0) -> None:
     for iteration in range(first_number, first_number + size.iterations):
         started = time.perf_counter()
         write_made_up_iteration(folder, iteration, size, pool)
+        if on_commit is not None:
+            on_commit(iteration, time.time())
         time.sleep(max(0.0, every - (time.perf_counter() - started)))
 
 
@@ -266,7 +279,12 @@ def main() -> None:
     parser.add_argument("--size", default=DEFAULT_RUN_SIZE, help="iterations x rollouts x tokens")
     parser.add_argument("--every", type=float, default=0.0, help="seconds between iterations")
     options = parser.parse_args()
-    write_made_up_run(options.folder, RunSize.parse(options.size), options.every)
+    write_made_up_run(
+        options.folder,
+        RunSize.parse(options.size),
+        options.every,
+        on_commit=lambda iteration, seconds: echo(f"{iteration} {seconds:.6f}"),
+    )
 
 
 if __name__ == "__main__":

@@ -270,7 +270,7 @@ def table_monitor() -> None:
     from counterpoise.config.load import load_config
     from counterpoise.loop import train
 
-    echo("\nthe monitor in the demo, seconds per iteration (median of 10, after 2)")
+    echo("\nthe monitor in the demo, seconds per iteration with an update")
     with tempfile.TemporaryDirectory() as folder:
         config = load_config("demo", ["loop.iterations=12", "evaluate.prompts=0"])
         run = train(config, Path(folder) / "run")
@@ -279,7 +279,8 @@ def table_monitor() -> None:
     iteration_seconds = sorted(record["iteration_seconds"] for record in records)[len(records) // 2]
     echo(json.dumps({"iteration": iteration_seconds, "monitor": monitor_seconds}))
     echo(
-        f"{monitor_seconds:.2f} of {iteration_seconds:.2f} s: "
+        f"median of {len(records)} of 10 iterations, after 2: "
+        f"{monitor_seconds:.2f} of {iteration_seconds:.2f} s, "
         f"{100 * monitor_seconds / iteration_seconds:.0f} % of the iteration, "
         f"{100 * monitor_seconds / (iteration_seconds - monitor_seconds):.0f} % on top of one "
         "without"

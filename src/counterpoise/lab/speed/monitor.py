@@ -3,7 +3,9 @@
 on top = on / off - 1         the bar is a limit on this
 share  = the monitor's own clock / on
 
-The monitor measures its default number of tokens, to which the bar applies, or all tokens.
+The monitor measures its default number of tokens, to which the bar applies, or all tokens. Every
+iteration waits until its own files are written, which a run on a GPU does beside the next one: what
+the monitor adds to the files counts in full.
 """
 
 from __future__ import annotations

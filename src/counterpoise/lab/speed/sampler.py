@@ -94,7 +94,7 @@ def measure(setup: SpeedSetup) -> MeasurementTable:
         title=f"sampler: {iteration.model}, {iteration.length} tokens a rollout, "
         f"groups of {iteration.group_size}",
         columns=(
-            "rollouts", "ours", "spread", "a token", "floor", "over floor", "tokens/s", "peak",
+            "rollouts", "ours", "spread", "floor", "over floor", "a token", "tokens/s", "peak",
             "generate", "ours is", *(("vLLM", "ours is") if vllm_peer else ()),
         ),
         rows=[row for row, _ in points],
@@ -132,9 +132,9 @@ def _measure_point(
         f"{rollouts:,}",
         format_seconds(ours.median),
         f"{100 * ours.spread:.0f} %",
-        f"{1e3 * ours.median / T:.2f} ms",
-        f"{1e3 * floor / T:.2f} ms",
+        format_seconds(floor),
         f"{ours.median / floor:.1f}x",
+        f"{1e3 * ours.median / T:.2f} ms",
         f"{rollouts * T / ours.median:,.0f}",
         format_gigabytes(peak.reserved),
         format_seconds(peer.median) if peer else "-",

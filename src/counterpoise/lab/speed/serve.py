@@ -4,17 +4,20 @@
     poise bench --parts serve --run-size 1000x1024x300        # about 13 GB of disk, three minutes
 
 A server of its own process is asked over HTTP. First while it makes the index, then while another
-process appends an iteration every second. Every search is for a new word, so no answer comes from
-the results that the server keeps. Bars are for two free cores: on a busy machine read the server's
-CPU seconds, which two cores can halve for a search. Memory is the peak of the server and of its
-index process, added. At the end all matches of a planted word are paged through, in a run that is
-still growing, and compared with the ones that were written.
+process appends an iteration about every second. Every search is for a new word, so no answer comes
+from the results that the server keeps. Bars are for two free cores: on a busy machine read the
+server's CPU seconds, which two cores can halve for a search. Memory is the peak of the server and
+of its child processes (the index), added. The delay of a new iteration runs from its line of
+metrics to the first event that names it or a later one. All matches of a planted word are paged
+through while the run is still growing: a match of an iteration that was indexed before must be
+there, once.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -22,7 +25,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,9 +46,12 @@ from counterpoise.lab.speed.tables import Bar, MeasurementTable, format_seconds
 RUN = "made-up"
 APPENDED_SHARE = 0.01  # of the run's iterations, at least APPENDED_LEAST
 APPENDED_LEAST = 6
+# No multiple of the half second at which the server looks: a delay must not depend on luck.
+APPEND_EVERY_SECONDS = 1.1
 PAGE_SECONDS, FILTER_SECONDS, SEARCH_SECONDS, NEWS_SECONDS = 1.0, 1.0, 3.0, 2.0
 MEMORY_BYTES = 1e9
 INDEX_LIMIT_SECONDS = 1800
+EVENT_LIMIT_SECONDS = 10.0  # an iteration that no event has named by then counts as never told
 FILTERS: dict[str, dict[str, Any]] = {
     "first page": {},
     "sign": {"sign": "negative"},
@@ -81,7 +87,8 @@ class Measurements:
     pages: dict[str, RequestTiming] = field(default_factory=dict)
     filters: dict[str, RequestTiming] = field(default_factory=dict)
     searches: dict[str, RequestTiming] = field(default_factory=dict)
-    news: list[float] = field(default_factory=list)  # from a line of metrics to its event
+    news: list[float] = field(default_factory=list)  # delay of each appended iteration
+    untold: int = 0  # appended iterations that no event named; their delay is the time waited
     write_seconds: float = 0.0
     index_seconds: float = 0.0
     memory: dict[str, float] = field(default_factory=dict)  # process -> peak bytes
@@ -142,15 +149,15 @@ def measure_in(folder: Path, size: RunSize, setup: SpeedSetup) -> Measurements:
         measured.index_seconds = _wait_for_index(client, size.iterations)
         appended = max(APPENDED_LEAST, int(size.iterations * APPENDED_SHARE))
         growth = RunSize(appended, size.rollouts, size.tokens)
-        with (
-            append_iterations(run, growth) as appender,
-            follow_events(address, run, measured.news),
-        ):
+        with follow_events(address) as events, append_iterations(run, growth) as appender:
             _measure_queries(client, measured)
             matches = _page_through(client)
-            appender.wait()
+            commits = _wait_for_commits(appender, appended)
+            _wait_for_event(events, max(commits))
+        measured.news, measured.untold = measure_delays(commits, events, time.time())
         _wait_for_index(client, size.iterations + appended)
-        _compare(client, RunSize(size.iterations + appended, size.rollouts, 0), matches, measured)
+        total = client.get(f"/runs/{RUN}/rollouts")[0]["total"]
+        measured.lost, measured.doubled = count_lost_and_doubled(matches, total, size, appended)
         measured.memory = peak_memory(process.pid)
     return measured
 
@@ -174,11 +181,15 @@ def start_server(folder: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
 
 
 @contextmanager
-def append_iterations(run: Path, size: RunSize) -> Iterator[subprocess.Popen[bytes]]:
-    """Another process that writes an iteration every second, as training does."""
+def append_iterations(run: Path, size: RunSize) -> Iterator[subprocess.Popen[str]]:
+    """Another process that writes an iteration about every second, as training does."""
     shape = f"{size.iterations}x{size.rollouts}x{size.tokens}"
     command = [sys.executable, "-m", "counterpoise.lab.speed.made_up_run", str(run)]
-    process = subprocess.Popen([*command, "--size", shape, "--every", "1"])
+    process = subprocess.Popen(
+        [*command, "--size", shape, "--every", str(APPEND_EVERY_SECONDS)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     try:
         yield process
     finally:
@@ -186,16 +197,33 @@ def append_iterations(run: Path, size: RunSize) -> Iterator[subprocess.Popen[byt
         process.wait()
 
 
+def _wait_for_commits(appender: subprocess.Popen[str], count: int) -> dict[int, float]:
+    """Iteration -> time at which the appending process had written it."""
+    output, _ = appender.communicate()
+    lines = [line.split() for line in output.splitlines()]
+    commits = {int(iteration): float(seconds) for iteration, seconds in lines}
+    if appender.returncode or len(commits) != count:
+        raise PoiseError(f"{len(commits)} of {count} iterations could be appended to the run")
+    return commits
+
+
+class RunEvent(NamedTuple):
+    """An event of the server: when it came, and the newest iteration that it names."""
+
+    received: float  # time.time()
+    iteration: int
+
+
 @contextmanager
-def follow_events(address: str, run: Path, delays: list[float]) -> Iterator[None]:
-    """Note the seconds between a line of metrics.jsonl and the event that tells of it."""
+def follow_events(address: str) -> Iterator[list[RunEvent]]:
+    """The events of the run, added to the list as they arrive."""
     connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=60)
     connection.request("GET", "/events")
     response = connection.getresponse()
+    events: list[RunEvent] = []
     stopped = threading.Event()
 
     def listen() -> None:
-        iterations = 0
         while not stopped.is_set():
             try:
                 line = response.readline()
@@ -204,14 +232,38 @@ def follow_events(address: str, run: Path, delays: list[float]) -> Iterator[None
             if not line.startswith(b"data: "):
                 continue
             event = json.loads(line[6:])
-            is_first, iterations = not iterations, event["iterations"]
-            if not is_first:
-                delays.append(time.time() - (run / "metrics.jsonl").stat().st_mtime)
+            if event["run"] == RUN:
+                events.append(RunEvent(time.time(), event["iterations"]))
 
     listener = threading.Thread(target=listen, daemon=True)
     listener.start()
-    yield
+    yield events
     stopped.set()
+
+
+def _wait_for_event(events: list[RunEvent], iteration: int) -> None:
+    """Wait until an event names the iteration, at most EVENT_LIMIT_SECONDS."""
+    deadline = time.monotonic() + EVENT_LIMIT_SECONDS
+    while not any(event.iteration >= iteration for event in events):
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.05)
+
+
+def measure_delays(
+    commits: dict[int, float], events: Sequence[RunEvent], until: float
+) -> tuple[list[float], int]:
+    """(seconds from each commit to the first event that names it, iterations never named).
+
+    An event names all iterations up to its own. Where none came by `until`, the delay is the time
+    since the commit, which is less than the true one.
+    """
+    delays, untold = [], 0
+    for iteration, committed in commits.items():
+        times = [event.received for event in events if event.iteration >= iteration]
+        untold += not times
+        delays.append(min(times, default=until) - committed)
+    return delays, untold
 
 
 def _measure_pages(client: Client, measured: Measurements) -> None:
@@ -259,21 +311,28 @@ def _page_through(client: Client) -> list[int]:
     return serials
 
 
-def _compare(client: Client, size: RunSize, serials: list[int], measured: Measurements) -> None:
-    """Count rows that are missing from pages and totals, or in them twice."""
+def count_lost_and_doubled(
+    serials: Sequence[int], total: int, size: RunSize, appended: int
+) -> tuple[int, int]:
+    """Rows missing from the pages of matches or from the total, and rows too many there.
+
+    `serials` were paged through while `appended` iterations followed the first `size.iterations`,
+    which were indexed before. Matches of the appended ones may be missing at the end only: pages
+    are in the order of writing, and those after the last match had perhaps not been written.
+    """
     rollouts = size.rollouts // GROUP_SIZE * GROUP_SIZE
-    last_seen = max(serials, default=0)
-    written = {
+    iterations = size.iterations + appended
+    planted = {
         serial
-        for serial in range(rollouts, rollouts * (size.iterations + 1))
-        if serial % NEEDLE_EVERY == 0 and serial <= last_seen
+        for serial in range(rollouts, rollouts * (iterations + 1))
+        if serial % NEEDLE_EVERY == 0
     }
-    measured.lost = len(written - set(serials))
-    measured.doubled = len(serials) - len(set(serials))
-    page, _ = client.get(f"/runs/{RUN}/rollouts")
-    difference = page["total"] - rollouts * size.iterations
-    measured.lost += max(0, -difference)
-    measured.doubled += max(0, difference)
+    last_required = max(rollouts * (size.iterations + 1) - 1, *serials, 0)
+    required = {serial for serial in planted if serial <= last_required}
+    difference = total - rollouts * iterations
+    lost = len(required - set(serials)) + max(0, -difference)
+    doubled = len(serials) - len(planted & set(serials)) + max(0, difference)
+    return lost, doubled
 
 
 def cpu_seconds(process: int) -> float:
@@ -283,11 +342,13 @@ def cpu_seconds(process: int) -> float:
 
 
 def peak_memory(server: int) -> dict[str, float]:
-    """Peak bytes of the server and of the processes it started."""
+    """Peak bytes of the server, and of the processes it started, added."""
     lists = Path(f"/proc/{server}/task").glob("*/children")  # by the thread that started them
     children = [child for each in lists for child in each.read_text().split()]
-    names = {server: "server", **{int(child): "index process" for child in children}}
-    return {name: _peak_bytes(process) for process, name in names.items()}
+    return {
+        "server": _peak_bytes(server),
+        "child processes": sum(_peak_bytes(int(child)) for child in children),
+    }
 
 
 def _peak_bytes(process: int) -> float:
@@ -309,7 +370,9 @@ def as_table(measured: Measurements, size: RunSize) -> MeasurementTable:
         for kind, (times, limit) in kinds.items()
     ]
     bars += [
-        Bar("a new iteration is told after", max(measured.news, default=0.0), NEWS_SECONDS, "s"),
+        Bar(
+            "a new iteration is told after", max(measured.news, default=math.inf), NEWS_SECONDS, "s"
+        ),
         Bar("memory, server and index", memory / 1e6, MEMORY_BYTES / 1e6, "MB"),
         Bar("lost or doubled rows", measured.lost + measured.doubled, 0),
     ]
@@ -329,6 +392,7 @@ def as_table(measured: Measurements, size: RunSize) -> MeasurementTable:
             f"{format_seconds(measured.index_seconds)}; load average {load:.1f} on "
             f"{os.cpu_count()} cores",
             ", ".join(f"{name} {peak / 1e6:.0f} MB" for name, peak in measured.memory.items()),
+            f"{len(measured.news)} iterations appended, {measured.untold} of them never told",
             f"slowest search on two free cores: about {format_seconds(search_cpu / 2)}, half of "
             "its CPU time",
         ],

@@ -3,13 +3,14 @@
     share of the matrix rate = model FLOP / (seconds * measured matrix rate)
 
 Model FLOP are those of `floors.update_cost`: for the tokens of our pass (every prompt once),
-without recomputation. The peer computes the prompt again for each row; its share counts that work,
-but not its padding.
+without recomputation. The padded step computes the prompt again for each row; its share counts that
+work, but not its padding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,8 @@ from torch import Tensor
 
 from counterpoise.config import UpdateConfig
 from counterpoise.lab.speed import workload
-from counterpoise.lab.speed.clock import PeakMemory, release, time_in_turns
-from counterpoise.lab.speed.floors import sizes_of, update_cost, update_floor
+from counterpoise.lab.speed.clock import PeakMemory, Timing, release, time_in_turns
+from counterpoise.lab.speed.floors import DeviceRates, sizes_of, update_cost, update_floor
 from counterpoise.lab.speed.machine_sizes import SpeedSetup, UpdateCase
 from counterpoise.lab.speed.tables import Bar, MeasurementTable, format_gigabytes, format_seconds
 from counterpoise.model.load import Policy
@@ -33,7 +34,7 @@ from counterpoise.update.step import StepSettings, take_step
 
 UPDATE_BAR = 0.25  # seconds, 512 rows of 128 tokens of SmolLM2-135M on an H200
 SHARE_BAR = 40.0  # percent of the matrix rate, Qwen3-1.7B, 256 rows of about 1,000 tokens
-PEER_TOKENS = 32768  # of one forward of the peer, with padding; halved if it does not fit
+PADDED_TOKENS = 32768  # of one forward of the padded step; halved if it does not fit
 
 
 def native_step(policy: Policy, rows: Sequence[Row], config: UpdateConfig) -> Callable[[], None]:
@@ -59,7 +60,7 @@ def padded_step(
     optimizer: Optimizer | None,
     rows: Sequence[Row],
     config: UpdateConfig,
-    tokens: int = PEER_TOKENS,
+    tokens: int = PADDED_TOKENS,
 ) -> None:
     """The same step with transformers' forward: rows padded to the longest, prompts repeated.
 
@@ -116,7 +117,7 @@ def profile_workload(setup: SpeedSetup, folder: Path) -> Callable[[], object]:
     """One step of the last case, for `--profile`."""
     case = setup.plan.update[-1]
     policy = workload.load_endless_policy(case.model)
-    rows = _rows(policy, case)[: case.peer_groups * case.group_size]
+    rows = _rows(policy, case)[: case.padded_groups * case.group_size]
     return native_step(
         policy, rows, UpdateConfig(lr=workload.LEARNING_RATE, **setup.update_options)
     )
@@ -124,9 +125,9 @@ def profile_workload(setup: SpeedSetup, folder: Path) -> Callable[[], object]:
 
 def measure(setup: SpeedSetup) -> MeasurementTable:
     """Time an optimizer step for every case of the plan."""
-    cases = []
+    measurements = []
     for case in setup.plan.update:
-        cases.append(_measure_case(setup, case))
+        measurements.append(_measure_case(setup, case))
         release(setup.device)
     return MeasurementTable(
         title=f"update: one optimizer step; matrix rate {setup.rates.matrix / 1e12:.3g} TFLOP/s",
@@ -134,12 +135,12 @@ def measure(setup: SpeedSetup) -> MeasurementTable:
             "model", "rows", "tokens", "ours", "spread", "floor", "tokens/s", "of matrix rate",
             "peak", "padded: tokens/s", "of matrix rate", "ours is",
         ),
-        rows=[row for row, _, _ in cases],
-        bars=[bar for _, bars, _ in cases for bar in bars],
+        rows=[measurement.cells() for measurement in measurements],
+        bars=[bar for measurement in measurements if setup.cuda for bar in measurement.bars()],
         notes=[
-            "tokens: of all rows, each with its prompt; the peer may get fewer rows"
+            "tokens: of all rows, each with its prompt; the padded step may get fewer rows"
         ],
-        data={"update": [data for _, _, data in cases]},
+        data={"update": [measurement.data() for measurement in measurements]},
     )  # fmt: skip
 
 
@@ -154,9 +155,86 @@ def _count_tokens(rows: Sequence[Row]) -> int:
     return sum(len(row.content.prompt_tokens) + row.num_tokens for row in rows)
 
 
-def _measure_case(
-    setup: SpeedSetup, case: UpdateCase
-) -> tuple[list[str], list[Bar], dict[str, Any]]:
+@dataclass(frozen=True, slots=True)
+class StepThroughput:
+    """A timed optimizer step and the work that it did."""
+
+    timing: Timing
+    tokens: int  # of all rows, each with its prompt
+    flop: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.timing.median
+
+    def share_percent(self, rates: DeviceRates) -> float:
+        """Of the measured matrix rate."""
+        return 100 * self.flop / self.timing.median / rates.matrix
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateMeasurement:
+    """One case: our step, and the padded one if it fits into memory."""
+
+    case: UpdateCase
+    rates: DeviceRates
+    num_rows: int
+    pass_tokens: int  # of our pass, which has every prompt once
+    floor: float  # seconds
+    peak: PeakMemory
+    ours: StepThroughput
+    padded: StepThroughput | None
+
+    def cells(self) -> list[str]:
+        padded_cells = ["-"] * 3
+        if self.padded:
+            ratio = self.ours.tokens_per_second / self.padded.tokens_per_second
+            padded_cells = [*_throughput_cells(self.padded, self.rates), f"{ratio:.1f}x"]
+        return [
+            self.case.model,
+            f"{self.num_rows:,}",
+            f"{self.ours.tokens:,}",
+            format_seconds(self.ours.timing.median),
+            f"{100 * self.ours.timing.spread:.0f} %",
+            format_seconds(self.floor),
+            *_throughput_cells(self.ours, self.rates),
+            format_gigabytes(self.peak.reserved),
+            *padded_cells,
+        ]
+
+    def bars(self) -> list[Bar]:
+        """The bar of the case, if it has one; bars are of a GPU."""
+        if self.case.bar == "seconds":
+            seconds = self.ours.timing.median
+            return [Bar(f"update of {self.num_rows} rows", seconds, UPDATE_BAR, "s")]
+        if self.case.bar == "utilization":
+            share = self.ours.share_percent(self.rates)
+            return [Bar(f"update of {self.case.model}", share, SHARE_BAR, "%", at_least=True)]
+        return []
+
+    def data(self) -> dict[str, Any]:
+        ours, padded = self.ours, self.padded
+        return {
+            "model": self.case.model,
+            "rows": self.num_rows,
+            "tokens": ours.tokens,
+            "pass_tokens": self.pass_tokens,
+            "ours": ours.timing.data(),
+            "flop": ours.flop,
+            "floor": self.floor,
+            "share_percent": ours.share_percent(self.rates),
+            "tokens_per_second": ours.tokens_per_second,
+            "padded": padded.timing.data() if padded else None,
+            "padded_tokens_per_second": padded.tokens_per_second if padded else None,
+            **self.peak.data(),
+        }
+
+
+def _throughput_cells(step: StepThroughput, rates: DeviceRates) -> list[str]:
+    return [f"{step.tokens_per_second:,.0f}", f"{step.share_percent(rates):.1f} %"]
+
+
+def _measure_case(setup: SpeedSetup, case: UpdateCase) -> UpdateMeasurement:
     config = UpdateConfig(lr=workload.LEARNING_RATE, **setup.update_options)
     with PeakMemory(setup.device) as peak:
         policy = workload.load_endless_policy(case.model)
@@ -164,54 +242,34 @@ def _measure_case(
         step = native_step(policy, rows, config)
         for _ in range(3):  # load and compile, then capture graphs, then replay them
             step()
-    peer_rows = rows[: case.peer_groups * case.group_size]
-    padded = _fitting_padded_step(setup, policy, peer_rows, config)
-    steps = {"ours": step} | ({"plain": padded} if padded else {})
+    padded_rows = rows[: case.padded_groups * case.group_size]
+    padded = _fitting_padded_step(setup, policy, padded_rows, config)
+    steps = {"ours": step} | ({"padded": padded} if padded else {})
     timings = time_in_turns(steps, setup.device, case.repeats, warm_up=0)
-    timing, peer = timings["ours"], timings.get("plain")
-    step_cost, pass_tokens = update_cost(sizes_of(policy), workload.group_lengths(rows))
-    share = 100 * step_cost.flop / timing.median / setup.rates.matrix
-    setup.log(f"update, {case.model}: {timing.median:.3f} s, {share:.0f} % of the matrix rate")
-    # The peer repeats the prompt for every row, so each of its rows counts as a separate group.
-    peer_lengths = [
-        (S, [T]) for S, responses in workload.group_lengths(peer_rows) for T in responses
-    ]
-    peer_flop = update_cost(sizes_of(policy), peer_lengths)[0].flop
-    peer_tokens_per_second = _count_tokens(peer_rows) / peer.median if peer else 0.0
-    peer_share = 100 * peer_flop / peer.median / setup.rates.matrix if peer else 0.0
-    tokens_per_second = _count_tokens(rows) / timing.median
-    floor = update_floor(step_cost, setup.rates)
-    row = [
-        case.model,
-        f"{len(rows):,}",
-        f"{_count_tokens(rows):,}",
-        format_seconds(timing.median),
-        f"{100 * timing.spread:.0f} %",
-        format_seconds(floor),
-        f"{tokens_per_second:,.0f}",
-        f"{share:.1f} %",
-        format_gigabytes(peak.reserved),
-        f"{peer_tokens_per_second:,.0f}" if peer else "-",
-        f"{peer_share:.1f} %" if peer else "-",
-        f"{tokens_per_second / peer_tokens_per_second:.1f}x" if peer else "-",
-    ]
-    bars = []
-    if setup.cuda and case.bar == "seconds":
-        bars.append(Bar(f"update of {len(rows)} rows", timing.median, UPDATE_BAR, "s"))
-    if setup.cuda and case.bar == "utilization":
-        bars.append(Bar(f"update of {case.model}", share, SHARE_BAR, "%", at_least=True))
-    data = {
-        "model": case.model,
-        "rows": len(rows),
-        "tokens": _count_tokens(rows),
-        "pass_tokens": pass_tokens,
-    }
-    data |= {"ours": timing.data(), "flop": step_cost.flop, "floor": floor, "share_percent": share}
-    data |= {
-        "plain": peer.data() if peer else None,
-        "plain_tokens_per_second": peer_tokens_per_second,
-    }
-    return row, bars, data | {"tokens_per_second": tokens_per_second, **peak.data()}
+    sizes = sizes_of(policy)
+    cost, pass_tokens = update_cost(sizes, workload.group_lengths(rows))
+    ours = StepThroughput(timings["ours"], _count_tokens(rows), cost.flop)
+    share = ours.share_percent(setup.rates)
+    setup.log(f"update, {case.model}: {ours.timing.median:.3f} s, {share:.0f} % of the matrix rate")
+    padded_throughput = None
+    if "padded" in timings:
+        # It repeats the prompt for every row, so each of its rows counts as a separate group.
+        lengths = [
+            (S, [T]) for S, responses in workload.group_lengths(padded_rows) for T in responses
+        ]
+        padded_throughput = StepThroughput(
+            timings["padded"], _count_tokens(padded_rows), update_cost(sizes, lengths)[0].flop
+        )
+    return UpdateMeasurement(
+        case=case,
+        rates=setup.rates,
+        num_rows=len(rows),
+        pass_tokens=pass_tokens,
+        floor=update_floor(cost, setup.rates),
+        peak=peak,
+        ours=ours,
+        padded=padded_throughput,
+    )
 
 
 def _fitting_padded_step(
@@ -221,7 +279,7 @@ def _fitting_padded_step(
     config: UpdateConfig,
 ) -> Callable[[], None] | None:
     """The padded step with the largest micro-batch that fits; None if one row does not fit."""
-    optimizer, tokens = Optimizer(policy.model, config), PEER_TOKENS
+    optimizer, tokens = Optimizer(policy.model, config), PADDED_TOKENS
     while tokens:
         step = partial(padded_step, policy, optimizer, rows, config, tokens)
         try:

@@ -2,8 +2,8 @@
 
 The time includes the start of the workers. The mix of references is that of MATH: three in four are
 numbers, one in four is LaTeX that needs computer algebra. In each group of 8 answers, three are
-right (one of them in another form) and five are wrong in different ways. Responses are up to 2,000
-characters long.
+right (one of them with other spaces if it has a sum or a list) and five are wrong in different
+ways. Responses are up to 2,000 characters long.
 
     python -m counterpoise.lab.speed.verifier --problems 128 --group 8 --workers 2
 
@@ -58,7 +58,10 @@ def make_batch(problems: int, group: int, latex_share: float) -> tuple[list[str]
 
 
 def make_real_batch(problems: int, group: int, files: list[Path]) -> tuple[list[str], list[str]]:
-    """The same mix from files of references; wrong answers are references of other problems."""
+    """A like mix from files of references, with one right answer in another form.
+
+    Wrong answers are references of other problems.
+    """
     rng = random.Random(0)
     golds = [json.loads(line)["answer"] for file in files for line in file.read_text().splitlines()]
     responses, answers = [], []

@@ -52,16 +52,19 @@ def measure(setup: SpeedSetup) -> MeasurementTable:
         variant_timings, variant_ratios = _time_variants(setup, policy, folder)
     floor = _iteration_floor(setup, policy)
     timings = {"ours": our_timings, **variant_timings, **peer_timings}
-    comparisons = {name: f"{ratio:.2f} of ours" for name, ratio in variant_ratios.items()} | {
-        name: f"{timing.total.median / our_timings.total.median:.1f}x faster"
+    ratios = variant_ratios | {
+        name: timing.total.median / our_timings.total.median
         for name, timing in peer_timings.items()
     }
-    rows = [[name, *_cells(timing, comparisons.get(name, ""))] for name, timing in timings.items()]
+    rows = [
+        [name, *_cells(timing, f"{ratios[name]:.2f}" if name in ratios else "")]
+        for name, timing in timings.items()
+    ]
     if not setup.peers and not peer_timings:
         rows.append(["TRL", trl_peer.NOT_INSTALLED, *[""] * 5])
     return MeasurementTable(
         title=f"one GRPO iteration: {iteration.model}, {iteration} tokens, {setup.rates.dtype}",
-        columns=("", "iteration", "spread", "ours is", "sampling", "update", "peak"),
+        columns=("", "iteration", "spread", "time / ours", "sampling", "update", "peak"),
         rows=rows,
         bars=_bars(setup, our_timings, peer_timings),
         notes=[
@@ -72,7 +75,7 @@ def measure(setup: SpeedSetup) -> MeasurementTable:
                 for stage, stage_seconds in our_timings.stages.items()
             )
             + " s",
-            "'of ours': seconds of a variant over those of ours in the same turns",
+            "time / ours: that of a variant over ours in the same turns",
         ],
         data={
             "peer": {
@@ -189,11 +192,11 @@ def _time_variants(
     return timings, ratios
 
 
-def _cells(timings: IterationTimings, comparison: str) -> list[str]:
+def _cells(timings: IterationTimings, ratio: str) -> list[str]:
     return [
         format_seconds(timings.total.median),
         f"{100 * timings.total.spread:.0f} %",
-        comparison,
+        ratio,
         format_seconds(timings.sampling.median),
         format_seconds(timings.update.median),
         format_gigabytes(timings.reserved),

@@ -1,4 +1,4 @@
-"""Run the verifier on all cases, one call each: wrong verdicts, timeouts and seconds."""
+"""Run the verifier on all cases, one call each: wrong verdicts, timeouts, crashes, seconds."""
 
 from __future__ import annotations
 
@@ -27,14 +27,18 @@ class Tally:
 
     cases: int = 0
     timeouts: int = 0
+    crashes: int = 0  # a crash gives reward 0, which is the right verdict on a wrong answer
     seconds: float = 0.0
     slowest: float = 0.0
     slowest_case: AuditCase | None = None
     wrong: list[AuditCase] = field(default_factory=list)
 
-    def add(self, case: AuditCase, right: bool, seconds: float, timeouts: int) -> None:
+    def add(
+        self, case: AuditCase, right: bool, seconds: float, *, timeouts: int, crashes: int
+    ) -> None:
         self.cases += 1
         self.timeouts += timeouts
+        self.crashes += crashes
         self.seconds += seconds
         if seconds > self.slowest:
             self.slowest, self.slowest_case = seconds, case
@@ -63,7 +67,13 @@ def tally_cases(cases: Iterable[AuditCase], verifier: Verifier) -> dict[str, Tal
         start_time = time.perf_counter()
         scores = verifier.score([case.response], [case.gold])
         seconds = time.perf_counter() - start_time
-        tallies[case.kind].add(case, scores.rewards[0] > 0, seconds, scores.timeouts)
+        tallies[case.kind].add(
+            case,
+            scores.rewards[0] > 0,
+            seconds,
+            timeouts=scores.timeouts,
+            crashes=scores.crashes,
+        )
         if scores.timeouts + scores.crashes:  # the worker was killed: start another, untimed
             _warm_up(verifier, next(roots))
     return tallies
@@ -80,7 +90,13 @@ def tally_algebra(golds: Sequence[str], timeout_seconds: float) -> Tally:
         outcome = pool.run([(gold, gold)])[0]
         seconds = time.perf_counter() - start_time
         case = AuditCase(ALGEBRA_KIND, "", box_answer(gold), gold, right=True)
-        tally.add(case, outcome == "equal", seconds, int(outcome == "timeout"))
+        tally.add(
+            case,
+            outcome == "equal",
+            seconds,
+            timeouts=int(outcome == "timeout"),
+            crashes=int(outcome == "crash"),
+        )
     pool.close()
     return tally
 
@@ -94,6 +110,7 @@ def tallies_to_data(tallies: dict[str, Tally]) -> dict[str, Any]:
         "seconds": round(sum(tallies[kind].seconds for kind in KINDS), 3),
         "slowest_seconds": round(max(tally.slowest for tally in tallies.values()), 3),
         "timeouts": sum(tally.timeouts for tally in tallies.values()),
+        "crashes": sum(tally.crashes for tally in tallies.values()),
         "kinds": {kind: _kind_to_data(kind, tally) for kind, tally in tallies.items()},
     }
 
@@ -105,6 +122,7 @@ def _kind_to_data(kind: str, tally: Tally) -> dict[str, Any]:
         "cases": tally.cases,
         "wrong": len(tally.wrong),
         "timeouts": tally.timeouts,
+        "crashes": tally.crashes,
         "mean_ms": round(1000 * tally.seconds / tally.cases, 3) if tally.cases else None,
         "slowest_ms": round(1000 * tally.slowest, 1),
         "slowest": {"gold": slowest.gold, "response": slowest.response} if slowest else None,

@@ -5,8 +5,10 @@ r"""Decide whether two reference answers are equal, without sharing code with th
 
 It reads + - * / ^, \frac, \sqrt, \pi, brackets, decimals, factorials and the usual functions;
 every other letter is a variable whose value is derived from its name. What it cannot parse has no
-value, and is equal only to the same text. Lists without round or square brackets are unordered. It
-is used only on pairs of reference answers, so it need not resist adversarial responses.
+value, and is equal only to the same text. Lists without round or square brackets are unordered.
+Both texts are references or made from them (wrong_answers.py), so it need not resist adversarial
+responses. A made-up answer that it cannot parse counts as different, thus as wrong: "-\pm 3" for
+"\pm 3".
 """
 
 from __future__ import annotations
@@ -181,13 +183,13 @@ class _Reader:
             mixed = token.isdigit() and self._peek() == "\\frac"  # 1\frac{4}{5}
             return float(token) + (self._factor() if mixed else 0j)
         if token == "\\frac":
-            top, bottom = self._digit(), self._digit()
+            top, bottom = self._argument(), self._argument()
             return top / bottom
         if token == "\\sqrt":
             root = 2 + 0j
             if self._peek() == "[":
                 root = self._factor()
-            return self._digit() ** (1 / root)
+            return self._argument() ** (1 / root)
         if token == "\\pi":
             return complex(cmath.pi)
         if token[1:] in _FUNCTIONS and token[0] == "\\":
@@ -198,8 +200,8 @@ class _Reader:
             return self._variable(token)
         raise ValueError(f"unknown token {token}")
 
-    def _digit(self) -> complex:
-        r"""An argument of \frac: a group, or the first digit of what follows."""
+    def _argument(self) -> complex:
+        r"""An argument of \frac or \sqrt: a group, or the first digit of what follows."""
         token = self._peek()
         if len(token) > 1 and token.isdigit():
             # \frac12 is 1/2: split the number after its first digit.

@@ -1,7 +1,9 @@
 """Decode attention: one new token of every row attends to its prefix and its earlier tokens.
 
 One program handles a row and a key/value head. It stores the new key and value, then reads every
-key and value of the row once for all query heads that share them, with an online softmax.
+key and value of the row once for all query heads that share them, with an online softmax. A row
+may also be cut into parts, each with a program of its own, whose softmaxes `_join_parts` joins: few
+long rows would otherwise leave most of the GPU idle (`sample/decode_tile.py` chooses).
 `sample/kv_slots.py` describes the memory layout and has the formula in torch.
 """
 
@@ -14,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from counterpoise.sample.decode_tile import choose_tile
+from counterpoise.sample.decode_tile import choose_parts, choose_tile
 
 if TYPE_CHECKING:
     from counterpoise.sample.kv_slots import KeysAndValues, SlotAddresses
@@ -41,16 +43,23 @@ def _attend_block(
 
 @triton.jit
 def _decode(
-    q, k, v, out, prefix_k, prefix_v, response_k, response_v,
+    q, k, v, out, part_peaks, part_totals, prefix_k, prefix_v, response_k, response_v,
     rows, prefix_starts, prefix_lengths, positions, scale,
     stride_q, stride_k, stride_v, heads, kv_heads, new_tokens,
-    group: tl.constexpr, padded_group: tl.constexpr, width: tl.constexpr,
+    parts: tl.constexpr, group: tl.constexpr, padded_group: tl.constexpr, width: tl.constexpr,
     padded_width: tl.constexpr, block: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
-    r, kv_head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    """`out` [R, H, d]; with several parts [R, parts, H, d], not divided by the parts' totals."""
+    r, kv_head, part = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     slot = tl.load(rows + r)
     prefix_start, prefix_length = tl.load(prefix_starts + slot), tl.load(prefix_lengths + slot)
     t = tl.load(positions + r) - prefix_length  # tokens sampled before the current one
+    # Keys that this program reads, counted over prefix and response.
+    first_key, end_key = 0, prefix_length + t
+    if parts > 1:
+        part_length = tl.cdiv(tl.cdiv(end_key, block), parts) * block
+        first_key = part * part_length
+        end_key = tl.minimum(first_key + part_length, end_key)
     head, d = tl.arange(0, padded_group), tl.arange(0, padded_width)
     key_index = tl.arange(0, block)
     is_head, in_head = head < group, d < width
@@ -59,30 +68,61 @@ def _decode(
     new_k = tl.load(k + r * stride_k + kv_head * width + d, mask=in_head, other=0.0)
     new_v = tl.load(v + r * stride_v + kv_head * width + d, mask=in_head, other=0.0)
     slot_offset = (slot * kv_heads + kv_head) * new_tokens * width
-    tl.store(response_k + slot_offset + t * width + d, new_k, mask=in_head)
-    tl.store(response_v + slot_offset + t * width + d, new_v, mask=in_head)
+    stores_new = in_head & (part == 0)
+    tl.store(response_k + slot_offset + t * width + d, new_k, mask=stores_new)
+    tl.store(response_v + slot_offset + t * width + d, new_v, mask=stores_new)
 
-    # The softmax starts from the token's own key, still in registers: the value just stored need
-    # not be read back, and the running maximum is finite from the start.
+    # The softmax of the first part starts from the token's own key, still in registers: the value
+    # just stored need not be read back, and the running maximum is finite from the start.
     peak = tl.sum(query.to(tl.float32) * new_k.to(tl.float32)[None], 1) * scale
     total = tl.full([padded_group], 1.0, tl.float32)
     mixed = tl.zeros([padded_group, padded_width], tl.float32) + new_v.to(tl.float32)[None]
-    for start in range(0, prefix_length, block):
+    if parts > 1:
+        peak = tl.where(part == 0, peak, float("-inf"))
+        total = tl.where(part == 0, total, 0.0)
+        mixed = tl.where(part == 0, mixed, 0.0)
+    prefix_end = tl.minimum(end_key, prefix_length)
+    for start in range(first_key, prefix_end, block):
         token = prefix_start + start + key_index[:, None]
         offset = token * kv_heads * width + kv_head * width + d[None]
         peak, total, mixed = _attend_block(
-            query, prefix_k + offset, prefix_v + offset, start + key_index < prefix_length, in_head,
+            query, prefix_k + offset, prefix_v + offset, start + key_index < prefix_end, in_head,
             peak, total, mixed, scale, precision,
         )  # fmt: skip
-    for start in range(0, t, block):
+    response_end = end_key - prefix_length
+    for start in range(tl.maximum(first_key - prefix_length, 0), response_end, block):
         offset = slot_offset + (start + key_index[:, None]) * width + d[None]
         peak, total, mixed = _attend_block(
-            query, response_k + offset, response_v + offset, start + key_index < t, in_head,
-            peak, total, mixed, scale, precision,
+            query, response_k + offset, response_v + offset, start + key_index < response_end,
+            in_head, peak, total, mixed, scale, precision,
         )  # fmt: skip
-    result = mixed / total[:, None]
-    offset = (r * heads + kv_head * group + head[:, None]) * width + d[None]
-    tl.store(out + offset, result.to(out.dtype.element_ty), mask=is_head[:, None] & in_head[None])
+    head_index = (r * parts + part) * heads + kv_head * group + head
+    if parts > 1:
+        tl.store(part_peaks + head_index, peak, mask=is_head)
+        tl.store(part_totals + head_index, total, mask=is_head)
+    else:
+        mixed = mixed / total[:, None]
+    offset = head_index[:, None] * width + d[None]
+    tl.store(out + offset, mixed.to(out.dtype.element_ty), mask=is_head[:, None] & in_head[None])
+
+
+@triton.jit
+def _join_parts(
+    part_mixed, part_peaks, part_totals, out, heads,
+    parts: tl.constexpr, width: tl.constexpr, padded_width: tl.constexpr,
+):  # fmt: skip
+    """One program a row and query head: the parts' softmaxes over their common maximum."""
+    r, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    part, d = tl.arange(0, parts), tl.arange(0, padded_width)
+    in_head = d < width
+    head_index = (r * parts + part) * heads + head
+    peaks = tl.load(part_peaks + head_index)  # -inf of a part without keys
+    weights = tl.exp(peaks - tl.max(peaks, 0))
+    total = tl.sum(weights * tl.load(part_totals + head_index), 0)
+    offset = head_index[:, None] * width + d[None]
+    mixed = tl.load(part_mixed + offset, mask=in_head[None], other=0.0)
+    result = tl.sum(weights[:, None] * mixed, 0) / total
+    tl.store(out + (r * heads + head) * width + d, result.to(out.dtype.element_ty), mask=in_head)
 
 
 def decode_attention(
@@ -95,16 +135,26 @@ def decode_attention(
 ) -> Tensor:
     """q [R, H, d], k and v [R, K, d] -> [R, H, d]; k and v are also stored in `response`."""
     R, H, d = q.shape
-    K = k.shape[1]
-    out = torch.empty(R, H, d, dtype=q.dtype, device=q.device)
+    K, new_tokens = k.shape[1], response[0].shape[2]
     tile = choose_tile(d, H // K)
-    _decode[(R, K)](
-        q, k, v, out, *prefix, *response, *addresses, d**-0.5,
-        q.stride(0), k.stride(0), v.stride(0), H, K, response[0].shape[2],
+    parts = choose_parts(R * K, new_tokens)
+    out = torch.empty(R, H, d, dtype=q.dtype, device=q.device)
+    part_sums = (R, parts, H) if parts > 1 else (0,)
+    part_peaks, part_totals = q.new_empty(2, *part_sums, dtype=torch.float32)
+    part_mixed = q.new_empty(*part_sums, d, dtype=torch.float32) if parts > 1 else out
+    padded_width = max(16, triton.next_power_of_2(d))
+    _decode[(R, K, parts)](
+        q, k, v, part_mixed, part_peaks, part_totals, *prefix, *response, *addresses, d**-0.5,
+        q.stride(0), k.stride(0), v.stride(0), H, K, new_tokens,
         # tl.dot needs at least 16 rows and columns
-        group=H // K, padded_group=max(16, triton.next_power_of_2(H // K)), width=d,
-        padded_width=max(16, triton.next_power_of_2(d)), block=tile.block,
+        parts=parts, group=H // K, padded_group=max(16, triton.next_power_of_2(H // K)), width=d,
+        padded_width=padded_width, block=tile.block,
         precision="ieee" if q.dtype == torch.float32 else "tf32",
         num_warps=tile.num_warps, num_stages=tile.num_stages,
     )  # fmt: skip
+    if parts > 1:
+        _join_parts[(R, H)](
+            part_mixed, part_peaks, part_totals, out, H,
+            parts=parts, width=d, padded_width=padded_width,
+        )  # fmt: skip
     return out

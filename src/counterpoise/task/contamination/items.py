@@ -48,8 +48,15 @@ def from_prompts(prompts: Sequence[Prompt]) -> list[Item]:
     return [Item(prompt.id, prompt.problem, prompt.answer) for prompt in prompts]
 
 
-def read_benchmarks(paths: Sequence[Path], problem_field: str = "problem") -> list[BenchmarkItems]:
-    """Read benchmarks; each is named after its file, with its folder if names repeat."""
+def read_benchmarks(
+    paths: Sequence[Path],
+    problem_field: str = "problem",
+    remedy: str = "name it with --fields problem=NAME",
+) -> list[BenchmarkItems]:
+    """Read benchmarks; each is named after its file, with its folder if names repeat.
+
+    `remedy` is what an error advises if the field is missing.
+    """
     if not paths:
         raise PoiseError("no benchmark was given: name files of problems with --bench")
     stems = [path.stem for path in paths]
@@ -60,19 +67,17 @@ def read_benchmarks(paths: Sequence[Path], problem_field: str = "problem") -> li
     if len(set(names)) < len(names):
         raise PoiseError(f"{next(name for name in names if names.count(name) > 1)} is named twice")
     return [
-        BenchmarkItems(name, read_items(path, problem_field, "--fields problem=NAME"))
+        BenchmarkItems(name, read_items(path, problem_field, remedy))
         for name, path in zip(names, paths, strict=True)
     ]
 
 
 def read_items(
-    path: Path, problem_field: str = "problem", option: str = "--problem-field"
+    path: Path, problem_field: str = "problem", remedy: str = "name it with --problem-field"
 ) -> list[Item]:
-    """All problems of a file or folder; an error names the line or row, and the option to set."""
+    """All problems of a file or folder; an error names the line or row, and the remedy."""
     records = read_records(str(path))
-    fields = FieldOptions(
-        problem=problem_field, remedy=f"name it with {option}", answers_required=False
-    )
+    fields = FieldOptions(problem=problem_field, remedy=remedy, answers_required=False)
     chosen_columns = recognise_columns(records, fields)
     id_column = chosen_columns.id
     # Ids may repeat and be missing here, which `to_prompt` would refuse: they only name the items

@@ -26,7 +26,9 @@ OVERLAP_PREFIX = "WARNING: "  # of the line about a benchmark
 
 def load_benchmarks(files: Sequence[str]) -> list[BenchmarkItems]:
     """Read the files of `task.benchmarks`; called before a run writes anything."""
-    return read_benchmarks([Path(name) for name in files]) if files else []
+    # No option of a run names the field of these files.
+    remedy = "rename the field to problem"
+    return read_benchmarks([Path(name) for name in files], remedy=remedy) if files else []
 
 
 def warn_of_overlap(
