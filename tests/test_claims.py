@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from page_numbers import DATA, ROOT, is_among, page_text, printed_intervals, section
-from test_documented_numbers import rarer_sign_shares, tables
+from test_documented_numbers import held_out, rarer_sign_shares, tables
 
 from counterpoise.lab import replication
 from counterpoise.lab.experiments.experiment_file import read_experiment
@@ -60,7 +60,7 @@ def judged_shared(file: str) -> Finding:
 
 
 def test_every_claim_has_a_verdict_on_both_models() -> None:
-    assert [claim["number"] for claim in CLAIMS] == [str(n) for n in range(1, 18) for _ in "ab"]
+    assert [claim["number"] for claim in CLAIMS] == [str(n) for n in range(1, 19) for _ in "ab"]
     assert {claim["model"] for claim in CLAIMS} == {"embedded", SMOLLM2}
     assert {claim["verdict"] for claim in CLAIMS} <= {*get_args(Verdict), "not tested"}
     for claim in CLAIMS:
@@ -76,10 +76,13 @@ def test_the_page_has_the_tables_of_the_file() -> None:
 
 
 def test_rules_are_those_of_the_code() -> None:
-    experiment_rule = read_experiment("smollm2-interventions").options.rule
+    experiment_rules = {
+        f"docs/data/{name}.parquet": read_experiment(name).options.rule
+        for name in ("smollm2-interventions", "smollm2-tuned")
+    }
     for claim in CLAIMS:
-        if claim["record"] == "docs/data/smollm2-interventions.parquet":
-            assert claim["rule"] == experiment_rule
+        if claim["record"] in experiment_rules:
+            assert claim["rule"] == experiment_rules[claim["record"]]
         elif claim["number"] in STUDY_OF:
             assert claim["rule"] == load_study(STUDY_OF[claim["number"]]).rule
 
@@ -217,11 +220,15 @@ def test_how_well_traces_predict_is_judged_again() -> None:
 
 
 def test_arms_are_those_of_the_experiment() -> None:
-    judged = tables("smollm2-interventions")
-    known = [tuple(map(float, one)) for one in printed_intervals(judged)]
     claims = of_model(SMOLLM2)
-    for n, hypothesis in (("12", "by_sign is worse"), ("13", r"QB\+RB is better")):
+    for n, name, hypothesis in (
+        ("12", "smollm2-interventions", "by_sign is worse"),
+        ("13", "smollm2-interventions", r"QB\+RB is better"),
+        ("18", "smollm2-tuned", r"QB\+RB is better"),
+    ):
         claim = claims[n]
+        judged = tables(name)
+        known = [tuple(map(float, one)) for one in printed_intervals(judged)]
         assert is_among([claim[key] for key in ("effect", "low", "high")], known, 0.05)
         verdict = re.search(rf"^- {hypothesis} than shuffled: \*\*(.+?)\*\*", judged, re.MULTILINE)
         assert verdict
@@ -274,3 +281,35 @@ def test_the_readme_has_the_numbers_of_the_shared_tokens() -> None:
     for n in ("15", "16"):
         effect, low, high = (claims[n][key].lstrip("+") for key in ("effect", "low", "high"))
         assert f"{effect} [{low}, {high}]" in readme
+
+
+REPORT = (ROOT / "REPORT.md").read_text(encoding="utf-8")
+
+
+def test_the_report_repeats_numbers_of_the_pages() -> None:
+    """Those of the pages are recomputed from records by the tests above and their neighbours."""
+    known = {
+        tuple(number.lstrip("+") for number in interval)
+        for page in ("replication.md", "experiments.md")
+        for interval in printed_intervals(page_text(page))
+    }
+    printed = printed_intervals(REPORT)
+    assert len(printed) > 40
+    for interval in printed:
+        assert tuple(number.lstrip("+") for number in interval) in known, interval
+
+
+def test_the_report_says_how_differences_vary_from_seed_to_seed() -> None:
+    runs = held_out("smollm2-interventions", "heldout")
+    for rate, words in ((1e-5, "1.8 to 2.7 points at 1e-5"), (3e-5, "7 to 11 points at 3e-5")):
+        deviations = [
+            np.std([100 * (runs[arm, rate, s][-1] - runs["shuffled", rate, s][-1]) for s in seeds],
+                   ddof=1)
+            for arm in sorted({arm for arm, _, _ in runs} - {"shuffled"})
+            for seeds in [range(1000, 1016)]
+        ]  # fmt: skip
+        digits = words.split(" points")[0].split(" to ")
+        for number, deviation in zip(digits, (min(deviations), max(deviations)), strict=True):
+            decimals = len(number.partition(".")[2])
+            assert f"{deviation:.{decimals}f}" == number
+        assert words in " ".join(REPORT.split())

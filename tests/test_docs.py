@@ -28,7 +28,10 @@ from counterpoise.variants import ADVANTAGES, COMPOSERS, STUDIES, TOKEN_WEIGHTS
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "counterpoise"
-DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCS = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "REPORT.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 PAGES = pytest.mark.parametrize("page", DOCS, ids=lambda page: f"{page.parent.name}/{page.name}")
 COMMANDS: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
 OPTIONS = {name for name, _, _ in list_options()}

@@ -15,7 +15,8 @@ from counterpoise.lab.experiments.curves import Runs
 from counterpoise.lab.experiments.dose import DoseResponse, dose_responses
 from counterpoise.lab.experiments.experiment_file import read_experiment
 from counterpoise.lab.experiments.pieces import read_piece
-from counterpoise.lab.experiments.tuned import compare_tuned
+from counterpoise.lab.experiments.tuned import TunedComparison, compare_tuned
+from counterpoise.lab.experiments.verdicts import judge_hypothesis
 from counterpoise.statistics.student import student_mean
 
 PAGE = page_text("experiments.md")
@@ -28,6 +29,7 @@ SECTIONS = {
 IN_TEXT_ONLY = {  # experiments without a table on the page -> the pieces that hold their runs
     "smollm2-cancellation": ("smollm2-cancellation",),
     "smollm2-cancellation-dose": ("smollm2-cancellation", "smollm2-cancellation-dose"),
+    "smollm2-tuned": ("smollm2-interventions", "smollm2-waiting", "smollm2-tuned"),
 }
 TEMPERATURE_1, TEMPERATURE_06 = "heldout", "heldout@0.6/0.95"
 Rows = dict[tuple[str, str], list[str]]  # (rate, arm) -> cells
@@ -64,9 +66,9 @@ def printed_rows(name: str) -> Rows:
     rate = ""
     for line in section(PAGE, *SECTIONS[name]).splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if begun := re.match(r"\| lr (\S+) ", line):
+        if begun := re.match(r"\|lr ([^|\s]+)", line):
             rate = f"{float(begun[1]):g}"
-        elif line.startswith("| "):
+        elif line.startswith("|") and not line.startswith("|---"):
             rows[rate, cells[0]] = cells[1:]
     return rows
 
@@ -122,6 +124,10 @@ def dose_response(seeds: range) -> DoseResponse:
     return response
 
 
+def tuned_comparisons(column: str) -> list[TunedComparison]:
+    return compare_tuned(stored_runs("smollm2-tuned"), read_experiment("smollm2-tuned"), column)
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/results/experiments.md"])
 def test_differences_in_the_text_are_those_of_the_runs(page: str) -> None:
     judged = "".join(map(tables, [*SECTIONS, *IN_TEXT_ONLY]))
@@ -131,11 +137,14 @@ def test_differences_in_the_text_are_those_of_the_runs(page: str) -> None:
     known.append(
         tuple(100 * x for x in (first_reading.value, first_reading.low, first_reading.high))
     )
+    for tuned in tuned_comparisons(TEMPERATURE_06):
+        mean = tuned.comparison.rollouts
+        known.append(tuple(100 * x for x in (mean.value, mean.low, mean.high)))
     if page == "README.md":
         text = (ROOT / page).read_text(encoding="utf-8")
         about = "".join(re.findall(r"^\|[^\n]*results/experiments\.md#[^\n]*$", text, re.MULTILINE))
     else:
-        about = section(PAGE, "## Arms", "## Not finished")
+        about = section(PAGE, "## Arms", "## LoRA, KL")
     printed = printed_intervals(about)
     assert len(printed) >= 4
     for one in printed:
@@ -151,16 +160,16 @@ def test_the_dose_is_judged_by_its_rule_on_all_runs() -> None:
     assert (response.rollouts.n, response.verdict) == (16, "inconclusive")
     margin = -experiment.options.dose_margin
     assert all(s.low < margin and s.high > 0 for s in (response.rollouts, response.updates))
-    text = " ".join(section(PAGE, "- **Dose**", "## Not finished").split())
+    text = " ".join(section(PAGE, "- **Dose**", "## Every arm").split())
     assert f"64 runs: **{response.verdict}**" in text
     for slope, cost in ((response.rollouts, "rollouts"), (response.updates, "updates")):
         low, high = (f"{100 * bound:+.1f}" for bound in (slope.low, slope.high))
         assert f"{100 * slope.value:+.1f} points per unit [{low}, {high}] at equal {cost}" in text
-    assert "| inconclusive, both |" in section(PAGE, "| `smollm2-cancellation-dose.toml`", "\n")
+    assert "|inconclusive, both|" in section(PAGE, "|`smollm2-cancellation-dose.toml`", "\n")
 
 
 def test_what_the_page_says_about_the_doses() -> None:
-    text = " ".join(section(PAGE, "- **Dose**", "## Not finished").split())
+    text = " ".join(section(PAGE, "- **Dose**", "## Every arm").split())
     doses = dose_response(range(2000, 2016)).doses
     printed = re.search(r"\(QB (\S+), half groups (\S+), shuffled (\S+), by_sign (\S+)\)", text)
     assert printed
@@ -176,24 +185,40 @@ def test_what_the_page_says_about_the_doses() -> None:
     assert f"{sum(map(int, collapsed))} of 64 runs collapsed" in text
 
 
-def test_an_unfinished_experiment_has_no_verdict_and_no_effect_on_the_page() -> None:
+def test_tuned_arms_are_judged_by_their_rule_on_all_runs() -> None:
     experiment = read_experiment("smollm2-tuned")
     runs = stored_runs("smollm2-tuned")
-    trained_here = {key for key in experiment.design.run_keys() if key.rate != 1e-5}
-    assert runs.keys() <= trained_here
-    assert all(curve[-1]["iteration"] == 100 for curve in runs.values())
-    count = f"{len(runs)} of the {len(trained_here)} new runs"
-    unfinished = section(PAGE, "## Not finished", "## LoRA, KL")
-    assert f"**{count} are stored**" in unfinished
-    assert f"{len(runs)} of {len(trained_here)} new runs |" in section(
-        PAGE, "| `smollm2-tuned", "\n"
-    )
-    assert not printed_intervals(unfinished)
-    # With the runs at 1e-5 that two other experiments share, the rule still gives no comparison.
-    for shared in experiment.options.shares:
-        runs |= read_piece(DATA / f"{shared}.parquet", experiment).runs
-    assert len(runs) == len(trained_here & runs.keys()) + 48
-    assert compare_tuned(runs, experiment) == []
+    assert runs.keys() == set(experiment.design.run_keys())
+    assert len(runs) == 192
+    assert {curve[-1]["iteration"] for curve in runs.values()} == {100}
+    judged_section = section(PAGE, "## Every arm", "## LoRA, KL")
+    rows = {row[0]: row[1:] for row in table_rows(judged_section, "||best rate|")}
+    verdicts_by_arm = {
+        hypothesis.arm: judge_hypothesis(hypothesis, runs, experiment)
+        for hypothesis in experiment.hypotheses
+    }
+    for tuned in tuned_comparisons(TEMPERATURE_1):
+        rates, *differences, verdict = rows.pop(tuned.arm)
+        assert rates == ", ".join(f"{rate:g}".replace("-0", "-") for rate in sorted({*tuned.rates}))
+        assert tuned.baseline_rates == (6e-6, 6e-6)
+        for cell, mean in zip(
+            differences, (tuned.comparison.rollouts, tuned.comparison.updates), strict=True
+        ):
+            low, high = (f"{100 * bound:+.1f}" for bound in (mean.low, mean.high))
+            assert cell == f"{100 * mean.value:+.1f} [{low}, {high}]"
+        assert verdict == verdicts_by_arm[tuned.arm]
+        if tuned.arm == "QB+RB":
+            upper = f"+{100 * tuned.comparison.updates.high:.2f}"
+            assert f"{upper}, misses the margin" in judged_section
+    assert not rows
+
+
+def test_what_the_page_says_about_single_rates() -> None:
+    assert "At 1e-5 shuffled is two points behind QB+RB" in PAGE
+    assert "at 1e-6 QB+RB is six behind" in PAGE
+    measured = measured_rows("smollm2-tuned")
+    differences = [measured[rate, "QB+RB"][1].split()[0] for rate in ("1e-06", "1e-05")]
+    assert differences == ["-6.0", "+2.4"]
 
 
 def test_the_pilot_chooses_the_rates_of_the_experiment() -> None:
@@ -206,7 +231,7 @@ def test_the_pilot_chooses_the_rates_of_the_experiment() -> None:
 
 def test_the_table_of_the_pilot() -> None:
     at_1, at_06 = (held_out("smollm2-pilot", name) for name in (TEMPERATURE_1, TEMPERATURE_06))
-    rows = list(table_rows(PAGE, "| rate |"))
+    rows = list(table_rows(PAGE, "|rate|"))
     assert len(rows) == 4
     for rate, *cells in rows:
         runs = [("shuffled", float(rate), seed) for seed in (900, 901)]
@@ -217,22 +242,6 @@ def test_the_table_of_the_pilot() -> None:
         )
         assert cells == [", ".join(f"{100 * x:.1f}" for x in pair) for pair in measured]
         assert [f"{100 * at_1[run][0]:.1f}" for run in runs] == ["40.7", "39.1"]
-
-
-def test_what_the_page_says_about_the_baseline() -> None:
-    shuffled = [
-        final_mean("smollm2-pilot", name, "shuffled", 3e-6)
-        for name in (TEMPERATURE_1, TEMPERATURE_06)
-    ]
-    both = [
-        final_mean("smollm2-interventions", name, "QB+RB", 1e-5)
-        for name in (TEMPERATURE_1, TEMPERATURE_06)
-    ]
-    box = " ".join(section(PAGE, "> **Limits", "## What all runs share").replace(">", "").split())
-    assert "at 90.1 % (temperature 1) and 94.6 % (0.6 / 0.95)" in box
-    np.testing.assert_allclose(shuffled, [90.1, 94.6], atol=0.051)
-    assert "at 89.8 and 93.2 %" in box
-    np.testing.assert_allclose(both, [89.8, 93.2], atol=0.051)
 
 
 def test_near_collapse_every_arm_is_best_before_training() -> None:

@@ -23,9 +23,11 @@ from small_run import write_model
 from counterpoise.config import ModelConfig
 from counterpoise.errors import PoiseError
 from counterpoise.lab.evaluate.models import ModelSource, resolve_models, tokenizer_and_context
+from counterpoise.lab.warmup.supervise import solution_row
 from counterpoise.model import templates
 from counterpoise.model.load import Policy, load_policy, save_policy
 from counterpoise.model.templates import encode_prompt
+from counterpoise.types import Prompt
 
 REFUSED = {
     "endless layers": "layers, and the weights are",
@@ -114,8 +116,8 @@ def test_generation_settings_that_cannot_be_stored_do_not_end_a_run(
 def test_prompts_that_the_model_cannot_read(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = load(good / "model")
     with pytest.raises(PoiseError, match=r"has 600 tokens, and its tokenizer uses number 100,000"):
-        policy._as_tokens([3, 100_000])
-    assert policy._as_tokens([3, 4]).dtype == np.int32
+        policy.as_tokens([3, 100_000])
+    assert policy.as_tokens([3, 4]).dtype == np.int32
     policy.tokenizer.chat_template = "{# nothing #}"
     with pytest.raises(PoiseError, match="template 'chat' makes a prompt without tokens"):
         encode_prompt("chat", policy.tokenizer, "1 + 1")
@@ -123,6 +125,14 @@ def test_prompts_that_the_model_cannot_read(good: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(templates, "LONGEST_CHAT", 4999)
     with pytest.raises(PoiseError, match=r"makes a prompt of 5,000 characters"):
         encode_prompt("chat", policy.tokenizer, "1 + 1")
+
+
+def test_a_solution_cannot_end_in_a_token_that_the_model_lacks(model: Path) -> None:
+    change_json_file(model / "tokenizer_config.json", eos_token="<no such token>")
+    change_json_file(model / "generation_config.json", eos_token_id=[3])
+    policy = load(model)
+    with pytest.raises(PoiseError, match=r"has 600 tokens, and its tokenizer uses number 600"):
+        solution_row(policy, Prompt("p", "1 + 1", "2", "1 + 1 = 2"))
 
 
 def test_an_adapter_without_its_weights(good: Path, tmp_path: Path) -> None:

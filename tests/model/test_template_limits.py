@@ -65,6 +65,7 @@ def test_a_worker_that_fails_is_not_a_template_that_eats_memory(
         ("{{ 1 / 0 }}", "division by zero"),
         ("{% if %}", "Expected an expression"),
         ("{{ messages[5].content }}", "has no element 5"),
+        ("{{ '\\ud800' }}", "surrogates not allowed"),
     ],
 )
 def test_a_template_that_cannot_be_rendered_is_one_line(

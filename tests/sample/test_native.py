@@ -11,6 +11,7 @@ import tiny
 import torch
 
 from counterpoise.config import SampleConfig
+from counterpoise.errors import PoiseError
 from counterpoise.model.load import Policy
 from counterpoise.sample import kv_budget
 from counterpoise.sample.kv_budget import CachePlan, plan_cache
@@ -171,3 +172,19 @@ def test_no_prompts() -> None:
 def test_a_prompt_without_tokens_is_refused() -> None:
     with pytest.raises(ValueError, match="a prompt without tokens"):
         sample(tiny.policy(), [PROMPTS[0], np.empty(0, dtype=np.int32)], SEEDS[:2], CONFIG)
+
+
+@pytest.mark.parametrize("top_p", [1.0, 0.9])
+def test_scores_that_are_not_numbers_end_the_run_with_a_line(top_p: float) -> None:
+    policy = tiny.policy()
+    with torch.no_grad():
+        policy.model.get_input_embeddings().weight[9] = torch.nan  # a token of the first prompt
+    with pytest.raises(PoiseError, match="scores of the next token are not finite"):
+        sample(policy, PROMPTS, SEEDS, replace(CONFIG, top_p=top_p))
+
+
+def test_a_prompt_with_tokens_that_the_model_lacks_is_refused() -> None:
+    policy = tiny.policy()
+    size = len(policy.decoder.unembedding)
+    with pytest.raises(PoiseError, match=f"its tokenizer uses number {size}: they do not belong"):
+        sample(policy, [PROMPTS[0], np.array([3, size], dtype=np.int32)], SEEDS[:2], CONFIG)

@@ -95,12 +95,12 @@ def make_hostile(good: Path, case: Path, kinds: list[str], rng: random.Random) -
     """A copy of the model with these changes; the name for a command."""
     folder = case / "model"
     shutil.copytree(good, case, dirs_exist_ok=True)
-    for kind in kinds:
+    for position, kind in enumerate(kinds):
         # A second change may meet a file that the first one has removed or made unreadable.
         try:
             KINDS[kind].change(folder, rng)
         except Exception:
-            if kind == kinds[0]:
+            if position == 0:
                 raise
     return folder if folder.is_dir() else gguf_path(folder)
 

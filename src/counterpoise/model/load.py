@@ -91,14 +91,14 @@ class Policy:
         A text is a problem without a conversation.
         """
         prompt_ids = templates.encode_prompt(self.template, self.tokenizer, problem)
-        return self._as_tokens(prompt_ids)
+        return self.as_tokens(prompt_ids)
 
     def encode_reply(self, reply: str) -> Ints:
         """The tokens of a reply to a finished response, up to where the next response begins."""
         reply_ids = templates.encode_reply(self.template, self.tokenizer, reply, self.end_tokens)
-        return self._as_tokens(reply_ids)
+        return self.as_tokens(reply_ids)
 
-    def _as_tokens(self, token_ids: list[int]) -> Ints:
+    def as_tokens(self, token_ids: Sequence[int] | Ints) -> Ints:
         """The ids as an array; an error if the model has no such tokens."""
         tokens = np.array(token_ids, dtype=np.int64)
         size = vocabulary_size(self.model)

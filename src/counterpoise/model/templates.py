@@ -226,6 +226,7 @@ def _render_chat(tokenizer: Any, messages: Sequence[dict[str, str]]) -> str:
             add_generation_prompt=not is_begun,
             continue_final_message=is_begun,
         )
+        chat_text.encode()  # raises for half a surrogate pair, which no tokenizer takes
     except Exception as fault:  # a template is a program, and may raise anything
         raise PoiseError(
             f"the model's chat template cannot be rendered: {first_line(fault)}; "

@@ -30,7 +30,11 @@ def choose_tokens(
     threshold = torch.minimum(
         uniforms_R[:, None] * total, torch.nextafter(total, torch.zeros_like(total))
     )
-    tokens = torch.searchsorted(cumulative, threshold, right=True)
+    # Logits that are not numbers put the threshold beyond the vocabulary; the sampler tells such
+    # rows by their log-probability.
+    tokens = torch.searchsorted(cumulative, threshold, right=True).clamp_(
+        max=logits_RV.shape[1] - 1
+    )
     return tokens.squeeze(1), logprobs_RV.gather(1, tokens).squeeze(1)
 
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from counterpoise.config import RunConfig, SampleConfig
+from counterpoise.errors import PoiseError
 from counterpoise.model.general import GeneralDecoder
 from counterpoise.model.load import Policy
 from counterpoise.model.row_cache import RowCache, rows_may_be_padded
@@ -71,6 +73,7 @@ def decode_forks(
         return []
     if not all(map(len, sequences)):
         raise ValueError("a prompt without tokens cannot be continued")
+    policy.as_tokens(np.concatenate(sequences))  # raises where the model has no such token
     longest_row = max(fork.length for fork in forks) + max(fork.max_new_tokens for fork in forks)
     decoder = policy.decoder
     decoder.reserve(max(longest_row, *map(len, sequences)))
@@ -119,6 +122,11 @@ def _decode_general(
 
 
 def _responses(policy: Policy, decoded: DecodedRows, num_forks: int) -> list[Response]:
+    if not all(np.isfinite(logprobs).all() for _, logprobs in decoded.values()):
+        raise PoiseError(
+            "the model's scores of the next token are not finite: a setting in its config.json is "
+            "out of range, or training made its weights overflow (try a lower update.lr)"
+        )
     tokens_R = [decoded[index][0] for index in range(num_forks)]
     return [
         Response(tokens, decoded[index][1], text, int(tokens[-1]) in policy.end_tokens)

@@ -280,6 +280,7 @@ def test_figures(experiment: Experiment) -> None:
     (grid,) = (f.chart.to_dict(validate=False) for f in drawn["curves"][1:2])
     assert [c["title"]["text"] for c in grid["concat"]] == ["RB"]  # the only one with fewer updates
     assert len(drawn["mechanism"]) == 2
+    assert drawn["rates"] == ()  # two rates make no curve
     costs = [
         "Runs that collapsed",
         "Held-out success along the run, mean",

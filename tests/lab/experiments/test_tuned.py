@@ -8,6 +8,7 @@ import pytest
 from lab.experiments.made_up import run
 from lab.experiments.small_experiment import write
 
+from counterpoise.lab.experiments.charts import experiment_figures
 from counterpoise.lab.experiments.curves import Runs, group_by_run
 from counterpoise.lab.experiments.decision_rule import describe_rule
 from counterpoise.lab.experiments.experiment_file import Experiment, read_experiment
@@ -135,3 +136,19 @@ def test_a_seed_whose_runs_began_with_different_weights_takes_no_part(experiment
     (tuned,) = compare_tuned(runs, experiment)
     assert tuned.comparison.rollouts.n == 7
     assert tuned.comparison.rollouts.value == pytest.approx(0.05, abs=0.004)
+
+
+def test_success_is_drawn_over_the_learning_rates(tmp_path: Path) -> None:
+    rates = FILE.replace("[1e-4, 4e-4]", "[1e-4, 2e-4, 4e-4]")
+    experiment = read_experiment(write(tmp_path, rates))
+    success = {("shuffled", 1e-4): 0.6, ("shuffled", 2e-4): 0.7, ("shuffled", 4e-4): 0.5}
+    runs = runs_ending_at(success | {("RB", rate): value for (_, rate), value in success.items()})
+    (figure,) = experiment_figures(runs, experiment)["rates"]
+    charts = figure.chart.to_dict(validate=False)
+    (chart,) = charts["concat"]  # the setting at which success was measured
+    line = next(layer for layer in chart["layer"] if layer["mark"]["type"] == "line")
+    points = charts["datasets"][line["data"]["name"]]
+    assert [point["at"] for point in points] == [1e-4, 2e-4, 4e-4]
+    assert points[1]["value"] == pytest.approx(0.7 + 0.01 * 7 / 8 + 0.002 * 15 / 8, abs=0.004)
+    assert line["encoding"]["x"]["scale"]["type"] == "log"
+    assert line["encoding"]["x"]["axis"]["values"] == [1e-4, 2e-4, 4e-4]

@@ -22,7 +22,13 @@ from counterpoise.lab.speed.machine_sizes import (
     gpu_plan,
 )
 from counterpoise.lab.speed.profile import profile_kernels
-from counterpoise.lab.speed.run import DEFAULT_PARTS, EXPECTED_SECONDS, run_part
+from counterpoise.lab.speed.run import (
+    DEFAULT_PARTS,
+    EXPECTED_SECONDS,
+    BenchOptions,
+    estimate_seconds,
+    run_part,
+)
 from counterpoise.lab.speed.workload import Workload
 from counterpoise.variants import SPEED_MEASUREMENTS
 
@@ -132,3 +138,11 @@ def test_the_gpu_plan_is_the_issues() -> None:
     assert [w.rollouts for w in plan.growth["rollouts"]] == [128, 256, 512, 1024, 2048, 4096]
     assert {w.length for w in plan.growth["length"]} >= {256, 2048}
     assert str(describe_machine()["torch"]).startswith(torch.__version__.partition("+")[0])
+
+
+@pytest.mark.parametrize(("run_size", "seconds"), [("100x102x300", 91.5), ("1000x1024x300", 243.6)])
+def test_the_time_told_beforehand_grows_with_the_run_to_serve(
+    run_size: str, seconds: float
+) -> None:
+    options = BenchOptions(parts=("peer", "serve"), run_size=run_size)
+    assert estimate_seconds(options, on_gpu=False) == pytest.approx(seconds, abs=0.1)

@@ -1,4 +1,6 @@
-"""Figures of an experiment: differences from the baseline, success curves, costs, mechanism."""
+"""Figures of an experiment: differences from the baseline, success over learning rates, curves,
+costs, mechanism.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +28,7 @@ ARM_COLOURS = {
 }  # fmt: skip
 SPARE_COLOURS = ("positive", "negative", "green", "violet", "gold", "series", "soft")
 RATE_COLOURS = ("series", "negative", "violet", "green", "positive", "soft")
+MIN_RATES = 3  # for a curve of success over learning rates
 # (column, title, axis format, iterations averaged)
 MECHANISM_PANELS = (
     ("success", "training success", "%", SMOOTHING_WINDOW),
@@ -51,6 +54,7 @@ def experiment_figures(runs: Runs, experiment: Experiment) -> dict[str, tuple[Fi
             for rate in rates
             if any(result.rate == rate and result.vs_baseline for result in results)
         ),
+        "rates": (_success_over_rates(results, experiment),) if len(rates) >= MIN_RATES else (),
         "curves": tuple(figure for rate in rates for figure in _curves(runs, experiment, rate)),
         "costs": _costs(results, rates),
         "mechanism": tuple(_mechanism(runs, experiment, rate) for rate in rates),
@@ -98,6 +102,38 @@ def _differences(results: list[ArmResult], experiment: Experiment, rate: float) 
     note = f"Held-out success at {main_setting} unless stated otherwise, "
     note += "paired by seed; intervals hold for all arms and rates together."
     return Figure(chart, f"Against {experiment.baseline}, lr {rate:g}", note, _legend(styles))
+
+
+def _success_over_rates(results: list[ArmResult], experiment: Experiment) -> Figure:
+    """Final held-out success of every arm over the learning rate, one chart per setting."""
+    charts = []
+    for column, setting in experiment.heldout_columns.items():
+        curves = {
+            arm: [
+                {
+                    "at": result.rate,
+                    "value": mean.value,
+                    "low": mean.low if has_interval(mean) else mean.value,
+                    "high": mean.high if has_interval(mean) else mean.value,
+                }
+                for result in results
+                if result.arm == arm and (mean := result.success.get(column))
+            ]
+            for arm in experiment.design.arms
+        }
+        if not any(curves.values()):  # success was not measured at this setting
+            continue
+        frame = ChartFrame.fit(curves.values(), "learning rate", "%", log_x=True)
+        layers = [
+            layer
+            for arm, curve in curves.items()
+            for layer in frame.line_with_band(curve, _colour(arm, experiment))
+        ]
+        charts.append(small_chart(layers, f"at {setting}", width=300, height=200))
+    title = "Final held-out success over the learning rate"
+    note = "Mean over seeds with its 95 % interval, after the last iteration."
+    legend_entries = tuple((_colour(arm, experiment), arm) for arm in experiment.design.arms)
+    return Figure(chart_grid(charts, title), title, note, legend_entries, wide=True)
 
 
 def _costs(results: list[ArmResult], rates: list[float]) -> tuple[Figure, ...]:

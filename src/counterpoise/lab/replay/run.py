@@ -338,7 +338,7 @@ def with_prompt_tokens(stored: StoredRollouts, policy: Policy, template: str) ->
             )
         else:
             token_ids = policy.tokenizer.encode(rollout.prompt)
-        return replace(rollout, prompt_tokens=np.array(token_ids, dtype=np.int32))
+        return replace(rollout, prompt_tokens=policy.as_tokens(token_ids))
 
     groups = [
         replace(group, rollouts=tuple(map(complete, group.rollouts))) for group in stored.groups

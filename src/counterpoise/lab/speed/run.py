@@ -46,8 +46,10 @@ EXPECTED_SECONDS = {
     "growth": (240, 60),
     "lora": (300, 60),
     "families": (60, 120),
-    "serve": (30, 30),
+    "serve": (30, 30),  # and SERVE_SECONDS_PER_TOKEN
 }
+# Of the made-up run: writing and indexing it.
+SERVE_SECONDS_PER_TOKEN = 0.5e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,14 @@ class BenchOptions:
     growth: Sequence[str] = ()  # axes or points of growth: size, length=2048; none: all
     run_size: str = DEFAULT_RUN_SIZE  # of serve: iterations x rollouts x tokens
     peers: Sequence[str] = ()  # of PEERS; none: TRL where it is installed
+
+
+def estimate_seconds(options: BenchOptions, on_gpu: bool) -> float:
+    seconds = sum(EXPECTED_SECONDS[name][0 if on_gpu else 1] for name in options.parts)
+    if "serve" not in options.parts:
+        return seconds
+    size = RunSize.parse(options.run_size)
+    return seconds + SERVE_SECONDS_PER_TOKEN * size.iterations * size.rollouts * size.tokens
 
 
 def run(options: BenchOptions, console: Console) -> dict[str, Any]:
@@ -83,7 +93,7 @@ def run(options: BenchOptions, console: Console) -> dict[str, Any]:
         trace = options.out.with_suffix(".trace.json") if options.out else None
         console.print(profile_kernels(options.profile, setup, trace), markup=False, highlight=False)
         return {}
-    expected_seconds = sum(EXPECTED_SECONDS[name][0 if setup.cuda else 1] for name in options.parts)
+    expected_seconds = estimate_seconds(options, setup.cuda)
     qualifier = "at most" if options.growth else "about"
     console.print(
         f"{', '.join(options.parts)}: {qualifier} {expected_seconds / 60:.1f} minutes",

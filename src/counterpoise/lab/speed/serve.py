@@ -1,7 +1,7 @@
 """Measure `poise serve` on a made-up run: pages, filters, searches and memory, while it grows.
 
     poise bench --parts serve                                 # a hundredth of the size of the bars
-    poise bench --parts serve --run-size 1000x1024x300        # about 13 GB of disk, ten minutes
+    poise bench --parts serve --run-size 1000x1024x300        # about 13 GB of disk, three minutes
 
 A server of its own process is asked over HTTP. First while it makes the index, then while another
 process appends an iteration every second. Every search is for a new word, so no answer comes from

@@ -165,7 +165,10 @@ def backward(
 def solution_row(policy: Policy, prompt: Prompt, context: Ints | None = None) -> Row:
     """A worked solution and the end token as a response to the prompt, or to `context`."""
     token_ids = policy.tokenizer.encode(prompt.solution, add_special_tokens=False)
-    tokens = np.array([*token_ids, policy.tokenizer.eos_token_id], dtype=np.int32)
+    end_token = policy.tokenizer.eos_token_id
+    tokens = policy.as_tokens(
+        [*token_ids, policy.end_tokens[0] if end_token is None else end_token]
+    )
     rollout = Rollout(
         prompt_id=prompt.id,
         prompt=prompt.problem,

@@ -29,24 +29,30 @@ class ChartFrame:
     """
 
     domain: tuple[float, float]
-    x_end: float
+    x_range: tuple[float, float]
     x_title: str
     value_format: str  # "%", or "" for plain numbers
+    log_ticks: tuple[float, ...] = ()  # of a logarithmic x axis; empty: the axis is linear
 
     @classmethod
-    def fit(cls, curves: Iterable[Curve], x_title: str, value_format: str) -> ChartFrame:
+    def fit(
+        cls, curves: Iterable[Curve], x_title: str, value_format: str, *, log_x: bool = False
+    ) -> ChartFrame:
         """Choose axes that have room for all curves and their bands, so that nothing is cut off."""
         points = [point for curve in curves for point in curve]
         lowest = min((min(point["value"], point["low"]) for point in points), default=0.0)
         highest = max((max(point["value"], point["high"]) for point in points), default=1.0)
         # Curves with a single value need a margin too, else the axis would have no extent.
         margin = 0.05 * (highest - lowest) or 0.05 * (abs(highest) or 1.0)
-        x_end = max((point["at"] for point in points), default=1.0)
-        return cls((lowest - margin, highest + margin), x_end or 1.0, x_title, value_format)
+        domain = (lowest - margin, highest + margin)
+        positions = sorted({point["at"] for point in points}) or [1.0]
+        x_range = (positions[0] if log_x else 0.0, positions[-1] or 1.0)
+        log_ticks = tuple(positions) if log_x else ()
+        return cls(domain, x_range, x_title, value_format, log_ticks)
 
     def line(self, curve: Curve, style: str, dash: Sequence[int] = SOLID) -> alt.Chart:
         tooltip = [
-            alt.Tooltip("at:Q", title=self.x_title, format=",.0f"),
+            alt.Tooltip("at:Q", title=self.x_title, format="~e" if self.log_ticks else ",.0f"),
             alt.Tooltip("value:Q", format=".1%" if self.value_format else ".3f"),
         ]
         line_mark = base_chart(curve).mark_line(
@@ -64,10 +70,19 @@ class ChartFrame:
         ]
 
     def _x(self) -> alt.X:
-        x_scale = alt.Scale(domain=[0, self.x_end], nice=False)
-        return alt.X(
-            "at:Q", scale=x_scale, axis=alt.Axis(title=self.x_title, format="~s", tickCount=3)
-        )
+        if self.log_ticks:
+            x_scale = alt.Scale(type="log", domain=list(self.x_range), nice=False)
+            # An expression, because with a format Vega labels only the powers of ten.
+            x_axis = alt.Axis(
+                title=self.x_title,
+                values=list(self.log_ticks),
+                tickMinStep=0,
+                labelExpr="format(datum.value, '~e')",
+            )
+        else:
+            x_scale = alt.Scale(domain=list(self.x_range), nice=False)
+            x_axis = alt.Axis(title=self.x_title, format="~s", tickCount=3)
+        return alt.X("at:Q", scale=x_scale, axis=x_axis)
 
     def _y(self, field: str) -> alt.Y:
         y_scale = alt.Scale(domain=list(self.domain), nice=False, zero=False)
