@@ -1,10 +1,10 @@
-# Two commands for newcomers: `make demo` and `make test`. Everything lives in .venv.
+# Two commands for newcomers: `make demo` and `make test`; `make check` runs ruff and mypy.
+# Everything lives in .venv.
 # `make test-engines` tests TRL, verl and vLLM, each in an environment of its own under .venvs.
 PYTHON ?= python3
 VENV := .venv
 # Of ten thousand modules that pip would compile, a run imports two thousand: Python compiles these.
 PIP_INSTALL := $(VENV)/bin/python -m pip --disable-pip-version-check install -q --no-compile
-CHECKS := $(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check . && MYPY_NUM_WORKERS=2 $(VENV)/bin/mypy
 
 .PHONY: demo test check docs torture soak clean test-engines test-trl test-verl test-vllm test-verifiers test-dattri
 .NOTPARALLEL:
@@ -12,14 +12,13 @@ CHECKS := $(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check . && MYPY_
 demo: $(VENV)/.installed
 	$(VENV)/bin/poise demo
 
-# The checks run beside the tests, some of which wait rather than compute; what they say comes last.
 test: $(VENV)/.installed-dev
-	@($(CHECKS)) >$(VENV)/checks.log 2>&1 & checks=$$!; \
-	$(VENV)/bin/python -m pytest; failed=$$?; \
-	wait $$checks || failed=1; cat $(VENV)/checks.log; exit $$failed
+	$(VENV)/bin/python -m pytest
 
 check: $(VENV)/.installed-dev
-	$(CHECKS)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	MYPY_NUM_WORKERS=2 $(VENV)/bin/mypy
 
 # Crash points, power cuts, disk and memory errors, signals, damage and fuzzing; writes
 # docs/results/trust.md. An interrupted call goes on where it stopped.

@@ -45,7 +45,7 @@ COMPILING = pytest.StashKey[int]()
 def pytest_configure_node(node: Any) -> None:
     """Where nothing is compiled yet, as in a fresh clone, the workers of xdist take turns until
     their tests are collected: the first compiles 4,000 modules, and the others load them. At once,
-    each of them would compile them all. The other core checks types meanwhile (`make test`)."""
+    each of them would compile them all."""
     torch_bytecode = getattr(importlib.util.find_spec("torch"), "cached", None)
     if torch_bytecode and not Path(torch_bytecode).exists():
         name = f"poise-tests-{node.workerinput['testrunuid']}"

@@ -19,7 +19,7 @@ from counterpoise.lab.studies.credit.value_correlation import (
 from counterpoise.statistics.finding import Record
 from counterpoise.statistics.ranks import rank_correlations
 
-pytestmark = pytest.mark.slow  # up to 36,000 resamples of 26 arms on two models: 36 s
+pytestmark = pytest.mark.slow  # up to 36,000 resamples of 26 arms on two models: 11 s
 
 PAGE = page_text("credit.md")
 MODELS = ("embedded", "smollm2")

@@ -13,12 +13,10 @@ MODULE is looked up as Python does; FILE need not belong to a package.
 
 from __future__ import annotations
 
-import asyncio
 import re
 import sys
 import traceback
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from hashlib import sha256
@@ -199,11 +197,16 @@ def _load_plugin(plugin: PluginName) -> PluginFunction:
 
 
 async def _gather(coroutines: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
-    return await asyncio.gather(*coroutines)
+    from asyncio import gather
+
+    return await gather(*coroutines)
 
 
 def _run_to_end(coroutine: Coroutine[Any, Any, Any]) -> Any:
     """The result of a coroutine, also where this thread has an event loop, as in a notebook."""
+    import asyncio  # a tenth of a second that few functions need
+    from concurrent.futures import ThreadPoolExecutor
+
     try:
         asyncio.get_running_loop()
     except RuntimeError:

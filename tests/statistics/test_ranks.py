@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from counterpoise.statistics.bootstrap import interval_from_draws, resampled_weights
-from counterpoise.statistics.ranks import rank_correlations, weighted_ranks
+from counterpoise.statistics.ranks import CentredRanks, rank_correlations
 
 
 def slow_ranks(x: list[float]) -> list[float]:
@@ -31,8 +31,17 @@ def test_a_weight_is_a_number_of_copies() -> None:
 
 
 def test_ranks_of_ties_and_of_nobody() -> None:
-    found = weighted_ranks([3.0, 1.0, 1.0, 2.0], np.array([[1.0, 1.0, 1.0, 0.0]]))
-    assert found.tolist() == [[2.5, 1.0, 1.0, 2.0]]
+    w_ND = np.array([[1.0, 1.0], [1.0, 0.0], [1.0, 2.0], [0.0, 1.0]])  # two draws
+    out, scratch = np.empty_like(w_ND), np.empty_like(w_ND)
+    doubled = CentredRanks([3.0, 1.0, 1.0, 2.0]).doubled(
+        w_ND, w_ND.sum(axis=0), out=out, scratch=scratch
+    )
+    mean_rank = w_ND.sum(axis=0) / 2
+    assert (doubled / 2 + mean_rank).T.tolist() == [[2.5, 1.0, 1.0, 2.0], [3.5, 1.0, 1.0, 2.5]]
+    distinct = CentredRanks([3.0, 0.0, 1.0, 2.0]).doubled(
+        w_ND, w_ND.sum(axis=0), out=out, scratch=scratch
+    )
+    assert (distinct / 2 + mean_rank).T.tolist() == [[2.5, 0.5, 1.5, 2.0], [3.5, 0.0, 1.0, 2.5]]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ to its whole past if `window` is None. `model/families.py` says what a model fam
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -55,6 +56,34 @@ class AttendFunction(Protocol):
     ) -> Tensor: ...
 
 
+@dataclass(frozen=True, slots=True)
+class LlamaLayer:
+    """The modules of one layer. To find them in transformers' modules takes microseconds each,
+    which decoding would spend again for every token."""
+
+    attention_norm: Any
+    qkv: tuple[nn.Linear, nn.Linear, nn.Linear]
+    head_norms: tuple[Any, Any] | None  # of queries and keys, in Qwen3
+    output: nn.Linear
+    mlp_norm: Any
+    gate_and_up: tuple[nn.Linear, nn.Linear]
+    down: nn.Linear
+
+    @classmethod
+    def from_module(cls, layer: Any) -> LlamaLayer:
+        attention, mlp = layer.self_attn, layer.mlp
+        has_head_norms = "q_norm" in attention._modules
+        return cls(
+            attention_norm=layer.input_layernorm,
+            qkv=(attention.q_proj, attention.k_proj, attention.v_proj),
+            head_norms=(attention.q_norm, attention.k_norm) if has_head_norms else None,
+            output=attention.o_proj,
+            mlp_norm=layer.post_attention_layernorm,
+            gate_and_up=(mlp.gate_proj, mlp.up_proj),
+            down=mlp.down_proj,
+        )
+
+
 class Decoder:
     """Runs a transformers causal language model with its own weights, some of them joined."""
 
@@ -84,6 +113,9 @@ class Decoder:
         # Decided once for all passes: fused layers and kernels, or torch operations.
         self.has_llama_layer = self.facts.has_llama_layer and not is_adapted
         self.has_head_norms = self.facts.family.query_key_norm == "head"
+        self._llama_layers = (
+            [LlamaLayer.from_module(layer) for layer in self.layers] if self.has_llama_layer else []
+        )
         self.can_fuse_layers = (
             self.has_llama_layer
             and supports_head_dim(self.head_dim)
@@ -174,28 +206,28 @@ class Decoder:
     ) -> Tensor:
         if not self.has_llama_layer:
             return self._torch_layer(index, x, cos, sin, attend, output_indices_n)
-        layer = self.layers[index]
         segments = self._segments(x, attend) if output_indices_n is None else None
         if segments is not None:  # training on a GPU: one autograd node for the whole layer
             z: Tensor = FusedLayer.apply(
-                x, cos, sin, segments, self.shape, *layer_parameters(layer)
+                x, cos, sin, segments, self.shape, *layer_parameters(self.layers[index])
             )
             return z
         H, K, d, epsilon = self.heads, self.kv_heads, self.head_dim, self.epsilon
-        attention, mlp = layer.self_attn, layer.mlp
-        h = rms_norm(x, layer.input_layernorm.weight, epsilon)
-        qkv = joint_linear(h, (attention.q_proj, attention.k_proj, attention.v_proj))
+        layer = self._llama_layers[index]
+        h = rms_norm(x, layer.attention_norm.weight, epsilon)
+        qkv = joint_linear(h, layer.qkv)
         head_norms = None
-        if self.has_head_norms:
-            head_norms = attention.q_norm.weight, attention.k_norm.weight
+        if layer.head_norms is not None:
+            q_norm, k_norm = layer.head_norms
+            head_norms = q_norm.weight, k_norm.weight
         q, k, v = split_heads(qkv.view(-1, H + 2 * K, d), head_norms, cos, sin, H, K, epsilon)
         if output_indices_n is not None:  # keys and values are needed of all tokens
             x, q = x.index_select(0, output_indices_n), q.index_select(0, output_indices_n)
         mixed = attend(index, q, k, v, self.facts.windows[index]).reshape(-1, H * d)
-        y = _add_linear(x, attention.o_proj, mixed)
-        m = rms_norm(y, layer.post_attention_layernorm.weight, epsilon)
-        gated = apply_gate(joint_linear(m, (mlp.gate_proj, mlp.up_proj)))
-        return _add_linear(y, mlp.down_proj, gated)
+        y = _add_linear(x, layer.output, mixed)
+        m = rms_norm(y, layer.mlp_norm.weight, epsilon)
+        gated = apply_gate(joint_linear(m, layer.gate_and_up))
+        return _add_linear(y, layer.down, gated)
 
     def _torch_layer(
         self,

@@ -116,10 +116,14 @@ def split_heads(
         from counterpoise.model.kernels import heads as kernel
 
         return kernel.forward(qkv, norms, cos, sin, H, K, epsilon)
-    q, k, v = qkv.split((H, K, K), dim=1)
+    # Queries and keys in the same operations: with few tokens their number is what takes time.
+    qk, v = qkv.split((H + K, K), dim=1)
     if norms:
-        q, k = rms_norm(q, norms[0], epsilon), rms_norm(k, norms[1], epsilon)
-    return rotate(q, cos, sin), rotate(k, cos, sin), v
+        q_weight, k_weight = norms
+        weight = torch.cat((q_weight.expand(H, -1), k_weight.expand(K, -1)))
+        qk = F.rms_norm(qk, (qk.shape[-1],), None, epsilon) * weight
+    q, k = rotate(qk, cos, sin).split((H, K), dim=1)
+    return q, k, v
 
 
 def split_heads_backward(

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from counterpoise.config import SampleConfig
+from counterpoise.model.cpu_products import products_of_few_rows
 from counterpoise.model.decoder import Decoder
 from counterpoise.model.head import cap_logits
 from counterpoise.model.load import AnyDecoder, Policy
@@ -173,7 +174,8 @@ def decode_once(rows: CachedRows, cache: KVCache | RowCache, *, trim: bool = Fal
         rows.compact(cache)
     if trim and isinstance(cache, KVCache):
         cache.skip_unused_columns()
-    rows.decode_next(cache)
+    with products_of_few_rows(rows.policy.device, rows.policy.decoder.dtype):
+        rows.decode_next(cache)
     return True
 
 

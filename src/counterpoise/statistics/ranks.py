@@ -6,59 +6,98 @@
 A bootstrap over prompts gives a row of weights for each draw (`bootstrap.resampled_weights`), and
 ranks are computed anew for each. nan where x or y is the same for all records with weight.
 
-Legend: D draws, N records, U distinct values.
+Draws are the last axis of the matrices in here: sorting records then moves whole rows, and sums
+over records add rows, which is several times as fast as the other way round.
+
+Legend: D draws, N records, U distinct values of a column.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 DrawMatrix = NDArray[np.float64]  # [D, N]
+RowMatrix = NDArray[np.float64]  # [N, D] or [U, D]
 FLAT_TOLERANCE = 1e-9  # a standard deviation below this share of the largest rank is rounding
 
 
-def weighted_ranks(x_N: ArrayLike, w_DN: DrawMatrix) -> DrawMatrix:
-    """Weighted mid-ranks [D, N]: equal values share a rank.
+class CentredRanks:
+    """Ranks of the records by one column, minus their weighted mean, for any weights."""
 
-    Example:
-        >>> weighted_ranks([3.0, 1.0, 1.0], np.array([[1.0, 1.0, 1.0], [1.0, 0.0, 2.0]])).tolist()
-        [[2.5, 1.0, 1.0], [2.5, 1.0, 1.0]]
-    """
-    _, value_index_N, count_U = np.unique(np.asarray(x_N), return_inverse=True, return_counts=True)
-    order_by_value = np.argsort(value_index_N, kind="stable")
-    last_index_U = np.cumsum(count_U) - 1
-    # The weight up to and including each distinct value. A value's rank lies half way between this
-    # and the weight up to the value before.
-    weight_up_to_DU = np.cumsum(w_DN.take(order_by_value, axis=1), axis=1).take(
-        last_index_U, axis=1
-    )
-    ranks_DU = weight_up_to_DU / 2
-    ranks_DU[:, 1:] += weight_up_to_DU[:, :-1] / 2
-    ranks_DN: DrawMatrix = ranks_DU.take(value_index_N, axis=1)
-    return ranks_DN
-
-
-def weighted_correlations(
-    a_DN: DrawMatrix, b_DN: DrawMatrix, w_DN: DrawMatrix
-) -> NDArray[np.float64]:
-    """Weighted correlations of ranks, one per draw: [D]."""
-    weight_D1 = w_DN.sum(axis=1, keepdims=True)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        a_centred, b_centred = (
-            x - np.einsum("dn,dn->d", w_DN, x)[:, None] / weight_D1 for x in (a_DN, b_DN)
+    def __init__(self, x_N: ArrayLike) -> None:
+        _, self._value_index_N, count_U = np.unique(
+            np.asarray(x_N), return_inverse=True, return_counts=True
         )
-        # einsum: sums over thousands of draws without a matrix of products for each
-        var_a, var_b, covariance = (
-            np.einsum("dn,dn,dn->d", w_DN, x, y)
-            for x, y in ((a_centred, a_centred), (b_centred, b_centred), (a_centred, b_centred))
-        )
-        correlation_D: NDArray[np.float64] = covariance / np.sqrt(var_a * var_b)
-    weight_D = weight_D1[:, 0]
-    # Constant ranks leave a variance of rounding errors, whose correlation means nothing. The
-    # largest rank is at most weight_D; the last factor is there because var_a and var_b are sums.
-    is_flat_D = np.minimum(var_a, var_b) <= (FLAT_TOLERANCE * weight_D) ** 2 * weight_D
-    return np.where(is_flat_D, np.nan, correlation_D)
+        self._order_N = np.argsort(self._value_index_N, kind="stable")
+        self._last_index_U = np.cumsum(count_U) - 1
+
+    def doubled(
+        self,
+        w_ND: RowMatrix,
+        weight_D: NDArray[np.float64],
+        *,
+        out: RowMatrix,
+        scratch: RowMatrix,
+    ) -> RowMatrix:
+        """Twice the centred mid-ranks [N, D] with the weights w, of which `weight_D` are the sums.
+
+        They are written into `out`, and `scratch` is overwritten: new memory for every matrix would
+        take as long as the sums.
+        """
+        weight_up_to_ND = np.take(w_ND, self._order_N, axis=0, out=out, mode="clip")
+        weight_up_to_ND[0] -= weight_D / 2  # the mean rank
+        add_up_rows(weight_up_to_ND)
+        weight_up_to_UD = weight_up_to_ND
+        U = len(self._last_index_U)
+        if len(w_ND) > U:
+            weight_up_to_UD = weight_up_to_ND.take(self._last_index_U, axis=0)
+        # A value's rank lies half way between the weight up to and including it and the weight up
+        # to the value before.
+        rank_UD = scratch[:U]
+        np.subtract(weight_up_to_UD[0], weight_D / 2, out=rank_UD[0])
+        np.add(weight_up_to_UD[1:], weight_up_to_UD[:-1], out=rank_UD[1:])
+        return np.take(rank_UD, self._value_index_N, axis=0, out=out, mode="clip")
+
+
+def add_up_rows(x_ND: RowMatrix) -> None:
+    """Replace each row by the sum of the rows up to it. numpy.cumsum does it a column at a time,
+    which takes several times as long."""
+    rows = list(x_ND)
+    for row, next_row in pairwise(rows):
+        np.add(row, next_row, out=next_row)
+
+
+def correlations_with(
+    y_N: ArrayLike, columns: Mapping[str, ArrayLike], weight_chunks: Iterable[DrawMatrix]
+) -> dict[str, NDArray[np.float64]]:
+    """Spearman's rank correlations of several columns with y, one per column and draw: [D] each."""
+    ranks_of_y = CentredRanks(y_N)
+    ranks_of_columns = {name: CentredRanks(x_N) for name, x_N in columns.items()}
+    chunks: dict[str, list[NDArray[np.float64]]] = {name: [] for name in columns}
+    for w_DN in weight_chunks:
+        w_ND = np.ascontiguousarray(w_DN.T)
+        weight_D = w_ND.sum(axis=0)
+        # Constant ranks leave a variance of rounding errors, whose correlation means nothing. The
+        # largest rank is at most weight_D; the last factor is there because variances are sums.
+        smallest_variance_D = (2 * FLAT_TOLERANCE * weight_D) ** 2 * weight_D
+        y_ND, x_ND, scratch_ND = (np.empty_like(w_ND) for _ in range(3))
+        ranks_of_y.doubled(w_ND, weight_D, out=y_ND, scratch=scratch_ND)
+        weighted_y_ND = w_ND * y_ND
+        # einsum: sums over thousands of records without a matrix of products
+        var_y_D = np.einsum("nd,nd->d", weighted_y_ND, y_ND)
+        for name, ranks_of_x in ranks_of_columns.items():
+            ranks_of_x.doubled(w_ND, weight_D, out=x_ND, scratch=scratch_ND)
+            covariance_D = np.einsum("nd,nd->d", x_ND, weighted_y_ND)
+            var_x_D = np.einsum("nd,nd,nd->d", w_ND, x_ND, x_ND)
+            is_flat_D = np.minimum(var_x_D, var_y_D) <= smallest_variance_D
+            with np.errstate(divide="ignore", invalid="ignore"):
+                correlation_D = covariance_D / np.sqrt(var_x_D * var_y_D)
+            chunks[name].append(np.where(is_flat_D, np.nan, correlation_D))
+    return {name: np.concatenate(column_chunks) for name, column_chunks in chunks.items()}
 
 
 def rank_correlations(x_N: ArrayLike, y_N: ArrayLike, w_DN: DrawMatrix) -> NDArray[np.float64]:
@@ -68,4 +107,4 @@ def rank_correlations(x_N: ArrayLike, y_N: ArrayLike, w_DN: DrawMatrix) -> NDArr
         >>> rank_correlations([1.0, 2.0, 9.0], [0.1, 0.2, 0.3], np.ones((1, 3))).round(6).tolist()
         [1.0]
     """
-    return weighted_correlations(weighted_ranks(x_N, w_DN), weighted_ranks(y_N, w_DN), w_DN)
+    return correlations_with(y_N, {"x": x_N}, [w_DN])["x"]

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from counterpoise.store.plain_values import to_plain_value
 from counterpoise.store.turns import messages_to_records, turns_to_records
 from counterpoise.types import Group, Rollout
 
@@ -94,24 +95,6 @@ def group_of_damaged_line(line: bytes) -> str | None:
         return str(json.loads(match[1].decode("utf-8", "replace"))) if match else None
     except ValueError:
         return None
-
-
-def to_plain_value(value: Any) -> Any:
-    """A value that a user's function logged; what JSON cannot hold becomes its text."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    try:
-        json.dumps(value)
-    except (TypeError, ValueError, RecursionError):
-        return _describe(value)
-    return value
-
-
-def _describe(value: Any) -> str:
-    try:
-        return str(value)
-    except RecursionError:  # nested too deeply even for its text
-        return f"a {type(value).__name__} that is nested too deeply"
 
 
 def encode_lines(json_lines: Sequence[str]) -> bytes:

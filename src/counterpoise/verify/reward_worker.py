@@ -16,7 +16,7 @@ from typing import Any
 
 from counterpoise import plugins
 from counterpoise.errors import PoiseError
-from counterpoise.store.rollout_lines import to_plain_value
+from counterpoise.store.plain_values import to_plain_value
 from counterpoise.types import Message, Prompt
 from counterpoise.verify.plugin_reward import bind_verifier
 from counterpoise.verify.scores import ScoringContext, TrainerState

@@ -54,7 +54,9 @@ PLAN = SpeedPlan(
 def setup() -> SpeedSetup:
     rates = DeviceRates(copy=1e10, matrix=1e11, dtype="float32")
     device = torch.device("cpu")
-    return SpeedSetup(device, rates, PLAN, Deadline(None), {"micro_tokens": 64}, lambda text: None)
+    return SpeedSetup(
+        device, rates, PLAN, Deadline(None), {"micro_tokens": 1024}, lambda text: None
+    )
 
 
 def test_every_part_has_an_estimate_and_the_default_ones_exist() -> None:

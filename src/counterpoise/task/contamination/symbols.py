@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 _SPELLINGS = [
     (r"\\(?:begin|end)\s*\{[^}]*\}|\\tag\s*\{[^}]*\}|\\(?:q?quad|hspace\s*\{[^}]*\})", " "),
@@ -74,8 +75,8 @@ def symbol_runs(text: str) -> list[SymbolRun]:
     runs: list[SymbolRun] = []
     run: list[str] = []
     for letters_are_symbols, stretch in _stretches(text):
-        for match in _SYMBOL.finditer(stretch):
-            symbols = _token_symbols(match.group(), letters_are_symbols)
+        for token in _SYMBOL.findall(stretch):
+            symbols = _token_symbols(token, letters_are_symbols)
             if symbols is None:
                 runs.append(tuple(run))
                 run = []
@@ -103,14 +104,15 @@ def _stretches(text: str) -> Iterator[tuple[bool, str]]:
     yield letters_are_symbols, text[end:]
 
 
-def _token_symbols(token: str, letters_are_symbols: bool) -> list[str] | None:
+@lru_cache(maxsize=1 << 16)  # a training set has a million tokens, and few different ones
+def _token_symbols(token: str, letters_are_symbols: bool) -> tuple[str, ...] | None:
     """The symbols that a token stands for; None for a word."""
     word = token.lower() if token.istitle() else token  # a sentence may begin with "Three"
     if word in _NUMBER_WORDS:
-        return [_NUMBER_WORDS[word]]
+        return (_NUMBER_WORDS[word],)
     if not token.isascii():  # "¶" separates formulas
-        return None if token == "¶" or is_cjk(token) else [token]
+        return None if token == "¶" or is_cjk(token) else (token,)
     if not token.isalpha():
-        return [token]
+        return (token,)
     few_capitals = token.isupper() and len(token) <= 4
-    return list(token) if letters_are_symbols or few_capitals or len(token) == 1 else None
+    return tuple(token) if letters_are_symbols or few_capitals or len(token) == 1 else None

@@ -39,9 +39,8 @@ from counterpoise.statistics.bootstrap import (
 )
 from counterpoise.statistics.finding import Record, Records
 from counterpoise.statistics.ranks import (
+    correlations_with,
     rank_correlations,
-    weighted_correlations,
-    weighted_ranks,
 )
 from counterpoise.statistics.student import bonferroni_level
 
@@ -104,14 +103,15 @@ class ComparedTokens:
         draws = self._draws(subset, level)
         if not member_N.any():
             return {name: np.full(1 + draws, np.nan) for name in columns}
-        chunks: dict[str, list[NDArray[np.float64]]] = {name: [] for name in columns}
-        for prompt_weights_DN in weight_chunks(self.prompts, draws):
-            w_DN = (prompt_weights_DN * self.weight_N).compress(member_N, axis=1)
-            value_ranks_DN = weighted_ranks(self.value_N[member_N], w_DN)
-            for name, x_N in columns.items():
-                ranks_DN = weighted_ranks(x_N[member_N], w_DN)
-                chunks[name].append(weighted_correlations(ranks_DN, value_ranks_DN, w_DN))
-        return {name: np.concatenate(column_chunks) for name, column_chunks in chunks.items()}
+        weight_N = self.weight_N[member_N]
+        return correlations_with(
+            self.value_N[member_N],
+            {name: x_N[member_N] for name, x_N in columns.items()},
+            (
+                prompt_weights_DN.compress(member_N, axis=1) * weight_N
+                for prompt_weights_DN in weight_chunks(self.prompts, draws)
+            ),
+        )
 
     def interval(
         self, correlations_D: NDArray[np.float64], subset: str, level: float = LEVEL
