@@ -18,7 +18,7 @@ test: $(VENV)/.installed-dev
 check: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	MYPY_NUM_WORKERS=2 $(VENV)/bin/mypy
+	$(VENV)/bin/mypy
 
 # Crash points, power cuts, disk and memory errors, signals, damage and fuzzing; writes
 # docs/results/trust.md. An interrupted call goes on where it stopped.
