@@ -60,7 +60,7 @@ PACKAGES_dattri := -e . dattri-llm accelerate
 test-engines: test-trl test-verl test-vllm
 
 test-trl: .venvs/trl/.installed
-	.venvs/trl/bin/python $(ENGINE_TESTS) -n 2 --dist load tests/hosts/trl tests/hosts/importing tests/lab/speed/test_trl_peer.py tests/run/trackers
+	.venvs/trl/bin/python $(ENGINE_TESTS) -n 2 --dist load tests/hosts/trl tests/hosts/importing tests/lab/speed/test_trl_peer.py tests/run/trackers tests/report/audit/test_real_trl.py
 
 test-verl: .venvs/verl/.installed
 	.venvs/verl/bin/python $(ENGINE_TESTS) tests/hosts/verl tests/hosts/importing

@@ -54,7 +54,7 @@ def test_trl_run(tmp_path: Path) -> None:
         return [0.5 * (i % 2) for i in range(len(completions))]
 
     trl.GRPOTrainer(
-        model=AutoModelForCausalLM.from_pretrained(EMBEDDED_FOLDER),
+        model=AutoModelForCausalLM.from_pretrained(EMBEDDED_FOLDER, dtype=torch.float32),
         reward_funcs=[correct, form],
         args=trl.GRPOConfig(
             output_dir=str(tmp_path / "run"),

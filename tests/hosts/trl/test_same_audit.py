@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hosts.compare_audits import SAME_FROM_TEXTS, check_same_audit
 from hosts.trl.trl_compare import needs_trl
 
@@ -47,7 +48,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     out = tmp_path_factory.mktemp("same_audit")
     problems = [make_problem("train", index, (1, 2)) for index in range(6)]
     trainer = GRPOTrainer(
-        model=AutoModelForCausalLM.from_pretrained(EMBEDDED_FOLDER),
+        model=AutoModelForCausalLM.from_pretrained(EMBEDDED_FOLDER, dtype=torch.float32),
         reward_funcs=[correct, short],
         args=GRPOConfig(
             output_dir=str(out / "trl"), max_steps=2 * GENERATIONS, use_cpu=True, bf16=False,

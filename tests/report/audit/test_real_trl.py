@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from counterpoise.hosts.importing.write_folder import import_run
 from counterpoise.model.load import EMBEDDED_FOLDER
@@ -32,7 +33,7 @@ def test_adapter_and_importer_give_the_same_audit(tmp_path: Path) -> None:
 
     problems = [make_problem("train", index, (2,)) for index in range(24)]
     PoiseGRPOTrainer(
-        model=AutoModelForCausalLM.from_pretrained(EMBEDDED_FOLDER),
+        model=AutoModelForCausalLM.from_pretrained(EMBEDDED_FOLDER, dtype=torch.float32),
         reward_funcs=correct,
         args=PoiseConfig(
             output_dir=str(tmp_path / "trl"),
