@@ -1,0 +1,79 @@
+"""Numbers of docs/results/speed.md about TRL and vLLM on an H200 are those of its records."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from page_numbers import DATA, page_text, section, table_rows
+
+PAGE = page_text("speed.md")
+RECORDS: dict[str, Any] = json.loads((DATA / "h200-peers.json").read_text(encoding="utf-8"))
+
+
+def test_an_iteration_of_ours_and_of_trl() -> None:
+    printed = {row[0].strip("*"): row[1:] for row in table_rows(PAGE, "|64 x 8 x 128, SmolLM2")}
+    measured = {
+        name: (iteration, sampling, update, peak)
+        for name, iteration, _, _, sampling, update, peak in (
+            RECORDS["peer"]["parts"]["peer"]["rows"]
+        )
+    }
+    for page_name, record_name in (
+        ("ours", "ours"),
+        ("ours, 4 optimizer steps", "ours, 4 steps"),
+        ("TRL", "TRL"),
+        ("TRL, gradient checkpointing (its default)", "TRL, gradient checkpointing"),
+        ("TRL with vLLM", "TRL + vLLM"),
+    ):
+        cells = [cell.strip("*").split(",")[0] for cell in printed[page_name]]
+        expected = [cell for cell in measured[record_name] if cell != "-"]
+        assert cells == expected, page_name
+
+
+def test_sampling_beside_generate_and_vllm() -> None:
+    rows = list(table_rows(PAGE, "|sampling, 128 tokens a rollout|"))
+    assert len(rows) == 3
+    for row, record in zip(rows, RECORDS["sampler"]["parts"]["sampler"]["sampler"], strict=True):
+        assert int(row[0].split()[0].replace(",", "")) == record["rollouts"]
+        ours = record["ours"]["median"]
+        assert row[1] == f"{ours:.3f} s"
+        for cell, name in zip(row[2:], ("generate", "vllm"), strict=True):
+            if not cell:
+                assert not record.get(name)
+                continue
+            seconds, times = cell.split(" s, ")
+            assert float(seconds) == pytest.approx(record[name]["median"], rel=0.01)
+            assert float(times.split()[0]) == pytest.approx(record[name]["median"] / ours, rel=0.02)
+
+
+def test_uneven_lengths() -> None:
+    record = RECORDS["uneven_lengths"]
+    text = " ".join(section(PAGE, "**vLLM is faster at long", "|monitor|").split())
+    assert f"{record['rows']} rows" in text
+    assert f"mean {record['mean']:.0f} tokens, longest {record['longest']:,}" in text
+    (ours,), (vllm,) = record["seconds"]["ours"], record["seconds"]["vllm"]
+    assert f"take it {vllm:.1f} s, ours {ours:.1f} s" in text
+
+
+def test_trl_on_a_gpu() -> None:
+    text = " ".join(section(PAGE, "- **TRL on an H200**").split())
+    largest = [
+        max(step["trl_to_native_float32"] for step in RECORDS[name]["float32"])
+        for name in ("gradients_of_the_shape", "gradients_of_the_embedded_model")
+    ]
+    assert f"at most {largest[0]:.1e}".replace("e-0", "e-") in text
+    assert f"and {largest[1]:.1e}".replace("e-0", "e-") in text
+    for key in ("trl_to_native", "trl_to_native_float32", "native_to_native_float32"):
+        medians = [
+            float(np.median([step[key] for step in RECORDS[name]["bfloat16"]]))
+            for name in ("gradients_of_the_shape", "gradients_of_the_embedded_model")
+        ]
+        assert f"{medians[0]:.3f} and {medians[1]:.3f}" in text, key
+    shares = [
+        100 * RECORDS[name]["summary"]["overhead_by_code"]
+        for name in ("trl_with_generate", "trl_with_vllm")
+    ]
+    assert f"{shares[0]:.1f} and {shares[1]:.1f} % of an iteration" in text
