@@ -41,7 +41,7 @@ def nested(*rows: list[float]) -> Any:
 
 def test_an_update_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from counterpoise.hosts.verl import queue
-    from counterpoise.hosts.verl.recorder import UpdateMeasurement, UpdateRecorder
+    from counterpoise.hosts.verl.recorder import MonitoredUpdate, UpdateRecorder, VerlUpdate
 
     data = {
         "prompts": nested([1, 2], [1, 2], [1]),
@@ -60,8 +60,9 @@ def test_an_update_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     plan = BatchPlan("verl", ((1,), (0,)))
     numbers = {"actor/grad_norm": [2.0, 4.0], "poise/flipped": 0.25}
     before = nested([-1.0, -9.0, -2.0], [-3.5, -4.0], [0.0])
-    measurement = UpdateMeasurement(before, after)
-    recorder.record(1, batch, plan, Words(), numbers, measurement, older_keys={"ab-1_3_0"})
+    monitored = MonitoredUpdate(before, after)
+    update = VerlUpdate(1, batch, plan, numbers, monitored, older_keys={"ab-1_3_0"})
+    recorder.record(update, Words())
     first, second = (
         json.loads(line)
         for line in (tmp_path / "record/rollouts/step_00001.jsonl").read_text().splitlines()
@@ -82,9 +83,9 @@ def test_an_update_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert (record["grad_norm"], record["flipped"], record["success"]) == (3.0, 0.25, 0.5)
     assert (record["turns"], record["turn_success"]) == (2.0, None)  # no tool said which was right
     with pytest.raises(PoiseError, match="is not empty: choose another or remove it"):
-        UpdateRecorder(tmp_path / "record", CONFIG).record(1, batch, plan, Words(), {}, None)
+        UpdateRecorder(tmp_path / "record", CONFIG).record(VerlUpdate(1, batch, plan, {}), Words())
     resumed = UpdateRecorder(tmp_path / "record", CONFIG)
-    resumed.record(2, batch, plan, Words(), {}, None)
+    resumed.record(VerlUpdate(2, batch, plan, {}), Words())
     assert len((tmp_path / "record/metrics.jsonl").read_text().splitlines()) == 2
     table = pq.read_table(tmp_path / "record/tokens/step_00002.parquet").to_pydict()
     np.testing.assert_array_equal(table["logprob"], [-3.0, -4.0, np.nan, np.nan])
@@ -94,7 +95,7 @@ def test_entropies_that_are_sums_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from counterpoise.hosts.verl import queue
-    from counterpoise.hosts.verl.recorder import UpdateRecorder
+    from counterpoise.hosts.verl.recorder import UpdateRecorder, VerlUpdate
 
     data = {
         "prompts": nested([1], [1], [1]),
@@ -112,7 +113,7 @@ def test_entropies_that_are_sums_are_left_out(
         actor = {"loss_agg_mode": mode}
         config = {**CONFIG, "actor_rollout_ref": {"rollout": {"n": 2}, "actor": actor}}
         UpdateRecorder(tmp_path / mode, config).record(
-            1, batch, plan, Words(), {"actor/entropy": 700.0}
+            VerlUpdate(1, batch, plan, {"actor/entropy": 700.0}), Words()
         )
         entropies.append(json.loads((tmp_path / mode / "metrics.jsonl").read_text())["entropy"])
     assert entropies == [700.0, None]
@@ -127,7 +128,7 @@ def test_rb_is_recorded_with_all_that_was_sampled(
     """Update 3 trains on a group that waited since update 2; of its own groups one is dropped."""
     from counterpoise.batch.buffer import RewardBalancedBuffer
     from counterpoise.hosts.verl import queue
-    from counterpoise.hosts.verl.recorder import UpdateRecorder
+    from counterpoise.hosts.verl.recorder import UpdateRecorder, VerlUpdate
     from counterpoise.hosts.verl.sampler import SampledForUpdate
     from counterpoise.types import Row
 
@@ -167,7 +168,8 @@ def test_rb_is_recorded_with_all_that_was_sampled(
     )
     config = {**CONFIG, "poise": {"tau": 0.5}}
     recorder = UpdateRecorder(tmp_path / "record", config)
-    recorder.record(3, batch, BatchPlan("grouped", ((0, 1),)), Words(), {}, None, sampled)
+    plan = BatchPlan("grouped", ((0, 1),))
+    recorder.record(VerlUpdate(3, batch, plan, {}, sampled=sampled), Words())
     (record,) = map(json.loads, (tmp_path / "record/metrics.jsonl").read_text().splitlines())
     assert (record["success"], record["rollouts"], record["mixed_groups"]) == (0.25, 4, 0.5)
     assert (record["batch_rows"], record["rows_without_signal"]) == (2, 2)
@@ -182,7 +184,8 @@ def test_rb_is_recorded_with_all_that_was_sampled(
     assert balance == {"tau": 0.5, "target": 2, "max_age": 4}
     # An update of rows that waited alone: nothing is written as if it were sampled again.
     waited = sampled._replace(sampled_rows={}, sampled_fields=[], drops={})
-    recorder.record(4, batch, BatchPlan("grouped", ((0, 1),)), Words(), {}, None, waited)
+    plan = BatchPlan("grouped", ((0, 1),))
+    recorder.record(VerlUpdate(4, batch, plan, {}, sampled=waited), Words())
     record = json.loads((tmp_path / "record/metrics.jsonl").read_text().splitlines()[1])
     assert (record["success"], record["rollouts"], record["batch_rows"]) == (0.25, 0, 2)
     assert not (tmp_path / "record/rollouts/step_00004.jsonl").exists()

@@ -76,12 +76,25 @@ SAMPLING_METRICS = (
 )  # fmt: skip
 
 
-class UpdateMeasurement(NamedTuple):
+class MonitoredUpdate(NamedTuple):
     """What the monitor measured of an update."""
 
     logprobs_before: Any  # nested, those of the weights that the update starts from
     logprobs_after: Any  # nested, those of the new weights
     couplings: Sequence[StepCoupling] = ()
+
+
+class VerlUpdate(NamedTuple):
+    """One update of a verl run, as the trainer hands it to the recorder."""
+
+    number: int
+    batch: KVBatchMeta
+    plan: BatchPlan
+    verl_metrics: Mapping[str, Any]
+    monitored: MonitoredUpdate | None = None
+    sampled: SampledForUpdate | None = None  # of RB
+    # Of rows whose old log-probabilities are not those of the weights that the update starts from.
+    older_keys: Collection[str] = ()
 
 
 class UpdateRecorder:
@@ -93,23 +106,10 @@ class UpdateRecorder:
         # By name of SAMPLING_METRICS, of the latest update for which anything was sampled.
         self._sampling_numbers: dict[str, Any] = {}
 
-    def record(
-        self,
-        number: int,
-        batch: KVBatchMeta,
-        plan: BatchPlan,
-        tokenizer: Any,
-        verl_metrics: Mapping[str, Any],
-        measurement: UpdateMeasurement | None = None,
-        sampled: SampledForUpdate | None = None,
-        older_keys: Collection[str] = (),
-    ) -> None:
-        """Write update `number`, with what the monitor measured of it.
-
-        `sampled` is RB's; the old log-probabilities of `older_keys` are not those of the weights
-        that the update starts from.
-        """
-        couplings = measurement.couplings if measurement else ()
+    def record(self, update: VerlUpdate, tokenizer: Any) -> None:
+        """Write the update, with what the monitor measured of it."""
+        number, batch, plan, verl_metrics, monitored, sampled, older_keys = update
+        couplings = monitored.couplings if monitored else ()
         if not self._has_started:
             self._start(number, tokenizer)
         data = queue.get_fields(batch, *FIELDS, *OPTIONAL_FIELDS)
@@ -118,7 +118,7 @@ class UpdateRecorder:
         indices = real_indices(batch)
         row_of_index = {batch_index: row for row, batch_index in enumerate(indices)}
         keys = [batch.keys[index] for index in indices]
-        displacements = _displacements(batch, data, measurement) if measurement else None
+        displacements = _displacements(batch, data, monitored) if monitored else None
         # Of the weights before the update, which the old scores need not be.
         first_logprobs = [
             np.full(len(old_T), np.nan, np.float32)
@@ -350,13 +350,13 @@ def _named_drops(sampled: SampledForUpdate) -> dict[str, list[tuple[str, int]]]:
     }
 
 
-def _displacements(batch: KVBatchMeta, data: Any, measurement: UpdateMeasurement) -> list[Floats]:
+def _displacements(batch: KVBatchMeta, data: Any, monitored: MonitoredUpdate) -> list[Floats]:
     """By row [T]: the change of every token's log-probability by the update."""
     is_row = [queue.is_real_row(tag) for tag in batch.tags]
     mask_RT = data["response_mask"]
     after, before = (
         list(compress(queue.trained_values(column, mask_RT), is_row))
-        for column in (measurement.logprobs_after, measurement.logprobs_before)
+        for column in (monitored.logprobs_after, monitored.logprobs_before)
     )
     return [new - old for new, old in zip(after, before, strict=True)]
 

@@ -43,7 +43,7 @@ from counterpoise.hosts.verl.monitor import (
     choose_coupled_rows,
     displacement_shares,
 )
-from counterpoise.hosts.verl.recorder import UpdateMeasurement, UpdateRecorder
+from counterpoise.hosts.verl.recorder import MonitoredUpdate, UpdateRecorder, VerlUpdate
 from counterpoise.hosts.verl.row_keys import trajectories_of_keys
 from counterpoise.hosts.verl.row_layout import block_size, executed_plan, order_rows
 from counterpoise.hosts.verl.step_coupling import (
@@ -300,21 +300,21 @@ class PlannedTrainer:
             metrics.update(self._measure_displacement(batch))
             metrics.update(self._coupling_metrics())
         if self._recorder:
-            measurement = UpdateMeasurement(
+            monitored = MonitoredUpdate(
                 self._logprobs_before, self._logprobs_after, self._couplings
             )
             updates = adapter_options.updates_per_global_step(self.config)
-            self._recorder.record(
-                (self.global_steps - 1) * updates + self.local_trigger_step + 1,
-                batch,
-                self._executed_plan(batch),
-                self.tokenizer,
-                metrics,
-                measurement if self._is_monitored else None,
-                self.replay_buffer.sampled_for_update() if self.balances else None,
+            update = VerlUpdate(
+                number=(self.global_steps - 1) * updates + self.local_trigger_step + 1,
+                batch=batch,
+                plan=self._executed_plan(batch),
+                verl_metrics=metrics,
+                monitored=monitored if self._is_monitored else None,
+                sampled=self.replay_buffer.sampled_for_update() if self.balances else None,
                 # verl scores later updates of a global step by the weights of its first.
-                batch.keys if self.local_trigger_step else self._older_keys,
+                older_keys=batch.keys if self.local_trigger_step else self._older_keys,
             )
+            self._recorder.record(update, self.tokenizer)
         return batch
 
     def _trajectory_request(self) -> dict[str, str]:
