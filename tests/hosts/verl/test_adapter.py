@@ -325,8 +325,9 @@ def test_rb_weighs_tokens_by_the_policy_that_sampled_them(runs: dict[str, Run]) 
 @needs_verl
 @pytest.mark.slow
 def test_rb_takes_a_balanced_batch_while_prompts_are_running(runs: dict[str, Run]) -> None:
-    """Before the first update 24 prompts are submitted, 21 of them with signal; at most eight are
-    late. A batch needs 13 groups (see above), which are there before the late ones."""
+    """Before the first update 24 prompts are submitted, 21 of them with signal. Eight answers come
+    only after it, so at least one group and at most eight are missing: a batch needs 13 groups (see
+    above), and 13 are there."""
     run = runs["rb_async"]
     assert len(run.updates) == 3
     assert cut(run)[0] == 0

@@ -22,7 +22,6 @@ from counterpoise.sample.native import sample
 
 GATHER_SECONDS = 0.2  # requests that come within it share a batch
 APART_SECONDS = 0.01  # between two answers
-LATE_SECONDS = 8  # by which some answers come later, if rollout.engine_kwargs.native asks for it
 
 
 class Server:
@@ -30,7 +29,10 @@ class Server:
         torch.set_num_threads(1)
         self.policy = load_policy(ModelConfig(name=path, device="cpu", dtype="float32"))
         self.max_new_tokens, self.rank = max_new_tokens, rank
-        self.late_answers = late_answers  # how many of every batch come late
+        # How many answers wait until the trainer has sent weights again (the long ones of the first
+        # batches): a count and an event, so that the speed of the machine decides nothing.
+        self.late_answers = late_answers
+        self.late: list[tuple[asyncio.Future[TokenOutput], TokenOutput]] = []
         self.drawn = 0
         self.version: int | None = None  # of the weights: the trainer's step
         self.waiting: list[tuple[list[int], float, asyncio.Future[TokenOutput]]] = []
@@ -56,13 +58,11 @@ class Server:
             answered = list(zip((answer for _, _, answer in batch), outputs, strict=True))
             # As a server does that decodes many: the short ones first.
             answered.sort(key=lambda pair: len(pair[1].token_ids))
-            first_late = len(answered) - self.late_answers
-            for number, (answer, output) in enumerate(answered):
-                if number < first_late:
-                    answer.set_result(output)
-                    await asyncio.sleep(APART_SECONDS)
-                else:
-                    asyncio.get_running_loop().call_later(LATE_SECONDS, answer.set_result, output)
+            num_on_time = max(0, len(answered) - (self.late_answers - len(self.late)))
+            self.late += answered[num_on_time:]
+            for answer, output in answered[:num_on_time]:
+                answer.set_result(output)
+                await asyncio.sleep(APART_SECONDS)
 
     def _sample(self, prompts: list[list[int]], temperature: float) -> list[TokenOutput]:
         seeds = [[1_000_003 * self.rank + self.drawn + i] for i in range(len(prompts))]
@@ -84,6 +84,10 @@ class Server:
     async def load(self, weights: dict[str, torch.Tensor], version: int | None) -> list[str]:
         missing = self.policy.model.load_state_dict(weights, strict=False).missing_keys
         self.version = version
+        self.late_answers -= len(self.late)
+        for answer, output in self.late:
+            answer.set_result(output)
+        self.late = []
         return list(missing)
 
     async def set_global_steps(self, version: int) -> None:
