@@ -51,9 +51,7 @@ def checksum_reward(folder: Path) -> list[str]:
     return [f"verify.name={folder}/mine.py:score", "verify.reward_timeout_seconds=0"]
 
 
-def write_model(
-    folder: Path, width: int = 8, positions: int = 256, *, ends: bool = False
-) -> None:
+def write_model(folder: Path, width: int = 8, positions: int = 256, *, ends: bool = False) -> None:
     """A model of one layer with the embedded model's tokenizer.
 
     Only one that `ends` is likely to end its text within some ten tokens.
