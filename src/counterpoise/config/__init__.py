@@ -60,8 +60,10 @@ class RunConfig:
 
     @property
     def max_optimizer_steps(self) -> int:
-        """The most optimizer steps that the run can take; fewer while reward balance waits, or
-        where batch.rows_per_step finds rows without signal."""
+        """The most optimizer steps that the run can take: the length of its schedule.
+
+        Reward balance that waits, or batch.rows_per_step and rows without signal, make it fewer.
+        """
         return self.loop.iterations * self.max_steps_per_iteration
 
     @property
@@ -77,7 +79,10 @@ class RunConfig:
 
     @property
     def decays_over_run(self) -> bool:
-        """Whether anything falls towards the last iteration: loop.iterations then changes all."""
+        """Whether the learning rate or a rule falls over the run.
+
+        Another number of iterations would then have made past steps different.
+        """
         settings = [setting.partition("=") for setting in self.credit.rule_settings]
         rule_decays = self.credit.rule == "sdpg" and any(
             name.strip() == "decay" and int(value) > 0 for name, _, value in settings
