@@ -34,6 +34,7 @@ SCHEMA = 1
 MODEL_FILE = "model.safetensors"
 OPTIONS_FILE = "options.toml"
 DIGEST_ELEMENTS = 1024  # of each parameter
+ADAPTER_A = ".lora_A."  # in PEFT's names of parameters
 REQUIRED_FILES = (MODEL_FILE, "optimizer.safetensors", "buffer.safetensors", "state.json")
 
 
@@ -81,12 +82,13 @@ def initial_digest(model: nn.Module) -> str:
     """A short digest of a model as it was loaded: "float32 5e9c1a77".
 
     It covers the beginning of every parameter, which is read in no time and differs after any
-    training; of a LoRA model the frozen ones alone, since a new adapter adds nothing.
+    training, but not the A of an adapter B A: a new one is random, and its B is 0.
     """
     parameters = dict(model.named_parameters())
-    frozen = {name: weight for name, weight in parameters.items() if not weight.requires_grad}
     crc = 0
-    for name, parameter in sorted((frozen or parameters).items()):
+    for name, parameter in sorted(parameters.items()):
+        if ADAPTER_A in name:
+            continue
         beginning = parameter.detach().flatten()[:DIGEST_ELEMENTS].cpu().view(torch.uint8)
         crc = zlib.crc32(name.encode() + beginning.numpy().tobytes(), crc)
     dtype = str(next(iter(parameters.values())).dtype).removeprefix("torch.")

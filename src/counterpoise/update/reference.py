@@ -1,9 +1,9 @@
 """Copies of the weights: the reference, as at the start of the run, and a teacher that follows.
 
 Either is a copy of the weights that are trained, in the model's own precision; of a LoRA model that
-is only the adapter, which at the start of a run adds nothing to the model. Everything that compares
-the policy with its start reads the reference through `score_reference`. The teacher (of RLSD, SERL
-and SDPG) is copied anew every few iterations.
+is only the adapter (a new one adds nothing to the model). Everything that compares the policy with
+its start reads the reference through `score_reference`. The teacher (of RLSD, SERL and SDPG) is
+copied anew every few iterations.
 """
 
 from __future__ import annotations
