@@ -411,7 +411,7 @@ def test_a_repeatable_run_that_is_killed_four_times_ends_with_the_same_bytes(
 ) -> None:
     """The embedded model with sums in a fixed order: on a GPU in bfloat16, with CUDA graphs."""
     sets = [*EMBEDDED_SETS, *checksum_reward(tmp_path), f"model.device={device}",
-            "update.repeatable=true", "sample.max_new_tokens=16", "loop.iterations=3",
+            "update.repeatable=true", "sample.max_new_tokens=16", "loop.iterations=4",
             "loop.keep_checkpoints=1"]  # fmt: skip
 
     def run(out: Path, moment: tuple[str, int]) -> int:
