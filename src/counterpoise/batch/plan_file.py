@@ -107,8 +107,8 @@ def _parse_line(json_line: bytes, where: str) -> tuple[Rollout, int, str]:
                 "every rollout needs one"
             )
     reward = record["reward"]
-    # The name of its group. In a run's files that is `group`, because a prompt that is sampled again
-    # is a new group.
+    # In a run's files `group` names the group, because a prompt that is sampled again makes a new
+    # one.
     group = _parse_name(record, "prompt_id", where)
     if record.get("group") is not None:
         group = _parse_name(record, "group", where)

@@ -92,8 +92,9 @@ def run_around(path: Path, folders: Sequence[Path]) -> Path | None:
     roots = [folder.resolve() for folder in folders]
     for folder in (path.resolve(), *path.resolve().parents):
         is_served = any(folder.is_relative_to(root) for root in roots)
-        children = {child.name for child in folder.iterdir()} if folder.is_dir() else set()
-        if is_served and is_run_folder(children):
+        if not is_served or not folder.is_dir():
+            continue
+        if is_run_folder({child.name for child in folder.iterdir()}):
             return folder
     return None
 

@@ -181,7 +181,7 @@ class AuditShelf:
                 known = (written_at, json.loads(path.read_bytes()))
                 self._results[run_folder] = known
             result = known[1]
-            is_usable = result["version"] == __version__ and RESULT_FIELDS <= result.keys()
+            is_usable = result["version"] == __version__ and result.keys() >= RESULT_FIELDS
         except (OSError, ValueError, LookupError, TypeError):
             return None
         return result if is_usable else None

@@ -47,7 +47,8 @@ def run_loop(cache: Path, commands: SimpleQueue[dict[str, Any] | None]) -> None:
         try:
             command = commands.get(block=True, timeout=0 if has_more else PAUSE_SECONDS)
         except Empty:
-            has_more = any([_work(run, writer, faults) for run, writer in writers.items()])
+            outcomes = [_work(run, writer, faults) for run, writer in writers.items()]
+            has_more = any(outcomes)
             continue
         if command is None:
             break
