@@ -211,9 +211,7 @@ class RunReader:
             signature = (status.st_size, status.st_mtime_ns)
         except FileNotFoundError:
             signature = None
-        except (
-            OSError
-        ) as fault:  # a folder of somebody else's: its other files cannot be read either
+        except OSError as fault:  # a folder of somebody else's, say
             return None, f"{CONFIG} cannot be read: {fault.strerror}"
         if self._config is None or self._config[0] != signature:
             self._config = (signature, *self._parse_config(path, signature is not None))

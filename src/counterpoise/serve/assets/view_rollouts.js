@@ -240,7 +240,7 @@ export function show(root, data, address, page) {
     quiet: () => (state.data.rows?.length ?? 0) > 0,
     grew(event) {
       if (event.run !== address.run) return;
-      if (event.state === "gone") page.refresh(); // says that it is not there any more
+      if (event.state === "gone") put(notes, h("p", { class: "note" }, "The run was deleted or moved. This is what it held."));
       // Evaluations and a change of the state are events too.
       if (event.iterations <= newest) return;
       newest = event.iterations;
