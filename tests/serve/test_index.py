@@ -6,6 +6,7 @@ import json
 import math
 import os
 import threading
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -193,10 +194,7 @@ def test_many_different_rewards_fall_into_bins(tmp_path: Path):
         (rewards[0], rewards[2]),
         (rewards[3], rewards[4]),
     ]
-    assert all(
-        left["largest"] < right["least"]
-        for left, right in zip(histogram, histogram[1:], strict=False)
-    )
+    assert all(left["largest"] < right["least"] for left, right in pairwise(histogram))
 
 
 def test_pages_stay_in_place_while_iterations_arrive(tmp_path: Path):
