@@ -13,7 +13,7 @@ from pathlib import Path
 
 import uvicorn
 
-from counterpoise.errors import PoiseError
+from counterpoise.errors import PoiseError, first_line
 from counterpoise.serve.access import LOOPBACK, AccessGate
 from counterpoise.serve.app import make_app
 from counterpoise.serve.discover import is_run_folder
@@ -157,7 +157,7 @@ def listen(host: str, port: int | None) -> socket.socket:
                 raise PoiseError(
                     f"{host} is no address of this machine: {fault.strerror}; choose another --host"
                 ) from fault
-            reason = fault.strerror
+            reason = first_line(fault) if fault.strerror is None else fault.strerror
             continue
         listener.listen(128)
         return listener
