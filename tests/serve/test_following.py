@@ -216,7 +216,7 @@ def test_runs_are_found_below_the_folders_and_named_by_their_path(tmp_path: Path
     }
 
 
-def test_a_growing_run_is_told_within_two_seconds(tmp_path: Path):
+def test_a_growing_run_is_told_within_two_seconds(tmp_path: Path, monkeypatch):
     run = write_run(tmp_path / "run", 2)
     folder = RunFolder(run)
     cache = tmp_path / "cache"
@@ -233,6 +233,14 @@ def test_a_growing_run_is_told_within_two_seconds(tmp_path: Path):
         assert await anext(stream) == "retry: 1000\n\n"
         watcher = asyncio.create_task(feed.watch())
         events = [json.loads((await anext(stream)).removeprefix("data: "))]
+        refresh, faults = library.refresh, [OSError("a disk that is away for a moment")]
+
+        def fail_once() -> set[str]:
+            if faults:
+                raise faults.pop()
+            return refresh()
+
+        monkeypatch.setattr(library, "refresh", fail_once)
         started = time.monotonic()
         folder.append("metrics", {"iteration": 3, "success": 0.75})
         events.append(json.loads((await anext(stream)).removeprefix("data: ")))

@@ -157,7 +157,7 @@ def listen(host: str, port: int | None) -> socket.socket:
                 raise PoiseError(
                     f"{host} is no address of this machine: {fault.strerror}; choose another --host"
                 ) from fault
-            reason = first_line(fault) if fault.strerror is None else fault.strerror
+            reason = fault.strerror or first_line(fault)
             continue
         listener.listen(128)
         return listener
