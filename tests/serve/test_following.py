@@ -124,7 +124,7 @@ def test_a_read_that_failed_once_is_made_up_for(tmp_path: Path, monkeypatch):
                 raise OSError(errno.ESTALE, "Stale file handle")
 
             patch.setattr(Path, function, fail)
-            tail.poll()
+            assert [tail.poll(), tail.poll()] == [function == "open", False]  # told once
             assert tail.problem == "metrics.jsonl cannot be read: Stale file handle"
     assert tail.poll() is True
     assert (seen, tail.problem) == ([1, 2], None)

@@ -74,7 +74,8 @@ class LogTail:
         """Read what was appended; returns whether anything changed."""
         with self._lock:
             problem = self.problem
-            return self._follow_file() or self.problem != problem
+            is_changed = self._follow_file() and self._read_failure is None
+            return is_changed or self.problem != problem
 
     def _follow_file(self) -> bool:
         self._read_failure = None
