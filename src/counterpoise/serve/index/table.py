@@ -159,7 +159,10 @@ class RolloutTable:
             try:
                 self._follow(manifest)
             except duckdb.Error as fault:
-                problem = f"{first_line(fault)[:200]} (delete {self.folder} to have it made again)"
+                problem = (
+                    f"{first_line(fault)[:200]}. If this lasts: stop poise serve, delete "
+                    f"{self.folder}, start it again"
+                )
                 continue
             if not self._is_closed:
                 self._signature = signature
