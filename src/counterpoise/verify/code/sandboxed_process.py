@@ -25,6 +25,7 @@ from counterpoise.verify.code.kernel_protections import (
 )
 
 MAX_FILE_BYTES = 8 << 20
+MAX_DECIMAL_BITS = 10_000  # Python converts no longer integer to decimal digits, nor back
 
 
 def main() -> None:
@@ -86,8 +87,14 @@ def to_plain(value: Any) -> Any:
         >>> to_plain({"a": (1, 2)})
         {'dict': [['a', {'tuple': [1, 2]}]]}
     """
+    if isinstance(value, int) and value.bit_length() > MAX_DECIMAL_BITS:
+        return {"int": hex(value)}
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    if isinstance(value, bytes | bytearray):
+        return {"bytes": value.hex()}
+    if isinstance(value, complex):
+        return {"complex": [value.real, value.imag]}
     for kind in (list, tuple):
         if isinstance(value, kind):
             return {kind.__name__: [to_plain(item) for item in value]}
