@@ -26,11 +26,15 @@ from counterpoise.verify.scores import NO_CONTEXT, ScoringContext, TrainerState
 from counterpoise.verify.time_limited_verifier import TimeLimitedVerifier
 
 MINE = """
-import asyncio, os, time
+import asyncio, os, subprocess, time
 calls = []
 def each(completion, answer):
     calls.append(completion)
     if completion == "hang": time.sleep(3600)
+    if completion == "child":
+        child = subprocess.Popen(["sleep", "3600"])
+        open(answer, "w").write(str(child.pid))
+        child.wait()
     if completion == "die": os._exit(3)
     if completion == "once":
         if not os.path.exists(answer):
@@ -103,6 +107,17 @@ def test_a_response_whose_call_hangs_loses_its_reward_and_no_other(mine: str) ->
     assert scores.rewards[2] == 3.0
     assert (scores.timeouts, scores.crashes) == (1, 0)
     assert scores.logged == [{}, {"lost": "timeout"}, {}]
+
+
+def test_what_a_function_started_ends_with_its_process(mine: str, tmp_path: Path) -> None:
+    scores = reward(f"{mine}:each", limit=1.0).score(["child"], [str(tmp_path / "pid")])
+    assert scores.timeouts == 1
+    status = Path("/proc", (tmp_path / "pid").read_text(), "stat")
+    deadline = time.monotonic() + 10
+    # It is gone, or a zombie that nobody has waited for.
+    while status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_a_response_that_ends_its_process_twice_has_no_reward(mine: str, tmp_path: Path) -> None:
