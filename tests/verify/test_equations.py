@@ -32,7 +32,8 @@ def test_shares_by_hand(text: str, share: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["1.5 * 2 = 3", "12 / 5 = 2.4", "(2 + 3) * 4 = 20", "10^2 + 1 = 101", "9" * 13 + " + 1 = 2"]
+    "text",
+    ["1.5 * 2 = 3", "12 / 5 = 2.4", "(2 + 3) * 4 = 20", "10^2 + 1 = 101", "9" * 13 + " + 1 = 2"],
 )
 def test_what_is_no_equation_of_whole_numbers_is_left_alone(text: str) -> None:
     assert EQUATION.findall(text) == []
