@@ -77,6 +77,23 @@ def test_at_most_one_iteration_is_in_memory(disk: SlowDisk, tmp_path: Path) -> N
     assert disk.written == [1, 2]
 
 
+def test_waiting_that_was_interrupted_can_be_repeated(
+    disk: SlowDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(futures: Any) -> None:
+        raise KeyboardInterrupt
+
+    with open_writer(tmp_path) as writer:
+        hand_over(writer, 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(write_iteration, "wait_for_futures", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                writer.wait()
+        threading.Timer(0.05, disk.may_finish.set).start()
+        writer.wait()
+        assert disk.written == [1]
+
+
 @pytest.mark.parametrize("notice_by", ["next", "wait", "end"])
 def test_a_failed_write_is_raised(disk: SlowDisk, tmp_path: Path, notice_by: str) -> None:
     disk.failing_number = 1

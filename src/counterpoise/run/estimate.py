@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 
 from counterpoise.config import RunConfig
 from counterpoise.config.load import to_toml
-from counterpoise.errors import PoiseError, first_line
+from counterpoise.errors import PoiseError, first_line, format_count
 from counterpoise.model.adapters import ALL_LINEAR
 from counterpoise.plugins import display_name
 from counterpoise.run.first_prompt import PromptPreview, find_tokenizer
@@ -392,7 +392,7 @@ def _describe_evaluation(config: RunConfig, missing_files: Sequence[str]) -> tup
     probe_file = config.monitor.probe_file
     if probe_file and probe_file not in missing_files:
         num_answers = len(read_probe_records(probe_file))
-        lines.append(f"probes         {num_answers:,} answers in {probe_file}")
+        lines.append(f"probes         {format_count(num_answers, 'answer')} in {probe_file}")
     return lines, unchecked
 
 
