@@ -11,6 +11,7 @@ Everything in it comes from the run folder; nothing is claimed that is not store
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -116,9 +117,9 @@ def _result_metadata(dataset: dict[str, str], kind: str, records: LogRecords) ->
     }
 
 
-def _by_benchmark(lines: LogRecords) -> dict[str, LogRecords]:
+def _by_benchmark(lines: LogRecords) -> dict[str, list[Mapping[str, Any]]]:
     """The lines of benchmarks.jsonl by the name of the benchmark, in order of appearance."""
-    lines_by_name: dict[str, LogRecords] = {}
+    lines_by_name: dict[str, list[Mapping[str, Any]]] = {}
     for line in lines:
         lines_by_name.setdefault(line["benchmark"], []).append(line)
     return lines_by_name

@@ -48,7 +48,7 @@ class Scores:
 
         Both may log something under one name: a response keeps this verifier's entry.
         """
-        logged = [
+        logged: list[Mapping[str, Any]] = [
             {**extra_entries, **entries}
             for extra_entries, entries in zip(
                 extra._logged_of_each(), self._logged_of_each(), strict=True
