@@ -25,7 +25,9 @@ from counterpoise.verify.code.kernel_protections import (
 )
 
 MAX_FILE_BYTES = 8 << 20
-MAX_DECIMAL_BITS = 10_000  # Python converts no longer integer to decimal digits, nor back
+# Python refuses to read or write integers of more than 4,300 decimal digits, some 14,000 bits:
+# longer ones than this are sent in hexadecimal digits.
+MAX_DECIMAL_BITS = 10_000
 
 
 def main() -> None:
