@@ -38,7 +38,7 @@ class CountedAudits(AuditInThisProcess):
     ) -> None:
         self.count += 1
         progress("rollouts", 3, 12)
-        assert self.gate.wait(60)
+        assert self.gate.wait(600)
         super().run(run_folder, roots, folder, progress)
 
 
@@ -170,7 +170,7 @@ def test_a_damaged_run_says_so(tmp_path: Path, cut_run: Path):
 def test_the_process_reports_its_progress_and_ends_with_the_server(tmp_path: Path, cut_run: Path):
     reader = RunReader("run", cut_run, [tmp_path / "out"])
     audits = AuditShelf(tmp_path / "cache", shelf.AuditSubprocess())
-    answer = audits.ask(reader, patience=60)
+    answer = audits.ask(reader, patience=600)
     assert answer.is_current
     assert answer.result["report"]["first"] == "cut_groups"
     launcher = shelf.AuditSubprocess()

@@ -383,7 +383,7 @@ def test_the_process_beside_the_server_indexes_and_ends_with_it(tmp_path: Path):
     process = IndexProcess(tmp_path / "cache")
     process.follow(tmp_path / "run", [tmp_path])
     folder = index_folder(tmp_path / "cache", tmp_path / "run")
-    for _ in range(600):
+    for _ in range(6000):
         manifest = read_manifest(folder)
         if manifest and len(manifest.iterations) == 2:
             break

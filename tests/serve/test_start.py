@@ -91,11 +91,11 @@ def test_a_real_server_answers_and_stops(tmp_path: Path):
     address = process.stdout.readline().strip()
     host, _, token = address.removeprefix("http://").partition("/?token=")
     assert len(token) >= 32
-    connection = http.client.HTTPConnection(host, timeout=60)
+    connection = http.client.HTTPConnection(host, timeout=600)
     for headers, status in (({}, 401), ({"Authorization": f"Bearer {token}"}, 200)):
         connection.request("GET", "/runs/one/rollouts", headers=headers)
         response = connection.getresponse()
         response.read()
         assert response.status == status
     process.terminate()
-    assert process.wait(timeout=60) is not None
+    assert process.wait(timeout=600) is not None

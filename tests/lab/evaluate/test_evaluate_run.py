@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
+import signal
 import sys
-import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -35,6 +34,19 @@ from counterpoise.verify.math.verifier import MathVerifier
 from counterpoise.verify.reward_process import shared_process
 
 PROBLEMS, SAMPLES = 4, 2
+KILLED_AFTER_TWO_PROBLEMS = """
+import os, signal, sys
+from counterpoise.cli import main
+from counterpoise.lab.evaluate.result_files import ResultFile
+write = ResultFile.write
+def write_and_kill(file, judged):
+    write(file, judged)
+    if len(file.judged) == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+ResultFile.write = write_and_kill
+sys.argv[0] = "poise"
+main()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -447,23 +459,18 @@ def test_no_such_model(
 
 @pytest.mark.slow
 def test_killed_for_real(data: Path, tmp_path: Path) -> None:
-    """SIGKILL between two problems of a process of its own, then resumed here."""
+    """A process of its own that ends between two problems, then resumed here."""
     out, file = tmp_path / "killed", "results/embedded/words3@0.6-0.95.jsonl"
     arguments = (
         f"eval embedded --bench words3 --data {data} --max-tokens 80 --device cpu --samples 4 "
         f"--rows 4 --limit 4 --out {out} --json"
     )
-    running = forked.Popen(
-        [sys.executable, "-m", "counterpoise.cli", *arguments.split()],
+    killed = forked.run(
+        [sys.executable, "-c", KILLED_AFTER_TWO_PROBLEMS, *arguments.split()],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.DEVNULL,
     )
-    while not (out / file).exists() or (out / file).read_bytes().count(b"\n") < 3:
-        assert running.poll() is None
-        time.sleep(0.01)
-    running.kill()
-    running.wait()
-    assert (out / file).read_bytes().count(b"\n") < 1 + 4
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert (out / file).read_bytes().count(b"\n") == 1 + 2
     asked = {"benchmarks": ["words3"], "samples": {"": 4}, "rows": 4, "limit": 4}
     resumed = evaluate(options(data, out, **asked))
     whole = evaluate(options(data, tmp_path / "whole", **asked))

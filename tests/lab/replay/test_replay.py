@@ -272,6 +272,29 @@ def test_rows_that_the_run_masked_count_as_rows_without_signal(run: Path, tmp_pa
     assert names == [row.name for row in with_signal[1:]]
 
 
+def test_a_run_that_masked_truncated_responses_repeats_its_own_update(tmp_path: Path) -> None:
+    """Masked tokens are no part of the loss's denominator, in the run and in its replay."""
+    masked, out = tmp_path / "masked", tmp_path / "replay"
+    options = [
+        "loop.iterations=1", "credit.weights='uniform'", "balance.tau=0", "balance.target=0",
+        "sample.max_new_tokens=39", "update.mask_truncated=true", "batch.steps=1",
+        "update.schedule='constant'", "update.warmup_steps=0", "update.max_grad_norm=100",
+    ]  # fmt: skip
+    train(load_config("demo", [*SETS, *options]), masked)
+    rollouts = RunFolder(masked).read_rollouts(1)
+    assert 0 < sum(not rollout["finished"] for rollout in rollouts) < len(rollouts)
+    replay(ReplayRequest(masked, "embedded", iterations="1", device="cpu"), out)
+    (own_line,), (line,) = (RunFolder(folder).read("metrics") for folder in (masked, out))
+    assert own_line["grad_norm"] > 0
+    for name in ("loss", "grad_norm", "rows_without_signal"):
+        assert line[name] == own_line[name], name
+    own, replayed = read_tokens(masked, 1), read_tokens(out, 1)
+    trained = np.isin(replayed["row"], own["row"])  # a replay also scores rows without loss
+    assert np.abs(own["displacement"]).max() > 1e-3
+    for name in own:
+        np.testing.assert_array_equal(own[name], replayed[name][trained], err_msg=name)
+
+
 def test_a_stopped_replay_goes_on(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
