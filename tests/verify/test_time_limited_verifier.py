@@ -6,6 +6,9 @@ import json
 import math
 import os
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,17 +26,14 @@ from counterpoise.verify.plugin_reward import bind_verifier
 from counterpoise.verify.reward_process import CallFailedError, RewardProcess, shared_process
 from counterpoise.verify.scores import NO_CONTEXT, ScoringContext, TrainerState
 from counterpoise.verify.time_limited_verifier import TimeLimitedVerifier
+from counterpoise.verify.worker_process import stop_worker
 
 MINE = """
-import asyncio, os, subprocess, time
+import asyncio, os, time
 calls = []
 def each(completion, answer):
     calls.append(completion)
     if completion == "hang": time.sleep(3600)
-    if completion == "child":
-        child = subprocess.Popen(["sleep", "3600"])
-        open(answer, "w").write(str(child.pid))
-        child.wait()
     if completion == "die": os._exit(3)
     if completion == "once":
         if not os.path.exists(answer):
@@ -106,15 +106,22 @@ def test_a_response_whose_call_hangs_loses_its_reward_and_no_other(mine: str) ->
     assert scores.logged == [{}, {"lost": "timeout"}, {}]
 
 
-def test_what_a_function_started_ends_with_its_process(mine: str, tmp_path: Path) -> None:
-    scores = reward(f"{mine}:each", limit=1.0).score(["child"], [str(tmp_path / "pid")])
-    assert scores.timeouts == 1
-    status = Path("/proc", (tmp_path / "pid").read_text(), "stat")
-    deadline = time.monotonic() + 10
-    # It is gone, or a zombie that nobody has waited for.
+def test_what_a_worker_started_ends_with_it() -> None:
+    script = "import subprocess; print(subprocess.Popen(['sleep', '3600']).pid, flush=True)"
+    worker = subprocess.Popen(
+        [sys.executable, "-c", f"{script}; input()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        process_group=0,
+    )
+    assert worker.stdout is not None
+    status = Path("/proc", worker.stdout.readline().decode().strip(), "stat")
+    assert stop_worker(worker) == -signal.SIGKILL
+    # It is gone, or a zombie that nobody has waited for yet.
+    deadline = time.monotonic() + 60
     while status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z":
         assert time.monotonic() < deadline
-        time.sleep(0.05)
+        time.sleep(0.02)
 
 
 def test_a_response_that_ends_its_process_twice_has_no_reward(mine: str, tmp_path: Path) -> None:

@@ -222,9 +222,11 @@ def describe_run(config: RunConfig, device: torch.device | None = None) -> str:
     sample, iterations = config.sample, config.loop.iterations
     rollouts = sample.prompts * sample.group_size
     tokens = rollouts * sample.max_new_tokens * _max_turns(config)
-    update_count = f"{iterations * config.batch.steps:,}"
+    update_count = f"{config.max_optimizer_steps:,}"
     if config.balance.tau:
         update_count = f"at most {update_count} (an update waits for a balanced batch)"
+    elif config.batch.rows_per_step:
+        update_count = f"at most {update_count} (as many as rows with signal fill)"
     # Dynamic sampling may repeat a round for groups whose rewards are all equal.
     max_rounds = 1 + sample.refills
     rollout_counts = f"{iterations * rollouts:,} rollouts"
@@ -236,7 +238,8 @@ def describe_run(config: RunConfig, device: torch.device | None = None) -> str:
         )
     summary = [
         f"per iteration  {sample.prompts:,} prompts x {sample.group_size} = {rollouts:,} rollouts, "
-        f"{config.batch.steps} optimizer steps ({display_name(config.batch.composer)})",
+        f"{'at most ' if config.batch.rows_per_step else ''}{config.max_steps_per_iteration} "
+        f"optimizer steps ({display_name(config.batch.composer)})",
         f"in all         {rollout_counts}, updates: {update_count}",
         f"tokens         at most {max_rounds * tokens:,} sampled an iteration, "
         f"{iterations * max_rounds * tokens:,} in all",

@@ -7,8 +7,8 @@ against its own advantage. Two measurements:
            joint (GRPO advantages) and positive-only (negative advantages set to 0, the rows kept,
            so that nothing else changes), under AdamW and SGD; displacements of all tokens of the
            batch, summed by prompt, so that prompts can be resampled. Gradients are clipped as in
-           training (update.max_grad_norm): that hardly changes an AdamW step, but an SGD step where
-           it is reached, as it never is by the embedded model
+           training (update.max_grad_norm), which hardly changes an AdamW step and shortens an SGD
+           step of a larger gradient
     run    two training runs with the monitor on: joint (the demo) and positive-only (the same
            without reward balance, which needs both signs); the monitor's numbers of every
            iteration, means over the tokens of its optimizer steps
