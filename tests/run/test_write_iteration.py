@@ -165,7 +165,7 @@ def test_a_run_that_is_stopped_writes_its_last_iteration_and_says_why_it_stopped
 def test_a_run_written_in_the_background_leaves_the_same_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = small_config(tmp_path, "loop.iterations=3", "verify.reward_timeout_seconds=0")
+    config = small_config(tmp_path, "loop.iterations=3")
     # Seconds are in the logs, so both runs read a clock that advances by one with each look.
     monkeypatch.setattr(time, "perf_counter", itertools.count().__next__)
     loop.train(config, tmp_path / "plain" / "run")

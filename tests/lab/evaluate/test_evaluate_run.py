@@ -77,6 +77,14 @@ def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.fixture(scope="module")
+def cut_short(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with responses of 24 tokens: for tests that need them, but not their rewards."""
+    out = tmp_path_factory.mktemp("cut_short")
+    evaluate(options(data, out, max_new_tokens=24))
+    return out
+
+
 def lines_of(out: Path) -> dict[str, bytes]:
     return {str(p.relative_to(out)): p.read_bytes() for p in sorted(out.glob("results/*/*"))}
 
@@ -114,10 +122,12 @@ def test_samples_follow_from_their_seeds_alone(data: Path, whole: Path) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 2 * SAMPLES, 512])
-def test_blocks_may_be_cut_in_any_way(data: Path, whole: Path, tmp_path: Path, rows: int) -> None:
-    evaluate(options(data, tmp_path / "out", rows=rows))
+def test_blocks_may_be_cut_in_any_way(
+    data: Path, cut_short: Path, tmp_path: Path, rows: int
+) -> None:
+    evaluate(options(data, tmp_path / "out", rows=rows, max_new_tokens=24))
     found = {c.header.file: c.judged for c in read_result_files(tmp_path / "out")}
-    assert found == {c.header.file: c.judged for c in read_result_files(whole)}
+    assert found == {c.header.file: c.judged for c in read_result_files(cut_short)}
 
 
 class StoppedError(Exception):
@@ -126,11 +136,12 @@ class StoppedError(Exception):
 
 @pytest.mark.parametrize("after", [1, 3, 6])
 def test_stopped_and_resumed_is_the_same(
-    data: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+    data: Path, cut_short: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
     """StoppedError after a problem of a block or after a whole one, in the middle of the next
     line."""
     out, write, left = tmp_path / "out", ResultFile.write, iter(range(after))
+    asked = options(data, out, max_new_tokens=24)
 
     def failing(cell: ResultFile, judged: JudgedProblem) -> None:
         if next(left, None) is None:
@@ -142,17 +153,17 @@ def test_stopped_and_resumed_is_the_same(
     with monkeypatch.context() as patched:
         patched.setattr(ResultFile, "write", failing)
         with pytest.raises(StoppedError):
-            evaluate(options(data, out))
+            evaluate(asked)
     drawn: list[int] = []
 
     class Counting(EvaluationProgress):
         def advance(self, cell: ResultFile, responses: int, tokens: int) -> None:
             drawn.append(responses)
 
-    evaluate(options(data, out), Counting())
-    assert lines_of(out) == lines_of(whole)
+    evaluate(asked, Counting())
+    assert lines_of(out) == lines_of(cut_short)
     assert sum(drawn) == (2 * PROBLEMS - after) * SAMPLES
-    assert (out / "summary.json").read_bytes() == (whole / "summary.json").read_bytes()
+    assert (out / "summary.json").read_bytes() == (cut_short / "summary.json").read_bytes()
 
 
 def test_two_commands_on_one_folder(data: Path, whole: Path, tmp_path: Path) -> None:
