@@ -318,6 +318,13 @@ def test_a_dry_run_tells_a_reward_that_is_always_the_same(tmp_path: Path) -> Non
     ]
 
 
+def test_a_dry_run_tells_a_reward_that_never_applies(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def score(completion): return None")
+    sets = [f"verify.name={tmp_path}/mine.py:score", "verify.reward_timeout_seconds=0"]
+    (line,) = try_plugins(load_config("demo", sets))
+    assert "no reward for an empty response; WARNING: these are equal" in line
+
+
 @pytest.mark.parametrize("task", ["task.name=hub", "task.name=jsonl"])
 def test_a_dry_run_fetches_nothing(task: str) -> None:
     config = load_config("demo", [task, "task.path=no/such", f"verify.name={EXAMPLE}:nearness"])

@@ -52,9 +52,10 @@ class RunState:
     """What a run carries from one iteration to the next.
 
     A checkpoint holds the weights, the state of the optimizer, the buffer, the two sizes that are
-    fitted to memory (`micro_batch`, `prompts_per_draw`), the probes, the counters and the prompt
-    memory. The rest is made again when a run is resumed: the initial weights, for example, are in
-    the model's own files, and the checkpoint has their digest.
+    fitted to memory (`micro_batch`, `prompts_per_draw`), the probes, the counters, the prompt
+    memory, the teacher's weights and the state of the KL control. The rest is made again when a run
+    is resumed: the initial weights, for example, are in the model's own files, and the checkpoint
+    has their digest.
     """
 
     policy: Policy
