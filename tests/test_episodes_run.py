@@ -26,7 +26,7 @@ SETS = [
     "loop.iterations=3", "loop.checkpoint_every=1", "model.device='cpu'", "task.levels=[1]",
     "task.size=24", "task.heldout=4", "sample.prompts=3", "sample.group_size=4",
     "sample.max_new_tokens=40", "balance.target=8", "batch.steps=2", "evaluate.prompts=1",
-    "evaluate.samples=2", "task.environment='tries'", "task.turns=2", "credit.weights='serl'",
+    "evaluate.samples=2", "task.environment='tries'", "task.turns=3", "credit.weights='serl'",
 ]  # fmt: skip
 
 

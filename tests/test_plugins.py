@@ -363,7 +363,7 @@ def asking(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         f'[task]\nname = "jsonl"\npath = "{folder}/data.jsonl"\nenvironment = "tries"\n'
         '[verify]\nname = "mine.py:score"\nalso = ["mine.py:length=0.1", "equations"]\n'
     )
-    sets = [each for each in SMALL if not each.startswith("balance")] + ["task.turns=2"]
+    sets = [each for each in SMALL if not each.startswith("balance")]
     train(load_config(folder / "run.toml", sets), folder / "run")
     return folder, folder / "run"
 
