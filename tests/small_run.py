@@ -37,12 +37,25 @@ def small_model(folder: Path) -> list[str]:
     """Options that name the model and the reward; both are written to `folder` first."""
     if not (folder / "model").exists():
         write_model(folder / "model")
+    return [f"model.name={folder / 'model'}", *checksum_reward(folder)]
+
+
+def checksum_reward(folder: Path) -> list[str]:
+    """Options of a reward of 0 or 1 for any text, which is written to `folder` first.
+
+    Groups have a signal after a few tokens, whatever the model knows. The function is called in
+    this process: no other has to be started.
+    """
+    if not (folder / "mine.py").exists():
         (folder / "mine.py").write_text(REWARD)
-    return [f"model.name={folder / 'model'}", f"verify.name={folder}/mine.py:score"]
+    return [f"verify.name={folder}/mine.py:score", "verify.reward_timeout_seconds=0"]
 
 
-def write_model(folder: Path, width: int = 8, positions: int = 256) -> None:
-    """A model of one layer with the embedded model's tokenizer."""
+def write_model(folder: Path, width: int = 8, positions: int = 256, *, ends: bool = False) -> None:
+    """A model of one layer with the embedded model's tokenizer.
+
+    Only one that `ends` is likely to end its text within some ten tokens.
+    """
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     tokenizer: Any = AutoTokenizer.from_pretrained(EMBEDDED_FOLDER, trust_remote_code=False)
@@ -55,4 +68,7 @@ def write_model(folder: Path, width: int = 8, positions: int = 256) -> None:
     )  # fmt: skip
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config).float()
+    if ends:
+        with torch.no_grad():
+            model.get_input_embeddings().weight[tokenizer.eos_token_id] *= 8
     save_policy(wrap_model("tiny", model, tokenizer), folder)

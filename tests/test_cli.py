@@ -100,7 +100,7 @@ def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
         capture_output=True,
         text=True,
         env={**os.environ, "COLUMNS": "100", **environment},
-        timeout=120,
+        timeout=600,
     )
 
 
@@ -323,7 +323,7 @@ def test_help_and_the_list_of_studies_need_no_heavy_import(words: list[str]) -> 
         "except SystemExit as stopped: assert not stopped.code\n"
         f"print('HEAVY', [name for name in {heavy!r} if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert "HEAVY []" in done.stdout
 

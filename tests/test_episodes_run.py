@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import forked
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from test_resume import CHILD, outcome, same
+from test_resume import KILLED_CHILD, outcome, same
 
 from counterpoise.cli.token_view import read_token_view
 from counterpoise.config.load import load_config
@@ -28,7 +26,7 @@ SETS = [
     "loop.iterations=3", "loop.checkpoint_every=1", "model.device='cpu'", "task.levels=[1]",
     "task.size=24", "task.heldout=4", "sample.prompts=3", "sample.group_size=4",
     "sample.max_new_tokens=40", "balance.target=8", "batch.steps=2", "evaluate.prompts=1",
-    "evaluate.samples=2", "task.environment='tries'", "task.turns=3", "credit.weights='serl'",
+    "evaluate.samples=2", "task.environment='tries'", "task.turns=2", "credit.weights='serl'",
 ]  # fmt: skip
 
 
@@ -41,15 +39,10 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_killed_run_is_resumed_bit_for_bit(tmp_path: Path, finished: Path) -> None:
     out = tmp_path / "run"
-    with forked.Popen(
-        [sys.executable, "-c", CHILD, str(out), *SETS], stdout=subprocess.PIPE, text=True
-    ) as child:
-        metrics = out / "metrics.jsonl"
-        while not metrics.exists() or len(metrics.read_text().splitlines()) < 1:
-            assert child.poll() is None
-            time.sleep(0.05)
-        child.send_signal(signal.SIGKILL)
-    assert len((out / "metrics.jsonl").read_text().splitlines()) < 3
+    # After the second iteration was written, and before its checkpoint.
+    child = forked.run([sys.executable, "-c", KILLED_CHILD, str(out), "iterate", "2", *SETS])
+    assert child.returncode == -signal.SIGKILL, child.stderr
+    assert len((out / "metrics.jsonl").read_text().splitlines()) == 2
     train(load_config("demo", SETS), out, resume=True)
     same(outcome(out), outcome(finished))
 

@@ -318,6 +318,13 @@ def test_a_dry_run_tells_a_reward_that_is_always_the_same(tmp_path: Path) -> Non
     ]
 
 
+def test_a_dry_run_tells_a_reward_that_never_applies(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def score(completion): return None")
+    sets = [f"verify.name={tmp_path}/mine.py:score", "verify.reward_timeout_seconds=0"]
+    (line,) = try_plugins(load_config("demo", sets))
+    assert "no reward for an empty response; WARNING: these are equal" in line
+
+
 @pytest.mark.parametrize("task", ["task.name=hub", "task.name=jsonl"])
 def test_a_dry_run_fetches_nothing(task: str) -> None:
     config = load_config("demo", [task, "task.path=no/such", f"verify.name={EXAMPLE}:nearness"])
@@ -356,7 +363,7 @@ def asking(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         f'[task]\nname = "jsonl"\npath = "{folder}/data.jsonl"\nenvironment = "tries"\n'
         '[verify]\nname = "mine.py:score"\nalso = ["mine.py:length=0.1", "equations"]\n'
     )
-    sets = [each for each in SMALL if not each.startswith("balance")]
+    sets = [each for each in SMALL if not each.startswith("balance")] + ["task.turns=2"]
     train(load_config(folder / "run.toml", sets), folder / "run")
     return folder, folder / "run"
 

@@ -18,7 +18,7 @@ import torch
 from power_cut import PowerCut
 from safetensors.torch import load_file
 from small_run import SETS as SMALL_SETS
-from small_run import small_config
+from small_run import checksum_reward, small_config
 
 from counterpoise import loop
 from counterpoise.config import ModelConfig, RunConfig
@@ -36,7 +36,6 @@ ITERATIONS = 7
 # Of the random model of small_run.py: what a checkpoint has to hold does not depend on the weights.
 SETS = [
     f"loop.iterations={ITERATIONS}", "evaluate.every=3", "balance.target=12",
-    "verify.reward_timeout_seconds=0",  # rewards in this process: no other has to be started
 ]  # fmt: skip
 # One run of the embedded model, whose rollouts end by themselves.
 EMBEDDED_SETS = [
@@ -411,8 +410,9 @@ def test_a_repeatable_run_that_is_killed_four_times_ends_with_the_same_bytes(
     device: str, tmp_path: Path
 ) -> None:
     """The embedded model with sums in a fixed order: on a GPU in bfloat16, with CUDA graphs."""
-    sets = [*EMBEDDED_SETS, f"model.device={device}", "update.repeatable=true",
-            "loop.iterations=4", "loop.keep_checkpoints=1"]  # fmt: skip
+    sets = [*EMBEDDED_SETS, *checksum_reward(tmp_path), f"model.device={device}",
+            "update.repeatable=true", "sample.max_new_tokens=16", "loop.iterations=3",
+            "loop.keep_checkpoints=1"]  # fmt: skip
 
     def run(out: Path, moment: tuple[str, int]) -> int:
         words = [str(out), moment[0], str(moment[1]), *sets]

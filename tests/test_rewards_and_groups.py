@@ -38,8 +38,7 @@ BALANCED = [
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Options of a random model whose rewards are 0 or 1 whatever it writes: groups are mixed."""
-    folder = tmp_path_factory.mktemp("model")
-    return [*small_model(folder), "verify.reward_timeout_seconds=0"]
+    return small_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module", params=["unbalanced", "balanced"])

@@ -9,6 +9,7 @@ reward balance on, a batch may wait for more rollouts; then an iteration takes n
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from counterpoise.microscope.monitor import Monitor
 from counterpoise.model.fit_memory import GENERAL_REMEDY, explain_out_of_memory
 from counterpoise.model.load import Policy, load_policy, save_policy
 from counterpoise.run import follow_probes, metrics
-from counterpoise.run.benchmarks import load_run_benchmarks
+from counterpoise.run.benchmarks import encode_benchmarks, load_run_benchmarks
 from counterpoise.run.check_model import check_model
 from counterpoise.run.decline import describe_decline
 from counterpoise.run.encode_prompts import encode_prompts
@@ -83,6 +84,7 @@ from counterpoise.update.rules.bind import bind_rule, teacher_interval
 from counterpoise.update.step import StepSettings, take_step
 from counterpoise.variants import SAMPLERS
 from counterpoise.verify.make_verifier import make_verifier
+from counterpoise.verify.reward_process import shared_process
 from counterpoise.verify.scores import Verifier
 
 FINISHING_NOTICE = "finishing the iteration and saving a checkpoint"
@@ -108,50 +110,54 @@ def train(
     for reward_line in check_plugins(config):
         observer.notify(reward_line)
     check_installed(config.track.to)
+    task, benchmarks = load_run_task(config), load_benchmarks(config.task.benchmarks)
+    check_reference_answers(config.credit, task.train)
+    check_generic_texts(task.train, config.sample)
+    run_benchmarks = load_run_benchmarks(config)
+    follow_probes.check_probes(config, task.heldout)
     if config.loop.threads:
         torch.set_num_threads(config.loop.threads)
     policy = load_policy(config.model)
     check_model(policy, config, observer.notify)
-    task, benchmarks = load_run_task(config), load_benchmarks(config.task.benchmarks)
-    check_reference_answers(config.credit, task.train)
     task.announce(observer.notify)
-    check_generic_texts(task.train, config.sample)
     prompts = encode_prompts(policy, task.train, config, observer)
     check_positions(policy, prompts, config.sample, observer.notify)
     check_cache_fits(policy, prompts, config.sample)
-    run_benchmarks = load_run_benchmarks(policy, config)
+    run_benchmarks = encode_benchmarks(policy, run_benchmarks, config.sample)
     given_probes = follow_probes.prepare_probes(policy, config, task.heldout)
     sampler: Sampler = SAMPLERS.load(config.sample.engine)(policy, config)
-    folder = RunFolder.open(out) if resume else RunFolder.create(out, config)
-    with folder_lock(out):  # from before the logs are cut until the last file is written
-        if resume:
-            refuse_finished(out, config)  # it may have ended while the model was loading
-            state = restore_state(
-                folder,
-                policy,
-                config,
-                observer.notify,
-                heldout=task.heldout,
-                permissions=permissions,
-            )
-            folder.write_config(config)  # the few options that may change have their new values
-        else:
-            folder.check_unused()
-            state = new_state(policy, config)
-        if config.store.report or config.store.tokens:
-            folder.write_vocabulary(policy.vocabulary_texts())
-        warn_of_overlap(task.train, benchmarks, folder, observer.notify)
-        state.micro_batch.notify = state.prompts_per_draw.notify = observer.notify
-        state.sample_function = sampler
-        state.probes = state.probes or given_probes
-        state.benchmarks = run_benchmarks
-        if state.kl_control:
-            state.kl_control.set_prompts(task.train)
-        verifier = make_verifier(config.verify)
-        state.episode_player = make_episode_player(config.task, verifier)
-        with track_run(folder, config.track.to, observer.notify):
-            try:
+    with closing(sampler):
+        folder = RunFolder.open(out) if resume else RunFolder.create(out, config)
+        with folder_lock(out):  # from before the logs are cut until the last file is written
+            if resume:
+                refuse_finished(out, config)  # it may have ended while the model was loading
+                state = restore_state(
+                    folder,
+                    policy,
+                    config,
+                    observer.notify,
+                    heldout=task.heldout,
+                    permissions=permissions,
+                )
+                folder.write_config(config)  # the few options that may change have their new values
+            else:
+                folder.check_unused()
+                state = new_state(policy, config)
+            if config.store.report or config.store.tokens:
+                folder.write_vocabulary(policy.vocabulary_texts())
+            warn_of_overlap(task.train, benchmarks, folder, observer.notify)
+            state.micro_batch.notify = state.prompts_per_draw.notify = observer.notify
+            state.sample_function = sampler
+            state.probes = state.probes or given_probes
+            state.benchmarks = run_benchmarks
+            if state.kl_control:
+                state.kl_control.set_prompts(task.train)
+            verifier = make_verifier(config.verify)
+            state.episode_player = make_episode_player(config.task, verifier)
+            with track_run(folder, config.track.to, observer.notify):
                 with (
+                    closing(shared_process(config.verify.reward_timeout_seconds)),  # of verify.also
+                    closing(verifier),
                     explain_out_of_memory(GENERAL_REMEDY),
                     open_writer(folder, policy, config) as writer,
                 ):
@@ -159,10 +165,7 @@ def train(
                     evaluate(state, task.heldout, config, verifier, folder, observer)
                     while state.iteration < config.loop.iterations:
                         advance(state, prompts, task.heldout, config, verifier, writer, observer)
-            finally:
-                verifier.close()
-                sampler.close()
-            finish_run(policy, config, folder, observer)
+                finish_run(policy, config, folder, observer)
     return folder
 
 
@@ -187,12 +190,13 @@ def advance(
         if due or stopped():
             writer.wait()
             save_state(writer.folder, state, config)
-    if evaluation_due(state, heldout, config):
-        writer.wait()
     try:
+        if evaluation_due(state, heldout, config):
+            writer.wait()
         evaluate(state, heldout, config, verifier, writer.folder, observer)
     except KeyboardInterrupt:
         if not due:
+            writer.wait()
             save_state(writer.folder, state, config)
         raise
 
@@ -366,8 +370,9 @@ def make_monitor(
         seed,
         all_rows=config.update.trains_all_rows,
     )
-    names = monitored_names
-    monitored_rows = [row for row in batch if names is None or row.name in names]
+    monitored_rows = [
+        row for row in batch if monitored_names is None or row.name in monitored_names
+    ]
     watched = monitor_sampling.first_mixed_groups(monitored_rows, options.watch)
     return Monitor(
         config.sample.temperature, state.micro_batch, watched, state.passes, monitored_names

@@ -150,23 +150,31 @@ def load_plugin(name: str) -> PluginFunction:
     plugin = parse_plugin_name(name)
     if plugin.weight is not None:
         raise _malformed_name(name)
-    source = str(Path(plugin.source).absolute()) if _is_file(plugin.source) else plugin.source
-    return _load_plugin(plugin._replace(source=source))
+    return _load_plugin(_with_absolute_path(plugin))
 
 
 def load_object(name: str) -> Any:
     """What a plugin's name stands for, such as a class, without a wrapper around its exceptions."""
-    plugin = parse_plugin_name(name)
-    source = str(Path(plugin.source).absolute()) if _is_file(plugin.source) else plugin.source
-    return vars(_load_module(source, plugin.digest)).get(plugin.function)
+    return _find_object(_with_absolute_path(parse_plugin_name(name)))
+
+
+def _with_absolute_path(plugin: PluginName) -> PluginName:
+    is_file = _is_file(plugin.source)
+    return plugin._replace(source=str(Path(plugin.source).absolute())) if is_file else plugin
+
+
+def _find_object(plugin: PluginName) -> Any:
+    """The attribute of the module; None if it has none of that name."""
+    path, module = _source_path(plugin.source), _load_module(plugin.source, plugin.digest)
+    with explain_plugin_errors(path):
+        # Not `vars`: packages such as trl.rewards import a name when it is first used.
+        return getattr(module, plugin.function, None)
 
 
 @cache
 def _load_plugin(plugin: PluginName) -> PluginFunction:
     path, module = _source_path(plugin.source), _load_module(plugin.source, plugin.digest)
-    with explain_plugin_errors(path):
-        # Not `vars`: packages such as trl.rewards import a name when it is first used.
-        function = getattr(module, plugin.function, None)
+    function = _find_object(plugin)
     if not callable(function):
         defined_here = [
             f for f in vars(module).values() if getattr(f, "__module__", "") == module.__name__

@@ -3,8 +3,8 @@ r"""Text that is safe to show in a terminal: characters that would control it ar
 Ids, field names, paths and option values come from files and command lines that somebody else may
 have written. An escape sequence among them could move the cursor, recolour or retitle the window,
 and a bidirectional override could reorder a path; here they become visible text such as `\x1b`.
-Commands print by `echo`, messages of one line go through `one_line`, and terminal.py does
-the same for what rich draws.
+Commands print by `echo`, messages of one line go through `one_line`, and `TerminalConsole` does the
+same for what rich draws.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rich.text import Text
 # Control characters, invisible format characters (bidirectional overrides are among them), halves
 # of surrogate pairs, which no encoding can write, and the two separators that end a line.
 CONTROL_CATEGORIES = {"Cc", "Cf", "Cs", "Zl", "Zp"}
-LINE_BREAKS = "\n\t"  # harmless where a text may have several lines
+LINE_LAYOUT = "\n\t"  # line breaks and tabs: harmless where a text may have several lines
 LONGEST_MESSAGE = 1000  # characters; a message is longer only if a value inside it is
 
 
@@ -68,7 +68,7 @@ def one_line(message: object, longest: int = LONGEST_MESSAGE) -> str:
 
 def echo(text: object, file: TextIO | None = None) -> None:
     """Print what a command answers; it may have several lines."""
-    print(spell_out_controls(str(text), keep=LINE_BREAKS), file=file or sys.stdout, flush=True)
+    print(spell_out_controls(str(text), keep=LINE_LAYOUT), file=file or sys.stdout, flush=True)
 
 
 def echo_message(message: object) -> None:
@@ -102,7 +102,7 @@ class TerminalConsole(Console):
 
     def render_str(self, text: str, **options: Any) -> Text:
         # Strings are spelled out before they are measured, so that tables keep their columns.
-        return super().render_str(spell_out_controls(text, keep=LINE_BREAKS), **options)
+        return super().render_str(spell_out_controls(text, keep=LINE_LAYOUT), **options)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -112,4 +112,4 @@ class TerminalConsole(Console):
             if segment.control or segment.text.isprintable():
                 yield segment
             else:
-                yield segment._replace(text=spell_out_controls(segment.text, keep=LINE_BREAKS))
+                yield segment._replace(text=spell_out_controls(segment.text, keep=LINE_LAYOUT))

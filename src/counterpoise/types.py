@@ -64,7 +64,8 @@ class Prompt:
     problem: str
     answer: str  # "" where the data has none, which only a reward of the user's may accept
     solution: str = ""
-    """A worked solution, where the task has one; only `poise warmup` reads it."""
+    """A worked solution, where the task has one. `poise warmup`, the reward `style` and reward
+    functions with a parameter `solution` read it."""
     generic: str = ""
     """The problem without its particulars, where the task has such a text; anchors answer it."""
     columns: Columns = field(default_factory=lambda: NO_COLUMNS, repr=False, compare=False)

@@ -2,7 +2,7 @@
 
 A variant is one file (or one function in a file of small siblings), one line here and one test. The
 tables hold strings, so reading them imports no stage; `Registry.load` imports a variant when it is
-first used. Where a table has `own`, a function of the user's, FILE.py:FUNCTION, is taken as well.
+first used. A table with a `plugin_loader` also takes a function of the user's, FILE.py:FUNCTION.
 """
 
 from counterpoise.plugins import Registry
@@ -300,7 +300,7 @@ STAGE_CHECKS = Registry(
 
 # -- around a run --------------------------------------------------------------------------------
 
-# A class (run, out, about) with `log` and `close`
+# A class (run_folder, out, run_options) with `log` and `close`
 TRACKERS = Registry(
     "tracker",
     {
@@ -310,7 +310,7 @@ TRACKERS = Registry(
     },
 )
 
-# SOURCE = Source(...): a format of rollouts that `poise import --from` reads
+# SOURCE = RolloutSource(...): a format of rollouts that `poise import --from` reads
 IMPORTERS = Registry(
     "source",
     {
@@ -402,7 +402,7 @@ STUDIES = Registry(
     },
 )
 
-# measure(setup) -> Part, for `poise bench --parts`
+# measure(SpeedSetup) -> MeasurementTable, for `poise bench --parts`
 SPEED_MEASUREMENTS = Registry(
     "part",
     {

@@ -78,6 +78,8 @@ def test_the_plan_and_its_description_are_json(tmp_path):
         ({"prompt_id": "p", "reward": 1, "num_tokens": -2}, "num_tokens -2"),
         ({"prompt_id": "p", "reward": 1, "num_tokens": 2.5}, "num_tokens 2.5"),
         ({"prompt_id": "p", "reward": 1, "num_tokens": True}, "num_tokens True"),
+        ({"prompt_id": "p", "reward": 1, "num_tokens": 2**31}, "from 1 to 2147483647"),
+        ({"prompt_id": "p", "group": [1], "reward": 1, "num_tokens": 3}, r"group \[1\] is neither"),
         ({"prompt_id": "p", "reward": 1, "response_tokens": []}, "list of token ids"),
         ({"prompt_id": "p", "reward": 1, "response_tokens": "abc"}, "list of token ids"),
         ({"prompt_id": "p", "reward": 1, "response_tokens": [1.5]}, "list of token ids"),
@@ -118,6 +120,8 @@ def test_a_line_that_names_its_group_belongs_to_it(tmp_path):
     rows = rows_from_file(path)
     assert [row.group for row in rows] == ["1:p", "1:p", "2:p", "2:p"]
     assert [row.sign for row in rows] == [-1, 1, -1, 1]
+    path.write_text(path.read_text().replace('"1:p"', "1").replace('"2:p"', "2"))
+    assert [row.group for row in rows_from_file(path)] == ["1", "1", "2", "2"]
 
 
 def test_what_is_short_is_said_in_the_words_of_the_command(tmp_path):

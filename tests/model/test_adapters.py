@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from small_run import checksum_reward
 
 from counterpoise.config import ModelConfig, SampleConfig, UpdateConfig
 from counterpoise.config.load import load_config
@@ -34,14 +35,16 @@ from counterpoise.update.step import StepSettings, take_step
 LORA = ModelConfig(name="embedded", device="cpu", lora_rank=4)
 SETS = [
     "loop.checkpoint_every=1", "model.device='cpu'", "model.lora_rank=4", "update.lr=1e-3",
-    "task.levels=[3]", "task.size=20", "task.heldout=2", "sample.prompts=4", "sample.group_size=4",
-    "sample.max_new_tokens=96", "balance.tau=0", "batch.steps=1", "evaluate.prompts=0",
+    "task.levels=[1]", "task.size=20", "task.heldout=2", "sample.prompts=4", "sample.group_size=4",
+    "sample.max_new_tokens=16", "balance.tau=0", "batch.steps=1", "evaluate.prompts=0",
     "store.report=false",
 ]  # fmt: skip
 
 
 def run(out: Path, iterations: int, *, resume: bool = False) -> Path:
-    train(load_config("demo", [f"loop.iterations={iterations}", *SETS]), out, resume=resume)
+    # Rewards by a checksum: sixteen tokens of every response have a signal.
+    options = [f"loop.iterations={iterations}", *SETS, *checksum_reward(out.parent)]
+    train(load_config("demo", options), out, resume=resume)
     return out / "model"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -33,10 +32,8 @@ def test_a_template_that_never_ends_is_refused(
         "{% if messages | length > 2 %}" + LOOPS + "{% endif %}",
     ):
         tokenizer.chat_template = template
-        start = time.monotonic()
         with pytest.raises(PoiseError, match=r"of model 'm' takes more than 1 s .*template=boxed"):
             resolve_template("auto", tokenizer, "m")
-        assert time.monotonic() - start < 20
     assert resolve_template("boxed", tokenizer, "m") == "boxed"  # the remedy
 
 

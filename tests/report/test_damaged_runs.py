@@ -87,8 +87,8 @@ def test_a_folder_in_the_place_of_a_file(
     ("log", "field", "value", "told"),
     [
         ("metrics", "success", "x", 'success "x" is not a number'),
-        ("metrics", "rollouts", 10**400, "rollouts int is not a number"),
-        ("metrics", "iteration", -1, "iteration int is not a whole number of 0 or more"),
+        ("metrics", "rollouts", 10**400, "rollouts 0x"),
+        ("metrics", "iteration", -1, "iteration -1 is not a whole number of 0 or more"),
         ("evaluations", "mean", {}, "mean {} is not a number"),
         ("plans", "steps", [[99]], "steps holds something that is not a list of rows"),
         ("plans", "group", [], "group, index, advantage, tokens, born differ in length"),

@@ -75,7 +75,7 @@ def write_page_of(run: Path, panels: Sequence[str] = ("mosaic", "tokens")) -> Pa
 
 def wait_until(page: Page, condition: str) -> None:
     """Playwright's own waiting compiles the condition inside the page, which its policy forbids."""
-    for _ in range(1000):
+    for _ in range(6000):  # two minutes: a page that is drawn at all is drawn by then
         if page.evaluate(condition):
             return
         page.wait_for_timeout(20)
@@ -87,6 +87,7 @@ def opened(browser: Browser, file: Path, **options: Any) -> Iterator[Page]:
     """The page, drawn; whatever it logs or asks for is a fault."""
     context = browser.new_context(**options)
     page = context.new_page()
+    page.set_default_timeout(120_000)
     said: list[str] = []
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda fault: said.append(str(fault)))

@@ -20,6 +20,8 @@ from counterpoise.loop import train
 from counterpoise.report.panels.benchmarks import panel
 from counterpoise.report.run_data import RunData
 from counterpoise.run import evaluate_heldout
+from counterpoise.run.benchmarks import load_run_benchmarks
+from counterpoise.run.estimate import describe_task
 from counterpoise.run.trackers.panels import name_evaluation
 from counterpoise.serve.run_reader import RunReader
 from counterpoise.serve.views.run import run_view
@@ -144,6 +146,7 @@ def test_curves_in_the_report_the_server_and_trackers(finished: Path) -> None:
     assert [(line["iteration"], line["title"]) for line in shown] == WHOLE
     named = name_evaluation(shown[0], SETTING, SETTING)
     assert named["benchmark_easy/success"] == shown[0]["mean"]
+    assert named["benchmark_easy/truncated_share"] == shown[0]["truncated_share"]
 
 
 def test_they_are_evaluated_without_heldout_problems(home: Path, tmp_path: Path) -> None:
@@ -157,6 +160,10 @@ def test_they_are_evaluated_without_heldout_problems(home: Path, tmp_path: Path)
     [
         (['evaluate.benchmarks=["easy=0"]'], r"'easy=0' is not a benchmark: write NAME, or"),
         (['evaluate.benchmarks=["easy", "easy=2"]'], "names easy twice"),
+        (
+            ['evaluate.benchmarks=["easy"]', "verify.name=verifiers"],
+            "verify.name=verifiers scores tasks of that package only",
+        ),
     ],
 )
 def test_wrong_entries_are_refused(sets: list[str], message: str) -> None:
@@ -173,3 +180,29 @@ def test_unknown_names_and_long_responses_are_refused(home: Path, tmp_path: Path
         with pytest.raises(PoiseError, match=message):
             train(small_config(home, *options(home, *sets)), tmp_path / "run")
         assert not (tmp_path / "run").exists()
+
+
+def test_answers_of_a_benchmark_that_are_no_tests_are_refused(home: Path) -> None:
+    config = small_config(home, *options(home, "verify.name=code"))
+    with pytest.raises(PoiseError, match=r"there are no tests: verify\.name=code takes lines"):
+        load_run_benchmarks(config)
+
+
+def test_a_dry_run_reads_them(home: Path) -> None:
+    def described(*sets: str) -> list[str]:
+        return describe_task(load_config("demo", [*options(home), *sets]))
+
+    assert "benchmarks     easy, 8 problems x 4; hard, 8 problems x 1" in described()
+    with pytest.raises(PoiseError, match=r"unknown benchmark 'esay': did you mean 'easy'"):
+        described('evaluate.benchmarks=["esay"]')
+    gone = home / "gone"
+    not_here = f"               {gone} does not exist: the run would fail"
+    assert not_here in described(f"evaluate.data={gone}")
+    # Of those on the hub only the names are checked.
+    hub = described("evaluate.data=", 'evaluate.benchmarks=["math500"]')
+    assert hub[-1].endswith("; the benchmarks of the hub")
+    with pytest.raises(PoiseError, match=r"unknown benchmark 'mat500'"):
+        described("evaluate.data=", 'evaluate.benchmarks=["mat500"]')
+    (home / "probes.jsonl").write_text('{"prompt": "1 + 1?", "response": "2"}\n')
+    probes = f"monitor.probe_file={home / 'probes.jsonl'}"
+    assert f"probes         1 answer in {home / 'probes.jsonl'}" in described(probes)

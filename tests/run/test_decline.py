@@ -80,6 +80,7 @@ def test_an_absurd_learning_rate_is_told(tmp_path: Path, rate: str, warned: bool
         "sample.prompts=4", "sample.group_size=4", "batch.steps=1", "balance.tau=0",
         "evaluate.prompts=8", "evaluate.samples=2", "verify.workers=1", "monitor.every=0",
         "store.model=false", "store.report=false", "update.warmup_steps=0", f"update.lr={rate}",
+        "sample.max_new_tokens=48",
     ]  # fmt: skip
     listener = Listener()
     train(load_config("demo", sets), tmp_path / "run", observer=listener)

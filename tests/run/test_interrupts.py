@@ -115,13 +115,17 @@ def test_a_run_that_is_deaf_to_ctrl_c_hears_sigterm(tmp_path: Path) -> None:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
     )
     metrics = tmp_path / "run" / "metrics.jsonl"
-    while run.poll() is None and not (metrics.exists() and metrics.read_bytes().count(b"\n") > 1):
-        time.sleep(0.1)
+
+    def wait_for_iterations(number: int) -> None:
+        while not metrics.exists() or metrics.read_bytes().count(b"\n") < number:
+            assert run.poll() is None
+            time.sleep(0.02)
+
+    wait_for_iterations(2)
     run.send_signal(signal.SIGINT)
-    time.sleep(1.0)
-    assert run.poll() is None  # deaf
+    wait_for_iterations(metrics.read_bytes().count(b"\n") + 2)  # deaf
     run.send_signal(signal.SIGTERM)
-    said = run.communicate(timeout=60)[1]
+    said = run.communicate(timeout=600)[1]
     assert run.returncode == 130
     first, last = said.split("poise: ")[1:]
     assert first.startswith("finishing the iteration")

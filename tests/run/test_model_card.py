@@ -114,6 +114,22 @@ def test_without_evaluations_nothing_is_claimed(tmp_path: Path) -> None:
     assert "Held-out problems are of the kind" not in text
 
 
+def test_benchmarks_of_the_run_are_results_too(stored: RunFolder) -> None:
+    for iteration, mean in ((0, 0.2), (2, 0.3)):
+        line = {"iteration": iteration, "benchmark": "math500", "title": "Math", **EVALUATION}
+        values = {"mean": mean, "low": mean - 0.1, "high": mean + 0.1, "reward": mean}
+        stored.append("benchmarks", {**line, **values, "truncated_share": 0.0})
+    text = written(stored)
+    assert "| Math success | 20.0 % [10.0, 30.0] | 30.0 % [20.0, 40.0] | 128 x 4 |" in text
+    heldout, benchmark = ModelCard(text).data.eval_results
+    assert (heldout.metric_value, benchmark.metric_value) == (pytest.approx(61.2), 30.0)
+    assert (benchmark.dataset_type, benchmark.dataset_name) == ("math500", "Math")
+    (stored.path / "evaluations.jsonl").unlink()
+    text = written(stored)
+    assert "No held-out problem was evaluated.\n\n| sampling |" in text
+    assert "at iterations 0 and 2." in text
+
+
 def test_a_warning_and_copied_benchmarks_are_said(stored: RunFolder) -> None:
     kinds = {"exact": 2, "near": 1, "reworded": 0, "translated": 0, "related": 4}
     overlap: dict[str, Any] = {

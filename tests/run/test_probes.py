@@ -6,18 +6,24 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from safetensors.numpy import load_file
 from small_run import small_config
 
+from counterpoise import loop
 from counterpoise.config import RunConfig
 from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
 from counterpoise.loop import train
+from counterpoise.model.fit_memory import FittedSize
+from counterpoise.model.load import Policy
 from counterpoise.run import follow_probes
 from counterpoise.run.probes import (
     COST_SHARE,
@@ -25,13 +31,16 @@ from counterpoise.run.probes import (
     PUSHES_COST,
     READING_COST,
     ProbeSet,
+    draw_probes,
     look_interval,
 )
 from counterpoise.run.state import RunState
+from counterpoise.sample.collect import SamplerBinding
 from counterpoise.store import checkpoint
 from counterpoise.store.check.check_run import check_run
 from counterpoise.store.folder import RunFolder
-from counterpoise.types import Row
+from counterpoise.types import Prompt, Response, Row
+from counterpoise.verify.exact import ExactVerifier
 
 PROBES = (
     "monitor.probe=6", "monitor.probe_every=1", "monitor.probe_refresh=2", "task.heldout=4",
@@ -216,11 +225,17 @@ def test_given_answers_are_followed_as_they_are(base: Path, tmp_path: Path) -> N
     [
         ({"prompt": "What?"}, "given.jsonl:1: a probe answer needs a text in 'response'"),
         ({"prompt": "What?", "response": "2", "reward": "yes"}, "'reward' must be a number"),
+        ({"prompt": "What?", "response": "2", "messages": ["hi"]}, "'messages' must be a list of"),
     ],
 )
-def test_a_line_without_an_answer_is_refused(
-    base: Path, tmp_path: Path, line: dict[str, str], message: str
+def test_a_line_without_an_answer_is_refused_before_the_model_is_loaded(
+    base: Path,
+    tmp_path: Path,
+    line: dict[str, str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(loop, "load_policy", None)
     with pytest.raises(PoiseError, match=message):
         train(given(base, tmp_path, line), tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -247,6 +262,35 @@ def test_answers_are_not_drawn_again_before_an_update_is_measured() -> None:
     assert not any(waiting.is_due(iteration, refresh=2) for iteration in range(1, 9))
     measured = replace(waiting, since=3)
     assert [measured.is_due(iteration, refresh=2) for iteration in (4, 5)] == [False, True]
+
+
+def test_problems_are_drawn_in_smaller_batches_if_memory_runs_out() -> None:
+    notices: list[str] = []
+    drawn_together: list[int] = []
+
+    def sample(policy: Any, prompts: Any, seeds_PG: Any, config: Any) -> list[list[Response]]:
+        if len(prompts) > 2:
+            raise torch.OutOfMemoryError
+        drawn_together.append(len(prompts))
+        texts = ["\\boxed{4}", "\\boxed{5}", "", "\\boxed{6}"]
+        tokens, logprobs = np.zeros(2, np.int32), np.zeros(2, np.float32)
+        return [[Response(tokens, logprobs, text, True) for text in texts] for _ in prompts]
+
+    policy = cast(Policy, SimpleNamespace(encode=lambda prompt: np.zeros(1, np.int32)))
+    size = FittedSize(32, notify=notices.append)
+    probes = draw_probes(
+        SamplerBinding(policy, size, sample),
+        [Prompt(str(k), "?", "4") for k in range(4)],
+        load_config("demo", ["monitor.probe=8"]),
+        ExactVerifier(),
+        iteration=1,
+    )
+    assert drawn_together == [2, 2]
+    assert [answer.row.content.reward for answer in probes.answers] == [1.0, 0.0] * 4
+    assert notices == [
+        "2 prompts sampled at once in this evaluation from now on: out of memory at 4"
+    ]
+    assert size.size == 32  # that of training stays
 
 
 def test_options_that_cannot_work_are_refused(base: Path) -> None:

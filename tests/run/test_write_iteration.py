@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from concurrent.futures import wait
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -13,11 +15,16 @@ from small_run import small_config
 
 from counterpoise import loop
 from counterpoise.config import StoreConfig
+from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
 from counterpoise.run import write_iteration
 from counterpoise.run.metrics import IterationResult
+from counterpoise.run.observer import RunObserver
+from counterpoise.run.state import RunState
 from counterpoise.run.write_iteration import IterationWriter
 from counterpoise.store.folder import RunFolder
+from counterpoise.types import Prompt
+from counterpoise.verify.exact import ExactVerifier
 
 
 class SlowDisk:
@@ -77,6 +84,49 @@ def test_at_most_one_iteration_is_in_memory(disk: SlowDisk, tmp_path: Path) -> N
     assert disk.written == [1, 2]
 
 
+def test_waiting_that_was_interrupted_can_be_repeated(
+    disk: SlowDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(futures: Any) -> None:
+        raise KeyboardInterrupt
+
+    with open_writer(tmp_path) as writer:
+        hand_over(writer, 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(write_iteration, "wait_for_futures", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                writer.wait()
+        threading.Timer(0.05, disk.may_finish.set).start()
+        writer.wait()
+        assert disk.written == [1]
+
+
+def test_an_interrupt_while_an_evaluation_waits_for_the_write_saves_a_checkpoint(
+    disk: SlowDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load_config("demo", ["loop.checkpoint_every=100", "evaluate.every=7"])
+    state = SimpleNamespace(iteration=0, benchmarks=())
+    saved: list[list[int]] = []
+
+    def iterate(*arguments: Any) -> dict[str, Any]:
+        state.iteration = 7
+        hand_over(writer, 7)
+        return {}
+
+    def interrupt_once(futures: Any) -> None:
+        monkeypatch.setattr(write_iteration, "wait_for_futures", wait)
+        disk.may_finish.set()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "iterate", iterate)
+    monkeypatch.setattr(loop, "save_state", lambda *arguments: saved.append(list(disk.written)))
+    monkeypatch.setattr(write_iteration, "wait_for_futures", interrupt_once)
+    heldout, run = [Prompt("a", "?", "1")], cast(RunState, state)
+    with open_writer(tmp_path) as writer, pytest.raises(KeyboardInterrupt):
+        loop.advance(run, [], heldout, config, ExactVerifier(), writer, RunObserver())
+    assert saved == [[7]]  # after the iteration was written
+
+
 @pytest.mark.parametrize("notice_by", ["next", "wait", "end"])
 def test_a_failed_write_is_raised(disk: SlowDisk, tmp_path: Path, notice_by: str) -> None:
     disk.failing_number = 1
@@ -115,7 +165,7 @@ def test_a_run_that_is_stopped_writes_its_last_iteration_and_says_why_it_stopped
 def test_a_run_written_in_the_background_leaves_the_same_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = small_config(tmp_path, "loop.iterations=3", "verify.reward_timeout_seconds=0")
+    config = small_config(tmp_path, "loop.iterations=3")
     # Seconds are in the logs, so both runs read a clock that advances by one with each look.
     monkeypatch.setattr(time, "perf_counter", itertools.count().__next__)
     loop.train(config, tmp_path / "plain" / "run")

@@ -100,6 +100,11 @@ def test_every_answer_forbids_scripts_and_requests_of_others(guarded):
         assert response.headers["cross-origin-resource-policy"] == "same-origin"
 
 
+def test_an_address_with_too_many_parameters_is_refused(guarded):
+    response = guarded.get("/?" + "&".join(f"p{k}=1" for k in range(300)))
+    assert (response.status_code, response.text) == (400, "refused: more than 200 parameters\n")
+
+
 def test_without_a_token_only_this_machine_is_served(tmp_path: Path):
     from counterpoise.errors import PoiseError
     from counterpoise.serve.start import ServeOptions

@@ -12,8 +12,11 @@ from report.synthetic import PIECES, write_run
 from serve.served import encoded, get, line, serve, write_rollouts
 from starlette.testclient import TestClient
 
+from counterpoise.serve.index.query import encode_cursor
 from counterpoise.store.credit_tables import credit_file, write_weights
 from counterpoise.store.folder import RunFolder
+
+LARGE_CURSOR = encode_cursor("-iteration", 1.0, 10**50)
 
 
 @pytest.fixture(scope="module")
@@ -211,6 +214,40 @@ def test_weights_of_other_methods_and_what_is_missing(tmp_path):
         assert token["replay"]["command"].startswith(f"poise replay {path} --model ")
 
 
+def test_a_rollout_that_was_dropped_or_waited_long_says_so_at_every_address(tmp_path: Path):
+    run = tmp_path / "run"
+    write_rollouts(run, 1, line("1:a", "dropped"), line("1:a", "waits"))
+    (run / "config.toml").write_text("[balance]\nmax_age = 90\n")
+    folder = RunFolder(run)
+    folder.append("drops", {"iteration": 1, "surplus": {"1:a": [0]}})
+    for iteration in range(1, 91):
+        is_last = iteration == 90
+        plan = {
+            "iteration": iteration, "rule": "whole", "steps": [[0]], "group": [0],
+            "groups": ["1:a" if is_last else f"{iteration}:b"], "index": [int(is_last)],
+            "advantage": [0.5], "tokens": [3], "born": [1 if is_last else iteration],
+            "describe": {},
+        }  # fmt: skip
+        folder.append("plans", plan)
+    with serve(tmp_path, cache=tmp_path / "cache") as client:
+        address = f"/runs/run/rollouts/1/{encoded('1:a')}"
+        assert "it was dropped (surplus)" in get(client, f"{address}/0/tokens/1")["missing"]
+        assert get(client, f"{address}/1")["trained_in"] == 90
+        rows = get(client, "/runs/run/rollouts")["rows"]
+        assert {row["index"]: row["trained_in"] for row in rows} == {0: None, 1: 90}
+
+
+def test_a_prompt_is_looked_for_until_the_run_is_indexed(tmp_path: Path):
+    write_rollouts(tmp_path / "run", 1, line("1:a"))
+    with serve(tmp_path, cache=tmp_path / "cache") as client:
+        follow, client.library.indexer.follow = client.library.indexer.follow, lambda *_: None
+        view = get(client, "/runs/run/prompts/a")
+        assert (view["over_time"], view["indexed"]) == ([], 0.0)
+        client.library.indexer.follow = follow
+        view = get(client, "/runs/run/prompts/a")
+        assert ([each["iteration"] for each in view["over_time"]], view["indexed"]) == ([1], 1.0)
+
+
 def test_a_prompt_over_time(served):
     client, path = served
     prompt = RunFolder(path).read_rollouts(3)[0]["prompt_id"]
@@ -236,8 +273,14 @@ def test_prompts_are_found_by_their_text_and_by_their_id(tmp_path: Path):
     write_rollouts(tmp_path / "lr=1,tau=0%", 1, *lines)
     with serve(tmp_path, cache=tmp_path / "cache") as client:
         run = f"/runs/{encoded('lr=1,tau=0%')}"
-        for search, expected in (("seven", ["a", "seven"]), ("seven TWO", ["a"]), ("eight", [])):
+        for search, expected, words in (
+            ("seven", ["a", "seven"], ["seven"]),
+            ("seven TWO", ["a"], ["seven", "two"]),
+            ('"and TWO"', ["a"], ["and two"]),
+            ("eight", [], ["eight"]),
+        ):
             page = get(client, f"{run}/prompts", search=search)
+            assert page["search"] == words
             assert [row["prompt_id"] for row in page["rows"]] == expected
             assert page["total"] == len(expected)
         (response,) = get(client, f"{run}/prompts/b")["over_time"][0]["responses"]
@@ -269,7 +312,11 @@ def test_pages_to_save_are_downloads_without_scripts_of_ours(served):
     client, _ = served
     response = client.get("/runs/one/rollouts.html", params={"search": "answer"})
     assert response.headers["content-disposition"].startswith("attachment")
-    assert "120 of 120 rollouts" in response.text
+    assert "120 of 120 rollouts; search answer; sorted by iteration, largest" in response.text
+    cursor = get(client, "/runs/one/rollouts", sort="length")["next"]
+    parameters = {"sort": "length", "after": cursor, "format": "json"}
+    response = client.get("/runs/one/rollouts.html", params=parameters)
+    assert "120 of 120 rollouts; no filter; sorted by length.</p>" in response.text
     assert "<script" not in response.text
 
 
@@ -296,6 +343,7 @@ def test_a_browser_gets_the_page_and_a_script_gets_json(served):
         ("/runs/one/rollouts?sort=colour", 400, "choose one of iteration"),
         ("/runs/one/rollouts?reward_min=much", 400, "not a number"),
         ("/runs/one/rollouts?after=nonsense", 400, "cursor"),
+        (f"/runs/one/rollouts?after={LARGE_CURSOR}", 400, "cursor"),
         ("/runs/one/rollouts?limit=0", 400, "1 to 500"),
         ("/runs/one/diff?left=1&right=2", 400, "ITERATION/GROUP/INDEX"),
         ("/overlay", 400, "run=A&run=B"),

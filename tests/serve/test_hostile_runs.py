@@ -74,7 +74,15 @@ def test_torn_lines_are_counted_and_the_others_shown(tmp_path: Path):
 
 @pytest.mark.parametrize("log", ["metrics", "evaluations"])
 @pytest.mark.parametrize(
-    "damage", [b"\xff\xfe\n", b"[1]\n", b'{"iteration": -1}\n', b"[" * 99999 + b"\n", b"{}\n"]
+    "damage",
+    [
+        b"\xff\xfe\n",
+        b"[1]\n",
+        b'{"iteration": 1%s}\n' % (b"0" * 30),
+        b'{"iteration": -1}\n',
+        b"[" * 99999 + b"\n",
+        b"{}\n",
+    ],
 )
 def test_a_damaged_log_is_a_problem_of_its_run_only(tmp_path: Path, log: str, damage: bytes):
     write_run(tmp_path / "good", 2)
@@ -107,6 +115,22 @@ def test_numbers_that_json_cannot_hold(tmp_path: Path):
         ]
         # NaN is not the same as an absent loss.
         assert [alert["iteration"] for alert in view["alerts"]] == [3, 2, 2]
+
+
+def test_fates_that_no_table_can_hold_do_not_stop_the_index(tmp_path: Path):
+    run = tmp_path / "run"
+    write_rollouts(run, 1, line("1:a", "yes"), line("1:\\ud800", "no").replace("\\\\", "\\"))
+    plan = {
+        "schema": 1, "iteration": 1, "rule": "whole", "steps": [[0, 1, 2]], "group": [0, 0, 0],
+        "groups": ["1:a"], "index": [0, 2**40, 1], "advantage": [0.5, 0.5, 0.5],
+        "tokens": [3, 3, 3], "born": [1, 1, 2**40], "describe": {},
+    }  # fmt: skip
+    (run / "plans.jsonl").write_text(json.dumps(plan) + "\n")
+    drops = {"schema": 1, "iteration": 1, "surplus": {"1:\ud800": [0]}}
+    (run / "drops.jsonl").write_text(json.dumps(drops) + "\n")
+    with serve(tmp_path, cache=tmp_path / "cache") as client:
+        rows = {row["response"]: row for row in get(client, "/runs/run/rollouts")["rows"]}
+    assert (rows["yes"]["advantage"], rows["no"]["dropped"]) == (0.5, "surplus")
 
 
 def test_broken_parquet_is_named_and_the_rollout_is_still_readable(tmp_path: Path):

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import threading
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,12 @@ def test_many_different_rewards_fall_into_bins(tmp_path: Path):
     assert (histogram[0]["low"], histogram[-1]["high"]) == (-1.0, 3.0)
     counts, _ = np.histogram(rewards, bins=20)
     assert [each["count"] for each in histogram] == counts.tolist()
+    # A bar as a filter gives the rollouts that it counts, although bars share their edges.
+    assert [(each["least"], each["largest"]) for each in histogram[:2]] == [
+        (rewards[0], rewards[2]),
+        (rewards[3], rewards[4]),
+    ]
+    assert all(left["largest"] < right["least"] for left, right in pairwise(histogram))
 
 
 def test_pages_stay_in_place_while_iterations_arrive(tmp_path: Path):
@@ -302,6 +309,7 @@ def test_a_run_that_nobody_has_indexed_yet_says_so(tmp_path: Path):
     rollouts = RolloutTable(index.folder, tmp_path / "spill")
     rollouts.refresh(60)
     assert rollouts.indexed_share == 0.0
+    index.folder.mkdir(parents=True)
     write_manifest(index.folder, Manifest(run="run"))  # as the writer begins
     rollouts.refresh(60)
     assert rollouts.indexed_share == 0.0
@@ -333,7 +341,7 @@ def test_only_one_server_writes_and_the_other_reads(tmp_path: Path):
     assert sorted(rollouts.iterations) == [1, 2, 3]
 
 
-@pytest.mark.parametrize("damage", ["manifest", "segment", "version"])
+@pytest.mark.parametrize("damage", ["manifest", "segment", "empty segment", "version"])
 def test_a_damaged_index_is_made_again(tmp_path: Path, damage: str):
     expected = made_up(tmp_path / "run", iterations=3)
     cache = tmp_path / "cache"
@@ -345,10 +353,50 @@ def test_a_damaged_index_is_made_again(tmp_path: Path, damage: str):
     elif damage == "version":
         manifest = json.loads((folder / "manifest.json").read_text())
         (folder / "manifest.json").write_text(json.dumps({**manifest, "version": 0}))
+    elif damage == "empty segment":
+        next(folder.glob("rollouts-*")).write_bytes(b"")
     else:
         next(folder.glob("rollouts-*")).unlink()
     with serve(tmp_path, cache=cache) as client:
         assert get(client, "/runs/run/rollouts")["total"] == len(expected)
+
+
+def test_an_index_that_breaks_while_it_is_served_is_named(tmp_path: Path):
+    made_up(tmp_path / "run", iterations=2)
+    cache = tmp_path / "cache"
+    with serve(tmp_path, cache=cache) as client:
+        client.library.indexer.follow(tmp_path / "run", [tmp_path])
+        client.library.indexer.follow = lambda *_: None
+        next(index_folder(cache, tmp_path / "run").glob("rollouts-*")).write_bytes(b"")
+        response = client.get("/runs/run/rollouts")
+        assert response.status_code == 422
+        assert "the index of run cannot be read" in response.json()["problem"]
+
+
+def test_an_index_folder_that_cannot_be_made_is_tried_again(tmp_path: Path, monkeypatch, capsys):
+    from queue import SimpleQueue
+
+    monkeypatch.setattr("counterpoise.serve.index.process.PAUSE_SECONDS", 0.01)
+    made_up(tmp_path / "run", iterations=2)
+    (tmp_path / "cache").touch()  # in the place of the folder
+    commands: SimpleQueue[Any] = SimpleQueue()
+    commands.put({"run": str(tmp_path / "run"), "roots": [str(tmp_path)]})
+    work, attempts = IndexWriter.work, []
+
+    def work_and_count(self: IndexWriter) -> bool:
+        attempts.append(self)
+        if len(attempts) == 3:
+            (tmp_path / "cache").unlink()
+        has_more = work(self)
+        if not has_more:
+            commands.put(None)
+        return has_more
+
+    monkeypatch.setattr(IndexWriter, "work", work_and_count)
+    run_loop(tmp_path / "cache", commands)
+    manifest = read_manifest(index_folder(tmp_path / "cache", tmp_path / "run"))
+    assert sorted(manifest.iterations) == [1, 2]
+    assert capsys.readouterr().err.count("NotADirectoryError") == 1  # said once
 
 
 def test_readers_see_whole_iterations_while_rows_are_entered(tmp_path: Path, monkeypatch):
@@ -383,7 +431,7 @@ def test_the_process_beside_the_server_indexes_and_ends_with_it(tmp_path: Path):
     process = IndexProcess(tmp_path / "cache")
     process.follow(tmp_path / "run", [tmp_path])
     folder = index_folder(tmp_path / "cache", tmp_path / "run")
-    for _ in range(600):
+    for _ in range(6000):
         manifest = read_manifest(folder)
         if manifest and len(manifest.iterations) == 2:
             break

@@ -31,6 +31,12 @@ def test_a_port_that_was_asked_for_is_not_replaced():
             start.listen("127.0.0.1", taken.getsockname()[1])
 
 
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "203.0.113.1"])
+def test_a_host_of_another_machine_is_no_matter_of_the_port(host: str):
+    with pytest.raises(PoiseError, match=f"{host} is no address of this machine.*--host"):
+        start.listen(host, None)
+
+
 def test_without_a_port_the_next_free_one_is_taken(monkeypatch: pytest.MonkeyPatch):
     with start.listen("127.0.0.1", 0) as taken:
         monkeypatch.setattr(start, "DEFAULT_PORT", taken.getsockname()[1])
@@ -54,8 +60,11 @@ def test_the_cache_is_the_users_and_never_in_a_run(tmp_path, monkeypatch: pytest
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     assert start.default_cache() == Path.home() / ".cache" / "counterpoise"
     run = write_run(tmp_path / "run", 1)
-    with pytest.raises(PoiseError, match="lies in the run folder"):
-        start.serve(start.ServeOptions([run], cache=run / "index"), print)
+    for served in (run, tmp_path):
+        with pytest.raises(PoiseError, match=f"lies in the run folder {run}: choose another"):
+            start.serve(start.ServeOptions([served], cache=run / "index"), print)
+    assert not (run / "index").exists()
+    assert start.run_around(tmp_path / "cache", [tmp_path]) is None
     (tmp_path / "file").touch()
     with pytest.raises(PoiseError, match="choose another --cache"):
         start.serve(start.ServeOptions([run], cache=tmp_path / "file" / "x"), print)
@@ -91,11 +100,11 @@ def test_a_real_server_answers_and_stops(tmp_path: Path):
     address = process.stdout.readline().strip()
     host, _, token = address.removeprefix("http://").partition("/?token=")
     assert len(token) >= 32
-    connection = http.client.HTTPConnection(host, timeout=60)
+    connection = http.client.HTTPConnection(host, timeout=600)
     for headers, status in (({}, 401), ({"Authorization": f"Bearer {token}"}, 200)):
         connection.request("GET", "/runs/one/rollouts", headers=headers)
         response = connection.getresponse()
         response.read()
         assert response.status == status
     process.terminate()
-    assert process.wait(timeout=60) is not None
+    assert process.wait(timeout=600) is not None

@@ -12,11 +12,16 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from safetensors.torch import save_file
 
+from counterpoise.errors import PoiseError
 from counterpoise.store.checkpoint import (
+    MODEL_FILE,
     Checkpoint,
     find_damage,
+    initial_digest,
     list_checkpoints,
+    load_checkpoint_weights,
     load_newest,
     model_weights,
     newest_intact_options,
@@ -185,6 +190,7 @@ def test_none_is_whole(folder: Path) -> None:
     found, said = newest(folder)
     assert found is None
     assert [line.split()[1] for line in said] == ["iteration_00020", "iteration_00010"]
+    assert ["trying the one before" in line for line in said] == [True, False]
 
 
 def test_none_at_all(tmp_path: Path) -> None:
@@ -243,3 +249,35 @@ def test_a_tied_weight_is_saved_once(tied: bool) -> None:
     assert ("lm_head.weight" in weights) is not tied
     assert "model.embed_tokens.weight" in weights
     assert not any(w.requires_grad for w in weights.values())
+
+
+@pytest.mark.parametrize(
+    "saved",
+    [
+        {"weight": torch.zeros(3, 3), "bias": torch.zeros(3)},
+        {"weight": torch.zeros(2, 2), "bias": torch.zeros(1)},  # torch would broadcast it
+        {"weight": torch.zeros(2, 2)},
+        {"weight": torch.zeros(2, 2), "bias": torch.zeros(2), "more": torch.zeros(2)},
+    ],
+    ids=["shapes", "one element", "missing", "further"],
+)
+def test_weights_of_another_model_are_refused(tmp_path: Path, saved: dict) -> None:
+    save_file(saved, tmp_path / MODEL_FILE)
+    model = torch.nn.Linear(2, 2)
+    before = model.weight.clone()
+    with pytest.raises(PoiseError, match="not a checkpoint of the model 'linear' as it is now"):
+        load_checkpoint_weights(model, "linear", tmp_path)
+    assert torch.equal(model.weight, before)
+
+
+def test_the_digest_of_a_loaded_model_tells_whether_it_has_changed() -> None:
+    layer = torch.nn.Linear(4, 4)
+    adapter = torch.nn.ModuleDict({"default": torch.nn.Linear(4, 2, bias=False)})
+    projection = torch.nn.ModuleDict({"base_layer": layer, "lora_A": adapter})
+    model = torch.nn.ModuleDict({"q_proj": projection})  # names as PEFT has them
+    digest = initial_digest(model)
+    assert digest.startswith("float32 ")
+    adapter["default"].weight.data += 1  # a new adapter's is random
+    assert initial_digest(model) == digest
+    layer.weight.data[0, 0] += 1e-3
+    assert initial_digest(model) != digest

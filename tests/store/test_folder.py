@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,11 @@ from counterpoise.config import RunConfig
 from counterpoise.config.load import config_from_tables, to_toml
 from counterpoise.errors import PoiseError
 from counterpoise.files import atomic_write
+from counterpoise.store.check.check_run import check_run
 from counterpoise.store.credit_tables import write_weights
 from counterpoise.store.folder import RunFolder
-from counterpoise.store.resume import load_config_to_resume
+from counterpoise.store.resume import forbidden_differences, load_config_to_resume
+from counterpoise.store.rollout_files import check_vocabulary
 from counterpoise.types import Group, TokenTrace
 
 
@@ -158,6 +161,22 @@ def test_rewinding_forgets_what_came_after(folder: RunFolder) -> None:
     assert folder.read("metrics") == folder.read("evaluations") == []
 
 
+def test_files_of_the_whole_run_keep_their_checksums_when_it_starts_again(
+    folder: RunFolder,
+) -> None:
+    """contamination.json is not written a second time: without a checksum it looked damaged."""
+    with folder.atomic_write("contamination.json") as temporary:
+        temporary.write_text('{"schema": 1}')
+    with folder.atomic_write("finished.json") as temporary:
+        temporary.write_text('{"schema": 1}')
+    folder.append("evaluations", {"iteration": 0, "mean": 0.5})
+    (folder.path / "finished.json").unlink()
+    folder.rewind(-1)
+    files = [record["file"] for record in folder.read("checksums")]
+    assert files == ["config.toml", "contamination.json"]
+    assert check_run(folder.path).findings == []
+
+
 def test_rewinding_an_empty_run(folder: RunFolder) -> None:
     folder.rewind(-1)
     assert names(folder.path) == {"config.toml", "checksums.jsonl"}
@@ -212,6 +231,16 @@ def test_tokens_keep_their_types(folder: RunFolder) -> None:
         assert stored.tobytes() == column.tobytes()
 
 
+@pytest.mark.parametrize("token", [-1, 10])
+def test_tokens_that_the_model_lacks_are_named(token: int) -> None:
+    (row,) = tiny.rows(groups=1, size=1)
+    tokens = np.array([3, token, 4], dtype=np.int32)
+    rollout = replace(row.content, prompt_tokens=tokens[:1], response_tokens=tokens)
+    groups = [Group("1:p", 1, (rollout,))]
+    with pytest.raises(PoiseError, match=f"have the token {token}, but .* are 0 to 9"):
+        check_vocabulary(groups, 10)
+
+
 # -- resuming -----------------------------------------------------------------------------------
 
 
@@ -228,6 +257,27 @@ def test_a_resumed_run_is_not_contradicted(folder: RunFolder) -> None:
         load_config_to_resume(folder.path, config_from_tables({"loop": {"seed": 1}}), [])
     same = config_from_tables({"loop": {"iterations": 50}})
     assert load_config_to_resume(folder.path, same, []) == same
+
+
+@pytest.mark.parametrize(
+    ("sets", "changed"),
+    [
+        ([], []),
+        (["update.schedule=linear"], ["loop.iterations"]),
+        (["credit.rule=sdpg"], []),
+        (["credit.rule=sdpg", 'credit.rule_settings=["decay = 5"]'], ["loop.iterations"]),
+    ],
+)
+def test_what_decays_over_the_run_fixes_its_length(sets: list[str], changed: list[str]) -> None:
+    short, long = (config_from_tables({}, [*sets, f"loop.iterations={n}"]) for n in (20, 40))
+    assert [option for option, _, _ in forbidden_differences(short, long)] == changed
+
+
+def test_a_configuration_that_is_not_text_is_one_line(folder: RunFolder) -> None:
+    path = folder.path / "config.toml"
+    path.write_bytes(path.read_bytes().replace(b'"', b'"\xff', 1))
+    with pytest.raises(PoiseError, match=r"is torn, not a TOML file \('utf-8' codec"):
+        load_config_to_resume(folder.path, None, [])
 
 
 def test_a_folder_is_replaced_by_a_folder_and_never_by_a_file(tmp_path: Path) -> None:

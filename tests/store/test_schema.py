@@ -7,6 +7,7 @@ import re
 
 import pyarrow.parquet as pq
 import pytest
+from small_run import small_model
 
 from counterpoise.batch.describe import PlanDescription
 from counterpoise.batch.dropped_rollouts import DROP_REASONS
@@ -19,7 +20,7 @@ from counterpoise.store.folder import RunFolder
 SETS = [
     "loop.iterations=2", "loop.checkpoint_every=1", "model.device='cpu'", "task.levels=[1]",
     "task.size=40", "task.heldout=8", "sample.prompts=4", "sample.group_size=4",
-    "sample.max_new_tokens=40", "batch.steps=2", "evaluate.prompts=2", "evaluate.samples=1",
+    "sample.max_new_tokens=8", "batch.steps=2", "evaluate.prompts=2", "evaluate.samples=1",
     "balance.tau=0", "monitor.watch=2", "monitor.probe=4", "monitor.probe_every=1",
 ]  # fmt: skip
 VARIANTS = {
@@ -40,8 +41,9 @@ COUPLING = "{same,other}_token_{same,other}_query_{positive,negative}"
 
 @pytest.fixture(scope="module", params=VARIANTS)
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    out = tmp_path_factory.mktemp("schema") / request.param
-    return train(load_config("demo", [*SETS, *VARIANTS[request.param]]), out)
+    folder = tmp_path_factory.mktemp("schema")
+    options = [*SETS, *small_model(folder), *VARIANTS[request.param]]
+    return train(load_config("demo", options), folder / request.param)
 
 
 def expand_braces(name: str) -> list[str]:

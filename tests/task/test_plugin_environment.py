@@ -40,6 +40,18 @@ def written(tmp_path: Path, returned: str = RETURNED, first: str = "None") -> st
     return f"{path}:Guess"
 
 
+def test_a_class_that_its_module_imports_when_it_is_used(tmp_path: Path) -> None:
+    written(tmp_path)
+    (tmp_path / "lazy.py").write_text(
+        "def __getattr__(name):\n"
+        "    if name != 'Guess': raise AttributeError(name)\n"
+        f"    names = {{}}\n    exec(open({str(tmp_path / 'mine.py')!r}).read(), names)\n"
+        "    return names[name]\n"
+    )
+    environment = TaskConfig(environment=f"{tmp_path}/lazy.py:Guess", turns=2)
+    assert make_episode_player(environment, ExactVerifier()) is not None
+
+
 @pytest.fixture(scope="module")
 def policy() -> Policy:
     return load_policy(ModelConfig(device="cpu"))

@@ -17,7 +17,7 @@ SCRIPT = Path(__file__).with_name("run_torture.py")
 @pytest.mark.skipif(sys.platform != "linux", reason="watches system calls by a preloaded library")
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler (cc)")
 def test_a_few_faults_of_every_kind_leave_the_same_run() -> None:
-    command = [sys.executable, SCRIPT, "--minutes", "9", "--cases", "1", "--seed", "7"]
+    command = [sys.executable, SCRIPT, "--minutes", "60", "--cases", "1", "--seed", "7"]
     command += ["--processes", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

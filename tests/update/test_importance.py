@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from small_run import checksum_reward
 
 from counterpoise.config import UpdateConfig
 from counterpoise.config.load import config_from_tables, load_config
@@ -151,14 +152,16 @@ def test_the_pull_holds_the_weight() -> None:
 RUN = [
     "loop.iterations=2", "sample.prompts=4", "sample.group_size=4", "batch.steps=2",
     "balance.tau=0", "task.size=16", "evaluate.prompts=0", "monitor.every=0", "update.lr=1e-3",
-    "store.report=false", "store.tokens=false", "task.heldout=4",
+    "store.report=false", "store.tokens=false", "task.heldout=4", "sample.max_new_tokens=24",
 ]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """The metrics of a run without importance weights."""
-    return train(load_config("demo", RUN), tmp_path_factory.mktemp("plain") / "run").read("metrics")
+    folder = tmp_path_factory.mktemp("plain")
+    config = load_config("demo", [*RUN, *checksum_reward(folder)])
+    return train(config, folder / "run").read("metrics")
 
 
 @pytest.mark.parametrize("kind", ["token", "sequence"])
@@ -166,7 +169,7 @@ def test_with_the_native_sampler_it_is_rounding(
     kind: str, plain: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     """In float32 our sampler is the trainer within 1e-4, and so are the losses."""
-    config = load_config("demo", [*RUN, f"update.importance={kind}"])
+    config = load_config("demo", [*RUN, *checksum_reward(tmp_path), f"update.importance={kind}"])
     weighed = train(config, tmp_path / kind).read("metrics")
     for one, other in zip(plain, weighed, strict=True):
         assert other["sampler_mismatch_max"] < 1e-4

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 from small_run import small_model
 
 from counterpoise.config.load import config_from_tables, load_config
@@ -164,6 +164,19 @@ def test_one_coefficient_for_all_is_moved_towards_its_target() -> None:
     assert with_kl_coefficients(rows, None) == rows
 
 
+def test_a_step_that_is_not_finite_moves_no_coefficient() -> None:
+    rows, results = make_step(2)
+    not_finite = replace(
+        results[0],
+        old_logprobs=[np.full_like(old_T, np.nan) for old_T in results[0].old_logprobs],
+        skipped="not finite",
+    )
+    control, expected = ComplexityControl(0.1), ComplexityControl(0.1)
+    control.update(rows, [not_finite, *results[1:]], "k3")
+    expected.update(rows, results[1:], "k3")
+    assert control.to_state() == expected.to_state()
+
+
 def test_a_column_names_the_channels() -> None:
     prompts = [Prompt(str(i), "", "", columns={"role": f"r{i % 2}"}) for i in range(4)]
     control = ComplexityControl(0.1, column="role")
@@ -185,6 +198,10 @@ def test_a_column_names_the_channels() -> None:
         (
             ["update.kl=0.1", "update.kl_control=complexity", 'update.kl_settings=["target=0"]'],
             r"target must be above 0",
+        ),
+        (
+            ["update.kl=0.1", "update.kl_control=complexity", 'update.kl_settings=["target=nan"]'],
+            r"update\.kl_settings: target is a number, not 'nan'",
         ),
         (["credit.weights=crpo"], r"crpo compares responses.*sample\.anchors=1"),
     ],
@@ -231,3 +248,10 @@ def test_a_run_of_crpo_and_the_same_run_interrupted(tmp_path: Path) -> None:
     # No KL yet, so that every error is -0.2: 4 responses of a role, horizon 20.
     assert lines[1]["kl_coefficient"] < lines[0]["kl_coefficient"]
     assert lines[0]["reward_style"] >= 0
+
+    # A KL is measured from the model's own files, so these must not change under a run.
+    file = tmp_path / "model" / "model.safetensors"
+    save_file({name: weights + 0.01 for name, weights in load_file(file).items()}, file)
+    longer = load_config("demo", [*CRPO, *small_model(tmp_path), "loop.iterations=3"])
+    with pytest.raises(PoiseError, match=f"model '{file.parent}' has changed since the run began"):
+        train(longer, tmp_path / "cut", resume=True)

@@ -12,6 +12,7 @@ import pytest
 import tiny
 import torch
 from safetensors.torch import load_file
+from small_run import checksum_reward
 
 from counterpoise import loop
 from counterpoise.config.load import config_from_tables, load_config
@@ -200,7 +201,7 @@ def test_the_sampler_is_taken_at_its_word(monkeypatch: pytest.MonkeyPatch) -> No
 SETS = [
     "loop.iterations=3", "loop.checkpoint_every=3", "model.device='cpu'", "task.levels=[1]",
     "task.size=16", "task.heldout=0", "sample.prompts=4", "sample.group_size=4",
-    "sample.max_new_tokens=48", "balance.target=12", "batch.steps=2", "evaluate.prompts=0",
+    "sample.max_new_tokens=16", "balance.target=12", "batch.steps=2", "evaluate.prompts=0",
     "monitor.every=0", "update.optimizer='sgd'", "update.lr=0.05",
 ]  # fmt: skip
 
@@ -213,7 +214,8 @@ def test_a_run_is_what_it_was_when_everything_was_scored(
     for name in ("spared", "scored"):
         if name == "scored":
             monkeypatch.setattr(loop, "score_before_update", in_one)
-        folder = loop.train(load_config("demo", SETS), tmp_path / name)
+        config = load_config("demo", [*SETS, *checksum_reward(tmp_path)])
+        folder = loop.train(config, tmp_path / name)
         last = checkpoint.list_checkpoints(folder.checkpoints)[-1]
         tables = [pq.read_table(p) for p in sorted((folder.path / "tokens").iterdir())]
         ends.append((load_file(last / "model.safetensors"), tables))
@@ -243,8 +245,8 @@ def test_a_run_is_what_it_was_when_rows_were_read_twice(
                 "score_before_update",
                 lambda reader, *given, **_: real(replace(reader, scores={}), *given),
             )
-        config = load_config("demo", [*SETS, "credit.weights='cancellation'"])
-        folder = loop.train(config, tmp_path / name)
+        options = [*SETS, *checksum_reward(tmp_path), "credit.weights='cancellation'"]
+        folder = loop.train(load_config("demo", options), tmp_path / name)
         last = checkpoint.list_checkpoints(folder.checkpoints)[-1]
         ends.append(load_file(last / "model.safetensors"))
         spent.append(sum(sizes))

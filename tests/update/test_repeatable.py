@@ -21,6 +21,17 @@ def test_the_switch_is_put_back(wanted: bool) -> None:
     assert not torch.are_deterministic_algorithms_enabled()
 
 
+def test_a_caller_that_is_only_warned_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        with repeatable():
+            assert not torch.is_deterministic_algorithms_warn_only_enabled()
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_equal_steps_give_equal_weights() -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from counterpoise.config import UpdateConfig
+from counterpoise.config.load import config_from_tables
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.schedules import learning_rate_factor
 
@@ -60,3 +61,19 @@ def test_the_optimizer_follows_it() -> None:
         optimizer.step(1.0)
         moved.append(before - model.weight.item())
     assert moved == pytest.approx([0.1, 0.075, 0.05, 0.025], abs=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("sets", "steps"),
+    [
+        (["batch.steps=4"], 40),
+        (["batch.steps=4", "batch.rows_per_step=8"], 160),  # 128 rows of an iteration
+        (["batch.rows_per_step=1"], 160),  # no more than its 16 groups
+        (["batch.rows_per_step=500"], 10),
+        (["batch.rows_per_step=8", "balance.tau=0.25", "balance.target=32"], 40),
+    ],
+)
+def test_a_run_has_as_many_steps_as_its_batches_can_fill(sets: list[str], steps: int) -> None:
+    sizes = ["loop.iterations=10", "sample.prompts=16", "sample.group_size=8", "balance.tau=0"]
+    config = config_from_tables({}, [*sizes, *sets])
+    assert config.max_optimizer_steps == steps

@@ -48,7 +48,6 @@ RUN = [
     "sample.max_new_tokens=8", "task.levels=[1]", "task.size=8", "batch.steps=2",
     "balance.tau=0", "balance.target=0", "evaluate.prompts=0", "update.lr=1e-3",
     "credit.weights=rlsd", "credit.rule=sdpg", "store.report=false", "monitor.every=0",
-    "verify.reward_timeout_seconds=0",
 ]  # fmt: skip
 
 

@@ -20,6 +20,8 @@ from counterpoise.verify.equations import EQUATION, share_of_true_equations
         ("3 / 0 = 0", 0.0),
         ("4 - 6 = -2", 1.0),
         ("4*3=12", 1.0),
+        ("1,200 + 3 = 1,203, and 5 - 3 = 2, so", 1.0),
+        ("1,200 + 3 = 1,204", 0.0),
         (r"The answer is \boxed{12}.", 0.0),  # no equation
         ("12 = 12 and x = 3", 0.0),  # nothing is computed
         ("", 0.0),
@@ -30,7 +32,8 @@ def test_shares_by_hand(text: str, share: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["1.5 * 2 = 3", "12 / 5 = 2.4", "(2 + 3) * 4 = 20", "9" * 13 + " + 1 = 2"]
+    "text",
+    ["1.5 * 2 = 3", "12 / 5 = 2.4", "(2 + 3) * 4 = 20", "10^2 + 1 = 101", "9" * 13 + " + 1 = 2"],
 )
 def test_what_is_no_equation_of_whole_numbers_is_left_alone(text: str) -> None:
     assert EQUATION.findall(text) == []

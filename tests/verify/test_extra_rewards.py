@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,8 @@ from counterpoise.verify.extra_rewards import (
     reward_columns,
     score_extra_rewards,
 )
+from counterpoise.verify.reward_process import shared_process
+from counterpoise.verify.scores import Scores
 
 
 @pytest.mark.parametrize(
@@ -52,11 +55,11 @@ def test_every_response_has_every_reward() -> None:
     )
     prompts = [Prompt("a", "?", "1"), Prompt("b", "?", "2")]
     responses = [[response(8, "1 + 1 = 2"), response(2, "1 + 1 = 3")], [response(10, "")]]
-    assert score_extra_rewards(prompts, responses, config) == [
+    assert score_extra_rewards(prompts, responses, config).rewards_PG == [
         [{"equations": 1.0, "overlong": -0.5}, {"equations": 0.0, "overlong": 0.0}],
         [{"equations": 0.0, "overlong": -1.0}],
     ]
-    assert score_extra_rewards(prompts, responses, RunConfig()) == [[{}, {}], [{}]]
+    assert score_extra_rewards(prompts, responses, RunConfig()).rewards_PG == [[{}, {}], [{}]]
 
 
 def test_those_of_the_users_are_asked_once_about_all(tmp_path: Path) -> None:
@@ -84,13 +87,50 @@ def test_those_of_the_users_are_asked_once_about_all(tmp_path: Path) -> None:
         Prompt("b", "ba", "2", columns={"marks": 9}),
     ]
     responses = [[response(8, "abc"), response(2, "")], [response(10, "ba")]]
-    assert score_extra_rewards(prompts, responses, config) == [
+    assert score_extra_rewards(prompts, responses, config).rewards_PG == [
         [
             {"mine.py:brief": -3.0, "overlong": -0.5, "mine.py:marks": 7.0},
             {"mine.py:brief": 0.0, "overlong": 0.0, "mine.py:marks": 0.0},
         ],
         [{"mine.py:brief": -2.0, "overlong": -1.0, "mine.py:marks": 9.0}],
     ]
+
+
+def test_what_they_lose_and_log_is_added_to_the_verifiers_scores(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "import os\n"
+        "def dies(completion):\n"
+        "    if completion == 'die': os._exit(3)\n"
+        "    return 0.5\n"
+        "def logs(solution_str, ground_truth):\n"
+        "    return {'score': 1.0, 'length': len(solution_str), 'seen': 'extra'}\n"
+    )
+    verify = VerifyConfig(also=[f"{path}:dies", f"{path}:logs"], reward_timeout_seconds=30.0)
+    responses = [response(1, "die"), response(1, "live")]
+    extra = score_extra_rewards([Prompt("a", "?", "1")], [responses], RunConfig(verify=verify))
+    assert math.isnan(extra.rewards_PG[0][0]["mine.py:dies"])
+    assert extra.rewards_PG[0][1] == {"mine.py:dies": 0.5, "mine.py:logs": 1.0}
+    scores = Scores([1.0, 0.0], timeouts=2, logged=[{}, {"seen": "verifier"}])
+    for extra_scores in extra.scores:
+        scores = scores.add_losses_and_logs(extra_scores)
+    assert (scores.rewards, scores.timeouts, scores.crashes) == ([1.0, 0.0], 2, 1)
+    assert scores.logged == [
+        {"lost": "crash", "length": 3, "seen": "extra"},
+        {"length": 4, "seen": "verifier"},
+    ]
+    metrics = Scores([0.0], logged_metrics={"a": (1.0,)}).add_losses_and_logs(
+        Scores([0.0], logged_metrics={"a": (2.0,), "b": (3.0,)})
+    )
+    assert metrics.logged_metrics == {"a": (1.0, 2.0), "b": (3.0,)}
+    shared_process(30.0).close()
+
+
+def test_style_without_any_worked_solution_is_refused() -> None:
+    config = VerifyConfig(also=["style=0.5"])
+    check_references(config, [Prompt("1", "?", "4"), Prompt("2", "?", "4", solution="so 4")])
+    with pytest.raises(PoiseError, match=r"style compares .* no problem has one: set task\.sol"):
+        check_references(config, [Prompt("1", "?", "4")])
 
 
 NESTED = {"reward_model": {"ground_truth": "4"}}

@@ -323,7 +323,7 @@ def test_several_functions_with_weights_and_none(tmp_path: Path) -> None:
     prompt, texts = Prompt("1", "?", "4"), ["4", "5", "4!", ""]
     responses = [response(text) for text in texts]
     context = training_context(config, 0, [r.tokens.tolist() for r in responses])
-    extra = score_extra_rewards([prompt], [responses], config, context)
+    extra = score_extra_rewards([prompt], [responses], config, context).rewards_PG
     rewards = score(name, texts, [prompt] * 4).rewards
     np.testing.assert_array_equal(rewards, [1.0, 0.0, 1.0, np.nan])
     brief = [each["mine.py:brief"] for each in extra[0]]

@@ -8,8 +8,9 @@ rises with each group that is cut, and turns positive when parts hold one sign o
 
     cross_advantage_ratio = sum of cross / sum of A_i^2, both over the whole plan
 
-It is -1 when every group is whole, 0 when no two rows of a group share a step, and at most G - 1,
-when every part of a group holds equal advantages: a scale that does not depend on the batch's size.
+Where the advantages of a group sum to zero, it is -1 when every group is whole. It is 0 when no two
+rows of a group share a step, and at most G - 1, when every part of a group holds equal advantages:
+a scale that does not depend on the batch's size.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ class PlanDescription(TypedDict):
     token_imbalance: float  # heaviest step over mean
     positive_share: float | None  # of the rows with signal
     positive_share_per_step: list[float | None]
-    max_abs_group_advantage_sum: float  # max |S_B| over steps and groups; 0 when groups are whole
+    max_abs_group_advantage_sum: float  # max |S_B| over steps and groups; 0: each part cancels
     cross_advantage_sum: list[float]  # sum of cross over the step's groups
-    cross_advantage_ratio: float | None  # -1: whole groups; None: no row has signal
+    cross_advantage_ratio: float | None  # -1: each part cancels; None: no row has signal
     tokens_per_step: list[int]
     rows_per_step: list[int]
     shared_token_share: float | None

@@ -24,6 +24,7 @@ from counterpoise.types import Floats, Ints, Rollout, Row
 from counterpoise.variants import ADVANTAGES
 
 LARGEST_REWARD = 1e100  # beyond it, the square and so a group's std may overflow
+MOST_TOKENS = 2**31 - 1  # of one response: sums over a file stay far below 2**63
 MAX_FIELDS_SHOWN = 8  # in a message
 NO_TOKENS: Ints = np.empty(0, dtype=np.int32)
 NO_LOGPROBS: Floats = np.empty(0, dtype=np.float32)
@@ -105,12 +106,12 @@ def _parse_line(json_line: bytes, where: str) -> tuple[Rollout, int, str]:
                 f"{where}: no '{field}' (fields: {_list_fields(sorted(record))}): "
                 "every rollout needs one"
             )
-    prompt_id, reward = record["prompt_id"], record["reward"]
-    if not isinstance(prompt_id, str | int) or isinstance(prompt_id, bool):
-        raise PoiseError(
-            f"{where}: prompt_id {prompt_id!r} is neither a string nor a whole number: "
-            "write a string"
-        )
+    reward = record["reward"]
+    # In a run's files `group` names the group, because a prompt that is sampled again makes a new
+    # one.
+    group = _parse_name(record, "prompt_id", where)
+    if record.get("group") is not None:
+        group = _parse_name(record, "group", where)
     if not isinstance(reward, int | float) or isinstance(reward, bool):
         raise PoiseError(
             f"{where}: reward {reward!r} is not a number: write one such as 0.0 or 1.0"
@@ -119,11 +120,8 @@ def _parse_line(json_line: bytes, where: str) -> tuple[Rollout, int, str]:
     if not abs(reward) <= LARGEST_REWARD:
         raise PoiseError(f"{where}: reward {reward!r} is not finite or too large: fix the line")
     tokens, num_tokens = _parse_tokens(record, where)
-    # The rollout's prompt_id is here the name of its group. In a run's files that is `group`: a
-    # prompt that is sampled again is a new one.
-    group = record.get("group")
     rollout = Rollout(
-        prompt_id=group if isinstance(group, str) else str(prompt_id),
+        prompt_id=group,
         prompt="",
         answer="",
         response="",
@@ -134,6 +132,16 @@ def _parse_line(json_line: bytes, where: str) -> tuple[Rollout, int, str]:
     )
     trajectory = record.get("trajectory")
     return rollout, num_tokens, "" if trajectory is None else str(trajectory)
+
+
+def _parse_name(record: dict[str, Any], field: str, where: str) -> str:
+    """A prompt's or a group's name: a string, or a whole number as a string."""
+    name = record[field]
+    if not isinstance(name, str | int) or isinstance(name, bool):
+        raise PoiseError(
+            f"{where}: {field} {name!r} is neither a string nor a whole number: write a string"
+        )
+    return str(name)
 
 
 def _list_fields(fields: Sequence[str]) -> str:
@@ -159,8 +167,11 @@ def _parse_tokens(record: dict[str, Any], where: str) -> tuple[Ints, int]:
     if record.get("response_tokens") is None:
         if num_tokens is None:
             raise PoiseError(f"{where}: no 'response_tokens' and no 'num_tokens': give one of them")
-        if not isinstance(num_tokens, int) or isinstance(num_tokens, bool) or num_tokens <= 0:
-            raise PoiseError(f"{where}: num_tokens {num_tokens!r} is not a whole number above 0")
+        is_whole = isinstance(num_tokens, int) and not isinstance(num_tokens, bool)
+        if not is_whole or not 0 < num_tokens <= MOST_TOKENS:
+            raise PoiseError(
+                f"{where}: num_tokens {num_tokens!r} is not a whole number from 1 to {MOST_TOKENS}"
+            )
         return NO_TOKENS, num_tokens
     try:
         tokens = np.asarray(record["response_tokens"])

@@ -66,7 +66,8 @@ class LiveDisplay(RunObserver):
             (one_line(config.model.name), "bold"),
             f" ({parameters / 1e6:.1f} M parameters) on {config.task.name}, "
             f"{config.sample.prompts} x {config.sample.group_size} rollouts, "
-            f"{config.batch.steps} steps ",
+            f"{'at most ' if config.batch.rows_per_step else ''}"
+            f"{config.max_steps_per_iteration} steps ",
             (one_line(display_name(config.batch.composer)), "bold"),
             f", reward balance tau={tau:g}" if tau else "",
         )

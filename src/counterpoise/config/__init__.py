@@ -59,6 +59,37 @@ class RunConfig:
         return self.balance.target or self.sample.prompts * self.sample.group_size
 
     @property
+    def max_optimizer_steps(self) -> int:
+        """The most optimizer steps that the run can take: the length of its schedule.
+
+        Reward balance that waits, or batch.rows_per_step and rows without signal, make it fewer.
+        """
+        return self.loop.iterations * self.max_steps_per_iteration
+
+    @property
+    def max_steps_per_iteration(self) -> int:
+        """batch.steps, or as many steps as batch.rows_per_step makes of a batch full of signal."""
+        if not self.batch.rows_per_step:
+            return self.batch.steps
+        num_rollouts = self.sample.prompts * self.sample.group_size
+        if self.balance.tau:
+            return max(1, self.balance_target // self.batch.rows_per_step)
+        # No more steps than groups: a composer may keep them whole.
+        return max(1, min(num_rollouts // self.batch.rows_per_step, self.sample.prompts))
+
+    @property
+    def decays_over_run(self) -> bool:
+        """Whether the learning rate or a rule falls over the run.
+
+        Another number of iterations would then have made past steps different.
+        """
+        settings = [setting.partition("=") for setting in self.credit.rule_settings]
+        rule_decays = self.credit.rule == "sdpg" and any(
+            name.strip() == "decay" and int(value) > 0 for name, _, value in settings
+        )
+        return self.update.schedule != "constant" or rule_decays
+
+    @property
     def kl_columns(self) -> tuple[str, ...]:
         """The data column that update.kl_settings names (column=...), if any.
 

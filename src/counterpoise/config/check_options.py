@@ -182,6 +182,10 @@ def _check_rewards(config: RunConfig) -> str:
             f"verify.overlong_tokens={options.overlong_tokens} is longer than a response: "
             f"choose at most sample.max_new_tokens={config.sample.max_new_tokens}"
         )
+    if options.name == "verifiers" and config.evaluate.benchmarks:
+        return (
+            "verify.name=verifiers scores tasks of that package only: leave evaluate.benchmarks out"
+        )
     if config.credit.mixture != "sum" and not options.also:
         return f"credit.mixture={config.credit.mixture} has one reward to combine: set verify.also"
     return ""

@@ -6,6 +6,7 @@ A_{i,t} = A_i * w_{i,t}
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -128,14 +129,23 @@ def parse_settings(
             raise PoiseError(f"{option}: {unknown_name(kind, setting_name, defaults)}")
         value_type = type(defaults[setting_name])
         try:
-            parsed[setting_name] = (
-                BOOLEANS[setting_value.lower()] if value_type is bool else value_type(setting_value)
-            )
+            parsed[setting_name] = _parse_value(setting_value, value_type)
         except (KeyError, ValueError):
             raise PoiseError(
                 f"{option}: {setting_name} is {TYPE_PHRASES[value_type]}, not '{setting_value}'"
             ) from None
     return parsed
+
+
+def _parse_value(text: str, value_type: type) -> Any:
+    """The value that a text stands for; KeyError or ValueError if it stands for none."""
+    if value_type is bool:
+        return BOOLEANS[text.lower()]
+    value = value_type(text)
+    # Every comparison with nan is false: the range checks of a method would let it pass.
+    if value_type is float and math.isnan(value):
+        raise ValueError("nan")
+    return value
 
 
 def check_settings(config: RunConfig) -> None:

@@ -11,7 +11,7 @@ the same options (--template auto, --max-tokens, --seed, --temperature, --top-p,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,8 @@ import numpy as np
 from counterpoise.config import RunConfig, SampleConfig
 from counterpoise.config.evaluation_settings import parse_benchmarks
 from counterpoise.errors import PoiseError
-from counterpoise.model.fit_memory import FittedSize
 from counterpoise.model.load import Policy
-from counterpoise.run.heldout import HeldoutSuccess, describe_evaluation_size, summarize_rewards
+from counterpoise.run.heldout import HeldoutSuccess, fit_evaluation_size, summarize_rewards
 from counterpoise.sample.collect import SamplerBinding, draw_in_batches
 from counterpoise.task.benchmarks import (
     Benchmark,
@@ -32,6 +31,7 @@ from counterpoise.task.benchmarks import (
     load_problems,
 )
 from counterpoise.types import Ints, Prompt
+from counterpoise.verify.code.verifier import check_tests
 from counterpoise.verify.extra_rewards import verifier_needs
 from counterpoise.verify.scores import ScoringContext, Verifier, score_responses
 from counterpoise.verify.time_limited_verifier import count_lost_as_wrong
@@ -41,12 +41,12 @@ DATA_OPTION = "evaluate.data"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunBenchmark:
-    """The problems of a benchmark, encoded for the run's policy."""
+    """The problems of a benchmark, and their prompts encoded for the run's policy."""
 
     benchmark: Benchmark
     samples: int
     problems: Sequence[Prompt]
-    prompt_tokens: Sequence[Ints]  # by problem
+    prompt_tokens: Sequence[Ints] = ()  # by problem; none before `encode_benchmarks`
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,8 @@ class BenchmarkSuccess:
         return {**self.success.to_record(), "truncated_share": self.truncated_share}
 
 
-def load_run_benchmarks(policy: Policy, config: RunConfig) -> list[RunBenchmark]:
-    """The benchmarks of evaluate.benchmarks, in that order."""
+def load_run_benchmarks(config: RunConfig) -> list[RunBenchmark]:
+    """The benchmarks of evaluate.benchmarks, in that order, without their tokens."""
     options = config.evaluate
     data = Path(options.data) if options.data else None
     needed_columns, answers_required = verifier_needs(config.verify.name)
@@ -76,12 +76,41 @@ def load_run_benchmarks(policy: Policy, config: RunConfig) -> list[RunBenchmark]
             data_option=DATA_OPTION,
             field_remedy="rename the column of it to '{role}'",
         )[: options.limit or None]
-        prompt_tokens = [policy.encode(prompt) for prompt in problems]
-        check_positions(policy, name, prompt_tokens, config.sample)
-        benchmarks.append(
-            RunBenchmark(benchmark, samples or benchmark.samples, problems, prompt_tokens)
-        )
+        if config.verify.name == "code":
+            check_tests(problems)
+        benchmarks.append(RunBenchmark(benchmark, samples or benchmark.samples, problems))
     return benchmarks
+
+
+def describe_run_benchmarks(config: RunConfig) -> tuple[str, str]:
+    """(the benchmarks of a run in a few words, what of them was not checked), for a dry run.
+
+    Those of the hub are not downloaded: only their names are checked.
+    """
+    options = config.evaluate
+    if not options.data:
+        names = parse_benchmarks(options.benchmarks)
+        for name in names:
+            find_benchmark(name, None, DATA_OPTION)
+        return "", "the benchmarks of the hub" if names else ""
+    counts = [
+        f"{run_benchmark.benchmark.name}, {len(run_benchmark.problems):,} problems x "
+        f"{run_benchmark.samples}"
+        for run_benchmark in load_run_benchmarks(config)
+    ]
+    return "; ".join(counts), ""
+
+
+def encode_benchmarks(
+    policy: Policy, benchmarks: Sequence[RunBenchmark], sample: SampleConfig
+) -> list[RunBenchmark]:
+    """The benchmarks with the tokens of their prompts."""
+    encoded = []
+    for run_benchmark in benchmarks:
+        prompt_tokens = [policy.encode(prompt) for prompt in run_benchmark.problems]
+        check_positions(policy, run_benchmark.benchmark.name, prompt_tokens, sample)
+        encoded.append(replace(run_benchmark, prompt_tokens=prompt_tokens))
+    return encoded
 
 
 def check_positions(
@@ -109,13 +138,10 @@ def evaluate_benchmark(
     problems, prompt_tokens = run_benchmark.problems, run_benchmark.prompt_tokens
     seeds_PG = [benchmark_seeds(seed, name, prompt, samples) for prompt in problems]
     block_size = max(1, default_rows(sampler.policy.device) // samples)
-    fitted_size = FittedSize(min(block_size, len(problems)), describe=describe_evaluation_size)
-    if sampler.prompts_per_draw:
-        fitted_size.notify = sampler.prompts_per_draw.notify
     responses_PG = draw_in_batches(
         lambda batch: sampler.sample(sampler.policy, prompt_tokens[batch], seeds_PG[batch], config),
         len(problems),
-        fitted_size,
+        fit_evaluation_size(sampler, min(block_size, len(problems))),
     )
     responses = [response for group in responses_PG for response in group]
     scores = score_responses(

@@ -23,9 +23,9 @@
 
 These are estimates: attention workspaces and allocator overhead come on top.
 
-Problem files on this machine are read, so that errors in them are found now; missing files are
-named. The first prompt is shown if the tokenizer is on this machine. Nothing is downloaded and no
-weights are loaded; the output says what was not checked.
+Files of problems, benchmarks and probes on this machine are read, so that errors in them are found
+now; missing files are named. The first prompt is shown if the tokenizer is on this machine. Nothing
+is downloaded and no weights are loaded; the output says what was not checked.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 
 from counterpoise.config import RunConfig
 from counterpoise.config.load import to_toml
-from counterpoise.errors import PoiseError, first_line
+from counterpoise.errors import PoiseError, first_line, format_count
 from counterpoise.model.adapters import ALL_LINEAR
 from counterpoise.plugins import display_name
 from counterpoise.run.first_prompt import PromptPreview, find_tokenizer
@@ -222,9 +222,11 @@ def describe_run(config: RunConfig, device: torch.device | None = None) -> str:
     sample, iterations = config.sample, config.loop.iterations
     rollouts = sample.prompts * sample.group_size
     tokens = rollouts * sample.max_new_tokens * _max_turns(config)
-    update_count = f"{iterations * config.batch.steps:,}"
+    update_count = f"{config.max_optimizer_steps:,}"
     if config.balance.tau:
         update_count = f"at most {update_count} (an update waits for a balanced batch)"
+    elif config.batch.rows_per_step:
+        update_count = f"at most {update_count} (as many as rows with signal fill)"
     # Dynamic sampling may repeat a round for groups whose rewards are all equal.
     max_rounds = 1 + sample.refills
     rollout_counts = f"{iterations * rollouts:,} rollouts"
@@ -236,7 +238,8 @@ def describe_run(config: RunConfig, device: torch.device | None = None) -> str:
         )
     summary = [
         f"per iteration  {sample.prompts:,} prompts x {sample.group_size} = {rollouts:,} rollouts, "
-        f"{config.batch.steps} optimizer steps ({display_name(config.batch.composer)})",
+        f"{'at most ' if config.batch.rows_per_step else ''}{config.max_steps_per_iteration} "
+        f"optimizer steps ({display_name(config.batch.composer)})",
         f"in all         {rollout_counts}, updates: {update_count}",
         f"tokens         at most {max_rounds * tokens:,} sampled an iteration, "
         f"{iterations * max_rounds * tokens:,} in all",
@@ -345,7 +348,11 @@ def describe_task(config: RunConfig) -> list[str]:
     problem_files = [
         file for file in (task.path, task.heldout_path) if file and task.name in FILE_TASKS
     ]
-    missing_files = [file for file in (*problem_files, *task.benchmarks) if not Path(file).exists()]
+    benchmark_folders = [config.evaluate.data] if config.evaluate.benchmarks else []
+    further_files = [*task.benchmarks, *benchmark_folders, config.monitor.probe_file]
+    missing_files = [
+        file for file in (*problem_files, *further_files) if file and not Path(file).exists()
+    ]
     # Loaded only for the errors that this raises.
     load_benchmarks([file for file in task.benchmarks if file not in missing_files])
     task_lines = [f"{file} does not exist: the run would fail" for file in missing_files]
@@ -365,11 +372,31 @@ def describe_task(config: RunConfig) -> list[str]:
             unchecked = ["the model's weights"]
             if task.name in GENERATED_TASKS:
                 unchecked.append("the length of prompts that are yet to be generated")
+    evaluation_lines, unread_benchmarks = _describe_evaluation(config, missing_files)
+    further_lines += evaluation_lines
+    unchecked += [unread_benchmarks] if unread_benchmarks else []
     labels = ["task", *[""] * (len(task_lines) - 1)]
     labelled_lines = [
         f"{label:<15}{task_line}" for label, task_line in zip(labels, task_lines, strict=True)
     ]
     return [*labelled_lines, *further_lines, f"not checked    {'; '.join(unchecked)}"]
+
+
+def _describe_evaluation(config: RunConfig, missing_files: Sequence[str]) -> tuple[list[str], str]:
+    """(lines about evaluate.benchmarks and monitor.probe_file, what of them was not checked)."""
+    from counterpoise.run.benchmarks import describe_run_benchmarks
+    from counterpoise.run.probes import read_probe_records
+
+    lines, benchmarks, unchecked = [], "", ""
+    if config.evaluate.data not in missing_files:
+        benchmarks, unchecked = describe_run_benchmarks(config)
+    if benchmarks:
+        lines.append(f"benchmarks     {benchmarks}")
+    probe_file = config.monitor.probe_file
+    if probe_file and probe_file not in missing_files:
+        num_answers = len(read_probe_records(probe_file))
+        lines.append(f"probes         {format_count(num_answers, 'answer')} in {probe_file}")
+    return lines, unchecked
 
 
 def _load_problems_for_dry_run(config: RunConfig) -> TaskPrompts:

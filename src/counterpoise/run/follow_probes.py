@@ -24,6 +24,7 @@ from counterpoise.run.probes import (
     load_probe_file,
     look_interval,
     probe_problems,
+    read_probe_records,
 )
 from counterpoise.run.state import RunState
 from counterpoise.sample.collect import SamplerBinding
@@ -54,13 +55,21 @@ class ProbedUpdate:
 
 
 def prepare_probes(policy: Policy, config: RunConfig, heldout: Sequence[Prompt]) -> ProbeSet | None:
-    """The answers of `monitor.probe_file`; None without one.
-
-    Raises an error if answers are to be drawn later and there is no problem to draw them for.
-    """
+    """The answers of `monitor.probe_file`; None without one."""
+    check_probes(config, heldout)
     if config.monitor.probe_file:
         return load_probe_file(config.monitor.probe_file, policy, config)
-    if config.monitor.probe and not probe_problems(heldout, config):
+    return None
+
+
+def check_probes(config: RunConfig, heldout: Sequence[Prompt]) -> None:
+    """Raise an error if a record of `monitor.probe_file` holds no answer.
+
+    Without a file: if answers are to be drawn later and there is no problem to draw them for.
+    """
+    if config.monitor.probe_file:
+        read_probe_records(config.monitor.probe_file)
+    elif config.monitor.probe and not probe_problems(heldout, config):
         needed_problems = "held-out problems"
         if config.steers_by_probes:
             needed_problems = (
@@ -71,7 +80,6 @@ def prepare_probes(policy: Policy, config: RunConfig, heldout: Sequence[Prompt])
             f"monitor.probe needs {needed_problems}: "
             "raise task.heldout, or give answers in monitor.probe_file"
         )
-    return None
 
 
 def draw_if_due(

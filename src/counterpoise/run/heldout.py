@@ -61,11 +61,12 @@ class HeldoutSuccess:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> HeldoutSuccess:
-        """Read the fields of this class from a line of evaluations.jsonl, which has others too."""
+        """Read the fields of this class from a line of evaluations.jsonl or benchmarks.jsonl."""
         required_names = [field.name for field in fields(cls) if field.default is MISSING]
         if missing_names := [name for name in required_names if name not in record]:
+            log = "benchmarks" if "benchmark" in record else "evaluations"
             raise PoiseError(
-                f"evaluations.jsonl is damaged: iteration {record.get('iteration')} lacks "
+                f"{log}.jsonl is damaged: iteration {record.get('iteration')} lacks "
                 f"{', '.join(missing_names)}; poise check says what else is damaged"
             )
         return cls(
@@ -128,6 +129,18 @@ def describe_evaluation_size(prompts: int) -> str:
     return f"{describe_prompts(prompts)} in this evaluation"
 
 
+def fit_evaluation_size(sampler: SamplerBinding, num_prompts: int) -> FittedSize:
+    """How many prompts an evaluation samples at once: `num_prompts` until memory runs out.
+
+    Not `sampler.prompts_per_draw`, which begins at the few prompts of an iteration and stays
+    lowered for the rest of the run.
+    """
+    fitted_size = FittedSize(max(1, num_prompts), describe=describe_evaluation_size)
+    if sampler.prompts_per_draw:
+        fitted_size.notify = sampler.prompts_per_draw.notify
+    return fitted_size
+
+
 def evaluate_policy(
     sampler: SamplerBinding,
     prompts: Sequence[Prompt],
@@ -147,11 +160,6 @@ def evaluate_policy(
         [seed_for(seed, "evaluate", p, g) for g in range(samples)] for p in range(len(prompts))
     ]
     encoded_prompts = [(prompt, sampler.policy.encode(prompt)) for prompt in prompts]
-    # Not `sampler.prompts_per_draw`, which begins at the few prompts of an iteration: held-out
-    # problems are sampled all at once, which is faster, for as long as memory suffices.
-    fitted_size = FittedSize(max(1, len(prompts)), describe=describe_evaluation_size)
-    if sampler.prompts_per_draw:
-        fitted_size.notify = sampler.prompts_per_draw.notify
     responses = draw_in_batches(
         lambda batch: sample_responses(
             sampler.policy,
@@ -162,7 +170,7 @@ def evaluate_policy(
             sampler.episodes,
         ),
         len(prompts),
-        fitted_size,
+        fit_evaluation_size(sampler, len(prompts)),  # all at once is fastest
     )
     scores = score_episodes(
         verifier,

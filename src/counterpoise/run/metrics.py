@@ -238,7 +238,8 @@ def explain_no_step(records: LogRecords) -> str:
         return ""
     success_rates = {record["success"] for record in records}
     is_graded = any(record.get("graded") for record in records)
-    # A positive share is recorded only with a plan: steps were attempted and all were skipped.
+    # A plan has a positive share only if some of its rows have signal. Steps on such rows were
+    # attempted, and none was taken: all were skipped because they were not finite.
     if any(record["positive_share"] is not None for record in records):
         reason = "no loss or gradient was finite: lower update.lr"
     elif any(
@@ -310,10 +311,10 @@ def _kl_control_metrics(batch: Sequence[Row]) -> dict[str, float]:
 
 
 def _probe_metrics(iteration: IterationResult) -> dict[str, Any]:
-    look = iteration.probes
-    if look is None:
+    probes = iteration.probes
+    if probes is None:
         return {}
-    return probe_metrics(look.answers, look.measurement, iteration.results)
+    return probe_metrics(probes.answers, probes.measurement, iteration.results)
 
 
 def plan_record(iteration: IterationResult) -> dict[str, Any]:

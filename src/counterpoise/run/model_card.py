@@ -2,8 +2,8 @@
 
     ---                     metadata as YAML, one JSON value a line: base model, tags, results
     ---
-    base model, data, recipe (options that differ from their default), held-out results with
-    intervals, and what was not measured
+    base model, data, recipe (options that differ from their default), results on held-out
+    problems and benchmarks with intervals, and what was not measured
 
 Everything in it comes from the run folder; nothing is claimed that is not stored there.
 """
@@ -11,6 +11,7 @@ Everything in it comes from the run folder; nothing is claimed that is not store
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,23 +47,28 @@ def model_card(policy: Policy, config: RunConfig, folder: RunFolder, warning: st
     `warning` is the line of `describe_decline` or `explain_no_step`; "" if the run went well.
     """
     metrics, evaluations = folder.read("metrics"), folder.read("evaluations")
+    benchmarks = folder.read("benchmarks")
     sections = {
         "Base model": _describe_base(policy, config),
         "Data": _describe_data(config),
         "Recipe": _describe_recipe(config, folder, metrics),
-        "Results": _describe_results(evaluations, warning),
+        "Results": _describe_results(evaluations, benchmarks, warning),
         "Limits": _describe_limits(config, folder, evaluations),
     }
     title = f"{folder.path.resolve().name}: {config.model.name} on {config.task.name}"
     body = "\n\n".join(f"## {heading}\n\n{text}" for heading, text in sections.items())
-    metadata = card_metadata(policy, config, folder.path.resolve().name, evaluations)
+    metadata = card_metadata(policy, config, folder.path.resolve().name, evaluations, benchmarks)
     # JSON is YAML, and quotes whatever a path may hold.
     front_matter = "\n".join(f"{key}: {json.dumps(value)}" for key, value in metadata.items())
     return f"---\n{front_matter}\n---\n\n# {_single_line(title)}\n\n{body}\n"
 
 
 def card_metadata(
-    policy: Policy, config: RunConfig, run_name: str, evaluations: LogRecords
+    policy: Policy,
+    config: RunConfig,
+    run_name: str,
+    evaluations: LogRecords,
+    benchmarks: LogRecords,
 ) -> dict[str, Any]:
     """The fields of the Hub's model cards."""
     is_adapter = is_adapted(policy.model)
@@ -81,32 +87,42 @@ def card_metadata(
     dataset = _hub_dataset(config)
     if dataset:
         metadata["datasets"] = [dataset]
+    results = []
     if evaluations:
-        metadata["model-index"] = [
-            {"name": run_name, "results": [_result_metadata(config, dataset, evaluations)]}
-        ]
+        origin = _single_line(_heldout_file(config)) or dataset or config.task.name
+        heldout = {"type": dataset or config.task.name, "name": f"held-out problems of {origin}"}
+        results.append(_result_metadata(heldout, "held-out ", evaluations))
+    for records in _by_benchmark(benchmarks).values():
+        benchmark = {"type": records[0]["benchmark"], "name": records[0]["title"]}
+        results.append(_result_metadata(benchmark, "", records))
+    if results:
+        metadata["model-index"] = [{"name": run_name, "results": results}]
     return metadata
 
 
-def _result_metadata(config: RunConfig, dataset: str, evaluations: LogRecords) -> dict[str, Any]:
-    """The last held-out evaluation by the first setting, as an entry of the Hub's model-index."""
-    success = HeldoutSuccess.from_record(next(iter(group_by_setting(evaluations).values()))[-1])
+def _result_metadata(dataset: dict[str, str], kind: str, records: LogRecords) -> dict[str, Any]:
+    """The last evaluation by the first setting, as an entry of the Hub's model-index."""
+    success = HeldoutSuccess.from_record(next(iter(group_by_setting(records).values()))[-1])
     is_graded, value = success.is_graded, success.headline.mean
-    origin = _single_line(_heldout_file(config)) or dataset or config.task.name
     return {
         "task": {"type": "text-generation"},
-        "dataset": {
-            "type": dataset or config.task.name,
-            "name": f"held-out problems of {origin}",
-        },
+        "dataset": dataset,
         "metrics": [
             {
                 "type": "mean_reward" if is_graded else "accuracy",
-                "name": f"held-out {success.quantity}, 95 % interval: {success}",
+                "name": f"{kind}{success.quantity}, 95 % interval: {success}",
                 "value": round(value if is_graded else 100 * value, 4),
             }
         ],
     }
+
+
+def _by_benchmark(lines: LogRecords) -> dict[str, list[Mapping[str, Any]]]:
+    """The lines of benchmarks.jsonl by the name of the benchmark, in order of appearance."""
+    lines_by_name: dict[str, list[Mapping[str, Any]]] = {}
+    for line in lines:
+        lines_by_name.setdefault(line["benchmark"], []).append(line)
+    return lines_by_name
 
 
 # -- sections -----------------------------------------------------------------------------------
@@ -164,14 +180,31 @@ def _describe_recipe(config: RunConfig, folder: RunFolder, metrics: LogRecords) 
     )
 
 
-def _describe_results(evaluations: LogRecords, warning: str) -> str:
+def _describe_results(evaluations: LogRecords, benchmarks: LogRecords, warning: str) -> str:
     lines = [f"**{_single_line(warning[:1].upper() + warning[1:])}.**", ""] if warning else []
     if not evaluations:
-        return "\n".join([*lines, "No held-out problem was evaluated."])
+        lines.append("No held-out problem was evaluated.")
+    records = [*evaluations, *benchmarks]
+    if not records:
+        return "\n".join(lines)
     lines += [
+        *([] if evaluations else [""]),
         "| sampling | measure | before | after | problems x samples |",
         "|---|---|---|---|---|",
+        *_result_rows("held-out", evaluations),
     ]
+    for benchmark_lines in _by_benchmark(benchmarks).values():
+        lines += _result_rows(benchmark_lines[0]["title"], benchmark_lines)
+    first_iteration, last_iteration = records[0]["iteration"], records[-1]["iteration"]
+    intervals = (
+        f"Intervals are 95 % over problems, at iterations {first_iteration} and {last_iteration}."
+    )
+    return "\n".join([*lines, "", intervals])
+
+
+def _result_rows(name: str, evaluations: LogRecords) -> list[str]:
+    """The rows of the table of results for one set of problems, one for each setting."""
+    rows = []
     for setting, records in group_by_setting(evaluations).items():
         before, after = with_same_quantity(
             HeldoutSuccess.from_record(records[0]), HeldoutSuccess.from_record(records[-1])
@@ -179,15 +212,11 @@ def _describe_results(evaluations: LogRecords, warning: str) -> str:
         sampling = (
             f"temperature {setting.temperature:g}, top-p {setting.top_p:g}" if setting else ""
         )
-        lines.append(
-            f"| {sampling} | held-out {after.quantity} | {before} | {after} | "
+        rows.append(
+            f"| {sampling} | {_single_line(name)} {after.quantity} | {before} | {after} | "
             f"{after.prompts} x {after.samples} |"
         )
-    first_iteration, last_iteration = evaluations[0]["iteration"], evaluations[-1]["iteration"]
-    intervals = (
-        f"Intervals are 95 % over problems, at iterations {first_iteration} and {last_iteration}."
-    )
-    return "\n".join([*lines, "", intervals])
+    return rows
 
 
 def _describe_limits(config: RunConfig, folder: RunFolder, evaluations: LogRecords) -> str:

@@ -25,8 +25,9 @@ from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
 from counterpoise.microscope.probe_monitor import HALVES, ProbeAnswer
 from counterpoise.model.load import Policy
+from counterpoise.run.heldout import fit_evaluation_size
 from counterpoise.sample.build_groups import build_groups
-from counterpoise.sample.collect import SamplerBinding
+from counterpoise.sample.collect import SamplerBinding, draw_in_batches
 from counterpoise.sample.episodes import sample_responses, score_episodes
 from counterpoise.seeds import rng_for, seed_for
 from counterpoise.store.row_records import rows_from_tensors, rows_to_tensors
@@ -50,11 +51,13 @@ COST_SHARE = 0.15  # of an iteration, that following answers may take
 
 
 def look_interval(answers: int, rollouts: int, refresh: int = 0) -> int:
-    """Iterations between two looks such that following takes at most COST_SHARE of the time.
+    """Iterations between two looks, so that following answers takes at most COST_SHARE of the time.
 
-    A look at two iterations in a row needs one reading for each, any other look two. Answers are
-    drawn every `refresh` iterations, 0 for never; looks get at least half of the share, so with
-    three times as many answers as rollouts and more, drawing them takes the rest and more.
+    A look reads the answers before and after an update; if every update is looked at, one reading
+    is both the end of a look and the beginning of the next. Answers are drawn every `refresh`
+    iterations (0: never), and looks may take what drawing leaves of COST_SHARE, but always half of
+    it. So the share is exceeded if drawing alone takes more than half: with refresh=20, if there
+    are more than three answers for each rollout.
 
     Example:
         >>> look_interval(32, 128, 20), look_interval(220, 128, 20), look_interval(256, 512, 20)
@@ -109,8 +112,17 @@ def draw_probes(
         for p in range(len(problems))
     ]
     encoded = [(prompt, sampler.policy.encode(prompt)) for prompt in problems]
-    responses_PG = sample_responses(
-        sampler.policy, encoded, seeds_PG, config.sample, sampler.sample, sampler.episodes
+    responses_PG = draw_in_batches(
+        lambda batch: sample_responses(
+            sampler.policy,
+            encoded[batch],
+            seeds_PG[batch],
+            config.sample,
+            sampler.sample,
+            sampler.episodes,
+        ),
+        len(problems),
+        fit_evaluation_size(sampler, len(problems)),
     )
     responses = [response for responses_G in responses_PG for response in responses_G]
     # The context counts finished iterations.
@@ -166,7 +178,7 @@ def read_answers(
     """The first answers of a file, 0 for all; `encode` gives the tokens of a prompt."""
     rows: list[Row] = []
     num_answers: dict[str, int] = {}
-    for record in read_records(path):
+    for record in read_probe_records(path):
         rollout = _given_rollout(record, tokenizer, encode)
         index = num_answers.get(rollout.prompt_id, 0)
         num_answers[rollout.prompt_id] = index + 1
@@ -174,6 +186,28 @@ def read_answers(
     rows = rows[: most_answers or None]
     problem_ids = list(dict.fromkeys(row.group for row in rows))
     return ProbeSet(_split_in_halves(rows, problem_ids, seed), given=True)
+
+
+def read_probe_records(path: str) -> list[Record]:
+    """The records of a probe file; the first one that holds no answer raises an error."""
+    records = read_records(path)
+    for record in records:
+        values = record.values
+        for field in ("prompt", "response"):
+            if not isinstance(values.get(field), str) or not values[field].strip():
+                raise PoiseError(f"{record.where}: a probe answer needs a text in '{field}'")
+        reward = values.get("reward", 1.0)
+        if isinstance(reward, bool) or not isinstance(reward, int | float) or math.isnan(reward):
+            raise PoiseError(
+                f"{record.where}: 'reward' must be a number, above 0 for a right answer"
+            )
+        try:
+            messages_from_record(values)
+        except (ValueError, TypeError):
+            raise PoiseError(
+                f"{record.where}: 'messages' must be a list of objects with role and content"
+            ) from None
+    return records
 
 
 # -- checkpoints --------------------------------------------------------------------------------
@@ -236,30 +270,25 @@ def _probe_row(rollout: Rollout, index: int, iteration: int) -> Row:
 
 
 def _given_rollout(record: Record, tokenizer: Any, encode: Callable[[Prompt], Ints]) -> Rollout:
-    """A line of a probe file; lines of rollouts/ will do."""
+    """A record of `read_probe_records`; lines of rollouts/ will do."""
     values = record.values
-    for field in ("prompt", "response"):
-        if not isinstance(values.get(field), str) or not values[field].strip():
-            raise PoiseError(f"{record.where}: a probe answer needs a text in '{field}'")
-    reward = values.get("reward", 1.0)
-    if isinstance(reward, bool) or not isinstance(reward, int | float) or math.isnan(reward):
-        raise PoiseError(f"{record.where}: 'reward' must be a number, above 0 for a right answer")
     prompt = Prompt(
         id=str(values.get("prompt_id", values["prompt"])),
         problem=values["prompt"],
         answer=str(values.get("answer", "")),
-        messages=messages_from_record(dict(values)),
+        messages=messages_from_record(values),
     )
     token_ids = tokenizer.encode(values["response"], add_special_tokens=False)
     finished = bool(values.get("finished", True))
-    end_tokens = [tokenizer.eos_token_id] if finished else []
+    has_end_token = finished and tokenizer.eos_token_id is not None
+    end_tokens = [tokenizer.eos_token_id] if has_end_token else []
     tokens = np.array([*token_ids, *end_tokens], dtype=np.int32)
     return Rollout(
         prompt_id=prompt.id,
         prompt=prompt.problem,
         answer=prompt.answer,
         response=values["response"],
-        reward=float(reward),
+        reward=float(values.get("reward", 1.0)),
         prompt_tokens=encode(prompt),
         response_tokens=tokens,
         # The answer was not sampled; nothing reads these.

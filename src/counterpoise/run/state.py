@@ -52,9 +52,10 @@ class RunState:
     """What a run carries from one iteration to the next.
 
     A checkpoint holds the weights, the state of the optimizer, the buffer, the two sizes that are
-    fitted to memory (`micro_batch`, `prompts_per_draw`), the probes, the counters and the prompt
-    memory. The rest is made again when a run is resumed: the initial weights, for example, are in
-    the model's own files.
+    fitted to memory (`micro_batch`, `prompts_per_draw`), the probes, the counters, the prompt
+    memory, the teacher's weights and the state of the KL control. The rest is made again when a run
+    is resumed: the initial weights, for example, are in the model's own files, and the checkpoint
+    has their digest.
     """
 
     policy: Policy
@@ -79,6 +80,7 @@ class RunState:
     # How often each prompt was visited and solved; empty with sample.choose=epochs.
     prompt_memory: PromptMemory = field(default_factory=PromptMemory)
     kl_control: AdaptiveControl | None = None  # None: the coefficient of the KL is fixed
+    initial_digest: str = ""  # of the model's own files, see store/checkpoint.py
 
 
 def new_state(policy: Policy, config: RunConfig) -> RunState:
@@ -86,7 +88,7 @@ def new_state(policy: Policy, config: RunConfig) -> RunState:
     update_options = config.update
     return RunState(
         policy,
-        Optimizer(policy.model, update_options, config.loop.iterations * config.batch.steps),
+        Optimizer(policy.model, update_options, config.max_optimizer_steps),
         _make_buffer(config),
         FittedSize(update_options.micro_tokens),
         FittedSize(config.sample.prompts, describe=describe_prompts),
@@ -98,6 +100,7 @@ def new_state(policy: Policy, config: RunConfig) -> RunState:
         ),
         prompt_memory=PromptMemory(config.sample.memory_visits, config.sample.retry_after),
         kl_control=make_kl_control(update_options),
+        initial_digest=checkpoint.initial_digest(policy.model),
     )
 
 
@@ -126,6 +129,7 @@ def save_state(folder: RunFolder, state: RunState, config: RunConfig) -> None:
             "micro_tokens": state.micro_batch.size,
             "prompts_at_once": state.prompts_per_draw.size,  # a name from older checkpoints
             "checksums_from": folder.checksums_from,  # the first iteration that has checksums
+            "initial_digest": state.initial_digest,
             **({"memory": state.prompt_memory.to_state()} if config.has_prompt_memory else {}),
             **({"kl_control": state.kl_control.to_state()} if state.kl_control else {}),
         },
@@ -189,6 +193,7 @@ def restore_state(
     check_checkpoint_options(
         folder.path, checkpoint.folder_name(snapshot.iteration), snapshot.options, config
     )
+    _check_model(folder, state, snapshot, config)
     if snapshot.iteration > config.loop.iterations:
         raise PoiseError(
             f"{folder.path} has already done {snapshot.iteration} iterations: "
@@ -216,6 +221,31 @@ def restore_state(
     else:
         notify(f"resuming after iteration {snapshot.iteration}")
     return state
+
+
+def _check_model(
+    folder: RunFolder, state: RunState, snapshot: checkpoint.Checkpoint, config: RunConfig
+) -> None:
+    """Raise if the model's own files are no longer those that the run began with.
+
+    Weights that are trained come from the checkpoint. Those of the files matter to a LoRA run, as
+    its base, and where a KL or a rule compares the policy with its start.
+    """
+    name, model = checkpoint.folder_name(snapshot.iteration), state.policy.model
+    checkpoint.check_model_weights(
+        model, snapshot.model, f"{folder.path}: {name}", config.model.name
+    )
+    is_read = state.initial_weights is not None or len(snapshot.model) < len(
+        list(model.parameters())
+    )
+    saved_digest = snapshot.state.get("initial_digest", "")  # older checkpoints lack it
+    # In another precision, as on another device, the numbers differ without any change.
+    is_comparable = saved_digest.partition(" ")[0] == state.initial_digest.partition(" ")[0]
+    if is_read and is_comparable and saved_digest != state.initial_digest:
+        raise PoiseError(
+            f"{folder.path}: the model '{config.model.name}' has changed since the run began, and "
+            "the run still needs it as it was: restore it, or start a new --out"
+        )
 
 
 def _apply_checkpoint(state: RunState, snapshot: checkpoint.Checkpoint, config: RunConfig) -> None:

@@ -209,7 +209,7 @@ def _try_reward(
         f"{_format(reward_if_correct)} for the answer in a box, {_format(reward_if_empty)} for "
         "an empty response"
     )
-    if len(set(rewards)) == 1 and not is_extra:
+    if len(np.unique(rewards)) == 1 and not is_extra:  # unlike a set, it takes all nan as one
         outcome += "; WARNING: these are equal, and a group with equal rewards trains nothing"
     # The second positional argument receives the answers, even if its name does not say so.
     arguments = reward_arguments(reward_name)

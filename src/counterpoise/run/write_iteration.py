@@ -11,6 +11,7 @@ in an `IterationResult` is on the CPU.
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for_futures
 from types import TracebackType
 from typing import Any
 
@@ -86,10 +87,14 @@ class IterationWriter:
             self.wait()
 
     def wait(self) -> None:
-        """Return when everything that was handed over is written."""
-        unfinished, self._unfinished = self._unfinished, None
-        if unfinished:
-            unfinished.result()
+        """Return when everything that was handed over is written.
+
+        If Ctrl-C ends the waiting, another call waits for the same write.
+        """
+        if self._unfinished:
+            wait_for_futures([self._unfinished])
+            finished, self._unfinished = self._unfinished, None
+            finished.result()
 
     def __enter__(self) -> IterationWriter:
         return self

@@ -72,15 +72,17 @@ class RolloutCollector:
         token_ids = [response.tokens for response in responses]
         context = training_context(config, iteration - 1, token_ids)
         scores = score_episodes(self.verifier, responses, prompt_of_response, context)
-        extra_rewards_PG = score_extra_rewards(
+        extra = score_extra_rewards(
             [prompt for prompt, _ in prompts], responses_PG, config, context
         )
+        for extra_scores in extra.scores:
+            scores = scores.add_losses_and_logs(extra_scores)
         groups = build_groups(
             prompts,
             responses_PG,
             scores.rewards,
             iteration,
-            extra_rewards_PG,
+            extra.rewards_PG,
             config.sample.anchors,
             scores.logged,
         )

@@ -33,6 +33,7 @@ SECURITY_HEADERS = {
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
 TOKEN = "token"
+MOST_PARAMETERS = 200  # of one address
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
@@ -86,7 +87,10 @@ class AccessGate:
     def admission(self, scope: Scope) -> Response | None:
         """None for somebody with the token; else a redirect that sets the cookie, or a refusal."""
         query = scope["query_string"].decode("latin-1")
-        parameters = parse_qsl(query, keep_blank_values=True, max_num_fields=200)
+        try:
+            parameters = parse_qsl(query, keep_blank_values=True, max_num_fields=MOST_PARAMETERS)
+        except ValueError:
+            return PlainTextResponse(f"refused: more than {MOST_PARAMETERS} parameters\n", 400)
         given = [value for name, value in parameters if name == TOKEN]
         others = [(name, value) for name, value in parameters if name != TOKEN]
         if given:

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import anyio.to_thread
+import duckdb
 from starlette.applications import Starlette
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
@@ -115,6 +116,9 @@ def compute_answer(
         return json_response({"problem": first_line(fault)}, 400)
     except PoiseError as fault:
         return json_response({"problem": first_line(fault)}, 422)
+    except duckdb.Error as fault:  # a segment was replaced, and removed, while it was searched
+        reason = first_line(fault)[:300]
+        return json_response({"problem": f"the search failed: {reason}. Try again"}, 503)
     # Files that another program wrote may hold anything; the other runs must stay usable.
     except (*UNEXPECTED_VALUE_ERRORS, OSError) as fault:
         reason = f"{type(fault).__name__}: {first_line(fault)}"

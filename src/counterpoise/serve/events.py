@@ -13,6 +13,7 @@ from typing import Any
 
 from starlette.requests import Request
 
+from counterpoise.errors import UNEXPECTED_VALUE_ERRORS
 from counterpoise.serve.library import RunLibrary
 
 POLL_SECONDS = 0.5
@@ -32,7 +33,12 @@ class EventFeed:
         """Look for changes until the task is cancelled."""
         while True:
             if self._listeners:
-                for event in await asyncio.to_thread(self.find_changes):
+                try:
+                    events = await asyncio.to_thread(self.find_changes)
+                # The list of runs says what is wrong; pages must be live again when it is over.
+                except (*UNEXPECTED_VALUE_ERRORS, OSError):
+                    events = []
+                for event in events:
                     self._tell(f"data: {json.dumps(event)}\n\n")
             await asyncio.sleep(POLL_SECONDS)
 

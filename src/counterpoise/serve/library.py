@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
+from counterpoise.errors import PoiseError
 from counterpoise.serve.answers import NotFoundError
 from counterpoise.serve.audit.shelf import AuditLauncher, AuditShelf, AuditSubprocess
 from counterpoise.serve.discover import find_runs
@@ -156,6 +157,8 @@ class RunLibrary:
         try:
             self.indexer.follow(reader.folder, self.roots)
             entry.search.table.refresh(self.patience)
+            if problem := entry.search.table.problem:
+                raise PoiseError(f"the index of {reader.name} cannot be read: {problem}")
             yield entry.search
         finally:
             with self._lock:

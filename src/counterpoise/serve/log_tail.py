@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from counterpoise.store.logs import INT64_LIMIT
 
 Record = dict[str, Any]
 CHUNK_BYTES = 4 << 20
@@ -53,14 +56,29 @@ class LogTail:
         self.on_restart = on_restart
         self.spans: dict[int, LineSpan] = {}  # iteration -> its last line
         self.modified = 0.0
-        self.problem: str | None = None
+        self._damage: str | None = None  # the first line that is no record
+        self._read_failure: str | None = None  # why the file could not be read at the last poll
+        # Requests poll at the same time: each must wait until the new lines are entered.
+        self._lock = threading.Lock()
         self._identity: tuple[int, int] | None = None  # device and inode
         self._size = 0
         self._next_offset = 0
         self._line_number = 0
 
+    @property
+    def problem(self) -> str | None:
+        """What is wrong with the log; None if nothing is known."""
+        return self._read_failure or self._damage
+
     def poll(self) -> bool:
         """Read what was appended; returns whether anything changed."""
+        with self._lock:
+            problem = self.problem
+            is_changed = self._follow_file() and self._read_failure is None
+            return is_changed or self.problem != problem
+
+    def _follow_file(self) -> bool:
+        self._read_failure = None
         try:
             status = self.path.stat()
         except FileNotFoundError:
@@ -68,10 +86,12 @@ class LogTail:
             self._restart(None)
             return was_there
         except OSError as fault:
-            self.problem = f"{self.path.name} cannot be read: {fault.strerror}"
+            self._read_failure = f"{self.path.name} cannot be read: {fault.strerror}"
+            self._size = 0  # unlike any size: the next poll reads what this one could not
             return False
         identity = (status.st_dev, status.st_ino)
-        is_same = identity == self._identity and status.st_size >= self._size
+        least_size = max(self._size, self._next_offset)
+        is_same = identity == self._identity and status.st_size >= least_size
         if is_same and status.st_size == self._size and status.st_mtime == self.modified:
             return False
         # Equal size and another time: rewritten in place, perhaps with other lines.
@@ -81,7 +101,7 @@ class LogTail:
         if self.is_allowed(self.path):
             self._read_new_lines()
         else:
-            self.problem = f"{self.path.name} is a link that leads out of the served folders"
+            self._damage = f"{self.path.name} is a link that leads out of the served folders"
         return True
 
     def read_record(self, iteration: int) -> Record | None:
@@ -115,7 +135,7 @@ class LogTail:
         self._identity = identity
         self._size = self._next_offset = self._line_number = 0
         self.spans.clear()
-        self.problem = None
+        self._damage = None
         if self.on_restart:
             self.on_restart()
 
@@ -130,10 +150,11 @@ class LogTail:
                     for line in lines:
                         self._take_line(line)
                     if len(pending) > LONGEST_LINE:
-                        self.problem = f"{self.path.name}: line {self._line_number + 1} is too long"
+                        self._damage = f"{self.path.name}: line {self._line_number + 1} is too long"
                         return
         except OSError as fault:
-            self.problem = f"{self.path.name} cannot be read: {fault.strerror or fault}"
+            self._read_failure = f"{self.path.name} cannot be read: {fault.strerror or fault}"
+            self._size = 0
 
     def _take_line(self, line: bytes) -> None:
         span = LineSpan(self._next_offset, len(line))
@@ -145,7 +166,7 @@ class LogTail:
             iteration, record = self._parse(line)
         except (ValueError, RecursionError) as fault:
             reason = str(fault).splitlines()[0] if str(fault) else type(fault).__name__
-            self.problem = self.problem or (
+            self._damage = self._damage or (
                 f"{self.path.name} is damaged: line {self._line_number}: {reason[:200]}"
             )
             return
@@ -161,8 +182,10 @@ class LogTail:
         if not isinstance(record, dict):
             raise ValueError("not a JSON object")
         iteration = record.get("iteration")
-        if not isinstance(iteration, int) or isinstance(iteration, bool) or iteration < 0:
-            raise ValueError("iteration is not a whole number from 0")
+        if not isinstance(iteration, int) or isinstance(iteration, bool):
+            raise ValueError("iteration is not a whole number")
+        if not 0 <= iteration < INT64_LIMIT:
+            raise ValueError("iteration is below 0 or too large")
         return iteration, record
 
 

@@ -15,11 +15,12 @@ from counterpoise.errors import PoiseError
 from counterpoise.report.content_policy import content_policy
 from counterpoise.report.texts import make_visible
 from counterpoise.serve.discover import check_links
-from counterpoise.serve.index.query import MOST_ROWS, RolloutSearch
+from counterpoise.serve.index.query import DEFAULT_SORT, MOST_ROWS, RolloutSearch
 from counterpoise.serve.run_reader import RunReader
 from counterpoise.serve.views.rollouts import rollouts_view
 
 REPORT_SECONDS = 300
+NOT_FILTERS = ("sort", "after", "limit", "format")  # parameters that choose no rollouts
 COLUMNS = ("iteration", "group", "index", "reward", "advantage", "length", "finished", "dropped")
 STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 80rem; padding: 0 1rem;
@@ -58,8 +59,10 @@ def run_page(reader: RunReader) -> str:
 def rollouts_page(reader: RunReader, search: RolloutSearch, parameters: Mapping[str, str]) -> str:
     """The current table, its first MOST_ROWS rows, as one page without scripts."""
     view = rollouts_view(reader, search, {**parameters, "limit": str(MOST_ROWS), "after": ""})
-    asked = {name: value for name, value in parameters.items() if value and name != "limit"}
-    filters = ", ".join(f"{name} {value}" for name, value in asked.items()) or "no filter"
+    filters = ", ".join(
+        f"{name} {value}" for name, value in parameters.items() if value and name not in NOT_FILTERS
+    )
+    order = parameters.get("sort") or DEFAULT_SORT
     title = make_visible(f"{reader.name}: rollouts")
     shown = len(view["rows"])
     header = Markup("").join(
@@ -71,7 +74,7 @@ def rollouts_page(reader: RunReader, search: RolloutSearch, parameters: Mapping[
         '<meta http-equiv="Content-Security-Policy" content="{policy}">'
         "<meta name=viewport content='width=device-width'><title>{title}</title>"
         "<style>{style}</style></head><body><h1>{title}</h1>"
-        "<p>{shown} of {total} rollouts; {filters}.</p>"
+        "<p>{shown} of {total} rollouts; {filters}; sorted by {order}.</p>"
         "<table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table></body></html>\n"
     ).format(
         policy=content_policy([]),
@@ -79,7 +82,8 @@ def rollouts_page(reader: RunReader, search: RolloutSearch, parameters: Mapping[
         style=Markup(STYLE),
         shown=shown,
         total=view["total"],
-        filters=make_visible(filters),
+        filters=make_visible(filters or "no filter"),
+        order=order.removeprefix("-") + (", largest first" if order.startswith("-") else ""),
         header=header,
         body=body,
     )

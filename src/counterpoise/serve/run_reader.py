@@ -45,6 +45,7 @@ class RunReader:
         self.roots = roots
         self.lock = threading.RLock()
         self.iterations: array[int] = array("q")
+        self._place_of_iteration: dict[int, int] = {}  # in `iterations` and in every column
         self.columns: dict[str, array[float]] = {}  # NaN: absent, or not a number
         self.not_finite: dict[str, set[int]] = {}  # column -> iterations with NaN or an infinity
         self.evaluations: list[Record] = []
@@ -93,24 +94,27 @@ class RunReader:
             self.version += is_changed
             return is_changed
 
+    def follow_batches(self) -> None:
+        """Read what plans.jsonl and drops.jsonl gained; only views of batches need them."""
+        self.plans.poll()
+        self.drops.poll()
+
     def _followed_logs(self) -> tuple[LogTail, ...]:
         return self.metrics, self.evaluation_log, self.benchmark_log
 
     def _take_metrics(self, record: Record) -> None:
         iteration = record["iteration"]
         self.is_graded = self.is_graded or is_graded_iteration(record)
-        # A line that repeats an iteration replaces the earlier one, in its place.
-        try:
-            place = self.iterations.index(iteration)
+        place = self._place_of_iteration.setdefault(iteration, len(self.iterations))
+        if place == len(self.iterations):
+            self.iterations.append(iteration)
+            for column in self.columns.values():
+                column.append(NAN)
+        else:  # a line that repeats an iteration replaces the earlier one, in its place
             for column in self.columns.values():
                 column[place] = NAN
             for iterations in self.not_finite.values():
                 iterations.discard(iteration)
-        except ValueError:
-            place = len(self.iterations)
-            self.iterations.append(iteration)
-            for column in self.columns.values():
-                column.append(NAN)
         for field, value in record.items():
             if isinstance(value, bool):
                 value = float(value)
@@ -127,8 +131,17 @@ class RunReader:
             if not math.isfinite(value):
                 self.not_finite.setdefault(field, set()).add(iteration)
 
+    def metrics_of(self, iteration: int) -> dict[str, float]:
+        """The numbers of one line of metrics.jsonl, by column; empty if there is no such line."""
+        with self.lock:
+            place = self._place_of_iteration.get(iteration)
+            if place is None:
+                return {}
+            return {name: column[place] for name, column in self.columns.items()}
+
     def _clear_metrics(self) -> None:
         self.iterations = array("q")
+        self._place_of_iteration.clear()
         self.columns.clear()
         self.not_finite.clear()
         self.is_graded = any(map(is_graded_evaluation, self.evaluations))
@@ -184,13 +197,22 @@ class RunReader:
         iterations = loop_options.get("iterations") if isinstance(loop_options, dict) else None
         return iterations if isinstance(iterations, int) else None
 
+    @property
+    def longest_wait(self) -> int:
+        """Iterations that a rollout may wait for its update, if the options say so; else 0."""
+        balance_options = (self.config or {}).get("balance")
+        max_age = balance_options.get("max_age") if isinstance(balance_options, dict) else None
+        return max_age if isinstance(max_age, int) else 0
+
     def _read_config(self) -> tuple[dict[str, Any] | None, str | None]:
         path = self.folder / CONFIG
         try:
             status = path.stat()
             signature = (status.st_size, status.st_mtime_ns)
-        except OSError:
+        except FileNotFoundError:
             signature = None
+        except OSError as fault:  # a folder of somebody else's, say
+            return None, f"{CONFIG} cannot be read: {fault.strerror}"
         if self._config is None or self._config[0] != signature:
             self._config = (signature, *self._parse_config(path, signature is not None))
         return self._config[1], self._config[2]

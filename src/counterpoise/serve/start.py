@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import os
 import secrets
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import uvicorn
 
-from counterpoise.errors import PoiseError
+from counterpoise.errors import PoiseError, first_line
 from counterpoise.serve.access import LOOPBACK, AccessGate
 from counterpoise.serve.app import make_app
 from counterpoise.serve.discover import is_run_folder
@@ -45,15 +46,14 @@ def serve(options: ServeOptions, announce: Callable[[str], None]) -> None:
             "leave out --no-token"
         )
     cache = options.cache or default_cache()
+    if run_folder := run_around(cache, folders):
+        raise PoiseError(f"{cache} lies in the run folder {run_folder}: choose another --cache")
     try:
         cache.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as fault:
         raise PoiseError(
             f"{cache} cannot be written: {fault.strerror}; choose another --cache"
         ) from fault
-    for folder in folders:
-        if cache.resolve().is_relative_to(folder.resolve()) and holds_run(folder):
-            raise PoiseError(f"{cache} lies in the run folder {folder}: choose another --cache")
     listener = listen(options.host, options.port)
     port = listener.getsockname()[1]
     token = secrets.token_urlsafe(24) if options.with_token else None
@@ -87,8 +87,16 @@ def check_folders(folders: Sequence[Path]) -> list[Path]:
     return chosen
 
 
-def holds_run(folder: Path) -> bool:
-    return is_run_folder({child.name for child in folder.iterdir()})
+def run_around(path: Path, folders: Sequence[Path]) -> Path | None:
+    """The run folder, among the served ones or below them, that a path lies in; None if none."""
+    roots = [folder.resolve() for folder in folders]
+    for folder in (path.resolve(), *path.resolve().parents):
+        is_served = any(folder.is_relative_to(root) for root in roots)
+        if not is_served or not folder.is_dir():
+            continue
+        if is_run_folder({child.name for child in folder.iterdir()}):
+            return folder
+    return None
 
 
 def is_loopback(host: str) -> bool:
@@ -137,6 +145,7 @@ def listen(host: str, port: int | None) -> socket.socket:
     """A listening socket; a port that was asked for is not replaced by another."""
     ports = [port] if port is not None else range(DEFAULT_PORT, DEFAULT_PORT + PORTS_TO_TRY)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    reason = ""
     for candidate in ports:
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -144,11 +153,13 @@ def listen(host: str, port: int | None) -> socket.socket:
             listener.bind((host, candidate))
         except OSError as fault:
             listener.close()
-            if port is not None or candidate == ports[-1]:
+            if isinstance(fault, socket.gaierror) or fault.errno == errno.EADDRNOTAVAIL:
                 raise PoiseError(
-                    f"{host}:{candidate} cannot be used: {fault.strerror}; choose another --port"
+                    f"{host} is no address of this machine: {fault.strerror}; choose another --host"
                 ) from fault
+            reason = fault.strerror or first_line(fault)
             continue
         listener.listen(128)
         return listener
-    raise PoiseError("no port is free: choose one with --port")
+    tried = f"{host}:{ports[0]}" + (f" to {ports[-1]}" if len(ports) > 1 else "")
+    raise PoiseError(f"{tried} cannot be used: {reason}; choose another --port")

@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -31,6 +33,8 @@ from counterpoise.store.folder import CHECKPOINT_PREFIX, CHECKPOINTS
 SCHEMA = 1
 MODEL_FILE = "model.safetensors"
 OPTIONS_FILE = "options.toml"
+DIGEST_ELEMENTS = 1024  # of each parameter
+ADAPTER_A = ".lora_A."  # in PEFT's names of parameters
 REQUIRED_FILES = (MODEL_FILE, "optimizer.safetensors", "buffer.safetensors", "state.json")
 
 
@@ -62,14 +66,42 @@ def set_model_weights(model: nn.Module, saved: Mapping[str, Tensor]) -> None:
         parameters[parameter_name].data.copy_(weights)
 
 
+def check_model_weights(
+    model: nn.Module, saved: Mapping[str, Tensor], checkpoint_name: object, model_name: str
+) -> None:
+    """Raise unless `saved` are weights of this model: the same parameters, of the same shapes."""
+    shapes = {name: weights.shape for name, weights in model_weights(model).items()}
+    if shapes != {name: weights.shape for name, weights in saved.items()}:
+        raise PoiseError(
+            f"{checkpoint_name} is not a checkpoint of the model '{model_name}' as it is now: its "
+            "parameters have other names or shapes; restore the model that the run began with"
+        )
+
+
+def initial_digest(model: nn.Module) -> str:
+    """A short digest of a model as it was loaded: "float32 5e9c1a77".
+
+    It covers the beginning of every parameter, which is read in no time and differs after any
+    training, but not the A of an adapter B A: a new one is random, and its B is 0.
+    """
+    parameters = dict(model.named_parameters())
+    crc = 0
+    for name, parameter in sorted(parameters.items()):
+        if ADAPTER_A in name:
+            continue
+        beginning = parameter.detach().flatten()[:DIGEST_ELEMENTS].cpu().view(torch.uint8)
+        crc = zlib.crc32(name.encode() + beginning.numpy().tobytes(), crc)
+    dtype = str(next(iter(parameters.values())).dtype).removeprefix("torch.")
+    return f"{dtype} {crc:08x}"
+
+
 def load_checkpoint_weights(model: nn.Module, name: str, path: Path) -> None:
     """Load the weights of a checkpoint; `model` is the run's initial model, called `name`."""
     try:
         weights = load_file(path / MODEL_FILE)
     except (OSError, SafetensorError) as fault:
         raise PoiseError(f"{path} cannot be read: {fault}") from fault
-    if weights.keys() - dict(model.named_parameters()).keys():
-        raise PoiseError(f"{path} is not a checkpoint of the model '{name}'")
+    check_model_weights(model, weights, path, name)
     set_model_weights(model, weights)
 
 
@@ -120,7 +152,7 @@ def list_checkpoints(folder: Path) -> list[Path]:
     candidates = [
         path
         for path in folder.glob(f"{CHECKPOINT_PREFIX}*")
-        if path.name.removeprefix(CHECKPOINT_PREFIX).isdigit()
+        if path.name.removeprefix(CHECKPOINT_PREFIX).isdecimal()
     ]
     return sorted((path for path in candidates if path.is_dir()), key=iteration_of)
 
@@ -144,9 +176,12 @@ def newest_intact_options(folder: Path) -> Path | None:
 
 def load_newest(folder: Path, notify: Callable[[str], None]) -> Checkpoint | None:
     """Load the newest intact checkpoint; `notify` gets a message about each damaged one."""
-    for path in reversed(list_checkpoints(folder)):
+    checkpoints = list_checkpoints(folder)
+    while checkpoints:
+        path = checkpoints.pop()
         if damage := find_damage(path):
-            notify(f"checkpoint {path.name} is damaged ({damage}); trying the one before it")
+            next_attempt = "; trying the one before it" if checkpoints else ""
+            notify(f"checkpoint {path.name} is damaged ({damage}){next_attempt}")
             continue
         state = json.loads((path / "state.json").read_text(encoding="utf-8"))
         tensors = {

@@ -77,7 +77,10 @@ def has_plans(path: Path) -> bool:
 
 
 def checkpoint_iterations(path: Path) -> list[int]:
-    """Iterations of the checkpoints of a run, by their names, in order."""
+    """Iterations of the checkpoints of a run, by their names, in order.
+
+    For readers that need nothing else of them: store/checkpoint.py imports torch.
+    """
     names = [entry.name for entry in (path / CHECKPOINTS).glob(f"{CHECKPOINT_PREFIX}*")]
     numbers = [name.removeprefix(CHECKPOINT_PREFIX) for name in names]
     return sorted(int(number) for number in numbers if number.isdecimal())
@@ -205,8 +208,10 @@ class RunFolder:
 
     def write_model_checksums(self, model_folder: Path) -> None:
         """Checksums of model/, whose files are in `model_folder` until it is renamed."""
-        for file in sorted(model_folder.iterdir()):
-            self.write_checksum(f"{MODEL}/{file.name}", Checksum.of_file(file))
+        # Some tokenizers have a subfolder: additional_chat_templates/.
+        for file in sorted(path for path in model_folder.rglob("*") if path.is_file()):
+            name = (MODEL / file.relative_to(model_folder)).as_posix()
+            self.write_checksum(name, Checksum.of_file(file))
         sync_file(self.path / CHECKSUMS_FILE)
 
     def sync(self) -> None:
@@ -252,11 +257,16 @@ class RunFolder:
             pq.write_table(table, temporary, use_dictionary=False, write_statistics=False)
 
     def rewind(self, iteration: int) -> None:
-        """Remove everything after `iteration` finished iterations."""
+        """Remove what was written after `iteration` was finished.
+
+        0 keeps the evaluation before training, -1 keeps nothing but files of the whole run.
+        """
         kept_records = {
             log: [record for record in self.read(log) if record["iteration"] <= iteration]
             for log in LOGS
+            if log != CHECKSUMS
         }
+        # Last: a process that is killed here leaves checksums without content, not the reverse.
         kept_records[CHECKSUMS] = self._matching_checksums(kept_records, iteration)
         for log, records in kept_records.items():
             if (self.path / f"{log}.jsonl").exists():
@@ -286,8 +296,10 @@ class RunFolder:
         late_logs = [f"{log}.jsonl" for log in LOGS_AFTER_CHECKPOINT]
         kept_checksums = [
             record
-            for record in records_by_log[CHECKSUMS]
-            if record["iteration"] < iteration or record["file"] not in late_logs
+            for record in self.read(CHECKSUMS)
+            if record["iteration"] < iteration
+            or (record["iteration"] == iteration and record["file"] not in late_logs)
+            or self._is_of_whole_run(record)
         ]
         for log in LOGS_AFTER_CHECKPOINT:
             kept_checksums += [
@@ -299,6 +311,12 @@ class RunFolder:
                 if record["iteration"] == iteration
             ]
         return kept_checksums
+
+    def _is_of_whole_run(self, checksum_record: dict[str, Any]) -> bool:
+        """Whether a checksum is that of a file which stays whatever is rewound."""
+        name, log_names = checksum_record["file"], {f"{log}.jsonl" for log in LOGS}
+        is_single_file = checksum_record["iteration"] == 0 and name not in log_names
+        return is_single_file and (self.path / name).is_file()
 
     # -- reading -------------------------------------------------------------------------------
 

@@ -149,8 +149,10 @@ def _is_int64(value: object) -> bool:
 
 
 def _format_value(value: object) -> str:
-    """A short form of a value for a message: an integer may have thousands of digits."""
-    short_form = type(value).__name__ if isinstance(value, int) else json.dumps(value)
+    """A short form of a value for a message."""
+    # Python refuses to write integers of thousands of digits in decimal.
+    is_huge = isinstance(value, int) and not _is_int64(value)
+    short_form = f"{value:#x}" if is_huge else json.dumps(value)
     return short_form if len(short_form) <= 60 else f"{short_form[:60]}…"
 
 

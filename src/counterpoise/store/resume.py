@@ -109,12 +109,12 @@ def find_config_damage(path: Path) -> str:
     """
     if not path.is_file():
         return "is missing"
-    file_text = path.read_text(encoding="utf-8", errors="replace")
-    if not file_text.strip("\0 \t\r\n"):
+    content = path.read_bytes()
+    if not content.strip(b"\0 \t\r\n"):
         return "is empty"
     try:
-        tables = tomllib.loads(file_text)
-    except tomllib.TOMLDecodeError as fault:
+        tables = tomllib.loads(content.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
         return f"is torn, not a TOML file ({first_line(fault)})"
     expected_count = tables.get(OPTION_COUNT, OPTIONS_OF_0_1_0)
     if not isinstance(expected_count, int):
@@ -140,16 +140,19 @@ def check_checkpoint_options(
     """
     if not options_text:
         return
-    options_path = str(out / CHECKPOINTS / checkpoint_name / checkpoint.OPTIONS_FILE)
-    saved_tables = tomllib.loads(options_text)
-    saved_config = with_old_credit_settings(
-        config_from_tables(saved_tables, where=options_path), saved_tables
-    )
+    options_path = out / CHECKPOINTS / checkpoint_name / checkpoint.OPTIONS_FILE
+    saved_config = config_from_checkpoint(options_text, options_path)
     for option, saved_value, current_value in forbidden_differences(saved_config, config):
         raise PoiseError(
             f"{out}: {source} {option}={current_value!r}, but checkpoint {checkpoint_name} was "
             f"made with {option}={saved_value!r}: give it that value again, or start a new --out"
         )
+
+
+def config_from_checkpoint(options_text: str, path: Path) -> RunConfig:
+    """The configuration in a checkpoint's options.toml, whose text and path are given."""
+    tables = tomllib.loads(options_text)
+    return with_old_credit_settings(config_from_tables(tables, where=str(path)), tables)
 
 
 def load_stored_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
@@ -185,8 +188,8 @@ def forbidden_differences(
     """The `config_differences` that a resumed run may not have."""
     changeable = set(CHANGEABLE_OPTIONS)
     # A schedule decays over all iterations: with more of them, past steps would have had other
-    # learning rates.
-    if first_config.update.schedule != "constant":
+    # learning rates. So does the strength of some rules.
+    if first_config.decays_over_run:
         changeable -= {"loop.iterations"}
     # Half of the probes then decides token weights or the choice of prompts.
     if first_config.steers_by_probes:

@@ -60,10 +60,11 @@ def check_vocabulary(groups: list[Group], vocabulary_size: int) -> None:
     """Refuse tokens that the model does not have, a sign of another model."""
     for rollout in (rollout for group in groups for rollout in group.rollouts):
         for token_ids in (rollout.prompt_tokens, rollout.response_tokens):
-            if len(token_ids) and token_ids.max() >= vocabulary_size:
+            strangers = token_ids[(token_ids < 0) | (token_ids >= vocabulary_size)]
+            if len(strangers):
                 raise PoiseError(
-                    f"the rollouts have the token {token_ids.max()}, but the model has only "
-                    f"{vocabulary_size}: name the model that sampled them with --model"
+                    f"the rollouts have the token {strangers[0]}, but the model's tokens are 0 to "
+                    f"{vocabulary_size - 1}: name the model that sampled them with --model"
                 )
 
 

@@ -1,16 +1,19 @@
 """Control of the KL's coefficient: one for each channel of prompts, moved towards a target KL.
 
-    kl_g <- kl_g (1 + clip(K_g / target_g - 1, -0.2, 0.2) n_g / horizon)       after each iteration
+    kl_g <- kl_g (1 + s clip(K_g / target_g - 1, -0.2, 0.2) n_g / horizon)     after each iteration
 
     g      a channel: all prompts, those with one value in a column, or a single prompt
     n_g    its responses in the batch
-    K_g    their mean KL per token, by the policy before the update (`update.kl_estimator`)
+    K_g    their mean KL per token, by the policy that sampled them (`update.kl_estimator`)
     H_g    their mean -log pi_ref per token, a moving average with weight 0.05: the complexity of g
     Hbar   the same over all channels, with weight 0.01
 
-    adaptive               target_g = target, one channel                       arXiv:1909.08593
-    complexity             target_g = target clip((H_g / Hbar)^1.5, 0.5, 2)      arXiv:2605.25511
-    complexity_released    target_g = target clip((Hbar / H_g)^1.5, 0.5, 2), and 1 - clip(...)
+    adaptive               s = 1     target_g = target, one channel              arXiv:1909.08593
+    complexity             s = 1     target_g = target clip((H_g / Hbar)^1.5, 0.5, 2)
+    complexity_released    s = -1    target_g = target clip((Hbar / H_g)^1.5, 0.5, 2)
+
+Both forms of complexity are CRPO's, arXiv:2605.25511. K_g and H_g are means over responses of each
+response's mean over its tokens. Optimizer steps that were skipped are left out.
 
 The coefficients of an iteration are those before its own update, and update.kl is the first one. A
 hard prompt, at which the reference itself is unsure, may move further. `complexity` is what the
@@ -73,6 +76,8 @@ class AdaptiveControl:
         """Move the coefficients by what the optimizer steps of an iteration read."""
         readings: dict[str, list[tuple[float, float]]] = {}
         for result in results:
+            if result.skipped:
+                continue  # it may hold a nan, from which a coefficient would never recover
             for row_index, old_logprobs_T in zip(result.rows, result.old_logprobs, strict=True):
                 row = batch[row_index]
                 reference_T = row.reference_logprobs_T

@@ -110,7 +110,7 @@ class Optimizer:
         if clip_factor != 1.0 and gradients:
             torch._foreach_mul_(gradients, clip_factor)
         for parameter_group in self.inner.param_groups:
-            parameter_group["lr"] = lr_scale * self.config.lr * self.schedule_factor()
+            parameter_group["lr"] = lr_scale * self.learning_rate()
         self.inner.step()
         self.steps += 1
         if self._half_precision:
@@ -118,6 +118,10 @@ class Optimizer:
                 [weight for weight, _ in self._half_precision],
                 [master for _, master in self._half_precision],
             )
+
+    def learning_rate(self) -> float:
+        """The learning rate of the next step."""
+        return self.config.lr * self.schedule_factor()
 
     def schedule_factor(self) -> float:
         """The share of `update.lr` that the next step takes."""

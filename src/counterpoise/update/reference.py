@@ -1,9 +1,9 @@
 """Copies of the weights: the reference, as at the start of the run, and a teacher that follows.
 
-It is a copy of the weights that are trained, in the model's own precision: of a LoRA model only the
-adapter as it was at the start (a new one adds nothing to the model). Everything that compares the
-policy with its start reads it through `score_reference`. A teacher (RLSD, SERL, SDPG) is such a
-copy that is made anew every few iterations.
+Either is a copy of the weights that are trained, in the model's own precision; of a LoRA model that
+is only the adapter (a new one adds nothing to the model). Everything that compares the policy with
+its start reads the reference through `score_reference`. The teacher (of RLSD, SERL and SDPG) is
+copied anew every few iterations.
 """
 
 from __future__ import annotations

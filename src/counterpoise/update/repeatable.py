@@ -24,11 +24,12 @@ def repeatable(enabled: bool = True) -> Iterator[None]:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch requires it
     torch_settings: Any = torch.utils.deterministic
     was_deterministic = torch.are_deterministic_algorithms_enabled()
+    only_warned = torch.is_deterministic_algorithms_warn_only_enabled()
     filled_memory = torch_settings.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True)
     torch_settings.fill_uninitialized_memory = False  # a debugging aid that costs time
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(was_deterministic)
+        torch.use_deterministic_algorithms(was_deterministic, warn_only=only_warned)
         torch_settings.fill_uninitialized_memory = filled_memory

@@ -7,9 +7,11 @@
     cosine      f(p) = (1 + cos(pi p)) / 2
 
 k = 0, 1, ... counts the optimizer steps that were taken, W = `update.warmup_steps`,
-N = `loop.iterations` * `batch.steps`, s = `update.final_lr_share`. The first step after the warm-up
+N = `loop.iterations` * `batch.steps`, s = `update.final_lr_share`. With `batch.rows_per_step`, N is
+`loop.iterations` times the most steps that an iteration can take. The first step after the warm-up
 has the full rate; s is what a step N would have. Steps that are skipped are not counted, nor are
-those that an iteration does not take because reward balance waits: such a run ends before N.
+those that an iteration does not take because reward balance waits or because rows lack signal: such
+a run ends before N.
 """
 
 from __future__ import annotations

@@ -218,7 +218,7 @@ def _update_weights(
         return replace(result, grad_norm=grad_norm, skipped="not finite", hidden=())
     if observer:
         observer.before_update(policy, rows, result)
-    learning_rate = optimizer.config.lr * optimizer.schedule_factor()
+    learning_rate = optimizer.learning_rate()
     optimizer.step(grad_norm)
     optimizer.zero_grad()
     if observer:

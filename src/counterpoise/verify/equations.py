@@ -1,7 +1,8 @@
 r"""Reward the arithmetic of a response: r = true equations / equations written; 0 without any.
 
 An equation is a sum, difference, product or quotient of whole numbers, an equals sign and a whole
-number, as in "4 * 3 = 12". Products and quotients are evaluated first, and exactly.
+number, as in "4 * 3 = 12". Products and quotients are evaluated first, and exactly. Whole numbers
+may have commas between groups of three digits.
 
 The reward looks at how an answer was reached, not at the answer itself, so it still differs inside
 a group whose answers are all right or all wrong. That makes it a useful second reward for
@@ -18,11 +19,13 @@ from operator import add, mul, sub, truediv
 from counterpoise.config import RunConfig
 from counterpoise.types import Prompt, Response
 
-NUMBER = r"\d{1,12}"  # longer digit strings are noise, not a step of a word problem
+# Longer digit strings are noise, not a step of a word problem.
+NUMBER = r"(?:\d{1,3}(?:,\d{3}){1,3}|\d{1,12})"
 # The look-behinds refuse the tail of a longer expression: "1.5 + 2 = 3" must not match as
 # "5 + 2 = 3", and "1 + 2 + 3 = 6" must not match as "2 + 3 = 6".
 EQUATION = re.compile(
-    rf"(?<![\d.+*/=-])(?<![+*/=-] )({NUMBER}(?: ?[-+*/] ?{NUMBER})+) ?= ?(-?{NUMBER})(?![\d.]*\d)"
+    r"(?<![\d.+*/=^-])(?<![+*/=-] )(?<!\d,)"
+    rf"({NUMBER}(?: ?[-+*/] ?{NUMBER})+) ?= ?(-?{NUMBER})(?![\d.,]*\d)"
 )
 OPERATIONS = {"+": add, "-": sub, "*": mul, "/": truediv}
 
@@ -42,7 +45,7 @@ def share_of_true_equations(text: str) -> float:
     if not equations:
         return 0.0
     num_true = sum(
-        evaluate_expression(expression) == int(result) for expression, result in equations
+        evaluate_expression(expression) == _parse_whole(result) for expression, result in equations
     )
     return num_true / len(equations)
 
@@ -56,9 +59,9 @@ def evaluate_expression(expression: str) -> Fraction | None:
     """
     terms: list[Fraction] = []
     # A leading "+" makes the symbols alternate: operator, number, operator, number, ...
-    symbols = ["+", *re.findall(r"\d+|[-+*/]", expression)]
+    symbols = ["+", *re.findall(r"[\d,]+|[-+*/]", expression)]
     for operator, digits in zip(symbols[::2], symbols[1::2], strict=True):
-        operand = Fraction(int(digits))
+        operand = Fraction(_parse_whole(digits))
         if operator in "+-":
             terms.append(OPERATIONS[operator](Fraction(0), operand))
         elif operator == "/" and operand == 0:
@@ -67,3 +70,7 @@ def evaluate_expression(expression: str) -> Fraction | None:
             # Products and quotients bind to the last term, which gives them precedence.
             terms[-1] = OPERATIONS[operator](terms[-1], operand)
     return sum(terms, Fraction(0))
+
+
+def _parse_whole(digits: str) -> int:
+    return int(digits.replace(",", ""))

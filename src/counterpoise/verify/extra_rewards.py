@@ -4,7 +4,8 @@ Each entry names a function (prompt, response, config) -> number in `EXTRA_REWAR
 function, which is called in the same way as one that replaces the verifier (plugin_reward.py). The
 number after the name is the weight of that reward, 1 by default; the verifier's weight is always 1.
 `credit.mixture` decides how several rewards are combined. Success rates and held-out evaluations
-count the verifier's reward only.
+count the verifier's reward only. What a user's function loses (time_limited_verifier.py) or logs is
+counted and stored together with what the verifier does.
 """
 
 from __future__ import annotations
@@ -22,7 +23,16 @@ from counterpoise.variants import EXTRA_REWARDS
 from counterpoise.verify.make_verifier import make_plugin_verifier
 from counterpoise.verify.plugin_reward import read_ground_truth, read_solution
 from counterpoise.verify.reward_signatures import GROUND_TRUTH, SOLUTION, reward_arguments
-from counterpoise.verify.scores import NO_CONTEXT, ScoringContext, score_responses
+from counterpoise.verify.scores import NO_CONTEXT, Scores, ScoringContext, score_responses
+
+STYLE = "style"  # the built-in reward that reads worked solutions
+
+
+class ExtraScores(NamedTuple):
+    """The extra rewards of the responses to some prompts."""
+
+    rewards_PG: list[list[Mapping[str, float]]]  # by label; empty mappings without verify.also
+    scores: list[Scores]  # of each entry of verify.also: what its function lost and logged
 
 
 class ExtraReward(NamedTuple):
@@ -102,8 +112,8 @@ def reward_columns(config: VerifyConfig) -> tuple[str, ...]:
 def needs_answers(config: VerifyConfig) -> bool:
     """Whether the verifier, or a reward function that must get `answers`, needs reference answers.
 
-    The built-in verifiers do, but for `verifiers`, whose tasks know what they reward; the built-in
-    extra rewards read only the response.
+    The built-in verifiers do, but for `verifiers`, whose tasks know what they reward. No built-in
+    extra reward reads an answer.
     """
     compares_answers = not is_plugin(config.name) and config.name != "verifiers"
     return compares_answers or any(map(requires_answers, plugin_rewards(config)))
@@ -129,11 +139,17 @@ def verifier_needs(verifier: str) -> tuple[tuple[str, ...], bool]:
 
 
 def check_references(config: VerifyConfig, prompts: Sequence[Prompt]) -> None:
-    """Raise an error if a reward function must get a solution or ground truth and there is none.
+    """Raise an error if a reward must get a solution or ground truth and no problem has one.
 
     Single problems may lack it: a function gets an empty text then, and may return None, which
     means no reward. TRL's accuracy_reward does so.
     """
+    uses_solutions = STYLE in extra_reward_weights(config.also)
+    if uses_solutions and prompts and not any(prompt.solution for prompt in prompts):
+        raise PoiseError(
+            f"verify.also: {STYLE} compares responses with worked solutions, and no problem has "
+            f"one: set task.solution_field, or leave {STYLE} out"
+        )
     for reward_name in plugin_rewards(config):
         arguments = reward_arguments(reward_name)
         for parameter, source in arguments.keywords.items():
@@ -160,27 +176,30 @@ def score_extra_rewards(
     responses_PG: Sequence[Sequence[Response]],
     config: RunConfig,
     context: ScoringContext = NO_CONTEXT,
-) -> list[list[Mapping[str, float]]]:
-    """The extra rewards of every response, by label; empty mappings without verify.also.
+) -> ExtraScores:
+    """The extra rewards of every response.
 
-    A reward is nan where a user's function says that it does not apply.
+    A reward is nan where a user's function says that it does not apply, or was lost.
     """
     pairs = [
         (prompt, response)
         for prompt, responses in zip(prompts, responses_PG, strict=True)
         for response in responses
     ]
-    rewards_by_label = {
+    scores_by_label = {
         extra.label: _score_pairs(extra.name, pairs, config, context)
         for extra in parse_extra_rewards(config.verify.also)
     }
     rewards_of_responses = iter(
         [
-            {label: rewards[i] for label, rewards in rewards_by_label.items()}
+            {label: scores.rewards[i] for label, scores in scores_by_label.items()}
             for i in range(len(pairs))
         ]
     )
-    return [[next(rewards_of_responses) for _ in responses] for responses in responses_PG]
+    return ExtraScores(
+        [[next(rewards_of_responses) for _ in responses] for responses in responses_PG],
+        list(scores_by_label.values()),
+    )
 
 
 def _score_pairs(
@@ -188,13 +207,15 @@ def _score_pairs(
     pairs: Sequence[tuple[Prompt, Response]],
     config: RunConfig,
     context: ScoringContext,
-) -> list[float]:
-    """The rewards of all (prompt, response) pairs by one reward function."""
+) -> Scores:
+    """The scores of all (prompt, response) pairs by one reward function."""
     if not is_plugin(reward_name):
         reward_function = EXTRA_REWARDS.load(reward_name)
-        return [float(reward_function(prompt, response, config)) for prompt, response in pairs]
+        return Scores(
+            [float(reward_function(prompt, response, config)) for prompt, response in pairs]
+        )
     # A user's function scores all responses in one call, as a verifier does.
     texts = [response.text for _, response in pairs]
     prompts = [prompt for prompt, _ in pairs]
     verifier = make_plugin_verifier(reward_name, config.verify)
-    return score_responses(verifier, texts, prompts, context).rewards
+    return score_responses(verifier, texts, prompts, context)

@@ -93,8 +93,9 @@ def training_context(
     config: RunConfig, iterations_done: int, token_ids: Sequence[Sequence[int] | Ints] | None = None
 ) -> ScoringContext:
     """What reward functions may read about a run that has finished `iterations_done` iterations."""
-    steps = config.batch.steps
-    state = TrainerState(iterations_done * steps, config.loop.iterations * steps)
+    state = TrainerState(
+        iterations_done * config.max_steps_per_iteration, config.max_optimizer_steps
+    )
     # verl's functions expect a hub id without its configuration: openai/gsm8k.
     is_hub = config.task.name == "hub"
     data_source = config.task.path.partition(":")[0] if is_hub else config.task.name

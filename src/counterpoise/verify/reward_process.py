@@ -13,7 +13,7 @@ The limit is for one call of the user's function: for each response if they are 
 else for all.
 All functions of a run share one process, which lives as long as the run: what they keep between
 calls, a cache or a loaded model, stays. A function that exceeds the limit loses its process, and
-with it that state.
+with it that state and the processes that it has started.
 """
 
 from __future__ import annotations

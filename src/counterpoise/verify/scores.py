@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from counterpoise.types import Ints, Prompt
@@ -40,14 +40,36 @@ class Scores:
             self.crashes + later.crashes,
             self.graded or later.graded,
             self._logged_of_each() + later._logged_of_each() if self.logged or later.logged else [],
-            {
-                name: (*self.logged_metrics.get(name, ()), *later.logged_metrics.get(name, ()))
-                for name in (*self.logged_metrics, *later.logged_metrics)
-            },
+            _join_metrics(self.logged_metrics, later.logged_metrics),
+        )
+
+    def add_losses_and_logs(self, extra: Scores) -> Scores:
+        """These scores with what an extra reward of the same responses lost and logged.
+
+        Both may log something under one name: a response keeps this verifier's entry.
+        """
+        logged: list[Mapping[str, Any]] = [
+            {**extra_entries, **entries}
+            for extra_entries, entries in zip(
+                extra._logged_of_each(), self._logged_of_each(), strict=True
+            )
+        ]
+        return replace(
+            self,
+            timeouts=self.timeouts + extra.timeouts,
+            crashes=self.crashes + extra.crashes,
+            logged=logged if any(logged) else [],
+            logged_metrics=_join_metrics(self.logged_metrics, extra.logged_metrics),
         )
 
     def _logged_of_each(self) -> list[Mapping[str, Any]]:
         return self.logged or [{} for _ in self.rewards]
+
+
+def _join_metrics(
+    first: Mapping[str, Sequence[float]], second: Mapping[str, Sequence[float]]
+) -> dict[str, tuple[float, ...]]:
+    return {name: (*first.get(name, ()), *second.get(name, ())) for name in (*first, *second)}
 
 
 def is_graded(rewards: Iterable[float]) -> bool:

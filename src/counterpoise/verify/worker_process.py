@@ -2,7 +2,7 @@
 
     owner   start_worker   requests as lines of JSON   ->
     worker  open_replies   {"ready": true} first       <-  then replies as lines of JSON
-    owner   stop_worker    kills it; it also ends by itself when its input does
+    owner   stop_worker    kills it and what it started; it also ends by itself when its input does
 
 A worker is a fresh interpreter, not a fork: the owner may hold torch, its threads and a GPU.
 """
@@ -34,13 +34,18 @@ def start_worker(
         stdout=subprocess.PIPE,
         stderr=stderr,
         env={**os.environ, "PYTHONPATH": search_path},
-        process_group=0,  # Ctrl-C must not reach it before it ignores SIGINT
+        # A group of its own: Ctrl-C must not reach it before it ignores SIGINT, and stop_worker
+        # ends the processes that it has started.
+        process_group=0,
     )
 
 
 def stop_worker(process: subprocess.Popen[bytes]) -> int:
-    """Kill the process and release its pipes; its exit code."""
-    process.kill()
+    """Kill the process group and release the pipes; the exit code of the process."""
+    # Once its exit code is known, the system may give its number to another process.
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
     for stream in (process.stdin, process.stdout):
         if stream is not None:
             with contextlib.suppress(BrokenPipeError):

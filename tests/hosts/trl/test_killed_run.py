@@ -50,7 +50,7 @@ def launch(words: list[str], kill_at: str = "") -> subprocess.CompletedProcess[s
         capture_output=True,
         text=True,
         check=False,
-        timeout=600,
+        timeout=1800,
     )
 
 

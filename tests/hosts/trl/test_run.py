@@ -284,7 +284,7 @@ def test_two_processes_take_the_native_steps(tmp_path: Path) -> None:
     sets = [*SMALL, "update.optimizer=sgd", "update.lr=0.5", "evaluate.prompts=0"]
     words = [*LAUNCHED, "demo", "--engine=trl", f"--out={tmp_path / 'trl'}"]
     words += [f"--set={option}" for option in sets]
-    process = subprocess.run(words, env=ON_TWO, capture_output=True, text=True, timeout=300)
+    process = subprocess.run(words, env=ON_TWO, capture_output=True, text=True, timeout=1800)
     assert process.returncode == 0, process.stderr[-3000:]
     config, folder = load_config("demo", sets), RunFolder.open(tmp_path / "trl")
     assert [line["rollouts"] for line in folder.read("metrics")] == [24, 24]
@@ -595,7 +595,7 @@ def test_all_processes_stop_after_the_same_iteration(tmp_path: Path, to: str) ->
     children = Path(f"/proc/{launched.pid}/task/{launched.pid}/children").read_text().split()
     assert len(children) == 2
     os.kill(launched.pid if to == "launcher" else int(children[1]), signal.SIGTERM)
-    said = launched.communicate(timeout=120)[1]
+    said = launched.communicate(timeout=1800)[1]
     assert launched.returncode != 0
     assert "poise: finishing the iteration" in said
     folder = RunFolder.open(out)
@@ -603,7 +603,7 @@ def test_all_processes_stop_after_the_same_iteration(tmp_path: Path, to: str) ->
     checkpoints = checkpoint.list_checkpoints(folder.checkpoints)
     assert [path.name for path in checkpoints] == [checkpoint.folder_name(behind)], said[-3000:]
     more = [*LAUNCHED, "--resume", f"--out={out}", f"--set=loop.iterations={behind + 1}"]
-    process = subprocess.run(more, env=ON_TWO, capture_output=True, text=True, timeout=300)
+    process = subprocess.run(more, env=ON_TWO, capture_output=True, text=True, timeout=1800)
     assert process.returncode == 0, process.stderr[-3000:]
     assert f"resuming after iteration {behind}" in process.stdout
     lines = folder.read("metrics")

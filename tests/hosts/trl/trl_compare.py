@@ -42,7 +42,7 @@ def launch(tmp_path: Path, processes: int = 1, **options: Any) -> list[dict[str,
     }  # fmt: skip
     process = subprocess.run(
         [*start, str(HERE / "trl_run.py"), str(tmp_path), json.dumps(options)],
-        env=environment, capture_output=True, text=True, timeout=300, check=False,
+        env=environment, capture_output=True, text=True, timeout=1800, check=False,
     )  # fmt: skip
     assert process.returncode == 0, process.stderr[-3000:]
     return [trl_run.read(tmp_path, str(p)) for p in range(processes)]

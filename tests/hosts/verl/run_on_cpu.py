@@ -35,7 +35,7 @@ def run_on_cpu(out: Path, runs: Mapping[str, tuple[int, list[str]]]) -> None:
     with (out / "log").open("w") as log:
         started = subprocess.Popen(command, cwd=out, stdout=log, stderr=log, start_new_session=True)
         try:
-            code = started.wait(timeout=1800)
+            code = started.wait(timeout=3600)
         finally:
             if started.poll() is None:  # Ray's processes are of the same session
                 os.killpg(started.pid, signal.SIGTERM)

@@ -28,7 +28,7 @@ def test_it_waits_then_takes_and_forgets_the_rest() -> None:
     gone = ledger.pop_discarded()
     assert len(gone) == 4
     assert set(gone).isdisjoint(batch)
-    assert ledger.waiting_keys == []
+    assert ledger.waiting_rows == {}
     for name in "acd":  # re-centred: groups that lost rows still sum to zero
         assert abs(sum(row.advantage for row in batch.values() if row.group == name)) < 1e-12
     assert ledger.batch_metrics(batch) == {
@@ -58,8 +58,36 @@ def test_every_name_is_waiting_taken_or_discarded() -> None:
             for leaving in (set(batch), set(ledger.pop_discarded())):
                 assert gone.isdisjoint(leaving)
                 gone |= leaving
-            assert gone | set(ledger.waiting_keys) == entered
-            assert gone.isdisjoint(ledger.waiting_keys)
+            assert gone | set(ledger.waiting_rows) == entered
+            assert gone.isdisjoint(ledger.waiting_rows)
+
+
+def test_a_restored_ledger_goes_on_like_the_one_it_was_read_from() -> None:
+    rng = np.random.default_rng(5)
+    ledgers = [
+        BalanceLedger(tau=0.4, target=16, unit="rollout", max_age=2, credit="grpo")
+        for _ in range(2)
+    ]
+    num_waiting = 0
+    for iteration in range(1, 30):
+        arrived = {}
+        for g in range(3):
+            arrived |= group(f"{iteration}.{g}", rng.integers(0, 2, 4).astype(float).tolist())
+        metrics, batches, discarded = [], [], []
+        for ledger in ledgers:
+            ledger.add_groups(arrived, iteration)
+            batch = ledger.take_batch(iteration) or {}
+            batches.append({key: (row.advantage, row.born) for key, row in batch.items()})
+            discarded.append(ledger.pop_discarded())
+            metrics.append(ledger.buffer.counts)
+        assert batches[0] == batches[1]
+        assert discarded[0] == discarded[1]
+        assert metrics[0] == metrics[1]
+        num_waiting += len(ledgers[0].waiting_rows)
+        resumed = BalanceLedger(tau=0.4, target=16, unit="rollout", max_age=2, credit="grpo")
+        resumed.restore(ledgers[1].waiting_rows, ledgers[1].buffer.counts)
+        ledgers[1] = resumed
+    assert num_waiting > 100
 
 
 def test_a_reward_that_is_no_number_stops() -> None:

@@ -310,7 +310,7 @@ def test_verl_runs_the_command(tmp_path: Path) -> None:
             words, cwd=tmp_path, env=settings, stdout=log, stderr=log, start_new_session=True
         )
         try:
-            code = started.wait(timeout=1800)
+            code = started.wait(timeout=3600)
         finally:
             if started.poll() is None:  # Ray's processes are of the same session
                 os.killpg(started.pid, signal.SIGTERM)

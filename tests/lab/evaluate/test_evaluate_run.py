@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
+import signal
 import sys
-import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -35,6 +34,19 @@ from counterpoise.verify.math.verifier import MathVerifier
 from counterpoise.verify.reward_process import shared_process
 
 PROBLEMS, SAMPLES = 4, 2
+KILLED_AFTER_TWO_PROBLEMS = """
+import os, signal, sys
+from counterpoise.cli import main
+from counterpoise.lab.evaluate.result_files import ResultFile
+write = ResultFile.write
+def write_and_kill(file, judged):
+    write(file, judged)
+    if len(file.judged) == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+ResultFile.write = write_and_kill
+sys.argv[0] = "poise"
+main()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +74,14 @@ def options(data: Path, out: Path, **changes: object) -> EvaluationOptions:
 def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("whole")
     evaluate(options(data, out))
+    return out
+
+
+@pytest.fixture(scope="module")
+def cut_short(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with responses of 24 tokens: for tests that need them, but not their rewards."""
+    out = tmp_path_factory.mktemp("cut_short")
+    evaluate(options(data, out, max_new_tokens=24))
     return out
 
 
@@ -102,10 +122,12 @@ def test_samples_follow_from_their_seeds_alone(data: Path, whole: Path) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 2 * SAMPLES, 512])
-def test_blocks_may_be_cut_in_any_way(data: Path, whole: Path, tmp_path: Path, rows: int) -> None:
-    evaluate(options(data, tmp_path / "out", rows=rows))
+def test_blocks_may_be_cut_in_any_way(
+    data: Path, cut_short: Path, tmp_path: Path, rows: int
+) -> None:
+    evaluate(options(data, tmp_path / "out", rows=rows, max_new_tokens=24))
     found = {c.header.file: c.judged for c in read_result_files(tmp_path / "out")}
-    assert found == {c.header.file: c.judged for c in read_result_files(whole)}
+    assert found == {c.header.file: c.judged for c in read_result_files(cut_short)}
 
 
 class StoppedError(Exception):
@@ -114,11 +136,12 @@ class StoppedError(Exception):
 
 @pytest.mark.parametrize("after", [1, 3, 6])
 def test_stopped_and_resumed_is_the_same(
-    data: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+    data: Path, cut_short: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
     """StoppedError after a problem of a block or after a whole one, in the middle of the next
     line."""
     out, write, left = tmp_path / "out", ResultFile.write, iter(range(after))
+    asked = options(data, out, max_new_tokens=24)
 
     def failing(cell: ResultFile, judged: JudgedProblem) -> None:
         if next(left, None) is None:
@@ -130,17 +153,17 @@ def test_stopped_and_resumed_is_the_same(
     with monkeypatch.context() as patched:
         patched.setattr(ResultFile, "write", failing)
         with pytest.raises(StoppedError):
-            evaluate(options(data, out))
+            evaluate(asked)
     drawn: list[int] = []
 
     class Counting(EvaluationProgress):
         def advance(self, cell: ResultFile, responses: int, tokens: int) -> None:
             drawn.append(responses)
 
-    evaluate(options(data, out), Counting())
-    assert lines_of(out) == lines_of(whole)
+    evaluate(asked, Counting())
+    assert lines_of(out) == lines_of(cut_short)
     assert sum(drawn) == (2 * PROBLEMS - after) * SAMPLES
-    assert (out / "summary.json").read_bytes() == (whole / "summary.json").read_bytes()
+    assert (out / "summary.json").read_bytes() == (cut_short / "summary.json").read_bytes()
 
 
 def test_two_commands_on_one_folder(data: Path, whole: Path, tmp_path: Path) -> None:
@@ -447,23 +470,18 @@ def test_no_such_model(
 
 @pytest.mark.slow
 def test_killed_for_real(data: Path, tmp_path: Path) -> None:
-    """SIGKILL between two problems of a process of its own, then resumed here."""
+    """A process of its own that ends between two problems, then resumed here."""
     out, file = tmp_path / "killed", "results/embedded/words3@0.6-0.95.jsonl"
     arguments = (
         f"eval embedded --bench words3 --data {data} --max-tokens 80 --device cpu --samples 4 "
         f"--rows 4 --limit 4 --out {out} --json"
     )
-    running = forked.Popen(
-        [sys.executable, "-m", "counterpoise.cli", *arguments.split()],
+    killed = forked.run(
+        [sys.executable, "-c", KILLED_AFTER_TWO_PROBLEMS, *arguments.split()],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.DEVNULL,
     )
-    while not (out / file).exists() or (out / file).read_bytes().count(b"\n") < 3:
-        assert running.poll() is None
-        time.sleep(0.01)
-    running.kill()
-    running.wait()
-    assert (out / file).read_bytes().count(b"\n") < 1 + 4
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert (out / file).read_bytes().count(b"\n") == 1 + 2
     asked = {"benchmarks": ["words3"], "samples": {"": 4}, "rows": 4, "limit": 4}
     resumed = evaluate(options(data, out, **asked))
     whole = evaluate(options(data, tmp_path / "whole", **asked))

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from hosts.importing.foreign import write_lines
 from hosts.importing.foreign_traces import trace_record
+from small_run import checksum_reward
 
 from counterpoise.cli import token_view
 from counterpoise.config.load import load_config
@@ -33,7 +34,7 @@ from counterpoise.store.folder import RunFolder
 SETS = [
     "loop.iterations=4", "loop.checkpoint_every=1", "loop.keep_checkpoints=9", "model.device='cpu'",
     "task.levels=[1]", "task.size=40", "task.heldout=8", "sample.prompts=4", "sample.group_size=4",
-    "sample.max_new_tokens=40", "batch.steps=2", "evaluate.prompts=0", "store.model=true",
+    "sample.max_new_tokens=16", "batch.steps=2", "evaluate.prompts=0", "store.model=true",
     "update.lr=1e-3", "update.schedule='linear'", "credit.weights='cancellation'",
     "balance.tau=0.25", "balance.target=8",
 ]  # fmt: skip
@@ -53,9 +54,10 @@ class Listen(ReplayObserver):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("replayed") / "run"
-    train(load_config("demo", SETS), out)
-    return out
+    """Of the embedded model; rewards by a checksum, so that short responses have a signal."""
+    folder = tmp_path_factory.mktemp("replayed")
+    train(load_config("demo", [*SETS, *checksum_reward(folder)]), folder / "run")
+    return folder / "run"
 
 
 def checkpoint_of(run: Path, iteration: int) -> str:
@@ -125,7 +127,7 @@ def test_every_iteration_starts_from_the_same_weights(run: Path, tmp_path: Path)
     overrides = ("update.lr=1e-3", "loop.seed=3")
     replay(ReplayRequest(rollouts, "embedded", composer="whole", overrides=overrides), out)
     second, third = read_tokens(out, 2), read_tokens(out, 3)
-    assert np.abs(second["displacement"]).mean() > 1e-3
+    assert np.nanmean(np.abs(second["displacement"])) > 1e-3
     np.testing.assert_array_equal(second["displacement"], third["displacement"])
 
 
@@ -260,6 +262,8 @@ def test_rows_that_the_run_masked_count_as_rows_without_signal(run: Path, tmp_pa
     cut_off = with_signal[0].name
     file = masked / "rollouts/step_00001.jsonl"
     lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    for line in lines:
+        line["finished"] = True
     [line for line in lines if line["group"] == cut_off[0]][cut_off[1]]["finished"] = False
     write_lines(file, lines)
     without_signal = [
@@ -270,6 +274,29 @@ def test_rows_that_the_run_masked_count_as_rows_without_signal(run: Path, tmp_pa
     assert without_signal[1] == without_signal[0] + 1
     names = [row.name for row in read_stored_iteration(masked, 1).rows]
     assert names == [row.name for row in with_signal[1:]]
+
+
+def test_a_run_that_masked_truncated_responses_repeats_its_own_update(tmp_path: Path) -> None:
+    """Masked tokens are no part of the loss's denominator, in the run and in its replay."""
+    masked, out = tmp_path / "masked", tmp_path / "replay"
+    options = [
+        "loop.iterations=1", "credit.weights='uniform'", "balance.tau=0", "balance.target=0",
+        "sample.max_new_tokens=39", "update.mask_truncated=true", "batch.steps=1",
+        "update.schedule='constant'", "update.warmup_steps=0", "update.max_grad_norm=100",
+    ]  # fmt: skip
+    train(load_config("demo", [*SETS, *options]), masked)
+    rollouts = RunFolder(masked).read_rollouts(1)
+    assert 0 < sum(not rollout["finished"] for rollout in rollouts) < len(rollouts)
+    replay(ReplayRequest(masked, "embedded", iterations="1", device="cpu"), out)
+    (own_line,), (line,) = (RunFolder(folder).read("metrics") for folder in (masked, out))
+    assert own_line["grad_norm"] > 0
+    for name in ("loss", "grad_norm", "rows_without_signal"):
+        assert line[name] == own_line[name], name
+    own, replayed = read_tokens(masked, 1), read_tokens(out, 1)
+    trained = np.isin(replayed["row"], own["row"])  # a replay also scores rows without loss
+    assert np.abs(own["displacement"]).max() > 1e-3
+    for name in own:
+        np.testing.assert_array_equal(own[name], replayed[name][trained], err_msg=name)
 
 
 def test_a_stopped_replay_goes_on(
@@ -328,7 +355,7 @@ def test_an_adapter_and_the_general_path(run: Path, tmp_path: Path) -> None:
     lora = tmp_path / "lora"
     changes = ["loop.iterations=2", "model.lora_rank=2", "balance.tau=0",
                "credit.weights='uniform'", "update.schedule='constant'"]  # fmt: skip
-    train(load_config("demo", [*SETS, *changes]), lora)
+    train(load_config("demo", [*SETS, *checksum_reward(tmp_path), *changes]), lora)
     own = read_tokens(lora, 2)["displacement"]
     repeated = tmp_path / "repeated"
     replay(ReplayRequest(lora, checkpoint_of(lora, 1), iterations="2"), repeated)

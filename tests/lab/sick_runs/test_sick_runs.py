@@ -161,8 +161,8 @@ def test_real_runs_are_seen_through(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     trend allows, with fewer prompts, the easiest problems and few held-out ones."""
     shorter = (
         f"loop.iterations={MIN_ITERATIONS}", "task.levels=[1]", "sample.max_new_tokens=48",
-        "sample.prompts=4", "balance.target=16", "batch.steps=2", "evaluate.prompts=2",
-        "task.size=64", "task.heldout=8", "store.report=false",
+        "sample.prompts=4", "sample.group_size=4", "balance.target=8", "batch.steps=2",
+        "evaluate.prompts=2", "task.size=64", "task.heldout=8", "store.report=false",
     )  # fmt: skip
     monkeypatch.setattr(plant, "BASE_OPTIONS", (*plant.BASE_OPTIONS, *shorter))
     chosen = [planted for planted in ALL_RUNS if planted.name in ("cut-groups", "length")]

@@ -14,6 +14,8 @@ from counterpoise.statistics.finding import Record
 SMALL = {"prompts": 6, "continuations": 4, "open": 3, "closed": 1}
 # Options of the easiest problems: the model ends most answers within 48 tokens.
 EASIEST = ("task.levels=[1]", "sample.max_new_tokens=48")
+# Answers of at most 64 tokens, to problems that the model solves in some rollouts only.
+HALF_SOLVED = ("task.levels=[2]", "sample.max_new_tokens=64")
 SHORT_ANSWERS = (*EASIEST, "store.report=false")  # of runs
 
 

@@ -143,7 +143,7 @@ def test_a_warm_up_that_was_killed_ends_in_the_same_weights(
 ) -> None:
     config, out = small(model, *more), tmp_path / "killed"
     words = [sys.executable, "-c", KILLED, str(out), *SETS, model, *more]
-    done = forked.run(words, timeout=120)
+    done = forked.run(words, timeout=600)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert not out.exists()
     kept = checkpoint.list_checkpoints(unfinished_folder(out))

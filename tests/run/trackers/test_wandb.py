@@ -58,7 +58,7 @@ def finished_openings(place: Path, count: int) -> list[list[Any]]:
 
     W&B's own process writes these files, and may still do so after `finish` has returned.
     """
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while True:
         stored = [list(records(file)) for file in sorted(place.glob("offline-run-*/*.wandb"))]
         if len(stored) == count and all(of_kind(opening, "exit") for opening in stored):

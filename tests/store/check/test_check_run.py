@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 import shutil
@@ -245,6 +246,7 @@ ROLLOUTS, TOKENS = "rollouts/step_00001.jsonl", "tokens/step_00001.parquet"
         (change_number("metrics.jsonl", "rollouts", lambda n: n + 1), "metrics.jsonl says 10"),
         (change_number("metrics.jsonl", "rollout_tokens", lambda n: n + 1), "rollout_tokens 45"),
         (change_number("metrics.jsonl", "reward", lambda n: n + 1e-6), "has reward"),
+        (change_number("metrics.jsonl", "reward", lambda n: math.nan), "metrics.jsonl says nan"),
         (change_number("metrics.jsonl", "batch_rows", lambda n: 5), "has 4 rows"),
         (change_number("metrics.jsonl", "iteration", lambda n: 7), "lacks iteration 1"),
         (change_number("metrics.jsonl", "schema", lambda n: 2), "schema is not 1"),
@@ -281,6 +283,23 @@ def test_options_that_contradict_a_checkpoint_are_reported(old_run: Path) -> Non
     config = old_run / "config.toml"
     config.write_text(config.read_text().replace("tau = 0.25", "tau = 0.5"))
     assert any("made with balance.tau=0.25" in line for line in problems(old_run))
+
+
+def test_folders_within_folders(run: Path) -> None:
+    """A tokenizer with several chat templates has one in model/; one of the user's is no damage."""
+    templates = run / "model" / "additional_chat_templates"
+    templates.mkdir()
+    (templates / "tool_use.jinja").write_text("{{ messages }}")
+    (run / "plots" / "first").mkdir(parents=True)
+    assert problems(run) == [
+        "model/additional_chat_templates/tool_use.jinja has no checksum in checksums.jsonl"
+    ]
+    RunFolder.open(run).write_model_checksums(run / "model")
+    report = check_run(run)
+    assert report.findings == []
+    assert report.remarks == ["not checked, because no run writes it: plots"]
+    (templates / "tool_use.jinja").unlink()
+    assert problems(run) == ["model/additional_chat_templates/tool_use.jinja is missing"]
 
 
 # -- unfinished runs ------------------------------------------------------------------------------
@@ -330,8 +349,8 @@ def test_checksums_cost_less_than_a_hundredth_of_an_iteration(finished: Path) ->
         for path in files:
             Checksum.of_file(path)
         seconds.append(time.perf_counter() - start)
-    # An iteration of the demo takes more than a second; even of this run, 20 ms or more.
-    assert min(seconds) < 0.001
+    iterations = [line["iteration_seconds"] for line in RunFolder(finished).read("metrics")]
+    assert min(seconds) < 0.01 * min(iterations)
 
 
 # -- the command ----------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ RUN = [
     "loop.iterations=3", "loop.checkpoint_every=2", "sample.prompts=4", "sample.group_size=4",
     "batch.steps=2", "balance.tau=0", "task.size=40", "task.heldout=4",
     "evaluate.prompts=0", "update.lr=1e-3", "store.report=false", "store.tokens=false",
-    "monitor.every=0", "task.levels=[2]", "sample.max_new_tokens=80",
+    "monitor.every=0", "task.levels=[1]", "sample.max_new_tokens=16",
 ]  # fmt: skip
 RULED = {
     "clip_cov": ["credit.rule_settings=['share=0.02', 'low=0.1']"],
@@ -152,7 +152,7 @@ class Killed(RunObserver):
 
 @pytest.mark.parametrize("name", RULED)
 def test_a_run_goes_on_as_if_it_had_never_stopped(name: str, tmp_path: Path) -> None:
-    sets = [*RUN, *small_model(tmp_path), "verify.reward_timeout_seconds=0"]
+    sets = [*RUN, *small_model(tmp_path)]
     config = load_config("demo", [*sets, f"credit.rule={name}", *RULED[name]])
     whole = train(config, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
@@ -185,7 +185,8 @@ def test_a_rule_is_asked_with_the_weights_of_its_own_step(
 
     monkeypatch.setattr("counterpoise.update.rules.bind.off", spy)
     monkeypatch.setattr("counterpoise.update.rules.bind.OFF", "")
-    train(load_config("demo", [*RUN, "loop.iterations=2"]), tmp_path / "run")
+    config = load_config("demo", [*RUN, *small_model(tmp_path), "loop.iterations=2"])
+    train(config, tmp_path / "run")
     for iteration in (1, 2):  # a step without signal asks nobody
         steps = [x[1:] for x in seen if x[0] == iteration]
         assert [number for number, *_ in steps] == sorted({number for number, *_ in steps})

@@ -97,6 +97,9 @@ def test_a_program_cannot_claim_to_be_right(lie: str):
         ("def check(g):\n  assert g() == 5\ncheck(f)", "f = lambda: 6", 0),
         ("assert f() == 1", "f = lambda: object()", 0),
         ("assert f() == 1", "f = lambda: int('9' * 5000)", 0),
+        ("assert f() > 3", "f = lambda: 10**5000", 1),
+        ("assert f() == b'a'", "f = lambda: b'a'", 1),
+        ("assert f() == 2j", "f = lambda: 2j", 1),
         ("assert f() == 1", "if __name__ == '__main__': 1 / 0\nf = lambda: 1", 1),
     ],
 )  # fmt: skip
@@ -122,14 +125,22 @@ def test_a_literal_on_the_left_means_what_python_means(comparison: str, value: i
 
 
 @pytest.mark.parametrize(
-    "value", [None, True, 3, 0.5, "a", [1, [2]], (1,), {"a": {2: (3,)}}, {1, 2}, []]
-)
+    "value",
+    [
+        None, True, 3, 0.5, "a", [1, [2]], (1,), {"a": {2: (3,)}}, {1, 2}, [], b"a", 1 - 2j,
+        [-(9**6000)],
+    ],
+)  # fmt: skip
 def test_plain_values_come_back(value: object):
     assert from_plain(to_plain(value)) == value
 
 
 @pytest.mark.parametrize(
-    ("answer", "reason"), [("assert f( == 3", "line 1"), ("", "no tests"), ("# only", "no tests")]
+    ("answer", "reason"),
+    [
+        ("assert f( == 3", "line 1"),
+        *((answer, "no tests") for answer in ("", "# only", "42", "3/4", "(1, 2)", "'Paris'")),
+    ],
 )
 def test_answers_that_are_no_tests_are_refused(answer: str, reason: str):
     with pytest.raises(PoiseError, match=f"problem 'p7'.*{reason}"):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from counterpoise.errors import PoiseError
+from counterpoise.verify.math import comparison_pool
 from counterpoise.verify.math.comparison_pool import ComparisonPool
 
 SCRIPTED = "scripted_compare:compare"
@@ -105,13 +106,16 @@ def test_an_interrupted_call_leaves_no_stale_reply(pool):
     def interrupt(signum, frame):
         raise KeyboardInterrupt
 
+    def compare_until_interrupted():
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        pool.run([("hang", "")])
+
     pool.run([("a", "a")])
     pool.timeout_seconds = 60.0
     previous = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, 0.2)
     try:
         with pytest.raises(KeyboardInterrupt):
-            pool.run([("hang", "")])
+            compare_until_interrupted()
     finally:
         signal.signal(signal.SIGALRM, previous)
     assert pool.run([("b", "c")]) == ["different"]
@@ -203,8 +207,10 @@ def test_a_pair_whose_worker_is_killed_once_is_compared_again(pool):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the CPU time of a process")
-def test_the_limit_counts_cpu_time_not_the_load_of_the_machine(pool):
+def test_the_limit_counts_cpu_time_not_the_load_of_the_machine(pool, monkeypatch):
     """A worker that is stopped for longer than the limit, as by a busy machine, loses nothing."""
+    # Time for the signal below to come late.
+    monkeypatch.setattr(comparison_pool, "WALL_SECONDS_PER_CPU_SECOND", 100)
     pool.run([("a", "a")])
     (worker,) = pool._workers
     os.kill(worker.process.pid, signal.SIGSTOP)

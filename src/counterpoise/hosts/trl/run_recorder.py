@@ -166,7 +166,7 @@ class RunRecorder(StepMonitor):
             result = replace(result, skipped="no signal", grad_norm=0.0)
         else:
             optimizer = self.state.optimizer
-            learning_rate = optimizer.config.lr * optimizer.schedule_factor()
+            learning_rate = optimizer.learning_rate()
             result = replace(result, learning_rate=learning_rate)
             if monitor := self.iteration.monitor and self.iteration.monitor.at(step, rows):
                 monitor.before_update(self.state.policy, rows, result)

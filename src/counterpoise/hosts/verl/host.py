@@ -49,6 +49,8 @@ PRIVATE_METHODS = (
     HostMethod(TRAINER, "_compute_old_log_prob", ("self", "batch", "metrics"), overridden=True),
     HostMethod(TRAINER, "_compute_advantage", ("self", "batch", "metrics"), overridden=True),
     HostMethod(TRAINER, "_update_actor", ("self", "batch", "metrics"), overridden=True),
+    HostMethod(TRAINER, "_save_checkpoint", ("self",), overridden=True),
+    HostMethod(TRAINER, "_load_checkpoint", ("self",), overridden=True),
     HostMethod(
         REPLAY_BUFFER, "sample", ("self", "global_steps", "partition_id", "batch_size"), True
     ),
@@ -89,6 +91,7 @@ ATTRIBUTES = (
     VerlAttribute(REPLAY_BUFFER, "failure_keys"),
     VerlAttribute(REPLAY_BUFFER, "prompt_global_steps"),
     VerlAttribute(REPLAY_BUFFER, "sampler_kwargs"),
+    VerlAttribute(REPLAY_BUFFER, "trainer_mode"),
     VerlAttribute(REPLAY_BUFFER, "refill_fn"),
     VerlAttribute(TRAINER, "replay_buffer"),
     VerlAttribute(TRAINER, "local_trigger_step"),

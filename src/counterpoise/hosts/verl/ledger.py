@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from counterpoise.batch.buffer import RewardBalancedBuffer
+from counterpoise.batch.buffer import BufferCounts, RewardBalancedBuffer
 from counterpoise.errors import PoiseError
 from counterpoise.types import Row
 from counterpoise.variants import ADVANTAGES
@@ -105,8 +105,14 @@ class BalanceLedger:
         return keys
 
     @property
-    def waiting_keys(self) -> list[str]:
-        return [self._waiting_keys[row.name] for row in self.buffer.state()]
+    def waiting_rows(self) -> dict[str, Row]:
+        """The rows that wait for a later batch by key, group after group, oldest first."""
+        return {self._waiting_keys[row.name]: row for row in self.buffer.state()}
+
+    def restore(self, waiting_rows: Mapping[str, Row], counts: BufferCounts) -> None:
+        """Go on from an earlier ledger's `waiting_rows` and its buffer's counts."""
+        self.buffer.restore(waiting_rows.values(), counts)
+        self._waiting_keys = {row.name: key for key, row in waiting_rows.items()}
 
     def batch_metrics(self, batch: Mapping[str, Row]) -> dict[str, float]:
         """For the logs: what became of all rollouts so far, and how balanced this batch is."""

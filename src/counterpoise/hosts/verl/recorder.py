@@ -48,6 +48,7 @@ from counterpoise.hosts.verl.options import (
     bypasses_scoring,
     rollouts_per_batch,
     select,
+    updates_per_global_step,
 )
 from counterpoise.hosts.verl.step_coupling import StepCoupling
 from counterpoise.microscope.monitor import StepMeasurement
@@ -95,6 +96,21 @@ class VerlUpdate(NamedTuple):
     sampled: SampledForUpdate | None = None  # of RB
     # Of rows whose old log-probabilities are not those of the weights that the update starts from.
     older_keys: Collection[str] = ()
+
+
+def record_notes(config: Any, options: VerlAdapterOptions, coupling_fault: str) -> list[str]:
+    """What a reader of this run's record should know; `coupling_fault`: why it has no pushes."""
+    notes = []
+    if coupling_fault:
+        notes.append(f"pushes are not measured: {coupling_fault}")
+    if options.trajectory != "off":
+        notes.append("advantages are those before the trajectory weights of a step")
+    if (updates := updates_per_global_step(config)) > 1:
+        notes.append(
+            f"{updates} iterations are one global step of verl; old log-probabilities are those of "
+            "its first weights"
+        )
+    return notes
 
 
 class UpdateRecorder:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import transfer_queue as tq
@@ -21,6 +22,7 @@ from counterpoise.batch.buffer import RewardBalancedBuffer
 from counterpoise.batch.dropped_rollouts import DropsByReason, find_drops
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.verl.batch_rows import ROLLOUT_FIELDS, split_key
+from counterpoise.hosts.verl.checkpoint import BalanceState
 from counterpoise.hosts.verl.ledger import BalanceLedger, ScoredRollout
 from counterpoise.hosts.verl.queue import group_of_key
 from counterpoise.types import Row
@@ -87,6 +89,25 @@ class RewardBalancedReplayBuffer(ReplayBuffer):
             sampling_rounds=1 + self._refills,
         )
 
+    def state(self) -> BalanceState:
+        """What a checkpoint needs, between two updates."""
+        waiting_rows = self.ledger.waiting_rows
+        return BalanceState(
+            self.trainer_mode,
+            counts=self.ledger.buffer.counts,
+            rounds=self.rounds,
+            waiting_rows=waiting_rows,
+            update_of_group={
+                row.group: self._update_of_group[row.group] for row in waiting_rows.values()
+            },
+        )
+
+    def restore(self, state: BalanceState) -> None:
+        """Go on from the state of a checkpoint."""
+        self.ledger.restore(state.waiting_rows, state.counts)
+        self.rounds = state.rounds
+        self._update_of_group = dict(state.update_of_group)
+
     def _begin_update(self, number: int) -> None:
         self._update, self._waiting_before = number, self.ledger.buffer.state()
         waiting_groups = {row.group for row in self._waiting_before}
@@ -141,7 +162,7 @@ class RewardBalancedReplayBuffer(ReplayBuffer):
 
     def waiting_batch(self, partition_id: str) -> KVBatchMeta:
         """The rollouts that wait for a later batch."""
-        keys = self.ledger.waiting_keys
+        keys = list(self.ledger.waiting_rows)
         tags = [self.partitions[partition_id][key] for key in keys]
         return KVBatchMeta(partition_id=partition_id, keys=keys, tags=tags)
 
@@ -200,6 +221,13 @@ class AsyncRewardBalancedReplayBuffer(RewardBalancedReplayBuffer):
         super().__init__(*args, **kwargs)
         self._prompts_at_start = 0  # running or waiting, before the first update
 
+    def state(self) -> BalanceState:
+        return replace(super().state(), prompts_at_start=self._prompts_at_start)
+
+    def restore(self, state: BalanceState) -> None:
+        super().restore(state)
+        self._prompts_at_start = state.prompts_at_start
+
     def sample(
         self, global_steps: int, partition_id: str, batch_size: int
     ) -> tuple[KVBatchMeta, dict[str, float]]:
@@ -226,7 +254,7 @@ class AsyncRewardBalancedReplayBuffer(RewardBalancedReplayBuffer):
         """Submit the rounds that earlier batches took beyond those of verl; returns how many."""
         self._sync_metadata_from_transfer_queue()
         prompts = self._prompts_in_flight(partition_id) + len(self._finished_uids(partition_id))
-        prompts += len({group_of_key(key) for key in self.ledger.waiting_keys})
+        prompts += len({group_of_key(key) for key in self.ledger.waiting_rows})
         self._prompts_at_start = self._prompts_at_start or prompts
         rounds = max(0, self._prompts_at_start - prompts) // batch_size
         for _ in range(rounds):

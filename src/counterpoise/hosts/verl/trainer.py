@@ -5,6 +5,8 @@
                            hidden states for token weights
     _compute_advantage     RB: the advantages that it balanced by; the plan's metrics; token weights
     _update_actor          optimizer steps of the plan's size; trajectory weights; monitor
+    _save_checkpoint       RB: with the rollouts that wait
+    _load_checkpoint       RB: the same rollouts wait again
 
 Without `+poise.*` each of them does what verl's own does.
 """
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +27,6 @@ from verl.trainer.ppo.padding_utils import (
     SYNTHETIC_PADDING_SEQ_LEN,
     upsample_batch_to_divisible_size,
 )
-from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 from verl.utils.seqlen_balancing import calculate_workload, log_seqlen_unbalance
 from verl.workers.utils.padding import response_from_nested
 
@@ -35,15 +37,15 @@ from counterpoise.credit.advantages import advantages as compute_advantages
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.recorded_folder import check_folder_free
 from counterpoise.hosts.verl import options as adapter_options
-from counterpoise.hosts.verl import queue
+from counterpoise.hosts.verl import queue, recorder
 from counterpoise.hosts.verl.batch_rows import real_indices
+from counterpoise.hosts.verl.checkpoint import checkpoint_to_resume, load_state, save_state
 from counterpoise.hosts.verl.monitor import (
     COUPLING_METRICS,
     WATCHED_GROUPS,
     choose_coupled_rows,
     displacement_shares,
 )
-from counterpoise.hosts.verl.recorder import MonitoredUpdate, UpdateRecorder, VerlUpdate
 from counterpoise.hosts.verl.row_keys import trajectories_of_keys
 from counterpoise.hosts.verl.row_layout import block_size, executed_plan, order_rows
 from counterpoise.hosts.verl.step_coupling import (
@@ -88,20 +90,11 @@ class PlannedTrainer:
         self._couplings: list[StepCoupling] = []  # of a monitored update
         self._coupling_fault = adapter_options.coupling_fault(config)
         self._weighs_by_states = self.poise is not None and reads_states(self.poise.credit_weights)
-        self._recorder: UpdateRecorder | None = None
+        self._recorder: recorder.UpdateRecorder | None = None
         if self.poise is not None and self.poise.run_folder:
-            notes = []
-            if self._coupling_fault:
-                notes.append(f"pushes are not measured: {self._coupling_fault}")
-            if self.poise.trajectory != "off":
-                notes.append("advantages are those before the trajectory weights of a step")
-            if (updates := adapter_options.updates_per_global_step(config)) > 1:
-                notes.append(
-                    f"{updates} iterations are one global step of verl; old log-probabilities are "
-                    "those of its first weights"
-                )
-            self._recorder = UpdateRecorder(Path(self.poise.run_folder), config, notes)
-            if not _finds_checkpoint(config):
+            notes = recorder.record_notes(config, self.poise, self._coupling_fault)
+            self._recorder = recorder.UpdateRecorder(Path(self.poise.run_folder), config, notes)
+            if checkpoint_to_resume(config) is None:
                 check_folder_free(
                     self._recorder.folder.path,
                     "a run goes on in its own from a checkpoint, and "
@@ -260,6 +253,23 @@ class PlannedTrainer:
         ]
         return torch.nested.as_nested_tensor(by_row, layout=torch.jagged)
 
+    def _save_checkpoint(self) -> None:
+        # Ours comes first, since verl names the checkpoint its latest at the end of its own part.
+        if self.balances:
+            state = replace(self.replay_buffer.state(), scored_keys=self._scored_keys)
+            save_state(Path(self.config.trainer.default_local_dir), self.global_steps, state)
+        super()._save_checkpoint()  # type: ignore[misc]
+
+    def _load_checkpoint(self) -> None:
+        super()._load_checkpoint()  # type: ignore[misc]
+        folder = checkpoint_to_resume(self.config)
+        if self.balances and folder is not None:
+            state, warning = load_state(folder, adapter_options.trainer_mode(self.config))
+            if warning:
+                echo_message(f"counterpoise: {warning}")
+            self.replay_buffer.restore(state)
+            self._scored_keys = set(state.scored_keys)
+
     # -- the plan, executed --------------------------------------------------------------------
 
     def _plan_metrics(self, batch: KVBatchMeta, data: TensorDict) -> dict[str, float]:
@@ -300,11 +310,11 @@ class PlannedTrainer:
             metrics.update(self._measure_displacement(batch))
             metrics.update(self._coupling_metrics())
         if self._recorder:
-            monitored = MonitoredUpdate(
+            monitored = recorder.MonitoredUpdate(
                 self._logprobs_before, self._logprobs_after, self._couplings
             )
             updates = adapter_options.updates_per_global_step(self.config)
-            update = VerlUpdate(
+            update = recorder.VerlUpdate(
                 number=(self.global_steps - 1) * updates + self.local_trigger_step + 1,
                 batch=batch,
                 plan=self._executed_plan(batch),
@@ -395,15 +405,6 @@ class PlannedTrainer:
         columns = (self._logprobs_before, self._logprobs_after, data["advantages"])
         shares = displacement_shares(*(queue.trained_values(column, mask_RT) for column in columns))
         return {f"{adapter_options.SECTION}/{name}": value for name, value in shares.items()}
-
-
-def _finds_checkpoint(config: Any) -> bool:
-    """Whether verl resumes a run, and does not begin one."""
-    resume_mode = adapter_options.select(config, "trainer.resume_mode", "auto")
-    folder = adapter_options.select(config, "trainer.default_local_dir", "")
-    if resume_mode == "auto":
-        return find_latest_ckpt_path(str(Path(folder).absolute())) is not None
-    return bool(resume_mode != "disable")
 
 
 @contextmanager

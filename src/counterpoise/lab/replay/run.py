@@ -25,7 +25,7 @@ import torch
 from counterpoise.batch.compose import compose
 from counterpoise.batch.describe import describe_plan
 from counterpoise.config import RunConfig
-from counterpoise.credit.assign import assign_advantages
+from counterpoise.credit.assign import assign_advantages, mask_if_truncated
 from counterpoise.credit.reward_mixtures import configured_mixture
 from counterpoise.errors import PoiseError
 from counterpoise.files import folder_lock
@@ -240,7 +240,10 @@ def credit_rows(stored: StoredRollouts, session: Replay) -> list[list[Row]]:
     advantages = stored.advantages or {}
     if not all(row.name in advantages for rows in credited for row in rows):
         return credited
-    return [[replace(row, advantage=advantages[row.name]) for row in rows] for rows in credited]
+    return [
+        [row if row.masked else replace(row, advantage=advantages[row.name]) for row in rows]
+        for rows in credited
+    ]
 
 
 def plan_batch(
@@ -248,7 +251,11 @@ def plan_batch(
 ) -> tuple[list[Row], BatchPlan | None]:
     """The rows of the update and their plan: the trainer's own, or composed here."""
     if stored.batch is not None:
-        return stored.batch.rows, stored.batch.plan
+        rows = stored.batch.rows
+        # A plan stores the length of every response, masked or not.
+        if session.config.update.mask_truncated:
+            rows = [mask_if_truncated(row) for row in rows]
+        return rows, stored.batch.plan
     if stored.made_no_update:
         return [], None
     batch, options = [row for rows in credited for row in rows], session.config.batch

@@ -99,7 +99,7 @@ def load_start(model: ReplayedModel, config: RunConfig) -> tuple[RunState, Start
         run_config = model.run_config
         if run_config and has_optimizer_state(model, config):
             optimizer_state = _read_optimizer(model.checkpoint)
-            total_steps = run_config.loop.iterations * run_config.batch.steps
+            total_steps = run_config.max_optimizer_steps
     weights = {
         name: weight.to("cpu", copy=True)
         for name, weight in checkpoint.model_weights(policy.model).items()

@@ -22,8 +22,8 @@ from counterpoise.store.folder import CONFIG, IMPORTED, RunFolder, is_imported
 from counterpoise.variants import TRACKERS
 
 LogLine = dict[str, Any]
-# The logs that are sent, and the field that holds how long a record took.
-DURATION_FIELDS = {
+# The logs that are sent -> the field that says how long what a line records has taken.
+SENT_LOGS = {
     "metrics": "iteration_seconds",
     "evaluations": "evaluate_seconds",
     "benchmarks": "evaluate_seconds",
@@ -60,7 +60,7 @@ class TrackerFeed:
 
     def receive(self, log_name: str, record: LogLine) -> None:
         """Send a line that was just written to one of the folder's logs."""
-        if log_name in DURATION_FIELDS:
+        if log_name in SENT_LOGS:
             self._send(log_name, record, time.time())
 
     def close(self, *, failed: bool) -> None:
@@ -96,20 +96,18 @@ def timed_log_lines(folder: RunFolder) -> list[tuple[str, LogLine, float]]:
     Lines hold no time of day. The last one was written when its file was last modified; the times
     of earlier ones follow from the durations of iterations and evaluations.
     """
-    log_records = [
-        (log_name, record) for log_name in DURATION_FIELDS for record in folder.read(log_name)
-    ]
+    log_records = [(log_name, record) for log_name in SENT_LOGS for record in folder.read(log_name)]
     # An evaluation follows the metrics of its iteration, and benchmarks follow the evaluation.
-    order = list(DURATION_FIELDS)
+    order = list(SENT_LOGS)
     log_records.sort(key=lambda entry: (entry[1]["iteration"], order.index(entry[0])))
-    log_files = [folder.path / f"{log_name}.jsonl" for log_name in DURATION_FIELDS]
+    log_files = [folder.path / f"{log_name}.jsonl" for log_name in SENT_LOGS]
     written_at = max(
         (log_file.stat().st_mtime for log_file in log_files if log_file.exists()), default=0.0
     )
     timed_records = []
     for log_name, record in reversed(log_records):
         timed_records.append((log_name, record, written_at))
-        written_at -= record.get(DURATION_FIELDS[log_name]) or 0.0
+        written_at -= record.get(SENT_LOGS[log_name]) or 0.0
     return timed_records[::-1]
 
 
@@ -125,7 +123,7 @@ def load_run_options(run_folder: Path) -> dict[str, Any]:
 def track_run(
     folder: RunFolder, names: Sequence[str], notify: Callable[[str], None]
 ) -> Iterator[None]:
-    """Inside the block, all lines of the logs of DURATION_FIELDS go to the trackers."""
+    """Inside the block, all lines of the logs of SENT_LOGS go to the trackers."""
     if not names:
         yield
         return

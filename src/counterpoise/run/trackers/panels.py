@@ -43,10 +43,10 @@ PANEL_FIELDS = {
     "time": ("*_seconds", "*_per_second"),
 }  # fmt: skip
 OTHER_PANEL = "other"
-HELDOUT_NAMES = {  # field of evaluations.jsonl -> its name
+HELDOUT_NAMES = {  # field of evaluations.jsonl or benchmarks.jsonl -> its name
     "mean": "success", "low": "success_low", "high": "success_high", "pass_any": "pass_any",
     "mixed": "mixed", "reward": "reward", "reward_low": "reward_low", "reward_high": "reward_high",
-    "evaluate_seconds": "seconds",
+    "truncated_share": "truncated_share", "evaluate_seconds": "seconds",
 }  # fmt: skip
 
 

@@ -23,7 +23,7 @@ PROJECT = "counterpoise"  # in trackers that have projects
 
 
 class MetricRow(NamedTuple):
-    """The numbers of a line of metrics.jsonl or evaluations.jsonl.
+    """The numbers of a line of metrics.jsonl, evaluations.jsonl or benchmarks.jsonl.
 
     Example:
         MetricRow(iteration=12, values={"reward/success": 0.5, "update/loss": -0.01}, time=1.8e9)

@@ -1,8 +1,9 @@
 """Weights & Biases: each run folder is one W&B run, whose id is in RUN/wandb/id.json.
 
 Each row is one history step, plotted over `iteration`. Rows arrive in the same order every time, so
-if W&B already has n steps of a run, the first n rows are not sent again. Offline this is unknown:
-each start leaves a complete folder, and the last one is the one to `wandb sync`.
+if W&B already has n steps of a run, the first n rows are not sent again. So an iteration that is
+trained a second time, after a resume from an earlier checkpoint, keeps its first numbers in W&B.
+Offline n is unknown: each start leaves a complete folder, and the last is the one to `wandb sync`.
 
 Project, name, entity, mode: W&B's own environment variables.
 """

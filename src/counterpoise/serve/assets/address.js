@@ -26,6 +26,9 @@ export function ask(query) {
   return text ? `?${text}` : "";
 }
 
+// The runs of an overlay's address; older addresses have runs=A,B.
+export const overlaid = (query) => (query.has("run") ? query.getAll("run") : (query.get("runs") ?? "").split(","));
+
 const ROUTES = [
   ["runs", /^\/$/, []],
   ["overlay", /^\/overlay$/, []],

@@ -24,13 +24,13 @@ export const s = (name, attributes, ...children) => fill(document.createElementN
 
 // Control characters become pictures, and marks that turn the direction or have no width their code
 // point, as report/texts.py does.
-const PICTURE = /[\u0000-\u0008\u000b-\u001f]/g;
+const PICTURE = /[\u0000-\u0008\u000b-\u001f\u007f]/g;
 const OVERRIDE = /[\u061c\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]/g;
 export const visible = (text) =>
   String(text ?? "")
     .replaceAll("\r\n", "\n")
-    .replace(PICTURE, (c) => String.fromCharCode(0x2400 + c.charCodeAt(0)))
-    .replace(/[\u007f-\u009f]/g, "\ufffd")
+    .replace(PICTURE, (c) => String.fromCharCode(c === "\u007f" ? 0x2421 : 0x2400 + c.charCodeAt(0)))
+    .replace(/[\u0080-\u009f]/g, "\ufffd")
     .replace(OVERRIDE, (c) => `⟨U+${c.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
 
 const LONGEST = 20000; // characters of a text that are shown before one asks for all of it

@@ -7,6 +7,7 @@ export function number(x, digits = 3) {
   if (Number.isInteger(x) && Math.abs(x) < 1e6) return minus(x.toLocaleString("en"));
   const size = Math.abs(x);
   if (size < 1e-12) return "0";
+  if (size >= 9.995e8) return minus(x.toExponential(1));
   if (size >= 1e6) return minus(`${(x / 1e6).toPrecision(3)}M`);
   if (size >= 1000) return minus(Math.round(x).toLocaleString("en"));
   if (size >= 0.001) return minus(Number(x.toPrecision(digits)).toFixed(Math.max(0, Math.min(4, digits - 1 - Math.floor(Math.log10(size))))));
@@ -24,7 +25,8 @@ export function seconds(x) {
   if (!Number.isFinite(x)) return "–";
   if (x < 0.0995) return `${(1000 * x).toFixed(x < 0.00995 ? 1 : 0)} ms`;
   if (x < 99.5) return `${x.toFixed(x < 9.95 ? 2 : 1)} s`;
-  if (x < 5400) return `${Math.floor(x / 60)} min ${Math.round(x % 60)} s`;
+  const whole = Math.round(x);
+  if (x < 5400) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
   return `${(x / 3600).toFixed(1)} h`;
 }
 

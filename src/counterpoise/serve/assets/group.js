@@ -1,11 +1,9 @@
 // The rollouts of one group side by side; two of them can be compared word by word.
 import { to } from "./address.js";
+import { comparison } from "./compare_two.js";
 import { foreign, h, inside, visible } from "./elements.js";
 import { advantage, number, plural } from "./format.js";
 import { term } from "./terms.js";
-
-// "5/GROUP/2" of /runs/NAME/rollouts/5/GROUP/2, decoded: what the diff's address takes.
-export const shortPlace = (place) => (inside(place) ?? "").split("/").slice(4).map((text) => decodeURIComponent(text)).join("/");
 
 export const outcome = (reward) => (Number.isFinite(reward) ? (reward > 0 ? "right" : "wrong") : "unknown");
 
@@ -16,21 +14,12 @@ export function rewardMark(reward) {
 }
 
 export function groupPanel(data, address, page) {
-  const chosen = [];
-  const compare = h("a", { class: "button", "aria-disabled": "true" }, "Compare two");
+  const compare = comparison(address.run);
   const rollouts = data.rollouts ?? [];
-  const choose = (place, on) => {
-    if (on) chosen.push(place);
-    else chosen.splice(chosen.indexOf(place), 1);
-    if (chosen.length === 2) compare.href = to.diff(address.run, ...chosen.map(shortPlace));
-    else compare.removeAttribute("href");
-    compare.setAttribute("aria-disabled", chosen.length !== 2);
-  };
   const column = (rollout) => {
-    const box = h("input", { type: "checkbox", "aria-label": `Compare response ${rollout.index + 1}`, change: () => choose(rollout.place, box.checked) });
     const flags = [rollout.finished === false && term("cut off"), rollout.dropped && term(`dropped: ${rollout.dropped}`, `dropped: ${rollout.dropped.replaceAll("_", " ")}`)].filter(Boolean);
     return h("article", { class: `response ${outcome(rollout.reward)}` },
-      h("header", {}, h("label", { class: "pick" }, box), rewardMark(rollout.reward), h("b", { class: "figure" }, advantage(rollout.advantage)),
+      h("header", {}, h("label", { class: "pick" }, compare.box(rollout.place, `Compare response ${rollout.index + 1}`)), rewardMark(rollout.reward), h("b", { class: "figure" }, advantage(rollout.advantage)),
         h("span", { class: "muted" }, `${rollout.tokens ?? "–"} tok`, Number.isFinite(rollout.step) ? ` · step ${rollout.step + 1}` : "", flags.map((flag) => [" · ", flag])),
         h("a", { class: "more", href: inside(rollout.place) }, "tokens →")),
       h("pre", { dir: "auto" }, foreign(rollout.response, "", 6000)));
@@ -42,7 +31,7 @@ export function groupPanel(data, address, page) {
   });
   return h("section", { class: "panel group-panel", "aria-label": "One group" },
     h("div", { class: "panel-head" }, h("h2", {}, foreign(data.group)), h("div", { class: "head-tools" },
-      data.prompt_id !== undefined && h("a", { class: "button", href: to.prompt(address.run, data.prompt_id) }, "This prompt over time"), compare, close)),
+      data.prompt_id !== undefined && h("a", { class: "button", href: to.prompt(address.run, data.prompt_id) }, "This prompt over time"), compare.link, close)),
     h("p", { class: "question", dir: "auto" }, foreign(data.prompt, "", 3000)),
     data.answer ? h("p", { class: "note" }, "reference answer ", h("b", {}, visible(data.answer))) : null,
     h("div", { class: "side-by-side", tabindex: 0, role: "region", "aria-label": "Responses" }, rollouts.length ? rollouts.map(column) : h("p", { class: "note" }, "No texts are stored for this group (store.rollouts).")));

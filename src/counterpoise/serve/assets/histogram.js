@@ -18,10 +18,11 @@ export function histogram({ title, choose }) {
   let range = [null, null];
   let drag = null;
 
-  const kept = (bar, [low, high] = range) => (low === null || bar.high >= low) && (high === null || bar.low <= high);
-  const edges = (from, end) => {
-    const [a, b] = from <= end ? [from, end] : [end, from];
-    return [bars[a].low, bars[b].high];
+  // `low` and `high` are the edges of a bar, which its neighbours share; `least` and `largest` the rewards in it.
+  const kept = (bar, [low, high] = range) => (low === null || bar.largest >= low) && (high === null || bar.least <= high);
+  const rewardsIn = (from, end) => {
+    const filled = bars.slice(Math.min(from, end), Math.max(from, end) + 1).filter((bar) => bar.count);
+    return filled.length ? [filled[0].least, filled.at(-1).largest] : null;
   };
 
   function draw() {
@@ -33,7 +34,7 @@ export function histogram({ title, choose }) {
     if (!bars.length) return;
     const most = Math.max(...bars.map((bar) => bar.count), 1);
     const step = width / bars.length;
-    const now = drag ? edges(drag.from, drag.end) : range;
+    const now = (drag && rewardsIn(drag.from, drag.end)) ?? range;
     bars.forEach((bar, k) => {
       const height = bar.count ? Math.max(2, (Math.sqrt(bar.count / most)) * (HEIGHT - BASE - 6)) : 0;
       const group = svg.appendChild(s("g", { class: kept(bar, now) ? "kept" : "left-out" }));
@@ -72,8 +73,12 @@ export function histogram({ title, choose }) {
   });
   canvas.addEventListener("pointerup", () => {
     if (!drag) return;
-    const chosen = edges(drag.from, drag.end);
+    const chosen = rewardsIn(drag.from, drag.end);
     drag = null;
+    if (!chosen) { // only empty bars
+      draw();
+      return;
+    }
     const same = chosen[0] === range[0] && chosen[1] === range[1];
     range = same ? [null, null] : chosen;
     draw();

@@ -1,4 +1,4 @@
-// Shortcuts: those of the page, then those of the view; none while one types.
+// Shortcuts: those of the view, then those of the page; none while one types.
 import { h, put } from "./elements.js";
 import { CHART_TERMS } from "./metric_charts.js";
 import { TERMS } from "./terms.js";

@@ -7,11 +7,7 @@ export class Problem extends Error {
   }
 }
 
-const ADVICE = {
-  401: "Open the address that `poise serve` printed: it carries the access token.",
-  403: "Open the address that `poise serve` printed: it carries the access token.",
-  404: "It may have been deleted or renamed, or this iteration was not stored.",
-};
+const WITHOUT_TOKEN = "Open the address that `poise serve` printed: it carries the access token.";
 
 export async function load(address, signal) {
   const url = new URL(address, location.origin);
@@ -30,5 +26,5 @@ export async function load(address, signal) {
     if (fault.name === "AbortError") throw fault;
   }
   if (response.ok && data !== null) return data;
-  throw new Problem(response.status, data?.problem ?? ADVICE[response.status] ?? `The server answered ${response.status}.`);
+  throw new Problem(response.status, data?.problem ?? (response.status === 401 ? WITHOUT_TOKEN : `The server answered ${response.status}.`));
 }

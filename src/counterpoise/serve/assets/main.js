@@ -1,5 +1,5 @@
 // The page of `poise serve`: one shell, a view per address, updates by server-sent events.
-import { parse, to } from "./address.js";
+import { overlaid, parse, to } from "./address.js";
 import { empty, h, visible } from "./elements.js";
 import { help, listen } from "./keyboard.js";
 import { follow } from "./live.js";
@@ -185,9 +185,9 @@ let lost = false;
 follow({
   grew(event) {
     shown.handle?.grew?.(event);
-    const names = shown.address?.view === "overlay" ? (shown.address.query.get("runs") ?? "").split(",") : [here()];
-    if (!here() && shown.address?.view !== "overlay") refreshSoon();
-    else if (names.includes(event.run)) refreshSoon();
+    const { view, query } = shown.address ?? {};
+    const names = view === "overlay" ? overlaid(query) : here() ? [here()] : null; // null: a view of all runs
+    if (!names || names.includes(event.run)) refreshSoon();
   },
   state(word) {
     find(".live").dataset.state = word;

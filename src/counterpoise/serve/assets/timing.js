@@ -6,6 +6,7 @@ import { number, percent, seconds, ticks } from "./format.js";
 const HEIGHT = 132;
 const [LEFT, RIGHT, TOP, BOTTOM] = [42, 7, 6, 16];
 const COLOURS = { sample: "series", verify: "green", score: "gold", compose: "violet", update: "positive", monitor: "negative" };
+const MEAN = "mean iteration";
 const SPARE = ["soft", "fate-aged", "fate-replaced", "fate-surplus"];
 
 export function timing({ crosshair, open }) {
@@ -13,10 +14,10 @@ export function timing({ crosshair, open }) {
   const canvas = h("div", { class: "canvas opens", "--height": `${HEIGHT}px` }, svg);
   const rows = h("tbody");
   const total = h("td", { class: "figure" });
-  const which = h("th", { scope: "col" }, "all iterations");
+  const which = h("th", { scope: "col" }, MEAN);
   const table = h("table", { class: "stages" },
     h("caption", { class: "unseen" }, "Seconds and share of every stage"),
-    h("thead", {}, h("tr", {}, which, h("th", { scope: "col", class: "figure" }, "mean"), h("th", { scope: "col", class: "figure" }, "share"), h("th", { "aria-hidden": "true" }))),
+    h("thead", {}, h("tr", {}, which, h("th", { scope: "col", class: "figure" }, "time"), h("th", { scope: "col", class: "figure" }, "share"), h("th", { "aria-hidden": "true" }))),
     rows,
     h("tfoot", {}, h("tr", {}, h("th", { scope: "row" }, "together"), total, h("td"), h("td"))));
   const node = h("div", { class: "timing" }, canvas, table);
@@ -28,7 +29,7 @@ export function timing({ crosshair, open }) {
   function draw() {
     const { xs, stages } = state;
     if (!width || !xs.length) return;
-    // One bar a pixel at most: bars of a long run are means over neighbours.
+    // A bar has two pixels or more: in a long run it is the mean over neighbours.
     const bars = Math.min(xs.length, Math.floor((width - LEFT - RIGHT) / 2));
     const size = xs.length / bars;
     const means = stages.map(({ values }) =>
@@ -75,7 +76,7 @@ export function timing({ crosshair, open }) {
     }
     const shown = stages.map(({ values }) => (place === null ? mean(values) : values[place] ?? 0));
     const sum = shown.reduce((a, b) => a + b, 0);
-    which.textContent = place === null ? "all iterations" : `iteration ${xs[place]}`;
+    which.textContent = place === null ? MEAN : `iteration ${xs[place]}`;
     total.textContent = seconds(sum);
     [...rows.children].forEach((row, k) => {
       const share = sum ? shown[k] / sum : 0;

@@ -10,7 +10,8 @@ export function tokenView(data, chosen = null) {
   for (const [name, one] of named) poise.tokens.quantities.set(name, one); // tokens_card.js looks them up
   const partsOf = (name) => named.get(name)?.columns ?? [name];
   const has = (name) => partsOf(name).every((column) => columns[column]?.some?.((x) => Number.isFinite(x)));
-  // A ratio is coloured by its distance from 1, where sampler and trainer agree; a weight, where it changes nothing.
+  // Ratios and weights are coloured by their distance from 1: a policy that has not moved since it sampled the
+  // rollout, a weight that leaves the advantage as it is.
   const centre = (name) => named.get(name)?.centre ?? 0;
   const value = (name, place) => partsOf(name).reduce((sum, column) => sum + (columns[column]?.[place] ?? NaN), 0);
   const texts = new Map((columns.token ?? []).map((id, k) => [id, columns.text[k]]));

@@ -44,18 +44,19 @@ export function show(root, data, address, page) {
   const leftOut = h("div");
   root.append(h("div", { class: "head" }, title, rule, h("div", { class: "head-tools pair-of-buttons" }, back, on)), pin, facts, stage, group, leftOut);
   const picture = mosaic(page);
-  let now = data;
   let opened = "null";
   let listed = "";
 
   function update(next, where) {
-    now = next;
     address = where;
     const metrics = next.run?.metrics ?? {};
     const xs = metrics.iteration ?? [];
     title.textContent = `Iteration ${where.iteration}`;
     rule.textContent = next.rule ? visible(next.rule) : "";
-    neighbours(xs);
+    for (const [link, iteration] of [[back, next.previous], [on, next.next]]) {
+      if (Number.isFinite(iteration)) link.href = to.iteration(address.run, iteration); // an import may count from 0
+      else link.removeAttribute("href");
+    }
     scrubber.update([{ label: "success", colour: "series", xs, values: metrics.success ?? [], smooth: false }]);
     crosshair.home = where.iteration;
     crosshair.set(where.iteration);
@@ -77,15 +78,6 @@ export function show(root, data, address, page) {
     opened = open;
     put(group, next.open && groupPanel(next.open, address, page));
     if (next.open) group.scrollIntoView({ block: "nearest" });
-  }
-
-  function neighbours(xs) {
-    const k = xs.indexOf(address.iteration);
-    const [before, after] = [now.previous ?? xs[k - 1], now.next ?? (k < 0 ? undefined : xs[k + 1])];
-    for (const [link, iteration] of [[back, before], [on, after]]) {
-      if (iteration) link.href = to.iteration(address.run, iteration);
-      else link.removeAttribute("href");
-    }
   }
 
   function writeBatch(next) {

@@ -1,9 +1,10 @@
 // One prompt over time: its success, its responses, and how their texts changed.
 import { to } from "./address.js";
 import { Crosshair, plot, tableOf } from "./charts.js";
+import { comparison, shortPlace } from "./compare_two.js";
 import { empty, foreign, h, inside, put } from "./elements.js";
 import { advantage, number, percent, plural } from "./format.js";
-import { outcome, rewardMark, shortPlace } from "./group.js";
+import { outcome, rewardMark } from "./group.js";
 import { load as get } from "./load.js";
 import { marks } from "./view_diff.js";
 import { heading } from "./view_run.js";
@@ -22,39 +23,22 @@ export function show(root, data, address, page) {
   const columns = ["success", "mean_reward", "mean_length"];
   const table = tableOf(charts, "The prompt in every iteration");
   const told = h("p", { class: "told" });
-  const compare = h("a", { class: "button", "aria-disabled": "true", title: "Choose two responses" }, "Compare two");
+  const compare = comparison(address.run);
+  const question = h("p", { class: "question", dir: "auto" });
+  const about = h("p", { class: "note" });
   const change = h("section", { class: "panel" });
   const visits = h("section", { class: "panel" });
   root.append(
-    h("div", { class: "head" }, h("h1", {}, "One prompt"), told, h("div", { class: "head-tools" }, h("a", { class: "button", href: to.rollouts(address.run, { prompt: address.prompt }) }, "Its rollouts as a table"), compare)),
-    h("p", { class: "question", dir: "auto" }, foreign(data.prompt, "", 4000)),
-    h("p", { class: "note" }, data.answer ? ["reference answer ", h("b", {}, foreign(data.answer, "", 400)), " · "] : "", foreign(address.prompt)),
+    h("div", { class: "head" }, h("h1", {}, "One prompt"), told, h("div", { class: "head-tools" }, h("a", { class: "button", href: to.rollouts(address.run, { prompt: address.prompt }) }, "Its rollouts as a table"), compare.link)),
+    question, about,
     h("section", { class: "panel" }, h("div", { class: "plots" }, charts.map((one) => one.node)), table.node), change, visits);
-  const chosen = new Map();
-  let seen = 0;
+  let seen = -1;
+  let again = null;
 
-  function choose(place, box) {
-    if (box.checked) chosen.set(place, box);
-    else chosen.delete(place);
-    if (chosen.size > 2) { // the oldest choice gives way
-      const [oldest, old] = chosen.entries().next().value;
-      old.checked = false;
-      chosen.delete(oldest);
-    }
-    const ready = chosen.size === 2;
-    compare.setAttribute("aria-disabled", !ready);
-    if (ready) compare.href = to.diff(address.run, ...[...chosen.keys()].map(shortPlace));
-    else compare.removeAttribute("href");
-  }
-
-  const card = (response) => {
-    const box = h("input", { type: "checkbox", "aria-label": `Compare response ${response.index + 1}`, change: () => choose(response.place, box) });
-    box.checked = chosen.has(response.place);
-    if (box.checked) chosen.set(response.place, box);
-    return h("article", { class: `response ${outcome(response.reward)}` },
-      h("header", {}, h("label", { class: "pick" }, box), rewardMark(response.reward), h("b", { class: "figure" }, advantage(response.advantage)), h("span", { class: "muted" }, plural(response.length, "token")), h("a", { class: "more", href: inside(response.place) }, "tokens →")),
+  const card = (response) =>
+    h("article", { class: `response ${outcome(response.reward)}` },
+      h("header", {}, h("label", { class: "pick" }, compare.box(response.place, `Compare response ${response.index + 1}`)), rewardMark(response.reward), h("b", { class: "figure" }, advantage(response.advantage)), h("span", { class: "muted" }, plural(response.length, "token")), h("a", { class: "more", href: inside(response.place) }, "tokens →")),
       h("pre", { dir: "auto" }, foreign(response.response), response.response_cut ? h("a", { class: "more", href: inside(response.place) }, " … the whole response") : null));
-  };
 
   // The first wrong text against the last right one says most about what was learned.
   function chooseTwo(early, late) {
@@ -88,16 +72,29 @@ export function show(root, data, address, page) {
     charts.forEach((chart, k) => chart.update([{ label: chart.title, colour: "series", smooth: false, points: true, xs: over.map((visit) => visit.iteration), values: over.map((visit) => visit[columns[k]]) }]));
     table.update();
     const responses = over.reduce((sum, visit) => sum + visit.count, 0);
-    told.textContent = over.length ? `${plural(over.length, "visit")}, ${plural(responses, "response")}${next.left_out ? `; ${plural(next.left_out, "earlier visit")} left out` : ""}` : "";
+    const isPartial = next.indexed < 1; // the index is being built, newest iterations first
+    told.textContent = [
+      `${plural(over.length, "visit")}, ${plural(responses, "response")}`,
+      next.left_out ? `; ${plural(next.left_out, "earlier visit")} left out` : "",
+      isPartial ? `; ${percent(next.indexed, 0)} of the iterations indexed so far` : "",
+    ].join("");
+    clearTimeout(again);
+    if (isPartial) again = setTimeout(() => page.refresh(), 1000);
     if (over.length === seen) return; // nothing new: the reader's place stays
     seen = over.length;
+    put(question, foreign(next.prompt, "", 4000));
+    put(about, next.answer ? ["reference answer ", h("b", {}, foreign(next.answer, "", 400)), " · "] : "", foreign(address.prompt));
     writeChange(over);
     put(visits, heading("Responses, newest first"), ...[...over].reverse().map((visit) =>
       h("div", { class: "visit", data: { iteration: visit.iteration } },
         h("h3", {}, h("a", { href: to.iteration(address.run, visit.iteration) }, `iteration ${visit.iteration}`), h("span", { class: "muted" }, `  success ${percent(visit.success, 0)}${visit.count > visit.responses.length ? `, ${visit.responses.length} of ${visit.count} responses` : ""}`)),
         h("div", { class: "side-by-side", tabindex: 0, role: "region", "aria-label": `Responses of iteration ${visit.iteration}` }, (visit.responses ?? []).map(card)))));
-    if (!over.length) put(visits, empty("Not sampled yet", "No stored iteration has this prompt."));
+    if (!over.length) put(visits, empty("Not found yet", "The rollouts of the run are still being indexed."));
   }
   update(data);
-  return { update, keys: [{ keys: ["d"], does: "compare the two chosen", act: () => compare.href && page.go(compare.href) }] };
+  return {
+    update,
+    leave: () => clearTimeout(again),
+    keys: [{ keys: ["d"], does: "compare the two chosen", act: () => compare.link.href && page.go(compare.link.href) }],
+  };
 }

@@ -48,7 +48,7 @@ export function show(root, data, address, page) {
     if (document.activeElement !== search) search.value = now.search ?? "";
     sort.value = SORTS.some(([value]) => value === now.sort) ? now.sort : SORTS[0][0];
     const rows = data.rows ?? [];
-    const words = (now.search ?? "").split(/\s+/);
+    const words = data.search ?? [];
     put(body, ...rows.map((row) => h("tr", {},
       h("th", { scope: "row", class: "prompt-cell" }, h("a", { class: "clamp", href: to.prompt(address.run, row.prompt_id) }, marked(row.prompt || row.prompt_id, words)), h("span", { class: "folder" }, marked(row.prompt_id, words))),
       h("td", { class: "figure" }, number(row.times)), h("td", { class: "figure" }, percent(row.first_success, 0)), h("td", { class: "figure" }, percent(row.last_success, 0)),

@@ -1,8 +1,9 @@
 // Rollouts of all iterations: search, filters, sort, pages, and the reward histogram as a filter.
 import { ask, to } from "./address.js";
+import { comparison } from "./compare_two.js";
 import { empty, foreign, h, inside, marked, put, visible } from "./elements.js";
 import { advantage, count, number, percent, plural } from "./format.js";
-import { outcome, rewardMark, shortPlace } from "./group.js";
+import { outcome, rewardMark } from "./group.js";
 import { histogram } from "./histogram.js";
 import { load as get } from "./load.js";
 import { term } from "./terms.js";
@@ -104,27 +105,6 @@ function filterDrawer(set, clearAll) {
   };
 }
 
-// Two rows are chosen and then compared.
-function comparison(run) {
-  const chosen = new Set();
-  const node = h("a", { class: "button", "aria-disabled": "true", title: "Choose two rows" }, "Compare two");
-  const choose = (place, on) => {
-    if (on) chosen.add(place);
-    else chosen.delete(place);
-    const ready = chosen.size === 2;
-    node.textContent = ready ? "Compare these two" : chosen.size ? `Compare ${chosen.size} of 2` : "Compare two";
-    node.setAttribute("aria-disabled", !ready);
-    if (ready) node.href = to.diff(run, ...[...chosen].map(shortPlace));
-    else node.removeAttribute("href");
-  };
-  const box = (place) => {
-    const input = h("input", { type: "checkbox", "aria-label": "Compare this response", change: () => choose(place, input.checked) });
-    input.checked = chosen.has(place);
-    return input;
-  };
-  return { node, box };
-}
-
 // The remarks on a rollout, as [word of the list of words, how it is written].
 const remarksOn = (rollout, hasPlans) => [
   [rollout.finished === false, "cut off", "cut off"],
@@ -143,7 +123,7 @@ function rolloutTable(run, sortBy, checkBox) {
   const node = h("table", { class: "rollouts list" }, h("caption", { class: "unseen" }, "Rollouts"), h("thead", {}, head), body);
   const row = (rollout, words, hasPlans) =>
     h("tr", { class: outcome(rollout.reward), data: { place: rollout.place } },
-      h("td", { class: "choose" }, checkBox(rollout.place)),
+      h("td", { class: "choose" }, checkBox(rollout.place, "Compare this response")),
       h("td", { class: "figure" }, h("a", { href: to.iteration(run, rollout.iteration) }, number(rollout.iteration))),
       h("td", { class: "figure" }, rewardMark(rollout.reward)),
       h("td", { class: "figure" }, advantage(rollout.advantage)),
@@ -167,7 +147,7 @@ function rolloutTable(run, sortBy, checkBox) {
         const mine = order.replace(/^-/, "") === cell.dataset.by;
         cell.setAttribute("aria-sort", mine ? (order.startsWith("-") ? "descending" : "ascending") : "none");
       }
-      const words = data.search ?? (now.search ?? "").split(/\s+/);
+      const words = data.search ?? [];
       const focused = document.activeElement?.closest?.("tr")?.dataset.place;
       put(body, ...(data.rows ?? []).map((rollout) => row(rollout, words, data.has_plans)));
       if (focused) [...body.children].find((line) => line.dataset.place === focused)?.querySelector("a.open").focus({ preventScroll: true });
@@ -184,13 +164,14 @@ function problemLines(data) {
 }
 
 export function show(root, data, address, page) {
-  const pages = []; // cursors of the pages before this one
+  const previous = new Map(); // cursor of a page -> cursor of the page before it, whatever the browser's history did
   let state = { data, address };
   let again = null;
+  let newest = 0; // iteration of the run when the table was loaded
   const query = () => Object.fromEntries(state.address.query);
   const go = (parameters, options) => page.go(`${to.run(address.run)}/rollouts${ask(parameters)}`, options);
   function set(changes, options = {}) {
-    pages.length = 0;
+    previous.clear();
     const next = { ...query(), ...changes };
     delete next.after;
     go(next, { keep: true, ...options });
@@ -204,10 +185,9 @@ export function show(root, data, address, page) {
     const now = query();
     if (by > 0) {
       if (!state.data.next) return;
-      pages.push(now.after ?? "");
+      previous.set(state.data.next, now.after ?? "");
       go({ ...now, after: state.data.next });
-    } else if (pages.length) go({ ...now, after: pages.pop() });
-    else set({});
+    } else go({ ...now, after: previous.get(now.after) ?? "" }); // a page that was opened by a link: to the first
     scrollTo({ top: 0 });
   }
 
@@ -223,7 +203,7 @@ export function show(root, data, address, page) {
   const [back, on] = [h("button", { class: "button", type: "button", click: () => turn(-1) }, "← Previous"), h("button", { class: "button", type: "button", click: () => turn(1) }, "Next →")];
   const place = h("span", { class: "muted figure" });
   root.append(
-    h("div", { class: "head" }, h("h1", {}, "Rollouts"), told, fresh, h("div", { class: "head-tools" }, compare.node)),
+    h("div", { class: "head" }, h("h1", {}, "Rollouts"), told, fresh, h("div", { class: "head-tools" }, compare.link)),
     h("div", { class: "search-row" }, search.node, sort),
     h("div", { class: "with-filters" }, filters.node, h("div", { class: "results" }, notes, table.node, nothing, h("div", { class: "paging" }, back, place, on))));
 
@@ -236,6 +216,7 @@ export function show(root, data, address, page) {
     const active = Object.keys(now).filter((name) => !NOT_FILTERS.includes(name)).length;
     const share = next.indexed ?? 1;
     fresh.hidden = true;
+    newest = next.iterations ?? 0;
     search.update(now);
     filters.update(now, next.histogram, active);
     sort.value = SORTS.some(([value]) => value === now.sort) ? now.sort : "";
@@ -259,8 +240,12 @@ export function show(root, data, address, page) {
     quiet: () => (state.data.rows?.length ?? 0) > 0,
     grew(event) {
       if (event.run !== address.run) return;
+      if (event.state === "gone") put(notes, h("p", { class: "note" }, "The run was deleted or moved. This is what it held."));
+      // Evaluations and a change of the state are events too.
+      if (event.iterations <= newest) return;
+      newest = event.iterations;
       fresh.hidden = false;
-      fresh.textContent = Number.isFinite(event.iterations) ? `Iteration ${event.iterations} is there: show` : "New rollouts: show";
+      fresh.textContent = `Iteration ${event.iterations} is there: show`;
     },
     leave() {
       search.leave();
@@ -272,7 +257,7 @@ export function show(root, data, address, page) {
       { keys: ["k"], does: "previous row", act: () => table.move(-1) },
       { keys: ["Enter"], does: "tokens of the row", act: () => false },
       { keys: ["x"], does: "choose the row; two can be compared", act: () => document.activeElement?.closest("tr")?.querySelector("input")?.click() },
-      { keys: ["d"], does: "compare the two chosen", act: () => compare.node.href && page.go(compare.node.href) },
+      { keys: ["d"], does: "compare the two chosen", act: () => compare.link.href && page.go(compare.link.href) },
       { keys: ["n"], does: "next page", act: () => turn(1) },
       { keys: ["p"], does: "previous page", act: () => turn(-1) },
       { keys: ["r"], does: "show new rollouts", act: () => page.refresh() },

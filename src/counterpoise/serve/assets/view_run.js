@@ -115,7 +115,7 @@ export function show(root, data, address, page) {
     const list = data.alerts ?? []; // faults of the folder first, then newest first
     put(alerts, ...(list.length ? [h("ul", {}, list.slice(0, MOST_ALERTS).map((alert) =>
       h("li", { class: `alert ${["note", "warning", "error"].includes(alert.level) ? alert.level : "note"}` },
-        Number.isFinite(alert.iteration) && alert.iteration > 0 ? h("a", { href: to.iteration(address.run, alert.iteration) }, `iteration ${alert.iteration}`) : h("span", {}, "run"),
+        Number.isFinite(alert.iteration) ? h("a", { href: to.iteration(address.run, alert.iteration) }, `iteration ${alert.iteration}`) : h("span", {}, "run"),
         h("span", {}, visible(alert.text)))))] : []));
     if (list.length > MOST_ALERTS) alerts.append(h("p", { class: "note" }, `The newest ${MOST_ALERTS} of ${list.length}.`));
   }

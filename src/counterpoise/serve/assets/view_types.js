@@ -1,7 +1,7 @@
 // Token types that cancel: pushed up by some rollouts and down by others, over iterations.
 import { to } from "./address.js";
 import { Crosshair, plot } from "./charts.js";
-import { empty, h, put, visible } from "./elements.js";
+import { h, put, visible } from "./elements.js";
 import { count, percent } from "./format.js";
 import { load as get } from "./load.js";
 import { term } from "./terms.js";
@@ -23,10 +23,9 @@ export function show(root, data, address) {
   const told = h("p", { class: "told" });
   const table = h("table", { class: "types list" }, h("caption", { class: "unseen" }, "Token types"),
     h("thead", {}, h("tr", {}, h("th", { scope: "col" }, term("token type")), h("th", { scope: "col", class: "figure" }, "share of push"), h("th", { scope: "col", class: "figure" }, term("cancellation")), h("th", { scope: "col" }, h("span", { class: "unseen" }, "bar")), h("th", { scope: "col", class: "figure" }, "iterations"))), body);
-  const nothing = h("div");
   const charts = h("div", { class: "plots two" }, chart.node, weight.node);
   root.append(h("div", { class: "head" }, h("h1", {}, "Token types that cancel"), told, h("div", { class: "head-tools" }, search)),
-    h("p", { class: "note" }, "A type at 100 % was pushed up as hard as it was pushed down, so that the update left it where it was; one near 0 % carried the learning."), charts, table, nothing);
+    h("p", { class: "note" }, "A type at 100 % was pushed up as hard as it was pushed down, so that the update left it where it was; one near 0 % carried the learning."), charts, table);
   let types = [];
   let chosen = 0;
 
@@ -57,9 +56,7 @@ export function show(root, data, address) {
   function update(next) {
     data = next;
     types = next.types ?? [];
-    told.textContent = types.length ? `${count(types.length)} heaviest` : "";
-    for (const node of [charts, table, search]) node.hidden = !types.length;
-    put(nothing, ...(types.length ? [] : [empty("No cancellation is stored", "Set monitor.every=1 in the options of the run: the monitor then measures every update.")]));
+    told.textContent = `${count(types.length)} heaviest`;
     write();
   }
   update(data);

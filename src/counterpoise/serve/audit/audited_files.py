@@ -1,4 +1,4 @@
-"""The files of a run that an audit reads: have they changed."""
+"""Tell whether the files that an audit reads have changed since."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from counterpoise import __version__
 from counterpoise.errors import PoiseError, first_line
 from counterpoise.files import atomic_write
 from counterpoise.report.audit.page import write_audit_page
@@ -70,7 +71,12 @@ def write_audit(run_folder: Path, roots: Sequence[Path], folder: Path, progress:
         }
     except (PoiseError, OSError) as fault:
         result = {"problem": first_line(fault)}
-    result |= {"state": state, "seconds": time.monotonic() - started, "ended": time.time()}
+    result |= {
+        "version": __version__,
+        "state": state,
+        "seconds": time.monotonic() - started,
+        "ended": time.time(),
+    }
     # A result that a power cut damages is made again, so nothing is flushed to disk.
     with atomic_write(folder / RESULT_FILE, durable=False) as temporary:
         temporary.write_text(json.dumps(nan_to_none(result)), encoding="utf-8")

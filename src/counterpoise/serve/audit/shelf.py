@@ -20,11 +20,13 @@ from typing import Any, Protocol
 from counterpoise import __version__
 from counterpoise.errors import PoiseError, first_line
 from counterpoise.serve.audit.audited_files import PAGE_FILE, RESULT_FILE, state_of_files
+from counterpoise.serve.discover import check_links
 from counterpoise.serve.index.manifest import index_folder
 from counterpoise.serve.run_reader import RunReader
 
 REST = 9.0
 LEAST_REST_SECONDS = 10.0
+RESULT_FIELDS = {"state", "seconds", "ended"}  # of audit.json, beside its report or its problem
 # As report/audit/run_files.py has it, which would import half of the package into the server.
 Progress = Callable[[str, int, int], None]  # (what, files read, files in all)
 
@@ -114,9 +116,12 @@ class AuditShelf:
 
     def ask(self, reader: RunReader, patience: float) -> AuditAnswer:
         """The newest audit of a run; starts one if its files have changed, and waits a little."""
+        # Not left to the audit: the result may be of a server over other folders.
+        check_links(reader.folder, reader.roots)
         state = state_of_files(reader.folder)
         result = self._read_result(reader.folder)
-        if result is not None and result["state"] == state:
+        # A problem may be over although the files of the run are the same: a full disk, say.
+        if result is not None and result["state"] == state and "problem" not in result:
             return AuditAnswer(result, True, None)
         job = self._start_job(reader, state, result)
         if job is None:
@@ -176,8 +181,7 @@ class AuditShelf:
                 known = (written_at, json.loads(path.read_bytes()))
                 self._results[run_folder] = known
             result = known[1]
-            version = result["report"]["version"] if "report" in result else __version__
-            is_usable = version == __version__ and {"state", "seconds", "ended"} <= result.keys()
+            is_usable = result["version"] == __version__ and result.keys() >= RESULT_FIELDS
         except (OSError, ValueError, LookupError, TypeError):
             return None
         return result if is_usable else None

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from counterpoise.files import atomic_write
 from counterpoise.serve.index.manifest import LogPlace
+from counterpoise.serve.rollout_lines import plain_text
 from counterpoise.store.logs import LOG_CHECKS
 from counterpoise.store.schema import DROPS
 
@@ -41,6 +42,7 @@ DROP_REASONS = tuple(name for name in DROPS if name != "iteration")
 REASONS_WITHOUT_ADVANTAGE = {"no_spread", "no_signal"}  # all rewards of the group were equal
 CHUNK_BYTES = 8 << 20  # of a log, read in one go
 DIGEST_BYTES = 256
+INT32_LIMIT = 2**31  # of the numbers in FATE_SCHEMA
 
 Fate = tuple[int, str, int, int, int | None, int | None, float | None, str | None]
 
@@ -88,8 +90,11 @@ def plan_fates(line: bytes) -> Iterator[Fate]:
     step_of_row = {row: step for step, rows in enumerate(plan["steps"]) for row in rows}
     columns = zip(plan["group"], plan["index"], plan["advantage"], plan["born"], strict=True)
     for row, (group, index, advantage, born) in enumerate(columns):
+        # No rollout of the index has such numbers; a log that was damaged may.
+        if max(born, index) >= INT32_LIMIT:
+            continue
         step = step_of_row.get(row)
-        name = plan["groups"][group]
+        name = plain_text(plan["groups"][group])
         yield born, name, index, plan["iteration"], row, step, float(advantage), None
 
 
@@ -104,10 +109,10 @@ def drop_fates(line: bytes) -> Iterator[Fate]:
             continue
         advantage = 0.0 if reason in REASONS_WITHOUT_ADVANTAGE else None
         for group, indices in groups.items():
-            born = born_in(group, record["iteration"])
+            name, born = plain_text(group), born_in(group, record["iteration"])
             for index in indices if isinstance(indices, list) else ():
-                if isinstance(index, int) and 0 <= index < 2**31:
-                    yield born, group, index, record["iteration"], None, None, advantage, reason
+                if isinstance(index, int) and 0 <= index < INT32_LIMIT:
+                    yield born, name, index, record["iteration"], None, None, advantage, reason
 
 
 def born_in(group: str, iteration: int) -> int:
@@ -122,7 +127,7 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     is_record = isinstance(record, dict) and isinstance(record.get("iteration"), int)
-    return record if is_record and 0 <= record["iteration"] < 2**31 else None
+    return record if is_record and 0 <= record["iteration"] < INT32_LIMIT else None
 
 
 def write_fates(path: Path, fates: list[Fate], sequence: int) -> None:

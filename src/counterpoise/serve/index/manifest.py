@@ -23,7 +23,7 @@ from typing import Any
 
 from counterpoise.files import atomic_write
 
-VERSION = 3
+VERSION = 4
 MANIFEST = "manifest.json"
 KEEP_SUPERSEDED_SECONDS = 120.0
 Signature = tuple[int, int]  # size and modification time (ns) of a file
@@ -66,7 +66,6 @@ class Manifest:
     places: dict[str, LogPlace] = field(default_factory=dict)  # of plans.jsonl and drops.jsonl
     superseded: list[tuple[str, float]] = field(default_factory=list)  # (file, time)
     listed: int = -1  # iterations whose rollouts the run has; -1: nobody has looked yet
-    problem: str | None = None
 
     @property
     def iterations(self) -> dict[int, Signature]:
@@ -76,6 +75,14 @@ class Manifest:
             for segment in self.segments
             for iteration, signature in segment.iterations.items()
         }
+
+    @property
+    def files(self) -> list[str]:
+        """The parquet files that make up the index."""
+        return [
+            *(segment.file for segment in self.segments),
+            *(file for file, _ in self.fates),
+        ]
 
     def new_file(self, kind: str) -> str:
         name = f"{kind}-{self.next_number:06d}.parquet"
@@ -106,9 +113,7 @@ def read_manifest(folder: Path) -> Manifest | None:
         manifest = Manifest(**record)
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
-    names = [segment.file for segment in manifest.segments]
-    names += [file for file, _ in manifest.fates]
-    return manifest if all((folder / name).is_file() for name in names) else None
+    return manifest if all((folder / name).is_file() for name in manifest.files) else None
 
 
 def _read_segment(record: dict[str, Any]) -> Segment:
@@ -129,7 +134,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     oldest = time.time() - KEEP_SUPERSEDED_SECONDS
     expired = [file for file, when in manifest.superseded if when < oldest]
     manifest.superseded = [entry for entry in manifest.superseded if entry[1] >= oldest]
-    # An index that a power cut damages is rebuilt, so nothing is flushed to disk.
+    # An index that a power cut damages is rebuilt (`IndexWriter`), so nothing is flushed to disk.
     with atomic_write(folder / MANIFEST, durable=False) as temporary:
         temporary.write_text(json.dumps({"version": VERSION, **asdict(manifest)}))
     for file in expired:

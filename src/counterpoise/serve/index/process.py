@@ -41,12 +41,13 @@ def _read_commands(commands: SimpleQueue[dict[str, Any] | None]) -> None:
 def run_loop(cache: Path, commands: SimpleQueue[dict[str, Any] | None]) -> None:
     """Index the runs that commands name until the command None."""
     writers: dict[str, IndexWriter] = {}
+    faults: dict[str, str] = {}  # run -> its last fault, which is printed once
     has_more = False
     while True:
         try:
             command = commands.get(block=True, timeout=0 if has_more else PAUSE_SECONDS)
         except Empty:
-            outcomes = [_work(writer) for writer in writers.values()]
+            outcomes = [_work(run, writer, faults) for run, writer in writers.items()]
             has_more = any(outcomes)
             continue
         if command is None:
@@ -56,21 +57,24 @@ def run_loop(cache: Path, commands: SimpleQueue[dict[str, Any] | None]) -> None:
                 writer.close()
         elif command["run"] not in writers:
             roots = [Path(root) for root in command["roots"]]
-            try:
-                writers[command["run"]] = IndexWriter(Path(command["run"]), cache, roots)
-            except OSError as fault:  # a full disk, or a cache folder that cannot be written
-                echo_message(f"{command['run']}: {fault}")
+            writers[command["run"]] = IndexWriter(Path(command["run"]), cache, roots)
             has_more = True
     for writer in writers.values():
         writer.close()
 
 
-def _work(writer: IndexWriter) -> bool:
-    """One piece of work; a fault of one run must not end the index of the others."""
+def _work(run: str, writer: IndexWriter, faults: dict[str, str]) -> bool:
+    """One piece of work; a fault of one run must not end the index of the others.
+
+    It is tried again: a full disk may have room later.
+    """
     try:
         return writer.work()
     except Exception as fault:
-        echo_message(f"{writer.run_folder}: {type(fault).__name__}: {fault}")
+        message = f"{run}: {type(fault).__name__}: {fault}"
+        if faults.get(run) != message:
+            faults[run] = message
+            echo_message(message)
         time.sleep(PAUSE_SECONDS)
         return False
 

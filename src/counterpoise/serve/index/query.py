@@ -42,6 +42,7 @@ SORT_COLUMNS = {
     "length": "length",
     "advantage": "advantage",
 }
+DEFAULT_SORT = "-iteration"  # the newest first
 SIGNS = {"positive": "advantage > 0", "negative": "advantage < 0", "zero": "advantage = 0"}
 RANGES = {
     "reward_min": ("reward >= $", float),
@@ -89,11 +90,11 @@ class RolloutQuery:
         if reason := parameters.get("dropped"):
             reasons = reason.split(",")
             for each in reasons:
-                _choose("dropped", each, {**dict.fromkeys(DROP_REASONS, "")})
+                _choose("dropped", each, dict.fromkeys(DROP_REASONS, ""))
             conditions.append(("dropped", "list_contains($dropped, dropped)", reasons))
         if prompt := parameters.get("prompt"):
             conditions.append(("prompt", "prompt_id = $prompt", prompt))
-        sort_text = parameters.get("sort") or "-iteration"
+        sort_text = parameters.get("sort") or DEFAULT_SORT
         sort = sort_text.removeprefix("-")
         _choose("sort", sort, SORT_COLUMNS)
         return cls(
@@ -142,6 +143,8 @@ def decode_cursor(cursor: str, sort_text: str) -> tuple[float, int] | None:
         text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
         cursor_sort, value, key = json.loads(text)
         place = (float(value), int(key))
+        if abs(place[1]) >= 2**63:
+            raise ValueError("no key is so large")
     except (ValueError, TypeError, RecursionError, OverflowError):
         raise BadRequestError("after is not a cursor of this server") from None
     if cursor_sort != sort_text:
@@ -190,7 +193,7 @@ class RolloutSearch:
     def __init__(self, table: RolloutTable) -> None:
         self.table = table
         self._matches: OrderedDict[tuple[str, ...], SearchMatches] = OrderedDict()
-        self._counts: OrderedDict[Any, tuple[int, list[dict[str, float]]]] = OrderedDict()
+        self._counts: OrderedDict[Any, tuple[int, list[dict[str, float | None]]]] = OrderedDict()
         self._search_lock = threading.Lock()
         self._folder = tempfile.TemporaryDirectory(prefix="poise-serve-")
         self._file_number = 0
@@ -255,11 +258,12 @@ class RolloutSearch:
 
     def _count(
         self, cursor: duckdb.DuckDBPyConnection, source: str, query: RolloutQuery
-    ) -> tuple[int, list[dict[str, float]]]:
+    ) -> tuple[int, list[dict[str, float | None]]]:
         """(rows in all, histogram of rewards); the histogram ignores the range of rewards."""
         cache_key = (self.table.version, query.words, repr(query.conditions))
-        if cache_key in self._counts:
-            return self._counts[cache_key]
+        # Another request may remove the entry at any moment.
+        if (known_answer := self._counts.get(cache_key)) is not None:
+            return known_answer
         where, values = query.where()
         (total,) = cursor.execute(
             f"SELECT count(*) FROM {source} AS rollouts WHERE {where}", values
@@ -272,7 +276,7 @@ class RolloutSearch:
 
     def _histogram(
         self, cursor: duckdb.DuckDBPyConnection, source: str, query: RolloutQuery
-    ) -> list[dict[str, float]]:
+    ) -> list[dict[str, float | None]]:
         where, values = query.where("reward_min", "reward_max")
         where += " AND reward IS NOT NULL"
         counts = cursor.execute(
@@ -281,28 +285,38 @@ class RolloutSearch:
             values,
         ).fetchall()
         if len(counts) <= DISTINCT_REWARDS:
-            return [{"low": reward, "high": reward, "count": count} for reward, count in counts]
+            return [
+                {"low": reward, "high": reward, "least": reward, "largest": reward, "count": count}
+                for reward, count in counts
+            ]
         low, high = cursor.execute(
             f"SELECT min(reward), max(reward) FROM {source} AS rollouts WHERE {where}", values
         ).fetchall()[0]
         width = (high - low) / BINS
         if not math.isfinite(width) or width <= 0:
             return []
-        bins = dict(
-            cursor.execute(
-                f"SELECT least(floor((reward - $low) / $width)::INTEGER, {BINS - 1}) AS bin, "
-                f"count(*) FROM {source} AS rollouts WHERE {where} GROUP BY bin",
-                values | {"low": low, "width": width},
-            ).fetchall()
-        )
-        return [
-            {
-                "low": low + place * width,
-                "high": high if place == BINS - 1 else low + (place + 1) * width,
-                "count": bins.get(place, 0),
-            }
-            for place in range(BINS)
-        ]
+        bins = cursor.execute(
+            f"SELECT least(floor((reward - $low) / $width)::INTEGER, {BINS - 1}) AS bin, "
+            f"min(reward), max(reward), count(*) FROM {source} AS rollouts "
+            f"WHERE {where} GROUP BY bin",
+            values | {"low": low, "width": width},
+        ).fetchall()
+        # Bins share their edges, so a filter takes the least and the largest reward in them.
+        contents = {bin_number: numbers for bin_number, *numbers in bins}
+        histogram = []
+        for bin_number in range(BINS):
+            least, largest, count = contents.get(bin_number, (None, None, 0))
+            is_last = bin_number == BINS - 1
+            histogram.append(
+                {
+                    "low": low + bin_number * width,
+                    "high": high if is_last else low + (bin_number + 1) * width,
+                    "least": least,
+                    "largest": largest,
+                    "count": count,
+                }
+            )
+        return histogram
 
     def _search(self, words: tuple[str, ...]) -> Path:
         """A file with the keys of the rows whose texts have all words."""

@@ -19,11 +19,13 @@ from typing import Any
 
 import duckdb
 
+from counterpoise.errors import first_line
 from counterpoise.serve.index.manifest import MANIFEST, Manifest, Signature, read_manifest
 from counterpoise.serve.log_tail import file_signature
 
 MEMORY_LIMIT = "300MB"
 THREADS = 2
+LOAD_ATTEMPTS = 3
 PATIENCE_SECONDS = 0.4  # that a request waits for rows that are being entered
 # A row's number in the whole run: iterations are below 2^31, rows of an iteration below 2^32.
 KEY = "iteration::BIGINT * 4294967296 + row"
@@ -86,6 +88,7 @@ class RolloutTable:
         self.folder = folder  # of the index
         self.manifest = Manifest()
         self.version = 0  # grows with every change of the rows
+        self.problem: str | None = None  # why the index could not be read at the last attempt
         self._signature: tuple[int, int] | None = None
         self._loaded: dict[int, Signature] = {}
         self._fate_state = (-1, 0)  # epoch, sequence
@@ -147,18 +150,25 @@ class RolloutTable:
     def _load(self) -> None:
         # Segments of a superseded manifest stay for two minutes; should one be gone all the same,
         # the manifest that replaced it is read.
-        for _ in range(3):
+        problem = None
+        for _ in range(LOAD_ATTEMPTS):
             signature = file_signature(self.folder / MANIFEST)
             manifest = read_manifest(self.folder)
             if manifest is None:
                 return
             try:
                 self._follow(manifest)
-            except duckdb.IOException:
+            except duckdb.Error as fault:
+                problem = (
+                    f"{first_line(fault)[:200]}. If this lasts: stop poise serve, delete "
+                    f"{self.folder}, start it again"
+                )
                 continue
             if not self._is_closed:
                 self._signature = signature
+            self.problem = None
             return
+        self.problem = problem
 
     def _follow(self, manifest: Manifest) -> None:
         current = manifest.iterations

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
+
+import pyarrow.parquet as pq
 
 from counterpoise.serve.discover import is_inside
 from counterpoise.serve.index import fates
@@ -30,6 +33,7 @@ from counterpoise.serve.index.segments import (
     merge,
     without_iterations,
 )
+from counterpoise.store.parquet_errors import PARQUET_ERRORS
 
 MOST_SMALL_FATE_FILES = 12
 SMALL_FATE_ROWS = 100_000
@@ -52,10 +56,8 @@ class IndexWriter:
         self.run_folder = run_folder
         self.roots = list(roots)
         self.folder = index_folder(cache, run_folder)
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock: IO[bytes] | None = None
         self._manifest: Manifest | None = None
-        self._listing: tuple[int, dict[int, Signature]] | None = None  # folder's time, files
 
     def __enter__(self) -> IndexWriter:
         return self
@@ -74,13 +76,14 @@ class IndexWriter:
         if not self._take_lock():
             return False
         if self._manifest is None:
-            self._manifest = read_manifest(self.folder) or self._start_again()
+            self._manifest = self._read_index() or self._start_again()
         has_more_fates = self._follow_logs(self._manifest)
         has_more_rollouts = self._follow_rollouts(self._manifest)
         return has_more_fates or has_more_rollouts
 
     def _take_lock(self) -> bool:
         if self._lock is None:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             lock = (self.folder / "lock").open("ab")
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -93,11 +96,25 @@ class IndexWriter:
             self._manifest = None  # another server may have written it meanwhile
         return True
 
+    def _read_index(self) -> Manifest | None:
+        """The index that an earlier server left; None if there is none, or a damaged one."""
+        manifest = read_manifest(self.folder)
+        if manifest is None:
+            return None
+        try:
+            for file in manifest.files:
+                pq.read_metadata(self.folder / file)
+        # After a power cut a file may be empty although the manifest names it.
+        except PARQUET_ERRORS:
+            return None
+        return manifest
+
     def _start_again(self) -> Manifest:
         """An empty index; files of an older version or of a damaged index are removed."""
         for leftover in self.folder.glob("*.parquet"):
             leftover.unlink(missing_ok=True)
-        manifest = Manifest(run=str(self.run_folder))
+        # A reader that still has rows of the old index must not take these fates for known ones.
+        manifest = Manifest(run=str(self.run_folder), fate_epoch=time.time_ns())
         write_manifest(self.folder, manifest)
         return manifest
 
@@ -117,7 +134,7 @@ class IndexWriter:
         for iteration in new:
             if draft.is_full:
                 break
-            self._add_file(draft, iteration, files[iteration], manifest)
+            self._add_file(draft, iteration, files[iteration])
         if draft.iterations:
             manifest.segments.append(draft.write(self.folder, manifest.new_file("rollouts")))
             is_changed = True
@@ -152,9 +169,7 @@ class IndexWriter:
             return {}
         return files
 
-    def _add_file(
-        self, draft: SegmentDraft, iteration: int, signature: Signature, manifest: Manifest
-    ) -> None:
+    def _add_file(self, draft: SegmentDraft, iteration: int, signature: Signature) -> None:
         path = self.run_folder / "rollouts" / f"step_{iteration:05d}.jsonl"
         rows_before = draft.rows
         try:

@@ -20,20 +20,18 @@ from counterpoise.store.schema import DESCRIPTION, DROPS
 EXCERPT_CHARACTERS = 300
 CELL_CHARACTERS = 160
 MOST_GROUP_CHARACTERS = 200_000  # of one response in the side-by-side view
-# A row waits a few iterations at most (balance.max_age), so its plan is near.
-MOST_PLANS_AHEAD = 64
+MOST_SOURCE_ITERATIONS = 64  # that sampled the rows of one plan: the newest are read
+LEAST_ITERATIONS_AHEAD = 64  # searched for the fate of a rollout; more if balance.max_age is larger
 
 
 def iteration_view(reader: RunReader, iteration: int) -> dict[str, Any]:
-    reader.plans.poll()
-    reader.drops.poll()
+    reader.follow_batches()
     known = iteration in reader.metrics.spans or iteration in reader.plans.spans
     if not known:
         reader.step_file("rollouts", iteration)  # says what is missing
     plan = read_plan(reader, iteration)
     texts, missing = _texts_of(reader, plan)
-    place = reader.iterations.index(iteration) if iteration in reader.iterations else None
-    metrics = {name: column[place] for name, column in reader.columns.items() if place is not None}
+    metrics = reader.metrics_of(iteration)
     advantages = [abs(advantage) for advantage in plan["advantage"]] if plan else []
     return {
         "iteration": iteration,
@@ -112,7 +110,7 @@ def _texts_of(reader: RunReader, plan: Record | None) -> tuple[CellTexts, dict[s
     texts: CellTexts = {}
     missing: dict[str, str] = {}
     group_names = set(plan["groups"]) if plan else set()
-    for born in sorted(set(plan["born"]))[-MOST_PLANS_AHEAD:] if plan else ():
+    for born in sorted(set(plan["born"]))[-MOST_SOURCE_ITERATIONS:] if plan else ():
         try:
             for rollout in read_stored_rollouts(reader.step_file("rollouts", born)):
                 if rollout.group in group_names:
@@ -176,8 +174,6 @@ def _dropped(reader: RunReader, iteration: int) -> dict[str, dict[str, list[int]
 
 def group_view(reader: RunReader, iteration: int, group: str) -> dict[str, Any]:
     """The rollouts of a group side by side."""
-    reader.plans.poll()
-    reader.drops.poll()
     born, rollouts = _read_group(reader, iteration, group)
     fates = find_fates(reader, born, group)
     return {
@@ -223,11 +219,12 @@ NO_FATE: dict[str, Any] = {
 
 def find_fates(reader: RunReader, born: int, group: str) -> dict[int, dict[str, Any]]:
     """Index in the group -> the plan's advantage, step and row, or why it was dropped."""
+    reader.follow_batches()
     fates: dict[int, dict[str, Any]] = {}
     # Plans are long lines: most are passed over because they do not contain the group's key.
     key = quote_json(group)
-    ahead = [n for n in sorted(reader.plans.spans) if n >= born][:MOST_PLANS_AHEAD]
-    for iteration in ahead:
+    num_ahead = max(LEAST_ITERATIONS_AHEAD, reader.longest_wait + 1)
+    for iteration in [n for n in sorted(reader.plans.spans) if n >= born][:num_ahead]:
         if key not in reader.plans.read_line(iteration):
             continue
         plan = read_plan(reader, iteration)
@@ -244,7 +241,8 @@ def find_fates(reader: RunReader, born: int, group: str) -> dict[int, dict[str, 
                     "trained_in": iteration,
                     "dropped": None,
                 }
-    for iteration in [n for n in sorted(reader.drops.spans) if n >= born][:MOST_PLANS_AHEAD]:
+    # An aged rollout is dropped one iteration after the last that could have used it.
+    for iteration in [n for n in sorted(reader.drops.spans) if n >= born][: num_ahead + 1]:
         if key not in reader.drops.read_line(iteration):
             continue
         for reason, groups in _dropped(reader, iteration).items():

@@ -50,15 +50,14 @@ def prompt_view(reader: RunReader, table: RolloutTable, prompt_id: str) -> dict[
         ).fetchall()
     finally:
         cursor.close()
-    if not rows:
-        share = table.indexed_share
-        hint = f"; {share:.0%} of the run is indexed yet" if share < 1 else ""
-        raise NotFoundError(f"{reader.name} has no rollouts of the prompt {prompt_id[:200]}{hint}")
+    # Rows may still come while the index is being built.
+    if not rows and table.indexed_share == 1:
+        raise NotFoundError(f"{reader.name} has no rollouts of the prompt {prompt_id[:200]}")
     by_iteration: dict[int, list[tuple[Any, ...]]] = {}
     for row in rows:
         by_iteration.setdefault(row[0], []).append(row)
     shown = list(by_iteration.items())[-MOST_ITERATIONS:]
-    head = _head(reader, rows[-1][0], *rows[-1][8:10])
+    head = _head(reader, rows[-1][0], *rows[-1][8:10]) if rows else {}
     return {
         "prompt_id": prompt_id,
         "prompt": plain_text(head.get("prompt", ""))[:MOST_CHARACTERS],
@@ -144,7 +143,8 @@ def prompts_view(
     if not (after.isdecimal() and limit.isdecimal() and len(after) < 9 and len(limit) < 5):
         raise BadRequestError("after and limit are numbers")
     page_size = min(max(1, int(limit)), MOST_PROMPTS)
-    where, values = _search_condition(table, parameters.get("search", ""))
+    words = parse_search(parameters.get("search", ""))
+    where, values = _search_condition(table, words)
     direction = "DESC" if sort_text.startswith("-") else "ASC"
     cursor = table.cursor()
     try:
@@ -166,23 +166,24 @@ def prompts_view(
         "rows": [_prompt_row(reader, row) for row in rows],
         "total": total,
         "next": str(shown) if shown < total and rows else None,
+        "search": list(words),
         "indexed": table.indexed_share,
     }
 
 
-def _search_condition(table: RolloutTable, search: str) -> tuple[str, dict[str, Any]]:
+def _search_condition(table: RolloutTable, words: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """SQL of the prompts that have all words in their id or text, and the values in it."""
-    values: dict[str, Any] = {f"word{k}": word for k, word in enumerate(parse_search(search))}
-    words = list(values)
+    values: dict[str, Any] = {f"word{k}": word for k, word in enumerate(words)}
+    names = list(values)
     condition = "contains(lower(prompt_id), ${name})"
-    segments = table.segment_paths(set(table.iterations)) if words else []
+    segments = table.segment_paths(set(table.iterations)) if names else []
     if segments:  # of the index; they have the texts, folded like the words
         values["segments"] = segments
         condition += (
             " OR prompt_id IN (SELECT prompt_id FROM read_parquet($segments) "
             "WHERE contains(prompt_text, ${name}))"
         )
-    where = " AND ".join(f"({condition.format(name=name)})" for name in words)
+    where = " AND ".join(f"({condition.format(name=name)})" for name in names)
     return where or "true", values
 
 

@@ -81,8 +81,6 @@ def _pick(
 def rollout_view(
     reader: RunReader, iteration: int, group: str, index: int, first_token: int = 0
 ) -> dict[str, Any]:
-    reader.plans.poll()
-    reader.drops.poll()
     path = reader.step_file("rollouts", iteration)
     siblings = list(read_stored_rollouts(path))
     stored = _pick(reader, siblings, iteration, group, index)

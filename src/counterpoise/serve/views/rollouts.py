@@ -28,6 +28,7 @@ def rollouts_view(
         **page,
         "rows": [_row(reader, row, query.words) for row in page["rows"]],
         "search": list(query.words),
+        "iterations": reader.last_iteration,
         "has_plans": reader.plans.path.is_file(),
         "missing": _unnamed_timeouts(reader, query, page["total"]),
         "problems": [damaged[key] for key in sorted(damaged)][:20],

@@ -38,8 +38,7 @@ IMPORT_TERMS = {"groups": "prompts, each with its rollouts"}  # columns of impor
 
 
 def run_view(reader: RunReader) -> dict[str, Any]:
-    reader.plans.poll()
-    reader.drops.poll()
+    reader.follow_batches()
     reader.gaps.poll()
     with reader.lock:
         columns = {name: list(values) for name, values in reader.columns.items()}
@@ -188,8 +187,8 @@ def types_view(reader: RunReader) -> dict[str, Any]:
         iterations.append(iteration)
     if not iterations:
         raise NotFoundError(
-            f"{reader.name} has no token types: the monitor was off (monitor.every = 0), or the "
-            "run is another trainer's"
+            f"{reader.name} has no token types: the monitor was off (monitor.every = 1 measures "
+            "every update), or the run is another trainer's"
         )
     total_share: Counter[int] = Counter()
     for shares in entries_over_time:

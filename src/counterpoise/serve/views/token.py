@@ -32,7 +32,6 @@ def token_view(
     reader: RunReader, iteration: int, group: str, index: int, position: int
 ) -> dict[str, Any]:
     """Who pushed one token, up and down."""
-    reader.plans.poll()
     stored = find_rollout(reader, iteration, group, index)
     if not 0 <= position < max(1, stored.length):
         raise BadRequestError(f"the response has tokens 0 to {stored.length - 1}, not {position}")

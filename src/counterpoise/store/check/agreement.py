@@ -118,8 +118,8 @@ class IterationChecker:
         }
         for metric_name, value in expected.items():
             logged_value = metrics.get(metric_name)
-            if logged_value is not None and abs(logged_value - value) > MEAN_TOLERANCE * max(
-                1.0, abs(value)
+            if logged_value is not None and not math.isclose(
+                logged_value, value, rel_tol=MEAN_TOLERANCE, abs_tol=MEAN_TOLERANCE
             ):
                 self.report.add(
                     name,

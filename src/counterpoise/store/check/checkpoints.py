@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
 from counterpoise.config import RunConfig
-from counterpoise.config.load import config_from_tables
 from counterpoise.errors import PoiseError, first_line
 from counterpoise.store import checkpoint
 from counterpoise.store.check.findings import CheckReport, describe_fault
 from counterpoise.store.folder import CHECKPOINTS, CONFIG
-from counterpoise.store.resume import forbidden_differences, with_old_credit_settings
+from counterpoise.store.resume import config_from_checkpoint, forbidden_differences
 from counterpoise.store.row_records import ARRAY_TYPES
 
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, RecursionError, AttributeError)
@@ -78,10 +76,8 @@ def _compare_options(options_file: Path, config: RunConfig | None) -> str:
     if options_file.read_bytes() == config_file.read_bytes():
         return ""  # the usual case, and reading TOML is slow
     try:
-        saved_tables = tomllib.loads(options_file.read_text(encoding="utf-8"))
-        saved_config = with_old_credit_settings(
-            config_from_tables(saved_tables, where=str(options_file)), saved_tables
-        )
+        options_text = options_file.read_text(encoding="utf-8")
+        saved_config = config_from_checkpoint(options_text, options_file)
     except PoiseError as fault:
         return describe_fault(fault)
     for option, saved_value, current_value in forbidden_differences(saved_config, config):

@@ -1,7 +1,8 @@
 """Check the logs of a run: every line can be read, has its checksum, and none is missing.
 
-An iteration is settled once a later resume would not repeat it: the newest intact checkpoint holds
-it, or the run has finished. What is missing after that was cut off by a crash, which is no damage.
+An iteration is settled if no resume would repeat it: the newest intact checkpoint holds it, or the
+run has finished. What later iterations lack was cut off by a crash, and a resumed run writes it
+again: that is no damage.
 """
 
 from __future__ import annotations

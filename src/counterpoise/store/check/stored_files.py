@@ -19,6 +19,7 @@ from counterpoise.store.folder import CHECKPOINTS, CONFIG, MODEL
 from counterpoise.store.resume import find_config_damage, load_stored_config
 from counterpoise.store.schema import FILES, LOGS, STEP_FILES
 
+WRITTEN_NAMES = {name.partition("/")[0] for name in FILES}  # at the top of a run folder
 # Pages and trackers are made from the rest; checkpoints have manifests.
 DERIVED = {
     "report.html", "comparison.html", "audit.html", "credit.html", CREDIT, "tensorboard", "wandb",
@@ -58,15 +59,18 @@ def check_files(
 
 
 def _list_files(run: Path) -> list[str]:
-    """Files that a checksum may belong to, as paths inside the run folder."""
-    ignored_names = DERIVED | {CHECKPOINTS}
+    """Files that a checksum may belong to, as paths inside the run folder.
+
+    `note_other_files` names what no run writes.
+    """
     names = []
-    for path in run.iterdir():
-        if path.name in ignored_names or path.name.startswith("."):
-            continue
-        children = path.iterdir() if path.is_dir() else [path]
+    for top_name in WRITTEN_NAMES - DERIVED - {CHECKPOINTS}:
+        path = run / top_name
+        files = path.rglob("*") if path.is_dir() else [path]
         names += [
-            str(child.relative_to(run)) for child in children if not child.name.startswith(".")
+            file.relative_to(run).as_posix()
+            for file in files
+            if file.is_file() and not file.name.startswith(".")
         ]
     return names
 
@@ -158,11 +162,10 @@ def check_model_folder(run: Path, report: CheckReport) -> None:
 
 def note_other_files(run: Path, report: CheckReport) -> None:
     """Remarks about files that are not the run's, and about what killed processes left."""
-    known_names = {name.partition("/")[0] for name in FILES}
     other_files = sorted(
         path.name
         for path in run.iterdir()
-        if path.name not in known_names and not path.name.startswith(".")
+        if path.name not in WRITTEN_NAMES and not path.name.startswith(".")
     )
     if other_files:
         report.remarks.append(f"not checked, because no run writes it: {name_some(other_files)}")

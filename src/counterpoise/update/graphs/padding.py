@@ -34,7 +34,7 @@ class PassSize:
     prompts: int
     rows: int
     longest: int  # prompt or response
-    longest_reader: int  # most response tokens of one prompt; its responses are its "reader"
+    longest_reader: int  # most response tokens that attend to one prompt (its "reader" in flash.py)
 
     @property
     def predicted_tokens(self) -> int:
@@ -161,15 +161,12 @@ def loss_arrays(padded: PaddedRows, inputs: PassInputs) -> dict[str, np.ndarray]
     """The further arrays that a pass with gradients reads, by name."""
     size = padded.size
     M = size.predicted_tokens
-    # Filler tokens belong to the last row, which is never real; every other filler value is 0.
-    filler_values = {"row_M": size.rows - 1}
-    padded_arrays = {
-        name: _pad_array(M, array, filler_values.get(name, 0))
-        for name, array in flatten_inputs(inputs).items()
-    }
+    vectors = flatten_inputs(inputs)
+    # Filler tokens belong to the last row, which is never real; their other values are 0.
+    row_M = _pad_array(M, vectors.pop("row_M"), size.rows - 1)
     return {
-        name: array if name in filler_values else array.astype(np.float32)
-        for name, array in padded_arrays.items()
+        "row_M": row_M,
+        **{name: _pad_array(M, vector, 0).astype(np.float32) for name, vector in vectors.items()},
     }
 
 

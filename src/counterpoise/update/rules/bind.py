@@ -89,6 +89,10 @@ class OptimizerStepView(CreditView):
         is_clipped: np.ndarray = SURROGATES.load(self.update.surrogate)(inputs).clipped.numpy()
         return is_clipped
 
+    def split_by_row(self, values_N: np.ndarray) -> list[np.ndarray]:
+        """Values of the tokens of all rows, flat as in `clipped`, as one array [T] per row."""
+        return np.split(values_N, np.cumsum([row.num_tokens for row in self.rows])[:-1])
+
     def reference_logprobs(self) -> list[Floats]:
         """Per row [T]: log-probabilities by the weights at the start of the run."""
         initial_weights = self.reference_weights

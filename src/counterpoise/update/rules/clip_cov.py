@@ -41,5 +41,4 @@ def rule(
     dropped = step.rng("clip_cov").choice(candidates, size=num_dropped, replace=False)
     factors_N = np.ones(len(covariance_N), dtype=np.float32)
     factors_N[dropped] = 0
-    row_ends = np.cumsum([row.num_tokens for row in step.rows])[:-1]
-    return RuleEffect(factors=np.split(factors_N, row_ends), num_chosen=num_dropped)
+    return RuleEffect(factors=step.split_by_row(factors_N), num_chosen=num_dropped)

@@ -41,8 +41,7 @@ def rule(step: OptimizerStepView, *, share: float = 2e-4, strength: float = 1.0)
     strengths_N = np.zeros(len(covariance_N), dtype=np.float32)
     # A stable sort breaks ties by position: the choice does not depend on the platform.
     strengths_N[np.argsort(-covariance_N, kind="stable")[:num_penalised]] = strength
-    row_ends = np.cumsum([row.num_tokens for row in step.rows])[:-1]
-    row_strengths = zip(step.rows, np.split(strengths_N, row_ends), strict=True)
+    row_strengths = zip(step.rows, step.split_by_row(strengths_N), strict=True)
     return RuleEffect(
         term=DriftPenalty({row.name: strengths_T for row, strengths_T in row_strengths}),
         num_chosen=num_penalised,

@@ -20,22 +20,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from counterpoise.credit.plugin_weights import WEIGHT_INPUTS, InputReader, TokenFunction
 from counterpoise.update.rules.bind import OptimizerStepView
 from counterpoise.update.rules.rule import RuleEffect
-
-
-def _clipped_by_row(step: OptimizerStepView) -> list[np.ndarray]:
-    return np.split(step.clipped, np.cumsum([row.num_tokens for row in step.rows])[:-1])
-
 
 RULE_INPUTS: Mapping[str, InputReader[OptimizerStepView]] = {
     **WEIGHT_INPUTS,
     "old_logprobs": lambda step: list(step.old_logprobs),
     "token_advantages": lambda step: [row.advantages_T for row in step.rows],
-    "clipped": _clipped_by_row,
+    "clipped": lambda step: step.split_by_row(step.clipped),
     "step": lambda step: step.step_index,
     "rng": lambda step: step.rng("rule"),
 }

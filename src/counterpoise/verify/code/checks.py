@@ -6,11 +6,12 @@
     assert f(1) == 2 and f(2)      two assertions
     assert not solve([])           any other assertion is decided there
     import math                    any other statement runs there, and must not raise an error
+    42                             an expression that calls nothing is no test
 
 A program that knows no expected value cannot write one into its reply, whatever it does to its
 process. An assertion that is decided there (`assert math.isclose(solve(2), x)`,
 `assert 0 < solve(2) < 9`, one with `or`) it could pretend to pass. A value that is compared here
-must be plain data: numbers, text, lists, tuples, sets and dictionaries.
+must be plain data: numbers, text, bytes, lists, tuples, sets and dictionaries.
 """
 
 from __future__ import annotations
@@ -98,6 +99,9 @@ def parse_tests(text: str) -> tuple[Check, ...]:
 
 
 def _parse_statement(statement: ast.stmt) -> list[Check]:
+    # A problem whose answer is 42 or (1, 2) has no tests: every program would pass them.
+    if isinstance(statement, ast.Expr) and not _has_call(statement):
+        return []
     if not isinstance(statement, ast.Assert):
         return [Check("run", ast.unparse(statement))]
     test = statement.test
@@ -105,6 +109,10 @@ def _parse_statement(statement: ast.stmt) -> list[Check]:
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
         conditions = test.values
     return [_parse_condition(condition) for condition in conditions]
+
+
+def _has_call(statement: ast.stmt) -> bool:
+    return any(isinstance(node, ast.Call) for node in ast.walk(statement))
 
 
 def _parse_condition(condition: ast.expr) -> Check:
@@ -140,10 +148,16 @@ def from_plain(plain: Any) -> Any:
         if isinstance(plain, list):
             raise TypeError("a list without its type")
         return plain
-    ((kind, items),) = plain.items()
+    ((kind, content),) = plain.items()
+    if kind in ("list", "tuple", "set"):
+        containers: Mapping[str, Callable[[Any], Any]] = {"list": list, "tuple": tuple, "set": set}
+        return containers[kind](from_plain(item) for item in content)
     if kind == "dict":
-        return {from_plain(key): from_plain(item) for key, item in items}
-    containers: Mapping[str, Callable[[Any], Any]] = {"list": list, "tuple": tuple, "set": set}
-    if kind not in containers:
-        raise TypeError(f"{kind} is not plain data")
-    return containers[kind](from_plain(item) for item in items)
+        return {from_plain(key): from_plain(item) for key, item in content}
+    if kind == "bytes":
+        return bytes.fromhex(content)
+    if kind == "complex":
+        return complex(*content)
+    if kind == "int":
+        return int(content, 16)
+    raise TypeError(f"{kind} is not plain data")

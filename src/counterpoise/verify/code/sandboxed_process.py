@@ -25,6 +25,9 @@ from counterpoise.verify.code.kernel_protections import (
 )
 
 MAX_FILE_BYTES = 8 << 20
+# Python refuses to read or write integers of more than 4,300 decimal digits, some 14,000 bits:
+# longer ones than this are sent in hexadecimal digits.
+MAX_DECIMAL_BITS = 10_000
 
 
 def main() -> None:
@@ -86,8 +89,14 @@ def to_plain(value: Any) -> Any:
         >>> to_plain({"a": (1, 2)})
         {'dict': [['a', {'tuple': [1, 2]}]]}
     """
+    if isinstance(value, int) and value.bit_length() > MAX_DECIMAL_BITS:
+        return {"int": hex(value)}
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    if isinstance(value, bytes | bytearray):
+        return {"bytes": value.hex()}
+    if isinstance(value, complex):
+        return {"complex": [value.real, value.imag]}
     for kind in (list, tuple):
         if isinstance(value, kind):
             return {kind.__name__: [to_plain(item) for item in value]}

@@ -101,7 +101,6 @@ def overrides(data: Path) -> list[str]:
 def run(out: Path, name: str, changes: list[str], right: int) -> None:
     import ray
     from hydra import compose, initialize_config_module
-    from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
 
@@ -110,12 +109,27 @@ def run(out: Path, name: str, changes: list[str], right: int) -> None:
     with initialize_config_module("verl.trainer.config", version_base=None):
         config = compose("ppo_trainer", overrides=[*overrides(data), *changes])
     validate_config(config, need_reference_policy(config), need_critic(config))
-    run_ppo(config, TaskRunnerV1)
+    train(config)
     ray.shutdown()
     folder = out / name
     folder.mkdir()
     for file in [*out.glob("rank_*.jsonl"), out / "metrics.jsonl"]:
         file.rename(folder / file.name)
+
+
+def train(config: Any) -> None:
+    """Run verl; again where Ray gives its processes up that need more than 30 s to start."""
+    import ray
+    from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
+
+    for attempts_left in reversed(range(5)):
+        try:
+            run_ppo(config, TaskRunnerV1)
+            break
+        except Exception as fault:
+            if not attempts_left or "timed out during startup" not in str(fault):
+                raise
+            ray.shutdown()
 
 
 def main(out: Path, runs: dict[str, Any]) -> None:

@@ -41,8 +41,6 @@ from counterpoise.store.folder import RunFolder
 from counterpoise.variants import STEP_RULES, TOKEN_WEIGHTS, TRAJECTORY_WEIGHTS
 
 SIZES = {"iterated": 3, "steps": 2, "repeats": 1, "open": 2, "closed": 0}
-# Answers of at most 64 tokens, to problems that the model solves in some rollouts only.
-HALF_SOLVED = ("task.levels=[2]", "sample.max_new_tokens=64")
 
 # -- arms ------------------------------------------------------------------------------------------
 
@@ -92,7 +90,7 @@ def test_the_pages_command_measures_what_the_full_budget_does_and_trains_nothing
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Record], list[str], Path]:
     """Three arms of the embedded model at its smallest, and one that is refused."""
     out = tmp_path_factory.mktemp("credit")
-    lab, said = made.lab(out, HALF_SOLVED, **SIZES), []
+    lab, said = made.lab(out, made.HALF_SOLVED, **SIZES), []
     lab.progress = lambda doing, share: said.append(doing)
     with pytest.MonkeyPatch.context() as patch:
         few = {name: credit_arms()[name] for name in (BASELINE, "gtpo", "serl", "w_reinforce")}
@@ -132,14 +130,14 @@ def test_a_stopped_measurement_goes_on(
         name: credit_arms()[name] for name in (BASELINE, "gtpo", "serl", "w_reinforce", "reinforce")
     }
     monkeypatch.setattr(credit_tokens, "credit_arms", lambda: few)
-    lab, said = made.lab(out, HALF_SOLVED, **SIZES), []
+    lab, said = made.lab(out, made.HALF_SOLVED, **SIZES), []
     lab.progress = lambda doing, share: said.append(doing)
     again = credit_tokens.measure_tokens(lab)
     assert [r["arm"] for r in again[: len(records)]] == [r["arm"] for r in records]
     assert {r["arm"] for r in again[len(records) :]} == {"reinforce"}
     assert said == ["credit and one iteration of reinforce"]
     monkeypatch.setattr(credit_tokens, "ArmProbe", None)  # all is known: no batch, no model
-    known = credit_tokens.measure_tokens(made.lab(out, HALF_SOLVED, **SIZES))
+    known = credit_tokens.measure_tokens(made.lab(out, made.HALF_SOLVED, **SIZES))
     assert [r["arm"] for r in known] == [r["arm"] for r in again]
 
 
@@ -157,19 +155,19 @@ def test_an_arm_that_fails_leaves_the_others_and_is_tried_again(
         return look(glass, arm)
 
     monkeypatch.setattr(credit_tokens.ArmProbe, "measure_arm", fails)
-    found = credit_tokens.measure_tokens(made.lab(out, HALF_SOLVED, **SIZES))
+    found = credit_tokens.measure_tokens(made.lab(out, made.HALF_SOLVED, **SIZES))
     assert {"panel": "refused", "arm": "thr", "kind": "weights",
             "reason": "thr failed: CUDA error: out of luck"} in found  # fmt: skip
     assert "reinforce" in {r["arm"] for r in found}
     monkeypatch.setattr(credit_tokens.ArmProbe, "measure_arm", look)
-    again = credit_tokens.measure_tokens(made.lab(out, HALF_SOLVED, **SIZES))
+    again = credit_tokens.measure_tokens(made.lab(out, made.HALF_SOLVED, **SIZES))
     assert {r["panel"] for r in again if r["arm"] == "thr"} == {"token", "prompt", "cost"}
 
 
 @pytest.fixture(scope="module")
 def glass(measured: tuple[list[Record], list[str], Path]) -> credit_tokens.ArmProbe:
     """The same batch; its values are known."""
-    return credit_tokens.ArmProbe(made.lab(measured[2], HALF_SOLVED, **SIZES))
+    return credit_tokens.ArmProbe(made.lab(measured[2], made.HALF_SOLVED, **SIZES))
 
 
 def test_sums_over_prompts_are_the_monitors_numbers(glass: credit_tokens.ArmProbe) -> None:

@@ -18,6 +18,8 @@ from counterpoise.lab.studies.flipping.judge import (
     run_means,
 )
 from counterpoise.lab.studies.harness import Lab
+from counterpoise.microscope.batch_tokens import take_snapshot
+from counterpoise.microscope.polarity import without_negative_advantages
 from counterpoise.statistics.finding import Finding, Record
 
 
@@ -179,6 +181,29 @@ def test_single_updates_of_the_embedded_model(tmp_path: Path) -> None:
             assert sum(r["tokens"] for r in mine) == tokens
             assert all(r["boosted"] + r["suppressed"] <= r["tokens"] for r in mine)
             assert sum(r["boosted"] for r in mine) > 0
+
+
+@pytest.mark.slow
+def test_the_clip_of_gradients_scales_sgd_steps_and_not_those_of_adamw(
+    tmp_path: Path,
+) -> None:
+    """Updates of other sizes would not be comparable: an SGD step that is clipped is one."""
+    small = lab(tmp_path)
+    rows = small.rows(6)
+    before = take_snapshot(small.policy, rows).logprobs
+    for optimizer, lr in small.learning_rates.items():
+        for trained_rows in (rows, without_negative_advantages(rows)):
+            moved = {}
+            for max_grad_norm in (0.01, 0.0):
+                with small.unchanged():
+                    changes = {"optimizer": optimizer, "lr": lr, "max_grad_norm": max_grad_norm}
+                    grad_norm = small.update(trained_rows, **changes).grad_norm
+                    after = take_snapshot(small.policy, rows).logprobs
+                moved[max_grad_norm] = (after - before).abs().mean().item()
+            assert 0.02 < grad_norm < small.config.update.max_grad_norm
+            share = moved[0.01] / moved[0.0]
+            expected = 1.0 if optimizer == "adamw" else 0.01 / grad_norm
+            assert share == pytest.approx(expected, abs=0.05)
 
 
 def test_the_full_batch_is_both_signs_together() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lab.studies.token_values import lab
+from lab.studies.token_values import HALF_SOLVED, lab
 
 from counterpoise.lab.studies.shared.draw import draw
 from counterpoise.lab.studies.shared.judge import (
@@ -122,7 +122,7 @@ def test_no_difference_is_found_where_there_is_none():
 
 def test_the_embedded_model_is_measured(tmp_path: Path):
     sizes = {**STUDY.budgets["quick"], "prompts": 6, "continuations": 2, "open": 1}
-    records = measure(lab(tmp_path, options=(), **sizes))  # long enough to share tokens
+    records = measure(lab(tmp_path, HALF_SOLVED, **sizes))  # long enough to share tokens
     table = [record for record in records if record["panel"] == "nodes"]
     assert len(table) > 30
     assert all(record["p"] <= MAX_PROBABILITY + 1e-6 for record in table)

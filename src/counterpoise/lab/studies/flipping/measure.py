@@ -6,7 +6,9 @@ against its own advantage. Two measurements:
     step   one update of the model as loaded, on fixed batches, all from the same checkpoint:
            joint (GRPO advantages) and positive-only (negative advantages set to 0, the rows kept,
            so that nothing else changes), under AdamW and SGD; displacements of all tokens of the
-           batch, summed by prompt, so that prompts can be resampled
+           batch, summed by prompt, so that prompts can be resampled. Gradients are clipped as in
+           training (update.max_grad_norm), which hardly changes an AdamW step and shortens an SGD
+           step of a larger gradient
     run    two training runs with the monitor on: joint (the demo) and positive-only (the same
            without reward balance, which needs both signs); the monitor's numbers of every
            iteration, means over the tokens of its optimizer steps

@@ -3,7 +3,8 @@
 The tokens of a group's rollouts are counted by node (`prefix_tree.py`): a node is *shared* if right
 and wrong rollouts pass through it, and *specific to success* if only right ones do. Judged are
 nodes with p(o) <= 0.5, since a token that is nearly certain has nowhere to rise. One AdamW step
-from the loaded weights, on the same rows, in three arms:
+from the loaded weights, on the same rows, in three arms (the clip of gradients at
+update.max_grad_norm hardly changes an AdamW step, and an SGD step only where it is reached):
 
     joint          GRPO advantages
     positive_only  negative advantages set to 0, the rows kept: nothing else changes
