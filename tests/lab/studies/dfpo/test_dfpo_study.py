@@ -152,8 +152,7 @@ def test_the_stored_records_are_judged_as_the_page_says(stored: list[Record]) ->
             low, high = (style.format(unit * bound) for bound in (mean.low, mean.high))
             shown = f"{style.format(unit * mean.value)} [{low}, {high}]"
             assert cell == re.sub(r"(?<=[+-])0(?=\.\d\d)", "", shown)
-            if measure_name == "success":
-                assert mean.n == {"stable": 8, "collapsing": 6}[rate]
+            assert mean.n == {"stable": 8, "collapsing": 6}[rate]
     assert f"The verdict is *{finding.verdict}*" in PAGE
 
 
