@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from counterpoise.lab.studies.credit.training import (
 )
 from counterpoise.lab.studies.credit.value_correlation import ComparedTokens, correlate_arms
 from counterpoise.lab.studies.harness import Lab
+from counterpoise.lab.studies.selection import parse_sizes
 from counterpoise.microscope.monitor_records import monitor_metrics as monitor_numbers
 from counterpoise.statistics.bootstrap import Interval
 from counterpoise.statistics.finding import Record
@@ -69,6 +71,16 @@ def test_the_budgets_name_the_arms() -> None:
     full = measure.STUDY.budgets["full"]["training"]
     assert full["seeds"] >= 3
     assert full["arms"] == list(credit_arms())
+
+
+def test_the_pages_command_measures_what_the_full_budget_does_and_trains_nothing() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "results" / "credit.md").read_text("utf-8")
+    (line,) = [line for line in page.splitlines() if "# trains nothing" in line]
+    budgets = measure.STUDY.budgets
+    sizes = {**budgets["quick"], **parse_sizes(re.findall(r"--size (\S+)", line), budgets.values())}
+    assert sizes["training"] == {"arms": []}
+    for name in (*credit_tokens.SETTING_SIZES, "closed", "every"):
+        assert sizes[name] == budgets["full"][name], name
 
 
 # -- measuring -------------------------------------------------------------------------------------

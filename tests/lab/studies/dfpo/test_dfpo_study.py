@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from lab.studies.token_values import lab
+from page_numbers import page_text, table_rows
 
 from counterpoise.lab.studies.dfpo import measure as dfpo
 from counterpoise.lab.studies.dfpo.judge import (
@@ -18,7 +20,10 @@ from counterpoise.lab.studies.dfpo.judge import (
     judge,
     steps_to_score,
 )
+from counterpoise.lab.studies.harness import Lab
+from counterpoise.lab.studies.partial_results import PartialResults
 from counterpoise.lab.studies.records import read_records
+from counterpoise.lab.studies.run import study_settings
 from counterpoise.report.charts.vega import vega_specification
 from counterpoise.statistics.finding import Record
 from counterpoise.types import Rollout, Row, StepResult
@@ -114,27 +119,85 @@ def test_residual_on_the_prefix_that_all_share() -> None:
     assert dfpo.common_prefix([np.array([1]), np.array([2])]) == 0
 
 
-def test_the_stored_records_are_judged_as_the_page_says() -> None:
-    stored = read_records(ROOT / "docs" / "data" / "embedded-dfpo.parquet")
-    assert stored is not None
-    finding = judge(stored[0])
+STORED = ROOT / "docs" / "data" / "embedded-dfpo.parquet"
+PAGE = page_text("credit.md")
+ROWS = {  # row of the page -> measure, and what the page shows of it
+    "success, points": ("success", 100, "{:+.1f}"),
+    "residual": ("residual", 1, "{:+.2f}"),
+    "drift, relative": ("drift", 1, "{:+.2f}"),
+    "tax, relative": ("tax", 1, "{:+.2f}"),
+    "entropy": ("entropy", 1, "{:+.2f}"),
+    "iterations to score": ("steps", 1, "{:+.1f}"),
+}
+
+
+@pytest.fixture(scope="module")
+def stored() -> list[Record]:
+    records = read_records(STORED)
+    assert records is not None
+    return records[0]
+
+
+def test_the_stored_records_are_judged_as_the_page_says(stored: list[Record]) -> None:
+    finding, values = judge(stored), chain_values(stored)
     verdicts = {claim.claim: claim.verdict for claim in finding.claims}
-    assert verdicts.pop(CLAIMS["success"][0]) == "not replicated"
-    assert set(verdicts.values()) == {"inconclusive"}
-    page = (ROOT / "docs" / "results" / "credit.md").read_text(encoding="utf-8")
-    assert "-38.0 points [-63.3, -12.7]" in finding.because
-    assert "38.0 points [-63.3, -12.7] below GRPO and GSPO" in page
-    assert "stable rate: +5.5 points (one seed)" in finding.because
-    ends = {
-        key: value
-        for key, value in chain_values(stored[0])["success"].items()
-        if key[2] == "collapsing"
+    rows = {name: cells for name, *cells in table_rows(PAGE, "| | 1e-4, 8 seeds | 3e-4, 6 seeds |")}
+    assert list(rows) == list(ROWS)
+    for row_name, (measure_name, unit, style) in ROWS.items():
+        *cells, verdict = rows[row_name]
+        assert verdict == verdicts[CLAIMS[measure_name][0]]
+        for cell, rate in zip(cells, ("stable", "collapsing"), strict=True):
+            mean = contrast(values[measure_name], "stale", rate)
+            assert mean is not None
+            low, high = (style.format(unit * bound) for bound in (mean.low, mean.high))
+            shown = f"{style.format(unit * mean.value)} [{low}, {high}]"
+            assert cell == re.sub(r"(?<=[+-])0(?=\.\d\d)", "", shown)
+            assert mean.n == {"stable": 8, "collapsing": 6}[rate]
+    assert f"The verdict is *{finding.verdict}*" in PAGE
+
+
+def test_the_text_below_the_table(stored: list[Record]) -> None:
+    values = chain_values(stored)
+    ends = {key: x for key, x in values["success"].items() if key[2] == "collapsing"}
+    whole_seeds = {key[3] for key in ends if key[0] == "t2"}
+    repaired, broken = (
+        [100 * x for key, x in ends.items() if key[0] in arms and key[3] in whole_seeds]
+        for arms in (("t1", "t2"), ("grpo", "gspo"))
+    )
+    assert len(repaired) == len(broken) == 12
+    assert f"end at {min(repaired):.0f} to {max(repaired):.0f} %" in PAGE
+    assert f"GRPO and GSPO at {min(broken):.0f} to {max(broken):.0f} %" in PAGE
+    residuals = {
+        arm: [
+            np.mean([x for key, x in values["residual"].items() if key[:3] == (arm, "stale", rate)])
+            for rate in ("stable", "collapsing")
+        ]
+        for arm in ("grpo", "gspo")
     }
-    repaired = [value for key, value in ends.items() if key[0] in ("t1", "t2")]
-    broken = [value for key, value in ends.items() if key[0] in ("grpo", "gspo")]
-    assert (len(repaired), len(broken)) == (6, 6)
-    assert (round(max(repaired), 2), min(repaired)) == (0.06, 0.0)
-    assert (round(min(broken), 2), round(max(broken), 2)) == (0.33, 0.52)
+    assert "GSPO's, " + " and ".join(f"{x:.2f}"[1:] for x in residuals["gspo"]) in PAGE
+    assert max(residuals["grpo"]) < 0.005
+    moved = {
+        arm: [
+            r["moved"]
+            for r in stored
+            if (r["arm"], r["rate"], r["seed"], r["panel"]) == (arm, "stable", 0, "iteration")
+        ]
+        for arm in ("t1", "t2", "reinforce")
+    }
+    assert moved["t1"] == pytest.approx(moved["reinforce"], rel=0.03)
+    assert moved["t2"] == pytest.approx(moved["reinforce"], rel=0.03)
+
+
+def test_the_study_continues_from_the_stored_records(stored: list[Record], tmp_path: Path) -> None:
+    settings = study_settings(dfpo.STUDY, Lab("embedded", "full", tmp_path))
+    parts = PartialResults(STORED, settings).records_by_part
+    for record in stored:
+        arm, cell, rate, seed = (record[name] for name in ("arm", "cell", "rate", "seed"))
+        assert record["part"] == f"{arm}, {cell}, {rate}, seed {seed}"
+    sizes = settings["sizes"]
+    assert {len(records) for records in parts.values()} == {1 + sizes["iterations"] + 2}
+    chains = len(CONDITIONS) * len(sizes["arms"]) * sizes["seeds"]
+    assert f"the {chains - len(parts)} missing chains of {chains}" in PAGE
 
 
 @pytest.mark.slow
