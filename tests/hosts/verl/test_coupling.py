@@ -104,8 +104,9 @@ def test_pushes_are_those_of_the_native_computation(
     table = table.loc[places]
     np.testing.assert_array_equal(table["token"], tokens.tokens)
     np.testing.assert_allclose(table["logprob"], tokens.logprobs.detach(), atol=1e-4)
-    # Token-mean, and the ratio is 1; token weights agree to about 5e-4 of themselves.
-    np.testing.assert_allclose(table["pull"], tokens.advantages / step_tokens, rtol=2e-3)
+    # Token-mean, and the ratio is 1. Token weights agree absolutely, as above: a small weight is a
+    # difference of larger numbers.
+    np.testing.assert_allclose(table["pull"] * step_tokens, tokens.advantages, atol=1e-3)
     W, pulls = policy.decoder.unembedding.detach(), torch.tensor(table["pull"].to_numpy())
     expected = decompose(tokens.hidden, W, tokens.tokens, pulls, tokens.groups, eta=len(tokens))
     columns = {"own": expected.self_push} | {
