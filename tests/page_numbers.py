@@ -44,4 +44,4 @@ def table_rows(text: str, heading: str) -> Iterator[list[str]]:
     for line in lines:
         if not line.startswith("|"):
             return
-        yield [cell.strip() for cell in line.strip("|").split("|")]
+        yield [cell.strip() for cell in line.removeprefix("|").removesuffix("|").split("|")]

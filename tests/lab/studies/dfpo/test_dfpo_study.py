@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
+import shutil
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,17 +16,18 @@ from page_numbers import page_text, table_rows
 
 from counterpoise.lab.studies.dfpo import measure as dfpo
 from counterpoise.lab.studies.dfpo.judge import (
+    BROKEN,
     CLAIMS,
     CONDITIONS,
+    REPAIRED,
     chain_values,
     contrast,
     judge,
     steps_to_score,
 )
 from counterpoise.lab.studies.harness import Lab
-from counterpoise.lab.studies.partial_results import PartialResults
 from counterpoise.lab.studies.records import read_records
-from counterpoise.lab.studies.run import study_settings
+from counterpoise.lab.studies.run import is_measured, study_settings
 from counterpoise.report.charts.vega import vega_specification
 from counterpoise.statistics.finding import Record
 from counterpoise.types import Rollout, Row, StepResult
@@ -119,8 +123,11 @@ def test_residual_on_the_prefix_that_all_share() -> None:
     assert dfpo.common_prefix([np.array([1]), np.array([2])]) == 0
 
 
-STORED = ROOT / "docs" / "data" / "embedded-dfpo.parquet"
+DATA = ROOT / "docs" / "data"
+STORED = DATA / "embedded-dfpo.parquet"
+REPEATED = DATA / "embedded-dfpo-cpu.parquet"  # chains of the GPU, run again on a CPU
 PAGE = page_text("credit.md")
+TEXT = " ".join(PAGE.split())
 ROWS = {  # row of the page -> measure, and what the page shows of it
     "success, points": ("success", 100, "{:+.1f}"),
     "residual": ("residual", 1, "{:+.2f}"),
@@ -129,6 +136,11 @@ ROWS = {  # row of the page -> measure, and what the page shows of it
     "entropy": ("entropy", 1, "{:+.2f}"),
     "iterations to score": ("steps", 1, "{:+.1f}"),
 }
+COLUMNS = [(cell, rate) for cell in ("stale", "fresh") for rate in ("stable", "collapsing")]
+
+
+def chain_of(record: Record) -> tuple[str, str, str, int]:
+    return record["arm"], record["cell"], record["rate"], record["seed"]
 
 
 @pytest.fixture(scope="module")
@@ -138,66 +150,129 @@ def stored() -> list[Record]:
     return records[0]
 
 
+def test_the_stored_records_are_complete(stored: list[Record], tmp_path: Path) -> None:
+    lab_of_page = Lab("embedded", "full", tmp_path)
+    sizes = study_settings(dfpo.STUDY, lab_of_page)["sizes"]
+    expected = {
+        (arm, cell, rate, seed)
+        for arm in sizes["arms"]
+        for cell, rate in CONDITIONS
+        for seed in range(sizes["seeds"])
+    }
+    scores = Counter(chain_of(record) for record in stored if record["panel"] == "score")
+    assert scores == dict.fromkeys(expected, 1 + len(sizes["scored"]))
+    rows = [(*chain_of(record), record["panel"], record["iteration"]) for record in stored]
+    assert len(rows) == len(set(rows))
+    # Only a collapsed policy on fresh rollouts may leave an iteration untrained.
+    iterations = Counter(chain_of(record) for record in stored if record["panel"] == "iteration")
+    shorter = [chain for chain in expected if iterations[chain] < sizes["iterations"]]
+    assert {chain[1:3] for chain in shorter} == {("fresh", "collapsing")}
+    assert f"{len(shorter)} fresh chains at 3e-4 trained" in TEXT
+    devices = {chain_of(record): record["device"] for record in stored}
+    on_device = Counter(devices.values())
+    assert f"the {len(expected)} stored chains" in PAGE
+    assert f"{on_device['cpu']} chains ran on one CPU core" in TEXT
+    assert f"the other {on_device['cuda']} on the H200" in TEXT
+    for rate, count in (("stable", 32), ("collapsing", 27)):
+        on_cpu = [key for key, device in devices.items() if device == "cpu" and key[2] == rate]
+        deciding = [key for key in on_cpu if key[0] in (*REPAIRED, *BROKEN)]
+        assert {key[1] for key in on_cpu} == {"stale"}
+        assert len(deciding) == count
+    assert "all that decide at 1e-4 and 27 of 32 at 3e-4" in TEXT
+    # The command of the page finds them measured, and so measures nothing.
+    shutil.copy(STORED, tmp_path / "dfpo.parquet")
+    assert is_measured(dfpo.STUDY, lab_of_page)
+
+
 def test_the_stored_records_are_judged_as_the_page_says(stored: list[Record]) -> None:
     finding, values = judge(stored), chain_values(stored)
     verdicts = {claim.claim: claim.verdict for claim in finding.claims}
-    rows = {name: cells for name, *cells in table_rows(PAGE, "| | 1e-4, 8 seeds | 3e-4, 6 seeds |")}
+    heading = "|measure|stale, 1e-4|stale, 3e-4|fresh, 1e-4|fresh, 3e-4|"
+    rows = {name: cells for name, *cells in table_rows(PAGE, heading)}
     assert list(rows) == list(ROWS)
     for row_name, (measure_name, unit, style) in ROWS.items():
         *cells, verdict = rows[row_name]
         assert verdict == verdicts[CLAIMS[measure_name][0]]
-        for cell, rate in zip(cells, ("stable", "collapsing"), strict=True):
-            mean = contrast(values[measure_name], "stale", rate)
+        for cell, condition in zip(cells, COLUMNS, strict=True):
+            mean = contrast(values[measure_name], *condition)
             assert mean is not None
+            assert mean.n == 8
             low, high = (style.format(unit * bound) for bound in (mean.low, mean.high))
             shown = f"{style.format(unit * mean.value)} [{low}, {high}]"
             assert cell == re.sub(r"(?<=[+-])0(?=\.\d\d)", "", shown)
-            assert mean.n == {"stable": 8, "collapsing": 6}[rate]
-    assert f"The verdict is *{finding.verdict}*" in PAGE
+    assert f"The verdict is *{finding.verdict}*" in TEXT
+    assert "with the same verdict on every claim" in TEXT
+    earlier = judge([record for record in stored if record["device"] == "cpu"])
+    assert earlier.claims == finding.claims
 
 
 def test_the_text_below_the_table(stored: list[Record]) -> None:
     values = chain_values(stored)
-    ends = {key: x for key, x in values["success"].items() if key[2] == "collapsing"}
-    whole_seeds = {key[3] for key in ends if key[0] == "t2"}
-    repaired, broken = (
-        [100 * x for key, x in ends.items() if key[0] in arms and key[3] in whole_seeds]
-        for arms in (("t1", "t2"), ("grpo", "gspo"))
-    )
-    assert len(repaired) == len(broken) == 12
+
+    def ends(*arms: str) -> list[float]:
+        stale = ("stale", "collapsing")
+        return [
+            100 * x for key, x in values["success"].items() if key[0] in arms and key[1:3] == stale
+        ]
+
+    repaired, broken = ends("t1", "t2"), ends("grpo", "gspo")
+    assert len(repaired) == len(broken) == 16
     assert f"end at {min(repaired):.0f} to {max(repaired):.0f} %" in PAGE
     assert f"GRPO and GSPO at {min(broken):.0f} to {max(broken):.0f} %" in PAGE
+    means = [np.mean(ends(arm)) for arm in ("t1", "t2", "reinforce", "unclipped")]
+    assert "{:.1f} and {:.1f} %, `reinforce` {:.1f} %, `unclipped` {:.1f} %".format(*means) in TEXT
     residuals = {
         arm: [
-            np.mean([x for key, x in values["residual"].items() if key[:3] == (arm, "stale", rate)])
-            for rate in ("stable", "collapsing")
+            np.mean([x for key, x in values["residual"].items() if key[:3] == (arm, *condition)])
+            for condition in COLUMNS
         ]
         for arm in ("grpo", "gspo")
     }
-    assert "GSPO's, " + " and ".join(f"{x:.2f}"[1:] for x in residuals["gspo"]) in PAGE
+    assert "GSPO's, " + ", ".join(f"{x:.2f}"[1:] for x in residuals["gspo"]) in PAGE
     assert max(residuals["grpo"]) < 0.005
-    moved = {
-        arm: [
-            r["moved"]
-            for r in stored
-            if (r["arm"], r["rate"], r["seed"], r["panel"]) == (arm, "stable", 0, "iteration")
-        ]
-        for arm in ("t1", "t2", "reinforce")
+
+
+def test_what_fresh_rollouts_show(stored: list[Record]) -> None:
+    values = chain_values(stored)
+    shown = {
+        (name, rate)
+        for name in CLAIMS
+        for rate in ("stable", "collapsing")
+        if (mean := contrast(values[name], "fresh", rate)) and (mean.low > 0 or mean.high < 0)
     }
-    assert moved["t1"] == pytest.approx(moved["reinforce"], rel=0.03)
-    assert moved["t2"] == pytest.approx(moved["reinforce"], rel=0.03)
+    residual = {("residual", "stable"), ("residual", "collapsing")}
+    assert shown == {*residual, ("success", "collapsing")}
+    assert "only the residual is shown to be lower, and success at 3e-4" in TEXT
 
 
-def test_the_study_continues_from_the_stored_records(stored: list[Record], tmp_path: Path) -> None:
-    settings = study_settings(dfpo.STUDY, Lab("embedded", "full", tmp_path))
-    parts = PartialResults(STORED, settings).records_by_part
-    for record in stored:
-        arm, cell, rate, seed = (record[name] for name in ("arm", "cell", "rate", "seed"))
-        assert record["part"] == f"{arm}, {cell}, {rate}, seed {seed}"
-    sizes = settings["sizes"]
-    assert {len(records) for records in parts.values()} == {1 + sizes["iterations"] + 2}
-    chains = len(CONDITIONS) * len(sizes["arms"]) * sizes["seeds"]
-    assert f"the {chains - len(parts)} missing chains of {chains}" in PAGE
+def test_chains_of_cpu_and_gpu_agree(stored: list[Record]) -> None:
+    # The first iteration of a fresh chain trains on the rollouts that the stale chain has too.
+    first = {
+        chain_of(record): record
+        for record in stored
+        if (record["panel"], record["iteration"]) == ("iteration", 1)
+    }
+    differences = []
+    for (arm, cell, rate, seed), record in first.items():
+        other = first[arm, "fresh", rate, seed]
+        if record["device"] == "cpu":
+            assert (cell, other["device"]) == ("stale", "cuda")
+            differences += [
+                abs(record[name] / other[name] - 1)
+                for name in ("tax", "drift", "moved", "shared")
+                if math.isfinite(record[name])
+            ]
+    assert max(differences) < 5e-5
+    repeated, _ = read_records(REPEATED) or ([], 0)
+    by_row = {(*chain_of(r), r["panel"], r["iteration"]): r for r in stored}
+    for record in repeated:
+        other = by_row[(*chain_of(record), record["panel"], record["iteration"])]
+        assert (record["device"], other["device"]) == ("cpu", "cuda")
+        if record["panel"] == "score":
+            assert record["success"] == other["success"]
+        else:
+            assert record["moved"] == pytest.approx(other["moved"], rel=1e-3)
+    assert len({chain_of(record) for record in repeated}) == 5
 
 
 @pytest.mark.slow
