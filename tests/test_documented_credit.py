@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
-from page_numbers import DATA, is_among, page_text, printed_intervals, section, table_rows
+from page_numbers import DATA, ROOT, is_among, page_text, printed_intervals, section, table_rows
 
 from counterpoise.lab.studies.credit.arms import EXPLICIT_KINDS
 from counterpoise.lab.studies.credit.iteration_cost import SUM_NAMES
@@ -104,6 +104,22 @@ def check_row(name: str, cells: list[str], *fields: str) -> None:
                 check(cell, getattr(correlations(model)[arm], field))
 
 
+def test_what_was_measured() -> None:
+    compared = [compared_tokens(model) for model in MODELS]
+    prompts, tokens, moving = (
+        " and ".join(str(count) for count in counts)
+        for counts in (
+            [len(set(c.prompts)) for c in compared],
+            [len(c.prompts) for c in compared],
+            [c.subsets["moving"].sum() for c in compared],
+        )
+    )
+    assert f"{prompts} have signal" in PAGE
+    assert f"{tokens} tokens. The table" in PAGE
+    assert f"({moving} tokens)" in PAGE
+    assert {f"{c.ceiling:.2f}" for c in compared} == {"0.95"}
+
+
 def test_the_values_table() -> None:
     rows = [row for row in table_rows(PAGE, VALUES_HEADING) if row[0].startswith("`")]
     for name, *cells in rows:
@@ -168,6 +184,8 @@ def test_how_many_weightings_gain() -> None:
         assert verdict_from_gains(list(gains.values())) == "replicated"
         assert f"{better} of {len(gains)}" in PAGE
         assert worse in ([], ["rsi_s"])
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "On the embedded model 8 of 14, on SmolLM2 6 of 10 find valuable tokens" in readme
     both = [arm for arm, gain in counted_gains("embedded").items() if gain[1] > 0]
     both = [arm for arm in both if counted_gains("smollm2").get(arm, (0, 0, 0))[1] > 0]
     assert sorted(both) == ["cancellation", "grail", "gtpo", "oar_g", "thr"]

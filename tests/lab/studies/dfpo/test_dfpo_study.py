@@ -201,6 +201,9 @@ def test_the_stored_records_are_judged_as_the_page_says(stored: list[Record]) ->
             shown = f"{style.format(unit * mean.value)} [{low}, {high}]"
             assert cell == re.sub(r"(?<=[+-])0(?=\.\d\d)", "", shown)
     assert f"The verdict is *{finding.verdict}*" in TEXT
+    papers = (ROOT / "docs" / "papers.toml").read_text(encoding="utf-8")
+    assert f"claim: better in the end | poise study dfpo | {finding.verdict}, 8 seeds" in papers
+    assert "poise study dfpo | less drift if stale; rest undecided" in papers
     assert "with the same verdict on every claim" in TEXT
     earlier = judge([record for record in stored if record["device"] == "cpu"])
     assert earlier.claims == finding.claims
@@ -219,8 +222,13 @@ def test_the_text_below_the_table(stored: list[Record]) -> None:
     assert len(repaired) == len(broken) == 16
     assert f"end at {min(repaired):.0f} to {max(repaired):.0f} %" in PAGE
     assert f"GRPO and GSPO at {min(broken):.0f} to {max(broken):.0f} %" in PAGE
+    starts = [100 * r["success"] for r in stored if (r["panel"], r["iteration"]) == ("score", 0)]
+    assert f"({min(starts):.0f} to {max(starts):.0f} % before)" in TEXT
     means = [np.mean(ends(arm)) for arm in ("t1", "t2", "reinforce", "unclipped")]
-    assert "{:.1f} and {:.1f} %, `reinforce` {:.1f} %, `unclipped` {:.1f} %".format(*means) in TEXT
+    assert (
+        "reach {:.1f} and {:.1f} %, `reinforce` {:.1f} %, `unclipped` {:.1f} %".format(*means)
+        in TEXT
+    )
     residuals = {
         arm: [
             np.mean([x for key, x in values["residual"].items() if key[:3] == (arm, *condition)])
