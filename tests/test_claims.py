@@ -221,10 +221,11 @@ def test_how_well_traces_predict_is_judged_again() -> None:
     known = [(number.value, number.low, number.high) for number in numbers]
     for interval in predictions:
         assert is_among(interval, known), interval
-    verdicts = re.findall(r"^- (\w+) is better .*?\*\*(.+?)\*\*", tables("embedded-aligned"), re.M)
-    assert verdicts == [(arm, "not replicated") for arm in ("aligned", "filter", "tokens", "prompts")]
+    judged = tables("embedded-aligned")
+    arms = re.findall(r"^- (\w+) is better .*?\*\*not replicated\*\*", judged, re.MULTILINE)
+    assert arms == ["aligned", "filter", "tokens", "prompts"]
     assert len(steering) == 4
-    differences = [tuple(map(float, one)) for one in printed_intervals(tables("embedded-aligned"))]
+    differences = [tuple(map(float, one)) for one in printed_intervals(judged)]
     for interval in steering:
         assert is_among(interval, differences, 0.001), interval
 
