@@ -182,6 +182,20 @@ def test_learned_positions_end() -> None:
         check_positions(opt, prompts, SampleConfig(max_new_tokens=18), print)
 
 
+def test_angles_that_change_with_the_length_end_a_row_also_by_layer_type() -> None:
+    """Gemma 3 has rotary parameters for each type of layer."""
+    fixed = {"rope_type": "default", "rope_theta": 1e4}
+    dynamic = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+    policy = tiny.policy(
+        "gemma3_text", head_dim=16, sliding_window=8,
+        rope_parameters={"sliding_attention": fixed, "full_attention": dynamic},
+    )  # fmt: skip
+    assert isinstance(policy.decoder, GeneralDecoder)
+    policy.decoder.reserve(256)
+    with pytest.raises(PoiseError, match=r"rotary angles of this model change beyond 256 tokens"):
+        policy.decoder.reserve(257)
+
+
 def test_logits_of_another_form_are_refused() -> None:
     policy = make_policy("gpt2")
     own_forward = policy.model.forward

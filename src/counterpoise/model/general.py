@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 from counterpoise.errors import PoiseError
 from counterpoise.model.attention import PackedAttention, gather_rows
-from counterpoise.model.families import LENGTH_DEPENDENT_ROPE
+from counterpoise.model.families import LENGTH_DEPENDENT_ROPE, rope_parameters
 from counterpoise.model.head import cap_logits
 from counterpoise.model.packing import Packing
 from counterpoise.model.transfer import to_device
@@ -99,12 +99,16 @@ class GeneralDecoder:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Bytes of one token's keys and values, as if every layer kept them."""
+        """Bytes of one token's keys and values, as if every layer kept them.
+
+        A model without attention heads (Mamba) is counted as if it kept its hidden states.
+        """
         config = self.config
-        heads = config.num_attention_heads
-        kv_heads = getattr(config, "num_key_value_heads", None) or heads
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-        numbers: int = 2 * config.num_hidden_layers * kv_heads * head_dim
+        width = config.hidden_size
+        if heads := getattr(config, "num_attention_heads", None):
+            kv_heads = getattr(config, "num_key_value_heads", None) or heads
+            width = kv_heads * (getattr(config, "head_dim", None) or config.hidden_size // heads)
+        numbers: int = 2 * config.num_hidden_layers * width
         return numbers * self.dtype.itemsize
 
     def reserve(self, length: int) -> None:
@@ -220,10 +224,12 @@ class GeneralDecoder:
     @cached_property
     def _constant_angles(self) -> int:
         """The length up to which rotary angles do not depend on it."""
-        rope = getattr(self.config, "rope_parameters", None) or {}
-        if rope.get("rope_type") not in LENGTH_DEPENDENT_ROPE:
-            return UNLIMITED_POSITIONS
-        return rope.get("original_max_position_embeddings") or self.max_positions
+        lengths = [
+            rope.get("original_max_position_embeddings") or self.max_positions
+            for rope in rope_parameters(self.config)
+            if rope.get("rope_type") in LENGTH_DEPENDENT_ROPE
+        ]
+        return min(lengths, default=UNLIMITED_POSITIONS)
 
     @cached_property
     def _learned_positions(self) -> int:
