@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from transformers import CTRLTokenizer
 
 from counterpoise.config import ModelConfig, SampleConfig, UpdateConfig
 from counterpoise.config.load import load_config
@@ -25,6 +27,7 @@ from counterpoise.loop import train
 from counterpoise.microscope.monitor import Monitor
 from counterpoise.model.general import GeneralDecoder
 from counterpoise.model.load import Policy, load_policy, save_policy, wrap_model
+from counterpoise.model.pieces import split_into_pieces
 from counterpoise.model.row_cache import rows_may_be_padded
 from counterpoise.model.scoring import forward
 from counterpoise.sample import native
@@ -194,6 +197,18 @@ def test_angles_that_change_with_the_length_end_a_row_also_by_layer_type() -> No
     policy.decoder.reserve(256)
     with pytest.raises(PoiseError, match=r"rotary angles of this model change beyond 256 tokens"):
         policy.decoder.reserve(257)
+
+
+def test_a_tokenizer_written_in_python_decodes_too(tmp_path: Path) -> None:
+    pieces = ["<unk>", "<end>", "1", "2", "+"]
+    (tmp_path / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(pieces)}))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    tokenizer = CTRLTokenizer(
+        tmp_path / "vocab.json", tmp_path / "merges.txt", unk_token="<unk>", eos_token="<end>"
+    )
+    policy = wrap_model("ctrl", tiny.policy("gpt2").model, tokenizer)
+    assert policy.decode_rows([[2, 4, 3], [3, 1]]) == ["1 + 2", "2"]
+    assert split_into_pieces(policy, [np.array([2, 1], np.int32)]) == [["1", ""]]
 
 
 def test_logits_of_another_form_are_refused() -> None:
