@@ -84,7 +84,7 @@ def credit_batch(
     is_unmasked = {
         row.name
         for row in rows
-        if changes.unmask and not row.content.finished and not row.advantage
+        if changes.unmask and not row.advantage and (row.masked or not row.content.finished)
     }
     if changes.advantages or changes.weights or is_unmasked:
         anew = assign_weights(
