@@ -35,7 +35,7 @@ class CreditChanges:
 
     advantages: bool = False  # and with them the weights
     weights: bool = False
-    unmask: bool = False  # of truncated responses without an advantage
+    unmasks: bool = False  # truncated responses that the run left without an advantage
     recentres: bool = False  # whether the run re-centred groups of which it dropped rows
 
     @classmethod
@@ -50,7 +50,7 @@ class CreditChanges:
         return cls(
             advantages=bool(set_options & ADVANTAGE_OPTIONS),
             weights=bool(set_options & WEIGHT_OPTIONS),
-            unmask=MASK_OPTION in set_options and not config.update.mask_truncated,
+            unmasks=MASK_OPTION in set_options and not config.update.mask_truncated,
             recentres=balances and unit != "group" and sign == "advantage",
         )
 
@@ -81,37 +81,49 @@ def credit_batch(
 ) -> list[Row]:
     """The rows of a stored batch; `groups` are those of its iteration."""
     rows = batch.rows
-    is_unmasked = {
+    unmasked_names = {
         row.name
         for row in rows
-        if changes.unmask and not row.advantage and (row.masked or not row.content.finished)
+        if changes.unmasks and not row.advantage and (row.masked or not row.content.finished)
     }
-    if changes.advantages or changes.weights or is_unmasked:
-        anew = assign_weights(
+    if changes.advantages or changes.weights or unmasked_names:
+        whole_groups = assign_weights(
             _assign_advantages([*groups, *batch.earlier_groups], config),
             config.credit.weights,
             config.credit.settings,
             reader,
         )
-        anew_by_name = {row.name: row for group_rows in anew for row in group_rows}
-        replaced_rows = []
-        for row in rows:
-            credited = anew_by_name[row.name]
-            if row.name in is_unmasked or (changes.advantages and not row.masked):
-                row = replace(
+        rows = _replace_credit(rows, whole_groups, changes, unmasked_names)
+    # A plan stores the length of every response, masked or not.
+    return [mask_if_truncated(row) for row in rows] if config.update.mask_truncated else rows
+
+
+def _replace_credit(
+    rows: Sequence[Row],
+    whole_groups: Sequence[Sequence[Row]],
+    changes: CreditChanges,
+    unmasked_names: set[tuple[str, int]],
+) -> list[Row]:
+    """The rows with the credit that `whole_groups` have, as far as it changes."""
+    credited_rows = {row.name: row for group_rows in whole_groups for row in group_rows}
+    replaced_rows = []
+    for row in rows:
+        credited = credited_rows[row.name]
+        if row.name in unmasked_names or (changes.advantages and not row.masked):
+            replaced_rows.append(
+                replace(
                     row,
                     advantage=credited.advantage,
                     weights_T=credited.weights_T,
                     masked=credited.masked,
                 )
-            elif changes.weights:
-                row = replace(row, weights_T=credited.weights_T)
-            replaced_rows.append(row)
-        rows = replaced_rows
-        if changes.advantages and changes.recentres:
-            rows = _recentre_trimmed_groups(rows, anew)
-    # A plan stores the length of every response, masked or not.
-    return [mask_if_truncated(row) for row in rows] if config.update.mask_truncated else rows
+            )
+        else:
+            weights_T = credited.weights_T if changes.weights else row.weights_T
+            replaced_rows.append(replace(row, weights_T=weights_T))
+    if changes.advantages and changes.recentres:
+        return _recentre_trimmed_groups(replaced_rows, whole_groups)
+    return replaced_rows
 
 
 def _assign_advantages(groups: Sequence[Group], config: RunConfig) -> list[list[Row]]:

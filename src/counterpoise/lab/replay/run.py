@@ -8,9 +8,9 @@ one optimizer step for each step of the plan, and the monitor measures them:
 So the numbers say what these rollouts would do to this model, not what a run did to it, unless the
 model is the checkpoint that the iteration started from. Advantages, token weights and plans are the
 trainer's own where they are stored; --set can replace the first two (`credit.py`). Old
-log-probabilities are the model's own, so that the ratio
-of a plan's first step is 1, with two exceptions: rows that waited in a buffer have the stored ones,
-and update.old_logprobs=sampler takes the sampler's.
+log-probabilities are the model's own, so that the ratio of a plan's first step is 1, with two
+exceptions: rows that waited in a buffer have the stored ones, and update.old_logprobs=sampler takes
+the sampler's.
 """
 
 from __future__ import annotations
