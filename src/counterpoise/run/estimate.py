@@ -146,8 +146,7 @@ def find_shape(
     is_fast = fast_path_refusal(model_config, device_type) is None
     is_llama_like = is_fast and read_facts(model_config).has_llama_layer
     hidden = text_config.hidden_size
-    # Without attention (Mamba) there are no heads: counted as if hidden states were kept.
-    heads = getattr(text_config, "num_attention_heads", None) or 1
+    heads = getattr(text_config, "num_attention_heads", None) or 1  # Mamba has no attention
     return DecoderShape(
         hidden=hidden,
         layers=text_config.num_hidden_layers,
