@@ -25,12 +25,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint as recompute
 
 from counterpoise.errors import PoiseError
 from counterpoise.model.attention import PackedAttention, gather_rows
@@ -194,27 +195,25 @@ class GeneralDecoder:
 
     @contextmanager
     def _recompute_layers(self, enabled: bool) -> Iterator[None]:
-        """The backward pass recomputes every layer, where the model supports it."""
+        """The backward pass recomputes every layer, where the model supports it.
+
+        transformers recomputes in training mode only, and there layers such as OPT's drop numbers
+        at random. So the layers stay in evaluation mode, and their forward passes are wrapped here.
+        """
         from transformers.modeling_layers import GradientCheckpointingLayer
 
-        layers = [
+        layers: list[Any] = [
             module
             for module in self.model.modules()
             if enabled and isinstance(module, GradientCheckpointingLayer)
         ]
-        if layers:
-            self.model.gradient_checkpointing_enable({"use_reentrant": False})
-        # transformers recomputes in training mode only. The flag is set for the layers alone: the
-        # modules inside them stay in evaluation mode, without dropout.
         for layer in layers:
-            layer.training = True
+            layer.forward = partial(recompute, layer.forward, use_reentrant=False)
         try:
             yield
         finally:
             for layer in layers:
-                layer.training = False
-            if layers:
-                self.model.gradient_checkpointing_disable()
+                del layer.forward
 
     @property
     def tolerance(self) -> float:
