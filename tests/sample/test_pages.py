@@ -12,7 +12,6 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from counterpoise.config import SampleConfig
 from counterpoise.model.load import Policy
 from counterpoise.sample import decode_graphs, decode_slots, kv_slots
 from counterpoise.sample.decode_graphs import DecodeGraphs, DrawSettings, graphs_for, plan_slots
@@ -154,7 +153,7 @@ def test_uneven_rows_run_side_by_side_where_few_of_full_length_would_fit(
 
 
 def test_rows_that_all_reach_their_limit_begin_again_once_at_most(small_pages: None) -> None:
-    """Pages for four whole rows: twelve start, eight of them wait, and then four start at a time."""
+    """Pages for four whole rows: twelve start, eight of them wait, then four start at a time."""
     policy, limits = endless_policy(), 12 * [40]
     decoding, decoded = decode(policy, limits, SlotCapacity(12, 40, 64, pages=40))
     assert sorted(len(tokens) for tokens, _ in decoded.values()) == 12 * [40]

@@ -43,7 +43,7 @@ from counterpoise.sample.kv_slots import PageMemory, PrefixMemory, num_pages
 
 # Counting the running rows makes the host wait for the GPU, so it is done every so many tokens.
 FINISH_CHECK_INTERVAL = 16
-# Before any row has finished, a row is expected to take one part in so many of the longest response.
+# Before any row has finished, rows are expected to take one part in so many of the longest one.
 EXPECTED_SHARE_DIVISOR = 8
 FINISHED_ROW_WEIGHT = 1 / 16  # of a row that finishes, in the average of the expected pages
 

@@ -1,7 +1,7 @@
 """The KV cache of the GPU sampler: fixed slots in memory, so that every decoding step is the same.
 
     prefix      every sequence once, as the prefill computed it; rows point into it
-    response    keys and values of the sampled tokens, by pages: [pages, K, page tokens, d] per layer
+    response    keys and values of sampled tokens, by pages: [pages, K, page tokens, d] per layer
     slot        of a row: its sampled tokens, its position, and which pages are its own
     rows        the slot that each place of the batch decodes; finished rows leave this list
 
@@ -87,9 +87,7 @@ class SlotCapacity:
             rows=max(self.rows, other.rows),
             new_tokens=max(self.new_tokens, other.new_tokens),
             prefix_tokens=max(self.prefix_tokens, other.prefix_tokens),
-            pages=max(self.needed_pages, other.needed_pages)
-            if self.pages or other.pages
-            else 0,
+            pages=max(self.needed_pages, other.needed_pages) if self.pages or other.pages else 0,
         )
 
 

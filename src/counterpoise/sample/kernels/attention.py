@@ -45,6 +45,19 @@ def _attend_block(
 
 
 @triton.jit
+def _keys_of_part(prefix_length, response_length, part, parts: tl.constexpr, block: tl.constexpr):
+    """(first, end) of the prefix and (first, end) of the response: a share of all whole blocks."""
+    prefix_blocks = tl.cdiv(prefix_length, block)
+    num_blocks = tl.cdiv(prefix_blocks + tl.cdiv(response_length, block), parts)
+    prefix_first = part * num_blocks
+    prefix_end = tl.minimum((prefix_first + num_blocks) * block, prefix_length)
+    response_first = tl.maximum(prefix_first - prefix_blocks, 0)
+    response_end = (prefix_first + num_blocks - prefix_blocks) * block
+    response_end = tl.minimum(response_end, response_length)
+    return prefix_first * block, prefix_end, response_first * block, response_end
+
+
+@triton.jit
 def _decode(
     q, k, v, out, part_peaks, part_totals, prefix_k, prefix_v, response_k, response_v,
     rows, prefix_starts, prefix_lengths, positions, page_table, scale,
@@ -60,16 +73,11 @@ def _decode(
     slot = tl.load(rows + r)
     prefix_start, prefix_length = tl.load(prefix_starts + slot), tl.load(prefix_lengths + slot)
     t = tl.load(positions + r) - prefix_length  # tokens sampled before the current one
-    # Keys that this program reads: these of the prefix, and these of the response.
     prefix_first, prefix_end, response_first, response_end = 0, prefix_length, 0, t
     if parts > 1:
-        prefix_blocks = tl.cdiv(prefix_length, block)
-        blocks_of_part = tl.cdiv(prefix_blocks + tl.cdiv(t, block), parts)
-        prefix_first = part * blocks_of_part * block
-        prefix_end = tl.minimum(prefix_first + blocks_of_part * block, prefix_length)
-        response_end = (part + 1) * blocks_of_part - prefix_blocks
-        response_first = tl.maximum(response_end - blocks_of_part, 0) * block
-        response_end = tl.minimum(response_end * block, t)
+        prefix_first, prefix_end, response_first, response_end = _keys_of_part(
+            prefix_length, t, part, parts, block
+        )
     head, d = tl.arange(0, padded_group), tl.arange(0, padded_width)
     key_index = tl.arange(0, block)
     is_head, in_head = head < group, d < width
