@@ -87,8 +87,8 @@ class FittedSize:
         """Return attempt(size), halving the size for as long as memory runs out.
 
         `smallest` is the smallest piece that the work can be split into, `total` all of the work: a
-        size above `total` is treated as `total`. `remedy` replaces the size's own. Each attempt must
-        start from scratch and clean up after a failed one.
+        size above `total` is treated as `total`. `remedy`, if any, replaces the size's own. Each
+        attempt must start from scratch and clean up after a failed one.
         """
         while True:
             try:

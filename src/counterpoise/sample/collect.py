@@ -167,6 +167,4 @@ def draw_in_batches(
             for responses_G in draw_batch(slice(start, start + batch_size))
         ]
 
-    return prompts_per_draw.run_fitting(
-        draw_all, smallest=1, total=num_prompts, remedy=remedy
-    )
+    return prompts_per_draw.run_fitting(draw_all, smallest=1, total=num_prompts, remedy=remedy)

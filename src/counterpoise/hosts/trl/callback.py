@@ -36,8 +36,8 @@ from trl import GRPOTrainer, RLOOTrainer
 
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.trl import host, processes
-from counterpoise.hosts.trl.monitor import StepMonitor, dapo_loss_scale
-from counterpoise.hosts.trl.native_policy import as_native_policy
+from counterpoise.hosts.trl.monitor import StepMonitor, dapo_loss_scale, learning_rate
+from counterpoise.hosts.trl.native_policy import as_native_policy, new_micro_batch
 from counterpoise.hosts.trl.padding import (
     OLD_LOGPROBS,
     TrlBatch,
@@ -49,6 +49,7 @@ from counterpoise.hosts.trl.planner import Decision, RolloutKey, rows_by_trl
 from counterpoise.hosts.trl.rewards import combine_rewards
 from counterpoise.hosts.trl.script_recorder import ScriptRecorder, describe_run
 from counterpoise.hosts.trl.trainer import PoiseGRPOTrainer
+from counterpoise.model.fit_memory import FittedSize
 from counterpoise.model.load import Policy
 from counterpoise.types import BatchPlan, Floats, Row, StepResult
 
@@ -108,6 +109,11 @@ class ObservedTrainer:
         """TRL's model as the native engine's policy."""
         return as_native_policy(self)
 
+    @cached_property
+    def micro_batch(self) -> FittedSize:
+        """The tokens of one pass with which `policy` reads rows."""
+        return new_micro_batch()
+
     @property
     def optimizer_steps(self) -> int:
         """Optimizer steps of one generation; TRL's `steps_per_generation` counts passes."""
@@ -151,6 +157,7 @@ class PoiseCallback(TrainerCallback):
         self._decision: Decision | None = None
         self._passes: list[list[int]] = []  # of this process: rows of the generation by pass
         self._pass_outputs: list[tuple[list[int], Tensor, Tensor | None]] = []  # of the open step
+        self._learning_rate: float | None = None  # of the open step
 
     # -- transformers' events ------------------------------------------------------------------
 
@@ -172,6 +179,10 @@ class PoiseCallback(TrainerCallback):
         )
         for name, observe in zip(WRAPPED_METHODS, observers, strict=True):
             setattr(self.trainer, name, _wrap(getattr(self.trainer, name), observe))
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # When the step ends, the scheduler has already moved on to the next one's rate.
+        self._learning_rate = learning_rate(self.trainer)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._record_step()
@@ -354,7 +365,6 @@ class PoiseCallback(TrainerCallback):
         )
         old_logprobs = [samples[i].old_logprobs for i in used]
         unknown = [np.full(length, np.nan, np.float32) for length in lengths]
-        rates = self.trainer.lr_scheduler.get_last_lr() if self.trainer.lr_scheduler else [None]
         return StepResult(
             rows=used,
             logprobs=logprobs,
@@ -370,7 +380,7 @@ class PoiseCallback(TrainerCallback):
             clipped_share=float("nan"),
             tokens=sum(decision.rows[i].loss_tokens for i in plan_rows),
             skipped="" if used else "no signal",
-            learning_rate=rates[0],
+            learning_rate=self._learning_rate,
         )
 
 

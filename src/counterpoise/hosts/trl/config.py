@@ -32,7 +32,8 @@ def _option(default: Any, doc: str) -> Any:
 
 @dataclass
 class PoiseConfig(GRPOConfig):
-    """
+    """TRL's GRPOConfig with the options of PoiseGRPOTrainer.
+
     Example:
         PoiseConfig(output_dir="out", steps_per_generation=4, gradient_accumulation_steps=1,
                     num_generations=8, composer="grouped", tau=0.25)

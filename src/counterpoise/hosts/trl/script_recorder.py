@@ -183,25 +183,19 @@ class ScriptRecorder:
                 replace(row, rollout=rollout, trainer_logprobs_T=sample.old_logprobs)
             )
 
-    def record_result(self, step: int, batch_indices: Sequence[int], result: StepResult) -> None:
-        """Keep what a step computed; `batch_indices` are the rows that were read."""
-        assert self.iteration is not None
-        # The monitor numbers the rows that it read; the folder numbers them within the batch.
-        rows = tuple(batch_indices[i] for i in result.rows)
-        self.iteration.results[step] = replace(result, rows=rows, hidden=())
-
-    def record_measurement(
-        self, step: int, batch_indices: Sequence[int], measurement: StepMeasurement
-    ) -> None:
-        """Keep the measurement of a step; `batch_indices` are the rows that were read."""
+    def record_result(self, step: int, result: StepResult) -> None:
+        """Keep what a step computed."""
         assert self.iteration is not None
         assert self.iteration.decision is not None
-        # The folder numbers a measurement's rows within the step.
-        position_in_step = {
-            i: position for position, i in enumerate(self.iteration.decision.plan.steps[step])
-        }
-        rows_in_step = tuple(position_in_step[batch_indices[i]] for i in measurement.rows)
-        self.iteration.measurements.append(replace(measurement, step=step, rows=rows_in_step))
+        # The monitor numbers rows within the step; the folder numbers them within the batch.
+        planned_rows = self.iteration.decision.plan.steps[step]
+        rows = tuple(planned_rows[i] for i in result.rows)
+        self.iteration.results[step] = replace(result, rows=rows, hidden=())
+
+    def record_measurement(self, step: int, measurement: StepMeasurement) -> None:
+        """Keep the measurement of a step; the folder too numbers its rows within the step."""
+        assert self.iteration is not None
+        self.iteration.measurements.append(replace(measurement, step=step))
 
     def count_step(self) -> None:
         if self.iteration is not None:
@@ -232,7 +226,7 @@ class ScriptRecorder:
                 for path in Path(options.output_dir).glob("checkpoint-*")
                 if path.name.removeprefix("checkpoint-").isdecimal()
             ]
-            # An older part at this step would be that of a run that was rewound.
+            # What is there for this step or a later one is left from before a resume.
             remove_unfinished(self.folder, keep=[number for number in saved if number < steps])
             with self.folder.explain_write_errors(part.path.name):
                 part.path.mkdir(parents=True, exist_ok=True)

@@ -31,14 +31,14 @@ from counterpoise.credit.assign import UNIFORM
 from counterpoise.credit.view import PolicyReader
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.trl import processes
-from counterpoise.hosts.trl.checkpoint import WaitingRollouts, load_waiting, save_waiting
+from counterpoise.hosts.trl.checkpoint import CheckpointExtras, load_extras, save_extras
 from counterpoise.hosts.trl.config import TOKEN_AVERAGED_LOSSES, PoiseConfig
 from counterpoise.hosts.trl.host import PROBE_READING_WEIGHTS
 from counterpoise.hosts.trl.monitor import StepMonitor, dapo_loss_scale, step_end_callback
 from counterpoise.hosts.trl.native_policy import (
-    MICRO_TOKENS,
     as_native_policy,
     check_native_forward,
+    new_micro_batch,
 )
 from counterpoise.hosts.trl.padding import (
     OLD_LOGPROBS,
@@ -151,26 +151,26 @@ class PoiseGRPOTrainer(GRPOTrainer):
         buffer = self.planner.buffer
         rows = buffer.state() if buffer is not None else ()
         counts = buffer.counts if buffer is not None else BufferCounts()
-        waiting = WaitingRollouts(
+        extras = CheckpointExtras(
             self._generation,
             rows,
             counts,
             self.rollouts_by_key,
             self.probes.written_answers() if self.probes else None,
         )
-        save_waiting(folder, waiting)
+        save_extras(folder, extras)
 
     def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
-        waiting = load_waiting(Path(checkpoint)) if checkpoint else None
-        if waiting is None:
+        extras = load_extras(Path(checkpoint)) if checkpoint else None
+        if extras is None:
             return
-        self._generation = waiting.generation
-        if self.probes and waiting.probes:
-            self.probes.answers = waiting.probes
+        self._generation = extras.generation
+        if self.probes and extras.probes:
+            self.probes.answers = extras.probes
         if self.planner.buffer is not None:
-            self.rollouts_by_key = dict(waiting.rollouts_by_key)
-            self.planner.restore_buffer(waiting.rows, waiting.counts)
+            self.rollouts_by_key = dict(extras.rollouts_by_key)
+            self.planner.restore_buffer(extras.rows, extras.counts)
 
     # -- a generation -> a decision ------------------------------------------------------------
 
@@ -220,6 +220,11 @@ class PoiseGRPOTrainer(GRPOTrainer):
         """TRL's model as the native engine's policy."""
         return as_native_policy(self)
 
+    @cached_property
+    def micro_batch(self) -> FittedSize:
+        """The tokens of one pass with which `policy` reads rows."""
+        return new_micro_batch()
+
     def _reader(self) -> PolicyReader | None:
         """The reader with which token weights read a generation's rows before training on them."""
         if self.args.credit_weights == UNIFORM:
@@ -227,7 +232,7 @@ class PoiseGRPOTrainer(GRPOTrainer):
         return PolicyReader(
             self.policy,
             self.temperature,
-            FittedSize(MICRO_TOKENS),
+            self.micro_batch,
             self._generation,
             self.args.seed,
             steering_rows=self.probes.steering_rows() if self.probes else None,

@@ -353,6 +353,12 @@ def _balance_fault(config: VerlConfig, options: VerlAdapterOptions) -> str:
             f"+poise.tau is for trainer.v1.trainer_mode={' and '.join(SAMPLER_CLASSES)}, not "
             f"{mode}: set +poise.tau=0"
         )
+    if (updates := updates_per_global_step(config)) > 1:
+        return (
+            f"+poise.tau takes one batch for each global step, and trainer.v1.{mode}."
+            f"parameter_sync_step={updates} makes several updates of it: set it to 1, or "
+            "+poise.tau=0"
+        )
     if credit_name(config) is None:
         return "+poise.tau balances by our credit: set algorithm.adv_estimator=poise_grpo"
     if credit_name(config) == "positive_only":
