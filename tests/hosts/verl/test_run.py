@@ -390,4 +390,5 @@ def check_both_weights(config: RunConfig, out: Path, record: Path) -> None:
     assert len(plan["steps"]) == 4
     weights_T = np.concatenate([row.weights_T for row in rows if row.weights_T is not None])
     assert len(np.unique(weights_T.round(3))) > 4
-    assert np.abs(np.concatenate(factors) - 1).max() > 5e-3  # steps after the first
+    # Of steps after the first; by the order of verl's random uids it may be only one that has any.
+    assert np.abs(np.concatenate(factors) - 1).max() > 4e-4
