@@ -246,6 +246,25 @@ def test_a_resumed_run_goes_on_in_its_folder(tmp_path: Path) -> None:
     assert lines(tmp_path / "poise", "plans.jsonl") == whole
 
 
+def test_the_record_reaches_every_checkpoint(tmp_path: Path) -> None:
+    """A run that is killed when a checkpoint has just been written can resume from it."""
+    from transformers import TrainerCallback
+
+    class Killed(TrainerCallback):
+        def on_save(self, *args: Any, **kwargs: Any) -> None:
+            raise KeyboardInterrupt
+
+    trainer = stock_trainer(tmp_path / "trl", save_strategy="steps", save_steps=6)
+    trainer.add_callback(Killed())
+    attach(trainer, tmp_path / "poise")
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    assert (tmp_path / "trl/checkpoint-6").is_dir()
+    assert [p["iteration"] for p in lines(tmp_path / "poise", "plans.jsonl")] == [1]
+    (plan,) = lines(tmp_path / "poise/unfinished/step_00006", "plans.jsonl")
+    assert (plan["iteration"], len(plan["steps"])) == (2, 2)
+
+
 def test_a_run_that_is_resumed_within_a_generation(tmp_path: Path) -> None:
     saving: dict[str, Any] = {"save_strategy": "steps", "save_steps": 2, "save_total_limit": 2}
     for max_steps, resume in ((7, 0), (10, 6), (12, 10)):

@@ -15,7 +15,8 @@ rollouts share an optimizer step, and what each token's advantage is.
     native_policy.py    our forward on TRL's model   monitor.py     the microscope in TRL's logs
     checkpoint.py       RB's waiting rows and probes, saved
     script_recorder.py  a folder for `poise report` and `poise look`; recorder.py  what it shares
-    script_probes.py    held-out answers             callback.py    the folder of a stock trainer
+    script_probes.py    held-out answers
+    callback.py, observed_trainer.py                 the folder of a stock trainer
 
     run.py, run_trainer.py, run_recorder.py, run_options.py    `poise train --engine trl`
     importer.py, import_groups.py, import_rewards.py           `poise import` of TRL's files

@@ -31,7 +31,7 @@ from counterpoise.update.surrogates import SurrogateInputs
 from counterpoise.variants import AGGREGATIONS, KL_ESTIMATORS, SURROGATES
 
 if TYPE_CHECKING:
-    from counterpoise.hosts.trl.callback import ObservedTrainer
+    from counterpoise.hosts.trl.observed_trainer import ObservedTrainer
     from counterpoise.hosts.trl.trainer import PoiseGRPOTrainer
 
 AGGREGATION_OF_LOSS = {

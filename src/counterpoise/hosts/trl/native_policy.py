@@ -16,7 +16,7 @@ from counterpoise.model.load import Policy, wrap_model
 from counterpoise.terminal import echo_message
 
 if TYPE_CHECKING:
-    from counterpoise.hosts.trl.callback import ObservedTrainer
+    from counterpoise.hosts.trl.observed_trainer import ObservedTrainer
     from counterpoise.hosts.trl.trainer import PoiseGRPOTrainer
 
 MICRO_TOKENS = 16384  # tokens of one pass, until memory runs out

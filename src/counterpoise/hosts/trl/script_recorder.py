@@ -50,7 +50,7 @@ from counterpoise.types import Rollout, StepResult
 from counterpoise.verify.scores import Scores, is_graded
 
 if TYPE_CHECKING:
-    from counterpoise.hosts.trl.callback import ObservedTrainer
+    from counterpoise.hosts.trl.observed_trainer import ObservedTrainer
     from counterpoise.hosts.trl.trainer import PoiseGRPOTrainer
 
 # Our names of numbers that TRL logs.
@@ -216,18 +216,13 @@ class ScriptRecorder:
 
     def write_for_checkpoint(self) -> None:
         """Write what a run that resumes from the checkpoint needs, whole, to the disk."""
-        options, steps = self.trainer.args, self.trainer.state.global_step
-        if self.trainer._step % options.steps_per_generation == 0:
+        steps = self.trainer.state.global_step
+        if self.trainer._step % self.trainer.args.steps_per_generation == 0:
             self.close_iteration()  # its last optimizer step is done
         elif self.iteration is not None and self.iteration.groups:
             part = unfinished_iteration(self.folder, steps)
-            saved = [
-                int(path.name.removeprefix("checkpoint-"))
-                for path in Path(options.output_dir).glob("checkpoint-*")
-                if path.name.removeprefix("checkpoint-").isdecimal()
-            ]
             # What is there for this step or a later one is left from before a resume.
-            remove_unfinished(self.folder, keep=[number for number in saved if number < steps])
+            remove_unfinished(self.folder, keep=[n for n in self._saved_steps() if n < steps])
             with self.folder.explain_write_errors(part.path.name):
                 part.path.mkdir(parents=True, exist_ok=True)
             iteration = copy(self.iteration)  # the generation goes on
@@ -235,6 +230,16 @@ class ScriptRecorder:
             self._write(iteration, part, probe_result=None)
             part.sync()
         self.folder.sync()
+
+    def remove_outdated_parts(self) -> None:
+        """Remove what was written of open generations for checkpoints that TRL has removed."""
+        remove_unfinished(self.folder, keep=self._saved_steps())
+
+    def _saved_steps(self) -> list[int]:
+        """The optimizer steps after which there is a checkpoint."""
+        names = [path.name for path in Path(self.trainer.args.output_dir).glob("checkpoint-*")]
+        numbers = [name.removeprefix("checkpoint-") for name in names]
+        return [int(number) for number in numbers if number.isdecimal()]
 
     def close_iteration(self) -> None:
         """Write the open generation, if any."""

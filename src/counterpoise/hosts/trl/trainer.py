@@ -147,6 +147,8 @@ class PoiseGRPOTrainer(GRPOTrainer):
         super()._save_checkpoint(model, trial)
         if not self.accelerator.is_main_process:
             return
+        if self.script_recorder:
+            self.script_recorder.remove_outdated_parts()
         folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
         buffer = self.planner.buffer
         rows = buffer.state() if buffer is not None else ()
@@ -319,7 +321,7 @@ class PoiseGRPOTrainer(GRPOTrainer):
         for name, value in {**decision.metrics, "refills": float(refills)}.items():
             self._metrics["train"][f"poise/{name}"].append(value)
 
-    # -- what the monitor and the recorder read; ObservedTrainer (callback.py) has the same ----
+    # -- what the monitor and the recorder read; ObservedTrainer has the same ------------------
 
     records_tokens = False  # tokens are recorded where the monitor reads them
 
@@ -420,14 +422,11 @@ class PoiseGRPOTrainer(GRPOTrainer):
         """
         passes = self.args.gradient_accumulation_steps
         keeps_trl_average = self.args.denominator == "trl"
-        # TRL multiplies the count by passes / steps_per_generation: undo it.
-        count = (
-            all_tokens
-            if keeps_trl_average
-            else step_tokens * self.args.steps_per_generation / passes
-        )
-        device = self.accelerator.device
-        batch["num_items_in_batch"] = torch.tensor(float(count), device=device)
+        count = float(all_tokens)
+        if not keeps_trl_average:
+            # TRL multiplies the count by passes / steps_per_generation: undo it.
+            count = step_tokens * self.args.steps_per_generation / passes
+        batch["num_items_in_batch"] = torch.tensor(count, device=self.accelerator.device)
         if keeps_trl_average or self.args.loss_type in TOKEN_AVERAGED_LOSSES:
             return
         # TRL's other losses are means over a pass, averaged over passes and processes: weight each
