@@ -97,7 +97,8 @@ def test_private_methods_are_as_we_know_them() -> None:
         ({"credit": "positive_only", "tau": 0.25}, "set tau=0"),
         ({"credit": "w_reinforce", "credit_weights": "otb"}, "set credit='dr_grpo'"),
         ({"composer": "paired", "num_generations": 24}, "1 groups cannot fill 4 optimizer steps"),
-        ({"num_generations": 24}, "1 groups cannot fill 4 optimizer steps whole"),
+        ({"num_generations": 24}, "1 groups cannot fill 4 optimizer steps: lower"),
+        ({"composer": "by_sign", "gradient_accumulation_steps": 4}, "needs two optimizer steps"),
         ({"credit_weights": "rlsd"}, "reads texts or generic responses, and TRL hands"),
         ({"credit_weights": "high_entropy", "credit": "trl"}, "choose one of Counterpoise's"),
         (

@@ -90,6 +90,7 @@ def train(
                 folder.check_unused()
             state = new_state(policy, config)
         state.probes = state.probes or given_probes
+        state.micro_batch.notify = state.prompts_per_draw.notify = observer.notify
         if is_main:
             _write_header(folder, config, policy)
             warn_of_overlap(task.train, benchmarks, folder, observer.notify)
