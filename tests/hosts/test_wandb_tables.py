@@ -50,6 +50,18 @@ def test_tables_of_trl(tmp_path: Path) -> None:
     assert lines[0]["prompt"] == "How many?"
 
 
+def test_a_completion_may_read_like_a_number_that_is_none(tmp_path: Path) -> None:
+    """W&B writes NaN and infinities as texts; a model may write the same words."""
+    rows = trl_rows(3)
+    for row, text in zip(rows, ("Infinity", "NaN", "-Infinity", "d"), strict=True):
+        row[2] = text
+    write_table(tmp_path / "run-1", "completions_9_0a1b", TRL_COLUMNS, rows)
+    import_run(tmp_path / "run-1", tmp_path / "out", tokenizer="embedded")
+    lines = read_lines(tmp_path / "out" / "rollouts" / "step_00003.jsonl")
+    assert [line["response"] for line in lines] == ["Infinity", "NaN", "-Infinity", "d"]
+    assert [line["reward"] for line in lines] == [1.0, 0.5, 0.0, 1.0]
+
+
 def test_tables_of_other_tools(tmp_path: Path) -> None:
     """A table that grows: the last one has all rows. Without a step, the file's number counts."""
     columns = ["global_step", "question", "response", "score", "ground_truth"]

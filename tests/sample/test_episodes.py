@@ -21,6 +21,7 @@ from counterpoise.task.word_problems import load
 from counterpoise.types import Ints, Prompt, Response, Rollout, Row
 from counterpoise.verify.exact import ExactVerifier
 from counterpoise.verify.math.verifier import MathVerifier
+from counterpoise.verify.scores import ContextVerifier, Scores, ScoringContext, TrainerState
 
 SIZES = SampleConfig(max_new_tokens=64)
 PROMPT = Prompt("1", "How many hats are there?", "19")
@@ -96,6 +97,35 @@ def test_an_episode_is_its_turns(policy: Policy) -> None:
     assert [turn.feedback for turn in second.turns] == [""]
     assert said.seeds[0] == [5, 6]
     assert len({*said.seeds[0], *said.seeds[1], *said.seeds[2]}) == 4
+
+
+class ContextReader(ContextVerifier):
+    """An exact verifier that keeps what it may read besides texts."""
+
+    def __init__(self) -> None:
+        self.contexts: list[ScoringContext] = []
+
+    def score_in_context(
+        self, responses: Sequence[str], prompts: Sequence[Prompt], context: ScoringContext
+    ) -> Scores:
+        self.contexts.append(context)
+        return ExactVerifier().score(responses, [prompt.answer for prompt in prompts], prompts)
+
+
+def test_turns_are_judged_with_their_tokens_and_the_context_of_the_run(policy: Policy) -> None:
+    reader, context = ContextReader(), ScoringContext(None, TrainerState(4, 8), "openai/gsm8k")
+    encoded = [(PROMPT, policy.encode(PROMPT.problem))]
+    episodes = EpisodePlayer(TriesEnvironment(3), reader)  # type: ignore[arg-type]
+    scripted = Scripted([WRONG, RIGHT], [RIGHT])
+    sample_responses(policy, encoded, [[5, 6]], SIZES, scripted, episodes, context)
+    tokens = {text: [*policy.tokenizer.encode(text), 3] for text in (WRONG, RIGHT)}
+    turns = [[WRONG, RIGHT], [RIGHT]]
+    assert [
+        [ids.tolist() for ids in seen.token_ids or ()]  # type: ignore[union-attr]
+        for seen in reader.contexts
+    ] == [[tokens[text] for text in texts] for texts in turns]
+    for seen in reader.contexts:
+        assert (seen.trainer_state, seen.data_source) == (TrainerState(4, 8), "openai/gsm8k")
 
 
 def test_no_more_than_so_many_turns(policy: Policy) -> None:

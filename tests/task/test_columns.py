@@ -139,6 +139,14 @@ def test_json_in_its_forms(tmp_path):
     for content in contents:
         path.write_text(content.replace("0.1", "0.10"))
         assert [p.answer for p in read_problems(str(path))] == ["0.10", "0.10"]
+    for form in (("role", "content"), ("from", "value")):  # one record, whose list is a chat
+        turns = [
+            dict(zip(form, turn, strict=True)) for turn in (("user", "1?"), ("assistant", "2"))
+        ]
+        for indent in (None, 1):
+            path.write_text(json.dumps({"messages": turns, "level": 3}, indent=indent))
+            (prompt,) = read_problems(str(path))
+            assert (prompt.problem, prompt.answer) == ("1?", "2")
     path.write_text('[\n\n\n{"question": }]')
     with pytest.raises(PoiseError, match=r"not JSON \(Expecting value: line 4 column 14"):
         read_problems(str(path))  # blank lines count

@@ -12,6 +12,7 @@ from counterpoise.variants import STAGE_CHECKS, TRACKERS
 
 LARGEST_FLOAT32 = 3.4e38
 WHOLE_GROUP_COMPOSERS = ("grouped", "coupled", "paired", "whole")
+TWO_STEP_COMPOSERS = ("by_sign", "half_groups")  # separate rows, so one step is not enough
 FIXED_STEPS = ("whole", "by_sign", "half_groups")  # composers that work with some counts only
 EXACT_MASKING_TOKENS = 512  # longest response whose tokens credit.weights=oar_p masks one by one
 ONE_SIDED_ADVANTAGES = ("positive_only", "w_reinforce")  # do not sum to 0 in a group

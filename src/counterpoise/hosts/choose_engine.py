@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from counterpoise.errors import PoiseError, first_line, unknown_name
+from counterpoise.store.folder import RunFolder
 from counterpoise.variants import ENGINES
 
 ENGINE_FILE = "engine.json"  # in the run folder of every engine but the native one
@@ -25,6 +26,13 @@ def choose_engine(requested: str | None, out: Path | None, *, resume: bool) -> s
             f"{out} was made by --engine {previous_engine}: resume with that, or start a new run"
         )
     return previous_engine
+
+
+def write_engine(folder: RunFolder, engine: str, version: str) -> None:
+    """Note in the run folder which engine makes it."""
+    content = {"schema": 1, "engine": engine, "version": version}
+    with folder.atomic_write(ENGINE_FILE) as temporary:
+        temporary.write_text(json.dumps(content), encoding="utf-8")
 
 
 def stored_engine(out: Path) -> str:

@@ -50,11 +50,6 @@ class GpuMemory:
     def sampling_total(self) -> float:
         return self.training_states + self.sampler_weights + self.row_kv_cache
 
-    def concurrent_rows(self, memory_gb: float) -> int:
-        """Rollouts of full length that a GPU with `memory_gb` can sample at once."""
-        free_gb = USABLE_SHARE * memory_gb - self.training_states - self.sampler_weights
-        return int(free_gb / self.row_kv_cache)
-
 
 def estimate_gpu_memory(config: RunConfig, shape: DecoderShape, gpus: int) -> GpuMemory:
     tokens = tokens_per_pass(config)

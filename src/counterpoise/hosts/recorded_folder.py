@@ -61,7 +61,7 @@ def unfinished_number(folder: RunFolder, steps: int) -> int | None:
 
 
 def restore_unfinished(folder: RunFolder, steps: int) -> None:
-    """Add the iteration that was open after `steps` optimizer steps, of which it has its part."""
+    """Add what was written of the iteration that was open after `steps` optimizer steps."""
     part = unfinished_iteration(folder, steps)
     for kind in STEP_FILES:
         for file in part.step_files(kind).values():
@@ -74,7 +74,7 @@ def restore_unfinished(folder: RunFolder, steps: int) -> None:
 
 
 def remove_unfinished(folder: RunFolder, keep: Collection[int]) -> None:
-    """Remove what was open after other numbers of optimizer steps than those of `keep`."""
+    """Remove what was written of open iterations, but not after `keep` optimizer steps."""
     for path in (folder.path / UNFINISHED).glob("step_*"):
         number = path.name.removeprefix("step_")
         if number.isdecimal() and int(number) not in keep:

@@ -36,6 +36,7 @@ COLUMN_NAMES = {
     "response": ("completion", "completions", "response", "responses", "output"),
     "reward": ("reward", "rewards", "score", "scores"),
 }
+TEXT_COLUMNS = ("prompt", "completion")  # of TRL
 STEP_NAMES = ("step", "global_step", "train/global_step")
 ANSWER_NAMES = ("answer", "ground_truth", "gts", "label")
 EVALUATION_KEY = re.compile(
@@ -167,7 +168,9 @@ def _typed_table(content: dict[str, Any]) -> pa.Table:
     values_of = dict(zip(content["columns"], zip(*content["data"], strict=True), strict=False))
     columns: dict[str, pa.Array] = {}
     for name in content["columns"]:
-        values = [_number_or_value(value) for value in values_of.get(name, ())]
+        values = list(values_of.get(name, ()))
+        if name not in TEXT_COLUMNS:
+            values = [_number_or_value(value) for value in values]
         is_numeric = bool(values) and all(
             value is None or (isinstance(value, int | float) and not isinstance(value, bool))
             for value in values
@@ -176,7 +179,7 @@ def _typed_table(content: dict[str, Any]) -> pa.Table:
             columns[name] = pa.array([int(value) for value in values])
         elif is_numeric or name == "advantage":
             columns[name] = pa.array([_as_float(value) for value in values], pa.float64())
-        elif name in ("prompt", "completion"):
+        elif name in TEXT_COLUMNS:
             columns[name] = pa.array(values)
         else:
             columns[name] = pa.array([json.dumps(value) for value in values])
@@ -215,7 +218,7 @@ def _read_plain_tables(files: Sequence[Path], context: ImportContext) -> Iterato
         rows_of_step = _rows_by_step(file)
         columns = _read_json(file)["columns"]
         column_indices = _choose_columns(columns)
-        answer_place = next((columns.index(name) for name in ANSWER_NAMES if name in columns), None)
+        answer_index = next((columns.index(name) for name in ANSWER_NAMES if name in columns), None)
         for step in sorted(step for step in rows_of_step if file_of_step[step] == file):
             rollouts = []
             for where, row in rows_of_step[step]:
@@ -223,7 +226,7 @@ def _read_plain_tables(files: Sequence[Path], context: ImportContext) -> Iterato
                     row[column_indices[meaning]] for meaning in COLUMN_NAMES
                 )
                 prompt_id = name_prompt("wandb", prompt)
-                answer = None if answer_place is None else row[answer_place]
+                answer = None if answer_index is None else row[answer_index]
                 rollouts.append(
                     text_rollout(
                         prompt_id, f"{step}:{prompt_id}", prompt, response, reward, where, answer
@@ -236,11 +239,11 @@ def _read_plain_tables(files: Sequence[Path], context: ImportContext) -> Iterato
 def _rows_by_step(file: Path) -> dict[int, list[tuple[str, list[Any]]]]:
     content = _read_json(file)
     columns = content["columns"]
-    step_place = next((columns.index(name) for name in STEP_NAMES if name in columns), None)
+    step_index = next((columns.index(name) for name in STEP_NAMES if name in columns), None)
     rows_of_step: dict[int, list[tuple[str, list[Any]]]] = {}
     for number, row in enumerate(content["data"], 1):
         where = f"{file}, row {number}"
-        logged = _logged_step(file) if step_place is None else row[step_place]
+        logged = _logged_step(file) if step_index is None else row[step_index]
         is_whole = isinstance(logged, float) and logged.is_integer()
         step = check_step(int(logged) if is_whole else logged, where)
         rows_of_step.setdefault(step, []).append((where, row))

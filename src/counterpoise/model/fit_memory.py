@@ -69,8 +69,10 @@ class FittedSize:
         *,
         describe: Callable[[int], str] = describe_tokens,
         notify: Callable[[str], None] = lambda message: None,
+        remedy: str = UPDATE_REMEDY,  # what the error advises if the smallest piece is too large
     ) -> None:
         self.size = size
+        self.remedy = remedy
         self.describe = describe
         self.notify = notify
 
@@ -80,13 +82,13 @@ class FittedSize:
         *,
         smallest: int,
         total: int,
-        remedy: str = UPDATE_REMEDY,
+        remedy: str = "",
     ) -> Result:
         """Return attempt(size), halving the size for as long as memory runs out.
 
         `smallest` is the smallest piece that the work can be split into, `total` all of the work: a
-        size above `total` is treated as `total`. Each attempt must start from scratch and clean up
-        after a failed one.
+        size above `total` is treated as `total`. `remedy`, if any, replaces the size's own. Each
+        attempt must start from scratch and clean up after a failed one.
         """
         while True:
             try:
@@ -96,7 +98,7 @@ class FittedSize:
                     raise
             # Outside the except block the exception is gone, and with its traceback the references
             # to the tensors of the failed pass: only here can their memory be freed.
-            self._shrink(smallest, total, remedy)
+            self._shrink(smallest, total, remedy or self.remedy)
 
     def run_rows(self, attempt: Callable[[int], Result], rows: Sequence[Row]) -> Result:
         """`run_fitting` for rows; rows are never split, so the longest is the smallest piece."""

@@ -168,6 +168,7 @@ def evaluate_policy(
             config,
             sampler.sample,
             sampler.episodes,
+            context,
         ),
         len(prompts),
         fit_evaluation_size(sampler, len(prompts)),  # all at once is fastest

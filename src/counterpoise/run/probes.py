@@ -112,6 +112,7 @@ def draw_probes(
         for p in range(len(problems))
     ]
     encoded = [(prompt, sampler.policy.encode(prompt)) for prompt in problems]
+    context = training_context(config, iteration - 1)  # it counts finished iterations
     responses_PG = draw_in_batches(
         lambda batch: sample_responses(
             sampler.policy,
@@ -120,13 +121,12 @@ def draw_probes(
             config.sample,
             sampler.sample,
             sampler.episodes,
+            context,
         ),
         len(problems),
         fit_evaluation_size(sampler, len(problems)),
     )
     responses = [response for responses_G in responses_PG for response in responses_G]
-    # The context counts finished iterations.
-    context = training_context(config, iteration - 1, [r.tokens.tolist() for r in responses])
     prompts = [prompt for prompt in problems for _ in range(SAMPLES)]
     rewards = score_episodes(verifier, responses, prompts, context).rewards
     groups = build_groups(encoded, responses_PG, rewards, iteration)

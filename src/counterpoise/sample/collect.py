@@ -133,6 +133,9 @@ def draw_responses(
         for prompt_index in range(prompts_before, prompts_before + P)
     ]
 
+    # The verifier judges the turns of an episode while it is played.
+    context = training_context(config, iteration - 1)
+
     def draw_batch(batch: slice) -> list[list[Response]]:
         arguments = (
             sampler_binding.policy,
@@ -143,7 +146,7 @@ def draw_responses(
         )
         if config.sample.anchors:
             return sample_with_anchors(*arguments)
-        return sample_responses(*arguments, sampler_binding.episodes)
+        return sample_responses(*arguments, sampler_binding.episodes, context)
 
     prompts_per_draw = sampler_binding.prompts_per_draw or FittedSize(P, describe=describe_prompts)
     return draw_in_batches(draw_batch, P, prompts_per_draw)
@@ -153,6 +156,7 @@ def draw_in_batches(
     draw_batch: Callable[[slice], list[list[Response]]],
     num_prompts: int,
     prompts_per_draw: FittedSize,
+    remedy: str = SAMPLING_REMEDY,
 ) -> list[list[Response]]:
     """The responses of all prompts; `draw_batch` is called with slices of at most that many."""
 
@@ -163,6 +167,4 @@ def draw_in_batches(
             for responses_G in draw_batch(slice(start, start + batch_size))
         ]
 
-    return prompts_per_draw.run_fitting(
-        draw_all, smallest=1, total=num_prompts, remedy=SAMPLING_REMEDY
-    )
+    return prompts_per_draw.run_fitting(draw_all, smallest=1, total=num_prompts, remedy=remedy)

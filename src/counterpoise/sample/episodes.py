@@ -106,8 +106,12 @@ class EpisodePlayer:
         seeds_PG: Sequence[Sequence[int]],
         config: SampleConfig,
         sample: SampleFunction,
+        context: ScoringContext = NO_CONTEXT,
     ) -> list[list[Response]]:
-        """Episodes for every prompt, one for each of its seeds."""
+        """Episodes for every prompt, one for each of its seeds.
+
+        The verifier reads `context` when it judges a turn; token ids are those of the turn.
+        """
         episodes_PG = [
             self._open_episodes(policy, prompt, tokens, seeds, config)
             for (prompt, tokens), seeds in zip(prompts, seeds_PG, strict=True)
@@ -117,7 +121,7 @@ class EpisodePlayer:
         episodes = [episode for group in episodes_PG for episode in group]
         for episode, response in zip(episodes, chain.from_iterable(first_responses), strict=True):
             episode.add_response(NO_TOKENS, response)
-        self._add_feedback(policy, episodes)
+        self._add_feedback(policy, episodes, context)
         for turn in range(1, self.environment.turns):
             open_episodes = [
                 (episode, observation)
@@ -136,7 +140,7 @@ class EpisodePlayer:
                 open_episodes, turn_responses, strict=True
             ):
                 episode.add_response(observation, response)
-            self._add_feedback(policy, [episode for episode, _ in open_episodes])
+            self._add_feedback(policy, [episode for episode, _ in open_episodes], context)
         responses_left = iter(episode.build_response(policy) for episode in episodes)
         return [[next(responses_left) for _ in seeds] for seeds in seeds_PG]
 
@@ -151,12 +155,24 @@ class EpisodePlayer:
         """The episodes of one problem, before their first turn."""
         return [Episode(prompt, tokens, seed) for seed in seeds]
 
-    def _add_feedback(self, policy: Policy, episodes: Sequence[Episode]) -> None:
+    def _score_last_turns(
+        self, episodes: Sequence[Episode], context: ScoringContext
+    ) -> list[float]:
+        """The verifier's rewards for the last response of every episode."""
+        responses = [episode.responses[-1] for episode in episodes]
+        return score_responses(
+            self.verifier,
+            [response.text for response in responses],
+            [episode.prompt for episode in episodes],
+            replace(context, token_ids=[response.tokens for response in responses]),
+        ).rewards
+
+    def _add_feedback(
+        self, policy: Policy, episodes: Sequence[Episode], context: ScoringContext
+    ) -> None:
         """Verify the last response of every episode and record the environment's feedback."""
         responses = [episode.responses[-1] for episode in episodes]
-        prompts = [episode.prompt for episode in episodes]
-        texts = [response.text for response in responses]
-        rewards = score_responses(self.verifier, texts, prompts).rewards
+        rewards = self._score_last_turns(episodes, context)
         pieces_R = split_into_pieces(policy, [response.tokens for response in responses])
         for episode, response, reward, pieces in zip(
             episodes, responses, rewards, pieces_R, strict=True
@@ -227,7 +243,9 @@ class SessionEpisodePlayer(EpisodePlayer):
             for session, seed in zip(sessions, seeds, strict=True)
         ]
 
-    def _add_feedback(self, policy: Policy, episodes: Sequence[Episode]) -> None:
+    def _add_feedback(
+        self, policy: Policy, episodes: Sequence[Episode], context: ScoringContext
+    ) -> None:
         """Let each session judge its last response.
 
         As with built-in environments, the feedback is "" where the episode ended in success.
@@ -241,15 +259,7 @@ class SessionEpisodePlayer(EpisodePlayer):
             episode.is_over = outcome.is_done
             outcomes.append(outcome)
         unscored = [episode for episode in episodes if episode.is_over and episode.reward is None]
-        verified_rewards = iter(
-            score_responses(
-                self.verifier,
-                [episode.responses[-1].text for episode in unscored],
-                [episode.prompt for episode in unscored],
-            ).rewards
-            if unscored
-            else ()
-        )
+        verified_rewards = iter(self._score_last_turns(unscored, context) if unscored else ())
         spans = self._find_actions(policy, episodes)
         for episode, outcome, span in zip(episodes, outcomes, spans, strict=True):
             feedback = outcome.reply
@@ -326,8 +336,12 @@ def sample_responses(
     config: SampleConfig,
     sample: SampleFunction,
     episodes: EpisodePlayer | None = None,
+    context: ScoringContext = NO_CONTEXT,
 ) -> list[list[Response]]:
-    """Responses for every prompt; whole episodes if there is an environment to play with."""
+    """Responses for every prompt; whole episodes if there is an environment to play with.
+
+    `context` is for the verifier that judges the turns of an episode.
+    """
     if episodes is None:
         return sample(policy, [tokens for _, tokens in prompts], seeds_PG, config)
-    return episodes.play(policy, prompts, seeds_PG, config, sample)
+    return episodes.play(policy, prompts, seeds_PG, config, sample, context)

@@ -21,6 +21,20 @@ ASSISTANT = "assistant"
 ROLES = ("system", "user", ASSISTANT)
 
 
+def is_conversation(rows: Sequence[Any]) -> bool:
+    """Whether all of them are messages.
+
+    Example:
+        >>> is_conversation([{"role": "user", "content": "?"}]), is_conversation([{"problem": "?"}])
+        (True, False)
+    """
+    return bool(rows) and all(
+        isinstance(row, Mapping)
+        and ({"role", "content"} <= row.keys() or {"from", "value"} <= row.keys())
+        for row in rows
+    )
+
+
 def parse_messages(value: Sequence[Any], where: str, column: str) -> Messages:
     """The messages of a conversation; an error names the message that cannot be read."""
     messages = tuple(

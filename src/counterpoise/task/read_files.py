@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise.errors import PoiseError, first_line
+from counterpoise.task.chat import is_conversation
 
 SUFFIXES = (".jsonl", ".json", ".parquet")
 PARQUET_MAGIC = b"PAR1"
@@ -190,10 +191,14 @@ def _read_json(file: Path, displayed_path: str) -> list[Any] | None:
         return content
     named_values = content if isinstance(content, dict) else {}
     list_names = [name for name, value in named_values.items() if isinstance(value, list)]
-    if len(list_names) == 1 and all(isinstance(row, dict) for row in content[list_names[0]]):
-        return list(content[list_names[0]])
+    rows = named_values[list_names[0]] if len(list_names) == 1 else [None]
+    has_one_list = all(isinstance(row, dict) for row in rows)
+    if has_one_list and not is_conversation(rows):
+        return list(rows)
     if "\n" not in file_text.strip():
         return None  # JSON lines with one record
+    if has_one_list:
+        return [content]  # a record whose list is a conversation
     raise PoiseError(
         f"{displayed_path}: neither a list of records nor an object with one list of them; JSON "
         "lines, one object per line, are read too"

@@ -97,7 +97,8 @@ def test_private_methods_are_as_we_know_them() -> None:
         ({"credit": "positive_only", "tau": 0.25}, "set tau=0"),
         ({"credit": "w_reinforce", "credit_weights": "otb"}, "set credit='dr_grpo'"),
         ({"composer": "paired", "num_generations": 24}, "1 groups cannot fill 4 optimizer steps"),
-        ({"num_generations": 24}, "1 groups cannot fill 4 optimizer steps whole"),
+        ({"num_generations": 24}, "1 groups cannot fill 4 optimizer steps: lower"),
+        ({"composer": "by_sign", "gradient_accumulation_steps": 4}, "needs two optimizer steps"),
         ({"credit_weights": "rlsd"}, "reads texts or generic responses, and TRL hands"),
         ({"credit_weights": "high_entropy", "credit": "trl"}, "choose one of Counterpoise's"),
         (
@@ -298,10 +299,10 @@ def test_what_waits_is_in_a_checkpoint(tmp_path: Path, processes: int) -> None:
         "tau": 0.4, "modulus": 3, "max_refills": 20, "save_strategy": "steps", "save_steps": 4,
         "per_device_train_batch_size": 6 // processes, "credit_weights": "high_entropy",
     }  # fmt: skip
-    from counterpoise.hosts.trl.checkpoint import load_waiting
+    from counterpoise.hosts.trl.checkpoint import load_extras
 
     whole_run = launch(tmp_path, processes, generations=3, **plan)[0]
-    saved = load_waiting(tmp_path / "checkpoint-8")
+    saved = load_extras(tmp_path / "checkpoint-8")
     assert saved is not None
     assert saved.generation == whole_run["steps"][7]["now"]
     assert len(saved.rows) == whole_run["steps"][7]["waiting"] > 0
@@ -317,7 +318,7 @@ def test_what_waits_is_in_a_checkpoint(tmp_path: Path, processes: int) -> None:
             assert resumed[name] == uninterrupted[name]
         for name in ("prompts", "responses", "old"):
             assert all(map(torch.equal, resumed[name], uninterrupted[name]))
-    assert load_waiting(tmp_path) is None  # a checkpoint of a run without RB: an empty buffer
+    assert load_extras(tmp_path) is None  # a checkpoint of a run without RB: an empty buffer
 
 
 @needs_trl

@@ -35,12 +35,12 @@ def stock_trainer(out: Path, lora: bool = False, algorithm: str = "GRPO", **chan
     options = {
         "per_device_train_batch_size": 3, "gradient_accumulation_steps": 2,
         "steps_per_generation": 8, "num_generations": 4, "seed": 3, "learning_rate": 3e-4,
-        "save_strategy": "no", "max_steps": 8, "max_completion_length": 24, **changes,
+        "save_strategy": "no", "max_steps": 8, "max_completion_length": 24,
+        "lr_scheduler_type": "constant", **changes,
     }  # fmt: skip
     args = getattr(trl, f"{algorithm}Config")(
-        output_dir=str(out), lr_scheduler_type="constant",
-        logging_steps=1, report_to="none", disable_tqdm=True, use_cpu=True, bf16=False,
-        gradient_checkpointing=False, **options,
+        output_dir=str(out), logging_steps=1, report_to="none", disable_tqdm=True, use_cpu=True,
+        bf16=False, gradient_checkpointing=False, **options,
     )  # fmt: skip
     prompts = [make_problem("train", i, levels=[1]).problem for i in range(PROMPTS)]
     model = AutoModelForCausalLM.from_pretrained(EMBEDDED_FOLDER, dtype=torch.float32)
@@ -83,7 +83,7 @@ def lines(folder: Path, name: str) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]], Any]:
     out = tmp_path_factory.mktemp("callback")
-    trainer = stock_trainer(out / "trl")
+    trainer = stock_trainer(out / "trl", lr_scheduler_type="linear")
     given = note_losses(trainer)
     attach(trainer, out / "poise", monitor_every=2)
     trainer.train()
@@ -138,7 +138,9 @@ def test_the_tokens_are_those_of_trls_own_loss(recorded: Any) -> None:
         assert np.abs(later["logprob"] - later["old_logprob"]).max() > 1e-3
     record = lines(folder, "metrics.jsonl")[0]
     assert record["entropy"] > 0
-    assert record["lr"] == pytest.approx(3e-4)
+    # of each generation's last step, by the linear schedule: those of steps 3 and 7 of 8
+    rates = [line["lr"] for line in lines(folder, "metrics.jsonl")]
+    assert rates == pytest.approx([3e-4 * 5 / 8, 3e-4 * 1 / 8])
     assert record["flipped"] is not None
     assert "NaN" not in (folder / "metrics.jsonl").read_text()
 
@@ -173,7 +175,9 @@ def test_readers_take_the_folder(recorded: Any, tmp_path: Path) -> None:
 
 def test_training_is_the_same_with_and_without_it(recorded: Any, tmp_path: Path) -> None:
     _, given, trainer = recorded
-    assert_same_training(trainer, given, stock_trainer(tmp_path / "alone"))
+    assert_same_training(
+        trainer, given, stock_trainer(tmp_path / "alone", lr_scheduler_type="linear")
+    )
 
 
 def assert_same_training(trainer: Any, given: list[dict[str, Any]], alone: Any) -> None:
@@ -240,6 +244,25 @@ def test_a_resumed_run_goes_on_in_its_folder(tmp_path: Path) -> None:
     attach(resumed, tmp_path / "poise")
     resumed.train(resume_from_checkpoint=str(tmp_path / "trl/checkpoint-4"))
     assert lines(tmp_path / "poise", "plans.jsonl") == whole
+
+
+def test_the_record_reaches_every_checkpoint(tmp_path: Path) -> None:
+    """A run that is killed when a checkpoint has just been written can resume from it."""
+    from transformers import TrainerCallback
+
+    class Killed(TrainerCallback):
+        def on_save(self, *args: Any, **kwargs: Any) -> None:
+            raise KeyboardInterrupt
+
+    trainer = stock_trainer(tmp_path / "trl", save_strategy="steps", save_steps=6)
+    trainer.add_callback(Killed())
+    attach(trainer, tmp_path / "poise")
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    assert (tmp_path / "trl/checkpoint-6").is_dir()
+    assert [p["iteration"] for p in lines(tmp_path / "poise", "plans.jsonl")] == [1]
+    (plan,) = lines(tmp_path / "poise/unfinished/step_00006", "plans.jsonl")
+    assert (plan["iteration"], len(plan["steps"])) == (2, 2)
 
 
 def test_a_run_that_is_resumed_within_a_generation(tmp_path: Path) -> None:

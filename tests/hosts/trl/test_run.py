@@ -369,12 +369,15 @@ def test_prompts_have_the_native_tokens(tmp_path: Path, template: str) -> None:
 
 @needs_trl
 @pytest.mark.slow
-def test_steps_without_signal_are_left_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sets", [(), ("monitor.every=0", "store.tokens=false")])
+def test_steps_without_signal_are_left_out(tmp_path: Path, sets: tuple[str, ...]) -> None:
     """Every reward is 0: nothing moves, as in the native engine, momentum or not."""
-    config = small("sample.max_new_tokens=2", "update.weight_decay=0.1", "evaluate.prompts=0")
+    zero_rewards = ("sample.max_new_tokens=2", "update.weight_decay=0.1", "evaluate.prompts=0")
+    config = small(*zero_rewards, *sets)
     folder = run(config, tmp_path / "trl")
     lines = folder.read("metrics")
     assert [(line["steps"], line["skipped_steps"]) for line in lines] == [(0, 2), (0, 2)]
+    assert all(line["grad_norm"] is line["loss"] is line["lr"] is None for line in lines)
     trained = load_policy(replace(config.model, name=str(tmp_path / "trl" / "model")))
     assert torch.equal(flat(trained.model), flat(load_policy(config.model).model))
 
@@ -430,7 +433,7 @@ def test_a_reward_gets_the_problem_and_its_columns(tmp_path: Path) -> None:
 @needs_trl
 @pytest.mark.slow
 def test_a_reward_of_trl_logs_and_may_not_apply(tmp_path: Path) -> None:
-    """The trainer's own state, tokens, None, log_metric and log_extra."""
+    """The progress of the run, tokens, None, log_metric and log_extra."""
     path = tmp_path / "mine.py"
     path.write_text(
         "def score(completions, completion_ids, trainer_state, log_metric, log_extra, **kwargs):\n"

@@ -89,14 +89,14 @@ def test_prompts_of_one_agent_share_a_step() -> None:
 
 def test_what_waits_keeps_its_trajectory(tmp_path: Path) -> None:
     pytest.importorskip("trl", reason="the trl extra is not installed")
-    from counterpoise.hosts.trl.checkpoint import WaitingRollouts, load_waiting, save_waiting
+    from counterpoise.hosts.trl.checkpoint import CheckpointExtras, load_extras, save_extras
 
     row = Row("1:0", 0.5, 2, index=1, born=1, trajectory="agent 3")
     prompt, completion = torch.tensor([4, 5]), torch.tensor([6, 7])
     sample = UnpaddedRollout(prompt, completion, torch.ones(2), {}, 0.5, trajectory="agent 3")
     counts = BufferCounts(0, 0, 0, 0, 0)
-    save_waiting(tmp_path, WaitingRollouts(1, [row], counts, {row.name: sample}))
-    loaded = load_waiting(tmp_path)
+    save_extras(tmp_path, CheckpointExtras(1, [row], counts, {row.name: sample}))
+    loaded = load_extras(tmp_path)
     assert loaded is not None
     assert loaded.rows[0].trajectory == "agent 3"
     assert loaded.rollouts_by_key[row.name].trajectory == "agent 3"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from counterpoise.errors import PoiseError
 from counterpoise.lab.choose_page import write_report
 from counterpoise.loop import assign_credit, make_policy_reader, update
 from counterpoise.microscope.probe_monitor import ProbeAnswer, ProbeMonitor
-from counterpoise.model.load import load_policy
+from counterpoise.model.load import Policy, load_policy
 from counterpoise.report.audit.audited_run import AuditRun
 from counterpoise.report.audit.heldout_pushes import lowering_prompts
 from counterpoise.report.probe_trace.read import ProbedRun
@@ -190,6 +191,44 @@ def test_a_script_trains_as_without_probes(
             assert torch.equal(weights, followed_step["weights"][name])
     logged = [name for log in script[0]["logs"] for name in log if name.startswith("poise/probe")]
     assert logged == ["poise/probe_right", "poise/probe_wrong", "poise/probe_correlation"] * 2
+
+
+def test_a_script_whose_memory_is_short_draws_and_reads_in_pieces(
+    script: tuple[dict[str, Any], RunFolder],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """The same answers from the same random numbers, the same training, numbers up to rounding."""
+    from counterpoise.hosts.trl import monitor, script_probes
+
+    draw, read = script_probes.sample, monitor.forward
+
+    def sample(policy: Policy, prompts: Sequence[Any], *arguments: Any) -> Any:
+        if len(prompts) > 1:
+            raise torch.OutOfMemoryError
+        return draw(policy, prompts, *arguments)
+
+    def forward(policy: Policy, rows: Sequence[Row], temperature: float) -> Any:
+        if len(rows) > 3:
+            raise torch.OutOfMemoryError
+        return read(policy, rows, temperature)
+
+    monkeypatch.setattr(script_probes, "sample", sample)
+    monkeypatch.setattr(monitor, "forward", forward)
+    folder = RunFolder(tmp_path / "poise")
+    options = {**SCRIPT, "generations": 1}
+    (noted,) = launch(tmp_path, run_folder=str(folder.path), **options, **FOLLOWED)
+    assert folder.read("probes") == script[1].read("probes")[:1]
+    for step, whole_step in zip(noted["steps"][:4], script[0]["steps"], strict=False):
+        for name, weights in whole_step["weights"].items():
+            assert torch.equal(weights, step["weights"][name])
+    for kind, name in (("probes", "displacement"), ("probe_rows", "push")):
+        pieces, whole = (columns(f, kind, 1)[name] for f in (folder, script[1]))
+        assert relative_difference(pieces, whole) < TOLERANCE
+    printed = capfd.readouterr().err
+    assert "counterpoise: 1 prompt sampled at once from now on: out of memory at 3" in printed
+    assert printed.count("tokens from now on") >= 1
 
 
 def test_a_script_measures_the_native_numbers(script: tuple[dict[str, Any], RunFolder]) -> None:

@@ -10,11 +10,15 @@ import pytest
 
 from counterpoise.config.load import load_config
 from counterpoise.loop import train
+from counterpoise.model.load import load_policy
+from counterpoise.run.observer import RunObserver
+from counterpoise.run.state import new_state
+from counterpoise.store.folder import RunFolder
 from counterpoise.task import word_problems
 from counterpoise.types import Prompt
 from counterpoise.variants import VERIFIERS
 from counterpoise.verify.reward_signatures import describe_reward
-from counterpoise.verify.scores import ScoringContext, score_responses
+from counterpoise.verify.scores import ScoringContext, TrainerState, score_responses
 
 pytest.importorskip("trl")
 
@@ -70,6 +74,28 @@ def test_accuracy_reward_trains_on_chat_messages(tmp_path: Path) -> None:
     rewards = [rollout["reward"] for rollout in rollouts]
     assert set(rewards) == {0.0, 1.0}
     assert line["reward"] == pytest.approx(sum(rewards) / 16)
+
+
+def test_a_reward_reads_the_progress_of_a_resumed_run(tmp_path: Path) -> None:
+    """TRL counts from 0 again there; the run's own steps are what a curriculum needs."""
+    from counterpoise.hosts.trl.run_recorder import RecordedRun
+    from counterpoise.hosts.trl.run_trainer import VerifierReward
+
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "def score(completions, trainer_state, completion_ids, **kwargs):\n"
+        "    progress = trainer_state.global_step / trainer_state.max_steps\n"
+        "    return [progress + len(ids) for ids in completion_ids]\n"
+    )
+    config = load_config("demo", ["loop.iterations=8", "batch.steps=2", "balance.tau=0"])
+    verifier, policy = VERIFIERS.load(f"{path}:score")(5.0, 2), load_policy(config.model)
+    train_set = [(Prompt("p7", "?", "4"), policy.encode("?"))]
+    run = RecordedRun(config, train_set, [], verifier, RunFolder(tmp_path), RunObserver())
+    state = new_state(policy, config)
+    state.iteration = 6
+    reward = VerifierReward(run, state)
+    rewards = reward([[5, 6], [7]], ["p7", "p7"], trainer_state=TrainerState(0, 4))
+    assert rewards == [6 / 8 + 2, 6 / 8 + 1]
 
 
 def test_a_format_reward() -> None:

@@ -107,7 +107,15 @@ GPG = "actor_rollout_ref.actor.policy_loss.loss_mode=gpg"
         (["poise.composer=by_sign"], "set algorithm.adv_estimator=poise_grpo"),
         (["poise.composer=coupled"], r"set \+poise.composer=grouped"),
         (["poise.composer=whole"], "set ppo_mini_batch_size=train_batch_size"),
+        (
+            ["poise.composer=half_groups", "actor_rollout_ref.actor.ppo_mini_batch_size=8"],
+            "half_groups needs two optimizer steps: lower",
+        ),
         (["poise.seed=1", "data.train_batch_size=7"], "is not a multiple of"),
+        (
+            ["poise.tau=0.5", OURS, "trainer.v1.sync.parameter_sync_step=2"],
+            r"trainer\.v1\.sync\.parameter_sync_step=2 makes several updates of it: set it to 1",
+        ),
         (["poise.seed=1", "actor_rollout_ref.rollout.n=1"], "set it to 2 or more"),
         (["poise.max_age=-1"], "cannot be negative"),
         (["poise.tau=0.25"], "set algorithm.adv_estimator=poise_grpo"),

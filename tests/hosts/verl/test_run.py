@@ -100,6 +100,36 @@ def test_an_evaluation_as_in_training_keeps_its_top_k() -> None:
         assert words(config)["actor_rollout_ref.rollout.val_kwargs.top_k"] == top_k
 
 
+@needs_verl
+@pytest.mark.parametrize(
+    "text",
+    [
+        "out/run", "../x", "7", "1e-5", ".5", "true", "NULL", "", "a b", "größe/ä", "日本", "a\tb",
+        "C:\\runs\\", 'say "no"', 'a\\"b', "x,y", "${HOME}", "width=16", "[0]",
+    ],
+)  # fmt: skip
+def test_hydra_reads_back_what_was_written(text: str) -> None:
+    """A folder may have any name: letters beyond ASCII, or only digits."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    written = command._hydra_value([text, "second"])
+    read = OverridesParser.create().parse_override(f"name={written}").value()
+    assert [getattr(value, "text", value) for value in read] == [text, "second"]
+    assert all(isinstance(getattr(value, "text", value), str) for value in read)
+
+
+def test_a_reward_that_needs_what_verl_lacks_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "def needs(completions, completion_ids, trainer_state, **kwargs): return [0.0]\n"
+        "def may_use(completions, trainer_state=None, **kwargs): return [0.0]\n"
+    )
+    usual = ["balance.target=0", "update.warmup_steps=0", "model.device=auto"]
+    with pytest.raises(PoiseError, match=r"needs completion_ids, which .* needs trainer_state"):
+        run_options.check_options(load_config("demo", [*usual, f"verify.name={path}:needs"]))
+    run_options.check_options(load_config("demo", [*usual, f"verify.name={path}:may_use"]))
+
+
 def test_a_bound_that_is_off_is_never_met() -> None:
     options = words(load_config("demo", ["update.max_grad_norm=0"]))
     assert options["actor_rollout_ref.actor.optim.clip_grad"] == "1000000000.0"
@@ -191,6 +221,9 @@ def test_what_a_reward_asks_for_travels_with_the_data(tmp_path: Path) -> None:
         for k, row in enumerate(rows)
     ]  # fmt: skip
     assert rewards == [0.5, -1.0, 2.0]
+    hub_task = replace(config.task, name="hub", path="openai/gsm8k:main")
+    (row,) = run.prompt_table([Prompt("7", "?", "1")], replace(config, task=hub_task)).to_pylist()
+    assert row["data_source"] == "openai/gsm8k"  # as in the other engines
     odd = Prompt("7", "?", "1", columns={"marks": {1, 2}})
     with pytest.raises(PoiseError, match=r"^problem '7': .* as JSON.*: Object of type set is"):
         run.prompt_table([odd], config)
@@ -357,4 +390,5 @@ def check_both_weights(config: RunConfig, out: Path, record: Path) -> None:
     assert len(plan["steps"]) == 4
     weights_T = np.concatenate([row.weights_T for row in rows if row.weights_T is not None])
     assert len(np.unique(weights_T.round(3))) > 4
-    assert np.abs(np.concatenate(factors) - 1).max() > 5e-3  # steps after the first
+    # Of steps after the first; by the order of verl's random uids it may be only one that has any.
+    assert np.abs(np.concatenate(factors) - 1).max() > 4e-4

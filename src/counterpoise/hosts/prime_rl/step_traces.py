@@ -83,7 +83,7 @@ def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[Import
     }
     for step, step_files in files_of_step.items():
         rollouts: list[ImportedRollout] = []
-        trained_places: list[int] = []
+        trained_indices: list[int] = []
         # An episode may be in both files of its step: it is counted in one of them.
         counted_file = step_files[-1]
         for file in step_files:
@@ -101,10 +101,10 @@ def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[Import
                     continue
                 for _, rollout in episode_rollouts(episode, step, {}, counts, where):
                     if is_trained:
-                        trained_places.append(len(rollouts))
+                        trained_indices.append(len(rollouts))
                     rollouts.append(rollout)
         if rollouts:
-            schedule = Schedule((tuple(trained_places),)) if trained_places else None
+            schedule = Schedule((tuple(trained_indices),)) if trained_indices else None
             yield ImportedStep(step, tuple(rollouts), schedule)
     for note in counts.notes():
         context.add_note(note)

@@ -229,7 +229,7 @@ def _read_step(
         update = _parse_update(line, where)
         updates_of_trace[str(update["trace_id"])].append(update)
     rollouts: list[ImportedRollout] = []
-    trained_places: list[int] = []
+    trained_indices: list[int] = []
     episodes_file = _scratch_file(context, step, "episodes")
     for where, line in _read_scratch(episodes_file):
         episode = parse_object(line, where)
@@ -238,11 +238,11 @@ def _read_step(
                 trace["info"] = read_object(trace, "info") | read_object(update, "info")
         for trace_id, rollout in episode_rollouts(episode, step, updates_of_trace, counts, where):
             if shipped.get(trace_id) == step:
-                trained_places.append(len(rollouts))
+                trained_indices.append(len(rollouts))
             rollouts.append(rollout)
     episodes_file.unlink()
     updates_file.unlink(missing_ok=True)
     if not rollouts:
         return None
-    schedule = Schedule((tuple(trained_places),)) if trained_places else None
+    schedule = Schedule((tuple(trained_indices),)) if trained_indices else None
     return ImportedStep(step, tuple(rollouts), schedule)

@@ -249,12 +249,12 @@ def build_step(
     if trained and not trained.is_complete:
         counts.incomplete += 1
     elif trained:
-        schedule = build_schedule(_placed_shards(trained, rollout_of_train), trained.where)
+        schedule = build_schedule(_shards_of_rollouts(trained, rollout_of_train), trained.where)
         counts.not_scheduled += schedule is None
     return ImportedStep(rollout_id, tuple(rollouts), schedule)
 
 
-def _placed_shards(trained: TrainSamples, rollout_of_train: Mapping[int, int]) -> list[Shard]:
+def _shards_of_rollouts(trained: TrainSamples, rollout_of_train: Mapping[int, int]) -> list[Shard]:
     """The shards with indices of rollouts; samples that were left out are gone."""
     shards = []
     for shard in trained.shards:

@@ -11,10 +11,12 @@ rollouts share an optimizer step, and what each token's advantage is.
     trainer.py          the overridden methods       host.py        TRL's version and signatures
     config.py           the options                  padding.py     TRL's padded batch <-> rollouts
     planner.py          credit, balance, plan        row_layout.py  rows by pass and process
-    processes.py        one decision for all         monitor.py     the microscope in TRL's logs
-    native_policy.py    our forward on TRL's model   checkpoint.py  RB's waiting rows, saved
-    script_recorder.py  a folder for `poise report` and `poise look`
-    callback.py         the same folder for a stock GRPOTrainer
+    processes.py        one decision for all         rewards.py     the sum of reward functions
+    native_policy.py    our forward on TRL's model   monitor.py     the microscope in TRL's logs
+    checkpoint.py       RB's waiting rows and probes, saved
+    script_recorder.py  a folder for `poise report` and `poise look`; recorder.py  what it shares
+    script_probes.py    held-out answers
+    callback.py, observed_trainer.py                 the folder of a stock trainer
 
     run.py, run_trainer.py, run_recorder.py, run_options.py    `poise train --engine trl`
     importer.py, import_groups.py, import_rewards.py           `poise import` of TRL's files

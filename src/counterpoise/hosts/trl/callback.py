@@ -5,7 +5,7 @@
     trainer.train()
 
 transformers tells a callback when a step begins and ends, but not what was generated, how TRL
-shuffled it, or what the loss computed. So for the time of `train()` four methods of that one
+shuffled it, or what the loss computed. So for the time of `train()` five methods of that one
 trainer are wrapped. Each calls TRL's own and returns its result unchanged:
 
     _generate_and_score_completions     what was sampled. It adds a row number to TRL's batch, which
@@ -16,6 +16,7 @@ trainer are wrapped. Each calls TRL's own and returns its result unchanged:
     _get_per_token_logps_and_entropies  log-probabilities and entropies that the loss computes; of
                                         RLOOTrainer also the old ones, which its batch only has
                                         summed over a sequence
+    _save_checkpoint                    the record is written first, for a run that resumes there
 
 These names are TRL's own, so another version of TRL is refused (host.py). Random numbers, gradients
 and weights are those of a trainer without the callback.
@@ -24,7 +25,6 @@ and weights are those of a trainer without the callback.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -36,21 +36,18 @@ from trl import GRPOTrainer, RLOOTrainer
 
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.trl import host, processes
-from counterpoise.hosts.trl.monitor import StepMonitor, dapo_loss_scale
-from counterpoise.hosts.trl.native_policy import as_native_policy
+from counterpoise.hosts.trl.monitor import learning_rate
+from counterpoise.hosts.trl.observed_trainer import ObservedTrainer
 from counterpoise.hosts.trl.padding import (
     OLD_LOGPROBS,
     TrlBatch,
-    UnpaddedRollout,
     find_unsupported,
     unpad,
 )
-from counterpoise.hosts.trl.planner import Decision, RolloutKey, rows_by_trl
+from counterpoise.hosts.trl.planner import Decision, rows_by_trl
 from counterpoise.hosts.trl.rewards import combine_rewards
-from counterpoise.hosts.trl.script_recorder import ScriptRecorder, describe_run
 from counterpoise.hosts.trl.trainer import PoiseGRPOTrainer
-from counterpoise.model.load import Policy
-from counterpoise.types import BatchPlan, Floats, Row, StepResult
+from counterpoise.types import BatchPlan, Floats, StepResult
 
 ROW_FIELD = "poise_row"  # the row number in TRL's batch
 SEQUENCE_LOGPROBS = "old_logps"  # RLOOTrainer's old log-probabilities, summed over each sequence
@@ -60,67 +57,10 @@ WRAPPED_METHODS = (
     "_prepare_inputs",
     "_calculate_rewards",
     "_get_per_token_logps_and_entropies",
+    "_save_checkpoint",
 )
 TokenNumbers = tuple[Floats, Floats]  # log-probabilities and entropies [T]
 STOCK_TRAINERS = (GRPOTrainer, RLOOTrainer)
-
-
-class ObservedPlans:
-    """What the recorder reads of a planner: TRL's rows, without a buffer."""
-
-    buffer = None
-    max_age = 0
-
-    def __init__(self) -> None:
-        self.credited_groups: list[list[Row]] = []  # of the latest generation
-
-
-class ObservedTrainer:
-    """A stock trainer with what the recorder and the monitor read of `PoiseGRPOTrainer`.
-
-    Everything else is the trainer's own attribute.
-    """
-
-    records_tokens = True
-    probes = None  # held-out answers are followed by our own trainer
-
-    def __init__(self, trainer: GRPOTrainer | RLOOTrainer, path: Path, monitor_every: int) -> None:
-        self.stock = trainer
-        self.monitor_every = monitor_every
-        self.planner = ObservedPlans()
-        self.rollouts_by_key: dict[RolloutKey, UnpaddedRollout] = {}
-        self._generation = 0  # the number of the latest generation
-        self.script_recorder: ScriptRecorder | None = None
-        self.monitor = StepMonitor(self) if monitor_every else None
-        if trainer.accelerator.is_main_process:
-            self.script_recorder = ScriptRecorder(self, path, describe_stock_run)
-
-    @property
-    def asking_option(self) -> str:
-        """The option that asked for the monitor."""
-        return "monitor_every"
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.stock, name)
-
-    @cached_property
-    def policy(self) -> Policy:
-        """TRL's model as the native engine's policy."""
-        return as_native_policy(self)
-
-    @property
-    def optimizer_steps(self) -> int:
-        """Optimizer steps of one generation; TRL's `steps_per_generation` counts passes."""
-        options = self.stock.args
-        return int(options.steps_per_generation // options.gradient_accumulation_steps)
-
-    def on_policy(self, decision: Decision, step: int) -> bool:
-        """TRL's old log-probabilities are read where it has them; without them the ratio is 1."""
-        return False
-
-    def loss_scale(self, decision: Decision, step: int) -> float:
-        """TRL's loss over the mean of the step's own tokens or rows: not 1 for `dapo` only."""
-        return dapo_loss_scale(decision, step) if self.stock.args.loss_type == "dapo" else 1.0
 
 
 class PoiseCallback(TrainerCallback):
@@ -151,6 +91,7 @@ class PoiseCallback(TrainerCallback):
         self._decision: Decision | None = None
         self._passes: list[list[int]] = []  # of this process: rows of the generation by pass
         self._pass_outputs: list[tuple[list[int], Tensor, Tensor | None]] = []  # of the open step
+        self._learning_rate: float | None = None  # of the open step
 
     # -- transformers' events ------------------------------------------------------------------
 
@@ -169,9 +110,14 @@ class PoiseCallback(TrainerCallback):
             self._observe_passes,
             self._observe_rewards,
             self._observe_logprobs,
+            self._observe_checkpoint,
         )
         for name, observe in zip(WRAPPED_METHODS, observers, strict=True):
             setattr(self.trainer, name, _wrap(getattr(self.trainer, name), observe))
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # When the step ends, the scheduler has already moved on to the next one's rate.
+        self._learning_rate = learning_rate(self.trainer)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._record_step()
@@ -183,10 +129,6 @@ class PoiseCallback(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if self.observed.script_recorder:
             self.observed.script_recorder.record_log(logs or {})
-
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.observed.script_recorder:
-            self.observed.script_recorder.write_for_checkpoint()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._unwrap()
@@ -301,6 +243,15 @@ class PoiseCallback(TrainerCallback):
             )
         return outputs
 
+    def _observe_checkpoint(self, save: Callable[..., None], *args: Any) -> None:
+        # transformers' event on_save comes too late: a run that is killed in between would resume
+        # from a checkpoint that the record does not reach.
+        if self.observed.script_recorder:
+            self.observed.script_recorder.write_for_checkpoint()
+        save(*args)
+        if self.observed.script_recorder:
+            self.observed.script_recorder.remove_outdated_parts()
+
     # -- what they show ------------------------------------------------------------------------
 
     def _decide(self) -> None:
@@ -354,7 +305,6 @@ class PoiseCallback(TrainerCallback):
         )
         old_logprobs = [samples[i].old_logprobs for i in used]
         unknown = [np.full(length, np.nan, np.float32) for length in lengths]
-        rates = self.trainer.lr_scheduler.get_last_lr() if self.trainer.lr_scheduler else [None]
         return StepResult(
             rows=used,
             logprobs=logprobs,
@@ -370,7 +320,7 @@ class PoiseCallback(TrainerCallback):
             clipped_share=float("nan"),
             tokens=sum(decision.rows[i].loss_tokens for i in plan_rows),
             skipped="" if used else "no signal",
-            learning_rate=rates[0],
+            learning_rate=self._learning_rate,
         )
 
 
@@ -414,16 +364,6 @@ def check_stock_trainer(trainer: Any, monitor_every: int) -> None:
             "monitor_every does not know the average of loss_type='bnpo' over several passes: set "
             "monitor_every=0, or loss_type='dapo'"
         )
-
-
-def describe_stock_run(observed: ObservedTrainer) -> dict[str, Any]:
-    """The content of imported.json."""
-    options = observed.stock.args
-    if isinstance(observed.stock, RLOOTrainer):
-        note = f"RLOO, beta={options.beta}, normalize_advantages={options.normalize_advantages}"
-    else:
-        note = f"loss_type={options.loss_type}, scale_rewards={options.scale_rewards}"
-    return describe_run(observed, "PoiseCallback", note)
 
 
 def _wrap(method: Callable[..., Any], observe: Callable[..., Any]) -> Callable[..., Any]:

@@ -35,12 +35,12 @@ TOKEN_FIELD_PREFIX = "extra."  # part of the file format
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class WaitingRollouts:
-    """The content of RB's buffer.
+class CheckpointExtras:
+    """What a resumed run needs besides TRL's own state: RB's buffer, probes, generations.
 
     Example:
-        WaitingRollouts(generation=7, rows=[r0, r1], counts=BufferCounts(added=168, ...),
-                        rollouts_by_key={("6:2", 0): s0, ("6:2", 3): s1})
+        CheckpointExtras(generation=7, rows=[r0, r1], counts=BufferCounts(added=168, ...),
+                         rollouts_by_key={("6:2", 0): s0, ("6:2", 3): s1})
     """
 
     generation: int  # how many generations have been sampled
@@ -50,12 +50,12 @@ class WaitingRollouts:
     probes: ProbeSet | None = None  # the held-out answers that are followed
 
 
-def save_waiting(folder: Path, waiting: WaitingRollouts) -> None:
+def save_extras(folder: Path, extras: CheckpointExtras) -> None:
     """Write both files into the checkpoint `folder`."""
     tensors: dict[str, Tensor] = {}
     values_R: list[dict[str, Any]] = []
-    for row_index, row in enumerate(waiting.rows):
-        sample = waiting.rollouts_by_key[row.group, row.index]
+    for row_index, row in enumerate(extras.rows):
+        sample = extras.rollouts_by_key[row.group, row.index]
         row_tensors = {
             "prompt_S": sample.prompt_S,
             "completion_T": sample.completion_T,
@@ -72,12 +72,12 @@ def save_waiting(folder: Path, waiting: WaitingRollouts) -> None:
         values |= {"index": row.index, "born": row.born, "trl_advantage": sample.trl_advantage}
         values["trajectory"] = row.trajectory
         values_R.append(values)
-    probe_record, probe_tensors = probes_to_tensors(waiting.probes)
+    probe_record, probe_tensors = probes_to_tensors(extras.probes)
     tensors |= probe_tensors
     header = {
         "schema": 1,
-        "generation": waiting.generation,
-        "counts": asdict(waiting.counts),
+        "generation": extras.generation,
+        "counts": asdict(extras.counts),
         "probes": probe_record,
     }
     # poise.json is written last: a reader that finds it also finds the tensors.
@@ -87,8 +87,8 @@ def save_waiting(folder: Path, waiting: WaitingRollouts) -> None:
         temporary.write_text(json.dumps({**header, "rows": values_R}), encoding="utf-8")
 
 
-def load_waiting(folder: Path) -> WaitingRollouts | None:
-    """The inverse of `save_waiting`; None where the checkpoint has no such files."""
+def load_extras(folder: Path) -> CheckpointExtras | None:
+    """The inverse of `save_extras`; None where the checkpoint has no such files."""
     if not (folder / VALUES_FILE).exists():
         return None
     content = json.loads((folder / VALUES_FILE).read_text(encoding="utf-8"))
@@ -119,4 +119,4 @@ def load_waiting(folder: Path) -> WaitingRollouts | None:
     counts = BufferCounts(**content["counts"])
     # Checkpoints of older versions know no probes.
     probes = probes_from_tensors(content.get("probes"), tensors_by_key)
-    return WaitingRollouts(content["generation"], rows, counts, rollouts_by_key, probes)
+    return CheckpointExtras(content["generation"], rows, counts, rollouts_by_key, probes)

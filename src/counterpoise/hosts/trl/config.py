@@ -7,7 +7,7 @@ from typing import Any
 
 from trl import GRPOConfig
 
-from counterpoise.config.check_options import ONE_SIDED_ADVANTAGES
+from counterpoise.config.check_options import ONE_SIDED_ADVANTAGES, TWO_STEP_COMPOSERS
 from counterpoise.credit.assign import UNIFORM, parse_settings
 from counterpoise.credit.plugin_weights import find_text_input
 from counterpoise.errors import PoiseError, check_choice
@@ -32,7 +32,8 @@ def _option(default: Any, doc: str) -> Any:
 
 @dataclass
 class PoiseConfig(GRPOConfig):
-    """
+    """TRL's GRPOConfig with the options of PoiseGRPOTrainer.
+
     Example:
         PoiseConfig(output_dir="out", steps_per_generation=4, gradient_accumulation_steps=1,
                     num_generations=8, composer="grouped", tau=0.25)
@@ -138,9 +139,14 @@ class PoiseConfig(GRPOConfig):
         # RB may take a batch with fewer groups than a generation has.
         if self.tau and self.balance_target:
             groups = min(groups, -(-self.balance_target // G))
-        if self.composer in ("grouped", "paired") and groups < steps:
+        if self.composer in TWO_STEP_COMPOSERS and steps == 1:
             return (
-                f"{groups} groups cannot fill {steps} optimizer steps whole: "
+                f"composer='{self.composer}' needs two optimizer steps: raise steps_per_generation "
+                "to twice gradient_accumulation_steps"
+            )
+        if self.composer in ("grouped", "paired", "half_groups") and groups < steps:
+            return (
+                f"{groups} groups cannot fill {steps} optimizer steps: "
                 "lower steps_per_generation or raise per_device_train_batch_size"
             )
         if self.composer in COMPOSERS_THAT_READ_TOKENS:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from counterpoise.errors import PoiseError
-from counterpoise.hosts.trl.native_policy import MICRO_TOKENS, check_native_forward
+from counterpoise.hosts.trl.native_policy import check_native_forward
 from counterpoise.hosts.trl.padding import UnpaddedRollout
 from counterpoise.hosts.trl.planner import Decision, to_rollout
 from counterpoise.microscope import monitor_sampling
@@ -31,7 +31,7 @@ from counterpoise.update.surrogates import SurrogateInputs
 from counterpoise.variants import AGGREGATIONS, KL_ESTIMATORS, SURROGATES
 
 if TYPE_CHECKING:
-    from counterpoise.hosts.trl.callback import ObservedTrainer
+    from counterpoise.hosts.trl.observed_trainer import ObservedTrainer
     from counterpoise.hosts.trl.trainer import PoiseGRPOTrainer
 
 AGGREGATION_OF_LOSS = {
@@ -77,9 +77,9 @@ class StepMonitor:
             )
         check_native_forward(trainer, asking, f"set {off}")
         self.trainer = trainer
-        # (monitor, step of the plan, batch indices of the rows, result) between the two reads; no
-        # monitor if only the probes look at the step.
-        self._pending_step: tuple[Monitor | None, int, list[int], StepResult] | None = None
+        # (monitor, step of the plan, result) between the two reads; no monitor if only the probes
+        # look at the step.
+        self._pending_step: tuple[Monitor | None, int, StepResult] | None = None
 
     def forget_step(self) -> None:
         """Forget a step that was interrupted."""
@@ -93,23 +93,21 @@ class StepMonitor:
         follows_probes = probes is not None and probes.is_looking
         if not (is_monitored or follows_probes) or not trainer.accelerator.is_main_process:
             return
-        batch_indices, rows, samples = self._step_rows(decision, step)
+        rows, samples = self._step_rows(decision, step)
         result = self.evaluate_rows(rows, samples, trainer.loss_scale(decision, step))
         if not result.rows:
             return
-        result = replace(result, learning_rate=_learning_rate(trainer))
+        result = replace(result, learning_rate=learning_rate(trainer))
         if probes is not None and follows_probes:
-            plan_step = decision.plan.steps[step]
-            probes.before_step(
-                step, [plan_step.index(index) for index in batch_indices], rows, result
-            )
+            probes.before_step(step, rows, result)
         watched: frozenset[str] = frozenset()
         if trainer.script_recorder:
             watched = monitor_sampling.first_mixed_groups(rows, WATCHED_GROUPS)
-        monitor = Monitor(trainer.temperature, MICRO_TOKENS, watched) if is_monitored else None
-        if monitor:
+        monitor = None
+        if is_monitored:
+            monitor = Monitor(trainer.temperature, trainer.micro_batch, watched)
             monitor.before_update(trainer.policy, rows, result)
-        self._pending_step = (monitor, step, batch_indices, result)
+        self._pending_step = (monitor, step, result)
 
     def after_step(self) -> None:
         """Read the same rows with the new weights, and log the difference."""
@@ -117,36 +115,33 @@ class StepMonitor:
             self._log(self.trainer.probes.after_step())
         if self._pending_step is None:
             return
-        (monitor, step, batch_indices, result), self._pending_step = self._pending_step, None
+        (monitor, step, result), self._pending_step = self._pending_step, None
         recorder = self.trainer.script_recorder
         if recorder:
-            recorder.record_result(step, batch_indices, result)
+            recorder.record_result(step, result)
         if monitor is None:
             return
         monitor.after_update(self.trainer.policy)
         self._log(monitor_metrics(monitor.measurements))
         if recorder:
-            recorder.record_measurement(step, batch_indices, monitor.measurements[0])
+            recorder.record_measurement(step, monitor.measurements[0])
 
     def _log(self, values: Mapping[str, Any]) -> None:
         for name, value in values.items():
             if isinstance(value, float | int):
                 self.trainer._metrics["train"][f"poise/{name}"].append(float(value))
 
-    def _step_rows(
-        self, decision: Decision, step: int
-    ) -> tuple[list[int], list[Row], list[UnpaddedRollout]]:
-        """The step's rows: batch indices, rows and their rollouts.
+    def _step_rows(self, decision: Decision, step: int) -> tuple[list[Row], list[UnpaddedRollout]]:
+        """The step's rows in the order of the plan, and their rollouts.
 
         Rows that TRL masks out are among them: they count in a mean over rows.
         """
-        batch_indices, rows, samples = [], [], []
+        rows, samples = [], []
         # On-policy rows get their old log-probabilities from the pass itself: ratio exactly 1.
         has_old_logprobs = not self.trainer.on_policy(decision, step)
         for batch_index in decision.plan.steps[step]:
             row = decision.rows[batch_index]
             sample = self.trainer.rollouts_by_key[row.group, row.index]
-            batch_indices.append(batch_index)
             rows.append(
                 replace(
                     row,
@@ -156,7 +151,7 @@ class StepMonitor:
                 )
             )
             samples.append(sample)
-        return batch_indices, rows, samples
+        return rows, samples
 
     def evaluate_rows(
         self, rows: Sequence[Row], samples: Sequence[UnpaddedRollout] = (), scale: float = 1.0
@@ -165,7 +160,6 @@ class StepMonitor:
 
         `samples` hold TRL's correction of vLLM's probabilities; `scale` multiplies the loss.
         """
-        policy = self.trainer.policy
         options = self.trainer.args
         aggregate = AGGREGATIONS.load(AGGREGATION_OF_LOSS[options.loss_type])
         # Over all rows of the step, so the pulls do not depend on the micro-batches below.
@@ -174,57 +168,65 @@ class StepMonitor:
         )
         # A KL is in the loss of all rows, also of those without an advantage.
         has_kl = self.trainer.args.beta != 0
-        used_rows = [
-            row_index for row_index, row in enumerate(rows) if row.has_loss(all_rows=has_kl)
-        ]
-        tensors_by_row: dict[int, tuple[Any, ...]] = {}
-        loss, clipped = 0.0, 0
-        for batch in micro_batches([rows[row_index] for row_index in used_rows], MICRO_TOKENS):
-            micro_batch = [used_rows[index] for index in batch]
-            batch_rows = [rows[row_index] for row_index in micro_batch]
-            with torch.no_grad():
-                outputs = forward(policy, batch_rows, self.trainer.temperature)
-            corrections = (
-                [_vllm_correction(samples[row_index]) for row_index in micro_batch]
-                if samples
-                else []
-            )
-            pulls_M, batch_loss, batch_clipped = self._surrogate_pulls(
-                outputs.logprobs_M, batch_rows, coefficients_R[micro_batch], corrections
-            )
-            loss, clipped = loss + batch_loss, clipped + batch_clipped
-            tensors = (outputs.logprobs_M, outputs.entropies_M, pulls_M, outputs.hidden_M)
-            split_tensors = [tensor.split(outputs.lengths) for tensor in tensors]
-            tensors_by_row.update(zip(micro_batch, zip(*split_tensors, strict=True), strict=True))
-        arrays = [
-            [tensor.float().cpu().numpy() for tensor in tensors_by_row[row_index][:3]]
-            for row_index in used_rows
-        ]
+        used = [row_index for row_index, row in enumerate(rows) if row.has_loss(all_rows=has_kl)]
+        used_rows = [rows[row_index] for row_index in used]
+        used_samples = [samples[row_index] for row_index in used] if samples else []
+        tensors_R, loss, clipped = self.trainer.micro_batch.run_rows(
+            lambda micro_tokens: self._read_rows(
+                used_rows, used_samples, coefficients_R[used], micro_tokens
+            ),
+            used_rows,
+        )
+        arrays = [[tensor.float().cpu().numpy() for tensor in tensors[:3]] for tensors in tensors_R]
         logprobs, entropies, pulls = (
             [row_arrays[index] for row_arrays in arrays] for index in range(3)
         )
-        old_logprobs = [rows[row_index].trainer_logprobs_T for row_index in used_rows]
+        old_logprobs = [row.trainer_logprobs_T for row in used_rows]
         return StepResult(
-            rows=tuple(used_rows),
+            rows=tuple(used),
             logprobs=logprobs,
             old_logprobs=[
                 new_T if old_T is None else old_T
                 for old_T, new_T in zip(old_logprobs, logprobs, strict=True)
             ],
-            advantages=[rows[row_index].advantages_T for row_index in used_rows],
+            advantages=[row.advantages_T for row in used_rows],
             entropies=entropies,
             pulls=pulls,
-            coefficients=coefficients_R[used_rows].astype(np.float32),
+            coefficients=coefficients_R[used].astype(np.float32),
             loss=loss,
             grad_norm=float("nan"),  # only TRL has the gradient
-            clipped_share=clipped
-            / max(1, sum(rows[row_index].num_tokens for row_index in used_rows)),
+            clipped_share=clipped / max(1, sum(row.num_tokens for row in used_rows)),
             tokens=sum(row.loss_tokens for row in rows),
-            kl=mean_kl(TRL_ESTIMATOR, logprobs, [rows[row_index] for row_index in used_rows])
-            if has_kl
-            else None,
-            hidden=[tensors_by_row[row_index][3] for row_index in used_rows],
+            kl=mean_kl(TRL_ESTIMATOR, logprobs, used_rows) if has_kl else None,
+            hidden=[hidden_TD for *_, hidden_TD in tensors_R],
         )
+
+    def _read_rows(
+        self,
+        rows: Sequence[Row],
+        samples: Sequence[UnpaddedRollout],
+        coefficients_R: Any,
+        micro_tokens: int,
+    ) -> tuple[list[tuple[Tensor, ...]], float, int]:
+        """(tensors of each row, the loss, number of clipped tokens), in passes of `micro_tokens`.
+
+        The tensors are log-probabilities, entropies, pulls and hidden states.
+        """
+        tensors_by_row: dict[int, tuple[Tensor, ...]] = {}
+        loss, clipped = 0.0, 0
+        for batch in micro_batches(rows, micro_tokens):
+            batch_rows = [rows[index] for index in batch]
+            with torch.no_grad():
+                outputs = forward(self.trainer.policy, batch_rows, self.trainer.temperature)
+            corrections = [_vllm_correction(samples[index]) for index in batch] if samples else []
+            pulls_M, batch_loss, batch_clipped = self._surrogate_pulls(
+                outputs.logprobs_M, batch_rows, coefficients_R[batch], corrections
+            )
+            loss, clipped = loss + batch_loss, clipped + batch_clipped
+            tensors = (outputs.logprobs_M, outputs.entropies_M, pulls_M, outputs.hidden_M)
+            split_tensors = [tensor.split(outputs.lengths) for tensor in tensors]
+            tensors_by_row.update(zip(batch, zip(*split_tensors, strict=True), strict=True))
+        return [tensors_by_row[index] for index in range(len(rows))], loss, clipped
 
     def _surrogate_pulls(
         self,
@@ -291,8 +293,8 @@ def dapo_loss_scale(decision: Decision, step: int) -> float:
     return step_tokens * len(decision.plan.steps) / max(1, sum(tokens_R))
 
 
-def _learning_rate(trainer: PoiseGRPOTrainer | ObservedTrainer) -> float | None:
-    """The rate of the coming optimizer step."""
+def learning_rate(trainer: Any) -> float | None:
+    """The rate of the coming optimizer step of one of TRL's trainers."""
     scheduler = trainer.lr_scheduler
     return float(scheduler.get_last_lr()[0]) if scheduler else None
 

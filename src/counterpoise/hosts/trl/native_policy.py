@@ -11,13 +11,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from counterpoise.errors import PoiseError
+from counterpoise.model.fit_memory import FittedSize
 from counterpoise.model.load import Policy, wrap_model
+from counterpoise.terminal import echo_message
 
 if TYPE_CHECKING:
-    from counterpoise.hosts.trl.callback import ObservedTrainer
+    from counterpoise.hosts.trl.observed_trainer import ObservedTrainer
     from counterpoise.hosts.trl.trainer import PoiseGRPOTrainer
 
-MICRO_TOKENS = 16384  # tokens of one pass
+MICRO_TOKENS = 16384  # tokens of one pass, until memory runs out
+READING_REMEDY = (
+    "set monitor_every=0, probe=0 and credit_weights='uniform', or lower max_completion_length"
+)
 
 
 def check_native_forward(
@@ -31,6 +36,15 @@ def check_native_forward(
         wrapper = "DeepSpeed"
     if wrapper:
         raise PoiseError(f"{option} reads a whole model, not one under {wrapper}: {remedy}")
+
+
+def new_micro_batch() -> FittedSize:
+    """The tokens of one pass of the native forward over TRL's rows."""
+    return FittedSize(MICRO_TOKENS, notify=notify, remedy=READING_REMEDY)
+
+
+def notify(message: str) -> None:
+    echo_message(f"counterpoise: {message}")
 
 
 def as_native_policy(trainer: PoiseGRPOTrainer | ObservedTrainer) -> Policy:

@@ -37,4 +37,4 @@ def decide_on_first_process(decide: Callable[[], T], process: int, processes: in
     decision, fault = message[0]
     if fault is not None:
         raise fault
-    return decision  # type: ignore[return-value]  # None only together with a fault
+    return decision  # type: ignore[return-value]  # without a fault it is what `decide` returned

@@ -7,7 +7,6 @@ The run has one process, or as many as torch's launcher starts:
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from contextlib import nullcontext, suppress
@@ -20,6 +19,7 @@ import torch
 
 from counterpoise.config import RunConfig
 from counterpoise.files import check_unlocked, folder_lock
+from counterpoise.hosts.choose_engine import write_engine
 from counterpoise.hosts.trl import host
 from counterpoise.hosts.trl.padding import OLD_LOGPROBS, REFERENCE_LOGPROBS, UnpaddedRollout
 from counterpoise.hosts.trl.run_options import check_options, trainer_arguments
@@ -39,7 +39,6 @@ from counterpoise.store.resume import STRICT, ResumePermissions
 from counterpoise.task.contamination.training_overlap import load_benchmarks, warn_of_overlap
 from counterpoise.task.load import load_run_task
 from counterpoise.verify.make_verifier import make_verifier
-from counterpoise.verify.plugin_reward import training_context
 
 
 def train(
@@ -91,6 +90,7 @@ def train(
                 folder.check_unused()
             state = new_state(policy, config)
         state.probes = state.probes or given_probes
+        state.micro_batch.notify = state.prompts_per_draw.notify = observer.notify
         if is_main:
             _write_header(folder, config, policy)
             warn_of_overlap(task.train, benchmarks, folder, observer.notify)
@@ -171,9 +171,7 @@ def _train_with_trl(recorder: Any, processes: int) -> None:
             run.train_set,
             recorder,
             model=policy.model,
-            reward_funcs=VerifierReward(
-                policy, run.verifier, run.train_set, training_context(config, 0).data_source
-            ),
+            reward_funcs=VerifierReward(run, state),
             args=PoiseConfig(output_dir=folder, **arguments),
             train_dataset=Dataset.from_list(rows),
             processing_class=policy.tokenizer,
@@ -233,6 +231,4 @@ def _write_header(folder: RunFolder, config: RunConfig, policy: Policy) -> None:
     folder.write_config(config)
     if config.store.report or config.store.tokens:
         folder.write_vocabulary(policy.vocabulary_texts())
-    engine = {"schema": 1, "engine": "trl", "version": version("trl")}
-    with folder.atomic_write("engine.json") as temporary:
-        temporary.write_text(json.dumps(engine), encoding="utf-8")
+    write_engine(folder, "trl", version("trl"))

@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 
@@ -50,7 +52,7 @@ SAVING = "saving a checkpoint"
 # Our name -> TRL's.
 LOGGED_METRICS = {
     "loss": "loss", "grad_norm": "grad_norm", "entropy": "entropy",
-    "clipped_share": "clip_ratio/region_mean", "kl": "kl",
+    "clipped_share": "clip_ratio/region_mean", "kl": "kl", "lr": "learning_rate",
 }  # fmt: skip
 
 
@@ -64,6 +66,7 @@ class RunIteration(OpenIteration):
     probes: follow_probes.ProbedUpdate | None = None
     results: list[StepResult] = field(default_factory=list)
     logs: list[Mapping[str, float]] = field(default_factory=list)
+    skip_reasons: list[str] = field(default_factory=list)  # of the same steps; "": not skipped
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,6 +91,7 @@ class RunRecorder(StepMonitor):
         self.reads_steps = bool(run.config.monitor.every or run.config.store.tokens)
         self.iteration: RunIteration | None = None
         self.saved_iteration = state.iteration  # of the latest checkpoint
+        self._pick_prompts = lru_cache(maxsize=8)(partial(pick_prompts, run.train_set, run.config))
         self.interrupt_guard = ExitStack()  # holds `postpone_interrupts` while an iteration is open
         self.guards_interrupts = False
         self.stop_requested: Callable[[], bool] = lambda: False
@@ -199,6 +203,7 @@ class RunRecorder(StepMonitor):
         assert iteration is not None
         assert iteration.decision is not None
         iteration.logs.append(logs)
+        iteration.skip_reasons.append(self.skip_reason)
         steps_done = len(iteration.logs)
         if iteration.results:
             result = iteration.results[-1]
@@ -279,12 +284,7 @@ class RunRecorder(StepMonitor):
             buffer = self.state.buffer
         metrics_line = metrics.metrics_record(record, buffer, clock)
         if not iteration.results and iteration.logs:
-            means = {
-                name: float(np.mean([log[trl_name] for log in iteration.logs]))
-                for name, trl_name in LOGGED_METRICS.items()
-                if trl_name in iteration.logs[0]  # TRL logs no KL where it has none
-            }
-            metrics_line = {**metrics_line, "steps": len(iteration.logs), **means}
+            metrics_line |= logged_metrics(iteration.logs, iteration.skip_reasons)
         write_iteration(self.run.folder, record, metrics_line, config.store)
         self.run.observer.on_iteration(metrics_line)
 
@@ -329,7 +329,7 @@ class RunRecorder(StepMonitor):
     def _prompt_of_group(self, group: str) -> Prompt:
         """The prompt of a group, which the adapter names iteration:index."""
         iteration, index = map(int, group.split(":"))
-        return pick_prompts(self.run.train_set, self.run.config, iteration)[index][0]
+        return self._pick_prompts(iteration)[index][0]
 
     def _rollout(
         self, sample: UnpaddedRollout, prompt: Prompt, text: str, reward: float
@@ -351,3 +351,24 @@ class RunRecorder(StepMonitor):
             columns=prompt.columns,
             messages=prompt.messages,
         )
+
+
+def logged_metrics(
+    logs: Sequence[Mapping[str, float]], skip_reasons: Sequence[str]
+) -> dict[str, Any]:
+    """The update's numbers by TRL's log of every step; steps that were skipped only count.
+
+    Example:
+        >>> logged_metrics([{"loss": 0.5, "learning_rate": 1e-5}, {"loss": 0.0}], ["", "no signal"])
+        {'steps': 1, 'skipped_steps': 1, 'loss': 0.5, 'lr': 1e-05}
+    """
+    completed = [log for log, reason in zip(logs, skip_reasons, strict=True) if not reason]
+    numbers: dict[str, Any] = {
+        "steps": len(completed),
+        "skipped_steps": len(logs) - len(completed),
+    }
+    for name, trl_name in LOGGED_METRICS.items():
+        values = [log[trl_name] for log in completed if trl_name in log]  # no KL without a beta
+        if values:
+            numbers[name] = float(values[-1] if name == "lr" else np.mean(values))
+    return numbers

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, reduce
 from typing import Any
 
 import torch
@@ -22,22 +23,19 @@ from counterpoise.credit.view import PolicyReader
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.trl import processes
 from counterpoise.hosts.trl.padding import TrlBatch, UnpaddedRollout
-from counterpoise.hosts.trl.run_recorder import RunRecorder
+from counterpoise.hosts.trl.run_recorder import RecordedRun, RunRecorder
 from counterpoise.hosts.trl.trainer import PoiseGRPOTrainer
 from counterpoise.loop import MAX_SKIPPED_STEPS
+from counterpoise.model.fit_memory import FittedSize
 from counterpoise.model.load import Policy
 from counterpoise.model.templates import TEMPLATES, prompt_messages, prompt_text
 from counterpoise.run import follow_probes
+from counterpoise.run.state import RunState
 from counterpoise.sample.choose_prompts import EncodedPrompt, pick_prompts
 from counterpoise.seeds import seed_for
 from counterpoise.types import Prompt
-from counterpoise.verify.scores import (
-    Scores,
-    ScoringContext,
-    Verifier,
-    is_graded,
-    score_responses,
-)
+from counterpoise.verify.plugin_reward import training_context
+from counterpoise.verify.scores import Scores, is_graded, score_responses
 
 
 class IterationsExhausted(Exception):  # noqa: N818  # not an error: the last iteration is over
@@ -49,30 +47,21 @@ class VerifierReward:
 
     __name__ = "reward"  # TRL logs the reward under this name
 
-    def __init__(
-        self,
-        policy: Policy,
-        verifier: Verifier,
-        train_set: Sequence[EncodedPrompt],
-        data_source: str = "",
-    ) -> None:
-        self.policy, self.verifier, self.data_source = policy, verifier, data_source
-        self.prompts = {prompt.id: prompt for prompt, _ in train_set}
+    def __init__(self, run: RecordedRun, state: RunState) -> None:
+        self.run, self.state = run, state
+        self.prompts = {prompt.id: prompt for prompt, _ in run.train_set}
         self.scores = Scores([])
         self.seconds = 0.0
 
     def __call__(
-        self,
-        completion_ids: Sequence[Sequence[int]],
-        problem: Sequence[str],
-        trainer_state: Any = None,
-        **_: Any,
+        self, completion_ids: Sequence[Sequence[int]], problem: Sequence[str], **_: Any
     ) -> list[float]:
         start_time = time.perf_counter()
         prompts = [self.prompts[prompt_id] for prompt_id in problem]
-        context = ScoringContext(completion_ids, trainer_state, self.data_source)
+        # Not TRL's trainer_state, which counts from 0 again after a resume.
+        context = training_context(self.run.config, self.state.iteration, completion_ids)
         self.scores = score_responses(
-            self.verifier, self.policy.decode_rows(completion_ids), prompts, context
+            self.run.verifier, self.state.policy.decode_rows(completion_ids), prompts, context
         )
         self.seconds = time.perf_counter() - start_time
         return self.scores.rewards
@@ -116,13 +105,17 @@ class RunTrainer(PoiseGRPOTrainer):
     def policy(self) -> Policy:
         return self.recorder.state.policy
 
+    @cached_property
+    def micro_batch(self) -> FittedSize:
+        return self.recorder.state.micro_batch
+
     def _reader(self) -> PolicyReader | None:
         state, run = self.recorder.state, self.run
         temperature, seed = run.sample.temperature, run.loop.seed
         return PolicyReader(
             state.policy,
             temperature,
-            state.micro_batch,
+            self.micro_batch,
             self._generation,
             seed,
             steering_rows=follow_probes.steering_rows(state, run),
@@ -161,19 +154,11 @@ class RunTrainer(PoiseGRPOTrainer):
     ) -> tuple[list[UnpaddedRollout], list[float]]:
         samples, rewards_R = super()._generate_all(prompts)
         (reward,) = self.reward_funcs
-        own_faults = [(reward.scores.timeouts, reward.scores.crashes)]
-        faults = processes.gather_lists(own_faults, self.accelerator.num_processes)
-        timeouts, crashes = (sum(counts) for counts in zip(*faults, strict=True))
-        own_logs = reward.scores.logged or [{} for _ in reward.scores.rewards]
-        logged = processes.gather_lists(own_logs, self.accelerator.num_processes)
-        scores = Scores(
-            rewards_R,
-            timeouts,
-            crashes,
-            reward.scores.graded or is_graded(rewards_R),
-            logged if any(logged) else [],
-            reward.scores.logged_metrics,
-        )
+        scores_by_process = processes.gather_lists([reward.scores], self.accelerator.num_processes)
+        scores = reduce(Scores.concatenate, scores_by_process)
+        # The rewards as TRL gathered them, in float32: advantages are computed from these.
+        graded = scores.graded or is_graded(rewards_R)
+        scores = replace(scores, rewards=rewards_R, graded=graded)
         encoded = pick_prompts(self.train_set, self.run, self._generation)
         self._check_prompt_tokens(samples, encoded)
         self.recorder.record_samples(encoded, samples, scores, reward.seconds)

@@ -21,13 +21,15 @@ from counterpoise.errors import PoiseError
 from counterpoise.hosts.importing.formats import render_text
 from counterpoise.hosts.trl import processes
 from counterpoise.hosts.trl.host import PROBE_READING_WEIGHTS
-from counterpoise.hosts.trl.native_policy import MICRO_TOKENS, check_native_forward
+from counterpoise.hosts.trl.native_policy import check_native_forward, notify
 from counterpoise.hosts.trl.rewards import combine_rewards
 from counterpoise.microscope.probe_monitor import STEER, ProbeMonitor, ProbeReading
 from counterpoise.microscope.probe_records import probe_metrics
+from counterpoise.model.fit_memory import FittedSize, describe_prompts
 from counterpoise.run.metrics import ProbeResult
 from counterpoise.run.probes import SAMPLES, ProbeSet, choose_answers, look_interval, read_answers
 from counterpoise.sample.build_groups import build_groups
+from counterpoise.sample.collect import draw_in_batches
 from counterpoise.sample.native import sample
 from counterpoise.seeds import seed_for
 from counterpoise.types import Ints, Prompt, Response, Row, StepResult
@@ -35,14 +37,16 @@ from counterpoise.types import Ints, Prompt, Response, Row, StepResult
 if TYPE_CHECKING:
     from counterpoise.hosts.trl.trainer import PoiseGRPOTrainer
 
+SAMPLING_REMEDY = "lower max_completion_length, or set probe=0"
+
 
 class ScriptProbes:
-    """The held-out answers of one trainer, drawn on all processes and measured on process 0.
+    """The held-out answers of one trainer: process 0 draws and measures them, all score them.
 
     Example:
         probes.draw_if_due(generation)            before a generation is sampled
         probes.begin_update(generation, 4)        when its four optimizer steps are planned
-        probes.before_step(step, positions, rows, result); probes.after_step()
+        probes.before_step(step, rows, result); probes.after_step()
         probes.finish().measurement               before the generation is written
     """
 
@@ -57,9 +61,9 @@ class ScriptProbes:
         self._monitor: ProbeMonitor | None = None  # while an update that is looked at is taken
         # `iteration` counts optimizer steps: with RB a generation may pass without any.
         self._reading: ProbeReading | None = None
-        self._positions: dict[int, Sequence[int]] = {}  # of the rows that were read, by step
         self._results: dict[int, StepResult] = {}
         self._steps_left = 0
+        self._prompts_per_draw: FittedSize | None = None  # set with the first draw
         options = trainer.args
         check_native_forward(trainer, "probe", "set probe=0")
         if trainer.num_iterations > 1:
@@ -163,12 +167,22 @@ class ScriptProbes:
             top_p=trainer.top_p,
             top_k=max(0, trainer.top_k or 0),
         )
+        if self._prompts_per_draw is None:
+            self._prompts_per_draw = FittedSize(
+                len(prompts), describe=describe_prompts, notify=notify
+            )
         model = trainer.policy.model
         was_training = model.training
         model.eval()  # dropout would draw random numbers that TRL's sampler needs
-        responses_PG = sample(trainer.policy, prompts, seeds_PG, options)
-        model.train(was_training)
-        return responses_PG
+        try:
+            return draw_in_batches(
+                lambda batch: sample(trainer.policy, prompts[batch], seeds_PG[batch], options),
+                len(prompts),
+                self._prompts_per_draw,
+                SAMPLING_REMEDY,
+            )
+        finally:
+            model.train(was_training)
 
     def _score(self, responses: Sequence[Response]) -> list[float]:
         """The rewards of the responses by the trainer's functions; each process scores a share."""
@@ -210,7 +224,7 @@ class ScriptProbes:
     def begin_update(self, generation: int, num_steps: int) -> None:
         """Prepare the look at an update of `num_steps` optimizer steps, if it is due."""
         self._monitor = self._look = self._new_answers_record = None
-        self._positions, self._results, self._steps_left = {}, {}, num_steps
+        self._results, self._steps_left = {}, num_steps
         trainer, answers = self.trainer, self.answers
         if generation % self._interval or answers is None or not answers.answers:
             return
@@ -222,16 +236,14 @@ class ScriptProbes:
         self._monitor = ProbeMonitor(
             answers.answers,
             trainer.temperature,
-            MICRO_TOKENS,
+            trainer.micro_batch,
             reading=reading.scores if reading is not None and is_current else None,
         )
 
-    def before_step(
-        self, step: int, positions: Sequence[int], rows: Sequence[Row], result: StepResult
-    ) -> None:
-        """Keep what a step computed; `positions` are those of the rows in the planned step."""
+    def before_step(self, step: int, rows: Sequence[Row], result: StepResult) -> None:
+        """Keep what a step computed; `rows` are those of the planned step, in its order."""
         assert self._monitor is not None, "begin_update() has found that a look is due"
-        self._positions[step], self._results[step] = positions, replace(result, hidden=())
+        self._results[step] = replace(result, hidden=())
         self._monitor.at(step).before_update(self.trainer.policy, rows, result)
 
     def after_step(self) -> dict[str, Any]:
@@ -258,9 +270,5 @@ class ScriptProbes:
             self._reading = ProbeReading(self.trainer.state.global_step, monitor.reading)
         self.seconds = monitor.stopwatch.seconds
         metrics = probe_metrics(monitor.answers, measurement, self._results)
-        if measurement is not None:
-            places = zip(measurement.steps, measurement.rows, strict=True)
-            rows = tuple(self._positions[step][row] for step, row in places)
-            measurement = replace(measurement, rows=rows)
         self._look = ProbeResult(monitor.answers, measurement, self._new_answers_record)
         return metrics

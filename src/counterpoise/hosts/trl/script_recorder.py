@@ -50,7 +50,7 @@ from counterpoise.types import Rollout, StepResult
 from counterpoise.verify.scores import Scores, is_graded
 
 if TYPE_CHECKING:
-    from counterpoise.hosts.trl.callback import ObservedTrainer
+    from counterpoise.hosts.trl.observed_trainer import ObservedTrainer
     from counterpoise.hosts.trl.trainer import PoiseGRPOTrainer
 
 # Our names of numbers that TRL logs.
@@ -183,25 +183,19 @@ class ScriptRecorder:
                 replace(row, rollout=rollout, trainer_logprobs_T=sample.old_logprobs)
             )
 
-    def record_result(self, step: int, batch_indices: Sequence[int], result: StepResult) -> None:
-        """Keep what a step computed; `batch_indices` are the rows that were read."""
-        assert self.iteration is not None
-        # The monitor numbers the rows that it read; the folder numbers them within the batch.
-        rows = tuple(batch_indices[i] for i in result.rows)
-        self.iteration.results[step] = replace(result, rows=rows, hidden=())
-
-    def record_measurement(
-        self, step: int, batch_indices: Sequence[int], measurement: StepMeasurement
-    ) -> None:
-        """Keep the measurement of a step; `batch_indices` are the rows that were read."""
+    def record_result(self, step: int, result: StepResult) -> None:
+        """Keep what a step computed."""
         assert self.iteration is not None
         assert self.iteration.decision is not None
-        # The folder numbers a measurement's rows within the step.
-        position_in_step = {
-            i: position for position, i in enumerate(self.iteration.decision.plan.steps[step])
-        }
-        rows_in_step = tuple(position_in_step[batch_indices[i]] for i in measurement.rows)
-        self.iteration.measurements.append(replace(measurement, step=step, rows=rows_in_step))
+        # The monitor numbers rows within the step; the folder numbers them within the batch.
+        planned_rows = self.iteration.decision.plan.steps[step]
+        rows = tuple(planned_rows[i] for i in result.rows)
+        self.iteration.results[step] = replace(result, rows=rows, hidden=())
+
+    def record_measurement(self, step: int, measurement: StepMeasurement) -> None:
+        """Keep the measurement of a step; the folder too numbers its rows within the step."""
+        assert self.iteration is not None
+        self.iteration.measurements.append(replace(measurement, step=step))
 
     def count_step(self) -> None:
         if self.iteration is not None:
@@ -222,18 +216,13 @@ class ScriptRecorder:
 
     def write_for_checkpoint(self) -> None:
         """Write what a run that resumes from the checkpoint needs, whole, to the disk."""
-        options, steps = self.trainer.args, self.trainer.state.global_step
-        if self.trainer._step % options.steps_per_generation == 0:
+        steps = self.trainer.state.global_step
+        if self.trainer._step % self.trainer.args.steps_per_generation == 0:
             self.close_iteration()  # its last optimizer step is done
         elif self.iteration is not None and self.iteration.groups:
             part = unfinished_iteration(self.folder, steps)
-            saved = [
-                int(path.name.removeprefix("checkpoint-"))
-                for path in Path(options.output_dir).glob("checkpoint-*")
-                if path.name.removeprefix("checkpoint-").isdecimal()
-            ]
-            # An older part at this step would be that of a run that was rewound.
-            remove_unfinished(self.folder, keep=[number for number in saved if number < steps])
+            # What is there for this step or a later one is left from before a resume.
+            remove_unfinished(self.folder, keep=[n for n in self._saved_steps() if n < steps])
             with self.folder.explain_write_errors(part.path.name):
                 part.path.mkdir(parents=True, exist_ok=True)
             iteration = copy(self.iteration)  # the generation goes on
@@ -241,6 +230,16 @@ class ScriptRecorder:
             self._write(iteration, part, probe_result=None)
             part.sync()
         self.folder.sync()
+
+    def remove_outdated_parts(self) -> None:
+        """Remove what was written of open generations for checkpoints that TRL has removed."""
+        remove_unfinished(self.folder, keep=self._saved_steps())
+
+    def _saved_steps(self) -> list[int]:
+        """The optimizer steps after which there is a checkpoint."""
+        names = [path.name for path in Path(self.trainer.args.output_dir).glob("checkpoint-*")]
+        numbers = [name.removeprefix("checkpoint-") for name in names]
+        return [int(number) for number in numbers if number.isdecimal()]
 
     def close_iteration(self) -> None:
         """Write the open generation, if any."""

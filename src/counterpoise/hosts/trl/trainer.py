@@ -31,14 +31,14 @@ from counterpoise.credit.assign import UNIFORM
 from counterpoise.credit.view import PolicyReader
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.trl import processes
-from counterpoise.hosts.trl.checkpoint import WaitingRollouts, load_waiting, save_waiting
+from counterpoise.hosts.trl.checkpoint import CheckpointExtras, load_extras, save_extras
 from counterpoise.hosts.trl.config import TOKEN_AVERAGED_LOSSES, PoiseConfig
 from counterpoise.hosts.trl.host import PROBE_READING_WEIGHTS
 from counterpoise.hosts.trl.monitor import StepMonitor, dapo_loss_scale, step_end_callback
 from counterpoise.hosts.trl.native_policy import (
-    MICRO_TOKENS,
     as_native_policy,
     check_native_forward,
+    new_micro_batch,
 )
 from counterpoise.hosts.trl.padding import (
     OLD_LOGPROBS,
@@ -147,30 +147,32 @@ class PoiseGRPOTrainer(GRPOTrainer):
         super()._save_checkpoint(model, trial)
         if not self.accelerator.is_main_process:
             return
+        if self.script_recorder:
+            self.script_recorder.remove_outdated_parts()
         folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
         buffer = self.planner.buffer
         rows = buffer.state() if buffer is not None else ()
         counts = buffer.counts if buffer is not None else BufferCounts()
-        waiting = WaitingRollouts(
+        extras = CheckpointExtras(
             self._generation,
             rows,
             counts,
             self.rollouts_by_key,
             self.probes.written_answers() if self.probes else None,
         )
-        save_waiting(folder, waiting)
+        save_extras(folder, extras)
 
     def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
-        waiting = load_waiting(Path(checkpoint)) if checkpoint else None
-        if waiting is None:
+        extras = load_extras(Path(checkpoint)) if checkpoint else None
+        if extras is None:
             return
-        self._generation = waiting.generation
-        if self.probes and waiting.probes:
-            self.probes.answers = waiting.probes
+        self._generation = extras.generation
+        if self.probes and extras.probes:
+            self.probes.answers = extras.probes
         if self.planner.buffer is not None:
-            self.rollouts_by_key = dict(waiting.rollouts_by_key)
-            self.planner.restore_buffer(waiting.rows, waiting.counts)
+            self.rollouts_by_key = dict(extras.rollouts_by_key)
+            self.planner.restore_buffer(extras.rows, extras.counts)
 
     # -- a generation -> a decision ------------------------------------------------------------
 
@@ -220,6 +222,11 @@ class PoiseGRPOTrainer(GRPOTrainer):
         """TRL's model as the native engine's policy."""
         return as_native_policy(self)
 
+    @cached_property
+    def micro_batch(self) -> FittedSize:
+        """The tokens of one pass with which `policy` reads rows."""
+        return new_micro_batch()
+
     def _reader(self) -> PolicyReader | None:
         """The reader with which token weights read a generation's rows before training on them."""
         if self.args.credit_weights == UNIFORM:
@@ -227,7 +234,7 @@ class PoiseGRPOTrainer(GRPOTrainer):
         return PolicyReader(
             self.policy,
             self.temperature,
-            FittedSize(MICRO_TOKENS),
+            self.micro_batch,
             self._generation,
             self.args.seed,
             steering_rows=self.probes.steering_rows() if self.probes else None,
@@ -314,7 +321,7 @@ class PoiseGRPOTrainer(GRPOTrainer):
         for name, value in {**decision.metrics, "refills": float(refills)}.items():
             self._metrics["train"][f"poise/{name}"].append(value)
 
-    # -- what the monitor and the recorder read; ObservedTrainer (callback.py) has the same ----
+    # -- what the monitor and the recorder read; ObservedTrainer has the same ------------------
 
     records_tokens = False  # tokens are recorded where the monitor reads them
 
@@ -415,14 +422,11 @@ class PoiseGRPOTrainer(GRPOTrainer):
         """
         passes = self.args.gradient_accumulation_steps
         keeps_trl_average = self.args.denominator == "trl"
-        # TRL multiplies the count by passes / steps_per_generation: undo it.
-        count = (
-            all_tokens
-            if keeps_trl_average
-            else step_tokens * self.args.steps_per_generation / passes
-        )
-        device = self.accelerator.device
-        batch["num_items_in_batch"] = torch.tensor(float(count), device=device)
+        count = float(all_tokens)
+        if not keeps_trl_average:
+            # TRL multiplies the count by passes / steps_per_generation: undo it.
+            count = step_tokens * self.args.steps_per_generation / passes
+        batch["num_items_in_batch"] = torch.tensor(count, device=self.accelerator.device)
         if keeps_trl_average or self.args.loss_type in TOKEN_AVERAGED_LOSSES:
             return
         # TRL's other losses are means over a pass, averaged over passes and processes: weight each

@@ -6,13 +6,14 @@
 Rollout, rewards, the loss and the workers stay verl's; without our options, so does all the rest.
 Credit, balance and plan are ours: which rollouts share an optimizer step.
 
-    plugin.py      what verl loads             host.py     verl's version and signatures
-    hook.py        act after an import         queue.py    a batch's content in TransferQueue
-    options.py     `+poise.*`, checked         trainer.py  the overridden methods
-    row_layout.py  a plan over ranks           sampler.py  RB as verl's custom sampler
-    credit.py      advantage estimators        ledger.py   RB's bookkeeping, without verl
-    monitor.py     how the update moved tokens recorder.py  a folder for `poise report`
-    turns.py       tools' tokens in a response batch_rows.py a batch as rows with rollouts
+    plugin.py      what verl loads              host.py        verl's version and signatures
+    hook.py        act after an import          queue.py       a batch's content in TransferQueue
+    options.py     `+poise.*`, checked          trainer.py     the overridden methods
+    row_layout.py  a plan over ranks            sampler.py     RB as verl's custom sampler
+    row_keys.py    the group of a row           ledger.py      RB's bookkeeping, without verl
+    credit.py      advantage estimators         checkpoint.py  RB's waiting rollouts, saved
+    monitor.py     how the update moved tokens  recorder.py    a folder for `poise report`
+    batch_rows.py  a batch as rows with their rollouts
 
     weight_methods.py      which token weights run    token_weights.py  the driver applies them
     weight_request.py      what they read             token_states.py   hidden states, in workers

@@ -11,6 +11,7 @@ from transfer_queue import KVBatchMeta
 from counterpoise.hosts.importing.formats import answer_text, hash_prompt
 from counterpoise.hosts.turns import split_turns
 from counterpoise.hosts.verl import queue
+from counterpoise.hosts.verl.row_keys import group_of_key, split_key
 from counterpoise.hosts.verl.weight_request import ROLLOUT_ADVANTAGES
 from counterpoise.types import Floats, Rollout, Row
 
@@ -49,7 +50,7 @@ def read_rows(
         )
         rows.append(
             Row(
-                group=f"{number}:{split_key(batch.keys[i])[0]}",
+                group=f"{number}:{group_of_key(batch.keys[i])}",
                 advantage=advantage,
                 num_tokens=len(rollout.response_tokens),
                 index=index_in_group[batch.keys[i]],
@@ -94,17 +95,6 @@ def read_rollouts(
     return rollouts
 
 
-def split_key(key: str) -> tuple[str, int, int]:
-    """The group, the rollout in it, and which of its outputs: a key is uid_session_output.
-
-    Example:
-        >>> split_key("5c1e-77_3_0")
-        ('5c1e-77', 3, 0)
-    """
-    group, session, output = key.rsplit("_", 2)
-    return group, int(session), int(output)
-
-
 def number_in_groups(keys: Sequence[str]) -> dict[str, int]:
     """Rows numbered from 0 in their group, in verl's order, of which some may be missing.
 
@@ -114,7 +104,7 @@ def number_in_groups(keys: Sequence[str]) -> dict[str, int]:
     """
     members: dict[str, list[str]] = {}
     for key in sorted(keys, key=split_key):
-        members.setdefault(split_key(key)[0], []).append(key)
+        members.setdefault(group_of_key(key), []).append(key)
     return {key: index for group in members.values() for index, key in enumerate(group)}
 
 

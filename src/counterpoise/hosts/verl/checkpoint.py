@@ -24,7 +24,7 @@ from counterpoise.batch.buffer import BufferCounts
 from counterpoise.errors import PoiseError, first_line
 from counterpoise.files import atomic_write, make_folder
 from counterpoise.hosts.verl.options import select
-from counterpoise.hosts.verl.queue import group_of_key
+from counterpoise.hosts.verl.row_keys import group_of_key
 from counterpoise.types import Row
 
 STATE_FILE = "poise.json"

@@ -6,7 +6,7 @@ clip at a ratio of 3 (turned off by a bound that is never reached), and symmetri
 
 from __future__ import annotations
 
-import json
+import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +31,10 @@ from counterpoise.model.templates import AUTO, TEMPLATES
 from counterpoise.run.estimate import find_shape
 
 UNREACHED_BOUND = 1e9  # a bound that turns a limit off
+# Texts that Hydra reads as they are: it takes others for numbers or for its own syntax.
+PLAIN_TEXT = re.compile(r"(?:[A-Za-z_/]|\.\.?/)[A-Za-z0-9_./:-]*")
+HYDRA_WORDS = ("true", "false", "null", "nan", "inf")
+BACKSLASHES_BEFORE_QUOTE = re.compile(r'(\\+)(?="|\Z)')
 GPUS_PER_NODE = 8
 
 # What the native engine does without an option for it, set explicitly whatever verl's defaults are.
@@ -242,11 +246,18 @@ def _quote_words(words: list[str]) -> list[str]:
 
 
 def _hydra_value(value: Any) -> str:
-    """A value as Hydra's command line reads it."""
+    r"""A value as Hydra's command line reads it.
+
+    Example:
+        >>> _hydra_value("out/run"), _hydra_value("7"), _hydra_value("a b"), _hydra_value([0.9, 1])
+        ('out/run', '"7"', '"a b"', '[0.9,1]')
+    """
     if isinstance(value, str):
-        # Hydra parses other characters as its own syntax; JSON quoting keeps them literal.
-        is_plain = all(character.isalnum() or character in "_-./:" for character in value)
-        return value if is_plain else json.dumps(value)
+        if PLAIN_TEXT.fullmatch(value) and value.lower() not in HYDRA_WORDS:
+            return value
+        # In quotes every character stands for itself, except a quote and backslashes before one.
+        text = BACKSLASHES_BEFORE_QUOTE.sub(r"\1\1", value).replace('"', '\\"')
+        return f'"{text}"'
     if isinstance(value, list):
         return "[" + ",".join(_hydra_value(item) for item in value) + "]"
     return "null" if value is None else str(value)

@@ -10,7 +10,11 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from counterpoise.batch.buffer import RewardBalancedBuffer
-from counterpoise.config.check_options import ONE_SIDED_ADVANTAGES, WHOLE_GROUP_COMPOSERS
+from counterpoise.config.check_options import (
+    ONE_SIDED_ADVANTAGES,
+    TWO_STEP_COMPOSERS,
+    WHOLE_GROUP_COMPOSERS,
+)
 from counterpoise.credit.assign import UNIFORM, parse_settings
 from counterpoise.errors import PoiseError, check_choice, unknown_name
 from counterpoise.hosts.verl.weight_methods import REFUSED_WEIGHTS, balance_fault, reads_states
@@ -276,6 +280,11 @@ def _size_fault(config: VerlConfig, options: VerlAdapterOptions) -> str:
             f"+poise.composer={options.composer} compares tokens, which verl's plans do not carry: "
             "set +poise.composer=grouped"
         )
+    if options.composer in TWO_STEP_COMPOSERS and optimizer_steps(config) == 1:
+        return (
+            f"+poise.composer={options.composer} needs two optimizer steps: lower "
+            "actor_rollout_ref.actor.ppo_mini_batch_size to half of data.train_batch_size"
+        )
     if options.composer == "whole" and optimizer_steps(config) > 1:
         return "+poise.composer=whole makes one step: set ppo_mini_batch_size=train_batch_size"
     if select(config, "actor_rollout_ref.rollout.n", 1) < 2:
@@ -352,6 +361,12 @@ def _balance_fault(config: VerlConfig, options: VerlAdapterOptions) -> str:
         return (
             f"+poise.tau is for trainer.v1.trainer_mode={' and '.join(SAMPLER_CLASSES)}, not "
             f"{mode}: set +poise.tau=0"
+        )
+    if (updates := updates_per_global_step(config)) > 1:
+        return (
+            f"+poise.tau takes one batch for each global step, and trainer.v1.{mode}."
+            f"parameter_sync_step={updates} makes several updates of it: set it to 1, or "
+            "+poise.tau=0"
         )
     if credit_name(config) is None:
         return "+poise.tau balances by our credit: set algorithm.adv_estimator=poise_grpo"

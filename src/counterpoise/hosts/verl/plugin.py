@@ -8,7 +8,7 @@ On import it installs three things:
                      without our options continue.
     an import hook   once verl's trainers are imported, which only the training process does, ours
                      replace them and our estimators are registered.
-    another one      once verl's workers are imported, they can measure a step (step_coupling.py)
+    another one      once verl's workers are imported, they can measure a step (step_coupling.py),
                      keep hidden states for token weights (token_states.py) and weight whole
                      rollouts (trajectory_weights.py).
 """

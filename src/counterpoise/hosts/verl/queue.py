@@ -14,7 +14,7 @@ import transfer_queue as tq
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 
-from counterpoise.hosts.verl.row_keys import trajectories_of_keys
+from counterpoise.hosts.verl.row_keys import group_of_key, trajectories_of_keys
 from counterpoise.types import Floats, Row
 
 
@@ -34,16 +34,6 @@ def put_fields(batch: KVBatchMeta, fields: TensorDict) -> None:
 def clear_keys(batch: KVBatchMeta, keys: list[str]) -> None:
     if keys:
         tq.kv_clear(keys=keys, partition_id=batch.partition_id)
-
-
-def group_of_key(key: str) -> str:
-    """The group that a key belongs to.
-
-    Example:
-        >>> group_of_key("5c1e-77_3_0")
-        '5c1e-77'
-    """
-    return key.split("_")[0]
 
 
 def is_real_row(tag: dict[str, Any]) -> bool:

@@ -12,10 +12,10 @@ update before, so that `success` is that of the policy and not of the balanced b
 waited are found in the iteration that sampled them. Where an update takes such rows alone, as it
 may in verl's asynchronous mode, `success` and the like are those of the update before.
 
-The driver process writes it after the update. The workers keep what happens between optimizer steps
-to themselves, so `logprob` and `pull` are known only for the rows that the monitor measured and,
-without `pull`, for those of the first step that the weights before the update have scored;
-`entropy` is NaN, and the displacement of a token is that of the whole update.
+The driver process writes it after the update. Workers do not report what happens between optimizer
+steps: `pull` is known for the rows that the monitor measured, and `logprob` for these and for the
+rows of the first step, if the weights before the update scored them. Elsewhere both are NaN, and so
+is every `entropy`. The displacement of a token is that of the whole update.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which rows of a verl batch are calls of one agent: by their keys, or by a tag.
+"""What the keys of a verl batch say: the group of a row, and which rows are calls of one agent.
 
 key   "uid_session_output": the group, the rollout in it, and which of its outputs
 tag   "trajectory": for agent frameworks that make a prompt of every call
@@ -11,6 +11,27 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 TRAJECTORY_TAG = "trajectory"
+
+
+def group_of_key(key: str) -> str:
+    """The group that a rollout belongs to; the key of a prompt is that of its group.
+
+    Example:
+        >>> group_of_key("5c1e-77_3_0"), group_of_key("5c1e-77")
+        ('5c1e-77', '5c1e-77')
+    """
+    return key.rsplit("_", 2)[0]
+
+
+def split_key(key: str) -> tuple[str, int, int]:
+    """The group of a rollout, its number in the group, and which of its outputs.
+
+    Example:
+        >>> split_key("5c1e-77_3_0")
+        ('5c1e-77', 3, 0)
+    """
+    group, session, output = key.rsplit("_", 2)
+    return group, int(session), int(output)
 
 
 def trajectories_of_keys(keys: Sequence[str], tags: Sequence[Mapping[str, Any]] = ()) -> list[str]:

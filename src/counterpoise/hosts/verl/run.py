@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
+from counterpoise.hosts.choose_engine import write_engine
 from counterpoise.hosts.verl import host
 from counterpoise.hosts.verl.command import build_command, template_name
 from counterpoise.hosts.verl.run_options import check_options
@@ -33,6 +34,7 @@ from counterpoise.task.load import check_enough_prompts, load_run_task
 from counterpoise.terminal import echo_message
 from counterpoise.types import Prompt
 from counterpoise.verify.extra_rewards import reward_columns
+from counterpoise.verify.plugin_reward import training_context
 
 
 def prepare_folder(config: RunConfig, out: Path) -> RunFolder:
@@ -47,9 +49,7 @@ def prepare_folder(config: RunConfig, out: Path) -> RunFolder:
     for name, prompts in (("train", task.train), ("heldout", task.heldout)):
         with folder.atomic_write(f"{name}.parquet") as temporary:
             pq.write_table(prompt_table(prompts or task.train[:1], config), temporary)
-    engine = {"schema": 1, "engine": "verl", "version": host.SUPPORTED_VERSION}
-    with folder.atomic_write("engine.json") as temporary:
-        temporary.write_text(json.dumps(engine), encoding="utf-8")
+    write_engine(folder, "verl", host.SUPPORTED_VERSION)
     return folder
 
 
@@ -59,9 +59,10 @@ def prompt_table(prompts: Sequence[Prompt], config: RunConfig) -> pa.Table:
     extra_info has what a user's own reward function may take; columns are JSON, since parquet needs
     one type for all rows.
     """
+    data_source = training_context(config, 0).data_source  # as reward functions know it
     rows: list[dict[str, Any]] = [
         {
-            "data_source": config.task.name,
+            "data_source": data_source,
             "prompt": host_messages(prompt, template_name(config)),
             "reward_model": {"style": "rule", "ground_truth": prompt.answer},
             "extra_info": {"id": prompt.id, **_reward_inputs(prompt, config)},

@@ -27,13 +27,14 @@ from counterpoise.hosts.translate_options import (
 from counterpoise.hosts.verl.weight_methods import REFUSED_WEIGHTS, balance_fault
 from counterpoise.model.adapters import find_base
 from counterpoise.model.shapes import SHAPE_PREFIX
-from counterpoise.plugins import display_name
+from counterpoise.plugins import display_name, is_plugin
 from counterpoise.variants import (
     COMPOSERS,
     COMPOSERS_THAT_READ_SIGNS,
     COMPOSERS_THAT_READ_TOKENS,
     VERIFIERS,
 )
+from counterpoise.verify.reward_signatures import TOKEN_IDS, TRAINER_STATE, reward_arguments
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 OPTIM, FSDP = f"{ACTOR}.optim", f"{ACTOR}.fsdp_config"
@@ -248,6 +249,21 @@ def _weights_faults(config: RunConfig) -> list[str]:
     return faults
 
 
+def _reward_faults(config: RunConfig) -> list[str]:
+    """What a user's reward function needs and verl's workers do not hand over."""
+    if not is_plugin(config.verify.name):
+        return []
+    arguments = reward_arguments(config.verify.name)
+    return [
+        f"verify.name={display_name(config.verify.name)} (it needs {source}, which verl's workers "
+        "do not have: give the parameter a default)"
+        for name, source in arguments.keywords.items()
+        if source in (TOKEN_IDS, TRAINER_STATE)
+        and arguments.is_source(source)
+        and name not in arguments.optional
+    ]
+
+
 def check_options(config: RunConfig, table: OptionTable = OPTIONS) -> list[str]:
     """Raise unless verl can honour every option; return what it leaves out, a line each."""
     faults = []
@@ -257,7 +273,7 @@ def check_options(config: RunConfig, table: OptionTable = OPTIONS) -> list[str]:
             f"sample.prompts={config.sample.prompts} in batch.steps={config.batch.steps} "
             "(verl needs equal parts)"
         )
-    faults += [*_loss_faults(config), *_weights_faults(config)]
+    faults += [*_loss_faults(config), *_weights_faults(config), *_reward_faults(config)]
     if len(config.evaluate.settings) > 1:
         faults.append(
             f"evaluate.settings={config.evaluate.settings} (verl evaluates in one way only)"

@@ -21,23 +21,23 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from counterpoise.batch.buffer import RewardBalancedBuffer
 from counterpoise.batch.dropped_rollouts import DropsByReason, find_drops
 from counterpoise.errors import PoiseError
-from counterpoise.hosts.verl.batch_rows import ROLLOUT_FIELDS, split_key
+from counterpoise.hosts.verl.batch_rows import ROLLOUT_FIELDS
 from counterpoise.hosts.verl.checkpoint import BalanceState
 from counterpoise.hosts.verl.ledger import BalanceLedger, ScoredRollout
-from counterpoise.hosts.verl.queue import group_of_key
+from counterpoise.hosts.verl.row_keys import group_of_key, split_key
 from counterpoise.types import Row
 
 
 class SampledForUpdate(NamedTuple):
     """What was sampled for an update, and what became of it, for the run folder.
 
-    Groups are verl's uids. The latest update that a group was sampled for, `update_of_group`, is
-    the one before which it was added to the ledger: later ones take it if it waits.
+    Groups are verl's uids. `update_of_group` is the update that was being sampled for when a group
+    was added to the ledger; a group that waits is trained by a later one.
     """
 
     buffer: RewardBalancedBuffer  # after the batch was taken
     batch_rows: Mapping[str, Row]  # of the update, by key
-    update_of_group: Mapping[str, int]
+    update_of_group: Mapping[str, int]  # also of groups that were added for earlier updates
     sampled_rows: Mapping[str, Row]  # by key, also those that wait or were discarded
     sampled_fields: Sequence[Any]  # ROLLOUT_FIELDS of the same rows, in pieces
     drops: DropsByReason

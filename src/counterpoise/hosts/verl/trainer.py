@@ -46,7 +46,7 @@ from counterpoise.hosts.verl.monitor import (
     choose_coupled_rows,
     displacement_shares,
 )
-from counterpoise.hosts.verl.row_keys import trajectories_of_keys
+from counterpoise.hosts.verl.row_keys import group_of_key, trajectories_of_keys
 from counterpoise.hosts.verl.row_layout import block_size, executed_plan, order_rows
 from counterpoise.hosts.verl.step_coupling import (
     METHOD,
@@ -139,7 +139,7 @@ class PlannedTrainer:
 
     def _compose_plan(self, batch: KVBatchMeta) -> BatchPlan:
         assert self.poise is not None
-        groups = [queue.group_of_key(key) for key in batch.keys]
+        groups = [group_of_key(key) for key in batch.keys]
         lengths = [int(tag["response_len"]) for tag in batch.tags]
         advantages = [0.0] * len(groups)
         # verl computes advantages only later; no other composer needs them.

@@ -37,6 +37,7 @@ from counterpoise.task.load import load_run_task
 from counterpoise.terminal import TerminalConsole
 from counterpoise.types import Prompt
 from counterpoise.verify.make_verifier import make_verifier
+from counterpoise.verify.plugin_reward import training_context
 from counterpoise.verify.scores import Verifier
 
 LOG_LINES = 10  # progress lines, if the output is not a terminal
@@ -163,6 +164,7 @@ def measure_success(
         config.sample,
         verifier,
         config.loop.seed,
+        training_context(config, 0),
     )
 
 

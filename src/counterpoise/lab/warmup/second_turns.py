@@ -21,6 +21,7 @@ from counterpoise.sample.episodes import make_episode_player
 from counterpoise.sample.native import sample
 from counterpoise.seeds import seed_for
 from counterpoise.types import Ints, Prompt
+from counterpoise.verify.plugin_reward import training_context
 from counterpoise.verify.scores import Verifier
 
 
@@ -33,7 +34,9 @@ def second_turns(
         return []
     encoded_prompts = [(prompt, policy.encode(prompt)) for prompt in prompts]
     seeds = [[seed_for(config.loop.seed, "second turns", i)] for i in range(len(encoded_prompts))]
-    responses = first_turns.play(policy, encoded_prompts, seeds, config.sample, sample)
+    responses = first_turns.play(
+        policy, encoded_prompts, seeds, config.sample, sample, training_context(config, 0)
+    )
     examples = []
     for (prompt, tokens), (response,) in zip(encoded_prompts, responses, strict=True):
         # A response that was cut off has no proper end for the feedback to follow.
