@@ -11,11 +11,9 @@ Wider heads have not been measured; POISE_DECODE_TILE selects a tile for that:
     32,2,3         this tile for every shape: block, warps, stages; a block ends with its page
 
 A program reads a row from its first key to its last. When only a few long rows are left, that
-takes longer than the GPU needs. POISE_DECODE_PARTS cuts every row into parts that are read side by
-side; it has not been measured yet, so it is off by default:
-
-    by_shape       as many parts as `parts_for_shape` gives
-    4              so many for every shape
+takes longer than the GPU needs, so every row is cut into parts that are read side by side, as many
+as `parts_for_shape` gives: with 8 rows of up to 8,192 tokens a step of Qwen3-1.7B's shape took 2.4
+instead of 5.3 ms on an H200. POISE_DECODE_PARTS asks for another number, 1 for whole rows.
 """
 
 from __future__ import annotations
@@ -86,13 +84,13 @@ def parts_for_shape(num_programs: int, max_new_tokens: int) -> int:
 
 
 def choose_parts(num_programs: int, max_new_tokens: int) -> int:
-    """The parts that the environment asks for, by default one."""
-    request = os.environ.get(PARTS_VARIABLE, "") or "1"
-    if request == "by_shape":
+    """The parts that the environment asks for, by default those of `parts_for_shape`."""
+    request = os.environ.get(PARTS_VARIABLE, "")
+    if not request:
         return parts_for_shape(num_programs, max_new_tokens)
     parts = int(request) if request.isdecimal() else 0
     if not 1 <= parts <= MAX_PARTS or parts & (parts - 1):
         raise PoiseError(
-            f"{PARTS_VARIABLE}={request}: give by_shape, or a power of two up to {MAX_PARTS}"
+            f"{PARTS_VARIABLE}={request}: give a power of two up to {MAX_PARTS}"
         )
     return parts
