@@ -128,6 +128,9 @@ def test_the_target_follows_the_iteration_unless_it_is_given() -> None:
         ("loop.seed='3'", "3"),
         ("loop.seed=a=b", "a=b"),
         ("loop.seed=", ""),
+        ("loop.seed=2024-01-31", "2024-01-31"),
+        ("loop.seed=3\nlr = 1", "3\nlr = 1"),  # one line, one option
+        (f"loop.seed={'9' * 5000}", "9" * 5000),  # more digits than Python reads
     ],
 )
 def test_override_values(text: str, value: object) -> None:

@@ -13,7 +13,7 @@ from counterpoise.terminal import echo, echo_message, one_line
 if TYPE_CHECKING:
     from rich.table import Table
 
-# Kind of case -> title of its column, short enough for a table of 80 columns.
+# Kind of case -> title of its column, short enough for a table 80 characters wide.
 COLUMN_TITLES = {
     "itself": "itself", "forms": "forms", "algebra": "algebra", "shuffled": "shuffled",
     "near misses": "misses", "parts": "parts", "echoes": "echoes", "asked": "asked",
@@ -60,18 +60,21 @@ def verify_check(
 
     from counterpoise.lab.verifier_audit.measure import audit_verifier, tallies_to_data
     from counterpoise.task.columns import FieldOptions
+    from counterpoise.task.contamination.items import name_benchmarks
     from counterpoise.task.files_task import read_problems
 
     results: dict[str, dict[str, Any]] = {}
     fields = FieldOptions(remedy="name it '{role}'")
+    paths = _reference_files(files or [], data)
     # Read all files before auditing any: a mistake in the last must not cost an hour of work.
-    problems_by_file = {
-        path: read_problems(str(path), fields) for path in _reference_files(files or [], data)
+    problems_by_name = {
+        name: read_problems(str(path), fields)
+        for name, path in zip(name_benchmarks(paths), paths, strict=True)
     }
-    for path, problems in problems_by_file.items():
+    for name, problems in problems_by_name.items():
         if not as_json:
-            echo_message(f"{path.stem}: {len(problems):,} references")
-        results[path.stem] = {
+            echo_message(f"{name}: {len(problems):,} references")
+        results[name] = {
             "references": len(problems),
             **tallies_to_data(audit_verifier(problems, items, pairs, timeout)),
         }
@@ -84,6 +87,11 @@ def verify_check(
     console.print(_audit_table(results))
     console.print("wrong verdicts / all; `itself`, `forms`, `algebra` must score 1, the others 0")
     for benchmark_name, result in results.items():
+        line = (
+            f"  {benchmark_name}: {1000 * result['seconds'] / result['verified']:.2f} ms a "
+            f"verdict, {result['slowest_seconds']:.2f} s the slowest"
+        )
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
         if result["timeouts"] or result["crashes"]:
             line = (
                 f"  {benchmark_name}: {result['timeouts']} cases took longer than --timeout, "
@@ -126,9 +134,9 @@ def _audit_table(results: dict[str, dict[str, Any]]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, padding=0)  # the box has a space between columns
     table.add_column("benchmark", overflow="fold")
-    for title in (*COLUMN_TITLES.values(), "ms", "slowest"):
+    for title in COLUMN_TITLES.values():
         table.add_column(title, justify="right", overflow="fold")
     for benchmark_name, result in results.items():
         row = []
@@ -136,11 +144,5 @@ def _audit_table(results: dict[str, dict[str, Any]]) -> Table:
             tally = result["kinds"][kind]
             wrong_share = f"{tally['wrong']}/{tally['cases']}" if tally["cases"] else "-"
             row.append(Text(wrong_share, style="bold" if tally["wrong"] else ""))
-        milliseconds = 1000 * result["seconds"] / result["verified"]
-        table.add_row(
-            Text(one_line(benchmark_name)),
-            *row,
-            f"{milliseconds:.2f}",
-            f"{result['slowest_seconds']:.2f} s",
-        )
+        table.add_row(Text(one_line(benchmark_name)), *row)
     return table
