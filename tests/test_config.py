@@ -206,6 +206,14 @@ def test_numbers_are_finite(option: str, value: float) -> None:
         config_from_tables({section: {name: value}})
 
 
+@pytest.mark.parametrize("option", ["loop.seed", "update.lr", "model.name"])
+def test_a_number_of_any_length_is_one_line(option: str) -> None:
+    """Python does not print an integer of more than 4,300 digits."""
+    with pytest.raises(PoiseError, match=f"{option} is too large a number"):
+        load_config("demo", [f"{option}=0x{'f' * 5000}"])
+    assert load_config("demo", [f"loop.seed={2**63 - 1}"]).loop.seed == 2**63 - 1
+
+
 def test_choices_are_checked_for_every_option_that_has_them() -> None:
     checked = 0
     for section in dataclasses.fields(RunConfig):

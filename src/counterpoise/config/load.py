@@ -209,8 +209,10 @@ def _check_value(
         (item_type,) = get_args(option_type)
         _check_list(option_name, value, item_type, metadata, source)
         return value
-    # TOML reads `1` as an integer. One that float() cannot hold stays an integer and is refused.
-    if option_type is float and type(value) is int and abs(value) < 2**1023:
+    # Seeds and sizes of numpy and torch have 64 bits. The number itself may be too long to print.
+    if type(value) is int and abs(value) >= (2**1023 if option_type is float else 2**63):
+        raise PoiseError(f"{source}: {option_name} is too large a number")
+    if option_type is float and type(value) is int:  # TOML reads `1` as an integer
         value = float(value)
     if type(value) is not option_type:
         raise PoiseError(
