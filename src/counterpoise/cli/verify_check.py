@@ -81,6 +81,32 @@ def verify_check(
     if as_json:
         echo(json.dumps(results))
         return
+    _print_results(results)
+
+
+def _reference_files(files: list[Path], data: Path | None) -> list[Path]:
+    if files and data:
+        raise PoiseError("name files or --data, not both")
+    if data is None:
+        if not files:
+            raise PoiseError(
+                "nothing to check: name .jsonl files, or give a folder of them with --data"
+            )
+        return files
+    from counterpoise.task.benchmarks import BENCHMARKS
+
+    if not data.is_dir():
+        raise PoiseError(f"{data}: no such folder; --data is a folder of .jsonl files")
+    candidates = [data / benchmark.file for benchmark in BENCHMARKS.values()]
+    existing = [path for path in candidates if path.is_file()]
+    if not existing:
+        names = ", ".join(path.name for path in candidates)
+        raise PoiseError(f"{data} holds none of {names}; name other files without --data")
+    return existing
+
+
+def _print_results(results: dict[str, dict[str, Any]]) -> None:
+    """The table, then the time of each benchmark and examples of its wrong verdicts."""
     from counterpoise.terminal import TerminalConsole
 
     console = TerminalConsole()
@@ -106,27 +132,6 @@ def verify_check(
                     f"{case['gold'][:60]!r}"
                 )
                 console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-
-def _reference_files(files: list[Path], data: Path | None) -> list[Path]:
-    if files and data:
-        raise PoiseError("name files or --data, not both")
-    if data is None:
-        if not files:
-            raise PoiseError(
-                "nothing to check: name .jsonl files, or give a folder of them with --data"
-            )
-        return files
-    from counterpoise.task.benchmarks import BENCHMARKS
-
-    if not data.is_dir():
-        raise PoiseError(f"{data}: no such folder; --data is a folder of .jsonl files")
-    candidates = [data / benchmark.file for benchmark in BENCHMARKS.values()]
-    existing = [path for path in candidates if path.is_file()]
-    if not existing:
-        names = ", ".join(path.name for path in candidates)
-        raise PoiseError(f"{data} holds none of {names}; name other files without --data")
-    return existing
 
 
 def _audit_table(results: dict[str, dict[str, Any]]) -> Table:
