@@ -66,12 +66,12 @@ def check_run(run: Path) -> CheckReport:
     check_memory_checkpoints(run, config, lines["memory"], lines["gaps"], report)
     note_other_files(run, report)
     if config is not None and report.intact_checkpoints and not report.finished:
-        report.missing_to_resume = _describe_missing_to_resume(run, config, report)
+        report.resume_condition = _find_resume_condition(run, config, report)
     return report
 
 
-def _describe_missing_to_resume(run: Path, config: RunConfig, report: CheckReport) -> str:
-    """What resuming would find missing, by the function that it asks itself."""
+def _find_resume_condition(run: Path, config: RunConfig, report: CheckReport) -> str:
+    """The end of "It can be resumed after iteration 2 ...", by the function that resuming asks."""
     has_heldout = config.task.heldout or config.task.heldout_path or config.task.heldout_split
     try:
         missing_logs = find_missing_logs(
@@ -80,9 +80,11 @@ def _describe_missing_to_resume(run: Path, config: RunConfig, report: CheckRepor
             report.intact_checkpoints[-1],
             expects_evaluations=bool(config.evaluate.prompts and has_heldout),
         )
-    except PoiseError:  # a log cannot be read: a finding of its own, and resuming says the same
+    except PoiseError as fault:  # a log cannot be read
+        return f"once this is mended: {fault}"
+    if not missing_logs:
         return ""
-    return describe_missing(missing_logs)
+    return f"with --accept-missing-logs only: {describe_missing(missing_logs)}"
 
 
 def _is_finished(

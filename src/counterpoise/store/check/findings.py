@@ -41,8 +41,8 @@ class CheckReport:
     iterations_in_log: dict[str, set[int]] = field(default_factory=dict)
     # What the user accepted as lost, from gaps.jsonl: by log, or by folder with a slash.
     accepted_gaps: dict[str, set[int]] = field(default_factory=dict)
-    # What `poise train --resume` would miss; "" if nothing, or if it has no checkpoint to use.
-    missing_to_resume: str = ""
+    # Why `poise train --resume` alone would refuse, and what would let it go on; "" if it would not.
+    resume_condition: str = ""
 
     def add(self, file: str, problem: str, iteration: int | None = None) -> None:
         finding = Damage(file, problem, iteration)
@@ -106,9 +106,7 @@ class CheckReport:
             return "It has finished."
         if self.intact_checkpoints:
             advice = f"It can be resumed after iteration {self.intact_checkpoints[-1]}"
-            if self.missing_to_resume:
-                return f"{advice} with --accept-missing-logs only: {self.missing_to_resume}."
-            return f"{advice}."
+            return f"{advice}{self.resume_condition and f' {self.resume_condition}'}."
         return "It has no intact checkpoint."
 
 
