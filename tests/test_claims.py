@@ -47,8 +47,8 @@ def of_model(model: str) -> dict[str, dict[str, str]]:
     return {claim["number"]: claim for claim in CLAIMS if claim["model"] == model}
 
 
-def judged_coupling() -> Finding:
-    stored = read_records(DATA / "embedded-coupling.parquet")
+def judged_coupling(model: str) -> Finding:
+    stored = read_records(DATA / f"{model}-coupling.parquet")
     assert stored is not None
     return coupling.judge(stored[0])
 
@@ -159,13 +159,17 @@ def test_flipping_on_the_embedded_model_is_judged_again() -> None:
         assert is_among([claim[key] for key in ("effect", "low", "high")], [known]), known
 
 
-def test_coupling_on_the_embedded_model_is_judged_again() -> None:
-    finding = judged_coupling()
-    claim = of_model("embedded")["3"]
+@pytest.mark.parametrize(("file", "model"), [("embedded", "embedded"), ("smollm2", SMOLLM2)])
+def test_coupling_is_judged_again(file: str, model: str) -> None:
+    finding = judged_coupling(file)
+    claim = of_model(model)["3"]
     assert claim["verdict"] == finding.verdict
     (number,) = (number for number in finding.numbers if number.name.endswith("entropies over one"))
     known = [(number.value, number.low, number.high)]
     assert is_among([claim[key] for key in ("effect", "low", "high")], known), known
+    if file == "smollm2":
+        stored = {name: value for (study, name), value in NUMBERS.items() if study == "coupling"}
+        assert stored == {n.name: (n.value, n.low, n.high) for n in finding.numbers}
 
 
 @pytest.mark.parametrize(("file", "budget"), [("", "full"), ("-quick", "quick")])
@@ -212,11 +216,18 @@ def test_how_well_traces_predict_is_judged_again() -> None:
     assert f"{share.value:.0%}".replace("%", " %") + f" [{share.low:.0f}, 40]" in text
     assert share.high == pytest.approx(0.4)
     printed = [interval for interval in printed_intervals(text) if "." in interval[1]]
-    assert len(printed) == 4
+    predictions, steering = printed[:4], printed[4:]
     numbers = (*finding.numbers, *causes.numbers)
     known = [(number.value, number.low, number.high) for number in numbers]
-    for interval in printed:
+    for interval in predictions:
         assert is_among(interval, known), interval
+    judged = tables("embedded-aligned")
+    arms = re.findall(r"^- (\w+) is better .*?\*\*not replicated\*\*", judged, re.MULTILINE)
+    assert arms == ["aligned", "filter", "tokens", "prompts"]
+    assert len(steering) == 4
+    differences = [tuple(map(float, one)) for one in printed_intervals(judged)]
+    for interval in steering:
+        assert is_among(interval, differences, 0.001), interval
 
 
 def test_arms_are_those_of_the_experiment() -> None:
@@ -241,7 +252,7 @@ def test_arms_are_those_of_the_experiment() -> None:
 def test_numbers_of_the_text_are_stored_or_named_as_not_stored() -> None:
     stored = read_records(DATA / "embedded-flipping.parquet")
     assert stored is not None
-    findings = (flipping.judge(stored[0]), judged_coupling(), judged_shared(""))
+    findings = (flipping.judge(stored[0]), judged_coupling("embedded"), judged_shared(""))
     embedded = [(n.value, n.low, n.high) for finding in findings for n in finding.numbers]
     known = [
         tuple(scale * x for x in interval)

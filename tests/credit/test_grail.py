@@ -108,7 +108,9 @@ def test_an_unknown_kind() -> None:
         weights(answered.view(answered.policy(), ROWS), which="wrnog")
 
 
-@pytest.mark.parametrize("settings", [{"low": 6.0}, {"spread": np.nan}, {"mean": 0.4}])
+@pytest.mark.parametrize(
+    "settings", [{"low": 6.0}, {"spread": np.nan}, {"mean": 0.4}, {"high": np.inf}]
+)
 def test_numbers_that_contradict_each_other(settings: dict[str, float]) -> None:
     with pytest.raises(PoiseError, match=r"^grail: set spread to 0 or above and 0 <= low <= mean"):
         weights(answered.view(answered.policy(), []), **settings)

@@ -108,7 +108,9 @@ def test_entropy_needs_the_policy() -> None:
         weights(CreditView([made("g", 0, 1.0, [7])]))
 
 
-@pytest.mark.parametrize("settings", [{"boost": -1.0}, {"penalty": np.nan}, {"ceiling": -0.1}])
-def test_settings_below_zero_are_refused(settings: dict[str, float]) -> None:
+@pytest.mark.parametrize(
+    "settings", [{"boost": -1.0}, {"penalty": np.nan}, {"ceiling": -0.1}, {"boost": np.inf}]
+)
+def test_settings_below_zero_or_without_end_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(PoiseError, match=r"^gtpo: set boost, penalty and ceiling to 0 or above"):
         weights(CreditView([]), **settings)

@@ -85,3 +85,5 @@ def test_eta_is_not_ignored() -> None:
     with pytest.raises(PoiseError, match=r"^nthr: eta 0\.7 is not used while by_rate replaces it"):
         nthr(view, eta=0.7)
     assert np.float32(0.7) in np.concatenate(nthr(view, beta=0.05, eta=0.7, by_rate=False))
+    with pytest.raises(PoiseError, match=r"^nthr: eta -1 would not weaken tokens: choose 0 to 1"):
+        nthr(view, eta=-1.0, by_rate=False)

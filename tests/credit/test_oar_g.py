@@ -110,6 +110,17 @@ def test_importance_is_averaged_over_draws() -> None:
         weights(view, draws=0)
 
 
+def test_without_noise_only_the_joint_comparison_has_a_gradient() -> None:
+    """The KL is flat there: the weights would be rounding error, raised to a mean of 1."""
+    view = answered.view(answered.policy(), ROWS, tokens=50)
+    for noise in (0.0, np.inf, -1e-3):
+        with pytest.raises(PoiseError, match=r"^oar_g: noise .* measures nothing"):
+            weights(view, noise=noise)
+    assert np.ptp(weights(view, compare="answer_joint", noise=0.0)[0][:7]) > 0.1
+    with pytest.raises(PoiseError, match=r"boost a finite number of 0 or above: not 0\.25 and inf"):
+        weights(view, boost=np.inf)
+
+
 def test_passes_of_any_size_give_the_same() -> None:
     policy = answered.policy()
     small, large = (weights(answered.view(policy, ROWS, tokens)) for tokens in (8, 10_000))

@@ -159,6 +159,16 @@ def test_a_reward_may_ask_for_the_problem_of_a_continuation() -> None:
     assert judge.about == [known[0]] * 4 + [known[1]] * 4
 
 
+def test_problems_of_equal_text_are_judged_by_their_own_answers() -> None:
+    """Equal tokens after equal prompts, but the rewards of one are not those of the other."""
+    rows, judge = [], Judge()
+    for answer in ("6", "7"):
+        rows.append(replace(ROWS[0], rollout=replace(ROWS[0].content, answer=answer)))
+    branches = [Branch(0, 1, "free"), Branch(1, 1, "free")]
+    branch_rewards(policy(), rows, branches, judge, CONFIG, continuations=4)
+    assert [problem.answer for problem in judge.about] == ["6"] * 4 + ["7"] * 4
+
+
 def test_rewards_do_not_depend_on_what_else_is_asked_for() -> None:
     branches = [Branch(i, t, kind) for i, t in CANDIDATES for kind in ("taken", "free", "other")]
     together = branch_rewards(policy(), ROWS, branches, Judge(), CONFIG, continuations=12)

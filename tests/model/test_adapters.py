@@ -20,6 +20,8 @@ from counterpoise.hosts.verl import run_options as verl
 from counterpoise.lab.evaluate.models import load_model, resolve_models, tokenizer_and_context
 from counterpoise.lab.speed.families import own_logprobs
 from counterpoise.loop import train
+from counterpoise.microscope.chosen_gradients import objective_gradient
+from counterpoise.microscope.parameter_kernel import parameter_kernel_row, token_gradient
 from counterpoise.model.decoder import Decoder
 from counterpoise.model.fit_memory import FittedSize
 from counterpoise.model.general import GeneralDecoder
@@ -87,6 +89,24 @@ def test_a_step_moves_the_adapter_alone() -> None:
     }  # fmt: skip
     assert moved
     assert all(".lora_" in name for name in moved)
+
+
+def test_gradients_and_kernels_are_those_of_the_adapter() -> None:
+    policy = load_policy(LORA)
+    enlarge_adapter(policy)
+    rows = sampled_rows(policy)
+    position = int(rows[0].content.sampled_logprobs.argmin())  # far from certain
+    gradient = token_gradient(policy, rows, (0, position))
+    assert all(".lora_" in name for name in gradient)
+    squared_norm = sum(float(tensor.square().sum()) for tensor in gradient.values())
+    kernel_row = parameter_kernel_row(policy, rows, (0, position))
+    assert float(kernel_row[position]) == pytest.approx(squared_norm, rel=1e-4)
+    objective = objective_gradient(policy, rows, torch.tensor([position]))
+    num_tokens = sum(row.num_tokens for row in rows)
+    assert objective.keys() == gradient.keys()
+    for name, tensor in objective.items():  # the advantage of row 0 is -1
+        scaled = -num_tokens * tensor
+        torch.testing.assert_close(scaled, gradient[name], rtol=1e-3, atol=1e-4 * squared_norm**0.5)
 
 
 @pytest.mark.parametrize("path", ["fast", "general"])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import tiny
 import torch
+from transformers import CTRLTokenizer
 
 from counterpoise.config import ModelConfig, SampleConfig, UpdateConfig
 from counterpoise.config.load import load_config
@@ -25,6 +28,7 @@ from counterpoise.loop import train
 from counterpoise.microscope.monitor import Monitor
 from counterpoise.model.general import GeneralDecoder
 from counterpoise.model.load import Policy, load_policy, save_policy, wrap_model
+from counterpoise.model.pieces import split_into_pieces
 from counterpoise.model.row_cache import rows_may_be_padded
 from counterpoise.model.scoring import forward
 from counterpoise.sample import native
@@ -143,18 +147,36 @@ def test_a_cache_that_does_not_reproduce_the_forward_pass_is_refused() -> None:
         rows_may_be_padded(decoder)
 
 
-def test_recomputing_layers_changes_nothing() -> None:
+@pytest.mark.parametrize("family", ["olmo2", "opt"])
+def test_recomputing_layers_changes_nothing(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OPT's layers drop a tenth of their outputs at random where they are in training mode."""
     rows = tiny.rows(groups=1)
-    policy = tiny.policy("olmo2")
-    policy = wrap_model("olmo2", policy.model, policy.tokenizer, path="general")
-    gradients = []
+    sizes = {"word_embed_proj_dim": 48, "ffn_dim": 64} if family == "opt" else {}
+    policy = tiny.policy(family, **sizes)
+    policy = wrap_model(family, policy.model, policy.tokenizer, path="general")
+    layer_class = type(next(m for m in policy.model.modules() if hasattr(m, "self_attn")))
+    layer_forward, calls = layer_class.forward, []
+
+    def counted(layer: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        calls.append(layer)
+        return layer_forward(layer, *args, **kwargs)
+
+    monkeypatch.setattr(layer_class, "forward", counted)
+    logprobs, gradients, num_calls = [], [], []
     for checkpointing in (False, True):
         policy.model.zero_grad()
-        forward(policy, rows, 1.0, checkpointing=checkpointing).logprobs_M.sum().backward()
+        calls.clear()
+        outputs = forward(policy, rows, 1.0, checkpointing=checkpointing)
+        outputs.logprobs_M.sum().backward()
+        logprobs.append(outputs.logprobs_M.detach())
         gradients.append([weight.grad.clone() for weight in policy.model.parameters()])
+        num_calls.append(len(calls))
+    assert num_calls == [2, 4]  # two layers, run once, and once more in the backward pass
+    torch.testing.assert_close(logprobs[1], logprobs[0], rtol=0, atol=0)
     for kept, recomputed in zip(*gradients, strict=True):
         torch.testing.assert_close(recomputed, kept, rtol=0, atol=0)
     assert not any(module.training for module in policy.model.modules())
+    assert not any("forward" in vars(module) for module in policy.model.modules())
 
 
 def test_the_choice_is_explained(tmp_path: Path) -> None:
@@ -180,6 +202,32 @@ def test_learned_positions_end() -> None:
     sample(opt, [prompts[0][1]], [[0]], SampleConfig(max_new_tokens=17))
     with pytest.raises(PoiseError, match=r"32 learned positions, and .* needs 33"):
         check_positions(opt, prompts, SampleConfig(max_new_tokens=18), print)
+
+
+def test_angles_that_change_with_the_length_end_a_row_also_by_layer_type() -> None:
+    """Gemma 3 has rotary parameters for each type of layer."""
+    fixed = {"rope_type": "default", "rope_theta": 1e4}
+    dynamic = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+    policy = tiny.policy(
+        "gemma3_text", head_dim=16, sliding_window=8,
+        rope_parameters={"sliding_attention": fixed, "full_attention": dynamic},
+    )  # fmt: skip
+    assert isinstance(policy.decoder, GeneralDecoder)
+    policy.decoder.reserve(256)
+    with pytest.raises(PoiseError, match=r"rotary angles of this model change beyond 256 tokens"):
+        policy.decoder.reserve(257)
+
+
+def test_a_tokenizer_written_in_python_decodes_too(tmp_path: Path) -> None:
+    pieces = ["<unk>", "<end>", "1", "2", "+"]
+    (tmp_path / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(pieces)}))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    tokenizer = CTRLTokenizer(
+        tmp_path / "vocab.json", tmp_path / "merges.txt", unk_token="<unk>", eos_token="<end>"
+    )
+    policy = wrap_model("ctrl", tiny.policy("gpt2").model, tokenizer)
+    assert policy.decode_rows([[2, 4, 3], [3, 1]]) == ["1 + 2", "2"]
+    assert split_into_pieces(policy, [np.array([2, 1], np.int32)]) == [["1", ""]]
 
 
 def test_logits_of_another_form_are_refused() -> None:

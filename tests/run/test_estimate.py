@@ -53,6 +53,16 @@ def test_parameters_of_a_folder(
     assert shape.parameters == policy.num_parameters - left_out
 
 
+def test_a_model_without_attention_is_counted(tmp_path: Path) -> None:
+    policy = make_policy("mamba")
+    assert not hasattr(policy.model.config, "num_attention_heads")
+    policy.model.config.save_pretrained(tmp_path)
+    shape = find_shape(str(tmp_path))
+    assert shape is not None
+    assert shape.parameters == policy.num_parameters
+    assert shape.kv_heads * shape.head_dim == 48  # the hidden size
+
+
 def test_the_embedded_model_and_one_that_is_not_here() -> None:
     shape = find_shape("embedded")
     assert shape is not None

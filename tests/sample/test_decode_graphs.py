@@ -23,7 +23,7 @@ from counterpoise.sample.decode_slots import decode_in_slots
 from counterpoise.sample.fork_queue import DecodedRows, ForkQueue
 from counterpoise.sample.kv_budget import plan_cache
 from counterpoise.sample.kv_cache import Fork, KVCache
-from counterpoise.sample.kv_slots import SlotCapacity
+from counterpoise.sample.kv_slots import DecodeSlots, SlotCapacity
 
 CONFIG = SampleConfig(temperature=0.8)
 
@@ -123,7 +123,7 @@ def test_capacity_grows_and_weights_that_moved_are_noticed() -> None:
     small = graphs_for(decoder, SlotCapacity(8, 64, 4096))
     assert graphs_for(decoder, SlotCapacity(5, 64, 4096)) is small
     large = graphs_for(decoder, SlotCapacity(12, 128, 4096))
-    assert kv_bytes_held(decoder) == 2 * 2 * 2 * 16 * 4 * (13 * 128 + 4096)
+    assert kv_bytes_held(decoder) == 2 * 2 * 2 * 16 * 4 * (13 * 128 + 4096) + 16 * 13 * 128
     assert large is not small
     assert large.slots.capacity == SlotCapacity(12, 128, 4096)
     decoder.reserve(10_000)  # a longer rotary table lies elsewhere
@@ -143,22 +143,37 @@ def test_few_long_rows_after_many_short_ones_take_no_more_than_there_is(
     decoder, many, long = policy.decoder, SlotCapacity(64, 64, 4096), SlotCapacity(8, 512, 4096)
     both = many.with_room_for(long)
     assert (many.total_tokens, long.total_tokens, both.total_tokens) == (8256, 8704, 37376)
-    monkeypatch.setattr(
-        kv_budget, "CPU_CACHE_BYTES", both.total_tokens * decoder.kv_bytes_per_token - 1
-    )
+    both_bytes = both.num_bytes(decoder.kv_bytes_per_token)
+    monkeypatch.setattr(kv_budget, "CPU_CACHE_BYTES", both_bytes - 1)
     graphs_for(decoder, many)
     assert graphs_for(decoder, long).slots.capacity == long
     assert graphs_for(decoder, many).slots.capacity == many
-    monkeypatch.setattr(
-        kv_budget, "CPU_CACHE_BYTES", both.total_tokens * decoder.kv_bytes_per_token
-    )
+    monkeypatch.setattr(kv_budget, "CPU_CACHE_BYTES", both_bytes)
     assert graphs_for(decoder, long).slots.capacity == both  # neither is made again from here on
-    kept = (*decoder_slots(decoder).response_keys, *decoder_slots(decoder).prefix_values)
-    assert kv_bytes_held(decoder) == 2 * sum(x.numel() * x.element_size() for x in kept)
+    assert kv_bytes_held(decoder) == tensor_bytes(decode_graphs._GRAPHS[decoder].slots)
 
 
-def decoder_slots(decoder):
-    return decode_graphs._GRAPHS[decoder].slots
+def tensor_bytes(slots: DecodeSlots) -> int:
+    """Of the keys, the values, and what is stored of the sampled tokens."""
+    cached = slots.prefix_keys + slots.prefix_values + slots.response_keys + slots.response_values
+    tensors = (*cached, slots.tokens, slots.logprobs, slots.uniforms)
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def test_the_memory_of_shared_pages_is_the_planned_one() -> None:
+    policy = tiny.policy()
+    capacity = SlotCapacity(24, 1000, 4096, pages=40)
+    slots = graphs_for(policy.decoder, capacity).slots
+    assert slots.response_keys[0].shape == (41, 2, 128, 16)
+    assert tensor_bytes(slots) == 512 * (41 * 128 + 4096) + 16 * 25 * 1000
+    assert kv_bytes_held(policy.decoder) == tensor_bytes(slots)
+    # 8 pages a row of 1,000 tokens: so many whole rows are served without pages of their own.
+    assert capacity.holds(SlotCapacity(5, 1000, 4096))
+    assert not capacity.holds(SlotCapacity(6, 1000, 4096))
+    assert not capacity.holds(SlotCapacity(24, 1000, 4096, pages=41))
+    assert capacity.with_room_for(SlotCapacity(6, 1024, 64)) == replace(
+        capacity, new_tokens=1024, pages=48
+    )
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import torch
 from counterpoise.config import ModelConfig, SampleConfig
 from counterpoise.model.load import Policy, load_policy, wrap_model
 from counterpoise.model.scoring import score_logprobs
-from counterpoise.sample import decode_graphs, kv_budget
+from counterpoise.sample import decode_graphs, decode_slots
 from counterpoise.sample.kv_slots import SlotCapacity
 from counterpoise.sample.native import sample
 from counterpoise.task.word_problems import make_problem
@@ -114,18 +114,27 @@ def test_few_long_rows_after_many_short_ones() -> None:
 
 
 def test_more_rows_than_slots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows wait for a slot and prompts for room: the same tokens as with all rows at once."""
+    """Rows share pages and prompts wait for room: the same tokens as with all rows at once."""
     policy = tiny.policy()
-    policy = wrap_model("tiny", policy.model.cuda(), policy.tokenizer)
+    policy = replace(wrap_model("tiny", policy.model.cuda(), policy.tokenizer), end_tokens=(-1,))
     rng = np.random.default_rng(0)
     prompts = [rng.integers(2, tiny.VOCABULARY, n).astype(np.int32) for n in (3, 40, 7, 1, 70, 9)]
-    config = SampleConfig(max_new_tokens=90)
-    together = list(chain(*sample(policy, prompts, seeds(6, 16), config)))
+    config = SampleConfig(max_new_tokens=600)
+    together = list(chain(*sample(policy, prompts, seeds(6, 4), config)))
     decode_graphs.release_graphs(policy.decoder)
-    token_bytes = policy.decoder.kv_bytes_per_token + kv_budget.SAMPLE_BYTES
-    # 9 slots of 128 tokens, the spare one included, and a quarter of the memory for prefixes
-    monkeypatch.setattr(decode_graphs, "kv_bytes_allowed", lambda decoder, held: 1600 * token_bytes)
-    refilled = list(chain(*sample(policy, prompts, seeds(6, 16), config)))
-    assert decode_graphs.graphs_for(policy.decoder, SlotCapacity(1, 1, 1)).slots.capacity.rows == 8
+    decodings = []
+
+    class RecordedDecoding(decode_slots.SlotDecoding):
+        def run(self):
+            decodings.append(self)
+            return super().run()
+
+    monkeypatch.setattr(decode_slots, "SlotDecoding", RecordedDecoding)
+    allowed_bytes = 5000 * policy.decoder.kv_bytes_per_token
+    monkeypatch.setattr(decode_graphs, "kv_bytes_allowed", lambda decoder, held: allowed_bytes)
+    refilled = list(chain(*sample(policy, prompts, seeds(6, 4), config)))
+    capacity = decode_graphs.graphs_for(policy.decoder, SlotCapacity(1, 1, 1)).slots.capacity
+    assert (capacity.rows, capacity.pages) == (8, 22)
+    assert decodings[0].restarts > 0
     same = [a.tokens.tolist() == b.tokens.tolist() for a, b in zip(together, refilled, strict=True)]
     assert np.mean(same) > 0.9  # another batch size rounds differently

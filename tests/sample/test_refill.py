@@ -185,14 +185,31 @@ def test_prefix_memory_is_used_again_when_the_last_row_of_a_prompt_has_ended() -
     assert (memory.allocate(3), memory.allocate(3)) == (0, 7)
 
 
-@pytest.mark.parametrize("tokens_allowed", [20_000, 100_000, 600_000, 4_000_000, 10_000_000])
+@pytest.mark.parametrize("tokens_allowed", [5_000, 20_000, 100_000, 600_000, 4_000_000, 10_000_000])
 @pytest.mark.parametrize(("rows", "prefix"), [(512, 300), (512, 4096), (20_000, 200), (5, 4096)])
-def test_slots_never_take_more_than_is_allowed(rows: int, prefix: int, tokens_allowed: int) -> None:
+@pytest.mark.parametrize("kv_bytes", [64, 114_688])
+def test_slots_never_take_more_than_is_allowed(
+    rows: int, prefix: int, tokens_allowed: int, kv_bytes: int
+) -> None:
     everything = SlotCapacity(rows, 8192, rows // 4 * prefix)
-    capacity = fit_capacity(everything, prefix, tokens_allowed)
-    assert capacity.total_tokens <= max(tokens_allowed, 2 * 8192 + prefix)
-    assert capacity.new_tokens == 8192
-    assert capacity.prefix_tokens >= prefix
+    bytes_allowed = tokens_allowed * kv_bytes
+    capacity = fit_capacity(everything, prefix, bytes_allowed, kv_bytes)
+    whole_row = SlotCapacity(1, 8192, prefix, pages=64)
+    assert capacity.num_bytes(kv_bytes) <= max(bytes_allowed, whole_row.num_bytes(kv_bytes))
+    assert capacity.holds(SlotCapacity(1, 8192, prefix))
     assert capacity.rows in BATCH_SIZES or capacity.rows < 8
-    if tokens_allowed >= 600_000:
-        assert (capacity.rows + 1) * 8192 > 0.45 * tokens_allowed or capacity.rows >= rows
+    if capacity.pages and tokens_allowed >= 600_000:
+        assert capacity.num_bytes(kv_bytes) > 0.85 * bytes_allowed
+        assert 2 * capacity.rows <= capacity.pages < 64 * capacity.rows
+
+
+def test_uneven_rows_share_what_would_hold_few_of_full_length() -> None:
+    """A quarter of the memory of 512 rows: 80 of full length, or 512 that share pages."""
+    everything = SlotCapacity(512, 8192, 6000)
+    whole = fit_capacity(everything, 100, 10**12, 114_688)
+    assert whole == SlotCapacity(512, 8192, 8192)
+    capacity = fit_capacity(everything, 100, 80 * 8192 * 114_688, 114_688)
+    assert capacity == SlotCapacity(512, 8192, 8192, pages=4410)
+    # Rows of one page each: as many as there are pages.
+    short = fit_capacity(SlotCapacity(4096, 100, 8192), 100, 10**9, 10_000)
+    assert short == SlotCapacity(512, 128, 8192, pages=512)

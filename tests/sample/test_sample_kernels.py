@@ -41,6 +41,40 @@ def test_decode_attention(
         torch.testing.assert_close(left, right, atol=0, rtol=0)
 
 
+@pytest.mark.parametrize("parts", ["", "4"])
+@pytest.mark.parametrize("step", [0, 63, 70])
+@pytest.mark.parametrize(("H", "K", "d"), [(9, 3, 64), (4, 1, 40)])
+def test_decode_attention_by_pages(
+    parts: str, step: int, H: int, K: int, d: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages in any order: what attention to rows without pages gives."""
+    from counterpoise.sample.kernels.attention import decode_attention
+
+    monkeypatch.setenv("POISE_DECODE_PARTS", parts)
+    R, slots, pages_of_row, page_tokens = 4, 6, 5, 16
+    rows = torch.tensor([5, 0, 3, 1], device=DEVICE)
+    firsts = torch.tensor([0, 3, 3, 80, 7, 1], device=DEVICE)
+    lengths = torch.tensor([3, 77, 1, 0, 2, 65], device=DEVICE)
+    steps = torch.tensor([step, 15, step // 2, 16], device=DEVICE)
+    q, k, v = random(R, H + 2 * K, d).split((H, K, K), dim=1)
+    prefix = random(100, K, d, seed=1), random(100, K, d, seed=2)
+    pages = random(30, K, page_tokens, d, seed=3), random(30, K, page_tokens, d, seed=4)
+    table = torch.randperm(30, generator=torch.Generator().manual_seed(5)).to(DEVICE)
+    table = table.int().view(slots, pages_of_row)
+
+    def without_pages() -> tuple[torch.Tensor, torch.Tensor]:
+        keys, values = (memory[table.long()].transpose(1, 2).flatten(2, 3) for memory in pages)
+        return keys, values
+
+    contiguous = without_pages()
+    addresses = SlotAddresses(rows, firsts, lengths, lengths[rows] + steps)
+    plain = reference_attention(q, k, v, prefix, contiguous, addresses)
+    kernel = decode_attention(q, k, v, prefix, pages, addresses._replace(page_table=table))
+    torch.testing.assert_close(kernel, plain, atol=1e-5, rtol=1e-4)
+    for left, right in zip(without_pages(), contiguous, strict=True):
+        torch.testing.assert_close(left, right, atol=0, rtol=0)
+
+
 @pytest.mark.parametrize(
     ("temperature", "top_p", "top_k"),
     [(1.0, 1.0, 0), (0.6, 1.0, 0), (0.6, 0.9, 0), (1.0, 1.0, 5), (0.8, 0.7, 20), (1.0, 0.5, 9999)],

@@ -6,8 +6,8 @@
     w_i,t = 1 + strength a_i                               hard:  1 if sum_t p_t >= 0, else 0
     w_i,t = 1 + strength p_t / max_t |p_t|                 level=token
 
-q runs over the followed answers (`monitor.probe`) of the half `steer`; the half `judge` is never
-read, so what it shows of a run was not steered. G is the gradient, through the output layer, of how
+q runs over the followed answers (`monitor.probe`) of the half `steer`; training never reads the
+half `judge`, so that one can judge the result. G is the gradient, through the output layer, of how
 much more likely right held-out answers are than wrong ones: the direction in which held-out success
 grows. The hard form, by rollout, is the filter of I-PPO (arXiv:2604.01597), which drops episodes
 whose gradient points away from the validation gradient; there the gradient of the critic's loss

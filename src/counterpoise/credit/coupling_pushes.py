@@ -74,10 +74,8 @@ def sum_pushes(
         if batch_matrix is not None and by_batch is not None:
             by_batch[indices] = coupling.apply_matrix(batch_matrix, R, H)
 
-    # One kernel gives the sums of both group and row, so it pays off for somewhat larger sets.
-    group_sets = coupling.lay_out_sets(
-        group_N, 4 * coupling.break_even_size // 3 + coupling.row_width
-    )
+    # A kernel gives the sums by group and by row at once.
+    group_sets = coupling.lay_out_sets(group_N, coupling.nested_break_even_size)
     by_group, by_row = coupling.sums_within(group_sets, (group_N, row_N), record_pushes)
     if group_sets.large_sets:  # these had no kernel, so their row sums are missing
         row_sets = coupling.lay_out_sets(

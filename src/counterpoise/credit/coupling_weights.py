@@ -81,6 +81,8 @@ def nthr(
         raise PoiseError(
             f"nthr: eta {eta:g} is not used while by_rate replaces it: set by_rate=false too"
         )
+    if not 0 <= eta <= 1:
+        raise PoiseError(f"nthr: eta {eta:g} would not weaken tokens: choose 0 to 1")
     row_weights = unit_weights(view.rows)
     if not any(row.sign > 0 for row in view.rows):
         return row_weights

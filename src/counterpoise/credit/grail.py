@@ -17,6 +17,7 @@ mean and variance include the tokens that L does not depend on, whose s is 0.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -49,9 +50,9 @@ def weights(
     """Token weights of every row, from the saliency of its boxed answer."""
     if which not in ADVANTAGE_SIGNS:
         raise unknown_name("kind of rollout for grail", which, ADVANTAGE_SIGNS)
-    if not 0 <= low <= mean <= high or not spread >= 0:
+    if not 0 <= low <= mean <= high < math.inf or not 0 <= spread < math.inf:
         raise PoiseError(
-            "grail: set spread to 0 or above and 0 <= low <= mean <= high, not "
+            "grail: set spread to 0 or above and 0 <= low <= mean <= high, all finite, not "
             f"{spread:g}, and {low:g}, {mean:g} and {high:g}"
         )
     row_weights = unit_weights(view.rows)

@@ -32,9 +32,9 @@ def weights(
     view: CreditView, *, boost: float = 2.0, penalty: float = 0.1, ceiling: float = 0.7
 ) -> list[Floats]:
     """Token weights of every row, from the tokens in conflict and the row's entropy."""
-    if not boost >= 0 or not penalty >= 0 or not ceiling >= 0:
+    if not 0 <= boost < np.inf or not 0 <= penalty < np.inf or not ceiling >= 0:
         raise PoiseError(
-            "gtpo: set boost, penalty and ceiling to 0 or above, not "
+            "gtpo: set boost, penalty and ceiling to 0 or above, and only ceiling to inf, not "
             f"{boost:g}, {penalty:g} and {ceiling:g}"
         )
     row_weights, tokens = unit_weights(view.rows), view.tokens

@@ -18,6 +18,7 @@ the paper's own were not found. draws = 4: chosen here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -58,10 +59,14 @@ def weights(
     check_settings(compare, quantile, boost)
     if draws < 1:
         raise PoiseError(f"oar_g: draws {draws} measures nothing: choose 1 or more")
-    if compare != "answer_joint":
+    is_joint = compare == "answer_joint"
+    # Without noise the KL is flat, and its gradient would be rounding error alone.
+    if not 0 <= noise < math.inf or not (noise or is_joint):
+        raise PoiseError(f"oar_g: noise {noise:g} measures nothing: choose a number above 0")
+    if not is_joint:
         view.start_reading()  # P0 is computed while the host searches for answers
     boxes = rows_with_reasoning(view)
-    num_draws = 1 if compare == "answer_joint" else draws
+    num_draws = 1 if is_joint else draws
     sums = {i: np.zeros(view.rows[i].num_tokens) for i in boxes}
     for draw_number in range(num_draws):
         for i, importance_T in gradient_importance(view, boxes, compare, noise, draw_number):

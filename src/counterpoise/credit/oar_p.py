@@ -7,9 +7,9 @@ credit/outcome.py defines P and the reasoning tokens. compare=answer_joint: I_t 
 unmasked minus masked, not below 0.
 
 `oar_p` masks every token alone, as published. A masked response is computed only from the mask on,
-so a rollout of T reasoning tokens costs about T / 2 forward passes; a run whose responses may be
-longer than 512 tokens is refused unless credit.settings says "passes=0", which is the default,
-explicitly.
+so a rollout of T reasoning tokens costs about T / 2 forward passes. A run whose responses may be
+longer than 512 tokens is refused, unless credit.settings contains "passes=0": written out, the
+default counts as a confirmation of the cost.
 
 `oar_p_approximate` takes at most `passes` forward passes of the rollout. If masking every token
 would exceed them, half of the budget masks single tokens, from the answer backwards: a copy is

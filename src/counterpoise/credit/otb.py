@@ -1,13 +1,13 @@
-"""OTB: a baseline for every position, weighted by how much the rollouts moved the policy so far.
+"""OTB: a baseline for every position, the one that minimises the variance of the gradient.
 
     A_{i,t} = G_{i,t} - B_t        B_t = sum_i G_{i,t} W_{i,t} / sum_i W_{i,t}
     W_{i,t} = sum_{j <= t} |r_{i,j}|^2,    |r_j|^2 = 1 - 2 pi_j(o_j) + sum_v pi_j(v)^2
 
 over the rollouts i of a group that have a token t. With one reward at the end G_{i,t} is the reward
-of the rollout. |r_j|^2, r = e_o - pi, is the squared gradient of log pi(o_j) by the logits, and
-W_{i,t} the part of the gradient's variance that the baseline at t can remove: the minimum of the
-variance, where the group's mean reward is only a convenient value. arXiv:2602.07078, as in verl's
-`optimal_token_baseline`
+of the rollout. |r_j|^2, r = e_o - pi, is the squared gradient of log pi(o_j) by the logits, so that
+W_{i,t} is about the squared gradient of the rollout up to t. Weighted by it, the mean reward B_t
+gives the least variance; the plain mean of a group does not. arXiv:2602.07078, as in verl's
+`optimal_token_baseline`.
 
 As token weights: G_i - B_t is a mean of differences G_i - G_k, and the advantages of a group differ
 by the same amounts up to one factor, so

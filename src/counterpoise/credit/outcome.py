@@ -12,6 +12,7 @@ or without reasoning.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 from counterpoise.credit.answer_spans import AnswerSpan, locate_answers
@@ -28,9 +29,10 @@ def check_settings(compare: str, quantile: float, boost: float) -> None:
     """Raise unless the settings that both OAR variants share are valid."""
     if compare not in COMPARISONS:
         raise unknown_name("comparison of answers", compare, COMPARISONS)
-    if not 0 <= quantile <= 1 or not boost >= 0:
+    if not 0 <= quantile <= 1 or not 0 <= boost < math.inf:
         raise PoiseError(
-            f"quantile must be 0 to 1 and boost 0 or above: not {quantile:g} and {boost:g}"
+            "quantile must be 0 to 1, and boost a finite number of 0 or above: not "
+            f"{quantile:g} and {boost:g}"
         )
 
 

@@ -96,8 +96,8 @@ def mix_by_sum(
 
     This is ordinary reward shaping (DAPO's overlong punishment, arXiv:2503.14476). Within a group
     the reward that varies most dominates. A reward that does not apply to a rollout (nan) adds
-    nothing, as in TRL. Rewards that cancel sum to exactly 0 rather than to a
-    rounding error: 0.3 - 3 * 0.1 is no signal.
+    nothing, as in TRL. Rewards that cancel sum to exactly 0 rather than to a rounding error: 0.3 -
+    3 * 0.1 is no signal.
     """
     applicable_KG = np.nan_to_num(rewards_KG)
     total_G = weights_K @ applicable_KG

@@ -6,9 +6,9 @@
 
 `oar_p` masks tokens, as above. `grail` and `oar_g` run whole responses after their cached prompts:
 copies whose first token is the first difference. A copy costs as many tokens as it has from its
-first difference on. On a GPU in half precision a
-kernel reads cached keys and values in place (`model/kernels/copies.py`). Elsewhere they are
-gathered and padded to the longest, so copies of similar length are run together.
+first difference on. On a GPU in half precision a kernel reads cached keys and values in place
+(`model/kernels/copies.py`). Elsewhere they are gathered and padded to the longest, so copies of
+similar length are run together.
 """
 
 from __future__ import annotations

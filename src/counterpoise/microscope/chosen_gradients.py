@@ -22,7 +22,11 @@ from counterpoise.errors import PoiseError
 from counterpoise.microscope.batch_tokens import check_rows
 from counterpoise.model.load import Policy
 from counterpoise.model.scoring import forward, micro_batches
-from counterpoise.model.swapped_weights import WeightDirection, forward_with_weights
+from counterpoise.model.swapped_weights import (
+    WeightDirection,
+    forward_with_weights,
+    trained_parameters,
+)
 from counterpoise.types import Row
 
 
@@ -67,10 +71,11 @@ def weighted_score_sums(
 ) -> dict[str, dict[str, Tensor]]:
     """sum_it w_it grad log pi(o_it) for several named weightings of the tokens.
 
-    Weights are a number or [T] for each row. One forward pass serves all weightings.
+    Weights are a number or [T] for each row. One forward pass serves all weightings. Parameters
+    that are not trained, such as those below a LoRA adapter, have no entry.
     """
     # Sums over many micro-batches are kept in float32: bfloat16 would lose small contributions.
-    names, parameters = zip(*policy.model.named_parameters(), strict=True)
+    names, parameters = zip(*trained_parameters(policy.model), strict=True)
     totals = {
         weighting: [
             torch.zeros_like(parameter, dtype=_accumulation_dtype(parameter.dtype))

@@ -151,10 +151,9 @@ def decompose_residuals(
         self_push_N2[places] = coupling_sums.A_N2[places] * squares[..., None]
         by_any_N2[places] = coupling_sums.apply_matrix(matrix_of_all, R, H) - self_push_N2[places]
 
-    # A kernel gives the sums by group and by (group, token) at once, so it pays for larger sets.
-    max_size = 4 * coupling_sums.break_even_size // 3 + coupling_sums.row_width
+    # A kernel gives the sums by group and by (group, token) at once.
     group_sets = coupling_sums.lay_out_sets(
-        group_N, max_size, _indices_sharing_key(group_N, targets)
+        group_N, coupling_sums.nested_break_even_size, _indices_sharing_key(group_N, targets)
     )
     by_group, by_both = coupling_sums.sums_within(group_sets, (group_N, token_N), add_block)
     # Groups too large for a kernel went through M, which cannot tell equal tokens apart: their

@@ -3,9 +3,8 @@
     boosted: > eps      suppressed: < -eps      stable: otherwise      eps = 1e-6
 
 A token is flipped when it moves against the sign of its own advantage. A displacement that was not
-measured is nan and counts nowhere. Both log-probabilities must
-come from the same forward pass in the same batch layout: then an update that changes nothing leaves
-exactly 100 % of tokens stable.
+measured is nan and counts nowhere. Both log-probabilities must come from the same forward pass in
+the same batch layout: then an update that changes nothing leaves exactly 100 % of tokens stable.
 """
 
 from __future__ import annotations

@@ -182,22 +182,22 @@ class HeldoutPushes:
 
     def _by_kernel(self) -> Tensor:
         """The same from the kernel of trained and held-out tokens, in blocks."""
-        sums_NQ = self.weights.new_zeros(self.num_trained, len(self.answer_bounds) - 1)
-        answer_J = self.residuals.to_device(self._set_numbers(self.answer_bounds))
+        sums_QN = self.weights.new_zeros(len(self.answer_bounds) - 1, self.num_trained)
         # A block of the kernel may be no larger than a chunk of residuals.
         kernel_values = chunk_bytes(self.residuals.device) // self.weights.element_size()
         width = math.isqrt(kernel_values)
         for heldout, R_J, H_J in self._chunks(self.num_trained, len(self.residuals), width):
-            block_answers = answer_J[
-                heldout.start - self.num_trained : heldout.stop - self.num_trained
-            ]
+            bounds_in_chunk = self.answer_bounds.clip(heldout.start, heldout.stop)
             for trained, R, H in self._chunks(0, self.num_trained, width):
-                K = accurate_product(R, R_J.mT) * accurate_product(H, H_J.mT)
-                sums_NQ[trained].index_add_(1, block_answers, K.to(sums_NQ.dtype))
-        sums_NQ *= self.weights[: self.num_trained, None]
-        row_N = self.residuals.to_device(self._set_numbers(self.row_bounds))
-        sums_RQ = sums_NQ.new_zeros(len(self.row_bounds) - 1, sums_NQ.shape[1])
-        return self.scale * sums_RQ.index_add_(0, row_N, sums_NQ)
+                K_JN = accurate_product(R_J, R.mT) * accurate_product(H_J, H.mT)
+                sums_QN[:, trained] += self._sum_sets(K_JN.to(sums_QN.dtype), bounds_in_chunk)
+        sums_NQ = (sums_QN * self.weights[: self.num_trained]).mT
+        return self.scale * self._sum_sets(sums_NQ, self.row_bounds)
+
+    def _sum_sets(self, values_N: Tensor, bounds: NDArray[np.int64]) -> Tensor:
+        """Sums over the sets of tokens between these bounds, in a fixed order, also on a GPU."""
+        lengths = self.residuals.to_device(np.diff(bounds))
+        return torch.segment_reduce(values_N.contiguous(), "sum", lengths=lengths, unsafe=True)
 
     def _token_pushes(self, row: int, answer: int) -> Tensor:
         """The push of every token of a row on an answer: [T]."""
@@ -258,11 +258,6 @@ class HeldoutPushes:
         """(slice, R, H) of the tokens from `start` to `end`, at most a chunk or `width` at once."""
         size = min(self.residuals.chunk_size, width or self.residuals.chunk_size)
         return self.residuals.iterate_range(start, end, size)
-
-    @staticmethod
-    def _set_numbers(bounds: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The set of every token between the first and the last bound."""
-        return np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
 
 
 def _concatenate(arrays: Sequence[NDArray[np.generic]]) -> NDArray[np.generic]:

@@ -28,7 +28,7 @@ class LikelyTokens:
 
     tokens: Tensor  # [n, top], ids
     logprobs: Tensor  # [n, top], before the step
-    new_logprobs: Tensor  # [n, top], after it; nan where nobody read the policy again
+    new_logprobs: Tensor  # [n, top], after it; nan if the policy was not read again
 
     def cpu(self) -> LikelyTokens:
         return LikelyTokens(self.tokens.cpu(), self.logprobs.cpu(), self.new_logprobs.cpu())

@@ -25,6 +25,7 @@ from counterpoise.model.swapped_weights import (
     WeightDirection,
     check_parameter_names,
     forward_with_weights,
+    trained_parameters,
 )
 from counterpoise.types import Row
 
@@ -47,12 +48,12 @@ def parameter_kernel_row(
 def token_gradient(
     policy: Policy, rows: Sequence[Row], candidate: tuple[int, int], *, temperature: float = 1.0
 ) -> dict[str, Tensor]:
-    """The gradient of one token's log-probability with respect to every parameter."""
+    """The gradient of one token's log-probability with respect to every trained parameter."""
     row, position = candidate
     if not (0 <= row < len(rows) and 0 <= position < rows[row].num_tokens):
         raise PoiseError(f"there is no token {position} in row {row} of a batch of {len(rows)}")
     logprobs_M = forward(policy, [rows[row]], temperature).logprobs_M
-    names, weights = zip(*policy.model.named_parameters(), strict=True)
+    names, weights = zip(*trained_parameters(policy.model), strict=True)
     gradients = torch.autograd.grad(logprobs_M[position], weights, allow_unused=True)
     return {
         name: gradient

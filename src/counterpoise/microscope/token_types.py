@@ -29,14 +29,17 @@ def type_pulls(hidden: Tensor, tokens: Tensor, logprobs: Tensor, pulls: Tensor) 
 
     Pass `tokens` on the CPU: reading them from a GPU would wait for its queue.
     """
-    token_ids, type_N = (
+    # The tokens of a type are brought together, so that their sum has a fixed order, also on a GPU.
+    token_ids, type_N, counts = torch.unique(tokens.cpu(), return_inverse=True, return_counts=True)
+    token_ids, by_type, counts = (
         column.to(hidden.device, non_blocking=True)
-        for column in torch.unique(tokens.cpu(), return_inverse=True)
+        for column in (token_ids, type_N.argsort(stable=True), counts)
     )
     # 1 - pi by expm1: exact also where pi is nearly 1.
-    weight_N = pulls * -torch.expm1(logprobs)
-    net_pull_U = hidden.new_zeros(len(token_ids), hidden.shape[1], dtype=weight_N.dtype)
-    net_pull_U.index_add_(0, type_N, weight_N[:, None] * hidden)
-    gross_pull_U = weight_N.new_zeros(len(token_ids))
-    gross_pull_U.index_add_(0, type_N, weight_N.abs() * hidden.norm(dim=1))
+    weight_N = (pulls * -torch.expm1(logprobs))[by_type]
+    hidden_N = hidden[by_type]
+    net_pull_U, gross_pull_U = (
+        torch.segment_reduce(pull_N, "sum", lengths=counts, unsafe=True)
+        for pull_N in (weight_N[:, None] * hidden_N, weight_N.abs() * hidden_N.norm(dim=1))
+    )
     return TypePulls(token_ids, net_pull_U.norm(dim=1), gross_pull_U)

@@ -159,7 +159,7 @@ def branch_rewards(
     """
     check_branches(rows, branches, config, continuations)
     rewards_BM = np.empty((len(branches), continuations))
-    states: dict[tuple[bytes, int | None], int] = {}
+    states: dict[tuple[Prompt, bytes, int | None], int] = {}
     starts: list[ContinuationStart] = []
     state_of_branch: dict[int, int] = {}  # branch -> state, for those that are sampled
     for branch_index, branch in enumerate(branches):
@@ -173,14 +173,15 @@ def branch_rewards(
         excluded_token = (
             int(content.response_tokens[prefix_length]) if branch.kind == "other" else None
         )
-        # The key is the token sequence itself: equal states of different rollouts are sampled once.
+        # Equal states of different rollouts are sampled once, but only those of the same problem:
+        # another one with the same text may have another answer.
         prefix = np.concatenate((content.prompt_tokens, content.response_tokens[:prefix_length]))
-        state_key = (prefix.astype(np.int64).tobytes(), excluded_token)
+        prefix_bytes = prefix.astype(np.int64).tobytes()
+        state_key = (content.problem, prefix_bytes, excluded_token)
         if state_key not in states:
             states[state_key] = len(states)
-            seed_name = (
-                f"value/{blake2b(state_key[0], digest_size=16).hexdigest()}/{excluded_token}"
-            )
+            digest = blake2b(prefix_bytes, digest_size=16).hexdigest()
+            seed_name = f"value/{digest}/{excluded_token}"
             seeds = tuple(
                 seed_for(seed, seed_name, index=continuation)
                 for continuation in range(continuations)

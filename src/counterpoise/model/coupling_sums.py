@@ -58,6 +58,11 @@ class CouplingSums:
         # Below this size a kernel is cheaper than M: 2 n^2 (V + D) = 6 n V D.
         self.break_even_size = 3 * V * D // (V + D)
 
+    @property
+    def nested_break_even_size(self) -> int:
+        """The same where one kernel gives two nested sums: it pays for somewhat larger sets."""
+        return 4 * self.break_even_size // 3 + self.row_width
+
     def zeros(self) -> Tensor:
         """Sums [N + 1, 2], all zero."""
         return torch.zeros_like(self.A_N2)

@@ -98,7 +98,8 @@ def find_shape(
     text_config = model_config.get_text_config()
     is_fast = fast_path_refusal(model_config, device_type) is None
     is_llama_like = is_fast and read_facts(model_config).has_llama_layer
-    hidden, heads = text_config.hidden_size, text_config.num_attention_heads
+    hidden = text_config.hidden_size
+    heads = getattr(text_config, "num_attention_heads", None) or 1  # Mamba has no attention
     return DecoderShape(
         hidden=hidden,
         layers=text_config.num_hidden_layers,

@@ -211,7 +211,8 @@ def _find_refusal(config: Any, device_type: str) -> _Refusal | None:
     family = FAMILIES.get(config.model_type)
     if family is None:
         return _Refusal(f"{config.model_type} models", f"choose a {', '.join(FAMILIES)} model")
-    rope_type = next((kind for kind in _rope_types(config) if kind in LENGTH_DEPENDENT_ROPE), None)
+    rope_types = [rope.get("rope_type") for rope in rope_parameters(config)]
+    rope_type = next((kind for kind in rope_types if kind in LENGTH_DEPENDENT_ROPE), None)
     if rope_type is not None:
         return _Refusal(
             f"models with {rope_type} rotary embedding (its angles depend on the sequence length)",
@@ -234,8 +235,8 @@ def _find_refusal(config: Any, device_type: str) -> _Refusal | None:
     return None
 
 
-def _rope_types(config: Any) -> list[str]:
-    """The kinds of rotary embedding: one, or one for each layer type."""
+def rope_parameters(config: Any) -> list[dict[str, Any]]:
+    """The config's rotary embeddings: one, or one for each layer type."""
     parameters = getattr(config, "rope_parameters", None) or {}
     by_layer_type = [nested for nested in parameters.values() if isinstance(nested, dict)]
-    return [rope.get("rope_type", "default") for rope in by_layer_type or [parameters]]
+    return by_layer_type or [parameters]

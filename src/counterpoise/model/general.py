@@ -25,16 +25,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint as recompute
 
 from counterpoise.errors import PoiseError
 from counterpoise.model.attention import PackedAttention, gather_rows
-from counterpoise.model.families import LENGTH_DEPENDENT_ROPE
+from counterpoise.model.families import LENGTH_DEPENDENT_ROPE, rope_parameters
 from counterpoise.model.head import cap_logits
 from counterpoise.model.packing import Packing
 from counterpoise.model.transfer import to_device
@@ -99,12 +100,16 @@ class GeneralDecoder:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Bytes of one token's keys and values, as if every layer kept them."""
+        """Bytes of one token's keys and values, as if every layer kept them.
+
+        A model without attention heads (Mamba) is counted as if it kept its hidden states.
+        """
         config = self.config
-        heads = config.num_attention_heads
-        kv_heads = getattr(config, "num_key_value_heads", None) or heads
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-        numbers: int = 2 * config.num_hidden_layers * kv_heads * head_dim
+        width = config.hidden_size
+        if heads := getattr(config, "num_attention_heads", None):
+            kv_heads = getattr(config, "num_key_value_heads", None) or heads
+            width = kv_heads * (getattr(config, "head_dim", None) or config.hidden_size // heads)
+        numbers: int = 2 * config.num_hidden_layers * width
         return numbers * self.dtype.itemsize
 
     def reserve(self, length: int) -> None:
@@ -190,27 +195,25 @@ class GeneralDecoder:
 
     @contextmanager
     def _recompute_layers(self, enabled: bool) -> Iterator[None]:
-        """The backward pass recomputes every layer, where the model supports it."""
+        """The backward pass recomputes every layer, where the model supports it.
+
+        transformers recomputes in training mode only, and there layers such as OPT's drop numbers
+        at random. So the layers stay in evaluation mode, and their forward passes are wrapped here.
+        """
         from transformers.modeling_layers import GradientCheckpointingLayer
 
-        layers = [
+        layers: list[Any] = [
             module
             for module in self.model.modules()
             if enabled and isinstance(module, GradientCheckpointingLayer)
         ]
-        if layers:
-            self.model.gradient_checkpointing_enable({"use_reentrant": False})
-        # transformers recomputes in training mode only. The flag is set for the layers alone: the
-        # modules inside them stay in evaluation mode, without dropout.
         for layer in layers:
-            layer.training = True
+            layer.forward = partial(recompute, layer.forward, use_reentrant=False)
         try:
             yield
         finally:
             for layer in layers:
-                layer.training = False
-            if layers:
-                self.model.gradient_checkpointing_disable()
+                del layer.forward
 
     @property
     def tolerance(self) -> float:
@@ -220,10 +223,12 @@ class GeneralDecoder:
     @cached_property
     def _constant_angles(self) -> int:
         """The length up to which rotary angles do not depend on it."""
-        rope = getattr(self.config, "rope_parameters", None) or {}
-        if rope.get("rope_type") not in LENGTH_DEPENDENT_ROPE:
-            return UNLIMITED_POSITIONS
-        return rope.get("original_max_position_embeddings") or self.max_positions
+        lengths = [
+            rope.get("original_max_position_embeddings") or self.max_positions
+            for rope in rope_parameters(self.config)
+            if rope.get("rope_type") in LENGTH_DEPENDENT_ROPE
+        ]
+        return min(lengths, default=UNLIMITED_POSITIONS)
 
     @cached_property
     def _learned_positions(self) -> int:

@@ -284,7 +284,7 @@ def convert_with_transformers(reader: Any, source: Path, out: Path) -> torch.dty
 
 
 def describe_loss(reader: Any, source: Path, dtype: torch.dtype) -> str:
-    """One line: how many bits the file's matrices have, and that the loss stays."""
+    """One line: how many bits the file's matrices have, and that what they lost stays lost."""
     matrices = [tensor for tensor in reader.tensors if len(tensor.shape) > 1]
     weights, bits = Counter[str](), {}
     for tensor in matrices:

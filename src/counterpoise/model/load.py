@@ -80,8 +80,8 @@ class Policy:
             )
         if is_adapted(self.model):
             lines.append(
-                "LoRA: the output layer is frozen, so who pushed a token is shown for the step "
-                "that this layer would have taken, a proxy; how the token moved is measured"
+                "LoRA: the output layer is frozen, so the pushes on a token are those of the step "
+                "that this layer would have taken, a proxy; how far the token moved is measured"
             )
         return lines
 
@@ -123,9 +123,11 @@ class Policy:
     def decode_rows(self, rows: Sequence[Sequence[int] | Ints]) -> list[str]:
         """The texts of many rows of tokens, without special tokens."""
         token_lists = [np.asarray(tokens).tolist() for tokens in rows]
-        # The backend decodes all rows in one call, three times as fast as one by one.
-        backend = self.tokenizer.backend_tokenizer
-        decoded_texts: list[str] = backend.decode_batch(token_lists, skip_special_tokens=True)
+        # The backend decodes all rows in one call, three times as fast as one by one. Tokenizers
+        # that are written in Python, such as those of CTRL and BioGPT, have none.
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        decode = backend.decode_batch if backend else self.tokenizer.batch_decode
+        decoded_texts: list[str] = decode(token_lists, skip_special_tokens=True)
         return decoded_texts
 
 

@@ -56,6 +56,11 @@ def states_with_weights(
     return states, unembedding
 
 
+def trained_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """The parameters that an update moves, by name: with LoRA those of the adapter alone."""
+    return [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
+
+
 def check_parameter_names(policy: Policy, names: Iterable[str]) -> None:
     """Raise for a name that no parameter of the model has."""
     if unknown_names := sorted(set(names) - {name for name, _ in policy.model.named_parameters()}):

@@ -25,13 +25,21 @@ from torch import Tensor
 from counterpoise.model.decoder import Decoder
 from counterpoise.model.load import AnyDecoder
 from counterpoise.sample.choose_token import choose_tokens
-from counterpoise.sample.kv_budget import MAX_ROWS_CUDA, SAMPLE_BYTES, kv_bytes_allowed
+from counterpoise.sample.kv_budget import (
+    MAX_ROWS_CUDA,
+    PAGE_TOKENS,
+    SAMPLE_BYTES,
+    kv_bytes_allowed,
+)
 from counterpoise.sample.kv_cache import Fork
-from counterpoise.sample.kv_slots import DecodeSlots, SlotCapacity
+from counterpoise.sample.kv_slots import DecodeSlots, SlotCapacity, num_pages
 
 # Capacities are rounded up to multiples, so that they, and with them the graphs, seldom change.
 PREFIX_MULTIPLE, ROOM_MULTIPLE = 4096, 64
 PREFIX_SHARE_DIVISOR = 4  # prefixes may take one part in so many of the memory
+# Pages leave one part in so many unused: the free memory changes a little from call to call, and
+# slots that still fit are not made anew.
+UNUSED_SHARE_DIVISOR = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +161,7 @@ def graphs_for(decoder: Decoder, needed: SlotCapacity) -> DecodeGraphs:
         # shapes do not rebuild the graphs each time. Few long rows and many short ones together
         # would mean many long rows, which may not fit: then only the new needs count.
         combined = needed.with_room_for(existing.slots.capacity)
-        bytes_needed = combined.total_tokens * decoder.kv_bytes_per_token
+        bytes_needed = combined.num_bytes(decoder.kv_bytes_per_token)
         if bytes_needed <= kv_bytes_allowed(decoder, kv_bytes_held(decoder)):
             needed = combined
         # The old slots must be freed before the new ones are allocated.
@@ -169,9 +177,9 @@ def release_graphs(decoder: AnyDecoder) -> None:
 
 
 def kv_bytes_held(decoder: AnyDecoder) -> int:
-    """Bytes of keys and values that the decoder's slots hold now."""
+    """Bytes that the decoder's slots hold now."""
     existing = _GRAPHS.get(decoder)
-    return existing.slots.capacity.total_tokens * decoder.kv_bytes_per_token if existing else 0
+    return existing.slots.capacity.num_bytes(decoder.kv_bytes_per_token) if existing else 0
 
 
 def round_up_capacity(capacity: SlotCapacity) -> SlotCapacity:
@@ -186,20 +194,24 @@ def round_up_capacity(capacity: SlotCapacity) -> SlotCapacity:
 def plan_slots(
     decoder: Decoder, forks: Sequence[Fork], prefix_tokens: int, longest_prefix: int
 ) -> SlotCapacity:
-    """Slots for all forks and all their prefixes if they fit, otherwise for as many rows as do.
+    """Slots for all forks at full length and all their prefixes if they fit, otherwise with pages.
 
     `prefix_tokens`: of all prefixes together.
     """
-    token_bytes = decoder.kv_bytes_per_token + SAMPLE_BYTES
-    tokens_allowed = kv_bytes_allowed(decoder, kv_bytes_held(decoder)) // token_bytes
+    kv_bytes = decoder.kv_bytes_per_token
+    bytes_allowed = kv_bytes_allowed(decoder, kv_bytes_held(decoder))
     new_tokens = max(fork.max_new_tokens for fork in forks)
     everything = SlotCapacity(len(forks), new_tokens, prefix_tokens)
-    planned = fit_capacity(everything, longest_prefix, tokens_allowed)
+    planned = fit_capacity(everything, longest_prefix, bytes_allowed, kv_bytes)
     existing = _GRAPHS.get(decoder)
     # The free memory changes a little from call to call; graphs are not rebuilt for that.
-    if existing and planned.rows < len(forks):
+    if existing and (planned.pages or planned.rows < len(forks)):
         capacity = existing.slots.capacity
-        has_room = capacity.total_tokens <= tokens_allowed and 2 * capacity.rows > planned.rows
+        has_room = (
+            capacity.num_bytes(kv_bytes) <= bytes_allowed
+            and 2 * capacity.rows > planned.rows
+            and 2 * capacity.needed_pages > planned.needed_pages
+        )
         minimum = SlotCapacity(1, new_tokens, longest_prefix)
         if has_room and capacity.holds(minimum):
             return capacity
@@ -207,28 +219,42 @@ def plan_slots(
 
 
 def fit_capacity(
-    everything: SlotCapacity, longest_prefix: int, tokens_allowed: int
+    everything: SlotCapacity, longest_prefix: int, bytes_allowed: int, kv_bytes_per_token: int
 ) -> SlotCapacity:
-    """`everything` rounded up if it fits into so many tokens, otherwise as many slots as do.
+    """`everything` rounded up if it fits into so many bytes, otherwise slots that share pages.
 
     Example:
-        >>> fit_capacity(SlotCapacity(512, 8192, 51_200), 300, 600_000)
-        SlotCapacity(rows=64, new_tokens=8192, prefix_tokens=53248)
+        >>> fit_capacity(SlotCapacity(512, 8192, 6_000), 100, 70 * 10**9, 114_688)
+        SlotCapacity(rows=512, new_tokens=8192, prefix_tokens=8192, pages=4102)
     """
     everything = replace(everything, rows=min(everything.rows, MAX_ROWS_CUDA))
     capacity = round_up_capacity(everything)
-    if capacity.total_tokens <= tokens_allowed:
+    if capacity.num_bytes(kv_bytes_per_token) <= bytes_allowed:
         return capacity
-    # Prefixes get what they need up to a share of the memory: a prefix serves a whole group.
+    pages_of_row = num_pages(capacity.new_tokens)
+    page_bytes = PAGE_TOKENS * kv_bytes_per_token
+    slot_bytes = capacity.new_tokens * SAMPLE_BYTES
+    bytes_left = bytes_allowed - bytes_allowed // UNUSED_SHARE_DIVISOR
+    bytes_left -= page_bytes + slot_bytes  # of the spare page and the spare slot
+    # Prefixes get what they need up to a share of the memory: a prefix serves a whole group. One
+    # row of full length must fit beside them.
     prefix_share = min(
-        tokens_allowed // PREFIX_SHARE_DIVISOR, tokens_allowed - 2 * capacity.new_tokens
+        bytes_allowed // PREFIX_SHARE_DIVISOR,
+        bytes_left - slot_bytes - pages_of_row * page_bytes,
     )
-    prefix_tokens = min(capacity.prefix_tokens, max(longest_prefix, prefix_share))
-    slots = (tokens_allowed - prefix_tokens) // capacity.new_tokens - 1  # one is the spare slot
-    rows = max(1, min(everything.rows, slots))
-    if rows < everything.rows:  # the graph of a whole batch size serves other calls as well
-        rows = max((size for size in BATCH_SIZES if size <= rows), default=rows)
-    return SlotCapacity(rows, capacity.new_tokens, prefix_tokens)
+    prefix_tokens = max(longest_prefix, prefix_share // kv_bytes_per_token)
+    prefix_tokens = min(capacity.prefix_tokens, prefix_tokens)
+    bytes_left -= prefix_tokens * kv_bytes_per_token
+    # A row that runs needs a page, and another one is kept for it to grow.
+    rows = min(
+        capacity.rows,
+        bytes_left // (slot_bytes + min(2, pages_of_row) * page_bytes),
+        (bytes_left - pages_of_row * page_bytes) // slot_bytes,
+    )
+    # The graph of a whole batch size serves other calls as well.
+    rows = max((size for size in BATCH_SIZES if size <= rows), default=max(1, rows))
+    pages = min(rows * pages_of_row, (bytes_left - rows * slot_bytes) // page_bytes)
+    return SlotCapacity(rows, capacity.new_tokens, prefix_tokens, max(pages_of_row, pages))
 
 
 def batch_size(rows: int) -> int:

@@ -6,9 +6,26 @@
 
 Looking makes the host wait for the GPU, so a finished row stands still for a few steps. The steps
 need no change for a refill: the number of places and the memory of all slots stay the same.
+
+Where rows share pages (`sample/kv_slots.py`), a look also gives every row the pages that it needs
+until the next one. How long a row will be is not known, so pages may run out. Then the row that
+started last gives its pages to the others and waits, before all rows that never ran; it keeps its
+slot and its prefix, and begins again with its first token. Its tokens depend on its own random
+numbers alone, so they are the same as before but for rounding. The oldest row never waits, and the
+pages hold a row of full length: so every row finishes.
+
+Too many rows would begin again too often. Therefore rows start only while
+
+    rows * expected pages of a row <= pages      and      every row that runs could grow once more
+
+The expected pages are at first a share of the longest response, then an average over the rows that
+finished; when pages run out, at least what the rows that run hold then.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -22,10 +39,13 @@ from counterpoise.sample.decode_graphs import (
     plan_slots,
 )
 from counterpoise.sample.fork_queue import DecodedRows, ForkQueue, ReadyForks, exclude_tokens
-from counterpoise.sample.kv_slots import PrefixMemory
+from counterpoise.sample.kv_slots import PageMemory, PrefixMemory, num_pages
 
 # Counting the running rows makes the host wait for the GPU, so it is done every so many tokens.
 FINISH_CHECK_INTERVAL = 16
+# Before any row has finished, rows are expected to take one part in so many of the longest one.
+EXPECTED_SHARE_DIVISOR = 8
+FINISHED_ROW_WEIGHT = 1 / 16  # of a row that finishes, in the average of the expected pages
 
 
 @torch.no_grad()
@@ -39,6 +59,22 @@ def decode_in_slots(policy: Policy, queue: ForkQueue, config: SampleConfig) -> D
     return SlotDecoding(queue, graphs_for(decoder, capacity), settings).run()
 
 
+@dataclass(slots=True)
+class SlotRow:
+    """A row that has a slot."""
+
+    slot: int
+    fork_index: int
+    prefix_start: int
+    max_new_tokens: int
+    start_step: int  # the step that decodes its first sampled token
+
+    @property
+    def end_step(self) -> int:
+        """The step before which it must have finished."""
+        return self.start_step + self.max_new_tokens - 1
+
+
 class SlotDecoding:
     """The host's side of the slots: which fork decodes where, and since when."""
 
@@ -46,12 +82,17 @@ class SlotDecoding:
         self.queue, self.graphs, self.settings = queue, graphs, settings
         self.decoded: DecodedRows = {}
         self.row_steps = 0  # places decoded, summed over all steps
+        self.restarts = 0  # rows that began again because pages ran out
         capacity = graphs.slots.capacity
         self._prefix_memory = PrefixMemory(capacity.prefix_tokens)
         self._prefix_starts: dict[int, int] = {}  # of the sequences of the last prefill
         self._free_slots = list(range(capacity.rows))
-        # By place: (slot, index of the fork, start of its prefix, step in which it must end).
-        self._places: list[tuple[int, int, int, int]] = []
+        self._rows: list[SlotRow] = []  # by place, those that started first come first
+        self._interrupted: list[SlotRow] = []  # they have a slot, but no pages
+        self._pages = PageMemory(capacity) if capacity.pages else None
+        # Of the longest response, and those that the rows of this call are expected to take.
+        self._max_pages = num_pages(max(fork.max_new_tokens for fork in queue.forks))
+        self._expected_pages = max(1.0, self._max_pages / EXPECTED_SHARE_DIVISOR)
         self._step = 0
         graphs.slots.set_batch([])
 
@@ -59,42 +100,109 @@ class SlotDecoding:
         """Decode until no row runs and none waits."""
         slots, decoder = self.graphs.slots, self.queue.decoder
         self._admit()
-        while self._places:
-            batch = min(batch_size(len(self._places)), slots.capacity.rows)
-            steps_left = max(end for *_, end in self._places) - self._step
+        while self._rows:
+            batch = min(batch_size(len(self._rows)), slots.capacity.rows)
+            steps_left = max(row.end_step for row in self._rows) - self._step
             for _ in range(min(FINISH_CHECK_INTERVAL, steps_left)):
                 self.graphs.step(decoder, batch, self.settings)
                 self._step += 1
                 self.row_steps += batch
-            running = slots.running[: len(self._places)].tolist()
+            running = slots.running[: len(self._rows)].tolist()
             num_running = sum(running)
-            # Without rows that wait, finished ones may stay until a smaller batch suffices.
+            # Without rows that wait or share pages, finished ones may stay until a smaller batch
+            # suffices.
             is_smaller = batch_size(num_running) < batch or num_running == 0
-            if num_running < len(running) and (len(self.queue) or is_smaller):
+            is_needed = len(self.queue) > 0 or self._pages is not None or is_smaller
+            has_room = num_running < len(running) and is_needed
+            if has_room:
                 self._remove_finished(running)
+            was_interrupted = self._provide_pages()
+            if has_room and not was_interrupted:
                 self._admit()
         return self.decoded
 
     def _remove_finished(self, running: list[bool]) -> None:
-        """Read out the finished rows, free their slots and close the gaps between places."""
+        """Read out the finished rows, free their memory and close the gaps between places."""
         slots = self.graphs.slots
         finished_places = [place for place, is_running in enumerate(running) if not is_running]
-        rows = slots.read_rows(finished_places)
-        for place, row in zip(finished_places, rows, strict=True):
-            slot, fork_index, prefix_start, _ = self._places[place]
-            self.decoded[fork_index] = row
-            self._free_slots.append(slot)
-            self._prefix_memory.release_row(prefix_start)
+        samples = slots.read_rows(finished_places)
+        for place, sample in zip(finished_places, samples, strict=True):
+            row = self._rows[place]
+            self.decoded[row.fork_index] = sample
+            self._free_slots.append(row.slot)
+            self._prefix_memory.release_row(row.prefix_start)
+            if self._pages is not None:
+                surplus = self._pages.num_held(row.slot) - self._expected_pages
+                self._expected_pages += FINISHED_ROW_WEIGHT * surplus
+                self._pages.release(row.slot)
         running_places = [place for place, is_running in enumerate(running) if is_running]
-        self._places = [self._places[place] for place in running_places]
+        self._rows = [self._rows[place] for place in running_places]
         slots.set_batch(running_places)
 
+    def _provide_pages(self) -> bool:
+        """Give every row the pages it needs until the next look; whether rows were interrupted."""
+        if self._pages is None:
+            return False
+        num_rows = len(self._rows)
+        place = 0
+        while place < len(self._rows):
+            row = self._rows[place]
+            num_tokens = self._step - row.start_step + FINISH_CHECK_INTERVAL
+            if self._pages.grow(row.slot, min(num_tokens, row.max_new_tokens)):
+                place += 1
+            else:
+                self._interrupt_last()
+        self.graphs.slots.set_page_table(self._pages)
+        if len(self._rows) < num_rows:
+            self.graphs.slots.set_batch(range(len(self._rows)))
+        return len(self._rows) < num_rows
+
+    def _interrupt_last(self) -> None:
+        """Take its pages from the row that started last; it will begin again."""
+        assert self._pages is not None
+        assert len(self._rows) > 1, "the pages hold a row of full length"
+        row = self._rows.pop()
+        self._pages.release(row.slot)
+        self._interrupted.insert(0, row)  # it started before those that were interrupted earlier
+        self._expected_pages = max(self._expected_pages, self._pages.num_pages / len(self._rows))
+        self.restarts += 1
+
+    def _num_rows_to_start(self) -> int:
+        """How many more rows the pages are expected to hold; one at least if none runs."""
+        if self._pages is None:
+            return len(self._free_slots)
+        num_running = len(self._rows)
+        num_expected = int(self._pages.num_pages / self._expected_pages) - num_running
+        # Pages until the next look, and as many again if the row can be longer than that.
+        first_pages = min(num_pages(FINISH_CHECK_INTERVAL), self._max_pages)
+        start_pages = min(2 * first_pages, self._max_pages)
+        reserve = num_running * (start_pages - first_pages)
+        num_with_pages = (self._pages.num_free - reserve) // start_pages
+        return max(min(num_expected, num_with_pages), 0 if num_running else 1)
+
     def _admit(self) -> None:
-        """Start rows that wait, as long as there are free slots and room for their prefixes."""
-        while self._free_slots and len(self.queue):
+        """Start rows that wait, as long as there are free slots, pages and room for prefixes."""
+        num_rows = self._num_rows_to_start()
+        restarted, self._interrupted = self._interrupted[:num_rows], self._interrupted[num_rows:]
+        self._restart(restarted)
+        num_rows -= len(restarted)
+        while num_rows > 0 and self._free_slots and len(self.queue):
             if self.queue.needs_prefill and not self._prefill_next():
-                return  # the prefix memory is full until more rows have finished
-            self._start(self.queue.take(len(self._free_slots)))
+                break  # the prefix memory is full until more rows have finished
+            ready = self.queue.take(min(num_rows, len(self._free_slots)))
+            self._start(ready)
+            num_rows -= len(ready.forks)
+        was_interrupted = self._provide_pages()
+        assert not was_interrupted, "rows start only where they have pages until the next look"
+
+    def _restart(self, rows: Sequence[SlotRow]) -> None:
+        """Let interrupted rows begin again behind the running ones."""
+        if not rows:
+            return
+        self.graphs.slots.restart_rows([row.slot for row in rows], first_place=len(self._rows))
+        for row in rows:
+            row.start_step = self._step
+        self._rows += rows
 
     def _prefill_next(self) -> bool:
         """Prefill the next sequences into the prefix memory, as many as it has room for."""
@@ -119,13 +227,13 @@ class SlotDecoding:
         slots, num_rows = self.graphs.slots, len(ready.forks)
         row_slots, self._free_slots = self._free_slots[:num_rows], self._free_slots[num_rows:]
         starts = [self._prefix_starts[fork.sequence] for fork in ready.forks]
-        first_place = len(self._places)
+        first_place = len(self._rows)
         slots.start_rows(row_slots, ready.forks, starts, first_place)
         logits = ready.hidden_RD @ self.queue.decoder.unembedding.T
         exclude_tokens(logits, ready.forks)
         self.graphs.draw_tokens(logits, self.settings, offset=0, first_place=first_place)
-        self._places += [
-            (slot, index, start, self._step + fork.max_new_tokens - 1)
+        self._rows += [
+            SlotRow(slot, index, start, fork.max_new_tokens, start_step=self._step)
             for slot, index, start, fork in zip(
                 row_slots, ready.indices, starts, ready.forks, strict=True
             )

@@ -3,7 +3,8 @@
 a token    2 (key and value) * layers * key/value heads * head size * bytes of a number, and
            SAMPLE_BYTES of the sampled token itself
 a CPU      CPU_CACHE_BYTES
-a GPU      half of the free memory, counting what the sampler itself already holds as free
+a GPU      half of the free memory, counting what the sampler itself already holds as free; rows
+           share it by pages of PAGE_TOKENS tokens where it cannot hold all of them at full length
 
 Rows beyond these wait until a place is free, so memory is known before anything is sampled. There
 is always room for one row, even if it takes more than this; a run is refused at its start only if
@@ -26,6 +27,9 @@ from counterpoise.types import Ints, Prompt
 
 CPU_CACHE_BYTES = 4 << 30
 SAMPLE_BYTES = 16  # of a sampled token: its id, its log-probability and the random number
+# Tokens of a page of the GPU's response cache: a power of two, and a multiple of the keys that the
+# kernel reads at once. A row leaves half a page unused on average.
+PAGE_TOKENS = 128
 MAX_ROWS_CPU = 512  # a step's time grows with its rows: more rows gain nothing
 MAX_ROWS_CUDA = 4096  # on a GPU a step costs nearly the same for few rows as for many
 # Columns beyond the longest row, if rows start at different times: the cache is moved to the front
@@ -90,15 +94,19 @@ def check_cache_fits(
     """Refuse responses of which not even one would fit into half of the device's memory."""
     if config.engine != "native":
         return
-    token_bytes = policy.decoder.kv_bytes_per_token + SAMPLE_BYTES
+    kv_bytes = policy.decoder.kv_bytes_per_token
     longest_prompt = max(len(tokens) for _, tokens in prompts)
-    # A GPU has a spare slot as long as the others (`sample/kv_slots.py`).
-    slots = 2 if policy.device.type == "cuda" else 1
     bytes_allowed = total_memory(policy.device) // 2
-    needed_bytes = (longest_prompt + slots * config.max_new_tokens) * token_bytes
+    # A GPU has a spare slot and a spare page (`sample/kv_slots.py`), and the last page of a row may
+    # hold a single token.
+    on_gpu = policy.device.type == "cuda"
+    slots, extra_tokens = (2, 2 * PAGE_TOKENS) if on_gpu else (1, 0)
+    prompt_bytes = longest_prompt * (kv_bytes + SAMPLE_BYTES) + extra_tokens * kv_bytes
+    token_bytes = kv_bytes + slots * SAMPLE_BYTES
+    needed_bytes = prompt_bytes + config.max_new_tokens * token_bytes
     if needed_bytes <= bytes_allowed:
         return
-    fitting_tokens = (bytes_allowed // token_bytes - longest_prompt) // slots
+    fitting_tokens = (bytes_allowed - prompt_bytes) // token_bytes
     remedy = (
         f"at most {fitting_tokens:,} fit"
         if fitting_tokens > 0

@@ -108,3 +108,21 @@ def rank_correlations(x_N: ArrayLike, y_N: ArrayLike, w_DN: DrawMatrix) -> NDArr
         [1.0]
     """
     return correlations_with(y_N, {"x": x_N}, [w_DN])["x"]
+
+
+def correlations_by_row(x_KN: ArrayLike, y_KN: ArrayLike) -> NDArray[np.float64]:
+    """Spearman's rank correlation of each row of x with the same row of y: [K].
+
+    Every pair of a row's values is compared, so rows should be short. nan where a row is constant.
+
+    Example:
+        >>> correlations_by_row([[1, 2, 9], [1, 1, 1]], [[3, 2, 1], [3, 2, 1]]).tolist()
+        [-1.0, nan]
+    """
+    x_ranks_KN, y_ranks_KN = (
+        np.sign(values[:, :, None] - values[:, None, :]).sum(axis=2)  # twice the centred mid-rank
+        for values in (np.asarray(x_KN, np.float64), np.asarray(y_KN, np.float64))
+    )
+    covariance_K = (x_ranks_KN * y_ranks_KN).sum(axis=1)
+    with np.errstate(invalid="ignore"):
+        return covariance_K / np.sqrt((x_ranks_KN**2).sum(axis=1) * (y_ranks_KN**2).sum(axis=1))

@@ -1,8 +1,8 @@
 """Sums in a fixed order: equal work on equal GPUs gives equal gradients, bit for bit.
 
 Flash attention and scattered additions otherwise add up in whatever order threads arrive. On a CPU
-nothing changes. torch's deterministic mode is on only while the gradient is computed: it refuses
-some operations that measurements need, and nothing else in a step depends on the order.
+nothing changes. torch's deterministic mode is on only while the gradient is computed, because it
+refuses some operations that measurements need; the microscope's sums have a fixed order anyway.
 """
 
 from __future__ import annotations

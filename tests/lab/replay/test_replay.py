@@ -11,25 +11,30 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import tiny
 from hosts.importing.foreign import write_lines
 from hosts.importing.foreign_traces import trace_record
 from small_run import checksum_reward
 
 from counterpoise.cli import token_view
 from counterpoise.config.load import load_config
+from counterpoise.credit.advantages import dr_grpo, grpo
+from counterpoise.credit.view import PolicyReader
 from counterpoise.errors import PoiseError
 from counterpoise.files import folder_lock
 from counterpoise.lab.choose_page import write_report
 from counterpoise.lab.credit_view.result import compare_weightings
 from counterpoise.lab.credit_view.stored_iteration import read_stored_iteration
+from counterpoise.lab.replay.credit import CreditChanges, credit_batch
 from counterpoise.lab.replay.folder import ReplayRequest
 from counterpoise.lab.replay.options import replay_config
 from counterpoise.lab.replay.run import ReplayObserver, replay
-from counterpoise.lab.replay.source import RolloutFolder
+from counterpoise.lab.replay.source import RolloutFolder, StoredBatch
 from counterpoise.lab.replay.start import find_model
 from counterpoise.loop import train
 from counterpoise.store.checksums import CHECKSUMS_FILE
 from counterpoise.store.folder import RunFolder
+from counterpoise.types import BatchPlan, Group, Rollout, Row
 
 SETS = [
     "loop.iterations=4", "loop.checkpoint_every=1", "loop.keep_checkpoints=9", "model.device='cpu'",
@@ -297,6 +302,106 @@ def test_a_run_that_masked_truncated_responses_repeats_its_own_update(tmp_path: 
     assert np.abs(own["displacement"]).max() > 1e-3
     for name in own:
         np.testing.assert_array_equal(own[name], replayed[name][trained], err_msg=name)
+    # Without the mask, truncated responses have the advantage of their reward.
+    unmasked = tmp_path / "unmasked"
+    overrides = ("update.mask_truncated=false",)
+    replay(ReplayRequest(masked, "embedded", device="cpu", overrides=overrides), unmasked)
+    (plan,), (own_plan,) = (RunFolder(folder).read("plans") for folder in (unmasked, masked))
+    rewards = np.array([rollout["reward"] for rollout in rollouts]).reshape(-1, 4)
+    expected = np.concatenate([grpo(rewards_G) for rewards_G in rewards])
+    is_cut = np.array([not rollout["finished"] for rollout in rollouts])
+    np.testing.assert_array_equal(plan["advantage"], expected)
+    np.testing.assert_array_equal(own_plan["advantage"], np.where(is_cut, 0, expected))
+    assert expected[is_cut].any()
+    assert plan["steps"] == own_plan["steps"]
+
+
+def test_credit_that_is_set_replaces_the_stored_credit_and_keeps_the_plan(
+    run: Path, tmp_path: Path
+) -> None:
+    """Also of rows that waited in the buffer."""
+    plans = RunFolder(run).read("plans")
+    plan = next(p for p in reversed(plans) if set(p["born"]) != {p["iteration"]})
+    iteration = plan["iteration"]
+    request = ReplayRequest(run, checkpoint_of(run, iteration - 1), iterations=str(iteration),
+                            device="cpu")  # fmt: skip
+
+    def replay_with(name: str, *overrides: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        folder = replay(replace(request, overrides=overrides), tmp_path / name)
+        (replayed,) = folder.read("plans")
+        for field in ("steps", "group", "index", "born"):
+            assert replayed[field] == plan[field]
+        return replayed, read_tokens(folder.path, iteration)
+
+    # Other weights: the stored advantages, on every token alike.
+    replayed, tokens = replay_with("uniform", "credit.weights=uniform")
+    assert replayed["advantage"] == plan["advantage"]
+    row_advantages = np.array(plan["advantage"], np.float32)
+    np.testing.assert_array_equal(tokens["advantage"], row_advantages[tokens["row"]])
+    # Another advantage, from the rewards of the iterations that sampled the rows.
+    replayed, tokens = replay_with("dr_grpo", "credit.name=dr_grpo", "credit.weights=uniform")
+    rewards: dict[str, list[float]] = {}
+    for born in set(plan["born"]):
+        for line in RunFolder(run).read_rollouts(born):
+            rewards.setdefault(line["group"], []).append(line["reward"])
+    advantages = {group: dr_grpo(np.array(values)) for group, values in rewards.items()}
+    expected = [
+        advantages[plan["groups"][number]][index]
+        for number, index in zip(plan["group"], plan["index"], strict=True)
+    ]
+    np.testing.assert_allclose(replayed["advantage"], expected, rtol=1e-6)
+    assert not np.allclose(expected, plan["advantage"])
+
+
+def test_credit_that_is_set_is_recentred_where_the_run_dropped_rows() -> None:
+    tokens, logprobs = np.arange(3, dtype=np.int32), np.zeros(3, np.float32)
+    rollouts = tuple(
+        Rollout("p", "1 + 1 = ?", "2", "", reward, tokens[:1], tokens, logprobs)
+        for reward in (1.0, 0.0, 0.0, 0.0)
+    )
+    group = Group("7:p", 7, rollouts)
+    # Reward balance kept one row of each sign.
+    kept = [Row("7:p", a, 3, index=i, rollout=rollouts[i]) for i, a in ((0, 1.0), (2, -1.0))]
+    batch = StoredBatch(kept, BatchPlan("grouped", ((0, 1),)), [])
+    config = load_config("demo", ["credit.name=dr_grpo", "credit.weights=uniform"])
+    expected = {"group": [0.75, -0.25], "rollout": [0.5, -0.5]}
+    for unit, advantages in expected.items():
+        changes = CreditChanges.from_options(
+            {"credit.name"}, config, {"tau": 0.25, "unit": unit, "sign": "advantage"}
+        )
+        rows = credit_batch(batch, [group], config, PolicyReader(tiny.policy()), changes)
+        assert [row.advantage for row in rows] == advantages
+    rows = credit_batch(batch, [group], config, PolicyReader(tiny.policy()), CreditChanges())
+    assert [row.advantage for row in rows] == [1.0, -1.0]
+
+
+def test_token_weights_of_another_trainers_rows_see_its_advantages(
+    run: Path, tmp_path: Path
+) -> None:
+    """Signs that contradict the rewards: the filter drops tokens of the negative rows alone."""
+    rollouts = imported_copy(run, tmp_path / "theirs")
+    file = rollouts / "rollouts/step_00001.jsonl"
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    signs = np.where(np.arange(len(lines)) % 2, 1.0, -1.0)
+    write_lines(
+        file,
+        [line | {"advantage": sign} for line, sign in zip(lines, signs.tolist(), strict=True)],
+    )
+
+    def replay_with(override: str) -> RunFolder:
+        out = tmp_path / override.partition("=")[2]
+        return replay(
+            ReplayRequest(rollouts, "embedded", iterations="1", overrides=(override,)), out
+        )
+
+    tokens = read_tokens(replay_with("credit.weights=negative_filter").path, 1)
+    is_positive = signs[tokens["row"]] > 0
+    assert (tokens["advantage"][is_positive] == 1).all()
+    assert set(tokens["advantage"][~is_positive]) == {0.0, -1.0}
+    # An advantage that is set replaces those of the lines.
+    (plan,) = replay_with("credit.name=dr_grpo").read("plans")
+    rewards = np.array([line["reward"] for line in lines]).reshape(-1, 4)
+    np.testing.assert_array_equal(plan["advantage"], np.concatenate(list(map(dr_grpo, rewards))))
 
 
 def test_a_stopped_replay_goes_on(

@@ -24,6 +24,7 @@ from counterpoise.update.graphs.padding import (
 from counterpoise.update.graphs.passes import CapturedPasses
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.passes import EAGER, PassInputs, PassTensors, compute_loss
+from counterpoise.update.repeatable import repeatable
 from counterpoise.update.step import StepSettings, accumulate_gradient
 from counterpoise.variants import SURROGATES
 
@@ -144,7 +145,7 @@ def test_captured_passes_give_the_gradients_of_those_that_run_as_they_come() -> 
     policy = load_policy(ModelConfig(device="cuda", dtype="bfloat16"))
     config = UpdateConfig()
     captured = CapturedPasses()
-    for turn in range(6):  # two sizes; the very first pass runs as it comes
+    for turn in range(6):  # two sizes; the very first pass runs eagerly, padded like the others
         rows = tiny.rows(groups=6 + 4 * (turn % 2), size=8, seed=turn, longest=90)
         results = []
         for passes in (EAGER, captured):
@@ -170,6 +171,31 @@ def test_captured_passes_give_the_gradients_of_those_that_run_as_they_come() -> 
     assert captured._graphs is not None  # else all of them ran as they come
     assert len(captured._graphs) >= 3  # gradients and reading, in two sizes
     assert captured.launch_bound > 0  # no capture failed
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_the_first_pass_of_a_process_has_the_bits_of_later_ones() -> None:
+    """A resumed run computes eagerly what the undisturbed one replays."""
+    policy, config = load_policy(ModelConfig(device="cuda", dtype="bfloat16")), UpdateConfig()
+    rows = tiny.rows(groups=6, size=8, longest=90)
+    captured, outcomes = CapturedPasses(), []
+    for _ in range(3):  # eager, captured, replayed
+        optimizer = Optimizer(policy.model, config)
+        settings = StepSettings(config, temperature=1.0, max_new_tokens=90, passes=captured)
+        with repeatable():
+            result = accumulate_gradient(
+                policy, rows, settings, after_pass=optimizer.collect_gradients
+            )
+        scores = score_logprobs(policy, rows, 1.0, 20480, captured.read)
+        gradient = torch.cat([master.grad.flatten() for master in optimizer.masters])
+        outcomes.append((result.loss, gradient, np.concatenate(scores)))
+    assert captured._graphs is not None
+    assert captured._graphs.num_replays == 4
+    for loss, gradient, scores in outcomes[1:]:
+        assert loss == outcomes[0][0]
+        assert torch.equal(gradient, outcomes[0][1])
+        np.testing.assert_array_equal(scores, outcomes[0][2])
 
 
 @pytest.mark.gpu

@@ -40,7 +40,7 @@ def replay_config(
 ) -> RunConfig:
     """The options of a replay; `first` is its first iteration, `folder` holds the rollouts."""
     overrides = list(request.overrides)
-    _check_overrides(overrides)
+    _check_overrides(request)
     tables = stored_tables(folder)
     is_own_run = is_run(folder)
     _set(tables, "model", **asdict(model.config))
@@ -122,14 +122,22 @@ def fitting_steps(composer: str, steps: int, num_groups: int, num_rows: int) -> 
     return min(steps, num_groups if composer in GROUP_COMPOSERS else num_rows)
 
 
-def _check_overrides(overrides: list[str]) -> None:
+def set_options(request: ReplayRequest) -> dict[str, str]:
+    """The options that the user set, as section.option, with the text that sets each."""
     sections = {field.name: field for field in fields(RunConfig)}
-    for override in overrides:
-        section, option_name, _ = parse_override(override, sections)
-        if not {section, f"{section}.{option_name}"} & SETTABLE:
+    parsed = {override: parse_override(override, sections) for override in request.overrides}
+    return {
+        f"{section}.{option_name}": override
+        for override, (section, option_name, _) in parsed.items()
+    }
+
+
+def _check_overrides(request: ReplayRequest) -> None:
+    for option_name, override in set_options(request).items():
+        if not {option_name, option_name.partition(".")[0]} & SETTABLE:
             raise PoiseError(
-                f"--set {override}: a virtual update does not read {section}.{option_name}; it "
-                f"reads {', '.join(sorted(SETTABLE))}"
+                f"--set {override}: a virtual update does not read {option_name}; it reads "
+                f"{', '.join(sorted(SETTABLE))}"
             )
 
 

@@ -7,9 +7,10 @@ one optimizer step for each step of the plan, and the monitor measures them:
 
 So the numbers say what these rollouts would do to this model, not what a run did to it, unless the
 model is the checkpoint that the iteration started from. Advantages, token weights and plans are the
-trainer's own where they are stored. Old log-probabilities are the model's own, so that the ratio
-of a plan's first step is 1, with two exceptions: rows that waited in a buffer have the stored ones,
-and update.old_logprobs=sampler takes the sampler's.
+trainer's own where they are stored; --set can replace the first two (`credit.py`). Old
+log-probabilities are the model's own, so that the ratio of a plan's first step is 1, with two
+exceptions: rows that waited in a buffer have the stored ones, and update.old_logprobs=sampler takes
+the sampler's.
 """
 
 from __future__ import annotations
@@ -25,24 +26,27 @@ import torch
 from counterpoise.batch.compose import compose
 from counterpoise.batch.describe import describe_plan
 from counterpoise.config import RunConfig
-from counterpoise.credit.assign import assign_advantages, mask_if_truncated
-from counterpoise.credit.reward_mixtures import configured_mixture
 from counterpoise.errors import PoiseError
 from counterpoise.files import folder_lock
 from counterpoise.hosts.importing.formats import recognise_source
 from counterpoise.hosts.importing.write_folder import import_run
 from counterpoise.lab.replay import alternatives
+from counterpoise.lab.replay.credit import CreditChanges, credit_batch, credit_groups
 from counterpoise.lab.replay.folder import (
     IMPORTED_FOLDER,
     ReplayRequest,
     make_replay_folder,
     open_replay,
 )
-from counterpoise.lab.replay.options import fitting_steps, replay_config, stored_tables
+from counterpoise.lab.replay.options import (
+    fitting_steps,
+    replay_config,
+    set_options,
+    stored_tables,
+)
 from counterpoise.lab.replay.source import RolloutFolder, StoredRollouts, holds_stored_rollouts
 from counterpoise.lab.replay.start import ReplayedModel, StartingPoint, find_model, load_start
 from counterpoise.loop import (
-    assign_credit,
     make_monitor,
     make_policy_reader,
     update,
@@ -62,7 +66,7 @@ from counterpoise.seeds import seed_for
 from counterpoise.store.finished import FINISHED_FILE, mark_finished
 from counterpoise.store.folder import CONFIG, RunFolder
 from counterpoise.store.rollout_files import check_vocabulary
-from counterpoise.types import BatchPlan, Floats, Rollout, Row, StepResult
+from counterpoise.types import BatchPlan, Floats, Group, Rollout, Row, StepResult
 from counterpoise.update.kl_penalty import with_reference_logprobs
 from counterpoise.verify.scores import Scores, is_graded
 
@@ -96,6 +100,7 @@ class Replay:
     start: StartingPoint
     folder: RunFolder
     tau: float  # of RB among the alternatives
+    credit_changes: CreditChanges
 
     @property
     def own_cut(self) -> bool:
@@ -130,8 +135,10 @@ def replay(request: ReplayRequest, out: Path, observer: ReplayObserver | None = 
         state.probes = follow_probes.prepare_probes(state.policy, config, heldout=())
         for notice in _notices(request, model, config, state, start):
             observer.notify(notice)
-        tau = stored_tables(rollouts).get("balance", {}).get("tau") or alternatives.DEFAULT_TAU
-        session = Replay(request, config, source, state, start, folder, float(tau))
+        stored_balance = stored_tables(rollouts).get("balance", {})
+        tau = float(stored_balance.get("tau") or alternatives.DEFAULT_TAU)
+        changes = CreditChanges.from_options({*set_options(request)}, config, stored_balance)
+        session = Replay(request, config, source, state, start, folder, tau, changes)
         finished_numbers = _prepare_folder(session, observer)
         observer.on_start(config, state.policy.num_parameters, 0)
         observer.set_total(len(numbers), len(finished_numbers.intersection(numbers)))
@@ -153,7 +160,8 @@ def replay_iteration(session: Replay, number: int) -> dict[str, Any]:
     clock.lap("sample")
     session.start.restore(state, config, number)
 
-    credited = credit_rows(stored, session)
+    reader = make_policy_reader(state, config)
+    credited = credit_groups(stored, config, reader, session.credit_changes)
     clock.lap("score")
     batch, plan = plan_batch(stored, credited, session)
     description = describe_plan(batch, plan) if plan else None
@@ -216,34 +224,18 @@ def with_prompt_tokens(stored: StoredRollouts, policy: Policy, template: str) ->
             token_ids = policy.tokenizer.encode(rollout.prompt)
         return replace(rollout, prompt_tokens=policy.as_tokens(token_ids))
 
-    groups = [
-        replace(group, rollouts=tuple(map(complete, group.rollouts))) for group in stored.groups
-    ]
+    def complete_groups(groups: Sequence[Group]) -> list[Group]:
+        return [replace(group, rollouts=tuple(map(complete, group.rollouts))) for group in groups]
+
+    stored = replace(stored, groups=complete_groups(stored.groups))
     if stored.batch is None:
-        return replace(stored, groups=groups)
-    rows = [replace(row, rollout=complete(row.content)) for row in stored.batch.rows]
-    return replace(stored, groups=groups, batch=replace(stored.batch, rows=rows))
-
-
-def credit_rows(stored: StoredRollouts, session: Replay) -> list[list[Row]]:
-    """Rows of every group, with the advantages of their own lines or else those of the rewards."""
-    config = session.config
-    if stored.batch is not None or stored.made_no_update:
-        # The batch has its own advantages; these only count the rows without signal.
-        return assign_advantages(
-            stored.groups,
-            config.credit.name,
-            configured_mixture(config),
-            mask_truncated=config.update.mask_truncated,
-        )
-    credited = assign_credit(stored.groups, config, make_policy_reader(session.state, config))
-    advantages = stored.advantages or {}
-    if not all(row.name in advantages for rows in credited for row in rows):
-        return credited
-    return [
-        [row if row.masked else replace(row, advantage=advantages[row.name]) for row in rows]
-        for rows in credited
-    ]
+        return stored
+    batch = replace(
+        stored.batch,
+        rows=[replace(row, rollout=complete(row.content)) for row in stored.batch.rows],
+        earlier_groups=complete_groups(stored.batch.earlier_groups),
+    )
+    return replace(stored, batch=batch)
 
 
 def plan_batch(
@@ -251,10 +243,10 @@ def plan_batch(
 ) -> tuple[list[Row], BatchPlan | None]:
     """The rows of the update and their plan: the trainer's own, or composed here."""
     if stored.batch is not None:
-        rows = stored.batch.rows
-        # A plan stores the length of every response, masked or not.
-        if session.config.update.mask_truncated:
-            rows = [mask_if_truncated(row) for row in rows]
+        reader = make_policy_reader(session.state, session.config)
+        rows = credit_batch(
+            stored.batch, stored.groups, session.config, reader, session.credit_changes
+        )
         return rows, stored.batch.plan
     if stored.made_no_update:
         return [], None

@@ -36,6 +36,7 @@ class StoredBatch:
 
     rows: list[Row]
     plan: BatchPlan
+    earlier_groups: list[Group]  # whole groups of the rows that waited in a buffer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,18 +123,19 @@ class RolloutFolder:
 
     def _read_batch(self, plan: Mapping[str, Any], groups: Sequence[Group]) -> StoredBatch:
         number = plan["iteration"]
+        trained_groups = set(plan["groups"])
+        earlier_groups = [
+            group
+            for born in sorted(set(plan["born"]) - {number})
+            if born in self.files
+            for group in self._read_groups(born)
+            if group.key in trained_groups
+        ]
         rollouts = {
             (group.key, index): rollout
-            for group in groups
+            for group in (*groups, *earlier_groups)
             for index, rollout in enumerate(group.rollouts)
         }
-        for born in sorted(set(plan["born"]) - {number}):
-            if born in self.files:
-                rollouts |= {
-                    (group.key, index): rollout
-                    for group in self._read_groups(born)
-                    for index, rollout in enumerate(group.rollouts)
-                }
         trained_tokens = self._read_trained_tokens(number)
         rows = []
         for i, group_number in enumerate(plan["group"]):
@@ -163,7 +165,8 @@ class RolloutFolder:
             )
             rows.append(_with_trained_tokens(row, trained_tokens.get(i), number))
         steps = tuple(tuple(step) for step in plan["steps"])
-        return StoredBatch(rows, BatchPlan(str(plan.get("rule", "unknown")), steps))
+        plan_of_steps = BatchPlan(str(plan.get("rule", "unknown")), steps)
+        return StoredBatch(rows, plan_of_steps, earlier_groups)
 
     def _read_trained_tokens(self, number: int) -> dict[int, tuple[Floats, Floats]]:
         """(token advantages, old log-probabilities) [T] by row of the plan, where stored."""

@@ -22,8 +22,12 @@ LINEAR_ATTENTION = {
     "linear_value_head_dim": 8,
 }  # fmt: skip
 MIXED_LAYERS = ("full_attention", "conv")
+# Fields that the config of a published model without attention does not have.
+NO_ATTENTION = {
+    "num_attention_heads": None, "num_key_value_heads": None, "max_position_embeddings": None,
+}  # fmt: skip
 
-# model_type of transformers -> what differs from the common sizes
+# model_type of transformers -> what differs from the common sizes; None: the field is left out
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {},
     "qwen2": {},
@@ -42,7 +46,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "cohere": {"logit_scale": 0.25},
     "gpt_oss": WINDOW | {"head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2},
     "lfm2": {"layer_types": 2 * [*MIXED_LAYERS], "block_auto_adjust_ff_dim": False},
-    "mamba": {"state_size": 8},
+    "mamba": NO_ATTENTION | {"state_size": 8},
     "granitemoehybrid": {
         "layer_types": 2 * ["mamba", "attention"], "num_local_experts": 4, "num_experts_per_tok": 2,
         "mamba_n_heads": 4, "mamba_d_head": 24, "mamba_d_state": 8, "mamba_n_groups": 1,
@@ -55,9 +59,10 @@ def tiny_model(family: str, *, vocabulary: int, end_token: int, pad_token: int) 
     """A random model of the family, in float32; the same one at every call."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    sizes = COMMON_SIZES | FAMILIES[family]
     config = AutoConfig.for_model(
         family,
-        **COMMON_SIZES | FAMILIES[family],
+        **{name: size for name, size in sizes.items() if size is not None},
         vocab_size=vocabulary,
         eos_token_id=end_token,
         pad_token_id=pad_token,

@@ -60,7 +60,7 @@ from counterpoise.statistics.finding import (
     Verdict,
     join_verdicts,
 )
-from counterpoise.statistics.ranks import rank_correlations
+from counterpoise.statistics.ranks import correlations_by_row
 from counterpoise.types import Floats, Row
 
 INFLUENCES = {
@@ -307,12 +307,10 @@ def datamodeling_scores(
         if record["optimizer"] == optimizer and record.get("subset") is not None:
             key = (record["batch"], record["problem"])
             points.setdefault(key, []).append((record[influence], record["moved"]))
-    scores = {}
-    for key, pairs in points.items():
-        predicted, moved = zip(*pairs, strict=True)
-        value = rank_correlations(predicted, moved, np.ones((1, len(pairs))))[0]
-        scores[key] = float(value) if np.isfinite(value) else 0.0  # constant influences order none
-    return scores
+    predicted_KS, moved_KS = np.moveaxis(np.array(list(points.values())), 2, 0)
+    correlations_K = correlations_by_row(predicted_KS, moved_KS)
+    # Influences that are equal for all rows order none.
+    return dict(zip(points, np.nan_to_num(correlations_K).tolist(), strict=True))
 
 
 def removal_effects(

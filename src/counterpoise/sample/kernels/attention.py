@@ -5,6 +5,9 @@ key and value of the row once for all query heads that share them, with an onlin
 may also be cut into parts, each with a program of its own, whose softmaxes `_join_parts` joins: few
 long rows would otherwise leave most of the GPU idle (`sample/decode_tile.py` chooses).
 `sample/kv_slots.py` describes the memory layout and has the formula in torch.
+
+Keys are read by blocks: those of the prefix, then those of the response. No block has keys of both,
+or of two pages.
 """
 
 from __future__ import annotations
@@ -42,24 +45,39 @@ def _attend_block(
 
 
 @triton.jit
+def _keys_of_part(prefix_length, response_length, part, parts: tl.constexpr, block: tl.constexpr):
+    """(first, end) of the prefix and (first, end) of the response: a share of all whole blocks."""
+    prefix_blocks = tl.cdiv(prefix_length, block)
+    num_blocks = tl.cdiv(prefix_blocks + tl.cdiv(response_length, block), parts)
+    prefix_first = part * num_blocks
+    prefix_end = tl.minimum((prefix_first + num_blocks) * block, prefix_length)
+    response_first = tl.maximum(prefix_first - prefix_blocks, 0)
+    response_end = (prefix_first + num_blocks - prefix_blocks) * block
+    response_end = tl.minimum(response_end, response_length)
+    return prefix_first * block, prefix_end, response_first * block, response_end
+
+
+@triton.jit
 def _decode(
     q, k, v, out, part_peaks, part_totals, prefix_k, prefix_v, response_k, response_v,
-    rows, prefix_starts, prefix_lengths, positions, scale,
+    rows, prefix_starts, prefix_lengths, positions, page_table, scale,
     stride_q, stride_k, stride_v, heads, kv_heads, new_tokens,
-    parts: tl.constexpr, group: tl.constexpr, padded_group: tl.constexpr, width: tl.constexpr,
-    padded_width: tl.constexpr, block: tl.constexpr, precision: tl.constexpr,
+    page_tokens: tl.constexpr, parts: tl.constexpr, group: tl.constexpr, padded_group: tl.constexpr,
+    width: tl.constexpr, padded_width: tl.constexpr, block: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
-    """`out` [R, H, d]; with several parts [R, parts, H, d], not divided by the parts' totals."""
+    """`out` [R, H, d]; with several parts [R, parts, H, d], not divided by the parts' totals.
+
+    `page_tokens` is 0 without a page table: slot i has page i, of `new_tokens`.
+    """
     r, kv_head, part = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     slot = tl.load(rows + r)
     prefix_start, prefix_length = tl.load(prefix_starts + slot), tl.load(prefix_lengths + slot)
     t = tl.load(positions + r) - prefix_length  # tokens sampled before the current one
-    # Keys that this program reads, counted over prefix and response.
-    first_key, end_key = 0, prefix_length + t
+    prefix_first, prefix_end, response_first, response_end = 0, prefix_length, 0, t
     if parts > 1:
-        part_length = tl.cdiv(tl.cdiv(end_key, block), parts) * block
-        first_key = part * part_length
-        end_key = tl.minimum(first_key + part_length, end_key)
+        prefix_first, prefix_end, response_first, response_end = _keys_of_part(
+            prefix_length, t, part, parts, block
+        )
     head, d = tl.arange(0, padded_group), tl.arange(0, padded_width)
     key_index = tl.arange(0, block)
     is_head, in_head = head < group, d < width
@@ -67,10 +85,15 @@ def _decode(
     query = tl.load(q + query_offset, mask=is_head[:, None] & in_head[None], other=0.0)
     new_k = tl.load(k + r * stride_k + kv_head * width + d, mask=in_head, other=0.0)
     new_v = tl.load(v + r * stride_v + kv_head * width + d, mask=in_head, other=0.0)
-    slot_offset = (slot * kv_heads + kv_head) * new_tokens * width
+    page, t_in_page, head_size = slot, t, new_tokens * width
+    if page_tokens > 0:
+        row_pages = page_table + slot * (new_tokens // page_tokens)
+        page, t_in_page = tl.load(row_pages + t // page_tokens).to(tl.int64), t % page_tokens
+        head_size = page_tokens * width
+    page_offset = (page * kv_heads + kv_head) * head_size
     stores_new = in_head & (part == 0)
-    tl.store(response_k + slot_offset + t * width + d, new_k, mask=stores_new)
-    tl.store(response_v + slot_offset + t * width + d, new_v, mask=stores_new)
+    tl.store(response_k + page_offset + t_in_page * width + d, new_k, mask=stores_new)
+    tl.store(response_v + page_offset + t_in_page * width + d, new_v, mask=stores_new)
 
     # The softmax of the first part starts from the token's own key, still in registers: the value
     # just stored need not be read back, and the running maximum is finite from the start.
@@ -81,17 +104,27 @@ def _decode(
         peak = tl.where(part == 0, peak, float("-inf"))
         total = tl.where(part == 0, total, 0.0)
         mixed = tl.where(part == 0, mixed, 0.0)
-    prefix_end = tl.minimum(end_key, prefix_length)
-    for start in range(first_key, prefix_end, block):
+    for start in range(prefix_first, prefix_end, block):
         token = prefix_start + start + key_index[:, None]
         offset = token * kv_heads * width + kv_head * width + d[None]
         peak, total, mixed = _attend_block(
             query, prefix_k + offset, prefix_v + offset, start + key_index < prefix_end, in_head,
             peak, total, mixed, scale, precision,
         )  # fmt: skip
-    response_end = end_key - prefix_length
-    for start in range(tl.maximum(first_key - prefix_length, 0), response_end, block):
-        offset = slot_offset + (start + key_index[:, None]) * width + d[None]
+    if page_tokens > 0:
+        has_keys = response_first < response_end
+        next_page = tl.load(row_pages + response_first // page_tokens, mask=has_keys, other=0)
+    for start in range(response_first, response_end, block):
+        start_in_page = start
+        if page_tokens > 0:
+            # The page of the next block is looked up while this one is read.
+            page_offset = (next_page.to(tl.int64) * kv_heads + kv_head) * head_size
+            start_in_page = start % page_tokens
+            next_start = start + block
+            next_page = tl.load(
+                row_pages + next_start // page_tokens, mask=next_start < response_end, other=0
+            )
+        offset = page_offset + (start_in_page + key_index[:, None]) * width + d[None]
         peak, total, mixed = _attend_block(
             query, response_k + offset, response_v + offset, start + key_index < response_end,
             in_head, peak, total, mixed, scale, precision,
@@ -135,8 +168,11 @@ def decode_attention(
 ) -> Tensor:
     """q [R, H, d], k and v [R, K, d] -> [R, H, d]; k and v are also stored in `response`."""
     R, H, d = q.shape
-    K, new_tokens = k.shape[1], response[0].shape[2]
+    K, new_tokens, page_tokens = k.shape[1], response[0].shape[2], 0
     tile = choose_tile(d, H // K)
+    if addresses.page_table is not None:
+        page_tokens, new_tokens = new_tokens, new_tokens * addresses.page_table.shape[1]
+        tile = tile._replace(block=min(tile.block, page_tokens))
     parts = choose_parts(R * K, new_tokens)
     out = torch.empty(R, H, d, dtype=q.dtype, device=q.device)
     part_sums = (R, parts, H) if parts > 1 else (0,)
@@ -145,7 +181,7 @@ def decode_attention(
     padded_width = max(16, triton.next_power_of_2(d))
     _decode[(R, K, parts)](
         q, k, v, part_mixed, part_peaks, part_totals, *prefix, *response, *addresses, d**-0.5,
-        q.stride(0), k.stride(0), v.stride(0), H, K, new_tokens,
+        q.stride(0), k.stride(0), v.stride(0), H, K, new_tokens, page_tokens=page_tokens,
         # tl.dot needs at least 16 rows and columns
         parts=parts, group=H // K, padded_group=max(16, triton.next_power_of_2(H // K)), width=d,
         padded_width=padded_width, block=tile.block,

@@ -4,8 +4,9 @@ The kernels of a pass over a small model take less time than the host needs to l
 SmolLM2-135M the host needs 50 to 80 ms a pass, the kernels on an H200 need 45. So a pass is padded
 to one of a few sizes (`update/graphs/padding.py`). Passes of one size do the same work at the same
 addresses: one is captured, and all later ones are replayed (`update/graphs/replay.py`). The first
-pass of each kind (with gradients, without, from given embeddings) runs eagerly, without padding; it
-compiles the kernels that all passes of its kind need.
+pass of each kind (with gradients, without, from given embeddings) runs eagerly; it compiles the
+kernels that all passes of its kind need. It is padded like the others, which makes its sums the
+same: a run that is resumed begins with such a pass where the undisturbed run replays.
 
 Where a layer takes longer than its launches (`LAUNCH_BOUND`) capturing gains nothing, and passes
 run eagerly.
@@ -76,7 +77,7 @@ class CapturedPasses:
             work = partial(self._with_gradients, policy, padded.size, config, temperature)
             values = packing_arrays(padded) | loss_arrays(padded, inputs)
 
-            def replay_graph(graphs: GraphCache, key: Hashable) -> PassOutputs:
+            def run_pass(graphs: GraphCache, key: Hashable | None) -> PassOutputs:
                 if not self._trained:
                     parameters = policy.model.parameters()
                     self._trained = [weight for weight in parameters if weight.requires_grad]
@@ -84,8 +85,8 @@ class CapturedPasses:
                 outputs: PassOutputs = graphs(key, values, work)
                 return outputs
 
-            outputs = self._replay(policy, padded, _capture_key(config, temperature), replay_graph)
-            # The graph writes gradients to fixed tensors; the next replay overwrites them, so the
+            outputs = self._run(policy, padded, _capture_key(config, temperature), run_pass)
+            # The pass writes gradients to fixed tensors; the next replay overwrites them, so the
             # optimizer must have collected them by then.
             if outputs:
                 for weight, gradient in zip(self._trained, self._gradients, strict=True):
@@ -103,11 +104,11 @@ class CapturedPasses:
         if padded:
             work = partial(_without_gradients, policy, padded.size, temperature)
 
-            def replay_graph(graphs: GraphCache, key: Hashable) -> tuple[Tensor, Tensor, Tensor]:
+            def run_pass(graphs: GraphCache, key: Hashable | None) -> tuple[Tensor, Tensor, Tensor]:
                 outputs: tuple[Tensor, Tensor, Tensor] = graphs(key, packing_arrays(padded), work)
                 return outputs
 
-            outputs = self._replay(policy, padded, ("read", temperature), replay_graph)
+            outputs = self._run(policy, padded, ("read", temperature), run_pass)
             if outputs:
                 logprobs, entropies, hidden = (
                     values[: padded.num_real_tokens].clone() for values in outputs
@@ -125,10 +126,10 @@ class CapturedPasses:
                 policy, padded.packing, tokens_N, embedded_nD
             )
 
-            def replay_graph(graphs: GraphCache, key: Hashable) -> Tensor:
+            def run_pass(graphs: GraphCache, key: Hashable | None) -> Tensor:
                 return graphs.differentiable(key, packing_arrays(padded), all_embedded_ND, work)
 
-            hidden_ND = self._replay(policy, padded, "states", replay_graph)
+            hidden_ND = self._run(policy, padded, "states", run_pass)
             if hidden_ND is not None:
                 return hidden_ND[response_slice]
         return EAGER.states(policy, rows, embedded_nD)
@@ -149,26 +150,30 @@ class CapturedPasses:
         padded = pad_rows(rows)
         return padded if padded.segments else None
 
-    def _replay(
+    def _run(
         self,
         policy: Policy,
         padded: PaddedRows,
         kind: Hashable,
-        replay_graph: Callable[[GraphCache, Hashable], Result],
+        run_pass: Callable[[GraphCache, Hashable | None], Result],
     ) -> Result | None:
-        """Outputs of the replayed pass; None where it has to run eagerly."""
-        # The first pass of a kind runs eagerly and compiles its kernels, so capturing need not.
-        if kind not in self._compiled:
-            self._compiled.add(kind)
-            return None
+        """Outputs of the padded pass; None where capturing fails.
+
+        `run_pass` gets the key of the captured pass, or None to run eagerly.
+        """
         decoder = require_fast_path(policy, "a captured pass")
         decoder.reserve(2 * padded.size.longest)  # a prompt and a response, each this long
         addresses = decoder.tensor_addresses
         # Graphs hold addresses: when the weights have moved, every captured pass is invalid.
         if self._graphs is None or addresses != self._weights:
             self._graphs, self._weights, self._trained = GraphCache(policy.device), addresses, []
+        # The first pass of a kind runs eagerly and compiles its kernels, so capturing need not.
+        if kind not in self._compiled:
+            outputs = run_pass(self._graphs, None)
+            self._compiled.add(kind)
+            return outputs
         try:
-            return replay_graph(self._graphs, (padded.size, kind))
+            return run_pass(self._graphs, (padded.size, kind))
         except torch.OutOfMemoryError:
             self._graphs.clear()
             raise

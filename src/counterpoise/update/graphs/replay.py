@@ -51,6 +51,7 @@ class GraphCache:
         graphs = GraphCache(device)
         doubled = graphs("double", {"x": x}, lambda inputs: 2 * inputs["x"])    # captures, and runs
         doubled = graphs("double", {"x": y}, lambda inputs: 2 * inputs["x"])    # replays
+        doubled = graphs(None, {"x": y}, lambda inputs: 2 * inputs["x"])        # runs eagerly
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -65,11 +66,13 @@ class GraphCache:
 
     def __call__(
         self,
-        key: Hashable,
+        key: Hashable | None,
         input_arrays: Mapping[str, np.ndarray],
         work: Callable[[NamedTensors], Any],
     ) -> Any:
         """Outputs of `work`, which is called only the first time a key is used."""
+        if key is None:
+            return work(self._to_device(input_arrays))
         captured = self._entries.get(key)
         if captured is None:
             captured = self._capture(input_arrays, work)
@@ -81,12 +84,14 @@ class GraphCache:
 
     def differentiable(
         self,
-        key: Hashable,
+        key: Hashable | None,
         input_arrays: Mapping[str, np.ndarray],
         x: Tensor,
         work: Callable[[NamedTensors, Tensor], Tensor],
     ) -> Tensor:
         """work(inputs, x), differentiable in x alone; call backward before the next replay."""
+        if key is None:
+            return work(self._to_device(input_arrays), x)
         captured = self._differentiable.get(key)
         if captured is None:
             captured = self._capture_both(input_arrays, x.detach(), work)
@@ -139,6 +144,9 @@ class GraphCache:
             self.clear()
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
+        return self._to_device(input_arrays)
+
+    def _to_device(self, input_arrays: Mapping[str, np.ndarray]) -> NamedTensors:
         return {
             input_name: torch.from_numpy(array).to(self.device)
             for input_name, array in input_arrays.items()

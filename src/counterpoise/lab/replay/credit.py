@@ -1,0 +1,151 @@
+"""The credit of replayed rows: the trainer's own where it is stored, unless --set asks for another.
+
+    credit.name, credit.mixture         advantages, and the token weights on them, are computed anew
+    credit.weights, credit.settings     token weights are computed anew; advantages stay
+    update.mask_truncated=false         truncated responses that the run had masked get their credit
+    update.mask_truncated=true          truncated responses lose theirs
+
+Which rows share an optimizer step stays as it was stored. As in training, credit is computed over
+whole groups, also those of which reward balance dropped rows; what is left is then re-centred.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from counterpoise.batch.recentre import recentre
+from counterpoise.config import BalanceConfig, RunConfig
+from counterpoise.credit.assign import assign_advantages, assign_weights, mask_if_truncated
+from counterpoise.credit.reward_mixtures import configured_mixture
+from counterpoise.credit.view import PolicyReader
+from counterpoise.lab.replay.source import StoredBatch, StoredRollouts
+from counterpoise.types import Group, Row, rows_by_group
+
+ADVANTAGE_OPTIONS = {"credit.name", "credit.mixture"}
+WEIGHT_OPTIONS = {"credit.weights", "credit.settings"}
+MASK_OPTION = "update.mask_truncated"
+
+
+@dataclass(frozen=True, slots=True)
+class CreditChanges:
+    """Which stored credit a replay replaces."""
+
+    advantages: bool = False  # and with them the weights
+    weights: bool = False
+    unmasks: bool = False  # truncated responses that the run left without an advantage
+    recentres: bool = False  # whether the run re-centred groups of which it dropped rows
+
+    @classmethod
+    def from_options(
+        cls, set_options: set[str], config: RunConfig, stored_balance: Mapping[str, Any]
+    ) -> CreditChanges:
+        """`set_options` are those that the user set, `stored_balance` those of the run's RB."""
+        defaults = BalanceConfig()
+        balances = bool(stored_balance.get("tau", defaults.tau))
+        unit = stored_balance.get("unit", defaults.unit)
+        sign = stored_balance.get("sign", defaults.sign)
+        return cls(
+            advantages=bool(set_options & ADVANTAGE_OPTIONS),
+            weights=bool(set_options & WEIGHT_OPTIONS),
+            unmasks=MASK_OPTION in set_options and not config.update.mask_truncated,
+            recentres=balances and unit != "group" and sign == "advantage",
+        )
+
+
+def credit_groups(
+    stored: StoredRollouts, config: RunConfig, reader: PolicyReader, changes: CreditChanges
+) -> list[list[Row]]:
+    """Rows of every group, with the advantages of their own lines or else those of the rewards."""
+    credited = _assign_advantages(stored.groups, config)
+    if stored.batch is not None or stored.made_no_update:
+        # The batch has its own advantages; these only count the rows without signal.
+        return credited
+    advantages = {} if changes.advantages else stored.advantages or {}
+    if all(row.name in advantages for rows in credited for row in rows):
+        credited = [
+            [row if row.masked else replace(row, advantage=advantages[row.name]) for row in rows]
+            for rows in credited
+        ]
+    return assign_weights(credited, config.credit.weights, config.credit.settings, reader)
+
+
+def credit_batch(
+    batch: StoredBatch,
+    groups: Sequence[Group],
+    config: RunConfig,
+    reader: PolicyReader,
+    changes: CreditChanges,
+) -> list[Row]:
+    """The rows of a stored batch; `groups` are those of its iteration."""
+    rows = batch.rows
+    unmasked_names = {
+        row.name
+        for row in rows
+        if changes.unmasks and not row.advantage and (row.masked or not row.content.finished)
+    }
+    if changes.advantages or changes.weights or unmasked_names:
+        whole_groups = assign_weights(
+            _assign_advantages([*groups, *batch.earlier_groups], config),
+            config.credit.weights,
+            config.credit.settings,
+            reader,
+        )
+        rows = _replace_credit(rows, whole_groups, changes, unmasked_names)
+    # A plan stores the length of every response, masked or not.
+    return [mask_if_truncated(row) for row in rows] if config.update.mask_truncated else rows
+
+
+def _replace_credit(
+    rows: Sequence[Row],
+    whole_groups: Sequence[Sequence[Row]],
+    changes: CreditChanges,
+    unmasked_names: set[tuple[str, int]],
+) -> list[Row]:
+    """The rows with the credit that `whole_groups` have, as far as it changes."""
+    credited_rows = {row.name: row for group_rows in whole_groups for row in group_rows}
+    replaced_rows = []
+    for row in rows:
+        credited = credited_rows[row.name]
+        if row.name in unmasked_names or (changes.advantages and not row.masked):
+            replaced_rows.append(
+                replace(
+                    row,
+                    advantage=credited.advantage,
+                    weights_T=credited.weights_T,
+                    masked=credited.masked,
+                )
+            )
+        else:
+            weights_T = credited.weights_T if changes.weights else row.weights_T
+            replaced_rows.append(replace(row, weights_T=weights_T))
+    if changes.advantages and changes.recentres:
+        return _recentre_trimmed_groups(replaced_rows, whole_groups)
+    return replaced_rows
+
+
+def _assign_advantages(groups: Sequence[Group], config: RunConfig) -> list[list[Row]]:
+    return assign_advantages(
+        groups,
+        config.credit.name,
+        configured_mixture(config),
+        mask_truncated=config.update.mask_truncated,
+    )
+
+
+def _recentre_trimmed_groups(
+    rows: Sequence[Row], whole_groups: Sequence[Sequence[Row]]
+) -> list[Row]:
+    """Re-centre the groups that have fewer rows with signal here than they have as a whole."""
+    whole_sizes = Counter(
+        row.group for group_rows in whole_groups for row in group_rows if row.sign
+    )
+    recentred_rows = list(rows)
+    for group, indices in rows_by_group(rows).items():
+        with_signal = [i for i in indices if rows[i].sign]
+        if len(with_signal) < whole_sizes[group]:
+            for i, row in zip(with_signal, recentre([rows[i] for i in with_signal]), strict=True):
+                recentred_rows[i] = row
+    return recentred_rows
