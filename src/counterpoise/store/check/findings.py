@@ -41,7 +41,7 @@ class CheckReport:
     iterations_in_log: dict[str, set[int]] = field(default_factory=dict)
     # What the user accepted as lost, from gaps.jsonl: by log, or by folder with a slash.
     accepted_gaps: dict[str, set[int]] = field(default_factory=dict)
-    # What `poise train --resume` needs beside a checkpoint, as the end of a sentence; "" if nothing.
+    # What `poise train --resume` needs beside a checkpoint, as the end of a sentence, or "".
     resume_condition: str = ""
 
     def add(self, file: str, problem: str, iteration: int | None = None) -> None:
