@@ -335,6 +335,8 @@ FAULTS: list[tuple[str, str, str]] = [
     ("study: out", "study proxy --out {w}/a_file", "cannot be used"),
     ("study: model", "study proxy --model nowhere --out {o}/s", "no model 'nowhere'"),
     ("study: on a run", "study proxy --out {w}/run", "holds a run: choose another --out"),
+    ("study: audit", "study audit --minutes 5 --out {o}/s", "audit does not use --minutes"),
+    ("study: tables", "study replication --set a.b=1", "replication does not use --set"),
     ("study: minutes", "study proxy --minutes -1 --out {o}/s", "greater than or equal to 0"),
     ("experiment: on a run", "experiment smollm2-pilot --out {w}/run", "holds a run: choose"),
     ("experiment: minutes", EXPERIMENT + " --minutes -1", "greater than or equal to 0"),

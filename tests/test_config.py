@@ -128,6 +128,9 @@ def test_the_target_follows_the_iteration_unless_it_is_given() -> None:
         ("loop.seed='3'", "3"),
         ("loop.seed=a=b", "a=b"),
         ("loop.seed=", ""),
+        ("loop.seed=2024-01-31", "2024-01-31"),
+        ("loop.seed=3\nlr = 1", "3\nlr = 1"),  # one line, one option
+        (f"loop.seed={'9' * 5000}", "9" * 5000),  # more digits than Python reads
     ],
 )
 def test_override_values(text: str, value: object) -> None:
@@ -201,6 +204,14 @@ def test_numbers_are_finite(option: str, value: float) -> None:
     section, _, name = option.partition(".")
     with pytest.raises(PoiseError, match=option):
         config_from_tables({section: {name: value}})
+
+
+@pytest.mark.parametrize("option", ["loop.seed", "update.lr", "model.name"])
+def test_a_number_of_any_length_is_one_line(option: str) -> None:
+    """Python does not print an integer of more than 4,300 digits."""
+    with pytest.raises(PoiseError, match=f"{option} is too large a number"):
+        load_config("demo", [f"{option}=0x{'f' * 5000}"])
+    assert load_config("demo", [f"loop.seed={2**63 - 1}"]).loop.seed == 2**63 - 1
 
 
 def test_choices_are_checked_for_every_option_that_has_them() -> None:

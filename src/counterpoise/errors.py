@@ -38,7 +38,7 @@ def first_line(fault: BaseException) -> str:
 # Exceptions of code that meets a value it did not expect.
 UNEXPECTED_VALUE_ERRORS = (
     LookupError, TypeError, ValueError, AttributeError, ArithmeticError, NotImplementedError,
-    RecursionError, AssertionError,
+    RecursionError, AssertionError, StopIteration,
 )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -30,8 +31,11 @@ def atomic_write(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """Yield a temporary path to write a file or folder to, and rename it to `path` at the end.
 
     If the block raises, nothing is left behind and the old content of `path` stays. A file never
-    replaces a folder. Unless `durable`, the caller has to flush it later: see `RunFolder.sync`.
+    replaces a folder, and nothing replaces a device such as /dev/null. Unless `durable`, the caller
+    has to flush it later: see `RunFolder.sync`.
     """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise FileExistsError(errno.EEXIST, "it is a device or a pipe, not a file", str(path))
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     previous = path.with_name(f".{path.name}.{os.getpid()}.previous.part")
     try:
@@ -196,9 +200,10 @@ def explain_write_errors(path: Path, run: Path, command: str = "") -> Iterator[N
         if number is None:
             raise
         remedy = "free some space" if number in DISK_FULL_ERRORS else "fix that"
+        resume_command = shlex.join(["poise", "train", "--resume", "--out", str(run)])
         raise PoiseError(
             f"{path} could not be written: {os.strerror(number)}. Everything written before is "
-            f"intact: {remedy}, then {command or f'continue with poise train --resume --out {run}'}"
+            f"intact: {remedy}, then {command or f'continue with {resume_command}'}"
         ) from fault
 
 

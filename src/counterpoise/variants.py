@@ -291,6 +291,7 @@ STEP_RULES = Registry(
 STAGE_CHECKS = Registry(
     "check",
     {
+        "balance.target": "counterpoise.batch.buffer:check_balance_target",
         "credit.settings": "counterpoise.credit.assign:check_settings",
         "credit.rule": "counterpoise.update.rules.bind:check_rule",
         "update.kl_settings": "counterpoise.update.kl_control:check_kl_control",

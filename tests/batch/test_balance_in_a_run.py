@@ -77,7 +77,7 @@ def test_the_rarer_sign_is_held_down_in_a_run(tmp_path: Path) -> None:
             ("update.trajectory=min_replace", "update.surrogate=reinforce"),
             "balance.sign=reward drops rows of groups: set balance.unit=group",
         ),
-        (("balance.tau=0.5", "balance.target=7"), "make balance.target even"),
+        (("balance.tau=0.5", "balance.target=7"), r"rollouts \(balance.target\) even or lower tau"),
     ],
 )
 def test_what_contradicts_it_is_refused(tmp_path: Path, sets, message) -> None:

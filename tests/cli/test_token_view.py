@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import io
+import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from report.synthetic import PIECES, without_pull, write_run
 from rich.console import Console
 
 from counterpoise.cli.token_view import read_token_view
 from counterpoise.cli.token_view_text import RAMPS, print_token_view
-from counterpoise.errors import PoiseError, format_ranges
+from counterpoise.errors import PoiseError, explain_damage, format_ranges
 from counterpoise.report.traces import read_pushes, read_trace, stored_iterations
 
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
@@ -145,6 +149,34 @@ def test_who_pushed_whom_may_not_be_stored(run: Path, tmp_path: Path):
     assert "poise replay" in text
     assert "displacement" not in text
     assert "entropy" in text
+
+
+def test_a_row_that_was_not_measured_is_shown_by_its_entropy(run: Path, tmp_path: Path):
+    """The monitor samples passes: other rows of the iteration have a displacement."""
+    copy = Path(shutil.copytree(run, tmp_path / "run"))
+    (path,) = (copy / "tokens").glob("step_00004.*")
+    table, row = pq.read_table(path), first_row(run)
+    is_row = pc.equal(table["row"], row)
+    measured = ("displacement", *(name for name in table.column_names if name.startswith("pull")))
+    for name in measured:
+        column = pc.if_else(is_row, float("nan"), table[name]).cast(table[name].type)
+        table = table.set_column(table.column_names.index(name), name, column)
+    pq.write_table(table, path)
+    (copy / "checksums.jsonl").unlink()
+    text = seen(copy, row=row)
+    assert text.splitlines()[4:] != seen(run, row=row).splitlines()[4:]
+    assert "nan" not in text
+    with pytest.raises(PoiseError, match=f"did not store 'displacement' of row {row}: choose one"):
+        seen(copy, row=row, quantity_name="displacement")
+
+
+def test_a_damaged_plan_is_one_line(run: Path, tmp_path: Path):
+    copy = Path(shutil.copytree(run, tmp_path / "run"))
+    plans = [json.loads(line) for line in (copy / "plans.jsonl").read_text().splitlines()]
+    plans[-1]["steps"] = [[i for i in step if i != first_row(run)] for step in plans[-1]["steps"]]
+    (copy / "plans.jsonl").write_text("".join(f"{json.dumps(plan)}\n" for plan in plans))
+    with pytest.raises(PoiseError, match="is damaged"), explain_damage(copy):
+        seen(copy)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from small_run import small_config
 from typer.testing import CliRunner
 
 from counterpoise.cli import app
-from counterpoise.errors import PoiseError
+from counterpoise.errors import PoiseError, format_count
 from counterpoise.loop import train
 from counterpoise.report.probe_trace.agreement import (
     Momentum,
@@ -181,6 +181,21 @@ def test_terminal_and_json_show_the_same(run: Path) -> None:
     assert traced["problems"].keys() <= overview["problems"].keys()
     assert "helped most" in poise_trace(run, "--prompt", prompt)
     assert "held-out problem" in poise_trace(run)
+
+
+def test_what_top_leaves_out_is_counted(run: Path) -> None:
+    overview = read_json(run)["problems"]
+    followed = [problem for problem, sums in overview.items() if sums["updates"]]
+    text = poise_trace(run, "--top", 1)
+    assert (f"{format_count(len(followed) - 2, 'problem')} more" in text) == (len(followed) > 2)
+    unfollowed = len(overview) - len(followed)
+    assert ("no right answer was followed of" in text) == (unfollowed > 0)
+    problem = max(overview, key=lambda name: overview[name]["updates"])
+    hidden = int(overview[problem]["updates"]) - 2
+    assert hidden > 0
+    assert f"{format_count(hidden, 'update')} between them" in poise_trace(
+        run, "--problem", problem, "--top", 1
+    )
 
 
 @pytest.mark.parametrize(

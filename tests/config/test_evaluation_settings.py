@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from counterpoise.cli.evaluate import parse_sample_count
 from counterpoise.config import SampleConfig
 from counterpoise.config.evaluation_settings import (
     EvaluationSetting,
     group_by_setting,
+    parse_benchmarks,
     parse_setting,
     parse_settings,
 )
@@ -33,6 +35,15 @@ def test_another_setting_changes_only_how_tokens_are_chosen() -> None:
 def test_faults(text: str) -> None:
     with pytest.raises(PoiseError, match=r"write 'training', or .* '0\.6/0\.95'"):
         load_config("demo", [f'evaluate.settings=["{text}"]'])
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "2.5", "\u00b2", "100001", "9" * 5000, ""])
+def test_samples_are_whole_numbers_in_the_file_and_on_the_command_line(count: str) -> None:
+    with pytest.raises(PoiseError, match="write NAME, or NAME=SAMPLES"):
+        load_config("demo", [f'evaluate.benchmarks=["aime24={count}"]'])
+    with pytest.raises(PoiseError, match="is not a whole number from 1 to 100,000"):
+        parse_sample_count(count)
+    assert parse_sample_count("100000") == parse_benchmarks(["a=100000"])["a"] == 100_000
 
 
 def test_no_setting_twice() -> None:

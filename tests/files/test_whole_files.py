@@ -104,6 +104,14 @@ def test_a_folder_that_could_not_be_replaced_is_back(
     assert names(tmp_path) == {"model/old": b"old"}
 
 
+def test_a_device_or_a_pipe_is_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(FileExistsError, match="not a file"), atomic_write(pipe) as temporary:
+        temporary.write_text("page")
+    assert pipe.is_fifo()
+
+
 def test_leftovers_of_one_name(tmp_path: Path) -> None:
     for name in (".config.toml.77.part", ".model.78.part", ".hidden"):
         append_line(tmp_path / name, "half")

@@ -7,7 +7,7 @@ import pytest
 from counterpoise.config.load import load_config
 from counterpoise.hosts.cluster_size import estimate_gpu_memory, fewest_gpus, tokens_per_pass
 from counterpoise.hosts.verl.command import gpu_settings
-from counterpoise.run.estimate import KNOWN_SHAPES
+from counterpoise.model.decoder_shape import KNOWN_SHAPES
 
 
 def test_the_smallest_preset_by_hand() -> None:

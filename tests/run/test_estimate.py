@@ -14,9 +14,10 @@ from counterpoise.config import ModelConfig, RunConfig
 from counterpoise.config.load import config_from_tables, load_config, to_toml
 from counterpoise.errors import PoiseError
 from counterpoise.lab.speed.families import make_policy
+from counterpoise.model.decoder_shape import KNOWN_SHAPES, find_shape
 from counterpoise.model.load import EMBEDDED_FOLDER, load_policy, save_policy
 from counterpoise.run import estimate
-from counterpoise.run.estimate import KNOWN_SHAPES, describe_run, describe_task, find_shape
+from counterpoise.run.estimate import describe_run, describe_task
 from counterpoise.task.task_prompts import TaskPrompts
 from counterpoise.types import Prompt
 
@@ -137,6 +138,27 @@ def test_a_pass_holds_no_more_tokens_than_a_step() -> None:
     tokens = 2 * (1024 + 112)
     live = tokens * shape.layers * (10 * shape.hidden + 3 * shape.intermediate) * 4
     assert f"activations {live / 1e9:.2f} GB" in text
+
+
+@pytest.mark.parametrize(
+    ("sets", "rows"),
+    [
+        ([], 64),
+        (["batch.rows_per_step=16"], 31),
+        (["batch.rows_per_step=2"], 8),  # a group may be larger than a step
+        (["batch.rows_per_step=100"], 64),
+        (["batch.rows_per_step=16", "update.kl=0.01"], 64),  # rows without signal have a loss
+        (["batch.rows_per_step=16", "update.kl=0.01", "batch.drop_silent=true"], 31),
+        (["balance.tau=0.25", "balance.target=40"], 40),
+    ],
+)
+def test_a_step_has_the_rows_that_the_options_allow(sets: list[str], rows: int) -> None:
+    run = ["sample.prompts=8", "batch.steps=1", "balance.tau=0", "update.micro_tokens=1000000"]
+    text = describe_run(load_config("demo", [*run, *sets]), CPU)
+    shape = find_shape("embedded")
+    assert shape is not None
+    per_token = shape.layers * (10 * shape.hidden + 3 * shape.intermediate) * 4
+    assert f"activations {rows * (1024 + 112) * per_token / 1e9:.2f} GB" in text
 
 
 def test_a_copy_of_the_first_weights_is_counted() -> None:

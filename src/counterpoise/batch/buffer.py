@@ -22,6 +22,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from counterpoise.batch.balance_signs import SignRule
+from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
 from counterpoise.types import Row
 from counterpoise.variants import BALANCE_SIGNS, BALANCE_UNITS
@@ -40,6 +41,21 @@ def minority_quota(tau: float, size: int) -> int:
     """
     rounded_up = math.ceil(tau * size)
     return rounded_up - 1 if rounded_up and (rounded_up - 1) / size >= tau else rounded_up
+
+
+def check_target(tau: float, target: int, unit: str) -> None:
+    """Refuse a number of rollouts of which no batch has enough of each sign."""
+    # Whole groups need not add up to the target exactly.
+    if unit != "group" and 2 * minority_quota(tau, target) > target:
+        raise PoiseError(
+            f"no batch of {target} rollouts has a share of {tau} of each sign: "
+            "make the number of rollouts (balance.target) even or lower tau"
+        )
+
+
+def check_balance_target(config: RunConfig) -> None:
+    """`check_target` for the options of a run."""
+    check_target(config.balance.tau, config.balance_target, config.balance.unit)
 
 
 def describe_share(unit: str, tau: float) -> str:
@@ -115,11 +131,7 @@ class RewardBalancedBuffer:
             raise PoiseError(f"a target of {target} rollouts is an empty batch: choose 1 or more")
         if max_age < 0:
             raise PoiseError(f"a max_age of {max_age} would drop every rollout: choose 0 or more")
-        if unit != "group" and 2 * minority_quota(tau, target) > target:
-            raise PoiseError(
-                f"no batch of {target} rollouts has a share of {tau} of each sign: "
-                "make the number of rollouts even or lower tau"
-            )
+        check_target(tau, target, unit)
         self.tau, self.target, self.unit, self.max_age = tau, target, unit, max_age
         self.sign = sign
         self._choose = BALANCE_UNITS.load(unit)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from counterpoise.errors import PoiseError
 from counterpoise.terminal import echo
 
 if TYPE_CHECKING:
@@ -53,18 +54,20 @@ def audit(
     from counterpoise.report.audit.page import write_audit_page
     from counterpoise.report.audit.rank import report_to_data
 
+    if out is not None and not page:
+        raise PoiseError("--no-page writes no page: leave out --out")
     report = _audit_with_progress(folder, bench or [])
-    written = None
-    if out is not None or (page and not as_json):
-        written = write_audit_page(report, out or folder / "audit.html")
+    # Print before writing the page: if it cannot be written, the findings are not lost.
     if as_json:
         from counterpoise.report.charts.render import nan_to_none
 
         echo(json.dumps(nan_to_none(report_to_data(report))))
-        return
-    _print_report(report, everything=everything)
-    if written is not None:
-        echo(f"page   {written}")
+    else:
+        _print_report(report, everything=everything)
+    if out is not None or (page and not as_json):
+        written = write_audit_page(report, out or folder / "audit.html")
+        if not as_json:
+            echo(f"page   {written}")
 
 
 def _audit_with_progress(folder: Path, bench: list[Path]) -> AuditReport:

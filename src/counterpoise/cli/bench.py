@@ -99,7 +99,7 @@ def bench(flags: BenchFlags) -> None:
     points = [point.strip() for point in flags.growth.split(",") if point.strip()]
     run(
         BenchOptions(
-            flags.parts.split(","),
+            [part.strip() for part in flags.parts.split(",")],
             flags.model,
             flags.minutes,
             flags.out,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from counterpoise.errors import format_count
 from counterpoise.terminal import echo, echo_message
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ def check(
     if not report.is_whole:
         if not as_json:
             echo_message(
-                f"poise: {run} is damaged in {len(report.findings)} places: restore it from a "
-                "backup, or use only what is listed as trusted"
+                f"poise: {run} is damaged in {format_count(len(report.findings), 'place')}: "
+                "restore it from a backup, or use only what is listed as trusted"
             )
         raise typer.Exit(2)
 
@@ -44,7 +45,7 @@ def check(
 def _describe(report: CheckReport) -> str:
     state = "finished" if report.finished else "unfinished"
     verdict = "whole" if report.is_whole else "damaged"
-    lines = [f"{report.run}: {verdict}; {report.iterations} iterations, {state}"]
+    lines = [f"{report.run}: {verdict}; {format_count(report.iterations, 'iteration')}, {state}"]
     lines += [f"  {finding.file} {finding.problem}" for finding in report.findings[:MAX_SHOWN]]
     if len(report.findings) > MAX_SHOWN:
         lines.append(f"  and {len(report.findings) - MAX_SHOWN} more; --json lists all")

@@ -82,6 +82,8 @@ def contamination(flags: ContaminationFlags) -> None:
     files = benchmark_files(
         [*(flags.bench or []), *(flags.evals or []), *(flags.more_benchmarks or [])], flags.data
     )
+    if flags.clean is not None:
+        check_not_an_input(flags.clean, [flags.train, *files])
     items = read_items(flags.train, flags.field)
     overlap = find_overlap(items, read_benchmarks(files, benchmark_field))
     written_files = []
@@ -124,6 +126,16 @@ def benchmark_files(names: Sequence[str], data: Path | None) -> list[Path]:
         path = find_file(expected.stem, data)
         files.append(path or (Path(name) if Path(name).is_file() else expected))
     return files
+
+
+def check_not_an_input(clean: Path, inputs: Sequence[Path]) -> None:
+    """Refuse a --write-clean that would replace one of the files that are read."""
+    for path in inputs:
+        if clean.exists() and path.exists() and clean.samefile(path):
+            raise PoiseError(
+                f"--write-clean {clean} would replace a file that this command reads: choose "
+                "another name"
+            )
 
 
 def benchmark_problem_field(fields: str) -> str:

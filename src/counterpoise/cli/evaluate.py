@@ -123,7 +123,7 @@ def evaluate(flags: EvaluateFlags) -> None:
     options = EvaluationOptions(
         models=flags.models,
         out=flags.out,
-        benchmarks=[name for name in flags.bench.split(",") if name],
+        benchmarks=[name.strip() for name in flags.bench.split(",") if name.strip()],
         data=flags.data,
         settings=parse_settings(flags.temperature, flags.top_p, sweep=flags.sweep),
         samples={
@@ -181,14 +181,20 @@ def parse_pairs(option: str, text: str) -> dict[str, str]:
     """
     pairs: dict[str, str] = {}
     for pair in text.split(",") if text else []:
-        name, _, value = pair.rpartition("=")
+        name, _, value = (piece.strip() for piece in pair.rpartition("="))
         if not value or name in pairs:
             raise PoiseError(f"{option} {text}: write comma-separated NAME=VALUE pairs")
         pairs[name] = value
     return pairs
 
 
-def parse_sample_count(value: str) -> int:
-    if not value.isdigit() or not int(value):
-        raise PoiseError(f"--samples: '{value}' is not a positive whole number")
-    return int(value)
+def parse_sample_count(count_text: str) -> int:
+    """The value of --samples for a benchmark, with the limits of evaluate.benchmarks."""
+    from counterpoise.config.evaluation_settings import MOST_SAMPLES, parse_samples
+
+    samples = parse_samples(count_text)
+    if samples is None:
+        raise PoiseError(
+            f"--samples: '{count_text}' is not a whole number from 1 to {MOST_SAMPLES:,}"
+        )
+    return samples

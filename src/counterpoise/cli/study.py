@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +12,7 @@ import typer
 
 from counterpoise.cli.app import SetOption
 from counterpoise.cli.flags import takes_flags
+from counterpoise.errors import PoiseError
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,7 @@ def study(flags: StudyFlags) -> None:
         list_studies()
         return
     if flags.name == "replication":
+        refuse_ignored_flags(flags, used=())
         from counterpoise.lab.replication import write_replication
         from counterpoise.terminal import TerminalConsole
 
@@ -82,6 +86,7 @@ def study(flags: StudyFlags) -> None:
             TerminalConsole().print(f"wrote {path}", markup=False, highlight=False)
         return
     if flags.name == "audit":
+        refuse_ignored_flags(flags, used=("budget", "sizes", "out"))
         from counterpoise.lab.sick_runs.confusion import run_audit_study
         from counterpoise.terminal import TerminalConsole
 
@@ -106,3 +111,13 @@ def study(flags: StudyFlags) -> None:
         rollouts=flags.rollouts,
         limits=limits,
     )
+
+
+def refuse_ignored_flags(flags: StudyFlags, used: Sequence[str]) -> None:
+    """Refuse flags that the study of this name does not read, instead of ignoring them."""
+    option_names = {"sizes": "--size", "sets": "--set"}
+    for field in dataclasses.fields(flags):
+        is_given = getattr(flags, field.name) != field.default
+        if is_given and field.name not in ("name", *used):
+            option_name = option_names.get(field.name, f"--{field.name}")
+            raise PoiseError(f"poise study {flags.name} does not use {option_name}: leave it out")

@@ -96,7 +96,7 @@ def read_token_view(
         trace=trace,
         row=row,
         token=token,
-        quantity=_choose_quantity(trace, quantity_name),
+        quantity=_choose_quantity(trace, row, quantity_name),
         pushes=read_pushes(path, iteration),
         vocabulary=read_vocabulary(path),
         texts=run.texts_of_plan(plan),
@@ -143,11 +143,13 @@ def _choose_row(trace: IterationTrace, row: int | None) -> int:
     return row
 
 
-def _choose_quantity(trace: IterationTrace, quantity_name: str | None) -> TokenQuantity:
-    # The monitor may have been off in this iteration: then only what the update itself computes
-    # is stored, and entropy takes the place of the displacement. Other trainers' files may lack
-    # the entropy, too.
-    known_columns = {name for name, values in trace.columns.items() if np.isfinite(values).any()}
+def _choose_quantity(trace: IterationTrace, row: int, quantity_name: str | None) -> TokenQuantity:
+    # The monitor may have been off in this iteration, or have measured other rows: then only what
+    # the update itself computes is stored, and entropy takes the place of the displacement. Other
+    # trainers' files may lack the entropy, too.
+    known_columns = {
+        name for name, values in trace.row_columns(row).items() if np.isfinite(values).any()
+    }
     choices = {quantity.name: quantity for quantity in available_quantities(known_columns)}
     if quantity_name is None:
         defaults = ("displacement", "entropy", "advantage")
@@ -156,7 +158,7 @@ def _choose_quantity(trace: IterationTrace, quantity_name: str | None) -> TokenQ
         return choices[quantity_name]
     if quantity_name in {quantity.name for quantity in QUANTITIES}:
         raise PoiseError(
-            f"iteration {trace.iteration} did not store '{quantity_name}': choose one of "
-            f"{', '.join(choices)}"
+            f"iteration {trace.iteration} did not store '{quantity_name}' of row {row}: choose one "
+            f"of {', '.join(choices)}"
         )
     raise unknown_name("quantity", quantity_name, choices)

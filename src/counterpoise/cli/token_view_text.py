@@ -273,6 +273,8 @@ def _plain_table(*names: str, right: bool = False) -> Table:
 
 
 def _format_value(value: float, signed: bool) -> Text:
+    if math.isnan(value):  # the token was not measured
+        return Text("-")
     if not signed:
         return Text(f"{value:.3g}")
     if value == 0:

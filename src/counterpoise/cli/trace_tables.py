@@ -45,9 +45,12 @@ def print_run(trace: RunTrace, console: Console, top: int) -> None:
         )
     console.print()
     console.print(table)
-    if len(shown) < len(trace.problems):
-        hidden = format_count(len(trace.problems) - len(shown), "problem")
+    if len(shown) < len(ordered):
+        hidden = format_count(len(ordered) - len(shown), "problem")
         console.print(f"{hidden} more: --top, --json", highlight=False)
+    if len(followed) < len(trace.problems):
+        unfollowed = format_count(len(trace.problems) - len(followed), "problem")
+        console.print(f"no right answer was followed of {unfollowed}", highlight=False)
     console.print()
     _print_influences(trace.prompts, "the mean right answer", console, top)
 
@@ -143,6 +146,9 @@ def _print_updates(
             "  ".join(tokens),
         )
     console.print(table)
+    if len(shown) < len(updates):
+        hidden = format_count(len(updates) - len(shown), "update")
+        console.print(f"{hidden} between them: --top, --json", highlight=False)
 
 
 def _print_influences(

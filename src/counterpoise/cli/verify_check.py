@@ -13,7 +13,7 @@ from counterpoise.terminal import echo, echo_message, one_line
 if TYPE_CHECKING:
     from rich.table import Table
 
-# Kind of case -> title of its column, short enough for a table of 80 columns.
+# Kind of case -> title of its column, short enough for a table 80 characters wide.
 COLUMN_TITLES = {
     "itself": "itself", "forms": "forms", "algebra": "algebra", "shuffled": "shuffled",
     "near misses": "misses", "parts": "parts", "echoes": "echoes", "asked": "asked",
@@ -60,44 +60,28 @@ def verify_check(
 
     from counterpoise.lab.verifier_audit.measure import audit_verifier, tallies_to_data
     from counterpoise.task.columns import FieldOptions
+    from counterpoise.task.contamination.items import name_benchmarks
     from counterpoise.task.files_task import read_problems
 
     results: dict[str, dict[str, Any]] = {}
     fields = FieldOptions(remedy="name it '{role}'")
+    paths = _reference_files(files or [], data)
     # Read all files before auditing any: a mistake in the last must not cost an hour of work.
-    problems_by_file = {
-        path: read_problems(str(path), fields) for path in _reference_files(files or [], data)
+    problems_by_name = {
+        name: read_problems(str(path), fields)
+        for name, path in zip(name_benchmarks(paths), paths, strict=True)
     }
-    for path, problems in problems_by_file.items():
+    for name, problems in problems_by_name.items():
         if not as_json:
-            echo_message(f"{path.stem}: {len(problems):,} references")
-        results[path.stem] = {
+            echo_message(f"{name}: {len(problems):,} references")
+        results[name] = {
             "references": len(problems),
             **tallies_to_data(audit_verifier(problems, items, pairs, timeout)),
         }
     if as_json:
         echo(json.dumps(results))
         return
-    from counterpoise.terminal import TerminalConsole
-
-    console = TerminalConsole()
-    console.print(_audit_table(results))
-    console.print("wrong verdicts / all; `itself`, `forms`, `algebra` must score 1, the others 0")
-    for benchmark_name, result in results.items():
-        if result["timeouts"] or result["crashes"]:
-            line = (
-                f"  {benchmark_name}: {result['timeouts']} cases took longer than --timeout, "
-                f"{result['crashes']} crashed the verifier"
-            )
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
-        for kind, tally in result["kinds"].items():
-            for case in tally["wrong_cases"][:5]:
-                # The end of a response holds its answer.
-                line = (
-                    f"  {benchmark_name} {kind}: {case['response'][-90:]!r} for "
-                    f"{case['gold'][:60]!r}"
-                )
-                console.print(line, highlight=False, markup=False, soft_wrap=True)
+    _print_results(results)
 
 
 def _reference_files(files: list[Path], data: Path | None) -> list[Path]:
@@ -121,14 +105,43 @@ def _reference_files(files: list[Path], data: Path | None) -> list[Path]:
     return existing
 
 
+def _print_results(results: dict[str, dict[str, Any]]) -> None:
+    """The table, then the time of each benchmark and examples of its wrong verdicts."""
+    from counterpoise.terminal import TerminalConsole
+
+    console = TerminalConsole()
+    console.print(_audit_table(results))
+    console.print("wrong verdicts / all; `itself`, `forms`, `algebra` must score 1, the others 0")
+    for benchmark_name, result in results.items():
+        line = (
+            f"  {benchmark_name}: {1000 * result['seconds'] / result['verified']:.2f} ms a "
+            f"verdict, {result['slowest_seconds']:.2f} s the slowest"
+        )
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        if result["timeouts"] or result["crashes"]:
+            line = (
+                f"  {benchmark_name}: {result['timeouts']} cases took longer than --timeout, "
+                f"{result['crashes']} crashed the verifier"
+            )
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+        for kind, tally in result["kinds"].items():
+            for case in tally["wrong_cases"][:5]:
+                # The end of a response holds its answer.
+                line = (
+                    f"  {benchmark_name} {kind}: {case['response'][-90:]!r} for "
+                    f"{case['gold'][:60]!r}"
+                )
+                console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
 def _audit_table(results: dict[str, dict[str, Any]]) -> Table:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, padding=0)  # the box has a space between columns
     table.add_column("benchmark", overflow="fold")
-    for title in (*COLUMN_TITLES.values(), "ms", "slowest"):
+    for title in COLUMN_TITLES.values():
         table.add_column(title, justify="right", overflow="fold")
     for benchmark_name, result in results.items():
         row = []
@@ -136,11 +149,5 @@ def _audit_table(results: dict[str, dict[str, Any]]) -> Table:
             tally = result["kinds"][kind]
             wrong_share = f"{tally['wrong']}/{tally['cases']}" if tally["cases"] else "-"
             row.append(Text(wrong_share, style="bold" if tally["wrong"] else ""))
-        milliseconds = 1000 * result["seconds"] / result["verified"]
-        table.add_row(
-            Text(one_line(benchmark_name)),
-            *row,
-            f"{milliseconds:.2f}",
-            f"{result['slowest_seconds']:.2f} s",
-        )
+        table.add_row(Text(one_line(benchmark_name)), *row)
     return table

@@ -194,25 +194,18 @@ def _check_rewards(config: RunConfig) -> str:
 
 def _check_balance(config: RunConfig) -> str:
     """Reward balance must be able to fill a batch."""
-    tau, unit = config.balance.tau, config.balance.unit
-    if tau and config.balance.sign == "reward":
+    unit = config.balance.unit
+    if not config.balance.tau:
+        return ""
+    STAGE_CHECKS.load("balance.target")(config)
+    if config.balance.sign == "reward":
         return _check_balance_by_reward(config)
-    if tau and config.credit.name == "positive_only":
+    if config.credit.name == "positive_only":
         return "credit.name=positive_only has no negative rollouts to balance: set balance.tau=0"
-    if tau and config.credit.name == "w_reinforce" and unit != "group":
+    if config.credit.name == "w_reinforce" and unit != "group":
         return (
             f"balance.unit={unit} makes trimmed groups sum to zero, which credit.name=w_reinforce "
             "must not: set balance.unit=group or balance.tau=0"
-        )
-    return _check_shares(config)
-
-
-def _check_shares(config: RunConfig) -> str:
-    tau, target = config.balance.tau, config.balance_target
-    if config.balance.unit != "group" and 2 * math.ceil(tau * target) > target:
-        return (
-            f"no batch of {target} rollouts has a share of {tau} of each sign: "
-            "make balance.target even or lower tau"
         )
     return ""
 
@@ -229,7 +222,7 @@ def _check_balance_by_reward(config: RunConfig) -> str:
             "balance.sign=reward counts the answers of truncated responses, which "
             "update.mask_truncated leaves out: set one of them only"
         )
-    return _check_shares(config)
+    return ""
 
 
 def _check_learning_rates(config: RunConfig) -> str:

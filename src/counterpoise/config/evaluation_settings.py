@@ -84,16 +84,31 @@ def parse_benchmarks(entries: Sequence[str]) -> dict[str, int]:
     """
     samples_by_name: dict[str, int] = {}
     for entry in entries:
-        name, equals, samples = (piece.strip() for piece in entry.partition("="))
-        if not name or (equals and not (samples.isdecimal() and 0 < int(samples) <= MOST_SAMPLES)):
+        name, equals, samples_text = (piece.strip() for piece in entry.partition("="))
+        samples = parse_samples(samples_text) if equals else 0
+        if not name or samples is None:
             raise PoiseError(
                 f"evaluate.benchmarks: '{entry}' is not a benchmark: write NAME, or NAME=SAMPLES "
                 "such as 'aime24=8'"
             )
         if name in samples_by_name:
             raise PoiseError(f"evaluate.benchmarks names {name} twice")
-        samples_by_name[name] = int(samples or 0)
+        samples_by_name[name] = samples
     return samples_by_name
+
+
+def parse_samples(samples_text: str) -> int | None:
+    """Samples per problem; None if the text is no whole number from 1 to MOST_SAMPLES.
+
+    Example:
+        >>> parse_samples("8"), parse_samples("0"), parse_samples("many")
+        (8, None, None)
+    """
+    # The length comes first: Python refuses to read a number of thousands of digits.
+    if not samples_text.isdecimal() or len(samples_text) > len(str(MOST_SAMPLES)):
+        return None
+    samples = int(samples_text)
+    return samples if 1 <= samples <= MOST_SAMPLES else None
 
 
 def group_by_setting(

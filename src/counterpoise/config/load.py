@@ -44,7 +44,7 @@ def read_tables(path: Path) -> dict[str, Any]:
     """The sections of a run file as nested dictionaries, not yet checked."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
+    except ValueError as fault:  # not TOML, not UTF-8, or a number with thousands of digits
         raise PoiseError(f"{path}: not a TOML file: {fault}") from fault
     except OSError as fault:
         raise PoiseError(f"{path}: cannot be read: {fault.strerror}") from fault
@@ -125,14 +125,22 @@ def parse_override(override: str, sections: Mapping[str, Any]) -> tuple[str, str
         raise PoiseError(f"--set {override}: write section.option=value, for example {example}")
     if section not in sections:
         raise PoiseError(f"--set {override}: {_unknown_section(section, [option_name], sections)}")
+    return section, option_name, _parse_value(raw_value.strip())
+
+
+def _parse_value(raw_value: str) -> Any:
+    """A value as TOML writes it; else a list without quotation marks, or the text itself."""
     try:
-        value = tomllib.loads(f"v = {raw_value.strip()}")["v"]
-    except tomllib.TOMLDecodeError:
-        value = raw_value.strip()
-        # The shell may have removed the quotation marks inside a list.
-        if value[:1] == "[" and value[-1:] == "]":
-            value = [word.strip() for word in value[1:-1].split(",")]
-    return section, option_name, value
+        tables = tomllib.loads(f"v = {raw_value}")
+    except ValueError:  # not TOML, or a number with thousands of digits
+        tables = {}
+    # Further lines would be further keys, and no option is a date.
+    if set(tables) == {"v"} and isinstance(tables["v"], bool | int | float | str | list):
+        return tables["v"]
+    # The shell may have removed the quotation marks inside a list.
+    if raw_value[:1] == "[" and raw_value[-1:] == "]":
+        return [word.strip() for word in raw_value[1:-1].split(",")]
+    return raw_value
 
 
 def read_section(
@@ -201,8 +209,10 @@ def _check_value(
         (item_type,) = get_args(option_type)
         _check_list(option_name, value, item_type, metadata, source)
         return value
-    # TOML reads `1` as an integer. One that float() cannot hold stays an integer and is refused.
-    if option_type is float and type(value) is int and abs(value) < 2**1023:
+    # Seeds and sizes of numpy and torch have 64 bits. The number itself may be too long to print.
+    if type(value) is int and abs(value) >= (2**1023 if option_type is float else 2**63):
+        raise PoiseError(f"{source}: {option_name} is too large a number")
+    if option_type is float and type(value) is int:  # TOML reads `1` as an integer
         value = float(value)
     if type(value) is not option_type:
         raise PoiseError(

@@ -20,7 +20,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from counterpoise.config import RunConfig
-from counterpoise.run.estimate import GB, DecoderShape
+from counterpoise.model.decoder_shape import DecoderShape
+from counterpoise.run.estimate import GB
 
 GPU_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128)
 USABLE_SHARE = 0.9

@@ -74,6 +74,22 @@ def test_a_made_up_benchmark(tmp_path, monkeypatch, capsys):
     assert "0/6" in capsys.readouterr().out
 
 
+def test_files_of_one_name_have_a_row_each(tmp_path, monkeypatch, capsys):
+    """The table fits into 80 columns: no heading is folded."""
+    for folder in ("a", "olymp"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "t.jsonl").write_text('{"id": 1, "problem": "?", "answer": "11"}')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert poise(monkeypatch, "a/t.jsonl", "olymp/t.jsonl", "--items", "1", "--pairs", "0") == 0
+    lines = capsys.readouterr().out.splitlines()
+    titles = "benchmark itself forms algebra shuffled misses parts echoes asked unboxed"
+    assert titles.split() in [line.split() for line in lines]
+    rows = [line.split()[:2] for line in lines if "0/1 " in line]
+    assert rows == [["a/t.jsonl", "0/1"], ["olymp/t.jsonl", "0/1"]]
+    assert sum("ms a verdict" in line for line in lines) == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "content", "message"),
     [

@@ -61,6 +61,14 @@ def test_only_the_page_is_written(tmp_path: Path):
     assert CliRunner().invoke(app, ["audit", str(run), "--out", str(elsewhere)]).exit_code == 0
     assert elsewhere.is_file()
     assert digests(run) == before
+    # The findings are printed although the page is refused: it would replace the run's log.
+    log = run / "metrics.jsonl"
+    result = CliRunner().invoke(app, ["audit", str(run), "--out", str(log)])
+    assert "alarm    Groups split over optimizer steps" in result.output
+    assert str(result.exception).startswith(f"{log} exists and is not an HTML page")
+    result = CliRunner().invoke(app, ["audit", str(run), "--no-page", "--out", str(elsewhere)])
+    assert str(result.exception) == "--no-page writes no page: leave out --out"
+    assert digests(run) == before
     assert CliRunner().invoke(app, ["audit", str(run)]).exit_code == 0
     assert set(digests(run)) - set(before) == {"audit.html"}
 

@@ -322,6 +322,16 @@ def test_what_a_kill_cuts_off_is_no_damage_and_resuming_completes_it(
     assert report.findings == []
     assert not report.finished
     assert report.resume_advice() == "It can be resumed after iteration 2."
+    (run / "rollouts" / "step_00001.jsonl").rename(run / "rollouts.jsonl")
+    assert check_run(run).resume_advice() == (
+        "It can be resumed after iteration 2 with --accept-missing-logs only: "
+        "rollouts/ lacks iteration 1."
+    )
+    (run / "rollouts.jsonl").rename(run / "rollouts" / "step_00001.jsonl")
+    metrics = (run / "metrics.jsonl").read_text()
+    (run / "metrics.jsonl").write_text(f"no json\n{metrics}")
+    assert "iteration 2 once this is mended: " in check_run(run).resume_advice()
+    (run / "metrics.jsonl").write_text(metrics)
     train(small_config(finished.parent), run, resume=True)
     assert problems(run) == []
     assert (run / "tokens" / "step_00003.parquet").read_bytes() == (

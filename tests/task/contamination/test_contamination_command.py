@@ -53,6 +53,25 @@ def test_counts_page_and_clean_file(files, monkeypatch, capsys):
     assert not re.search(r"""(?:src|href)=["']https?:""", html)
 
 
+@pytest.mark.parametrize("name", ["train.jsonl", "one.jsonl"])
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--write-clean", "would replace a file that this command reads"),
+        ("--out", "exists and is not an HTML page"),
+    ],
+)
+def test_no_output_replaces_what_is_read(files, monkeypatch, capsys, name, option, message):
+    before = (files / name).read_bytes()
+    code = poise(
+        monkeypatch, "--train", files / "train.jsonl", "--bench", files / "one.jsonl",
+        option, files / name,
+    )  # fmt: skip
+    assert code == 2
+    assert message in capsys.readouterr().err
+    assert (files / name).read_bytes() == before
+
+
 def test_json(files, monkeypatch, capsys):
     code = poise(
         monkeypatch, "-t", files / "train.jsonl", "-b", files / "one.jsonl", "-b",

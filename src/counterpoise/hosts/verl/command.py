@@ -26,9 +26,9 @@ from counterpoise.hosts.verl.run_options import (
     ROLLOUT,
     check_options,
 )
+from counterpoise.model.decoder_shape import find_shape
 from counterpoise.model.load import find_model_folder
 from counterpoise.model.templates import AUTO, TEMPLATES
-from counterpoise.run.estimate import find_shape
 
 UNREACHED_BOUND = 1e9  # a bound that turns a limit off
 # Texts that Hydra reads as they are: it takes others for numbers or for its own syntax.

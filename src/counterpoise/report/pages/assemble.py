@@ -8,6 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from counterpoise.errors import PoiseError
 from counterpoise.files import atomic_write, cannot_write
 from counterpoise.report.charts.figure import Figure
 from counterpoise.report.charts.render import embed_json, read_asset, render
@@ -16,15 +17,33 @@ from counterpoise.report.content_policy import content_policy
 from counterpoise.report.panels.panel import Panel
 from counterpoise.report.texts import make_visible
 
+PAGE_START = b"<!doctype html"  # of every page that we write
+
 
 def write_page(target: Path, page_html: str) -> Path:
-    """Write the page and return its path; an interrupted write leaves an older page as it was."""
+    """Write the page and return its path; an interrupted write leaves an older page as it was.
+
+    Only a page is replaced: `--out RUN/metrics.jsonl` must not cost a run its log.
+    """
     try:
+        check_replaceable(target)
         with atomic_write(target) as temporary_path:
             temporary_path.write_text(page_html, encoding="utf-8", errors="replace")
     except OSError as fault:
         raise cannot_write(target, fault, "; choose another --out") from fault
     return target
+
+
+def check_replaceable(target: Path) -> None:
+    """Refuse to replace a file that has content and is not an HTML page."""
+    if not target.is_file():
+        return
+    with target.open("rb") as file:
+        start = file.read(len(PAGE_START))
+    if start and start.lower() != PAGE_START:
+        raise PoiseError(
+            f"{target} exists and is not an HTML page: choose another --out, or remove it first"
+        )
 
 
 def assemble_page(

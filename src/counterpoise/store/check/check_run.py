@@ -33,7 +33,7 @@ from counterpoise.store.check.stored_files import (
 from counterpoise.store.checksums import CHECKSUMS, CHECKSUMS_FILE, group_by_file
 from counterpoise.store.finished import FINISHED_FILE
 from counterpoise.store.folder import RunFolder
-from counterpoise.store.missing_logs import describe_missing, merge_gaps
+from counterpoise.store.missing_logs import describe_missing, find_missing_logs, merge_gaps
 from counterpoise.store.schema import LOGS
 
 
@@ -65,7 +65,26 @@ def check_run(run: Path) -> CheckReport:
     _check_iterations(run, config, vocabulary_size, lines, coverage, report)
     check_memory_checkpoints(run, config, lines["memory"], lines["gaps"], report)
     note_other_files(run, report)
+    if config is not None and report.intact_checkpoints and not report.finished:
+        report.resume_condition = _find_resume_condition(run, config, report)
     return report
+
+
+def _find_resume_condition(run: Path, config: RunConfig, report: CheckReport) -> str:
+    """The end of "It can be resumed after iteration 2 ...", by the function that resuming asks."""
+    has_heldout = config.task.heldout or config.task.heldout_path or config.task.heldout_split
+    try:
+        missing_logs = find_missing_logs(
+            RunFolder.open(run),
+            config,
+            report.intact_checkpoints[-1],
+            expects_evaluations=bool(config.evaluate.prompts and has_heldout),
+        )
+    except PoiseError as fault:  # a log cannot be read
+        return f"once this is mended: {fault}"
+    if not missing_logs:
+        return ""
+    return f"with --accept-missing-logs only: {describe_missing(missing_logs)}"
 
 
 def _is_finished(

@@ -41,6 +41,8 @@ class CheckReport:
     iterations_in_log: dict[str, set[int]] = field(default_factory=dict)
     # What the user accepted as lost, from gaps.jsonl: by log, or by folder with a slash.
     accepted_gaps: dict[str, set[int]] = field(default_factory=dict)
+    # What `poise train --resume` needs beside a checkpoint, as the end of a sentence, or "".
+    resume_condition: str = ""
 
     def add(self, file: str, problem: str, iteration: int | None = None) -> None:
         finding = Damage(file, problem, iteration)
@@ -103,7 +105,8 @@ class CheckReport:
         if self.finished:
             return "It has finished."
         if self.intact_checkpoints:
-            return f"It can be resumed after iteration {self.intact_checkpoints[-1]}."
+            advice = f"It can be resumed after iteration {self.intact_checkpoints[-1]}"
+            return f"{advice}{self.resume_condition and f' {self.resume_condition}'}."
         return "It has no intact checkpoint."
 
 

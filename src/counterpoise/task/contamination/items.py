@@ -59,6 +59,19 @@ def read_benchmarks(
     """
     if not paths:
         raise PoiseError("no benchmark was given: name files of problems with --bench")
+    return [
+        BenchmarkItems(name, read_items(path, problem_field, remedy))
+        for name, path in zip(name_benchmarks(paths), paths, strict=True)
+    ]
+
+
+def name_benchmarks(paths: Sequence[Path]) -> list[str]:
+    """The names of benchmark files: without folder and suffix, unless two would be equal.
+
+    Example:
+        >>> name_benchmarks([Path("a/math.jsonl"), Path("a/test.jsonl"), Path("b/test.jsonl")])
+        ['math', 'a/test.jsonl', 'b/test.jsonl']
+    """
     stems = [path.stem for path in paths]
     names = [
         stem if stems.count(stem) == 1 else str(path)
@@ -66,10 +79,7 @@ def read_benchmarks(
     ]
     if len(set(names)) < len(names):
         raise PoiseError(f"{next(name for name in names if names.count(name) > 1)} is named twice")
-    return [
-        BenchmarkItems(name, read_items(path, problem_field, remedy))
-        for name, path in zip(names, paths, strict=True)
-    ]
+    return names
 
 
 def read_items(
