@@ -90,7 +90,5 @@ def choose_parts(num_programs: int, max_new_tokens: int) -> int:
         return parts_for_shape(num_programs, max_new_tokens)
     parts = int(request) if request.isdecimal() else 0
     if not 1 <= parts <= MAX_PARTS or parts & (parts - 1):
-        raise PoiseError(
-            f"{PARTS_VARIABLE}={request}: give a power of two up to {MAX_PARTS}"
-        )
+        raise PoiseError(f"{PARTS_VARIABLE}={request}: give a power of two up to {MAX_PARTS}")
     return parts
