@@ -416,7 +416,7 @@ def test_the_command(
         ),
         (
             ["--bench", "words1", "--samples", "none"],
-            "--samples: 'none' is not a positive whole number",
+            "--samples: 'none' is not a whole number from 1 to 100,000",
         ),
         (["--bench", "words1", "--samples", "word1=4"], "did you mean 'words1'?"),
         (["--bench", "words1", "--fields", "gold=answer"], "unknown field in --fields 'gold'"),

@@ -29,7 +29,7 @@ def test_an_iteration_of_ours_and_of_trl() -> None:
         ("TRL with vLLM", "TRL + vLLM"),
     ):
         cells = [cell.strip("*").split(",")[0] for cell in printed[page_name]]
-        expected = [cell for cell in measured[record_name] if cell != "-"]
+        expected = ["" if cell == "-" else cell for cell in measured[record_name]]
         assert cells == expected, page_name
 
 
@@ -50,12 +50,19 @@ def test_sampling_beside_generate_and_vllm() -> None:
 
 
 def test_uneven_lengths() -> None:
-    record = RECORDS["uneven_lengths"]
-    text = " ".join(section(PAGE, "**vLLM is faster at long", "|monitor|").split())
+    record, later = RECORDS["uneven_lengths"], RECORDS["uneven_lengths_by_pages"]
+    text = section(PAGE, "|long, uneven responses", "|monitor|")
     assert f"{record['rows']} rows" in text
     assert f"mean {record['mean']:.0f} tokens, longest {record['longest']:,}" in text
     (ours,), (vllm,) = record["seconds"]["ours"], record["seconds"]["vllm"]
-    assert f"take it {vllm:.1f} s, ours {ours:.1f} s" in text
+    assert f"ours beside it|{vllm:.1f}; {ours:.1f}|" in text
+    seconds = {name: f"{run['seconds']:.1f}" for name, run in later["runs"].items()}
+    assert f"|**{seconds['pages and parts']}**|" in text
+    others = [seconds[name] for name in ("pages", "parts", "neither")]
+    assert f"neither|{'; '.join(others)}|" in text
+    last_steps, last_seconds = later["runs"]["pages and parts"]["last_8_rows"]
+    assert f"{last_seconds:.0f} go to the last 8 rows" in text
+    assert f"{1000 * last_seconds / last_steps:.1f} ms a token" in text
 
 
 def test_trl_on_a_gpu() -> None:
