@@ -206,6 +206,9 @@ def test_how_well_traces_predict_is_judged_again() -> None:
     removed = read_records(DATA / "embedded-removal.parquet")
     assert removed is not None
     causes = removal.judge(removed[0])
+    by_advantage = [n for n in causes.numbers if n.name.startswith("effect of removing 25 %, adv")]
+    assert len(by_advantage) == 2
+    assert all(number.low is not None and number.low > 0 for number in by_advantage)
     verdicts = [claim.verdict for claim in causes.claims]
     assert verdicts == ["replicated", "inconclusive"] * 2
     planted = read_records(DATA / "embedded-plants.parquet")

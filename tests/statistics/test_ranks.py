@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from counterpoise.statistics.bootstrap import interval_from_draws, resampled_weights
-from counterpoise.statistics.ranks import CentredRanks, rank_correlations
+from counterpoise.statistics.ranks import CentredRanks, correlations_by_row, rank_correlations
 
 
 def slow_ranks(x: list[float]) -> list[float]:
@@ -78,3 +78,9 @@ def test_bounds_at_a_level() -> None:
     assert interval_from_draws(drawn, many) == pytest.approx((0.5, 0.025, 0.975), rel=1e-4)
     assert interval_from_draws(drawn, many, 0.99) == pytest.approx((0.5, 0.005, 0.995), rel=1e-4)
     assert np.isnan(interval_from_draws(drawn, 1)[1])
+
+
+def test_rows_are_correlated_as_single_columns_are() -> None:
+    x_KN, y_KN = np.random.default_rng(0).integers(0, 5, (2, 20, 12))  # with ties
+    singly = [rank_correlations(x, y, np.ones((1, 12)))[0] for x, y in zip(x_KN, y_KN, strict=True)]
+    np.testing.assert_allclose(correlations_by_row(x_KN, y_KN), singly, atol=1e-12)

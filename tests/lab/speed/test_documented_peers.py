@@ -55,7 +55,7 @@ def test_uneven_lengths() -> None:
     assert f"{record['rows']} rows" in text
     assert f"mean {record['mean']:.0f} tokens, longest {record['longest']:,}" in text
     (ours,), (vllm,) = record["seconds"]["ours"], record["seconds"]["vllm"]
-    assert f"ours beside it|{vllm:.1f}; {ours:.1f}|" in text
+    assert f"ours beside it, with neither|{vllm:.1f}; {ours:.1f}|" in text
     seconds = {name: f"{run['seconds']:.1f}" for name, run in later["runs"].items()}
     assert f"|**{seconds['pages and parts']}**|" in text
     others = [seconds[name] for name in ("pages", "parts", "neither")]
