@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from counterpoise.store.evaluation_records import has_reward_interval, is_other_mean
+
 
 def has_graded_rewards(
     metrics: Iterable[Mapping[str, Any]], evaluations: Iterable[Mapping[str, Any]]
 ) -> bool:
     """Whether any line of metrics.jsonl or evaluations.jsonl has graded rewards."""
-    return any(map(is_graded_iteration, metrics)) or any(map(is_graded_evaluation, evaluations))
+    return any(map(is_graded_iteration, metrics)) or any(map(has_reward_interval, evaluations))
 
 
 def is_graded_iteration(record: Mapping[str, Any]) -> bool:
@@ -28,9 +30,4 @@ def is_graded_iteration(record: Mapping[str, Any]) -> bool:
     """
     reward, success = record.get("reward"), record.get("success")
     is_known = reward is not None and success is not None
-    return bool(record.get("graded")) or (is_known and reward != success)
-
-
-def is_graded_evaluation(record: Mapping[str, Any]) -> bool:
-    """Whether a line of evaluations.jsonl has an interval of the mean reward."""
-    return record.get("reward_low") is not None
+    return bool(record.get("graded")) or (is_known and is_other_mean(reward, success))
