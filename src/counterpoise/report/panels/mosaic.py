@@ -21,10 +21,11 @@ MAX_TEXT_BYTES = 1_500_000  # of all excerpts together, packed
 
 
 def panel(run: RunData) -> Panel | None:
-    if not run.plans:
+    plan_by_iteration = {plan["iteration"]: plan for plan in run.plans}
+    # The line of metrics.jsonl comes last: an iteration may have a plan before it is finished.
+    if not any(record["iteration"] in plan_by_iteration for record in run.metrics):
         return None
     packed_texts = pack_excerpts(run)
-    plan_by_iteration = {plan["iteration"]: plan for plan in run.plans}
     iterations = [
         {
             "iteration": record["iteration"],
