@@ -5,6 +5,7 @@ import json
 import math
 import re
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,8 @@ def test_the_mosaic_knows_updates_and_iterations_without_one(tmp_path: Path):
     for record in drawn.data["iterations"]:
         assert ("plan" in record) == (record["iteration"] in updates)
         assert ("waiting" in record) == (record["iteration"] not in updates)
+    # Stopped before its first line of metrics.jsonl: the page's script had no iteration to show.
+    assert mosaic.panel(replace(run, metrics=[])) is None
 
 
 def test_excerpts_name_the_rows_of_the_plan(tmp_path: Path):

@@ -88,8 +88,10 @@ def test_rewards_of_0_and_1_beside_graded_ones_keep_their_interval(samples: int)
         assert success.reward == success.mean
         shown, _ = with_same_quantity(success, graded)
         assert (shown.reward_low, shown.reward_high) == (success.low, success.high)
-        older = replace(success, reward=success.mean + 1e-16)
+        older = replace(success, reward=success.mean + 1e-12)
         assert older.as_graded().reward_low == success.low
+        assert headline_record(older.to_record())["low"] == success.low
+        assert not has_graded_rewards([{"success": success.mean, "reward": older.reward}], [])
 
 
 def test_graded_rewards_of_older_records_have_no_interval() -> None:
