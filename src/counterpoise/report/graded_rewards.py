@@ -29,5 +29,6 @@ def is_graded_iteration(record: Mapping[str, Any]) -> bool:
         False
     """
     reward, success = record.get("reward"), record.get("success")
-    is_known = reward is not None and success is not None
-    return bool(record.get("graded")) or (is_known and is_other_mean(reward, success))
+    if record.get("graded"):
+        return True
+    return reward is not None and success is not None and is_other_mean(reward, success)
