@@ -129,6 +129,9 @@ def test_excerpts_are_for_the_last_updates_only(tmp_path: Path, monkeypatch: pyt
     assert "4 of 6 updates show no texts" in panel.body  # type: ignore[operator]
     monkeypatch.setattr(mosaic, "MAX_TEXT_BYTES", 10)
     assert mosaic.pack_excerpts(run) == {}
+    panel = mosaic.panel(run)
+    assert panel is not None
+    assert "6 of 6 updates show no texts" in panel.body  # type: ignore[operator]  # but were stored
 
 
 def test_a_large_run_stays_small():

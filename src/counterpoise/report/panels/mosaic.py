@@ -122,7 +122,7 @@ def _excerpts(run: RunData, plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def _describe_omissions(run: RunData, packed_texts: dict[int, str]) -> str:
-    if not packed_texts:
+    if not packed_texts and not any(any(run.texts_of_plan(plan)) for plan in run.plans):
         return "The run stored no rollouts, so no texts are shown."
     updates_without_texts = len(run.plans) - len(packed_texts)
     if not updates_without_texts:
