@@ -160,6 +160,8 @@ def test_pages_of_one_graded_problem_show_no_interval(
     assert "95 % from" not in page.source
     compared = Page(write_comparison_page(folders, tmp_path / "compared.html"))
     assert f"{last['reward']:.3f}interval not known" in " ".join(compared.text.split())
+    assert "isValid(datum.low)" in compared.source  # of the tooltip
+    assert '"filter":"isValid(datum.low)"' not in compared.source  # a rule without any value
     findings = audit_run(folders[0]).findings
     (rate,) = [finding for finding in findings if finding.name == "learning_rate"]
     assert all(number.low is None for number in rate.measurements if "held-out" in number.name)
