@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from counterpoise.store.evaluation_records import has_reward_interval, is_other_mean
+from counterpoise.store.evaluation_records import is_graded_evaluation, is_other_mean
 
 
 def has_graded_rewards(
     metrics: Iterable[Mapping[str, Any]], evaluations: Iterable[Mapping[str, Any]]
 ) -> bool:
     """Whether any line of metrics.jsonl or evaluations.jsonl has graded rewards."""
-    return any(map(is_graded_iteration, metrics)) or any(map(has_reward_interval, evaluations))
+    return any(map(is_graded_iteration, metrics)) or any(map(is_graded_evaluation, evaluations))
 
 
 def is_graded_iteration(record: Mapping[str, Any]) -> bool:

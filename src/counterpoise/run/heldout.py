@@ -31,7 +31,7 @@ from counterpoise.statistics.prompt_intervals import (
     mean_estimate,
     share_estimate,
 )
-from counterpoise.store.evaluation_records import has_reward_interval, reward_estimate
+from counterpoise.store.evaluation_records import is_graded_evaluation, reward_estimate
 from counterpoise.types import Prompt
 from counterpoise.verify.scores import NO_CONTEXT, ScoringContext, Verifier
 
@@ -72,7 +72,7 @@ class HeldoutSuccess:
         success = cls(
             **{field.name: record[field.name] for field in fields(cls) if field.name in record}
         )
-        if not has_reward_interval(record):
+        if not is_graded_evaluation(record):
             return success
         return success._with_reward(reward_estimate(record))
 

@@ -21,7 +21,7 @@ from counterpoise.serve.answers import NotFoundError
 from counterpoise.serve.discover import is_inside
 from counterpoise.serve.log_tail import LogTail, Record
 from counterpoise.serve.run_state import run_state
-from counterpoise.store.evaluation_records import has_reward_interval
+from counterpoise.store.evaluation_records import is_graded_evaluation
 from counterpoise.store.folder import CONFIG, is_imported
 
 NAN = float("nan")
@@ -145,10 +145,10 @@ class RunReader:
         self._place_of_iteration.clear()
         self.columns.clear()
         self.not_finite.clear()
-        self.is_graded = any(map(has_reward_interval, self.evaluations))
+        self.is_graded = any(map(is_graded_evaluation, self.evaluations))
 
     def _take_evaluation(self, record: Record) -> None:
-        self.is_graded = self.is_graded or has_reward_interval(record)
+        self.is_graded = self.is_graded or is_graded_evaluation(record)
         _keep_numbers(record, self.evaluations)
 
     # -- reading files -------------------------------------------------------------------------

@@ -35,13 +35,13 @@ def reward_estimate(record: Mapping[str, Any]) -> IntervalEstimate:
         return success_estimate(record)
     if low is not None and high is not None:
         return IntervalEstimate(float(reward), float(low), float(high))
-    if has_reward_interval(record) or is_other_mean(float(reward), float(record["mean"])):
+    if is_graded_evaluation(record) or is_other_mean(float(reward), float(record["mean"])):
         return IntervalEstimate(float(reward), -math.inf, math.inf)
     return success_estimate(record)
 
 
-def has_reward_interval(record: Mapping[str, Any]) -> bool:
-    """Whether rewards were graded: only then a line has these fields, null if not known."""
+def is_graded_evaluation(record: Mapping[str, Any]) -> bool:
+    """Whether rewards are graded: only then a line has an interval of them, null if not known."""
     return "reward_low" in record
 
 

@@ -19,7 +19,7 @@ from counterpoise.report.charts.series import (
 from counterpoise.report.panels.panel import Figure, Panel
 from counterpoise.report.panels.summary import headline_record
 from counterpoise.report.run_data import RunData
-from counterpoise.store.evaluation_records import has_reward_interval
+from counterpoise.store.evaluation_records import is_graded_evaluation
 
 STYLES = ("series", "muted")  # only the first two sampling settings are drawn
 
@@ -41,7 +41,7 @@ def panel(run: RunData) -> Panel | None:
 
 def _benchmark_figure(lines: Sequence[Mapping[str, Any]], last_iteration: int) -> Figure:
     """Mean and interval after each evaluation, a line for each sampling setting."""
-    is_graded = any(map(has_reward_interval, lines))
+    is_graded = any(map(is_graded_evaluation, lines))
     value_axis = ValueAxis() if is_graded else SHARE_AXIS
     layers: list[alt.Chart] = []
     keys = []
