@@ -105,6 +105,8 @@ def test_the_interval_of_one_graded_problem_is_not_known() -> None:
     record = json.loads(json.dumps({**one.to_record(), "iteration": 0}, allow_nan=False))
     assert (record["reward_low"], record["reward_high"]) == (None, None)
     assert HeldoutSuccess.from_record(record) == one
+    stored_as_certain = {**record, "reward_low": 1.25, "reward_high": 1.25}  # by older versions
+    assert HeldoutSuccess.from_record(stored_as_certain) == one
     assert has_graded_rewards([], [record])
     shown = headline_record(record)
     assert (shown["mean"], shown["low"], shown["high"]) == (1.25, None, None)

@@ -20,8 +20,8 @@ def success_estimate(record: Mapping[str, Any]) -> IntervalEstimate:
 def reward_estimate(record: Mapping[str, Any]) -> IntervalEstimate:
     """The mean reward; the success where all rewards are 0 or 1.
 
-    The interval has no bounds where it is not known: of a single problem, whose bounds are stored
-    as null, and of graded rewards in lines of older versions, which have none.
+    The interval has no bounds where it is not known: of a single problem, whose bounds are null (in
+    older versions the mean), and of graded rewards in lines of still older ones, which have none.
 
     Example:
         >>> scores = {"mean": 0.5, "low": 0.4, "high": 0.6, "reward": 0.25}
@@ -33,7 +33,7 @@ def reward_estimate(record: Mapping[str, Any]) -> IntervalEstimate:
     reward, low, high = (record.get(name) for name in ("reward", "reward_low", "reward_high"))
     if reward is None:
         return success_estimate(record)
-    if low is not None and high is not None:
+    if low is not None and high is not None and record.get("prompts") != 1:
         return IntervalEstimate(float(reward), float(low), float(high))
     if is_graded_evaluation(record) or is_other_mean(float(reward), float(record["mean"])):
         return IntervalEstimate(float(reward), -math.inf, math.inf)
