@@ -110,7 +110,7 @@ def study_panel(folder: Path, result: StudyResult) -> Panel:
     sizes = result.get("sizes") or {}
     settings = {
         result_key: result[result_key]
-        for result_key in ("model", "budget", "seed")
+        for result_key in ("model", "budget", "seed", "rollouts", "set")
         if result_key in result
     } | sizes
     figures, no_figures_reason = _figures(folder, result["study"])
