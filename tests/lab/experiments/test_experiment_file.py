@@ -40,9 +40,20 @@ def test_an_arm_may_train_at_a_share_of_the_rate(tmp_path: Path) -> None:
     }
     assert rates == {"shuffled": 1e-4, "QB": pytest.approx(7.5e-5)}
     assert "QB-lr0.0001-seed0" in [key.name for key in found.design.run_keys()]
-    for wrong, message in (("RB=0.5", "unknown arm 'RB'"), ("QB", "write ARM=SHARE")):
+    for wrong, message in (
+        ("RB=0.5", "unknown arm 'RB'"),
+        ("QB", "write ARM=SHARE"),
+        ("QB=0", "write ARM=SHARE"),
+        ("QB=nan", "write ARM=SHARE"),
+        ('QB=0.5", "QB=0.75', "names QB twice"),
+    ):
         with pytest.raises(PoiseError, match=message):
             read_experiment(write(tmp_path, shares.replace("QB=0.75", wrong)))
+
+
+def test_an_experiment_needs_held_out_success(tmp_path: Path) -> None:
+    with pytest.raises(PoiseError, match=r"evaluate\.prompts=0: an experiment compares arms by"):
+        read_experiment(write(tmp_path, run=RUN.replace("prompts = 4\nsamples", "prompts = 0\nsamples")))
 
 
 def test_it_is_an_ordinary_run_as_well(tmp_path: Path) -> None:

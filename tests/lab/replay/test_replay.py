@@ -78,6 +78,22 @@ def untimed(record: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in record.items() if not k.endswith(("_seconds", "_per_second"))}
 
 
+def test_token_weights_that_are_not_stored_are_computed(run: Path, tmp_path: Path) -> None:
+    """With store.tokens=false the plan has advantages only; weights of 1 would be another run."""
+    shutil.copytree(run, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "tokens")
+    plans = RunFolder(run).read("plans")
+    plan = next(p for p in plans if p["iteration"] > 1 and min(p["born"]) == p["iteration"])
+    iteration = plan["iteration"]
+    request = ReplayRequest(
+        tmp_path / "run", checkpoint_of(run, iteration - 1), iterations=str(iteration), device="cpu"
+    )
+    replay(request, tmp_path / "replay")
+    own, replayed = read_tokens(run, iteration), read_tokens(tmp_path / "replay", iteration)
+    assert len(set(own["advantage"])) > 8
+    np.testing.assert_allclose(replayed["advantage"], own["advantage"], rtol=1e-6)
+
+
 def imported_copy(run: Path, out: Path, *, prompts_as_text: bool = False) -> Path:
     """The rollouts of a run as another trainer's import has them: no options, no plans."""
     (out / "rollouts").mkdir(parents=True)

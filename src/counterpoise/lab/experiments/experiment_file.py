@@ -21,6 +21,7 @@ their own digest). A plugin of the user (plugins.py) counts by the content of it
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -239,6 +240,10 @@ def read_experiment(
     design = Design(path, common, arms, sorted(options.rates), seeds, rate_shares)
     _check_options(options, arms, file_name)
     run_config = load_config(path, list(common))
+    if not run_config.evaluate.prompts:
+        raise PoiseError(
+            f"{file_name}: evaluate.prompts=0: an experiment compares arms by held-out success"
+        )
     _check_runs(design, options.baseline or next(iter(arms)), file_name)
     hypotheses = tuple(
         _parse_hypothesis(hypothesis_text, options, arms, file_name)
@@ -278,13 +283,17 @@ def _parse_rate_shares(
             raise PoiseError(
                 f"{file_name}: experiment.rate_shares: {unknown_name('arm', arm, arms)}"
             )
+        if arm in rate_shares:
+            raise PoiseError(f"{file_name}: experiment.rate_shares names {arm} twice")
         try:
             rate_shares[arm] = float(share)
         except ValueError:
+            rate_shares[arm] = 0.0  # no share, so the error below is raised
+        if not rate_shares[arm] > 0 or not math.isfinite(rate_shares[arm]):
             raise PoiseError(
                 f"{file_name}: experiment.rate_shares: write ARM=SHARE, such as "
                 f"{arm}=0.75, not '{text}'"
-            ) from None
+            )
     return rate_shares
 
 
@@ -321,6 +330,16 @@ def _check_options(options: ExperimentConfig, arms: Mapping[str, Any], file_name
     if options.explains and options.explains not in arms:
         raise PoiseError(
             f"{file_name}: experiment.explains: {unknown_name('arm', options.explains, arms)}"
+        )
+    baseline = options.baseline or next(iter(arms))
+    if options.explains and not set(arms) - {options.explains, baseline}:
+        raise PoiseError(
+            f"{file_name}: experiment.explains: there is no arm that could explain the gain of "
+            f"{options.explains}"
+        )
+    if options.explains == baseline:
+        raise PoiseError(
+            f"{file_name}: experiment.explains: {baseline} is the baseline and gains nothing"
         )
     if not options.rule:
         raise PoiseError(f"{file_name}: experiment.rule is missing: write down what would decide")

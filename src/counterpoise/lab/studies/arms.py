@@ -109,7 +109,8 @@ def measure_arms(
     """Train the missing runs in OUT/runs/BUDGET, which all arm studies share, and read all runs."""
     design = design_runs(lab, arms, table)
     runs = {run_key.name: design.overrides(run_key) for run_key in design.run_keys()}
-    folders = train_runs(runs, lab.out / "runs" / lab.budget, lab.progress)
+    run_folder = lab.out / "runs" / lab.budget
+    folders = train_runs(runs, run_folder, lab.progress, lab.weights_digest)
     records: list[Record] = []
     for run_key in design.run_keys():
         records += [{**run_key._asdict(), **record} for record in read(folders[run_key.name])]

@@ -102,14 +102,18 @@ class Lab:
         return load_config("demo", [*overrides, *self.options, *options])
 
     @cached_property
+    def weights_digest(self) -> str:
+        """A digest of the model's files; its name where there are none."""
+        return weights_digest(self.model)
+
+    @cached_property
     def source_settings(self) -> dict[str, Any]:
         """What every measurement depends on: stored records of other settings are not reused."""
-        digest = weights_digest(self.model)
         return {
             "model": self.model,
             "seed": self.seed,
             # The weights behind a path may change; those behind a name do not.
-            **({"weights": digest} if digest != self.model else {}),
+            **({"weights": self.weights_digest} if self.weights_digest != self.model else {}),
             **({"rollouts": str(self.rollouts)} if self.rollouts else {}),
             **({"set": list(self.options)} if self.options else {}),
         }

@@ -30,6 +30,7 @@ from counterpoise.lab.studies.records import (
     set_aside,
     write_records,
 )
+from counterpoise.lab.studies.stored_rollouts import digest_groups
 from counterpoise.lab.studies.study import Study
 from counterpoise.statistics.finding import Finding, Record, Records, finding_to_json
 
@@ -133,11 +134,17 @@ def is_measured(study: Study, lab: Lab) -> bool:
 
 def study_settings(study: Study, lab: Lab) -> dict[str, Any]:
     """The settings that the records depend on; a change of any of them means measuring again."""
-    return {
+    sizes = study_sizes(study, lab)
+    settings = {
         **lab.source_settings,
         "budget": lab.budget,
-        "sizes": json.loads(json.dumps(study_sizes(study, lab))),
+        "sizes": json.loads(json.dumps(sizes)),
     }
+    # The rollouts behind a path may change, as its weights may; only those used count.
+    if lab.rollouts:
+        used_groups = lab.stored_groups[: sizes["prompts"] * sizes.get("batches", 1)]
+        settings["rollouts_digest"] = digest_groups(used_groups)
+    return settings
 
 
 def study_sizes(study: Study, lab: Lab) -> dict[str, Any]:

@@ -40,7 +40,9 @@ from counterpoise.statistics.finding import Record
 from counterpoise.store.folder import RunFolder
 from counterpoise.variants import STEP_RULES, TOKEN_WEIGHTS, TRAJECTORY_WEIGHTS
 
-SIZES = {"iterated": 3, "steps": 2, "repeats": 1, "open": 2, "closed": 0}
+SIZES = {
+    "iterated": 3, "steps": 2, "repeats": 1, "open": 2, "closed": 0, "every": list(credit_arms()),
+}  # fmt: skip
 
 # -- arms ------------------------------------------------------------------------------------------
 
@@ -138,6 +140,8 @@ def test_a_stopped_measurement_goes_on(
     assert said == ["credit and one iteration of reinforce"]
     monkeypatch.setattr(credit_tokens, "ArmProbe", None)  # all is known: no batch, no model
     known = credit_tokens.measure_tokens(made.lab(out, made.HALF_SOLVED, **SIZES))
+    some = made.lab(out, made.HALF_SOLVED, **{**SIZES, "every": ["gtpo"]})
+    assert {r["arm"] for r in credit_tokens.measure_tokens(some)} == {BASELINE, "gtpo"}
     assert [r["arm"] for r in known] == [r["arm"] for r in again]
 
 
