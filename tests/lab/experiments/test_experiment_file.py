@@ -53,7 +53,9 @@ def test_an_arm_may_train_at_a_share_of_the_rate(tmp_path: Path) -> None:
 
 def test_an_experiment_needs_held_out_success(tmp_path: Path) -> None:
     with pytest.raises(PoiseError, match=r"evaluate\.prompts=0: an experiment compares arms by"):
-        read_experiment(write(tmp_path, run=RUN.replace("prompts = 4\nsamples", "prompts = 0\nsamples")))
+        read_experiment(
+            write(tmp_path, run=RUN.replace("prompts = 4\nsamples", "prompts = 0\nsamples"))
+        )
 
 
 def test_it_is_an_ordinary_run_as_well(tmp_path: Path) -> None:

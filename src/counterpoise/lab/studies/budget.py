@@ -108,8 +108,10 @@ def _checked_sizes(lab: Lab) -> tuple[list[int], list[int], int]:
     sizes, rollout_counts = sorted(lab.sizes["batch"]), sorted(lab.sizes["rollouts"])
     cores = lab.sizes["cores"]
     if min(len(sizes), len(rollout_counts)) < 2:
-        raise PoiseError("the smallest is compared with the largest: give --size batch and rollouts "
-                         "two values or more")
+        raise PoiseError(
+            "the smallest is compared with the largest: give --size batch and rollouts "
+            "two values or more"
+        )
     needed = max(sizes[-1], cores * sizes[0])
     if needed > lab.sizes["prompts"]:
         raise PoiseError(

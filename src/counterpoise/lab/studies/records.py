@@ -57,9 +57,7 @@ def write_records(
         pq.write_table(table.replace_schema_metadata(metadata), temporary)
 
 
-def read_records(
-    path: Path, settings: Settings | None = None
-) -> tuple[list[Record], float] | None:
+def read_records(path: Path, settings: Settings | None = None) -> tuple[list[Record], float] | None:
     """(records, seconds they took); None when there is no table, or one of other settings."""
     if not path.is_file() or (settings is not None and not _has_settings(path, settings)):
         return None
