@@ -277,7 +277,7 @@ def test_weights_that_have_changed_since_they_were_saved_are_refused(tmp_path: P
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
-    with pytest.raises(PoiseError, match="is damaged: model.safetensors has changed"):
+    with pytest.raises(PoiseError, match=r"is damaged: model\.safetensors has changed"):
         load_checkpoint_weights(model, "linear", tmp_path / "iteration_00001")
     assert torch.equal(model.weight, before)
 

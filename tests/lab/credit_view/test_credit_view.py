@@ -24,8 +24,8 @@ from counterpoise.hosts.importing.write_folder import import_run
 from counterpoise.lab.credit_view.charts import histogram_bins
 from counterpoise.lab.credit_view.page import write_credit_page
 from counterpoise.lab.credit_view.result import compare_weightings
-from counterpoise.lab.credit_view.stored_iteration import read_stored_iteration
 from counterpoise.lab.credit_view.selection import WeightingChoice, parse_weightings
+from counterpoise.lab.credit_view.stored_iteration import read_stored_iteration
 from counterpoise.lab.credit_view.token_strips import tokens_panel
 from counterpoise.loop import train
 from counterpoise.report.run_data import RunData

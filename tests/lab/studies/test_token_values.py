@@ -104,7 +104,7 @@ def test_other_settings_start_another_bank(lab: Lab, batch: FixedBatch) -> None:
     TokenValueStore(other, batch).value_records(batch.candidates()[:1])
     for each in (lab, other):  # neither file replaced the other
         assert TokenValueStore(each, batch).known_halves
-    with pytest.raises(PoiseError, match="continuations=3: .* even number, such as 4"):
+    with pytest.raises(PoiseError, match=r"continuations=3: .* even number, such as 4"):
         TokenValueStore(replace(lab, sizes={**lab.sizes, "continuations": 3}), batch)
 
 

@@ -106,17 +106,17 @@ def measure(lab: Lab) -> Records:
 def _checked_sizes(lab: Lab) -> tuple[list[int], list[int], int]:
     """(batch sizes, rollouts per prompt, cores); an error when there are not enough of them."""
     sizes, rollout_counts = sorted(lab.sizes["batch"]), sorted(lab.sizes["rollouts"])
-    cores = lab.sizes["cores"]
+    cores, prompts = lab.sizes["cores"], lab.sizes["prompts"]
     if min(len(sizes), len(rollout_counts)) < 2:
         raise PoiseError(
             "the smallest is compared with the largest: give --size batch and rollouts "
             "two values or more"
         )
     needed = max(sizes[-1], cores * sizes[0])
-    if needed > lab.sizes["prompts"]:
+    if needed > prompts:
         raise PoiseError(
             f"a batch of {sizes[-1]} prompts and {cores} cores of {sizes[0]} need {needed} prompts "
-            f"and there are {lab.sizes['prompts']}: raise --size prompts, or lower --size batch and cores"
+            f"and there are {prompts}: raise --size prompts, or lower --size batch and cores"
         )
     if rollout_counts[-1] > GROUP_SIZE:
         raise PoiseError(
