@@ -104,20 +104,28 @@ def test_parts_that_again_has_measured_are_continued_without_again(
     tmp_path: Path, made_up: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     parts: list[str] = []
+    late_after: list[str] = []
 
     def in_parts(lab: Lab) -> Records:
         for name in ("one", "two"):
             lab.measure_part(name, lambda name=name: parts.append(name) or agreeing(0.7))
-            lab.progress(name, 0.5)
+            if name in late_after:
+                raise terminal.OutOfTimeError
         return agreeing(0.7)
+
+    def run_again(minutes: float | None = None) -> str:
+        limits = StudyLimits(minutes=minutes)
+        terminal.run_studies("a", "embedded", "quick", tmp_path, again=True, limits=limits)
+        return capsys.readouterr().out
 
     made_up(a=in_parts)
     run("a", tmp_path)
     before = (tmp_path / "a.parquet").read_bytes()
-    terminal.run_studies(
-        "a", "embedded", "quick", tmp_path, again=True, limits=StudyLimits(minutes=-1.0)
-    )
-    assert "not finished in time: a; run it without --again to continue" in capsys.readouterr().out
+    assert "not finished in time: a; run the same command again to continue" in run_again(-1.0)
+    assert parts == ["one", "two"]
+    late_after.append("one")
+    assert "not finished in time: a; run it without --again to continue" in run_again()
+    late_after.clear()
     assert parts == ["one", "two", "one"]
     assert (tmp_path / "a.parquet").read_bytes() == before
     run("a", tmp_path)

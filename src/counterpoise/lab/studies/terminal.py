@@ -98,7 +98,8 @@ def _run_all(
     failed_names: list[str] = []
     for study in studies:
         try:
-            if deadline is not None and time.monotonic() > deadline and not is_measured(study, lab):
+            is_late = deadline is not None and time.monotonic() > deadline
+            if is_late and (again or not is_measured(study, lab)):
                 raise OutOfTimeError
             finding = _run_with_progress(study, lab, console, deadline, again=again)
         except OutOfTimeError:
