@@ -21,7 +21,7 @@ the group is whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from counterpoise.lab.experiments.compare import as_number, compare, has_interval
@@ -42,10 +42,8 @@ from counterpoise.lab.experiments.seed_means import mean_over_seeds
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.statistics.finding import Number, Record, Records
 from counterpoise.statistics.student import SeedMean
-from counterpoise.store.folder import RunFolder
 
 ArmTable = Mapping[str, tuple[str, ...]]  # arm -> options, as --set takes them
-RunReader = Callable[[RunFolder], list[Record]]  # the records of a finished run
 
 BASELINE = "shuffled"
 ARMS = {
@@ -103,17 +101,16 @@ def design_runs(lab: Lab, arms: Sequence[str], table: ArmTable = ARMS) -> Design
     return Design("demo", common_options, arm_options, sizes["rates"], seeds)
 
 
-def measure_arms(
-    lab: Lab, arms: Sequence[str], table: ArmTable = ARMS, read: RunReader = read_curve
-) -> Records:
+def measure_arms(lab: Lab, arms: Sequence[str]) -> Records:
     """Train the missing runs in OUT/runs/BUDGET, which all arm studies share, and read all runs."""
-    design = design_runs(lab, arms, table)
+    design = design_runs(lab, arms)
     runs = {run_key.name: design.overrides(run_key) for run_key in design.run_keys()}
     run_folder = lab.out / "runs" / lab.budget
     folders = train_runs(runs, run_folder, lab.progress, lab.weights_digest)
     records: list[Record] = []
     for run_key in design.run_keys():
-        records += [{**run_key._asdict(), **record} for record in read(folders[run_key.name])]
+        curve = read_curve(folders[run_key.name])
+        records += [{**run_key._asdict(), **record} for record in curve]
     return records
 
 

@@ -61,7 +61,7 @@ def measure_tokens(lab: Lab) -> list[Record]:
     ]
     if not missing_arms:
         return [record for record in records if record["arm"] in chosen_arms]
-    probe = ArmProbe(lab)
+    measurer = ArmMeasurer(lab)
     failed_records: list[Record] = []
     for index, arm in enumerate(missing_arms):
         progress_share = VALUES_PROGRESS + (ARMS_PROGRESS - VALUES_PROGRESS) * index / len(
@@ -70,7 +70,7 @@ def measure_tokens(lab: Lab) -> list[Record]:
         lab.progress(f"credit and one iteration of {arm.name}", progress_share)
         start_time = time.perf_counter()
         try:
-            records = [*records, *probe.measure_arm(arm)]
+            records = [*records, *measurer.measure_arm(arm)]
         except RuntimeError as fault:  # torch: out of memory, or not supported on this device
             # Without the baseline nothing can be compared; any other arm may be missing.
             if arm.name == BASELINE:
@@ -89,7 +89,7 @@ def _refusal_record(arm: CreditArm, reason: str) -> Record:
     return {"panel": "refused", "arm": arm.name, "kind": arm.kind, "reason": reason}
 
 
-class ArmProbe:
+class ArmMeasurer:
     """The batch, its token values, and everything else that all arms share."""
 
     def __init__(self, lab: Lab) -> None:

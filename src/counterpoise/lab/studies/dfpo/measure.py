@@ -24,7 +24,7 @@ at two learning rates: the trainer's, and `collapse` times that, at which GRPO l
                by the pulls that the gradient used
 
 Both denominators take out how far an objective moves at all: GSPO's clip stops most updates on
-stale rollouts, and whoever does not move pays no tax. The plain numbers are stored too.
+stale rollouts, and an objective that moves nothing pays no tax. The plain numbers are stored too.
 """
 
 from __future__ import annotations
