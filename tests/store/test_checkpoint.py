@@ -280,6 +280,8 @@ def test_weights_that_have_changed_since_they_were_saved_are_refused(tmp_path: P
     with pytest.raises(PoiseError, match=r"is damaged: model\.safetensors has changed"):
         load_checkpoint_weights(model, "linear", tmp_path / "iteration_00001")
     assert torch.equal(model.weight, before)
+    with pytest.raises(PoiseError, match="iteration_00002 does not exist"):
+        load_checkpoint_weights(model, "linear", tmp_path / "iteration_00002")
 
 
 def test_the_digest_of_a_loaded_model_tells_whether_it_has_changed() -> None:

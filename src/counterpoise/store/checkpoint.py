@@ -97,6 +97,8 @@ def initial_digest(model: nn.Module) -> str:
 
 def load_checkpoint_weights(model: nn.Module, name: str, path: Path) -> None:
     """Load the weights of a checkpoint; `model` is the run's initial model, called `name`."""
+    if not path.is_dir():
+        raise PoiseError(f"{path} does not exist: the checkpoint was moved or removed")
     if damage := find_damage(path, (MODEL_FILE,)):
         raise PoiseError(f"{path} is damaged: {damage}")
     try:

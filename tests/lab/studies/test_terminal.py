@@ -12,6 +12,7 @@ import pytest
 from lab.studies.test_run import agreeing
 
 from counterpoise.errors import PoiseError
+from counterpoise.files import folder_lock
 from counterpoise.lab.studies import polarity, proxy, stored_rollouts, terminal
 from counterpoise.lab.studies.coupling import measure
 from counterpoise.lab.studies.descriptions import describe_study, list_studies
@@ -132,6 +133,13 @@ def test_parts_that_again_has_measured_are_continued_without_again(
     assert parts == ["one", "two", "one", "two"]
     run("a", tmp_path)
     assert len(parts) == 4
+
+
+def test_a_folder_in_use_is_refused(tmp_path: Path, made_up: Callable[..., list[str]]) -> None:
+    asked = made_up(a=measures)
+    with folder_lock(tmp_path), pytest.raises(PoiseError, match="written by another process"):
+        run("a", tmp_path)
+    assert asked == []
 
 
 def test_stored_records_are_judged_without_a_model(

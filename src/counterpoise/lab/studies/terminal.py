@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from counterpoise.errors import PoiseError, unknown_name
+from counterpoise.files import folder_lock
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.lab.studies.run import (
     BUDGETS,
@@ -85,7 +86,9 @@ def run_studies(
     except OSError as fault:
         raise PoiseError(f"{out} cannot be used: {fault.strerror}") from fault
     try:
-        _run_all(studies, lab, console, deadline, again=again)
+        # Two commands would replace each other's tables of token values and of partial results.
+        with folder_lock(out):
+            _run_all(studies, lab, console, deadline, again=again)
     finally:
         lab.close()
 
