@@ -220,6 +220,12 @@ def test_what_a_study_fixes_cannot_be_set(tmp_path: Path, option: str) -> None:
         _ = Lab("embedded", "quick", tmp_path, options=(option,)).config
 
 
+def test_another_model_is_named_with_its_own_option(tmp_path: Path) -> None:
+    """The settings of the records would name the embedded model."""
+    with pytest.raises(PoiseError, match=r"--set model\.name=out/warm: name the model .* --model"):
+        _ = Lab("embedded", "quick", tmp_path, options=("model.name=out/warm",)).config
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [("collapse=2.5", 2.5), ("collapse=4", 4), ("rates=[1e-5]", [1e-5]), ('arms=["t2"]', ["t2"])],

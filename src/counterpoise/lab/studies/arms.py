@@ -21,9 +21,10 @@ the group is whole.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from counterpoise.errors import PoiseError
 from counterpoise.lab.experiments.compare import as_number, compare, has_interval
 from counterpoise.lab.experiments.curves import (
     HELDOUT_COLUMN,
@@ -79,6 +80,18 @@ SIDE_METRICS = {
 }
 
 
+def check_options(lab: Lab, arm_options: Iterable[str], *, trains: bool = True) -> None:
+    """Refuse what --set says of options that the arms set, or that training them sets."""
+    set_by_study = {option.partition("=")[0] for option in arm_options}
+    if trains:
+        set_by_study |= {"update.lr", "loop.seed"}
+    for option in lab.options:
+        name = option.partition("=")[0]
+        if name in set_by_study:
+            remedy = "use --size rates" if name == "update.lr" else "leave it out"
+            raise PoiseError(f"--set {option}: the arms of this study set {name}: {remedy}")
+
+
 def design_runs(lab: Lab, arms: Sequence[str], table: ArmTable = ARMS) -> Design:
     """All runs of these arms: every learning rate with every seed."""
     sizes = lab.sizes
@@ -103,6 +116,7 @@ def design_runs(lab: Lab, arms: Sequence[str], table: ArmTable = ARMS) -> Design
 
 def measure_arms(lab: Lab, arms: Sequence[str]) -> Records:
     """Train the missing runs in OUT/runs/BUDGET, which all arm studies share, and read all runs."""
+    check_options(lab, [option for arm in arms for option in ARMS[arm]])
     design = design_runs(lab, arms)
     runs = {run_key.name: design.overrides(run_key) for run_key in design.run_keys()}
     run_folder = lab.out / "runs" / lab.budget

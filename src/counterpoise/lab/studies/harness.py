@@ -94,6 +94,9 @@ class Lab:
 
     def config_with(self, *options: str) -> RunConfig:
         """The demo's configuration with this model and further `options`, as --set takes them."""
+        for option in self.options:
+            if option.startswith("model.name="):
+                raise PoiseError(f"--set {option}: name the model of a study with --model")
         overrides = [f"model.name={self.model}", f"loop.seed={self.seed}", "model.dtype=float32"]
         overrides.append(f"verify.workers={max(2, min(8, os.cpu_count() or 2))}")
         if self.model != "embedded":
