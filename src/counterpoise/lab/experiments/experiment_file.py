@@ -46,6 +46,11 @@ from counterpoise.lab.experiments.design import Design
 from counterpoise.lab.experiments.evaluation_parity import check_evaluated_alike
 from counterpoise.lab.weights_digest import weights_digest
 
+DESIGN_OPTIONS = {
+    "update.lr": "experiment.rates has the learning rates, experiment.rate_shares a share of them",
+    "loop.seed": "experiment.first_seed and experiment.seeds have the seeds",
+}
+
 
 @dataclass(frozen=True)
 class ExperimentConfig:
@@ -250,6 +255,11 @@ def read_experiment(
         raise PoiseError(
             f"{file_name}: evaluate.prompts=0: an experiment compares arms by held-out success"
         )
+    if options.benchmarks and not run_config.store.model:
+        raise PoiseError(
+            f"{file_name}: experiment.benchmarks are those of the trained models: set "
+            "store.model = true"
+        )
     _check_runs(design, options.baseline or next(iter(arms)), file_name)
     hypotheses = tuple(
         _parse_hypothesis(hypothesis_text, options, arms, file_name)
@@ -270,6 +280,12 @@ def _parse_arms(arm_table: Any, file_name: str) -> dict[str, tuple[str, ...]]:
                 f"{file_name}: [experiment.arms] {arm} must be a list of options such as "
                 '["batch.composer=grouped"]'
             )
+        # The design sets these two for every run, after the options of its arm.
+        for option_name, remedy in DESIGN_OPTIONS.items():
+            if any(entry.partition("=")[0].strip() == option_name for entry in options):
+                raise PoiseError(
+                    f"{file_name}: [experiment.arms] {arm} cannot set {option_name}: {remedy}"
+                )
         # The name of an arm becomes part of the names of run folders.
         if not arm or any(character in arm for character in "/\\ \t\n") or arm.startswith("."):
             raise PoiseError(
@@ -314,6 +330,16 @@ def _check_options(options: ExperimentConfig, arms: Mapping[str, Any], file_name
         raise PoiseError(
             f"{file_name}: experiment.rates_from gives every arm one rate: leave one rate in "
             "experiment.rates, without tuned and pilot"
+        )
+    if options.rates_from and options.rate_shares:
+        raise PoiseError(
+            f"{file_name}: experiment.rate_shares cannot be used with rates_from: the pilot "
+            "chooses the rate of every arm"
+        )
+    if options.tuned and options.seeds < 2:
+        raise PoiseError(
+            f"{file_name}: experiment.tuned chooses rates on half of the seeds and judges them on "
+            "the other half: raise experiment.seeds to 2 or more"
         )
     if options.rates_from and options.shares:
         raise PoiseError(
