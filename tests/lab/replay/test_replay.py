@@ -98,6 +98,13 @@ def test_token_weights_that_are_not_stored_are_computed(run: Path, tmp_path: Pat
     )
 
 
+def test_steps_are_refused_where_the_stored_cut_is_replayed(run: Path, tmp_path: Path) -> None:
+    request = ReplayRequest(run, "embedded", iterations="1:4", steps=3, device="cpu")
+    with pytest.raises(PoiseError, match="--steps 3: the run's own cut into steps is replayed"):
+        replay(request, tmp_path / "replay")
+    replay(replace(request, steps=0, iterations="1"), tmp_path / "replay")  # the folder is free
+
+
 def imported_copy(run: Path, out: Path, *, prompts_as_text: bool = False) -> Path:
     """The rollouts of a run as another trainer's import has them: no options, no plans."""
     (out / "rollouts").mkdir(parents=True)

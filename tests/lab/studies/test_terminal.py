@@ -166,6 +166,8 @@ def test_stored_records_are_judged_without_a_model(
     with pytest.raises(PoiseError, match="no records that the study trace can judge: KeyError"):
         terminal.judge_stored_records("trace", table, tmp_path / "other")
     assert not (tmp_path / "other").exists()
+    with pytest.raises(PoiseError, match=r"theirs\.parquet cannot be used"):
+        terminal.judge_stored_records("proxy", table, table)
 
 
 def test_a_study_is_stopped_at_its_next_sign_of_progress(

@@ -19,6 +19,7 @@ from counterpoise.errors import PoiseError
 from counterpoise.files import atomic_write
 from counterpoise.lab.sick_runs.plant import ALL_RUNS, AnyRun, EditedRun, plant_run
 from counterpoise.lab.studies.records import read_table, write_records
+from counterpoise.lab.studies.run import make_study_folder
 from counterpoise.report.audit.rank import audit_run
 from counterpoise.report.audit.records import AuditReport, percent
 from counterpoise.statistics.prompt_intervals import wilson_interval
@@ -125,7 +126,7 @@ def write_page_of_records(table_path: Path, out: Path) -> Path:
             f"{table_path} holds no records of the study {STUDY_NAME}: no column {fault}"
         ) from fault
     is_published = table_path.resolve() == RECORDS.resolve() and PAGE.parent.is_dir()
-    out.mkdir(parents=True, exist_ok=True)
+    make_study_folder(out)
     return _write_page(rows, PAGE if is_published else out / "audit.md")
 
 

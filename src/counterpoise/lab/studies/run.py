@@ -24,7 +24,6 @@ from counterpoise.lab.studies.harness import Lab
 from counterpoise.lab.studies.partial_results import PartialResults
 from counterpoise.lab.studies.records import (
     has_records,
-    read_records,
     read_table,
     restore_records,
     set_aside,
@@ -55,10 +54,11 @@ def run_study(
         set_aside(table_path, settings)
         write_records(table_path, records, settings, seconds, study.name)
         parts.remove()
-    records, seconds = read_records(table_path) or ([], 0.0)
-    finding = study.judge(records)
-    write_finding(lab.out / f"{study.name}.json", study, finding, settings, seconds)
-    _write_figures(study, records, lab.out, say)
+    # Also after measuring: a key that a record lacks is None in the table.
+    table = read_table(table_path)
+    finding = study.judge(table.records)
+    write_finding(lab.out / f"{study.name}.json", study, finding, settings, table.seconds)
+    _write_figures(study, table.records, lab.out, say)
     return finding
 
 
@@ -81,7 +81,7 @@ def judge_records(study: Study, table_path: Path, out: Path, say: Callable[[str]
             f"{table_path} holds no records that the study {study.name} can judge: "
             f"{type(fault).__name__} {first_line(fault)}"
         ) from fault
-    out.mkdir(parents=True, exist_ok=True)
+    make_study_folder(out)
     if not own_path.is_file():
         with atomic_write(own_path) as temporary:
             temporary.write_bytes(content)
@@ -90,21 +90,29 @@ def judge_records(study: Study, table_path: Path, out: Path, say: Callable[[str]
     return finding
 
 
+def make_study_folder(out: Path) -> None:
+    """Make the folder for results unless it is there; an error says why it cannot be used."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as fault:
+        raise PoiseError(f"{out} cannot be used: {fault.strerror}") from fault
+
+
 def partial_results(study: Study, lab: Lab) -> PartialResults:
     """The parts of the study that an interrupted command left in the lab's folder."""
     path = lab.out / f"{study.name}.part.parquet"
     return PartialResults(path, study_settings(study, lab))
 
 
-def _measure(study: Study, lab: Lab, partial_results: PartialResults) -> tuple[list[Record], float]:
-    """(records, seconds). Partial results are saved whatever stops the measurement."""
-    lab.sizes, lab.measure_part = study_sizes(study, lab), partial_results
+def _measure(study: Study, lab: Lab, parts: PartialResults) -> tuple[list[Record], float]:
+    """(records, seconds). Parts are saved whatever stops the measurement."""
+    lab.sizes, lab.measure_part = study_sizes(study, lab), parts
     try:
         records = list(study.measure(lab))
     except BaseException:  # also an interrupt: hours of measurement must not be lost
-        partial_results.save()
+        parts.save()
         raise
-    return records, partial_results.seconds
+    return records, parts.seconds
 
 
 def _write_figures(study: Study, records: Records, out: Path, say: Callable[[str], None]) -> None:

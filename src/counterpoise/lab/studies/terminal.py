@@ -17,6 +17,7 @@ from counterpoise.lab.studies.run import (
     BUDGETS,
     is_measured,
     judge_records,
+    make_study_folder,
     partial_results,
     run_study,
 )
@@ -81,10 +82,7 @@ def run_studies(
         _ = lab.stored_groups  # unreadable rollouts raise an error before anything is measured
     if again or any(not is_measured(study, lab) for study in studies):
         _ = lab.policy  # a model that cannot be loaded raises an error before anything is written
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as fault:
-        raise PoiseError(f"{out} cannot be used: {fault.strerror}") from fault
+    make_study_folder(out)
     try:
         # Two commands would replace each other's tables of token values and of partial results.
         with folder_lock(out):
