@@ -1,7 +1,8 @@
 """How well the sums of pushes predict the real movement of held-out answers.
 
-    predicted     m_t = beta m_{t-1} + (1 - beta) push_t      beta = 0.9 under AdamW, 0 under SGD:
-                  a step moves the weights along its momentum, so earlier rows still push
+    predicted     sum of lr * m_t over the update's steps, m_t = beta m_{t-1} + (1 - beta) push_t;
+                  beta = 0.9 under AdamW, 0 under SGD: a step moves the weights along its momentum,
+                  so earlier rows still push
     correlation   Spearman's, over the answers of an update, of predicted and real change per
                   token; an update is all optimizer steps of an iteration
     explained     cos^2 of the two: the share of the real squared movement that the best multiple of
@@ -95,13 +96,16 @@ class AgreementMeter:
         problems = [answer["problem_id"] for answer in probed.answers]
         problem_Q = [self.problem_number[problem] for problem in problems]
         weights_DQ = self.weights_DP[:, problem_Q]
-        pushes_SQ = [probed.predicted_Q(step) / probed.lengths_Q for step in probed.steps]
-        # Every optimizer step moves the weights along the momentum that it has reached.
-        predicted = np.sum([self.momentum.add(probed, pushes) for pushes in pushes_SQ], axis=0)
+        pushes_SQ = [probed.pushes_Q(step) / probed.lengths_Q for step in probed.steps]
+        # Every optimizer step moves the weights along the momentum that it has reached. Momentum is
+        # of pushes without learning rates: like AdamW, a step applies its own rate to all of it.
+        momentum_SQ = [self.momentum.add(probed, pushes_Q) for pushes_Q in pushes_SQ]
+        predicted = probed.lr * np.sum(momentum_SQ, axis=0)
         moved = probed.moved_Q() / probed.lengths_Q
         correlation_D = rank_correlations(predicted, moved, weights_DQ)
         self.draws.append(correlation_D)
-        plain_correlation = rank_correlations(np.sum(pushes_SQ, axis=0), moved, weights_DQ[:1])
+        plain_prediction = probed.lr * np.sum(pushes_SQ, axis=0)
+        plain_correlation = rank_correlations(plain_prediction, moved, weights_DQ[:1])
         self.updates.append(
             UpdateAgreement(
                 probed.iteration,

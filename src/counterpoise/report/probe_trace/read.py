@@ -51,10 +51,14 @@ class ProbedIteration:
         """The real change of each answer's log-probability over the iteration."""
         return self._sum_by_answer(self.tokens["displacement"], self.tokens["answer"])
 
-    def predicted_Q(self, step: int | None = None) -> NDArray[np.float64]:
-        """The change that the sums of pushes predict, of one step or of all."""
+    def pushes_Q(self, step: int | None = None) -> NDArray[np.float64]:
+        """The sum of all pushes on each answer, of one step or of all."""
         chosen = slice(None) if step is None else self.rows["step"] == step
-        return self.lr * self._sum_by_answer(self.rows["push"][chosen], self.rows["answer"][chosen])
+        return self._sum_by_answer(self.rows["push"][chosen], self.rows["answer"][chosen])
+
+    def predicted_Q(self) -> NDArray[np.float64]:
+        """The change of each answer's log-probability that the sums of pushes predict."""
+        return self.lr * self.pushes_Q()
 
     def _sum_by_answer(
         self, values: NDArray[np.generic], answers: NDArray[np.generic]
