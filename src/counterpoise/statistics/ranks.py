@@ -69,7 +69,6 @@ class CentredRanks:
         np.add(weight_up_to_UD[1:], weight_up_to_UD[:-1], out=rank_UD[1:])
         return np.take(rank_UD, self._value_index_N, axis=0, out=out, mode="clip")
 
-
     def weights_up_to(
         self, w_ND: RowMatrix, weight_D: NDArray[np.float64], *, out: RowMatrix
     ) -> RowMatrix:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lab.studies.token_values import lab
+from lab.studies.token_values import random_lab
 from page_numbers import page_text, table_rows
 
 from counterpoise.lab.studies.dfpo import measure as dfpo
@@ -289,7 +289,7 @@ def test_a_small_run(tmp_path: Path) -> None:
         "seeds": 1, "prompts": 6, "iterations": 1, "arms": ["grpo", "t2"],
         "collapse": 3.0, "heldout": 2, "samples": 1, "scored": [1], "minutes": 0,
     }  # fmt: skip
-    small = lab(tmp_path, **sizes)
+    small = random_lab(tmp_path, **sizes)
     # Half of a study's rollouts: eight chains are trained on them.
     halved = replace(small.config.sample, group_size=4, max_new_tokens=40)
     small.__dict__["config"] = replace(small.config, sample=halved)
