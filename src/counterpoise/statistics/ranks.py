@@ -6,8 +6,8 @@
 A bootstrap over prompts gives a row of weights for each draw (`bootstrap.resampled_weights`), and
 ranks are computed anew for each. nan where x or y is the same for all records with weight.
 
-With W = sum_n w_n, and without ties in x, two sums need no ranks, only the weight S_n of all records
-up to and including n in the order of x:
+With W = sum_n w_n, and without ties in x, two sums need no ranks, only the weight S_n of all
+records up to and including n in the order of x:
 
     sum_n w_n (rank x_n - W/2)^2                    = (W^3 - sum_n w_n^3) / 12
     sum_n w_n (rank x_n - W/2) (rank y_n - W/2)     = sum_n w_n (rank y_n - W/2) (S_n - w_n / 2)

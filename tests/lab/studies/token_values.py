@@ -18,7 +18,6 @@ SMALL = {"prompts": 6, "continuations": 4, "open": 3, "closed": 1}
 EASIEST = ("task.levels=[1]", "sample.max_new_tokens=48")
 # Answers of at most 64 tokens, to problems that the model solves in some rollouts only.
 HALF_SOLVED = ("task.levels=[2]", "sample.max_new_tokens=64")
-SHORT_ANSWERS = (*EASIEST, "store.report=false")  # of runs
 
 
 @cache
@@ -35,7 +34,7 @@ def random_model() -> tuple[tempfile.TemporaryDirectory[str], str, tuple[str, ..
     model's, every group has rewards of 0 and 1, and most have prefixes in common.
     """
     folder = tempfile.TemporaryDirectory(prefix="poise-tests-")
-    write_model(Path(folder.name) / "model", width=16, ends=True, sure=4.0)
+    write_model(Path(folder.name) / "model", width=16, ends=True, sure=5.0)
     rewards = checksum_reward(Path(folder.name))
     options = (
         "task.levels=[1]",

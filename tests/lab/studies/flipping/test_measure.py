@@ -189,7 +189,7 @@ def test_the_clip_of_gradients_scales_sgd_steps_and_not_those_of_adamw(
 ) -> None:
     """Updates of other sizes would not be comparable: an SGD step that is clipped is one."""
     small = lab(tmp_path)
-    rows = small.rows(2)
+    rows = small.rows(6)
     before = take_snapshot(small.policy, rows).logprobs
     for optimizer, lr in small.learning_rates.items():
         for trained_rows in (rows, without_negative_advantages(rows)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import get_args
 
@@ -18,6 +19,7 @@ from counterpoise.types import Row
 P, G = 200, 8
 
 
+@cache
 def simulated(rho: float, heavier_by_sign: float = 1.0) -> list[Record]:
     rng = np.random.default_rng(0)
     A = np.array(
