@@ -187,7 +187,7 @@ def test_a_column_that_no_record_has_is_refused_with_those_there_are(tmp_path):
         load(path, heldout_path=other, fields=FieldOptions(needed_columns=("marks",)))
     assert str(fault.value) == (
         f"{other}: unknown column 'marks' (choices: answer, id, problem), and a reward function "
-        "has a parameter 'marks': parameters may be named responses, answers, prompts or after a "
+        "has a parameter 'marks': a parameter must be responses, answers, prompts or the name of a "
         "column"
     )
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from counterpoise.config.load import load_config
+from counterpoise.errors import PoiseError
 from counterpoise.lab.experiments.curves import group_by_run, read_curve, run_seconds
 from counterpoise.lab.experiments.design import RunKey
 from counterpoise.store.folder import RunFolder
@@ -37,6 +40,14 @@ def test_a_run_that_did_not_say_how_it_was_sampled(tmp_path: Path) -> None:
     assert [r["dropped"] for r in curve] == [0, 0, 7]
 
 
+def test_a_run_with_a_lost_line_has_no_curve(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "run", [])
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    (tmp_path / "run" / "metrics.jsonl").write_text(lines[1] + "\n")
+    with pytest.raises(PoiseError, match=r"has lost lines of metrics\.jsonl"):
+        read_curve(folder)
+
+
 def test_two_ways_of_sampling(tmp_path: Path) -> None:
     lines = [
         {"iteration": at, "temperature": t, "top_p": p, "mean": m}
@@ -50,6 +61,21 @@ def test_two_ways_of_sampling(tmp_path: Path) -> None:
     assert [r["heldout@0.6/0.95"] for r in curve] == [0.6, None, 0.7]
     assert [r["evaluate_seconds"] for r in curve] == [3.0, None, 1.5]
     assert run_seconds(curve) == 4.5
+
+
+def test_success_on_a_benchmark_has_a_column_of_its_own(tmp_path: Path) -> None:
+    setting = {"temperature": 1.0, "top_p": 1.0, "evaluate_seconds": 2.0}
+    folder = folder_of(tmp_path / "run", [{"iteration": 0, "mean": 0.4, **setting}])
+    for iteration, mean in ((0, 0.1), (2, 0.3)):
+        line = {"iteration": iteration, "benchmark": "math500", "title": "Math", **setting}
+        counts = {"prompts": 500, "samples": 2, "truncated_share": 0.0}
+        folder.append(
+            "benchmarks", {**line, **counts, "mean": mean, "low": mean - 0.05, "high": mean + 0.05}
+        )
+    curve = read_curve(folder)
+    assert [r["heldout@1/1 on math500"] for r in curve] == [0.1, None, 0.3]
+    assert [r["heldout"] for r in curve] == [0.4, None, None]
+    assert [r["evaluate_seconds"] for r in curve] == [4.0, None, 2.0]
 
 
 def test_a_table_is_taken_apart_run_by_run() -> None:

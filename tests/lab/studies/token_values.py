@@ -49,7 +49,7 @@ def random_model() -> tuple[tempfile.TemporaryDirectory[str], str, tuple[str, ..
 def random_lab(out: Path, **sizes: Any) -> Lab:
     """A laboratory of the random model."""
     _, model, options = random_model()
-    return lab(out, options, model, **sizes)
+    return lab(out, (*options, "update.lr=1e-3"), model, **sizes)
 
 
 def lab(
