@@ -17,8 +17,8 @@ class BenchFlags:
         str,
         typer.Option(
             "--parts",
-            help="Any of peer, sampler, update, agreement, monitor, probes, growth, lora, families, "
-            "serve.",
+            help="Any of peer, sampler, update, agreement, monitor, probes, growth, lora, "
+            "families, serve.",
         ),
     ] = "peer,sampler,update,agreement,monitor"
     model: Annotated[
