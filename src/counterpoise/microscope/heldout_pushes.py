@@ -95,22 +95,21 @@ class HeldoutPushes:
         self.num_trained, self.num_heldout = sum(row_lengths), sum(answer_lengths)
         self.row_bounds = np.cumsum([0, *row_lengths])
         self.answer_bounds = self.num_trained + np.cumsum([0, *answer_lengths])
+        # A held-out token has no advantage, so it pushes neither itself nor any other.
+        self.host_pulls = torch.cat((pulls_N.cpu(), pulls_N.new_zeros(self.num_heldout).cpu()))
         pulls = residuals.to_device(pulls_N).to(residuals.sum_dtype)
         # Pulls are averages over the tokens of a step, too small for half precision: scaled to 1.
         pull_scale = pulls.abs().max().clamp(min=torch.finfo(residuals.sum_dtype).tiny)
-        self.scale = scale * pull_scale
+        self.step_scale, self.scale = scale, scale * pull_scale
         self.weights = torch.cat((pulls / pull_scale, pulls.new_ones(self.num_heldout)))
 
     @torch.no_grad()
     def sums(self, sets: Sequence[Sequence[int]]) -> HeldoutSums:
         """All sums; `sets` are lists of answers."""
-        signed_J2, same_token_J2 = self._sums_by_sign()
-        return HeldoutSums(
-            signed_J2=self.scale * signed_J2,
-            same_token_J2=self.scale * same_token_J2,
-            by_row_RQ=self.pushes_by_row(),
-            on_sets_NC=self.scale * self._pushes_on_sets(sets),
-        )
+        # The last of them sorts tokens on the host, while a GPU still works on the others.
+        by_row_RQ, on_sets_NC = self.pushes_by_row(), self.pushes_on_sets(sets)
+        signed_J2, same_token_J2 = self.sums_by_sign()
+        return HeldoutSums(signed_J2, same_token_J2, by_row_RQ, on_sets_NC)
 
     def pushes_by_row(self) -> Tensor:
         """The push of every row on every answer [R, Q], by the cheaper of the two ways.
@@ -156,12 +155,9 @@ class HeldoutPushes:
 
     # -- the sums ------------------------------------------------------------------------------
 
-    def _sums_by_sign(self) -> tuple[Tensor, Tensor]:
+    def sums_by_sign(self) -> tuple[Tensor, Tensor]:
         """Pushes on every held-out token [J, 2], of all trained tokens and of equal ones."""
-        # A held-out token has no advantage, so it pushes neither itself nor any other.
-        pulls = self.weights.clone()
-        pulls[self.num_trained :] = 0
-        coupling_sums = CouplingSums(self.residuals, pulls)
+        coupling_sums = CouplingSums(self.residuals, self.host_pulls)
         M = coupling_sums.signed_matrix(coupling_sums.chunks(np.arange(self.num_trained)))
         signed_J2 = torch.cat(
             [
@@ -169,17 +165,16 @@ class HeldoutPushes:
                 for _, R, H in self._chunks(self.num_trained, len(self.residuals))
             ]
         )
-        token_N = self.residuals.tokens.cpu().numpy().astype(np.int64)
+        token_N = self.residuals.host_tokens
         heldout_types = np.unique(token_N[self.num_trained :])
         subset = np.flatnonzero(np.isin(token_N, heldout_types))
         sets = coupling_sums.lay_out_sets(token_N, coupling_sums.break_even_size, subset)
         (by_equal_tokens,) = coupling_sums.sums_within(sets, (token_N,))
         same_token_J2 = by_equal_tokens[self.num_trained : -1]  # the last row is padding
-        return coupling_sums.advantage_scale * signed_J2, (
-            coupling_sums.advantage_scale * same_token_J2
-        )
+        scale = self.step_scale * coupling_sums.advantage_scale
+        return scale * signed_J2, scale * same_token_J2
 
-    def _pushes_on_sets(self, sets: Sequence[Sequence[int]]) -> Tensor:
+    def pushes_on_sets(self, sets: Sequence[Sequence[int]]) -> Tensor:
         """The push of every trained token on the mean answer of each set: [N, C]."""
         M = self._set_matrices(sets)
         scale_C = self.weights.new_ones(len(sets))
@@ -191,7 +186,7 @@ class HeldoutPushes:
             (accurate_product(R, M.flatten(1)).view(len(H), *M.shape[1:]) * H[:, None]).sum(dim=-1)
             for _, R, H in self._chunks(0, self.num_trained)
         ]
-        return torch.cat(pushes_NC) * scale_C * self.weights[: self.num_trained, None]
+        return self.scale * torch.cat(pushes_NC) * scale_C * self.weights[: self.num_trained, None]
 
     def _set_matrices(self, sets: Sequence[Sequence[int]]) -> Tensor:
         """The mean M of the answers of each set, up to the sign: [V, C, D]."""

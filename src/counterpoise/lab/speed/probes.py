@@ -22,14 +22,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from counterpoise.config import MonitorConfig
 from counterpoise.lab.speed import workload
-from counterpoise.lab.speed.clock import Timing, release
+from counterpoise.lab.speed.clock import Timing, release, time_in_turns
 from counterpoise.lab.speed.iteration import TimedEngine, temporary_run_folders
 from counterpoise.lab.speed.machine_sizes import SpeedSetup
 from counterpoise.lab.speed.tables import Bar, MeasurementTable, format_seconds
+from counterpoise.microscope.batch_tokens import policy_residuals
+from counterpoise.microscope.heldout_pushes import HeldoutPushes
+from counterpoise.microscope.probe_monitor import answer_sets
+from counterpoise.model.scoring import TokenScores, score_tokens
 from counterpoise.run.probes import look_interval
 from counterpoise.types import Prompt
 
@@ -126,6 +131,7 @@ def measure(setup: SpeedSetup) -> MeasurementTable:
         num_answers = len(probed.state.probes.answers) if probed.state.probes else 0
         if num_answers != ANSWERS:
             raise AssertionError(f"{num_answers} answers were followed, not {ANSWERS}")
+        look_parts = time_look(setup, probed)
         del probed, engine
         release(setup.device)
         notes = []
@@ -152,7 +158,13 @@ def measure(setup: SpeedSetup) -> MeasurementTable:
             Bar("probes, of an iteration", costs.percent, PROBE_BARS[setup.device.type], "%"),
             Bar(EQUAL_WEIGHTS, float(equal_weights), 1.0, at_least=True),
         ],
-        notes=[*costs.describe(), *notes],
+        notes=[
+            *costs.describe(),
+            "a look by part: "
+            + ", ".join(f"{name} {part_seconds:.3f}" for name, part_seconds in look_parts.items())
+            + " s",
+            *notes,
+        ],
         data={
             "probes": {
                 "answers": ANSWERS,
@@ -160,6 +172,7 @@ def measure(setup: SpeedSetup) -> MeasurementTable:
                 "with": {kind: timing.data() for kind, timing in timings.items()},
                 "added": added,
                 "look_seconds": costs.look,
+                "look_parts": look_parts,
                 "refresh_seconds": costs.refresh,
                 "look_every": cadence.look_every,
                 "refresh_every": cadence.refresh_every,
@@ -196,6 +209,42 @@ class ProbeCosts:
             f"{self.cadence.refresh_every}: {added_seconds:.3f} s per iteration, "
             f"{self.percent:.1f} %",
         ]
+
+
+@torch.no_grad()
+def time_look(setup: SpeedSetup, probed: TimedEngine) -> dict[str, float]:
+    """Median seconds of the parts of a look; probe answers stand in for the trained rows."""
+    state, temperature = probed.state, probed.config.sample.temperature
+    assert state.probes is not None
+    answers = state.probes.answers
+    rows = [answer.row for answer in answers]
+
+    def read() -> TokenScores:
+        return score_tokens(state.policy, rows, temperature, state.micro_batch, state.passes.read)
+
+    scores = read()
+    order = [*(row % len(rows) for row in range(setup.plan.probes.rollouts)), *range(len(rows))]
+    tokens = np.concatenate([rows[index].content.response_tokens for index in order])
+    hidden = torch.cat([scores.hidden[index] for index in order])
+    lengths = [rows[index].num_tokens for index in order]
+    num_trained = sum(lengths[: -len(rows)])
+    pushes = HeldoutPushes(
+        policy_residuals(state.policy, hidden, torch.from_numpy(tokens).long(), temperature),
+        torch.randn(num_trained, generator=torch.Generator().manual_seed(0)) / num_trained,
+        lengths[: -len(rows)],
+        lengths[-len(rows) :],
+    )
+    by_row_RQ = pushes.pushes_by_row().float().cpu().numpy()
+    right_answers = [index for index, answer in enumerate(answers) if answer.right]
+    works: dict[str, Callable[[], object]] = {
+        "each of two readings": read,
+        "pushes by row": pushes.pushes_by_row,
+        "pushes on sets": lambda: pushes.pushes_on_sets(answer_sets(answers)),
+        "sums by sign": pushes.sums_by_sign,
+        "strongest tokens": lambda: pushes.strongest_tokens(by_row_RQ, right_answers),
+    }
+    timings = time_in_turns(works, setup.device, repeats=setup.plan.probe_repeats)
+    return {name: timing.median for name, timing in timings.items()}
 
 
 def _iteration_kind(probed: TimedEngine) -> str:
