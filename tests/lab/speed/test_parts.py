@@ -42,6 +42,9 @@ PLAN = SpeedPlan(
     sampler_repeats=2,
     update=(UpdateCase("embedded", 2, 2, 9, 5, 2, 1),),
     agreement=LONGER,
+    probes=TINY,
+    probe_answers=4,
+    probe_repeats=1,
     growth={"rollouts": (TINY,), "length": (Workload("embedded", 4, 4, 4),)},
     growth_repeats=1,
     lora_peak=TINY,
@@ -70,6 +73,20 @@ def test_a_part_measures(name: str, setup: SpeedSetup) -> None:
     assert {len(row) for row in part.rows} == {len(part.columns)}
     assert part.seconds > 0
     assert json.loads(json.dumps(part.as_json()))[name]
+
+
+def test_probes_change_no_weight_and_their_default_cadence_counts(setup: SpeedSetup) -> None:
+    table = run_part("probes", setup)
+    measured = json.loads(json.dumps(table.as_json()))["probes"]
+    assert measured["equal_weights"]
+    # With 4 answers for 8 rollouts, as with 256 for 512.
+    look, refresh = measured["look_seconds"], measured["refresh_seconds"]
+    assert (measured["look_every"], measured["refresh_every"]) == (2, 20)
+    seconds = measured["without"]["iteration"]["median"]
+    assert measured["percent"] == pytest.approx(100 * (look / 2 + refresh / 20) / seconds)
+    assert {row[0]: row[3] for row in table.rows} == {
+        "without probes": "4", "look": "1", "refresh and look": "1", "no look": "2",
+    }  # fmt: skip
 
 
 def test_a_peer_that_is_not_there_says_so(

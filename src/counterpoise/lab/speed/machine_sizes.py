@@ -49,6 +49,7 @@ class SpeedPlan:
     update: tuple[UpdateCase, ...]
     agreement: Workload
     probes: Workload
+    probe_answers: int  # right and wrong ones that are followed
     probe_repeats: int  # iterations of each kind: with a look, with a refresh and a look
     growth: Mapping[str, tuple[Workload, ...]]  # axis (rollouts, length, size) -> its points
     growth_repeats: int
@@ -70,6 +71,7 @@ def gpu_plan(model: str) -> SpeedPlan:
         ),
         agreement=Workload(model, 8, 8, 128),
         probes=Workload(model, 64, 8, 384),
+        probe_answers=256,
         probe_repeats=5,
         growth={
             "rollouts": tuple(Workload(model, 2**n, 8, 128) for n in range(4, 10)),  # 128 to 4,096
@@ -93,6 +95,7 @@ def cpu_plan(model: str) -> SpeedPlan:
         update=(UpdateCase(model, 8, 8, 90, 48, 3, 8),),
         agreement=Workload(model, 4, 8, 48),
         probes=Workload(model, 8, 8, 48),
+        probe_answers=256,
         probe_repeats=2,
         growth={
             "rollouts": tuple(Workload(model, prompts, 8, 48) for prompts in (4, 8, 16)),

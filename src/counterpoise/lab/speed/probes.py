@@ -38,7 +38,6 @@ from counterpoise.model.scoring import TokenScores, score_tokens
 from counterpoise.run.probes import look_interval
 from counterpoise.types import Prompt
 
-ANSWERS = 256
 PROBE_BARS = {"cuda": 10.0, "cpu": 15.0}  # percent of an iteration
 EQUAL_WEIGHTS = "weights as without probes, bit for bit"
 TurnSeconds = dict[str, list[tuple[float, float]]]  # by kind: without and with probes
@@ -56,20 +55,21 @@ class Cadence:
         return look / self.look_every + refresh / self.refresh_every
 
 
-def default_cadence(size: workload.Workload) -> Cadence:
-    """The cadence of ANSWERS answers in iterations of this size.
+def default_cadence(answers: int, rollouts: int) -> Cadence:
+    """The cadence of so many answers in iterations of so many rollouts.
 
     Answers are drawn when they are both old enough and looked at.
 
     Example:
-        default_cadence(Workload("embedded", 64, 8, 384)) == Cadence(2, 20)
+        >>> default_cadence(256, 512)
+        Cadence(look_every=2, refresh_every=20)
     """
-    options = MonitorConfig(probe=ANSWERS)
-    interval = look_interval(ANSWERS, size.rollouts, options.probe_refresh)
-    return Cadence(interval, math.ceil(options.probe_refresh / interval) * interval)
+    refresh = MonitorConfig().probe_refresh
+    interval = look_interval(answers, rollouts, refresh)
+    return Cadence(interval, math.ceil(refresh / interval) * interval)
 
 
-def measured_options(cadence: Cadence) -> MonitorConfig:
+def measured_options(answers: int, cadence: Cadence) -> MonitorConfig:
     """Options with which every second look comes after a refresh.
 
     Looks in successive iterations share a reading: they do only if the default ones do.
@@ -77,15 +77,14 @@ def measured_options(cadence: Cadence) -> MonitorConfig:
     every = min(cadence.look_every, 2)
     return replace(
         workload.MONITOR_OFF,
-        probe=ANSWERS,
+        probe=answers,
         probe_every=every,
         probe_refresh=LOOKS_IN_CYCLE * every,
     )
 
 
-def make_heldout(tokenizer: Any, training_prompts: int) -> list[Prompt]:
+def make_heldout(tokenizer: Any, training_prompts: int, num_problems: int) -> list[Prompt]:
     """Problems for a right and a wrong answer each, none of them among the training prompts."""
-    num_problems = ANSWERS // 2
     texts = workload.make_texts(tokenizer, training_prompts + num_problems)[training_prompts:]
     return [Prompt(f"bench/heldout/{index}", text, "") for index, text in enumerate(texts)]
 
@@ -95,20 +94,22 @@ def make_engine(setup: SpeedSetup, monitor: MonitorConfig, folder: Path) -> Time
     size = setup.plan.probes
     policy = workload.load_endless_policy(size.model)
     config = workload.run_config(size, monitor=monitor, **setup.update_options)
-    return TimedEngine(policy, config, folder, make_heldout(policy.tokenizer, size.prompts))
+    heldout = make_heldout(policy.tokenizer, size.prompts, setup.plan.probe_answers // 2)
+    return TimedEngine(policy, config, folder, heldout)
 
 
 def profile_workload(setup: SpeedSetup, folder: Path) -> Callable[[], object]:
     """One iteration of ours that looks at its probes, for `--profile`."""
-    monitor = replace(workload.MONITOR_OFF, probe=ANSWERS, probe_every=1)
+    monitor = replace(workload.MONITOR_OFF, probe=setup.plan.probe_answers, probe_every=1)
     return make_engine(setup, monitor, folder / "probes")
 
 
 def measure(setup: SpeedSetup) -> MeasurementTable:
     """Time iterations without probes, with a look, and with a refresh and a look."""
     size, repeats = setup.plan.probes, setup.plan.probe_repeats
-    cadence = default_cadence(size)
-    options = measured_options(cadence)
+    answers = setup.plan.probe_answers
+    cadence = default_cadence(answers, size.rollouts)
+    options = measured_options(answers, cadence)
     cycle = LOOKS_IN_CYCLE * options.probe_every
     with temporary_run_folders() as folder:
         plain = make_engine(setup, workload.MONITOR_OFF, folder / "without")
@@ -129,8 +130,8 @@ def measure(setup: SpeedSetup) -> MeasurementTable:
         probed.check_work(size)
         equal_weights = _equal_weights(plain, probed)
         num_answers = len(probed.state.probes.answers) if probed.state.probes else 0
-        if num_answers != ANSWERS:
-            raise AssertionError(f"{num_answers} answers were followed, not {ANSWERS}")
+        if num_answers != answers:
+            raise AssertionError(f"{num_answers} answers were followed, not {answers}")
         look_parts = time_look(setup, probed)
         del probed, engine
         release(setup.device)
@@ -142,7 +143,7 @@ def measure(setup: SpeedSetup) -> MeasurementTable:
     timings = {kind: Timing(tuple(on for _, on in turns)) for kind, turns in seconds.items()}
     costs = ProbeCosts(without.total, added["look"], added["refresh and look"], cadence)
     return MeasurementTable(
-        title=f"{ANSWERS} probe answers in an iteration: {size.model}, {size} tokens",
+        title=f"{answers} probe answers in an iteration: {size.model}, {size} tokens",
         columns=("iteration", "median", "spread", "repeats", "above one without"),
         rows=[
             [*_cells("without probes", without.total), ""],
@@ -167,7 +168,7 @@ def measure(setup: SpeedSetup) -> MeasurementTable:
         ],
         data={
             "probes": {
-                "answers": ANSWERS,
+                "answers": answers,
                 "without": without.data(),
                 "with": {kind: timing.data() for kind, timing in timings.items()},
                 "added": added,
