@@ -358,6 +358,8 @@ PARAMETERS = {
     "smollm2-balance-dose": None,
     "qwen-coder-gsm8k-pilot": None,  # a file of the user's
     "qwen-coder-gsm8k": None,
+    "qwen-coder-aligned-pilot": None,
+    "qwen-coder-aligned": None,
     "scratch-sizes-warmup": None,
     "table2": 1720.6,
 }

@@ -52,6 +52,21 @@ def test_two_ways_of_sampling(tmp_path: Path) -> None:
     assert run_seconds(curve) == 4.5
 
 
+def test_success_on_a_benchmark_has_a_column_of_its_own(tmp_path: Path) -> None:
+    setting = {"temperature": 1.0, "top_p": 1.0, "evaluate_seconds": 2.0}
+    folder = folder_of(tmp_path / "run", [{"iteration": 0, "mean": 0.4, **setting}])
+    for iteration, mean in ((0, 0.1), (2, 0.3)):
+        line = {"iteration": iteration, "benchmark": "math500", "title": "Math", **setting}
+        counts = {"prompts": 500, "samples": 2, "truncated_share": 0.0}
+        folder.append(
+            "benchmarks", {**line, **counts, "mean": mean, "low": mean - 0.05, "high": mean + 0.05}
+        )
+    curve = read_curve(folder)
+    assert [r["heldout@1/1 on math500"] for r in curve] == [0.1, None, 0.3]
+    assert [r["heldout"] for r in curve] == [0.4, None, None]
+    assert [r["evaluate_seconds"] for r in curve] == [4.0, None, 2.0]
+
+
 def test_a_table_is_taken_apart_run_by_run() -> None:
     rows = [{"arm": "QB", "rate": 1e-4, "seed": s, "iteration": i} for i in (1, 0) for s in (0, 1)]
     runs = group_by_run(rows)

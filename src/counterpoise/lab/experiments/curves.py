@@ -2,7 +2,8 @@
 
 `rollouts` and `updates` are counted from the start of the run. Held-out success is in the column
 `heldout` for the first evaluation setting, and in columns such as `heldout@0.6/0.95` for the
-others. A value that was not measured in an iteration is None.
+others; success on the benchmarks of `evaluate.benchmarks` is in columns such as
+`heldout@1/1 on math500`. A value that was not measured in an iteration is None.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Mapping
 from itertools import accumulate
 from typing import Any
 
-from counterpoise.config.evaluation_settings import group_by_setting
+from counterpoise.config.evaluation_settings import EvaluationSetting, group_by_setting
 from counterpoise.lab.experiments.design import RunKey
 from counterpoise.statistics.finding import Record, Records
 from counterpoise.store.folder import RunFolder
@@ -46,7 +47,8 @@ def read_curve(folder: RunFolder) -> list[Record]:
     """The curve of one run; iteration 0 is the policy before training."""
     metrics_lines = folder.read("metrics")
     plans = {line["iteration"]: line["describe"] for line in folder.read("plans")}
-    heldout_success, evaluation_seconds = _heldout_success(folder), _evaluation_seconds(folder)
+    heldout_success = _heldout_success(folder) | _benchmark_success(folder)
+    evaluation_seconds = _evaluation_seconds(folder)
     updates = list(accumulate((metrics_line["steps"] for metrics_line in metrics_lines), initial=0))
     rollouts = list(
         accumulate((metrics_line["rollouts"] for metrics_line in metrics_lines), initial=0)
@@ -91,10 +93,30 @@ def _heldout_success(folder: RunFolder) -> dict[str, dict[int, float]]:
     return success_by_column
 
 
+def benchmark_column(setting: EvaluationSetting, benchmark: str) -> str:
+    """The column of the success on a benchmark.
+
+    Example:
+        >>> benchmark_column(EvaluationSetting(0.6, 0.95), "math500")
+        'heldout@0.6/0.95 on math500'
+    """
+    return f"{HELDOUT_COLUMN}@{setting} on {benchmark}"
+
+
+def _benchmark_success(folder: RunFolder) -> dict[str, dict[int, float]]:
+    """Column -> {iteration: success on the benchmark}."""
+    success_by_column: dict[str, dict[int, float]] = {}
+    for line in folder.read("benchmarks"):
+        setting = EvaluationSetting(line["temperature"], line["top_p"])
+        column = benchmark_column(setting, line["benchmark"])
+        success_by_column.setdefault(column, {})[line["iteration"]] = line["mean"]
+    return success_by_column
+
+
 def _evaluation_seconds(folder: RunFolder) -> dict[int, float]:
     """Iteration -> seconds of all its evaluations."""
     seconds: dict[int, float] = {}
-    for evaluation in folder.read("evaluations"):
+    for evaluation in (*folder.read("evaluations"), *folder.read("benchmarks")):
         iteration = evaluation["iteration"]
         seconds[iteration] = seconds.get(iteration, 0.0) + evaluation.get("evaluate_seconds", 0.0)
     return seconds

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 from counterpoise import plugins
 from counterpoise.config import RunConfig, option
-from counterpoise.config.evaluation_settings import parse_settings
+from counterpoise.config.evaluation_settings import parse_benchmarks, parse_settings
 from counterpoise.config.load import (
     find_plugin_options,
     find_run_file,
@@ -40,7 +40,7 @@ from counterpoise.config.load import (
 )
 from counterpoise.errors import PoiseError, unknown_name
 from counterpoise.lab.experiments.compare import Direction
-from counterpoise.lab.experiments.curves import DOSE_COLUMNS, HELDOUT_COLUMN
+from counterpoise.lab.experiments.curves import DOSE_COLUMNS, HELDOUT_COLUMN, benchmark_column
 from counterpoise.lab.experiments.design import Design
 from counterpoise.lab.experiments.evaluation_parity import check_evaluated_alike
 from counterpoise.lab.weights_digest import weights_digest
@@ -181,13 +181,19 @@ class Experiment:
 
     @property
     def heldout_columns(self) -> dict[str, str]:
-        """Column of held-out success in the records -> the setting it was sampled with."""
-        main_setting, *other_settings = parse_settings(
-            self.run_config.evaluate.settings, self.run_config.sample
+        """Column of success in the records -> the setting, and the benchmark if it is one."""
+        options = self.run_config.evaluate
+        settings = parse_settings(options.settings, self.run_config.sample)
+        main_setting, *other_settings = settings
+        return (
+            {HELDOUT_COLUMN: str(main_setting)}
+            | {f"{HELDOUT_COLUMN}@{setting}": str(setting) for setting in other_settings}
+            | {
+                benchmark_column(setting, benchmark): f"{setting} on {benchmark}"
+                for setting in settings
+                for benchmark in parse_benchmarks(options.benchmarks)
+            }
         )
-        return {HELDOUT_COLUMN: str(main_setting)} | {
-            f"{HELDOUT_COLUMN}@{setting}": str(setting) for setting in other_settings
-        }
 
     def start_digest(self) -> str:
         """The starting weights of all runs: a digest of the model's files, or its name."""
