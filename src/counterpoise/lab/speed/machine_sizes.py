@@ -51,6 +51,7 @@ class SpeedPlan:
     probes: Workload
     probe_answers: int  # right and wrong ones that are followed
     probe_repeats: int  # iterations of each kind: with a look, with a refresh and a look
+    probes_compared: Workload  # of runs with and without probes whose weights are compared
     growth: Mapping[str, tuple[Workload, ...]]  # axis (rollouts, length, size) -> its points
     growth_repeats: int
     lora_peak: Workload  # one iteration of ours with an adapter, for its memory
@@ -73,6 +74,7 @@ def gpu_plan(model: str) -> SpeedPlan:
         probes=Workload(model, 64, 8, 384),
         probe_answers=256,
         probe_repeats=5,
+        probes_compared=Workload(model, 8, 8, 64),
         growth={
             "rollouts": tuple(Workload(model, 2**n, 8, 128) for n in range(4, 10)),  # 128 to 4,096
             "length": tuple(Workload(model, 32, 8, length) for length in (256, 512, 1024, 2048)),
@@ -97,6 +99,7 @@ def cpu_plan(model: str) -> SpeedPlan:
         probes=Workload(model, 8, 8, 48),
         probe_answers=256,
         probe_repeats=2,
+        probes_compared=Workload(model, 4, 4, 32),
         growth={
             "rollouts": tuple(Workload(model, prompts, 8, 48) for prompts in (4, 8, 16)),
             "length": tuple(Workload(model, 4, 8, length) for length in (96, 192)),

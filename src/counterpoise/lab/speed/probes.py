@@ -1,16 +1,18 @@
-"""Measure what following held-out answers costs: iterations with and without probes, in turns.
+"""Measure what following held-out answers costs, and check that it changes no weight.
+
+Iterations with and without probes are timed in turns, with default options:
 
 look     what an iteration takes longer that reads the answers before and after its update and sums
          the pushes on them: median of differences from the iteration without probes beside it
 refresh  the same of an iteration that draws new answers and then looks at them, minus a look
-default  (looks in a period x look + refresh) / period, over an iteration without probes; a period
-         of the default options goes from one refresh to the next
-
-Both engines begin with the same weights and sample the same rollouts. If probes only watch, their
-weights are equal bit for bit in the end.
+share    (look / look_every + refresh / refresh_every) / iteration without probes, at the cadence of
+         the default options: computed from these parts, not timed as a whole
 
 The online monitor is off in both, so that the iteration that probes are compared with is as short
 as it can be. Every iteration waits until its own files are written.
+
+Weights are compared in a short run of their own (`compare_weights`) with `update.repeatable`,
+without which a GPU does not even repeat a run without probes bit for bit.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -28,20 +31,31 @@ import torch
 from counterpoise.config import MonitorConfig
 from counterpoise.lab.speed import workload
 from counterpoise.lab.speed.clock import Timing, release, time_in_turns
-from counterpoise.lab.speed.iteration import TimedEngine, temporary_run_folders
+from counterpoise.lab.speed.iteration import (
+    IterationTimings,
+    TimedEngine,
+    temporary_run_folders,
+)
 from counterpoise.lab.speed.machine_sizes import SpeedSetup
 from counterpoise.lab.speed.tables import Bar, MeasurementTable, format_seconds
+from counterpoise.lab.speed.workload import Workload
 from counterpoise.microscope.batch_tokens import policy_residuals
 from counterpoise.microscope.heldout_pushes import HeldoutPushes
 from counterpoise.microscope.probe_monitor import answer_sets
 from counterpoise.model.scoring import TokenScores, score_tokens
-from counterpoise.run.probes import look_interval
+from counterpoise.run.probes import look_interval, probe_costs
 from counterpoise.types import Prompt
 
-PROBE_BARS = {"cuda": 10.0, "cpu": 15.0}  # percent of an iteration
-EQUAL_WEIGHTS = "weights as without probes, bit for bit"
+SHARE_BAR = "time of probes at the default cadence, computed from the rows above"
+WEIGHTS_BAR = "weights with probes are those without, bit for bit (update.repeatable)"
 TurnSeconds = dict[str, list[tuple[float, float]]]  # by kind: without and with probes
-LOOKS_IN_CYCLE = 2  # of the measured iterations: one after a refresh, one without
+LOOKS_IN_CYCLE = 2  # of the timed iterations: one after a refresh, one without
+COMPARED_ITERATIONS, COMPARED_ANSWERS = 4, 16  # of the runs whose weights are compared
+# Each of these iterations looks at its probes, and the third draws new ones. So some looks begin
+# with a reading of their own, and some with the last one of the look before.
+COMPARED_OPTIONS = replace(
+    workload.MONITOR_OFF, probe=COMPARED_ANSWERS, probe_every=1, probe_refresh=2
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +69,19 @@ class Cadence:
         return look / self.look_every + refresh / self.refresh_every
 
 
-def default_cadence(answers: int, rollouts: int) -> Cadence:
+def default_cadence(device: torch.device, answers: int, rollouts: int) -> Cadence:
     """The cadence of so many answers in iterations of so many rollouts.
 
     Answers are drawn when they are both old enough and looked at.
 
     Example:
-        >>> default_cadence(256, 512)
+        >>> default_cadence(torch.device("cpu"), 256, 512)
         Cadence(look_every=2, refresh_every=20)
+        >>> default_cadence(torch.device("cuda"), 256, 512)
+        Cadence(look_every=9, refresh_every=27)
     """
     refresh = MonitorConfig().probe_refresh
-    interval = look_interval(answers, rollouts, refresh)
+    interval = look_interval(device, answers, rollouts, refresh)
     return Cadence(interval, math.ceil(refresh / interval) * interval)
 
 
@@ -89,127 +105,134 @@ def make_heldout(tokenizer: Any, training_prompts: int, num_problems: int) -> li
     return [Prompt(f"bench/heldout/{index}", text, "") for index, text in enumerate(texts)]
 
 
-def make_engine(setup: SpeedSetup, monitor: MonitorConfig, folder: Path) -> TimedEngine:
+def make_engine(
+    setup: SpeedSetup, size: Workload, monitor: MonitorConfig, folder: Path, **update: Any
+) -> TimedEngine:
     """An engine with weights of its own."""
-    size = setup.plan.probes
     policy = workload.load_endless_policy(size.model)
-    config = workload.run_config(size, monitor=monitor, **setup.update_options)
-    heldout = make_heldout(policy.tokenizer, size.prompts, setup.plan.probe_answers // 2)
+    config = workload.run_config(size, monitor=monitor, **{**setup.update_options, **update})
+    heldout = make_heldout(policy.tokenizer, size.prompts, math.ceil(monitor.probe / 2))
     return TimedEngine(policy, config, folder, heldout)
 
 
 def profile_workload(setup: SpeedSetup, folder: Path) -> Callable[[], object]:
     """One iteration of ours that looks at its probes, for `--profile`."""
     monitor = replace(workload.MONITOR_OFF, probe=setup.plan.probe_answers, probe_every=1)
-    return make_engine(setup, monitor, folder / "probes")
+    return make_engine(setup, setup.plan.probes, monitor, folder / "probes")
 
 
 def measure(setup: SpeedSetup) -> MeasurementTable:
     """Time iterations without probes, with a look, and with a refresh and a look."""
-    size, repeats = setup.plan.probes, setup.plan.probe_repeats
-    answers = setup.plan.probe_answers
-    cadence = default_cadence(answers, size.rollouts)
-    options = measured_options(answers, cadence)
-    cycle = LOOKS_IN_CYCLE * options.probe_every
+    size, answers = setup.plan.probes, setup.plan.probe_answers
     with temporary_run_folders() as folder:
-        plain = make_engine(setup, workload.MONITOR_OFF, folder / "without")
-        probed = make_engine(setup, options, folder / "with")
-        seconds: TurnSeconds = {}
-        for turn in range(cycle * (1 + repeats)):
-            # In turns, so that drift of the machine affects both alike. One cycle warms up.
-            for engine in (plain, probed) if turn % 2 else (probed, plain):
-                engine() if turn < cycle else engine.run_timed()
-            if turn >= cycle:
-                kind, turn_seconds = (
-                    _iteration_kind(probed),
-                    (plain.seconds[-1], probed.seconds[-1]),
-                )
-                seconds.setdefault(kind, []).append(turn_seconds)
-                setup.log("probes: {:.3f} s without, {:.3f} s with, ".format(*turn_seconds) + kind)
-        without = plain.summarize(size)
-        probed.check_work(size)
-        equal_weights = _equal_weights(plain, probed)
-        num_answers = len(probed.state.probes.answers) if probed.state.probes else 0
-        if num_answers != answers:
-            raise AssertionError(f"{num_answers} answers were followed, not {answers}")
-        look_parts = time_look(setup, probed)
-        del probed, engine
+        comparison = compare_weights(setup, folder)
         release(setup.device)
-        notes = []
-        if not equal_weights:
-            notes = [_compare_two_plain_runs(setup, plain, folder)]
-        del plain
-    added = {kind: _added_seconds(turns) for kind, turns in seconds.items()}
-    timings = {kind: Timing(tuple(on for _, on in turns)) for kind, turns in seconds.items()}
-    costs = ProbeCosts(without.total, added["look"], added["refresh and look"], cadence)
+        timings, look_parts = time_iterations(setup, folder)
+    base = timings.without.total.median
+    added = {kind: timings.added_seconds(kind) for kind in sorted(timings.turns)}
+    parts = ", ".join(f"{name} {seconds:.3f}" for name, seconds in look_parts.items())
     return MeasurementTable(
         title=f"{answers} probe answers in an iteration: {size.model}, {size} tokens",
-        columns=("iteration", "median", "spread", "repeats", "above one without"),
+        columns=("timed iteration", "median", "spread", "repeats", "above one without"),
         rows=[
-            [*_cells("without probes", without.total), ""],
+            [*_cells("without probes", timings.without.total), ""],
             *(
                 [
-                    *_cells(kind, timings[kind]),
-                    f"{seconds_above:.3f} s, {100 * seconds_above / without.total.median:.1f} %",
+                    *_cells(f"with probes, {kind}", timings.with_probes(kind)),
+                    f"{seconds:.3f} s, {100 * seconds / base:.1f} %",
                 ]
-                for kind, seconds_above in sorted(added.items())
+                for kind, seconds in added.items()
             ),
         ],
         bars=[
-            Bar("probes, of an iteration", costs.percent, PROBE_BARS[setup.device.type], "%"),
-            Bar(EQUAL_WEIGHTS, float(equal_weights), 1.0, at_least=True),
+            Bar(SHARE_BAR, timings.percent, 100 * probe_costs(setup.device).share, "%"),
+            Bar(WEIGHTS_BAR, float(comparison.probes_change_nothing), 1.0, at_least=True),
         ],
-        notes=[
-            *costs.describe(),
-            "a look by part: "
-            + ", ".join(f"{name} {part_seconds:.3f}" for name, part_seconds in look_parts.items())
-            + " s",
-            *notes,
-        ],
+        notes=[*timings.describe(), f"a look by part: {parts} s", comparison.describe()],
         data={
             "probes": {
                 "answers": answers,
-                "without": without.data(),
-                "with": {kind: timing.data() for kind, timing in timings.items()},
+                "without": timings.without.data(),
+                "with": {kind: timings.with_probes(kind).data() for kind in added},
                 "added": added,
-                "look_seconds": costs.look,
+                "look_seconds": timings.look,
                 "look_parts": look_parts,
-                "refresh_seconds": costs.refresh,
-                "look_every": cadence.look_every,
-                "refresh_every": cadence.refresh_every,
-                "percent": costs.percent,
-                "equal_weights": equal_weights,
+                "refresh_seconds": timings.refresh,
+                "look_every": timings.cadence.look_every,
+                "refresh_every": timings.cadence.refresh_every,
+                "percent": timings.percent,
+                "weights": asdict(comparison),
             }
         },
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeCosts:
-    """Seconds that probes add, and their share of an iteration at the default cadence."""
+# -- time ---------------------------------------------------------------------------------------
 
-    without: Timing
-    look: float
-    refresh_and_look: float
+
+@dataclass(frozen=True, slots=True)
+class ProbeTimings:
+    """Iterations without probes, turns of both engines by kind, and the default cadence."""
+
+    without: IterationTimings
+    turns: TurnSeconds
     cadence: Cadence
+
+    def with_probes(self, kind: str) -> Timing:
+        return Timing(tuple(on for _, on in self.turns[kind]))
+
+    def added_seconds(self, kind: str) -> float:
+        """By how much iterations with probes take longer than those without in the same turns."""
+        return statistics.median(on - off for off, on in self.turns[kind])
+
+    @property
+    def look(self) -> float:
+        return self.added_seconds("look")
 
     @property
     def refresh(self) -> float:
-        return self.refresh_and_look - self.look
+        return self.added_seconds("refresh and look") - self.look
+
+    @property
+    def default_seconds(self) -> float:
+        return self.cadence.seconds_per_iteration(self.look, self.refresh)
 
     @property
     def percent(self) -> float:
-        added_seconds = self.cadence.seconds_per_iteration(self.look, self.refresh)
-        return 100 * added_seconds / self.without.median
+        return 100 * self.default_seconds / self.without.total.median
 
     def describe(self) -> list[str]:
-        added_seconds = self.cadence.seconds_per_iteration(self.look, self.refresh)
         return [
             f"a look adds {self.look:.3f} s, a refresh {self.refresh:.3f} s",
             f"by default a look every {self.cadence.look_every} iterations and a refresh every "
-            f"{self.cadence.refresh_every}: {added_seconds:.3f} s per iteration, "
-            f"{self.percent:.1f} %",
+            f"{self.cadence.refresh_every}: {self.default_seconds:.3f} s per iteration, "
+            f"{self.percent:.1f} %, computed",
         ]
+
+
+def time_iterations(setup: SpeedSetup, folder: Path) -> tuple[ProbeTimings, dict[str, float]]:
+    """Iterations of an engine without probes and one with them, in turns; the parts of a look."""
+    size, answers = setup.plan.probes, setup.plan.probe_answers
+    cadence = default_cadence(setup.device, answers, size.rollouts)
+    options = measured_options(answers, cadence)
+    cycle = LOOKS_IN_CYCLE * options.probe_every
+    plain = make_engine(setup, size, workload.MONITOR_OFF, folder / "without")
+    probed = make_engine(setup, size, options, folder / "with")
+    turns: TurnSeconds = {}
+    for turn in range(cycle * (1 + setup.plan.probe_repeats)):
+        # In turns, so that drift of the machine affects both alike. One cycle warms up.
+        for engine in (plain, probed) if turn % 2 else (probed, plain):
+            engine() if turn < cycle else engine.run_timed()
+        if turn >= cycle:
+            kind = _iteration_kind(probed)
+            turn_seconds = plain.seconds[-1], probed.seconds[-1]
+            turns.setdefault(kind, []).append(turn_seconds)
+            setup.log("probes: {:.3f} s without, {:.3f} s with, ".format(*turn_seconds) + kind)
+    probed.check_work(size)
+    num_answers = len(probed.state.probes.answers) if probed.state.probes else 0
+    if num_answers != answers:
+        raise AssertionError(f"{num_answers} answers were followed, not {answers}")
+    return ProbeTimings(plain.summarize(size), turns, cadence), time_look(setup, probed)
 
 
 @torch.no_grad()
@@ -257,11 +280,6 @@ def _iteration_kind(probed: TimedEngine) -> str:
     return "refresh and look" if is_new else "look"
 
 
-def _added_seconds(turns: Sequence[tuple[float, float]]) -> float:
-    """By how much iterations with probes take longer than those without in the same turns."""
-    return statistics.median(on - off for off, on in turns)
-
-
 def _cells(kind: str, timing: Timing) -> list[str]:
     return [
         kind,
@@ -271,24 +289,70 @@ def _cells(kind: str, timing: Timing) -> list[str]:
     ]
 
 
-def _equal_weights(first: TimedEngine, second: TimedEngine) -> bool:
-    """Whether all weights of two engines are equal bit for bit, with the optimizer's own copies."""
-    return all(
-        torch.equal(first_weights, second_weights)
-        for first_weights, second_weights in zip(_weights(first), _weights(second), strict=True)
+# -- weights ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WeightComparison:
+    """Whether runs with `update.repeatable` end with the same weights, bit for bit."""
+
+    size: str
+    iterations: int
+    answers: int
+    run_repeats: bool  # two runs without probes are equal: else the comparison says nothing
+    equal_with_probes: bool  # a run with probes and one without are
+
+    @property
+    def probes_change_nothing(self) -> bool:
+        return self.run_repeats and self.equal_with_probes
+
+    def describe(self) -> str:
+        outcome = (
+            "two runs without probes differ, so nothing can be said about probes"
+            if not self.run_repeats
+            else "runs without probes, and one that looks in each iteration, end with equal weights"
+            if self.equal_with_probes
+            else "runs without probes end with equal weights, one with probes does not"
+        )
+        return (
+            f"weights after {self.iterations} iterations of {self.size} tokens with "
+            f"update.repeatable, {self.answers} answers: {outcome}"
+        )
+
+
+def compare_weights(setup: SpeedSetup, folder: Path) -> WeightComparison:
+    """Train twice without probes and once with them, from the same weights."""
+    size = setup.plan.probes_compared
+    weights: dict[str, list[torch.Tensor]] = {}
+    for name, monitor in (
+        ("plain", workload.MONITOR_OFF),
+        ("again", workload.MONITOR_OFF),
+        ("probed", COMPARED_OPTIONS),
+    ):
+        engine = make_engine(setup, size, monitor, folder / f"weights-{name}", repeatable=True)
+        weights["untrained"] = _copy_weights(engine)
+        engine.run_timed(COMPARED_ITERATIONS)
+        engine.check_work(size)
+        weights[name] = _copy_weights(engine)
+        if _equal(weights["untrained"], weights[name]):
+            raise AssertionError(f"no weight changed in {COMPARED_ITERATIONS} iterations of {size}")
+    return WeightComparison(
+        size=str(size),
+        iterations=COMPARED_ITERATIONS,
+        answers=COMPARED_ANSWERS,
+        run_repeats=_equal(weights["plain"], weights["again"]),
+        equal_with_probes=_equal(weights["plain"], weights["probed"]),
     )
 
 
-def _weights(engine: TimedEngine) -> list[torch.Tensor]:
+def _copy_weights(engine: TimedEngine) -> list[torch.Tensor]:
     # In half precision a small step may change nothing: the float32 copies show every difference.
-    return [*engine.state.policy.model.parameters(), *engine.state.optimizer.masters]
+    state = engine.state
+    return [
+        weights.detach().cpu().clone()
+        for weights in (*state.policy.model.parameters(), *state.optimizer.masters)
+    ]
 
 
-def _compare_two_plain_runs(setup: SpeedSetup, plain: TimedEngine, folder: Path) -> str:
-    """Whether a second run without probes has the weights of the first: if not, nothing could."""
-    again = make_engine(setup, workload.MONITOR_OFF, folder / "again")
-    while again.state.iteration < plain.state.iteration:
-        again()
-    if _equal_weights(plain, again):
-        return "two runs without probes have equal weights: probes changed them"
-    return "two runs without probes differ too: this device does not repeat a run bit for bit"
+def _equal(weights: Sequence[torch.Tensor], other_weights: Sequence[torch.Tensor]) -> bool:
+    return all(starmap(torch.equal, zip(weights, other_weights, strict=True)))
