@@ -196,10 +196,16 @@ def test_shared_tokens_on_the_embedded_model_are_judged_again(file: str, budget:
 
 
 def test_how_well_traces_predict_is_judged_again() -> None:
-    stored = read_records(DATA / "embedded-trace.parquet")
-    assert stored is not None
-    finding = trace.judge(stored[0])
-    assert finding.verdict == "inconclusive"
+    findings = []
+    for file, verdicts in (
+        ("embedded-trace.parquet", ["inconclusive", "inconclusive"]),
+        ("smollm2-trace.parquet", ["replicated", "inconclusive"]),
+    ):
+        stored = read_records(DATA / file)
+        assert stored is not None
+        finding = trace.judge(stored[0])
+        assert [claim.verdict for claim in finding.claims] == verdicts
+        findings.append(finding)
     guide = (ROOT / "docs" / "guide" / "report.md").read_text(encoding="utf-8")
     text = section(guide, "## Trace", "## Summary and Learning")
     assert "inconclusive by the study's rule" in text
@@ -219,8 +225,8 @@ def test_how_well_traces_predict_is_judged_again() -> None:
     assert f"{share.value:.0%}".replace("%", " %") + f" [{share.low:.0f}, 40]" in text
     assert share.high == pytest.approx(0.4)
     printed = [interval for interval in printed_intervals(text) if "." in interval[1]]
-    predictions, steering = printed[:4], printed[4:]
-    numbers = (*finding.numbers, *causes.numbers)
+    predictions, steering = printed[:6], printed[6:]
+    numbers = [number for finding in (*findings, causes) for number in finding.numbers]
     known = [(number.value, number.low, number.high) for number in numbers]
     for interval in predictions:
         assert is_among(interval, known), interval

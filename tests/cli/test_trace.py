@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -113,6 +114,15 @@ def test_the_tokens_of_a_rollout_are_its_strongest(run: Path) -> None:
 def test_without_token_pushes_the_rest_of_the_trace_is_there(run: Path, tmp_path: Path) -> None:
     (probed, *_) = ProbedRun.open(run).read()
     assert replace(probed, path=tmp_path).token_pushes(0, 0) == []
+    shutil.copytree(run, tmp_path / "run")
+    missing, *_ = sorted((tmp_path / "run" / "tokens").iterdir())
+    missing.unlink()
+    probed_run = ProbedRun.open(tmp_path / "run")
+    traces = [trace_problem(probed_run, problem) for problem in probed_run.problem_ids]
+    effects = [effect for trace in traces for effect in trace.rollouts]
+    iteration = int(missing.stem.removeprefix("step_"))
+    assert any(effect.iteration == iteration for effect in effects)
+    assert not any(effect.tokens for effect in effects if effect.iteration == iteration)
 
 
 def test_agreement_is_that_of_the_tables(run: Path) -> None:

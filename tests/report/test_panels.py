@@ -5,6 +5,7 @@ import json
 import math
 import re
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,8 @@ def test_the_mosaic_knows_updates_and_iterations_without_one(tmp_path: Path):
     for record in drawn.data["iterations"]:
         assert ("plan" in record) == (record["iteration"] in updates)
         assert ("waiting" in record) == (record["iteration"] not in updates)
+    # Stopped before its first line of metrics.jsonl: the page's script had no iteration to show.
+    assert mosaic.panel(replace(run, metrics=[])) is None
 
 
 def test_excerpts_name_the_rows_of_the_plan(tmp_path: Path):
@@ -126,6 +129,9 @@ def test_excerpts_are_for_the_last_updates_only(tmp_path: Path, monkeypatch: pyt
     assert "4 of 6 updates show no texts" in panel.body  # type: ignore[operator]
     monkeypatch.setattr(mosaic, "MAX_TEXT_BYTES", 10)
     assert mosaic.pack_excerpts(run) == {}
+    panel = mosaic.panel(run)
+    assert panel is not None
+    assert "6 of 6 updates show no texts" in panel.body  # type: ignore[operator]  # but were stored
 
 
 def test_a_large_run_stays_small():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -12,6 +14,9 @@ import torch
 from counterpoise.config import SampleConfig
 from counterpoise.errors import PoiseError
 from counterpoise.model.fit_memory import FittedSize
+from counterpoise.report.graded_rewards import has_graded_rewards
+from counterpoise.report.panels.summary import headline_record
+from counterpoise.run.decline import describe_decline
 from counterpoise.run.heldout import (
     HeldoutSuccess,
     evaluate_policy,
@@ -20,7 +25,7 @@ from counterpoise.run.heldout import (
 )
 from counterpoise.sample.collect import SamplerBinding
 from counterpoise.sample.native import sample
-from counterpoise.statistics.prompt_intervals import share_estimate
+from counterpoise.statistics.prompt_intervals import IntervalEstimate, share_estimate
 from counterpoise.types import Prompt
 from counterpoise.verify.scores import Scores
 
@@ -57,7 +62,7 @@ def test_a_reward_above_0_is_a_success_whatever_its_size() -> None:
 
 def test_an_older_record_has_no_mean_reward() -> None:
     found = summarize_rewards(np.array([[1.0, 0.0]]))
-    record = {**asdict(found), "iteration": 3}
+    record = {**found.to_record(), "iteration": 3}
     assert HeldoutSuccess.from_record(record) == found
     del record["reward"]
     assert HeldoutSuccess.from_record(record) == replace(found, reward=None)
@@ -83,13 +88,33 @@ def test_rewards_of_0_and_1_beside_graded_ones_keep_their_interval(samples: int)
         assert success.reward == success.mean
         shown, _ = with_same_quantity(success, graded)
         assert (shown.reward_low, shown.reward_high) == (success.low, success.high)
-        older = replace(success, reward=success.mean + 1e-16)
+        older = replace(success, reward=success.mean + 1e-12)
         assert older.as_graded().reward_low == success.low
+        assert headline_record(older.to_record())["low"] == success.low
+        assert not has_graded_rewards([{"success": success.mean, "reward": older.reward}], [])
 
 
 def test_graded_rewards_of_older_records_have_no_interval() -> None:
     older = replace(summarize_rewards(np.array([[1.0, 0.0], [1.0, 1.0]])), reward=0.6)
-    assert (older.as_graded().reward_low, older.as_graded().reward_high) == (0.6, 0.6)
+    assert older.as_graded().headline == IntervalEstimate(0.6, -math.inf, math.inf)
+
+
+def test_the_interval_of_one_graded_problem_is_not_known() -> None:
+    one = summarize_rewards(np.array([[0.5, 2.0]]), graded=True)
+    assert str(one) == "1.250 [not known]"
+    record = json.loads(json.dumps({**one.to_record(), "iteration": 0}, allow_nan=False))
+    assert (record["reward_low"], record["reward_high"]) == (None, None)
+    assert HeldoutSuccess.from_record(record) == one
+    stored_as_certain = {**record, "reward_low": 1.25, "reward_high": 1.25}  # by older versions
+    assert HeldoutSuccess.from_record(stored_as_certain) == one
+    assert has_graded_rewards([], [record])
+    shown = headline_record(record)
+    assert (shown["mean"], shown["low"], shown["high"]) == (1.25, None, None)
+    worse = {**record, "reward": 1.0, "iteration": 9}
+    assert describe_decline([record, worse], [], 1e-5) == (
+        "held-out reward ended below its start, 1.250 [not known] -> 1.000 [not known]; "
+        "its intervals are not known, so it may be chance"
+    )
 
 
 def test_samples_of_one_problem_are_not_independent() -> None:

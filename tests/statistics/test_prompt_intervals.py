@@ -11,6 +11,8 @@ from counterpoise.lab.evaluate.coverage import MODELS, average_coverage, coverag
 from counterpoise.statistics.prompt_intervals import (
     IntervalEstimate,
     average_estimates,
+    format_reward,
+    mean_estimate,
     paired_difference,
     share_estimate,
     wilson_interval,
@@ -48,6 +50,16 @@ def test_nothing_solved_is_not_certain() -> None:
     assert share_estimate([0.5]) == IntervalEstimate(
         0.5, 0.0, 1.0
     )  # one problem says nothing about others
+
+
+def test_one_graded_problem_has_no_interval() -> None:
+    """Both bounds were once the mean: certainty from a single problem."""
+    one = mean_estimate([0.9375])
+    assert one == IntervalEstimate(0.9375, -math.inf, math.inf)
+    assert not one.is_bounded
+    assert format_reward(one) == "0.938 [not known]"
+    both = average_estimates([one, mean_estimate([0.0, 1.0, 2.0])])
+    assert (both.mean, both.low, both.high) == (0.96875, -math.inf, math.inf)
 
 
 def test_nearly_nothing_solved_is_hardly_more_certain() -> None:

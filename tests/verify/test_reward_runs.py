@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
 from counterpoise.lab.choose_page import write_report
 from counterpoise.loop import train
+from counterpoise.report.audit.rank import audit_run
 from counterpoise.report.compare.page import write_comparison_page
 from counterpoise.report.panels.learning import histogram_records
 from counterpoise.run.decline import describe_decline
@@ -138,6 +141,30 @@ def test_the_report_of_a_graded_run(runs: dict[str, tuple[RunFolder, str]], tmp_
     assert "Held-out success at" in plain.text
     assert "Histogram of rewards" not in plain.source
     assert "ean held-out reward" not in plain.text
+
+
+def test_pages_of_one_graded_problem_show_no_interval(
+    runs: dict[str, tuple[RunFolder, str]], tmp_path: Path
+) -> None:
+    """Its interval is not known; charts would draw and write a missing bound as 0."""
+    folders = [tmp_path / name for name in ("one", "other")]
+    for folder in folders:
+        shutil.copytree(runs["brevity"][0].path, folder)
+        log = folder / "evaluations.jsonl"
+        unknown = {"reward_low": None, "reward_high": None, "prompts": 1}
+        lines = [json.loads(line) | unknown for line in log.read_text().splitlines()]
+        log.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    last = lines[-1]
+    page = Page(write_report(folders[0], tmp_path / "page.html"))
+    assert f"{last['reward']:.3f} 95 % interval not known" in " ".join(page.text.split())
+    assert "95 % from" not in page.source
+    compared = Page(write_comparison_page(folders, tmp_path / "compared.html"))
+    assert f"{last['reward']:.3f}interval not known" in " ".join(compared.text.split())
+    assert "isValid(datum.low)" in compared.source  # of the tooltip
+    assert '"filter":"isValid(datum.low)"' not in compared.source  # a rule without any value
+    findings = audit_run(folders[0]).findings
+    (rate,) = [finding for finding in findings if finding.name == "learning_rate"]
+    assert all(number.low is None for number in rate.measurements if "held-out" in number.name)
 
 
 def test_a_histogram_counts_every_reward() -> None:

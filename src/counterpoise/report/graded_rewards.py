@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from counterpoise.store.evaluation_records import is_graded_evaluation, is_other_mean
+
 
 def has_graded_rewards(
     metrics: Iterable[Mapping[str, Any]], evaluations: Iterable[Mapping[str, Any]]
@@ -27,10 +29,6 @@ def is_graded_iteration(record: Mapping[str, Any]) -> bool:
         False
     """
     reward, success = record.get("reward"), record.get("success")
-    is_known = reward is not None and success is not None
-    return bool(record.get("graded")) or (is_known and reward != success)
-
-
-def is_graded_evaluation(record: Mapping[str, Any]) -> bool:
-    """Whether a line of evaluations.jsonl has an interval of the mean reward."""
-    return record.get("reward_low") is not None
+    if record.get("graded"):
+        return True
+    return reward is not None and success is not None and is_other_mean(reward, success)

@@ -38,7 +38,7 @@ class RunData:
             path=run_path,
             config=run_folder.read_config(),
             metrics=run_folder.read("metrics"),
-            # Iterations without an update leave a short record that has no steps.
+            # With store.report = false a plan is stored without its rows and steps.
             plans=[plan for plan in run_folder.read("plans") if "steps" in plan],
             evaluations=run_folder.read("evaluations"),
             benchmarks=run_folder.read("benchmarks"),

@@ -1,7 +1,8 @@
 """Detect that training made a model worse: one line at the end of such a run.
 
     collapsed    success ended below COLLAPSE_RATIO = 1/2 of where it began
-    declined     success ended below where it began; if the 95 % intervals overlap, maybe by chance
+    declined     success ended below where it began; maybe by chance, if the 95 % intervals overlap
+                 or are not known (a single problem with graded rewards)
 
 Success is measured on held-out problems, with responses sampled under the first of
 `evaluate.settings`. In a run without held-out evaluations, success on the training prompts of the
@@ -49,7 +50,9 @@ def describe_decline(evaluations: LogRecords, metrics: LogRecords, lr: float) ->
             + REMEDY.format(lr=lr)
         )
     advice = REMEDY.format(lr=lr)
-    if end.high >= start.low:
+    if not (start.is_bounded and end.is_bounded):
+        advice = "its intervals are not known, so it may be chance"
+    elif end.high >= start.low:
         advice = "the intervals overlap, so it may be chance"
     return f"held-out {quantity} ended below its start, {change}; {advice}"
 

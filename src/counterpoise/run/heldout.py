@@ -12,7 +12,6 @@ statistics/prompt_intervals.py.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from typing import Any
@@ -32,6 +31,7 @@ from counterpoise.statistics.prompt_intervals import (
     mean_estimate,
     share_estimate,
 )
+from counterpoise.store.evaluation_records import is_graded_evaluation, reward_estimate
 from counterpoise.types import Prompt
 from counterpoise.verify.scores import NO_CONTEXT, ScoringContext, Verifier
 
@@ -54,8 +54,8 @@ class HeldoutSuccess:
     samples: int
     # Mean over problems of the mean reward of their samples; older records lack it.
     reward: float | None = None
-    # 95 % interval of graded rewards. None: all rewards are 0 or 1 and `reward` equals `mean`, or
-    # the record is older than these two fields.
+    # 95 % interval of graded rewards, infinite if it is not known. None: all rewards are 0 or 1 and
+    # `reward` equals `mean`, or the record is older than these two fields.
     reward_low: float | None = None
     reward_high: float | None = None
 
@@ -69,9 +69,12 @@ class HeldoutSuccess:
                 f"{log}.jsonl is damaged: iteration {record.get('iteration')} lacks "
                 f"{', '.join(missing_names)}; poise check says what else is damaged"
             )
-        return cls(
+        success = cls(
             **{field.name: record[field.name] for field in fields(cls) if field.name in record}
         )
+        if not is_graded_evaluation(record):
+            return success
+        return success._with_reward(reward_estimate(record))
 
     @property
     def is_graded(self) -> bool:
@@ -92,21 +95,20 @@ class HeldoutSuccess:
     def as_graded(self) -> HeldoutSuccess:
         """The same evaluation with an interval of its mean reward.
 
-        If all rewards are 0 or 1, this is the interval of the success. Records of older versions
-        have graded rewards without an interval: then both ends are the mean reward.
+        If all rewards are 0 or 1, this is the interval of the success.
         """
-        if self.is_graded:
-            return self
-        # Older versions summed rewards in another order: equal means may differ by rounding.
-        if self.reward is not None and not math.isclose(self.reward, self.mean, abs_tol=1e-9):
-            return replace(self, reward_low=self.reward, reward_high=self.reward)
-        return replace(self, reward=self.mean, reward_low=self.low, reward_high=self.high)
+        return self if self.is_graded else self._with_reward(reward_estimate(self.to_record()))
+
+    def _with_reward(self, reward: IntervalEstimate) -> HeldoutSuccess:
+        return replace(self, reward=reward.mean, reward_low=reward.low, reward_high=reward.high)
 
     def to_record(self) -> dict[str, Any]:
         """The fields of a line of evaluations.jsonl; no interval of rewards that are 0 or 1."""
         record = asdict(self)
         if not self.is_graded:
             del record["reward_low"], record["reward_high"]
+        elif not self.headline.is_bounded:  # JSON has no infinite numbers
+            record |= {"reward_low": None, "reward_high": None}
         return record
 
     def __str__(self) -> str:

@@ -116,12 +116,11 @@ def remember_groups(
     """
     if not config.has_prompt_memory:
         return {}
-    is_kept = config.sample.choose == "aligned" and influence
-    if is_kept:
-        memory.influence.update(influence)
+    remembered_influence = dict(influence) if config.sample.choose == "aligned" else {}
+    memory.influence.update(remembered_influence)
     return {
         "prompts": memory.record(groups, iteration),
-        **({"influence": dict(influence)} if is_kept else {}),
+        **({"influence": remembered_influence} if remembered_influence else {}),
         "skipped_solved": choice.skipped_solved,
         "skipped_unsolved": choice.skipped_unsolved,
         "next_position": memory.next_position,

@@ -53,7 +53,8 @@ def decode_in_slots(policy: Policy, queue: ForkQueue, config: SampleConfig) -> D
     """Decode every fork of the queue; those beyond the slots wait for one."""
     decoder = require_fast_path(policy, "decoding with CUDA graphs")
     lengths = [len(queue.sequences[index]) for index in {fork.sequence for fork in queue.forks}]
-    # A sequence that one pass of the prefill leaves to the next may be there twice for a while.
+    # Forks of one sequence may belong to several passes of the prefill, and each pass stores it
+    # again. That is not counted here: where there is no room, later rows wait.
     capacity = plan_slots(decoder, queue.forks, sum(lengths), max(lengths))
     settings = DrawSettings(config.temperature, config.top_p, config.top_k, policy.end_tokens)
     return SlotDecoding(queue, graphs_for(decoder, capacity), settings).run()
@@ -113,11 +114,11 @@ class SlotDecoding:
             # suffices.
             is_smaller = batch_size(num_running) < batch or num_running == 0
             is_needed = len(self.queue) > 0 or self._pages is not None or is_smaller
-            has_room = num_running < len(running) and is_needed
-            if has_room:
+            removes_finished = num_running < len(running) and is_needed
+            if removes_finished:
                 self._remove_finished(running)
             was_interrupted = self._provide_pages()
-            if has_room and not was_interrupted:
+            if removes_finished and not was_interrupted:
                 self._admit()
         return self.decoded
 

@@ -8,7 +8,8 @@ heads of 64 did not gain: 3 % slower for 128 tokens, 1.5 % faster for 1,024 (doc
 Wider heads have not been measured; POISE_DECODE_TILE selects a tile for that:
 
     by_shape       the tile that `tile_for_shape` gives
-    32,2,3         this tile for every shape: block, warps, stages; a block ends with its page
+    32,2,3         this tile for every shape: keys read at once, warps, stages; where rows share
+                   pages, at most the keys of a page are read at once
 
 A program reads a row from its first key to its last. When only a few long rows are left, that
 takes longer than the GPU needs, so every row is cut into parts that are read side by side, as many

@@ -198,8 +198,8 @@ class DecodeSlots:
         def integers(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.long, device=device)
 
-        # Zeros instead of uninitialised memory: the spare slot attends to steps that it never took,
-        # and a single NaN among them would draw a token outside the vocabulary.
+        # Zeros instead of uninitialised memory, which may hold NaN. Rows read only what they have
+        # stored; zeros keep a mistake in an address from spreading to every row.
         def cache(*shape: int) -> list[Tensor]:
             return [torch.zeros(shape, dtype=decoder.dtype, device=device) for _ in range(layers)]
 

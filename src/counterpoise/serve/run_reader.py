@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise.errors import first_line
-from counterpoise.report.graded_rewards import is_graded_evaluation, is_graded_iteration
+from counterpoise.report.graded_rewards import is_graded_iteration
 from counterpoise.serve.answers import NotFoundError
 from counterpoise.serve.discover import is_inside
 from counterpoise.serve.log_tail import LogTail, Record
 from counterpoise.serve.run_state import run_state
+from counterpoise.store.evaluation_records import is_graded_evaluation
 from counterpoise.store.folder import CONFIG, is_imported
 
 NAN = float("nan")

@@ -21,6 +21,9 @@ The interval of a mean over benchmarks follows from theirs (Zou and Donner, each
 Two policies on the same problems are compared problem by problem: Student's t of the differences,
 with their variance raised by c / P for the same reason. Graded rewards, which have no bounds, get
 Student's t without c.
+
+A single problem says nothing about others: its interval is all that the value could be, [0, 1] of a
+share, [-1, 1] of a difference of shares, and without bounds of a reward.
 """
 
 from __future__ import annotations
@@ -50,6 +53,11 @@ class IntervalEstimate:
     low: float
     high: float
 
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the interval is known: that of a single graded reward has no bounds."""
+        return math.isfinite(self.low) and math.isfinite(self.high)
+
     def __str__(self) -> str:
         return f"{100 * self.mean:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}]"
 
@@ -78,7 +86,7 @@ def share_estimate(values_P: ArrayLike) -> IntervalEstimate:
 def mean_estimate(values_P: ArrayLike) -> IntervalEstimate:
     """The mean of any values, one per problem: m +- t_{P-1} s / sqrt(P), with s their deviation.
 
-    A single problem has no spread to estimate: both bounds are then the mean itself.
+    A single problem says nothing about others: its interval has no bounds.
 
     Example:
         >>> format_reward(mean_estimate([0.0, 1.0, 2.0, 3.0]))
@@ -87,14 +95,20 @@ def mean_estimate(values_P: ArrayLike) -> IntervalEstimate:
     value_P = np.asarray(values_P, dtype=np.float64)
     P, mean = len(value_P), float(value_P.mean())
     if P < 2:
-        return IntervalEstimate(mean, mean, mean)
+        return IntervalEstimate(mean, -math.inf, math.inf)
     half_width = t_critical(P - 1) * float(value_P.std(ddof=1)) / math.sqrt(P)
     return IntervalEstimate(mean, mean - half_width, mean + half_width)
 
 
 def format_reward(estimate: IntervalEstimate) -> str:
-    """A mean reward with its interval, as plain numbers: "0.352 [0.301, 0.403]"."""
-    return f"{estimate.mean:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
+    """A mean reward with its interval, as plain numbers.
+
+    Example:
+        >>> format_reward(IntervalEstimate(0.352, 0.301, 0.403)), format_reward(mean_estimate([2]))
+        ('0.352 [0.301, 0.403]', '2.000 [not known]')
+    """
+    interval = f"{estimate.low:.3f}, {estimate.high:.3f}" if estimate.is_bounded else "not known"
+    return f"{estimate.mean:.3f} [{interval}]"
 
 
 def average_estimates(estimates: Sequence[IntervalEstimate]) -> IntervalEstimate:

@@ -225,7 +225,7 @@ EVALUATIONS: Fields = {
     "prompts": "",
     "samples": "of each prompt",
     "reward": "mean",
-    "reward_low": "95 % interval, if rewards are graded",
+    "reward_low": "95 % interval, if rewards are graded; null: not known",
     "reward_high": "",
     "evaluate_seconds": "",
 }

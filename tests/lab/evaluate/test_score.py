@@ -84,6 +84,24 @@ def test_graded_rewards_are_compared_by_their_mean(tmp_path: Path) -> None:
     assert "+0.500" in page
 
 
+def test_one_graded_problem_has_no_interval(tmp_path: Path) -> None:
+    files = [cell(tmp_path, {"1": [mean]}, model=model) for model, mean in (("a", 0.5), ("b", 2.0))]
+    evaluation(tmp_path, files)
+    summary = summarise(read_result_files(tmp_path))
+    data = json.loads(json.dumps(summary.to_json(), allow_nan=False))
+    assert [(score["mean"], score["low"], score["high"]) for score in data["scores"]] == [
+        (0.5, None, None),
+        (2.0, None, None),
+    ]
+    assert (data["against_first"][0]["difference"], data["against_first"][0]["low"]) == (1.5, None)
+    shown = io.StringIO()
+    print_summary(Console(file=shown, width=120), summary)
+    assert shown.getvalue().count("not known") == 3
+    page = write_evaluation_page(tmp_path, tmp_path / "page.html").read_text(encoding="utf-8")
+    assert page.count("not known") == 3
+    assert "inf" not in shown.getvalue()
+
+
 def test_an_unfinished_file_says_so(tmp_path: Path) -> None:
     found = score_benchmark(cell(tmp_path, {"p1": [1, 0]}, problems=30))
     assert found is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,27 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(tmp_path:
         module.check_writable(out)
     assert before.read_text() == "{}"
     assert not (tmp_path / "new" / "x.json").exists()
+    empty = tmp_path / "empty.json"
+    empty.touch()
+    module.check_writable(empty)
+    assert empty.exists()
+    os.mkfifo(tmp_path / "pipe")  # to open it would wait for a reader
+    with pytest.raises(PoiseError, match=r"pipe cannot be written: it is a device or a pipe"):
+        run(BenchOptions(out=tmp_path / "pipe"), Console(file=io.StringIO()))
+
+
+def test_only_an_earlier_result_is_replaced(tmp_path: Path) -> None:
+    """`poise bench --json RUN/metrics.jsonl` once replaced the log of a run."""
+    for number, content in enumerate(('{"iteration": 1}\n{"iteration": 2}\n', "{}", "[]", "\xff")):
+        other = tmp_path / f"{number}.jsonl"
+        other.write_text(content, encoding="latin-1")
+        with pytest.raises(PoiseError, match=r"exists and is not a result of poise bench: choose"):
+            run(BenchOptions(out=other), Console(file=io.StringIO()))
+        assert other.read_text(encoding="latin-1") == content
+    earlier = tmp_path / "bench.json"
+    earlier.write_text(json.dumps({"machine": {}, "rates": {}, "parts": {}}))
+    for replaceable in (earlier, tmp_path / "new.json"):
+        module.check_replaceable(replaceable)
 
 
 def test_a_part_that_fails_is_named_and_the_others_are_kept(

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from counterpoise.cli import app
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.importing.write_folder import import_run
+from counterpoise.report.audit import answer_check
 from counterpoise.report.audit.answer_check import AnswerChecker, FinalAnswer, final_answer
 from counterpoise.report.audit.audited_run import AuditRun
 from counterpoise.report.audit.hacking import reward_gap
@@ -285,6 +286,60 @@ def test_final_answers():
         assert checker.check(pairs) == [True, True, False, True]
 
 
+def test_a_comparison_that_was_stopped_says_nothing(monkeypatch: pytest.MonkeyPatch):
+    """It once counted as wrong: a limit of a millisecond made equal answers different ones."""
+    pair = ("x^2-1", "(x-1)(x+1)")
+    with AnswerChecker() as checker:
+        assert checker.check([pair]) == [True]
+        assert (checker.algebra_pairs, checker.undecided_pairs) == (1, 0)
+    monkeypatch.setattr(answer_check, "ALGEBRA_SECONDS", 1e-3)
+    with AnswerChecker() as checker:
+        assert checker.check([pair]) == [None]
+        assert (checker.algebra_pairs, checker.undecided_pairs) == (1, 1)
+
+
+def test_prompts_that_differ_in_an_operator_are_not_copies(tmp_path: Path):
+    run = write_made_up_run(tmp_path / "run")
+    texts = ("What is 12 + 5?", "What is 12 - 5?", "What is 1.25?", "What is 125?")
+    for file in (run / "rollouts").glob("*.jsonl"):
+        lines = [json.loads(line) for line in file.open(encoding="utf-8")]
+        groups = list(dict.fromkeys(line["group"] for line in lines))
+        for line in lines:
+            line["prompt"] = texts[groups.index(line["group"]) % len(texts)]
+            line["prompt_id"] = line["prompt"]
+        write_lines(file, [line for line in lines if groups.index(line["group"]) < len(texts)])
+    totals = AuditRun.read(run).rollout_totals
+    assert len(totals.prompts) == len(texts)
+    assert sum(tally.copies for tally in totals.prompts.values()) == 0
+
+
+def test_rewards_that_turn_out_to_be_graded_are_not_inconsistent(tmp_path: Path):
+    """The first iteration has 0 and 1 alone, for equal answers in different words."""
+    run = write_made_up_run(tmp_path / "run")
+    for file in sorted((run / "rollouts").glob("*.jsonl")):
+        lines = [json.loads(line) for line in file.open(encoding="utf-8")]
+        for number, line in enumerate(lines):
+            line["response"] = f"In words number {number}: \\boxed{{7}}"
+            line["reward"] = float(number % 2) if file.stem == "step_00001" else 0.25
+        write_lines(file, lines)
+    totals = AuditRun.read(run).rollout_totals
+    assert not totals.is_binary
+    assert sum(tally.inconsistent for tally in totals.prompts.values()) == 0
+    assert "inconsistent" not in totals.examples
+
+
+def test_nothing_repeated_is_no_certainty(tmp_path: Path):
+    run = write_made_up_run(tmp_path / "run")
+    for file in (run / "rollouts").glob("*.jsonl"):
+        lines = [json.loads(line) for line in file.open(encoding="utf-8")]
+        for number, line in enumerate(lines):
+            line["response"] = f"{file.stem} {number}"
+        write_lines(file, lines)
+    finding = by_name(audit_run(run))["inconsistent_rewards"]
+    assert finding.verdict == "0 of 0 repeated answers got another reward than the first"
+    assert str(finding.measurements[0]) == "0.0 % [0.0, 100.0]"
+
+
 def test_thirds_and_changes_by_hand():
     assert thirds([1.0, 2, 3, 4, 5, 6, 7]) == ([1.0, 2], [6, 7])
     assert thirds([1.0]) == ([1.0], [1.0])
@@ -302,9 +357,11 @@ def test_plans_without_rows_are_read_from_their_description(tmp_path: Path):
     with_rows = scan_plans(RunFiles.read(run))
     lines = [json.loads(line) for line in (run / "plans.jsonl").open()]
     keep = ("schema", "iteration", "rule", "describe")
+    for line in lines:  # as run/write_iteration.py leaves them
+        line["describe"] = {k: v for k, v in line["describe"].items() if not isinstance(v, list)}
     write_lines(run / "plans.jsonl", [{k: line[k] for k in keep} for line in lines])
     described = scan_plans(RunFiles.read(run))
-    assert described.rare_share == pytest.approx(with_rows.rare_share)
+    assert described.rare_share == []
     assert described.split_groups >= with_rows.split_groups > 0
     finding = by_name(audit_run(run))["cut_groups"]
     assert finding.level == "alarm"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -16,8 +18,10 @@ from counterpoise.report.audit.heldout_pushes import (
     is_unlikely,
     lowering_prompts,
 )
+from counterpoise.report.audit.rank import audit_run
 from counterpoise.report.probe_trace.influence import Influence, trace_run
 from counterpoise.report.probe_trace.read import ProbedRun
+from counterpoise.variants import FINDINGS
 
 
 @pytest.fixture(scope="module")
@@ -63,3 +67,19 @@ def test_a_run_with_probes_is_judged_by_its_own_numbers(run: Path) -> None:
 def test_a_run_without_probes_says_what_it_lacks(run: Path) -> None:
     finding = lowering_prompts(AuditRun.read(run.with_name("blind")))
     assert (finding.level, finding.missing) == ("unsupported", ("probes/",))
+
+
+def test_a_run_without_its_plans_is_audited_all_the_same(run: Path, tmp_path: Path) -> None:
+    """store.report=false: what this finding lacks once ended the whole audit."""
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    plans = [json.loads(line) for line in (folder / "plans.jsonl").open()]
+    short = [{name: plan[name] for name in ("schema", "iteration", "describe")} for plan in plans]
+    (folder / "plans.jsonl").write_text("".join(f"{json.dumps(plan)}\n" for plan in short))
+    findings = {finding.name: finding for finding in audit_run(folder).findings}
+    assert len(findings) == len(FINDINGS)
+    finding = findings["lowering_prompts"]
+    assert (finding.level, finding.remedy) == (
+        "unsupported",
+        "monitor.probe = 32 and store.report = true",
+    )

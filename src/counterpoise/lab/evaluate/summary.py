@@ -31,6 +31,7 @@ from counterpoise.lab.evaluate.score import (
     solved_shares,
 )
 from counterpoise.lab.evaluate.sweep import SettingChoice, choose_settings, paired_result_difference
+from counterpoise.report.charts.render import nan_to_none
 from counterpoise.statistics.prompt_intervals import IntervalEstimate, average_estimates
 from counterpoise.verify.scores import is_graded
 
@@ -107,7 +108,8 @@ class EvaluationSummary:
         return sentences
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        """All numbers; bounds that are not known are None."""
+        data: dict[str, Any] = {
             "schema": SCHEMA,
             "scores": [score.to_json() for line in self.lines for score in line.scores.values()],
             "averages": [
@@ -138,6 +140,7 @@ class EvaluationSummary:
                 for choice in self.choices
             ],
         }  # fmt: skip
+        return {field: nan_to_none(value) for field, value in data.items()}
 
 
 def summarise(result_files: Sequence[ResultFile]) -> EvaluationSummary:

@@ -132,4 +132,5 @@ def _cell(
     )
     text = Text(mean + ("" if is_complete else "*"), style="bold")
     separator = " to " if sign or graded else "–"
-    return text.append(f"\n{low}{separator}{high}", style="not bold dim")
+    interval = f"{low}{separator}{high}" if estimate.is_bounded else "not known"
+    return text.append(f"\n{interval}", style="not bold dim")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import time
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from rich.console import Console
 
 from counterpoise.config.load import config_from_tables
 from counterpoise.errors import PoiseError, unknown_name
-from counterpoise.files import cannot_write
+from counterpoise.files import atomic_write, cannot_write
 from counterpoise.lab.speed.clock import Deadline, release
 from counterpoise.lab.speed.floors import measure_rates
 from counterpoise.lab.speed.growth import select_points
@@ -35,6 +36,7 @@ from counterpoise.variants import SPEED_MEASUREMENTS
 
 # Engines to compare with on request: vLLM takes minutes to start.
 PEERS = ("trl", "trl-vllm", "vllm")
+RECORD_FIELDS = {"machine", "rates", "parts"}  # of the JSON file
 DEFAULT_PARTS = ("peer", "sampler", "update", "agreement", "monitor")
 # Seconds a part takes on one H200, and on two CPU cores with the embedded model.
 EXPECTED_SECONDS = {
@@ -85,6 +87,9 @@ def run(options: BenchOptions, console: Console) -> dict[str, Any]:
     RunSize.parse(options.run_size)  # raises if it is not three numbers
     if options.out:
         check_writable(options.out)
+        # A profile leaves the file of the results as it is.
+        if not options.profile:
+            check_replaceable(options.out)
     setup = make_setup(options, console)
     # Raises an error for an unknown point before anything is measured.
     select_points(setup.plan, options.growth)
@@ -121,7 +126,8 @@ def run(options: BenchOptions, console: Console) -> dict[str, Any]:
         tables.append(table)
         results["parts"][name] = table.as_json()
         if options.out:  # after every part, so that a later crash loses nothing
-            options.out.write_text(json.dumps(results, indent=1), encoding="utf-8")
+            with atomic_write(options.out) as temporary:
+                temporary.write_text(json.dumps(results, indent=1), encoding="utf-8")
     for table in tables:
         print_table(table, console)
     if options.out:
@@ -149,12 +155,30 @@ def check_writable(out: Path) -> None:
     """Raise an error if `out` cannot be written; an existing file is not changed."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
+        is_new = not out.exists()
+        if not (is_new or out.is_file() or out.is_dir()):
+            raise FileExistsError(errno.EEXIST, "it is a device or a pipe, not a file", str(out))
         with out.open("a", encoding="utf-8"):
             pass
+        if is_new:
+            out.unlink()
     except OSError as fault:
         raise cannot_write(out, fault, "; choose another --json") from fault
-    if not out.stat().st_size:
-        out.unlink()
+
+
+def check_replaceable(out: Path) -> None:
+    """Refuse to replace a file that has content and is not an earlier result of this command."""
+    if not out.is_file() or not out.stat().st_size:
+        return
+    try:
+        record = json.loads(out.read_bytes())
+    except (ValueError, RecursionError):
+        record = None
+    if not (isinstance(record, dict) and record.keys() >= RECORD_FIELDS):
+        raise PoiseError(
+            f"{out} exists and is not a result of poise bench: choose another --json, or remove it "
+            "first"
+        )
 
 
 def run_part(name: str, setup: SpeedSetup) -> MeasurementTable:

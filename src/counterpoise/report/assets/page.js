@@ -50,7 +50,7 @@ const poise = {
     });
     poise.views.push(view);
     for (const name in poise.signals) poise.tell(view, name, poise.signals[name]);
-    if (!view.getState({ signals: (name) => name === "at" }).signals.at) continue;
+    if (!("at" in view.getState({ signals: (name) => name === "at" }).signals)) continue;
     view.addEventListener("pointermove", (_, item) => {
       point(item?.datum?.at ?? item?.datum?.iteration ?? -1);
     });

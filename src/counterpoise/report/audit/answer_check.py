@@ -73,7 +73,7 @@ class AnswerChecker:
         self._verdicts: dict[tuple[str, str], bool | None] = {}
         self._verifier = MathVerifier(timeout_seconds=ALGEBRA_SECONDS, workers=1)
         self.algebra_pairs = 0
-        self.undecided_pairs = 0  # beyond the limit
+        self.undecided_pairs = 0  # beyond the limit, or stopped before there was a verdict
 
     def check(self, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         """Whether each answer equals its reference; None where nothing can be said."""
@@ -87,15 +87,16 @@ class AnswerChecker:
                     hard_pairs[pair] = None
         budget = max(0, ALGEBRA_LIMIT - self.algebra_pairs)
         self.undecided_pairs += max(0, len(hard_pairs) - budget)
-        if checked_pairs := list(hard_pairs)[:budget]:
-            self.algebra_pairs += len(checked_pairs)
-            scores = self._verifier.score(
-                [f"\\boxed{{{answer}}}" for answer, _ in checked_pairs],
-                [gold for _, gold in checked_pairs],
-            )
-            for pair, reward in zip(checked_pairs, scores.rewards, strict=True):
-                self._verdicts[pair] = reward > 0
+        for pair in list(hard_pairs)[:budget]:
+            self.algebra_pairs += 1
+            self._verdicts[pair] = self._compare_by_algebra(*pair)
+            self.undecided_pairs += self._verdicts[pair] is None
         return [self._verdicts[pair] for pair in pairs]
+
+    def _compare_by_algebra(self, answer: str, reference: str) -> bool | None:
+        """Whether the two are equal; None if the comparison took too long or crashed."""
+        scores = self._verifier.score([f"\\boxed{{{answer}}}"], [reference])
+        return None if scores.timeouts or scores.crashes else scores.rewards[0] > 0
 
     def __enter__(self) -> Self:
         return self

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from counterpoise.errors import PoiseError
 from counterpoise.report.audit.audited_run import AuditRun
 from counterpoise.report.audit.records import AuditFinding, Example, Measurement, unsupported
 from counterpoise.report.probe_trace.influence import Influence, trace_run
@@ -28,7 +29,15 @@ def lowering_prompts(run: AuditRun) -> AuditFinding:
     is_run_folder = is_run(run.path) or is_imported(run.path)
     if not (is_run_folder and (run.path / "probes.jsonl").is_file()):
         return unsupported(TITLE, "probes/", remedy="monitor.probe = 32")
-    trace = trace_run(ProbedRun.open(run.path))
+    try:
+        probed_run = ProbedRun.open(run.path)
+    except PoiseError:  # no update that it could be asked about: the other findings do not need it
+        return unsupported(
+            TITLE,
+            "probes/ and the rows of plans.jsonl of a finished iteration",
+            remedy="monitor.probe = 32 and store.report = true",
+        )
+    trace = trace_run(probed_run)
     frequent = {
         prompt: influence
         for prompt, influence in trace.prompts.items()

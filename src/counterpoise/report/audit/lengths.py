@@ -46,7 +46,7 @@ def length_drift(run: AuditRun) -> AuditFinding:
     if not tallies:
         return unsupported(TITLE, "rollouts with a reward in rollouts/")
     unit = run.rollout_totals.length_unit
-    lengths = [max(tally.length or 0.0, 1e-6) for tally in tallies]
+    lengths = [max(tally.length, 1e-6) for tally in tallies]
     cuts = [tally for tally in tallies if tally.truncated is not None]
     correlations = [t.length_reward for t in tallies if t.length_reward is not None]
     measurements: list[Measurement] = []

@@ -113,10 +113,6 @@ def _scan_description(scan: PlanTotals, plan: dict[str, Any], *, with_rows: bool
         scan.cross_ratios.append(ratio)
     if with_rows or not description or description.get("positive_share") is None:
         return
-    shares = description.get("positive_share_per_step", [])
-    if shares:
-        scan.steps_without_signal[plan["iteration"]] = sum(share is None for share in shares)
-    scan.rare_share += [min(share, 1 - share) for share in shares if share is not None]
     scan.has_described_plans = True
     scan.split_groups += description.get("split_groups", 0)
     scan.groups += description.get("groups", 0)

@@ -37,8 +37,7 @@ class Measurement:
     @classmethod
     def of(cls, name: str, estimate: IntervalEstimate, unit: str = "") -> Measurement:
         """A measurement with the interval of `estimate`; infinite bounds are left out."""
-        is_bounded = math.isfinite(estimate.low) and math.isfinite(estimate.high)
-        low, high = (estimate.low, estimate.high) if is_bounded else (None, None)
+        low, high = (estimate.low, estimate.high) if estimate.is_bounded else (None, None)
         return cls(name, estimate.mean, low, high, unit)
 
     def __str__(self) -> str:

@@ -22,7 +22,7 @@ from counterpoise.report.audit.records import Example, percent
 from counterpoise.report.audit.run_files import AuditRollout, RunFiles
 from counterpoise.report.audit.thresholds import ECHO_OVERLAP
 from counterpoise.report.texts import make_visible
-from counterpoise.task.contamination.wording import letters_and_digits, split_words
+from counterpoise.task.contamination.wording import letters_digits_and_operators, split_words
 
 MAX_PROMPTS = 200_000  # distinct prompts with a tally
 MAX_PROMPT_TEXTS = 20_000  # kept as text, where benchmarks are looked for
@@ -70,7 +70,7 @@ class IterationTally:
     without_signal: int  # rollouts in groups with equal rewards
     positive: int  # rollouts above the mean of a mixed group
     negative: int
-    length: float | None  # tokens, or words where tokens are not stored
+    length: float  # tokens, or words where tokens are not stored
     truncated: float | None
     right: float | None  # share right by our verifier, of those with a final answer
     echoes: float | None
@@ -98,6 +98,14 @@ class RolloutTotals:
     def is_binary(self) -> bool:
         """Whether rewards took at most two values: then a reward is a verdict."""
         return len(self.rewards_seen) <= 2
+
+    def forget_repeats(self) -> None:
+        """Rewards turn out to be graded: so far equal answers were expected to score the same."""
+        for tally in self.prompts.values():
+            tally.repeats = tally.inconsistent = 0
+            tally.first_rewards.clear()
+        self.examples.pop("inconsistent", None)
+        self.answers_kept = 0
 
     def add_example(self, kind: str, rollout: AuditRollout, text: str) -> None:
         """Keep the first few rollouts that show something, from different groups."""
@@ -161,9 +169,11 @@ def _iteration_facts(
             continue
         scan.num_rollouts += 1
         scan.with_response += bool(rollout.response)
-        if len(scan.rewards_seen) <= 2:
+        if scan.is_binary:
             scan.rewards_seen.add(rollout.reward)
-        key = _digest(letters_and_digits(rollout.prompt) or rollout.prompt_id)
+            if not scan.is_binary:
+                scan.forget_repeats()
+        key = _digest(letters_digits_and_operators(rollout.prompt) or rollout.prompt_id)
         tally = _prompt_tally(scan, key, rollout, groups_of_prompt.setdefault(key, set()))
         if keep_texts and key not in scan.texts and len(scan.texts) < MAX_PROMPT_TEXTS:
             scan.texts[key] = (rollout.prompt_id, rollout.prompt, rollout.answer)
@@ -243,26 +253,24 @@ def _check_consistency(rollout: AuditRollout, tally: PromptTally, scan: RolloutT
     if rollout.is_episode or not rollout.response:
         return
     answer = final_answer(rollout.response)
-    texts = [("response", rollout.response)]
+    kind, text = "response", rollout.response
     # A graded reward may judge more than the answer; a verdict of two values does not.
     if answer is not None and answer.boxed and scan.is_binary and rollout.finished is not False:
-        texts = [("answer", answer.text.strip())]
-    for kind, text in texts:
-        key = _digest(f"{kind}:{rollout.answer}:{text}")
-        first_reward = tally.first_rewards.get(key)
-        if first_reward is not None:
-            tally.repeats += 1
-            if abs(first_reward - rollout.reward) > 1e-6:
-                tally.inconsistent += 1
-                scan.add_example(
-                    "inconsistent",
-                    rollout,
-                    f"the same {kind} scored {first_reward:g} and {rollout.reward:g}: "
-                    f"{text[-200:]}",
-                )
-        elif len(tally.first_rewards) < MAX_ANSWERS and scan.answers_kept < MAX_ALL_ANSWERS:
-            tally.first_rewards[key] = rollout.reward
-            scan.answers_kept += 1
+        kind, text = "answer", answer.text.strip()
+    key = _digest(f"{kind}:{rollout.answer}:{text}")
+    first_reward = tally.first_rewards.get(key)
+    if first_reward is not None:
+        tally.repeats += 1
+        if abs(first_reward - rollout.reward) > 1e-6:
+            tally.inconsistent += 1
+            scan.add_example(
+                "inconsistent",
+                rollout,
+                f"the same {kind} scored {first_reward:g} and {rollout.reward:g}: {text[-200:]}",
+            )
+    elif len(tally.first_rewards) < MAX_ANSWERS and scan.answers_kept < MAX_ALL_ANSWERS:
+        tally.first_rewards[key] = rollout.reward
+        scan.answers_kept += 1
 
 
 def _check_echo(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,8 +22,8 @@ from counterpoise.config.evaluation_settings import group_by_setting
 from counterpoise.errors import PoiseError
 from counterpoise.report.graded_rewards import has_graded_rewards
 from counterpoise.report.pages.imported import read_imported
-from counterpoise.report.panels.summary import headline_record
 from counterpoise.statistics.prompt_intervals import IntervalEstimate
+from counterpoise.store.evaluation_records import reward_estimate, success_estimate
 from counterpoise.store.folder import (
     ENCODED_TOKENS,
     IMPORTED,
@@ -36,7 +36,6 @@ from counterpoise.store.rollout_lines import group_of_damaged_line, parse_reward
 
 Record = dict[str, Any]
 Value = TypeVar("Value")
-HEADLINE_FIELDS = ("mean", "low", "high")
 Progress = Callable[[str, int, int], None]  # (what, files read, files in all)
 
 
@@ -135,9 +134,9 @@ class RunFiles:
     def heldout(self) -> list[tuple[int, IntervalEstimate]]:
         """(iteration, success) at the first evaluation setting; mean rewards if graded."""
         records = next(iter(group_by_setting(self.evaluations).values()), [])
-        headlines = [headline_record(record) if self.is_graded else record for record in records]
+        estimate = reward_estimate if self.is_graded else success_estimate
         return sorted(
-            ((int(record["iteration"]), _headline(record)) for record in headlines),
+            ((int(record["iteration"]), estimate(record)) for record in records),
             key=lambda pair: pair[0],
         )
 
@@ -213,10 +212,6 @@ def _parse_rollout(line: bytes, iteration: int, places: Counter[str]) -> AuditRo
         )
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
-
-
-def _headline(record: Mapping[str, Any]) -> IntervalEstimate:
-    return IntervalEstimate(*(float(record[name]) for name in HEADLINE_FIELDS))
 
 
 # -- trends ----------------------------------------------------------------------------------------

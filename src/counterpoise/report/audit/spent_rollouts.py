@@ -18,6 +18,7 @@ from counterpoise.report.audit.records import (
     worst_level,
 )
 from counterpoise.report.audit.rollout_scan import IterationTally, PromptTally
+from counterpoise.report.audit.run_files import thirds
 from counterpoise.report.audit.thresholds import (
     DROPPED_SHARE,
     FIRST_MIXED_GROUPS,
@@ -42,7 +43,7 @@ def equal_rewards(run: AuditRun) -> AuditFinding:
     if not groups:
         return AuditFinding(EQUAL_TITLE, "clear", "0 groups are stored")
     # A run that learned or collapsed had signal once; a bad reward never has.
-    first_third = tallies[: max(1, len(tallies) // 3)]
+    first_third, _ = thirds(tallies)
     first_groups = sum(t.groups for t in first_third)
     _, first_high = wilson_interval(
         sum(t.mixed_groups for t in first_third) / first_groups, first_groups
@@ -117,10 +118,7 @@ def rollouts_without_signal(run: AuditRun) -> AuditFinding:
             Measurement("rollouts without signal", without / rollouts, low, high, "share"),
             *(
                 Measurement(f"in the {name} third", _share_without(third), unit="share")
-                for name, third in (
-                    ("first", tallies[: max(1, len(tallies) // 3)]),
-                    ("last", tallies[-max(1, len(tallies) // 3) :]),
-                )
+                for name, third in zip(("first", "last"), thirds(tallies), strict=True)
             ),
         ),
         threshold=f"warning from {percent(WITHOUT_SIGNAL[0])}, alarm from "

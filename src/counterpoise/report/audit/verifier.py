@@ -36,7 +36,7 @@ def _over_prompts(counts: list[tuple[int, int]]) -> IntervalEstimate:
     """The pooled share of (matching, all) counts, with an interval over prompts."""
     matching, total = (sum(pair[side] for pair in counts) for side in (0, 1))
     if not total:
-        return IntervalEstimate(0.0, 0.0, 0.0)
+        return IntervalEstimate(0.0, 0.0, 1.0)  # 0 of 0: nothing is known
     estimate = share_estimate([count / size for count, size in counts if size])
     pooled = matching / total
     # The interval belongs to the mean over prompts: keep the pooled share inside.

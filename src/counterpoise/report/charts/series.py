@@ -8,7 +8,7 @@ tokens in the token view.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -101,6 +101,48 @@ def make_tooltips(fields: Sequence[TooltipField]) -> list[alt.Tooltip]:
         alt.Tooltip(f"{field}:Q", title=title, format=number_format)
         for field, title, number_format in fields
     ]
+
+
+def evaluation_marks(
+    evaluations: Sequence[Mapping[str, Any]],
+    x_encoding: alt.X,
+    y_encoding: alt.Y,
+    style: str,
+    number_format: str,
+    *,
+    name: str = "mean",
+    point_size: int = 70,
+) -> list[alt.Chart]:
+    """A point for the mean of every evaluation, and its interval where that is known.
+
+    `name` is what tooltips call the mean.
+    """
+    records = [
+        {field: evaluation[field] for field in ("iteration", "mean", "low", "high")}
+        for evaluation in evaluations
+    ]
+    bounded = [record for record in records if record["low"] is not None]
+    unbounded = [record for record in records if record["low"] is None]
+    mean_fields = [("iteration", "after iteration", "d"), ("mean", name, number_format)]
+    bound_fields = [("low", "95 % from", number_format), ("high", "to", number_format)]
+
+    def points(records: Records, fields: Sequence[TooltipField]) -> alt.Chart:
+        mean_point = base_chart(records).mark_point(style=style, size=point_size)
+        return mean_point.encode(x=x_encoding, y=y_encoding, tooltip=make_tooltips(fields))
+
+    marks = []
+    if bounded:
+        tooltip = make_tooltips([*mean_fields, *bound_fields])
+        interval_rule = base_chart(bounded).mark_rule(style=style, strokeWidth=1.5)
+        marks += [
+            interval_rule.encode(
+                x=x_encoding, y=alt.Y("low:Q"), y2=alt.Y2("high:Q"), tooltip=tooltip
+            ),
+            points(bounded, [*mean_fields, *bound_fields]),
+        ]
+    if unbounded:  # without the fields of the bounds: Vega would write null as 0
+        marks.append(points(unbounded, mean_fields))
+    return marks
 
 
 def iteration_chart(

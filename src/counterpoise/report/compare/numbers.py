@@ -68,7 +68,9 @@ def _success_cell(evaluation: Evaluation | None) -> TableCell | None:
 def _reward_cell(evaluation: Evaluation | None) -> TableCell | None:
     if evaluation is None:
         return None
-    interval = f"{evaluation['low']:.3f} to {evaluation['high']:.3f}"
+    interval = "interval not known"
+    if evaluation["low"] is not None:
+        interval = f"{evaluation['low']:.3f} to {evaluation['high']:.3f}"
     return TableCell(f"{evaluation['mean']:.3f}", (interval, _moment(evaluation)))
 
 

@@ -140,19 +140,25 @@ def interval_chart(
             .transform_calculate(where=POSITION_EXPRESSION, bounds=bounds)
         )
         run_line = run_chart.mark_line(strokeWidth=1.5, strokeDash=run.style.dash, **mark_style)
-        interval_rule = run_chart.mark_rule(strokeWidth=1.75, **mark_style)
+        layers.append(run_line.encode(x=_x_encoding(), y=y_encoding, opacity=_opacity(0.65)))
+        # Vega warns about a layer without any value.
+        if any(point["low"] is not None for point in run_lines[run_index]):
+            interval_rule = run_chart.transform_filter("isValid(datum.low)").mark_rule(
+                strokeWidth=1.75, **mark_style
+            )
+            layers.append(
+                interval_rule.encode(
+                    x=_x_encoding(),
+                    y=alt.Y("low:Q"),
+                    y2=alt.Y2("high:Q"),
+                    opacity=_opacity(),
+                    tooltip=tooltip,
+                )
+            )
         mean_point = run_chart.mark_point(shape=run.style.shape, size=80, **mark_style)
-        layers += [
-            run_line.encode(x=_x_encoding(), y=y_encoding, opacity=_opacity(0.65)),
-            interval_rule.encode(
-                x=_x_encoding(),
-                y=alt.Y("low:Q"),
-                y2=alt.Y2("high:Q"),
-                opacity=_opacity(),
-                tooltip=tooltip,
-            ),
-            mean_point.encode(x=_x_encoding(), y=y_encoding, opacity=_opacity(), tooltip=tooltip),
-        ]
+        layers.append(
+            mean_point.encode(x=_x_encoding(), y=y_encoding, opacity=_opacity(), tooltip=tooltip)
+        )
     description = _describe_lines(runs, run_lines, title)
     return _layer_chart(records, [*layers, _axis_title()], runs, x_ends, description, height)
 
@@ -160,7 +166,8 @@ def interval_chart(
 # Vega expressions: the cost at the pointer ("256 rollouts sampled"), and an interval in words.
 POSITION_EXPRESSION = "format(datum.at, ',') + ' ' + costs[along]"
 INTERVAL_EXPRESSION = (
-    "format(datum.low, '{number_format}') + ' to ' + format(datum.high, '{number_format}')"
+    "isValid(datum.low) ? format(datum.low, '{number_format}') + ' to ' + "
+    "format(datum.high, '{number_format}') : 'not known'"
 )
 
 

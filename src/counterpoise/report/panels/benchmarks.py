@@ -12,13 +12,14 @@ from counterpoise.report.charts.series import (
     SHARE_AXIS,
     ValueAxis,
     base_chart,
-    make_tooltips,
+    evaluation_marks,
     x_axis,
     y_axis,
 )
 from counterpoise.report.panels.panel import Figure, Panel
 from counterpoise.report.panels.summary import headline_record
 from counterpoise.report.run_data import RunData
+from counterpoise.store.evaluation_records import is_graded_evaluation
 
 STYLES = ("series", "muted")  # only the first two sampling settings are drawn
 
@@ -40,39 +41,30 @@ def panel(run: RunData) -> Panel | None:
 
 def _benchmark_figure(lines: Sequence[Mapping[str, Any]], last_iteration: int) -> Figure:
     """Mean and interval after each evaluation, a line for each sampling setting."""
-    is_graded = any(line.get("reward_low") is not None for line in lines)
+    is_graded = any(map(is_graded_evaluation, lines))
     value_axis = ValueAxis() if is_graded else SHARE_AXIS
     layers: list[alt.Chart] = []
     keys = []
     lines_by_setting = list(group_by_setting(lines).items())
     for style, (setting, setting_lines) in zip(STYLES, lines_by_setting, strict=False):
-        records = [
-            {name: record[name] for name in ("iteration", "mean", "low", "high")}
-            for record in (
-                [headline_record(line) for line in setting_lines] if is_graded else setting_lines
-            )
-        ]
+        evaluations = (
+            [headline_record(line) for line in setting_lines] if is_graded else setting_lines
+        )
+        means = [{name: record[name] for name in ("iteration", "mean")} for record in evaluations]
         x_encoding = x_axis(last_iteration)
         y_encoding = y_axis("mean", value_axis.axis_format, value_axis.domain)
-        tooltip = make_tooltips(
-            [
-                ("iteration", "after iteration", "d"),
-                *(
-                    (name, title, value_axis.number_format)
-                    for name, title in (("mean", "mean"), ("low", "95 % from"), ("high", "to"))
-                ),
-            ]
-        )
         layers += [
-            base_chart(records)
-            .mark_rule(style=style, strokeWidth=1.5)
-            .encode(x=x_encoding, y=alt.Y("low:Q"), y2=alt.Y2("high:Q"), tooltip=tooltip),
-            base_chart(records)
+            base_chart(means)
             .mark_line(style=style, strokeWidth=2)
             .encode(x=x_encoding, y=y_encoding),
-            base_chart(records)
-            .mark_point(style=style, size=40)
-            .encode(x=x_encoding, y=y_encoding, tooltip=tooltip),
+            *evaluation_marks(
+                evaluations,
+                x_encoding,
+                y_encoding,
+                style,
+                value_axis.number_format,
+                point_size=40,
+            ),
         ]
         keys.append((style, f"at {setting}"))
     title = lines[0]["title"]

@@ -38,8 +38,8 @@ def panel(run: RunData) -> Panel | None:
         "Held-out answers",
         f"Right and wrong answers to {trace.num_problems} held-out problems, and which of "
         f"{trace.num_prompts} training prompts pushed the right ones. The rank correlation of "
-        f"predicted and real change is {trust}: trust the table no further. `poise trace` names "
-        f"rollouts and tokens.{_describe_limits(trace)}",
+        f"predicted and real change is {trust}: the table is no more reliable than that. `poise "
+        f"trace` names rollouts and tokens.{_describe_limits(trace)}",
         (_movement_figure(run, trace),),
         after=render(
             "heldout_answers.html",

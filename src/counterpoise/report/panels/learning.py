@@ -15,6 +15,7 @@ from counterpoise.report.charts.series import (
     SHARE_AXIS,
     ValueAxis,
     base_chart,
+    evaluation_marks,
     iteration_chart,
     line_chart,
     make_tooltips,
@@ -181,7 +182,9 @@ def _headline_figure(run: RunData) -> Figure:
             for style, (_, evaluations) in zip(
                 HELDOUT_STYLES, _evaluations_by_setting(run), strict=False
             )
-            for layer in _heldout_layers(evaluations, x_encoding, style, number_format)
+            for layer in evaluation_marks(
+                evaluations, x_encoding, alt.Y("mean:Q"), style, number_format, name="held-out"
+            )
         ],
         height=240,
     )
@@ -264,27 +267,4 @@ def _evaluations_by_setting(run: RunData) -> list[tuple[str, Sequence[Mapping[st
             [headline_record(each) for each in evaluations] if run.is_graded else evaluations,
         )
         for setting, evaluations in evaluations_by_setting.items()
-    ]
-
-
-def _heldout_layers(
-    evaluations: Sequence[Mapping[str, Any]], x_encoding: alt.X, style: str, number_format: str
-) -> list[alt.Chart]:
-    records = [
-        {field_name: evaluation[field_name] for field_name in ("iteration", "mean", "low", "high")}
-        for evaluation in evaluations
-    ]
-    tooltip = make_tooltips(
-        [
-            ("iteration", "after iteration", "d"),
-            ("mean", "held-out", number_format),
-            ("low", "95 % from", number_format),
-            ("high", "to", number_format),
-        ]
-    )
-    interval_rule = base_chart(records).mark_rule(style=style, strokeWidth=1.5)
-    mean_point = base_chart(records).mark_point(style=style, size=70)
-    return [
-        interval_rule.encode(x=x_encoding, y=alt.Y("low:Q"), y2=alt.Y2("high:Q"), tooltip=tooltip),
-        mean_point.encode(x=x_encoding, y=alt.Y("mean:Q"), tooltip=tooltip),
     ]

@@ -21,10 +21,11 @@ MAX_TEXT_BYTES = 1_500_000  # of all excerpts together, packed
 
 
 def panel(run: RunData) -> Panel | None:
-    if not run.plans:
+    plan_by_iteration = {plan["iteration"]: plan for plan in run.plans}
+    # The line of metrics.jsonl comes last: an iteration may have a plan before it is finished.
+    if not any(record["iteration"] in plan_by_iteration for record in run.metrics):
         return None
     packed_texts = pack_excerpts(run)
-    plan_by_iteration = {plan["iteration"]: plan for plan in run.plans}
     iterations = [
         {
             "iteration": record["iteration"],
@@ -121,7 +122,7 @@ def _excerpts(run: RunData, plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def _describe_omissions(run: RunData, packed_texts: dict[int, str]) -> str:
-    if not packed_texts:
+    if not packed_texts and not any(any(run.texts_of_plan(plan)) for plan in run.plans):
         return "The run stored no rollouts, so no texts are shown."
     updates_without_texts = len(run.plans) - len(packed_texts)
     if not updates_without_texts:

@@ -12,6 +12,7 @@ from counterpoise.report.charts.render import render
 from counterpoise.report.panels.buffer import count_fates
 from counterpoise.report.panels.panel import Panel
 from counterpoise.report.run_data import RunData
+from counterpoise.store.evaluation_records import reward_estimate
 
 Fact = tuple[str, str]  # (number as text, what it counts)
 # Fields of an evaluation that the template uses.
@@ -47,14 +48,11 @@ def panel(run: RunData) -> Panel:
 def headline_record(evaluation: Mapping[str, Any]) -> dict[str, Any]:
     """An evaluation whose mean, low and high are those of the reward, for graded runs.
 
-    Rewards that are all 0 or 1 keep the interval of the success. Older versions stored no interval
-    of graded rewards: then it is just the mean.
+    Bounds that are not known are None.
     """
-    reward, low, high = (evaluation.get(name) for name in ("reward", "reward_low", "reward_high"))
-    if reward is None or (reward == evaluation["mean"] and low is None):
-        return dict(evaluation)
-    bounds = {"low": reward if low is None else low, "high": reward if high is None else high}
-    return {**evaluation, "mean": reward, **bounds}
+    reward = reward_estimate(evaluation)
+    bounds = (reward.low, reward.high) if reward.is_bounded else (None, None)
+    return {**evaluation, "mean": reward.mean, "low": bounds[0], "high": bounds[1]}
 
 
 def _describe_setting(run: RunData) -> str:

@@ -17,7 +17,12 @@ import numpy as np
 from counterpoise.report.probe_trace.agreement import Agreement, AgreementMeter
 from counterpoise.report.probe_trace.read import ProbedIteration, ProbedRun, find_id
 from counterpoise.report.texts import make_visible
-from counterpoise.report.traces import Vocabulary, read_trace, read_vocabulary
+from counterpoise.report.traces import (
+    Vocabulary,
+    read_trace,
+    read_vocabulary,
+    stored_iterations,
+)
 
 KINDS = ("right", "wrong")
 TOP_ROLLOUTS = 5  # rollouts shown in each direction
@@ -311,7 +316,7 @@ class _StrongestRollouts:
         rollout = probed_run.run.texts_of_plan(probed.plan)[effect.row]
         pushes = probed.token_pushes(effect.answer, effect.row)
         tokens: tuple[tuple[int, str, float], ...] = ()
-        if pushes and (probed.path / "tokens").is_dir():
+        if pushes and probed.iteration in stored_iterations(probed.path):
             columns = read_trace(probed.path, probed.iteration).row_columns(effect.row)
             tokens = tuple(
                 (position, names[int(columns["token"][position])], change)

@@ -14,6 +14,7 @@ NGRAM_WORDS = 10  # words of a gram
 NEAR_COPY_JACCARD = 0.5  # a Jaccard index above it is a near copy
 
 _BRACKET_SIZE = re.compile(r"\\(?:left|right)(?![a-zA-Z])")
+_MEANING = re.compile(r"[^\W_]|[-+*/^=<>%×÷·−≤≥]|(?<=\d)\.(?=\d)")
 _WORD = re.compile(r"[a-z0-9]+|[\u3040-\u30ff\u3400-\u9fff]")
 
 
@@ -25,6 +26,16 @@ def letters_and_digits(text: str) -> str:
         'findx2'
     """
     return "".join(filter(str.isalnum, _BRACKET_SIZE.sub("", text).casefold()))
+
+
+def letters_digits_and_operators(text: str) -> str:
+    r"""The same with operators and decimal points, in which problems of arithmetic differ.
+
+    Example:
+        >>> letters_digits_and_operators("What is 1.5 - 2?")
+        'whatis1.5-2'
+    """
+    return "".join(_MEANING.findall(_BRACKET_SIZE.sub("", text).casefold()))
 
 
 def split_words(text: str) -> list[str]:
