@@ -1,4 +1,4 @@
-"""Numbers of docs/results/speed.md about TRL, vLLM and probes on an H200 are those of its records."""
+"""Numbers of speed.md about TRL, vLLM and probes on an H200 are those of its records."""
 
 from __future__ import annotations
 
