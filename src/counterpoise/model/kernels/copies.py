@@ -1,4 +1,4 @@
-"""Attention of edited copies of responses, of which only the tokens after the edit are computed.
+"""Attention of altered copies of responses, computed from the first altered token on.
 
     q [n, H, d]    own k, v [n, K, d]    cached k, v of the originals [N, K, d]    ->  [n, H, d]
 
