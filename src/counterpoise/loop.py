@@ -416,7 +416,7 @@ def update(
                 f"{MAX_SKIPPED_STEPS} optimizer steps in a row had a loss or gradient that is not "
                 "finite: start a new run with a lower update.lr; what was written before is intact"
             )
-        # take_step() counts the rows of its step; records need their index in the batch.
+        # take_step() numbers rows from 0 within the step; records need their index in the batch.
         results.append(replace(result, rows=tuple(step[i] for i in result.rows)))
     return results
 

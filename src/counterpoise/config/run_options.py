@@ -97,8 +97,8 @@ class MonitorConfig:
     )
     probe_every: int = option(
         0,
-        "iterations between measurements of the probes; 0: enough to keep them within 15 % of a "
-        "CPU run's time",
+        "iterations between measurements of the probes; 0: enough to keep them within 10 % of a "
+        "run's time on a GPU, 15 % on a CPU",
         at_least=0,
     )
     probe_refresh: int = option(
