@@ -10,13 +10,14 @@ import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from report.synthetic import write_run
 from serve.served import get, serve
 
 from counterpoise.files import folder_lock
-from counterpoise.serve import run_state
+from counterpoise.serve import discover, run_state
 from counterpoise.serve.app import make_app
 from counterpoise.serve.discover import find_runs
 from counterpoise.serve.events import POLL_SECONDS, EventFeed
@@ -207,13 +208,46 @@ def test_runs_are_found_below_the_folders_and_named_by_their_path(tmp_path: Path
         write_run(tmp_path / name, 0)
     (tmp_path / "out" / "a" / "checkpoints" / "inner").mkdir(parents=True)
     (tmp_path / "out" / ".hidden").mkdir()
-    runs = find_runs([tmp_path / "out", tmp_path / "more", tmp_path / "out" / "a"])
+    runs = find_runs([tmp_path / "out", tmp_path / "more", tmp_path / "out" / "a"]).runs
     assert {name: path.relative_to(tmp_path).as_posix() for name, path in runs.items()} == {
         "a": "out/a",
         "sweep/seed-1": "out/sweep/seed-1",
         "sweep/seed-2": "out/sweep/seed-2",
         "a~2": "more/a",
     }
+
+
+def test_runs_are_found_at_any_depth_and_what_is_left_out_is_told(tmp_path: Path, monkeypatch):
+    served = tmp_path / "served"
+    write_run(served / "a/b/c/d/e/f/run", 0)
+    (served / "a/b/circle").symlink_to(served / "a")
+    assert list(find_runs([served]).runs) == ["a/b/c/d/e/f/run"]
+    assert find_runs([served]).describe_omissions() == []
+    write_run(tmp_path / "elsewhere", 0)
+    for name in ("first", "second"):
+        (served / name).symlink_to(tmp_path / "elsewhere")
+    scandir = os.scandir
+
+    def refuse(folder: Path) -> Any:
+        if Path(folder).name == "f":
+            raise PermissionError(13, "Permission denied")
+        return scandir(folder)
+
+    monkeypatch.setattr("os.scandir", refuse)
+    cache = tmp_path / "cache"
+    with serve(served, cache=cache) as client:
+        answer = get(client, "/")
+        assert answer["runs"] == []
+        unreadable, links = answer["omissions"]
+        assert unreadable.endswith(f"are not searched: {served / 'a/b/c/d/e/f'}.")
+        assert links.startswith("Links that lead out of the served folders are not followed: ")
+        assert links.endswith(" and 1 more.")
+    monkeypatch.setattr("os.scandir", scandir)
+    monkeypatch.setattr(discover, "MOST_FOLDERS", 7)
+    write_run(served / "z", 0)
+    search = find_runs([served])
+    assert list(search.runs) == ["z"]  # the nearest are searched first
+    assert "more than 7 folders" in search.describe_omissions()[0]
 
 
 def test_a_growing_run_is_told_at_the_next_look_at_it(tmp_path: Path, monkeypatch):

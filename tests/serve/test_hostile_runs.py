@@ -237,11 +237,11 @@ def test_a_run_that_is_deleted_or_replaced_meanwhile(tmp_path: Path):
         shutil.rmtree(run)
         assert client.get(row["place"]).status_code == 404
         assert client.get("/runs/run/rollouts").status_code in (200, 404)
-        client.library._searched = float("-inf")
+        client.library._next_search = float("-inf")
         assert client.get("/runs/run").status_code == 404
         assert [each["name"] for each in get(client, "/")["runs"]] == ["other"]
         write_run(tmp_path / "run", 2)
-        client.library._searched = client.library._refreshed = float("-inf")
+        client.library._next_search = client.library._refreshed = float("-inf")
         assert get(client, "/runs/run/rollouts")["total"] == 48
 
 
