@@ -15,7 +15,7 @@ export const saved = (address) => `${to.run(address.run)}/rollouts.html${address
 
 const SORTS = [["", "newest first"], ["iteration", "oldest first"], ["-reward", "highest reward"], ["reward", "lowest reward"], ["-length", "longest"], ["length", "shortest"]];
 const DROPPED = [["", "any"], ["no_spread", "no spread"], ["no_signal", "no signal"], ["surplus", "surplus"], ["aged", "aged"]];
-const MOST_PROBLEMS = 5; // files with damaged lines that are named
+const MOST_PROBLEMS = 5; // files with damaged lines, or that cannot be read: so many are named
 const BEFORE = 24; // characters before a hit: it must be seen in a cell of two lines
 
 // The text of a cell, from shortly before the place where the search found it.
@@ -160,7 +160,7 @@ function rolloutTable(run, sortBy, checkBox) {
 function problemLines(data) {
   const problems = (data.problems ?? []).slice(0, MOST_PROBLEMS);
   const more = (data.problem_count ?? 0) - problems.length;
-  return [...Object.values(data.missing ?? {}), ...problems, ...(more > 0 ? [`${plural(more, "more file")} with damaged lines`] : [])];
+  return [...Object.values(data.missing ?? {}), ...problems, ...(more > 0 ? [`${plural(more, "more file")} with such problems`] : [])];
 }
 
 export function show(root, data, address, page) {
