@@ -31,7 +31,9 @@ FILES_OF_A_NEW_RUN = 3
 class RunSearch:
     """The runs below the served folders, and what was left out of the search for them."""
 
-    runs: dict[str, Path] = field(default_factory=dict)  # name -> resolved folder, in a stable order
+    runs: dict[str, Path] = field(
+        default_factory=dict
+    )  # name -> resolved folder, in a stable order
     too_large: list[Path] = field(default_factory=list)  # served, with more than MOST_FOLDERS
     unreadable: list[Path] = field(default_factory=list)
     links_out: list[Path] = field(default_factory=list)  # of folders
