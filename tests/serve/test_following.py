@@ -78,6 +78,35 @@ def test_the_headline_is_of_the_first_sampling_setting(tmp_path: Path):
     assert reader.summary()["headline"] == {"label": "held-out success", "value": 0.2}
 
 
+def test_evaluations_of_graded_rewards_lead_with_the_mean_reward(tmp_path: Path):
+    run = write_run(tmp_path / "run", 0, evaluations=False)
+    scores = {"mean": 1.0, "low": 0.9, "high": 1.0}
+    graded = {"iteration": 0, **scores, "reward": -0.25, "reward_low": -0.5, "reward_high": 0.0}
+    binary = {"iteration": 8, "mean": 0.5, "low": 0.4, "high": 0.6, "reward": 0.5}
+    for log, fields in (("evaluations", {}), ("benchmarks", {"benchmark": "theirs"})):
+        for record in (graded, binary):
+            append(run / f"{log}.jsonl", json.dumps(record | fields) + "\n")
+    append(run / "benchmarks.jsonl", json.dumps(binary | {"benchmark": "other"}) + "\n")
+    with serve(tmp_path, cache=tmp_path / "cache") as client:
+        (listed,) = get(client, "/")["runs"]
+        assert listed["headline"] == {"label": "held-out reward", "value": 0.5}
+        view = get(client, "/runs/run")
+    names = ("quantity", "headline", "headline_low", "headline_high")
+    shown = [[each[name] for name in names] for each in view["evaluations"]]
+    assert shown == [["reward", -0.25, -0.5, 0.0], ["reward", 0.5, 0.4, 0.6]]
+    shown_benchmarks = [[each[name] for name in names] for each in view["benchmarks"]]
+    assert shown_benchmarks == [*shown, ["success", 0.5, 0.4, 0.6]]
+
+
+def test_success_is_not_called_reward_where_no_reward_is_stored(tmp_path: Path):
+    run = write_run(tmp_path / "run", 0, evaluations=False)
+    append(run / "metrics.jsonl", '{"iteration": 1, "reward": 0.3, "graded": true}\n')
+    append(run / "evaluations.jsonl", '{"iteration": 1, "mean": 0.5, "low": 0.4, "high": 0.6}\n')
+    reader = RunReader("run", run, [tmp_path])
+    reader.refresh(None)
+    assert reader.summary()["headline"] == {"label": "held-out success", "value": 0.5}
+
+
 def test_a_tail_starts_again_where_the_log_was_cut_or_replaced(tmp_path: Path):
     path = tmp_path / "metrics.jsonl"
     tail, seen = tail_of(path)

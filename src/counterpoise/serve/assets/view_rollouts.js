@@ -129,7 +129,7 @@ function rolloutTable(run, sortBy, checkBox) {
       h("td", { class: "figure" }, advantage(rollout.advantage)),
       h("td", { class: "figure" }, count(rollout.length)),
       h("td", { class: "prompt-cell" }, h("a", { class: "clamp", href: to.prompt(run, rollout.prompt_id), title: "This prompt over time" }, marked(around(rollout, "prompt"), words))),
-      h("td", { class: "text-cell" }, h("a", { class: "clamp mono open", href: inside(rollout.place) }, marked(around(rollout, "response") || "(empty)", words))),
+      h("td", { class: "text-cell" }, h("a", { class: "clamp mono open", href: inside(rollout.place) }, rollout.problem ? visible(rollout.problem) : marked(around(rollout, "response") || "(empty)", words))),
       h("td", { class: "remarks" }, remarksOn(rollout, hasPlans).map(([word, written]) => h("span", { class: "tag" }, term(word, written)))));
   return {
     node,

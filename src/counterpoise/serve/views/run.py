@@ -10,6 +10,7 @@ from typing import Any
 
 from counterpoise.errors import format_count
 from counterpoise.serve.answers import NotFoundError
+from counterpoise.serve.headlines import add_benchmark_headlines, add_headlines
 from counterpoise.serve.run_reader import RunReader
 from counterpoise.serve.vocabulary import read_run_vocabulary
 from counterpoise.store.schema import EVALUATIONS, METRICS, TIME_METRICS
@@ -48,8 +49,8 @@ def run_view(reader: RunReader) -> dict[str, Any]:
             **reader.summary(),
             "config": reader.config,
             "metrics": metrics,
-            "evaluations": list(reader.evaluations),
-            "benchmarks": list(reader.benchmarks),
+            "evaluations": add_headlines(reader.evaluations, is_graded=reader.is_graded),
+            "benchmarks": add_benchmark_headlines(reader.benchmarks),
             "timing": {
                 stage: columns[f"{stage}_seconds"]
                 for stage in STAGES
@@ -159,7 +160,7 @@ def overlay_view(readers: Sequence[RunReader]) -> dict[str, Any]:
                         "iteration": list(reader.iterations),
                         **{name: list(values) for name, values in reader.columns.items()},
                     },
-                    "evaluations": list(reader.evaluations),
+                    "evaluations": add_headlines(reader.evaluations, is_graded=reader.is_graded),
                     "config": reader.config,
                 }
             )
