@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import tiny
 import torch
-from safetensors.torch import save_file
 
 from counterpoise.errors import PoiseError
 from counterpoise.store.checkpoint import (
@@ -262,12 +261,27 @@ def test_a_tied_weight_is_saved_once(tied: bool) -> None:
     ids=["shapes", "one element", "missing", "further"],
 )
 def test_weights_of_another_model_are_refused(tmp_path: Path, saved: dict) -> None:
-    save_file(saved, tmp_path / MODEL_FILE)
+    save(tmp_path, replace(checkpoint(1), model=saved), keep=1)
     model = torch.nn.Linear(2, 2)
     before = model.weight.clone()
     with pytest.raises(PoiseError, match="not a checkpoint of the model 'linear' as it is now"):
-        load_checkpoint_weights(model, "linear", tmp_path)
+        load_checkpoint_weights(model, "linear", tmp_path / "iteration_00001")
     assert torch.equal(model.weight, before)
+
+
+def test_weights_that_have_changed_since_they_were_saved_are_refused(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 2)
+    before = model.weight.clone()
+    save(tmp_path, replace(checkpoint(1), model=model_weights(model)), keep=1)
+    file = tmp_path / "iteration_00001" / MODEL_FILE
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(PoiseError, match=r"is damaged: model\.safetensors has changed"):
+        load_checkpoint_weights(model, "linear", tmp_path / "iteration_00001")
+    assert torch.equal(model.weight, before)
+    with pytest.raises(PoiseError, match="iteration_00002 does not exist"):
+        load_checkpoint_weights(model, "linear", tmp_path / "iteration_00002")
 
 
 def test_the_digest_of_a_loaded_model_tells_whether_it_has_changed() -> None:

@@ -42,6 +42,12 @@ class StudyFlags:
             "--rollouts", help="Use stored rollouts of a run or an import instead of sampling."
         ),
     ] = None
+    records: Annotated[
+        Path | None,
+        typer.Option(
+            "--records", help="Judge and draw the records in this table again; measure nothing."
+        ),
+    ] = None
     minutes: Annotated[
         float | None,
         typer.Option("--minutes", min=0, help="Stop after this long; run it again to continue."),
@@ -62,6 +68,8 @@ def study(flags: StudyFlags) -> None:
     an interrupted `poise study all` continues where it stopped. If a study fails, the others still
     run. --set changes the run that the studies sample and train with (the preset `demo`).
 
+    --records FILE judges a NAME.parquet that was measured elsewhere, such as those in docs/data/.
+
     `poise study replication` measures nothing: in a checkout of the repository it writes the tables
     and the plot of docs/results/replication.md from docs/data/claims.csv.
 
@@ -69,6 +77,7 @@ def study(flags: StudyFlags) -> None:
     names it (docs/results/audit.md in a checkout): ten minutes a seed on one core.
 
     - `poise study flipping`
+    - `poise study flipping --records docs/data/embedded-flipping.parquet`
     - `poise study all --budget quick --out out/studies`
     - `poise study proxy,value -m out/smollm2-warm -b full --size batches=4 --minutes 8`
     """
@@ -86,18 +95,29 @@ def study(flags: StudyFlags) -> None:
             TerminalConsole().print(f"wrote {path}", markup=False, highlight=False)
         return
     if flags.name == "audit":
-        refuse_ignored_flags(flags, used=("budget", "sizes", "out"))
-        from counterpoise.lab.sick_runs.confusion import run_audit_study
+        used_flags = ("records", "out") if flags.records else ("budget", "sizes", "out")
+        refuse_ignored_flags(flags, used_flags)
+        from counterpoise.lab.sick_runs.confusion import run_audit_study, write_page_of_records
         from counterpoise.terminal import TerminalConsole
 
         console = TerminalConsole()
-        page = run_audit_study(
-            flags.budget,
-            flags.sizes or (),
-            flags.out,
-            lambda line: console.print(line, highlight=False),
+        page = (
+            write_page_of_records(flags.records, flags.out)
+            if flags.records
+            else run_audit_study(
+                flags.budget,
+                flags.sizes or (),
+                flags.out,
+                lambda line: console.print(line, highlight=False),
+            )
         )
         console.print(f"wrote {page}", markup=False, highlight=False)
+        return
+    if flags.records:
+        refuse_ignored_flags(flags, used=("records", "out"))
+        from counterpoise.lab.studies.terminal import judge_stored_records
+
+        judge_stored_records(flags.name, flags.records, flags.out)
         return
     from counterpoise.lab.studies.terminal import StudyLimits, run_studies
 
@@ -120,4 +140,7 @@ def refuse_ignored_flags(flags: StudyFlags, used: Sequence[str]) -> None:
         is_given = getattr(flags, field.name) != field.default
         if is_given and field.name not in ("name", *used):
             option_name = option_names.get(field.name, f"--{field.name}")
-            raise PoiseError(f"poise study {flags.name} does not use {option_name}: leave it out")
+            with_records = " --records" if "records" in used else ""
+            raise PoiseError(
+                f"poise study {flags.name}{with_records} does not use {option_name}: leave it out"
+            )

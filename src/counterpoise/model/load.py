@@ -336,7 +336,7 @@ def make_decoder(model: Any, path: str = AUTO_PATH) -> AnyDecoder:
     return Decoder(transformers_model, is_adapted=is_adapted(model))
 
 
-def check_uncapped(policy: Policy, feature: str) -> None:
+def check_no_logit_softcap(policy: Policy, feature: str) -> None:
     """Raise an error if the model caps its logits and `feature` compares distributions without."""
     if policy.decoder.softcap:
         raise PoiseError(

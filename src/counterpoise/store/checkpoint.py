@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import shutil
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import file_digest
 from pathlib import Path
@@ -97,6 +97,10 @@ def initial_digest(model: nn.Module) -> str:
 
 def load_checkpoint_weights(model: nn.Module, name: str, path: Path) -> None:
     """Load the weights of a checkpoint; `model` is the run's initial model, called `name`."""
+    if not path.is_dir():
+        raise PoiseError(f"{path} does not exist: the checkpoint was moved or removed")
+    if damage := find_damage(path, (MODEL_FILE,)):
+        raise PoiseError(f"{path} is damaged: {damage}")
     try:
         weights = load_file(path / MODEL_FILE)
     except (OSError, SafetensorError) as fault:
@@ -196,8 +200,8 @@ def load_newest(folder: Path, notify: Callable[[str], None]) -> Checkpoint | Non
     return None
 
 
-def find_damage(path: Path) -> str:
-    """Why a checkpoint cannot be used; "" if it can."""
+def find_damage(path: Path, files: Sequence[str] | None = None) -> str:
+    """Why a checkpoint, or some `files` of it, cannot be used; "" if it can."""
     try:
         manifest = json.loads((path / "manifest.json").read_text())
         digests: dict[str, str] = manifest["sha256"]
@@ -205,7 +209,7 @@ def find_damage(path: Path) -> str:
             return f"manifest.json does not list {missing_names[0]}"
         if manifest["schema"] != SCHEMA:
             return f"schema {manifest['schema']}, this version reads {SCHEMA}"
-        expected_digests = list(digests.items())
+        expected_digests = [(name, digests[name]) for name in files or digests]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
         return f"manifest.json cannot be read: {fault}"
     for file_name, expected_digest in expected_digests:

@@ -13,7 +13,7 @@ from pathlib import Path
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError, first_line
 from counterpoise.files import folder_lock, remove_path
-from counterpoise.store.folder import CHECKPOINTS, REPLAY, RunFolder
+from counterpoise.store.folder import CHECKPOINTS, REPLAY, RunFolder, is_run
 
 FINISHED_FILE = "finished.json"
 
@@ -46,6 +46,11 @@ def is_finished(path: Path, iterations: int) -> bool:
             "remove it to treat the run as unfinished"
         ) from fault
     return bool(finished_iterations == iterations)
+
+
+def has_ended(path: Path) -> bool:
+    """Whether `path` holds a run that made all iterations of its own config.toml."""
+    return is_run(path) and is_finished(path, RunFolder(path).read_config().loop.iterations)
 
 
 def refuse_finished(path: Path, config: RunConfig) -> None:

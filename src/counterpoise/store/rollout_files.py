@@ -23,7 +23,10 @@ REQUIRED_FIELDS = ("group", "prompt_id", "reward", "prompt_tokens", "response_to
 
 def read_groups(path: Path, required: Sequence[str] = REQUIRED_FIELDS) -> list[Group]:
     """Groups of a run folder or one of its files; only `required` fields must be there."""
-    files = [path] if path.is_file() else sorted((path / "rollouts").glob("step_*.jsonl"))
+    step_files = (path / "rollouts").glob("step_*.jsonl")
+    # By length first: step_100000 comes after step_99999.
+    ordered_files = sorted(step_files, key=lambda file: (len(file.name), file.name))
+    files = [path] if path.is_file() else ordered_files
     if not files:
         raise PoiseError(
             f"{path} holds no rollouts: rollouts/step_00001.jsonl and the like are missing"

@@ -128,6 +128,29 @@ def test_a_run_that_is_resumed_goes_on_in_its_folder(tmp_path: Path, more: dict[
     assert len(whole_run[1]) == 3
 
 
+@needs_trl
+@pytest.mark.parametrize(
+    ("trl_name", "recorded"),
+    [("adamw_torch_fused", "adamw"), ("paged_adamw_8bit", "adamw"), ("sgd", "sgd"), ("lion", None)],
+)
+def test_an_optimizer_of_another_kind_is_not_recorded_as_adamw(
+    trl_name: str, recorded: str | None
+) -> None:
+    from counterpoise.hosts.trl.script_recorder import describe_run
+
+    options = SimpleNamespace(
+        optim=trl_name, learning_rate=1e-6, max_grad_norm=1.0, generation_batch_size=8,
+        num_generations=4,
+    )  # fmt: skip
+    trainer = SimpleNamespace(
+        args=options, state=SimpleNamespace(logging_steps=1), epsilon_low=0.2, epsilon_high=0.2,
+        temperature=1.0, max_completion_length=16, optimizer_steps=2, _tokenizer=None,
+    )  # fmt: skip
+    description = describe_run(trainer, "a test", "a note")  # type: ignore[arg-type]
+    assert description["options"]["update"].get("optimizer") == recorded
+    assert ("TRL's optimizer is lion" in description["notes"][-1]) == (recorded is None)
+
+
 # -- the microscope and TRL's losses ------------------------------------------------------------
 
 

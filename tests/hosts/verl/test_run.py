@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -234,6 +235,43 @@ def test_a_missing_verl_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     with pytest.raises(PoiseError, match=r"^verl is not installed: pip install"):
         run.launch_verl(load_config("demo"), tmp_path / "x")
     assert not (tmp_path / "x").exists()
+
+
+SLOW_TO_STOP = """
+import pathlib, signal, sys, time
+
+def stop(*_):
+    time.sleep(0.6)
+    pathlib.Path(sys.argv[1]).touch()
+    sys.exit(3)
+
+signal.signal(signal.SIGINT, stop)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def test_verl_has_time_to_stop_after_ctrl_c(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stopped = tmp_path / "stopped"
+    process = subprocess.Popen(
+        [sys.executable, "-S", "-c", SLOW_TO_STOP, str(stopped)], stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    with process.stdout as output:
+        assert output.readline() == b"ready\n"
+
+    def press_ctrl_c() -> None:
+        for pid in (process.pid, os.getpid()):
+            os.kill(pid, signal.SIGINT)
+
+    key_press = threading.Timer(0.1, press_ctrl_c)
+    key_press.start()
+    with pytest.raises(KeyboardInterrupt):
+        run.wait_for_verl(process)
+    assert (process.returncode, stopped.exists()) == (3, True)
+    assert "waiting for verl to stop its workers" in capsys.readouterr().err
 
 
 @needs_verl

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import shutil
 import sys
 import zlib
@@ -24,6 +25,7 @@ from counterpoise.lab.credit_view.charts import histogram_bins
 from counterpoise.lab.credit_view.page import write_credit_page
 from counterpoise.lab.credit_view.result import compare_weightings
 from counterpoise.lab.credit_view.selection import WeightingChoice, parse_weightings
+from counterpoise.lab.credit_view.stored_iteration import read_stored_iteration
 from counterpoise.lab.credit_view.token_strips import tokens_panel
 from counterpoise.loop import train
 from counterpoise.report.run_data import RunData
@@ -117,9 +119,23 @@ def test_another_model_may_read(run: Path) -> None:
 def test_a_damaged_checkpoint_is_said(run: Path, tmp_path: Path) -> None:
     shutil.copytree(run, tmp_path / "run")
     weights = tmp_path / "run" / "checkpoints" / "iteration_00003" / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(PoiseError, match=r"iteration_00003 cannot be read"):
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1  # of one weight: it would be read as another number
+    weights.write_bytes(content)
+    with pytest.raises(PoiseError, match=r"iteration_00003 is damaged: model.safetensors has ch"):
         compare_weightings("high_entropy", tmp_path / "run")
+
+
+def test_settings_that_were_defaults_when_the_run_began_are_its_own(
+    run: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    config = tmp_path / "run" / "config.toml"
+    text = re.sub(r"option_count = \d+", "option_count = 114", config.read_text("utf-8"))
+    text = text.replace('"high_entropy"', '"shear"').replace('["share=0.3"]', "[]")
+    config.write_text(text, "utf-8")
+    source = read_stored_iteration(tmp_path / "run")
+    assert source.config.credit.settings == ["width=100", "stride=25"]
 
 
 # -- where there is no policy -------------------------------------------------------------------

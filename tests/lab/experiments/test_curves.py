@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from counterpoise.config.load import load_config
+from counterpoise.errors import PoiseError
 from counterpoise.lab.experiments.curves import group_by_run, read_curve, run_seconds
 from counterpoise.lab.experiments.design import RunKey
 from counterpoise.store.folder import RunFolder
@@ -35,6 +38,14 @@ def test_a_run_that_did_not_say_how_it_was_sampled(tmp_path: Path) -> None:
     assert [r["cancellation"] for r in curve] == [None, None, 0.9]
     assert [r["split"] for r in curve] == [None, None, 0.25]
     assert [r["dropped"] for r in curve] == [0, 0, 7]
+
+
+def test_a_run_with_a_lost_line_has_no_curve(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "run", [])
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    (tmp_path / "run" / "metrics.jsonl").write_text(lines[1] + "\n")
+    with pytest.raises(PoiseError, match=r"has lost lines of metrics\.jsonl"):
+        read_curve(folder)
 
 
 def test_two_ways_of_sampling(tmp_path: Path) -> None:

@@ -15,15 +15,17 @@ from small_run import write_model
 from typer.testing import CliRunner
 
 from counterpoise.cli import app
+from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
 from counterpoise.lab.experiments.curves import Runs, group_by_run, run_seconds
 from counterpoise.lab.experiments.design import RunKey
 from counterpoise.lab.experiments.dry_run import describe_plan
 from counterpoise.lab.experiments.experiment_file import read_experiment
-from counterpoise.lab.experiments.pieces import Piece, write_piece
-from counterpoise.lab.experiments.processes import Fleet
+from counterpoise.lab.experiments.pieces import Piece, read_pieces, write_piece
+from counterpoise.lab.experiments.processes import FIXED_OPTIONS, Fleet
 from counterpoise.lab.experiments.run import ExperimentRunner
 from counterpoise.lab.experiments.terminal import RunSelection
+from counterpoise.store.finished import mark_finished
 from counterpoise.store.folder import RunFolder
 
 
@@ -273,6 +275,28 @@ def test_a_dry_run_says_what_is_done_and_how_long_the_rest_takes(tmp_path: Path)
     assert "task           word_problems: 16 problems to train on" in said
     assert "memory         training" in said
     assert sorted(out.rglob("*")) == before
+
+
+@pytest.mark.usefixtures("blank_pictures")
+def test_runs_that_finished_after_the_table_was_written_are_compared(tmp_path: Path) -> None:
+    """As when the command is killed and its runs are not; an arm may have its own length."""
+    longer = EXPERIMENT.replace('composer=grouped"', 'composer=grouped", "loop.iterations=3"')
+    file, out = write(tmp_path, longer), tmp_path / "out"
+    experiment = read_experiment(file)
+    for key in experiment.design.run_keys()[:2]:
+        config = load_config(file, [*FIXED_OPTIONS, *experiment.design.overrides(key)])
+        folder = RunFolder.create(out / "runs" / key.name, config)
+        for iteration in range(config.loop.iterations + 1):
+            mean = {"temperature": 1.0, "top_p": 1.0, "mean": 0.1 * iteration}
+            folder.append("evaluations", {"iteration": iteration, **mean})
+            if iteration:
+                folder.append("metrics", {"iteration": iteration, "steps": 2, "rollouts": 32})
+        mark_finished(folder, config)
+    said = command(file, "--dry-run", "--out", out)
+    assert f"done: 2 of 4 are finished in {out}, 2 left\n" in said
+    assert "2 of 4 runs are finished" in command(file, "--out", out, "--minutes", 0)
+    known = read_pieces(out, experiment).runs
+    assert [curve[-1]["heldout"] for curve in known.values()] == pytest.approx([0.2, 0.3])
 
 
 def test_what_a_run_took_is_its_iterations_and_evaluations() -> None:

@@ -40,9 +40,30 @@ def test_an_arm_may_train_at_a_share_of_the_rate(tmp_path: Path) -> None:
     }
     assert rates == {"shuffled": 1e-4, "QB": pytest.approx(7.5e-5)}
     assert "QB-lr0.0001-seed0" in [key.name for key in found.design.run_keys()]
-    for wrong, message in (("RB=0.5", "unknown arm 'RB'"), ("QB", "write ARM=SHARE")):
+    for wrong, message in (
+        ("RB=0.5", "unknown arm 'RB'"),
+        ("QB", "write ARM=SHARE"),
+        ("QB=0", "write ARM=SHARE"),
+        ("QB=nan", "write ARM=SHARE"),
+        ('QB=0.5", "QB=0.75', "names QB twice"),
+    ):
         with pytest.raises(PoiseError, match=message):
             read_experiment(write(tmp_path, shares.replace("QB=0.75", wrong)))
+
+
+@pytest.mark.parametrize("option", ["update.lr=1e-3", "loop.seed=7"])
+def test_an_arm_cannot_set_what_the_design_sets(option: str, tmp_path: Path) -> None:
+    """Its runs would have the rate and the seed of all others."""
+    arm = EXPERIMENT.replace('composer=grouped"', f'composer=grouped", "{option}"')
+    with pytest.raises(PoiseError, match=f"QB cannot set {option.partition('=')[0]}: experiment"):
+        read_experiment(write(tmp_path, arm))
+
+
+def test_an_experiment_needs_held_out_success(tmp_path: Path) -> None:
+    with pytest.raises(PoiseError, match=r"evaluate\.prompts=0: an experiment compares arms by"):
+        read_experiment(
+            write(tmp_path, run=RUN.replace("prompts = 4\nsamples", "prompts = 0\nsamples"))
+        )
 
 
 def test_it_is_an_ordinary_run_as_well(tmp_path: Path) -> None:
@@ -108,6 +129,9 @@ def test_the_start_is_known_by_its_weights(tmp_path: Path) -> None:
         ("QB > shuffled", "QD > shuffled", "unknown arm 'QD'"),
         ("QB > shuffled", "shuffled > shuffled", "compares an arm with itself"),
         ("QB = [", '"Q B" = [', "cannot be part of a file name"),
+        ("seeds = 2", 'benchmarks = ["math500"]', r"set store\.model = true"),
+        ("seeds = 2", "seeds = 1\ntuned = true", "raise experiment.seeds to 2 or more"),
+        ("seeds = 2", 'rates_from = "p"\nrate_shares = ["QB=0.5"]', "pilot chooses the rate of"),
         ('["batch.composer=grouped"]', '"grouped"', "must be a list of options"),
         ("composer=grouped", "composer=groupd", "did you mean 'grouped'"),
     ],

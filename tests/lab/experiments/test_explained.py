@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from lab.experiments.made_up import run
-from lab.experiments.small_experiment import write
+from lab.experiments.small_experiment import EXPERIMENT, write
 
 from counterpoise.errors import PoiseError
 from counterpoise.lab.experiments.curves import Runs, group_by_run
@@ -87,3 +87,10 @@ def test_the_rule_is_spelled_out_and_a_wrong_arm_refused(experiment, tmp_path):
     assert "(waits - shuffled), seed by seed: sufficient when" in describe_rule(experiment)
     with pytest.raises(PoiseError, match=r"experiment\.explains: unknown arm 'wait'"):
         read_experiment(write(tmp_path, FILE.replace('explains = "waits"', 'explains = "wait"')))
+    with pytest.raises(PoiseError, match="shuffled is the baseline and gains nothing"):
+        read_experiment(
+            write(tmp_path, FILE.replace('explains = "waits"', 'explains = "shuffled"'))
+        )
+    two_arms = EXPERIMENT.replace("seeds = 2", 'seeds = 2\nexplains = "QB"')
+    with pytest.raises(PoiseError, match="no arm that could explain the gain of QB"):
+        read_experiment(write(tmp_path, two_arms))

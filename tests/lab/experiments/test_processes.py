@@ -104,6 +104,12 @@ def test_a_run_from_other_weights_is_not_continued(tmp_path: Path, tiny: tuple[s
     assert Fleet({"a": tiny}, tmp_path, start_digest="first").stored_start("a") == "first"
     with pytest.raises(PoiseError, match="a was started from other weights than the model has now"):
         Fleet({"a": tiny}, tmp_path, start_digest="second")
+    # Nor are its numbers taken for those of the new weights, where it has finished.
+    (tmp_path / "a" / "finished.json").write_text('{"schema": 1, "iterations": 2}')
+    assert Fleet({"a": tiny}, tmp_path, start_digest="second").finished("a")
+    with pytest.raises(PoiseError, match="a was started from other weights than the model has now"):
+        train_runs({"a": tiny}, tmp_path, silent, "second")
+    assert list(train_runs({"a": tiny}, tmp_path, silent, "first")) == ["a"]
 
 
 @pytest.mark.slow

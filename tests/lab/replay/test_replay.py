@@ -78,6 +78,33 @@ def untimed(record: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in record.items() if not k.endswith(("_seconds", "_per_second"))}
 
 
+def test_token_weights_that_are_not_stored_are_computed(run: Path, tmp_path: Path) -> None:
+    """With store.tokens=false the plan has advantages only; weights of 1 would be another run."""
+    shutil.copytree(run, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "tokens")
+    # Rows that waited were weighted by the policy of an earlier iteration.
+    plan = RunFolder(run).read("plans")[0]
+    iteration = plan["iteration"]
+    model = checkpoint_of(run, iteration - 1) if iteration > 1 else "embedded"
+    replay(
+        ReplayRequest(tmp_path / "run", model, iterations=str(iteration), device="cpu"),
+        tmp_path / "replay",
+    )
+    own, replayed = read_tokens(run, iteration), read_tokens(tmp_path / "replay", iteration)
+    is_new_N = np.array(plan["born"])[own["row"]] == iteration
+    assert len(set(own["advantage"][is_new_N])) > 8
+    np.testing.assert_allclose(
+        replayed["advantage"][is_new_N], own["advantage"][is_new_N], rtol=1e-5
+    )
+
+
+def test_steps_are_refused_where_the_stored_cut_is_replayed(run: Path, tmp_path: Path) -> None:
+    request = ReplayRequest(run, "embedded", iterations="1:4", steps=3, device="cpu")
+    with pytest.raises(PoiseError, match="--steps 3: the run's own cut into steps is replayed"):
+        replay(request, tmp_path / "replay")
+    replay(replace(request, steps=0, iterations="1"), tmp_path / "replay")  # the folder is free
+
+
 def imported_copy(run: Path, out: Path, *, prompts_as_text: bool = False) -> Path:
     """The rollouts of a run as another trainer's import has them: no options, no plans."""
     (out / "rollouts").mkdir(parents=True)

@@ -20,6 +20,7 @@ from counterpoise.lab.sick_runs.confusion import (
     from_records,
     run_audit_study,
     to_records,
+    write_page_of_records,
 )
 from counterpoise.lab.sick_runs.plant import ALL_RUNS
 from counterpoise.lab.sick_runs.planted_rewards import always_right, compares_texts, flaky
@@ -135,6 +136,17 @@ def test_the_table_counts(tmp_path: Path):
     assert "| `learning_rate` (1), `cut_groups` (1); also `learning_rate` (1) | 1/2 |" in page
     with pytest.raises(PoiseError, match="--size seeds=2"):
         run_audit_study("quick", ["batches=2"], tmp_path, print)
+
+
+def test_stored_records_give_the_page_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # outside of a checkout
+    page = write_page_of_records(ROOT / RECORDS, tmp_path / "out")
+    assert page == tmp_path / "out" / "audit.md"
+    assert page.read_text("utf-8") == (ROOT / PAGE).read_text("utf-8")
+    with pytest.raises(PoiseError, match="there is no such file"):
+        write_page_of_records(tmp_path / "no.parquet", tmp_path)
+    with pytest.raises(PoiseError, match="no records of the study audit: no column 'run'"):
+        write_page_of_records(ROOT / "docs/data/embedded-trace.parquet", tmp_path)
 
 
 def test_the_page_in_docs_is_of_these_runs():

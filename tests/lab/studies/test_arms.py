@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from lab.experiments.made_up import run
 from lab.studies.token_values import SHORT_ANSWERS
 
+from counterpoise.errors import PoiseError
 from counterpoise.lab.experiments.curves import (
     group_by_run,
     last_value,
     mean_over_run,
     values_by_seed,
 )
+from counterpoise.lab.studies import interventions
 from counterpoise.lab.studies.arms import arm_numbers, final_success, measure_arms, side_metric
+from counterpoise.lab.studies.credit import measure as credit
 from counterpoise.lab.studies.harness import Lab
 
 
@@ -32,6 +36,23 @@ def test_numbers_leave_out_what_was_not_measured() -> None:
     assert "QB, lr 0.0001: share of groups split" in names
     assert not any("cancellation" in name for name in names)
     assert side_metric(runs, "QB", 1e-4, "cancellation") is None
+
+
+@pytest.mark.parametrize(
+    ("study", "option", "message"),
+    [
+        (interventions, "update.lr=1e-3", "set update.lr: use --size rates"),
+        (interventions, "balance.tau=0.1", "set balance.tau: leave it out"),
+        (credit, "credit.weights=gtpo", "set credit.weights: leave it out"),
+    ],
+)
+def test_options_that_the_arms_set_are_refused(
+    tmp_path: Path, study: ModuleType, option: str, message: str
+) -> None:
+    """They were stored with the records and changed nothing, or the baseline as well."""
+    sizes = study.STUDY.budgets["quick"]
+    with pytest.raises(PoiseError, match=message):
+        study.measure(Lab("embedded", "quick", tmp_path, sizes=sizes, options=(option,)))
 
 
 @pytest.mark.slow

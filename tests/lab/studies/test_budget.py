@@ -54,6 +54,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Lab:
         ({"batch": [2, 12]}, "need 12 prompts and there are 6"),
         ({"cores": 4}, "4 cores of 2 need 8 prompts"),
         ({"rollouts": [1, 16]}, "a prompt has 8 rollouts, not 16"),
+        ({"batch": [6]}, "two values or more"),
     ],
 )
 def test_batches_that_are_not_there_are_refused(

@@ -80,6 +80,9 @@ def test_parts_of_other_settings_are_measured_again(
     assert same("a", lambda: [{"n": 2}]) == [{"n": 1}]
     other = PartialResults(tmp_path / "x.part.parquet", {"budget": "full"})
     assert other("a", lambda: [{"n": 2}]) == [{"n": 2}]
+    for budget, number in (("quick", 1), ("full", 2)):  # neither replaced the other
+        kept = PartialResults(tmp_path / "x.part.parquet", {"budget": budget})
+        assert kept("a", lambda: [{"n": 3}]) == [{"n": number}]
 
 
 @pytest.mark.parametrize("study", [proxy.STUDY, polarity.STUDY], ids=lambda s: s.name)

@@ -65,6 +65,13 @@ def test_other_settings_are_measured_again(tmp_path: Path) -> None:
     assert calls == ["16", "64"]
     quick = study_settings(study, Lab("embedded", "quick", tmp_path))
     assert read_records(tmp_path / "proxy.parquet", quick) is None
+    # Neither table is lost: each comes back when its settings do.
+    for budget in (*BUDGETS, *BUDGETS):
+        lab = Lab("embedded", budget, tmp_path)
+        run_study(study, lab, lambda _: None)
+        assert read_records(tmp_path / "proxy.parquet", study_settings(study, lab)) is not None
+    assert calls == ["16", "64"]
+    assert len(list(tmp_path.glob("proxy-*.parquet"))) == 1
 
 
 def test_other_weights_at_the_same_path_are_measured_again(tmp_path: Path) -> None:

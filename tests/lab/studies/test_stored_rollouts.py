@@ -12,7 +12,9 @@ from counterpoise.errors import PoiseError
 from counterpoise.hosts.importing.write_folder import import_run
 from counterpoise.lab.studies.coupling import measure
 from counterpoise.lab.studies.harness import Lab
+from counterpoise.lab.studies.run import study_settings
 from counterpoise.lab.studies.terminal import run_studies
+from counterpoise.store.rollout_files import read_groups
 from counterpoise.store.rollout_lines import rollout_lines
 from counterpoise.types import Group
 
@@ -76,6 +78,26 @@ def test_a_runs_own_files_come_back_group_by_group(drawn: Lab, tmp_path: Path) -
     assert [g.key for g in (*first, *second)] == [g.key for g in drawn.groups(PROMPTS)[:2]]
     with pytest.raises(PoiseError, match="holds 3 groups, and the study needs 4 for batch 2 of 2"):
         lab.groups(2, batch=2)
+    for number, group in zip((100_000, 99_999), drawn.groups(PROMPTS), strict=False):
+        text = "".join(line + "\n" for line in rollout_lines([group]))
+        (tmp_path / "rollouts" / f"step_{number:05d}.jsonl").write_text(text)
+    (tmp_path / "rollouts" / "step_00001.jsonl").unlink()
+    keys = [group.key for group in read_groups(tmp_path)]
+    assert keys == [group.key for group in drawn.groups(PROMPTS)[1::-1]]
+
+
+def test_other_rollouts_at_the_same_path_are_other_settings(drawn: Lab, tmp_path: Path) -> None:
+    (tmp_path / "rollouts").mkdir()
+    digests = []
+    for groups in (drawn.groups(PROMPTS), drawn.groups(PROMPTS)[::-1]):
+        text = "".join(line + "\n" for line in rollout_lines(groups))
+        (tmp_path / "rollouts" / "step_00001.jsonl").write_text(text)
+        for prompts in (1, PROMPTS):
+            sizes = {"prompts": prompts}
+            lab = Lab("embedded", "quick", tmp_path, rollouts=tmp_path, size_overrides=sizes)
+            lab.__dict__["policy"] = drawn.policy
+            digests.append(study_settings(measure.STUDY, lab)["rollouts_digest"])
+    assert len(set(digests)) == 4  # only the groups that are used count
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 import torch
 from lab.studies import token_values as made
 
+from counterpoise.errors import PoiseError
 from counterpoise.lab.studies import token_values as banks
 from counterpoise.lab.studies.fixed_batch import FixedBatch, recredit
 from counterpoise.lab.studies.harness import Lab
@@ -100,6 +101,11 @@ def test_other_settings_start_another_bank(lab: Lab, batch: FixedBatch) -> None:
     assert TokenValueStore(lab, batch).known_halves
     other = replace(lab, sizes={**lab.sizes, "continuations": 2})
     assert not TokenValueStore(other, batch).known_halves
+    TokenValueStore(other, batch).value_records(batch.candidates()[:1])
+    for each in (lab, other):  # neither file replaced the other
+        assert TokenValueStore(each, batch).known_halves
+    with pytest.raises(PoiseError, match=r"continuations=3: .* even number, such as 4"):
+        TokenValueStore(replace(lab, sizes={**lab.sizes, "continuations": 3}), batch)
 
 
 def test_subsets_are_credited_as_groups_of_their_own(batch: FixedBatch) -> None:

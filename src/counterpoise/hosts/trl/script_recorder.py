@@ -58,6 +58,7 @@ LOGGED_BY_TRL = {
     "grad_norm": "grad_norm", "loss": "loss", "clipped_share": "clip_ratio/region_mean",
     "entropy": "entropy", "kl": "kl", "lr": "learning_rate",
 }  # fmt: skip
+OPTIMIZERS = ("adamw", "sgd")  # of update.optimizer; TRL's names contain them: paged_adamw_8bit
 RESUME_HINT = "a run goes on in its own by trainer.train(resume_from_checkpoint=...)"
 # For a step of the plan that the monitor did not measure.
 UNSEEN_RESULT = StepResult(
@@ -344,10 +345,14 @@ def describe_run(
     update = {
         "lr": options.learning_rate,
         "max_grad_norm": options.max_grad_norm,
-        "optimizer": "sgd" if "sgd" in str(options.optim) else "adamw",
         "clip_low": trainer.epsilon_low,
         "clip_high": trainer.epsilon_high,
     }
+    optimizer = str(getattr(options.optim, "value", options.optim))
+    if known_optimizers := [name for name in OPTIMIZERS if name in optimizer]:
+        update["optimizer"] = known_optimizers[0]
+    else:
+        notes.append(f"TRL's optimizer is {optimizer}; poise replay would repeat steps by AdamW")
     if aggregate := AGGREGATION_OF_LOSS.get(getattr(options, "loss_type", "")):
         update["aggregate"] = aggregate
     if surrogate := SURROGATE_OF_LEVEL.get(getattr(trainer, "importance_sampling_level", "")):

@@ -138,9 +138,24 @@ def launch_verl(config: RunConfig, out: Path, *, resume: bool = False) -> None:
         echo_message(f"poise: {remark}")
     command = [sys.executable, *build_command(config, out, resume=resume)[1:]]
     environment = {**os.environ, **logger_environment(config, out)}
-    process = subprocess.run(command, env=environment, check=False)
-    if process.returncode:
+    exit_code = wait_for_verl(subprocess.Popen(command, env=environment))
+    if exit_code:
         raise PoiseError(
-            f"verl stopped with exit code {process.returncode}: its last lines above say why; "
+            f"verl stopped with exit code {exit_code}: its last lines above say why; "
             f"then continue with poise train --resume --out {out}"
         )
+
+
+def wait_for_verl(process: subprocess.Popen[bytes]) -> int:
+    """Its exit code. After Ctrl-C verl has the time it needs to stop its workers."""
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        # The terminal has sent Ctrl-C to verl as well.
+        echo_message("poise: waiting for verl to stop its workers; Ctrl-C again kills it")
+        try:
+            process.wait()
+        except KeyboardInterrupt:
+            process.kill()
+            process.wait()
+        raise

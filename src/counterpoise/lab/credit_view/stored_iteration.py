@@ -21,7 +21,8 @@ from counterpoise.lab.replay.options import stored_tables
 from counterpoise.lab.replay.source import read_line_advantages
 from counterpoise.model.load import Policy, load_policy
 from counterpoise.store import checkpoint
-from counterpoise.store.folder import IMPORTED, REPLAY, RunFolder, is_imported
+from counterpoise.store.folder import CONFIG, IMPORTED, REPLAY, RunFolder, is_imported
+from counterpoise.store.resume import load_stored_config
 from counterpoise.store.rollout_files import check_vocabulary, read_groups
 from counterpoise.types import Group, Row
 
@@ -153,7 +154,7 @@ def _read_options_and_weights(path: Path) -> tuple[RunConfig, dict[int | None, P
         known = {name: sample[name] for name in ("temperature",) if sample.get(name) is not None}
         return config_from_tables({"sample": known}, where=str(path)), {}
     folder = RunFolder.open(path)
-    config = folder.read_config()
+    config = load_stored_config(path / CONFIG)
     if (path / REPLAY).is_file():
         replayed_checkpoint = read_replay(path).get("checkpoint")
         weights_folder = Path(replayed_checkpoint) if replayed_checkpoint else None

@@ -14,6 +14,7 @@ from itertools import accumulate
 from typing import Any
 
 from counterpoise.config.evaluation_settings import EvaluationSetting, group_by_setting
+from counterpoise.errors import PoiseError
 from counterpoise.lab.experiments.design import RunKey
 from counterpoise.statistics.finding import Record, Records
 from counterpoise.store.folder import RunFolder
@@ -46,6 +47,9 @@ ANY_RANGE: Range = (-math.inf, math.inf)
 def read_curve(folder: RunFolder) -> list[Record]:
     """The curve of one run; iteration 0 is the policy before training."""
     metrics_lines = folder.read("metrics")
+    # Rollouts and updates are added up from the start: a lost line would shift all that follow.
+    if [line["iteration"] for line in metrics_lines] != list(range(1, len(metrics_lines) + 1)):
+        raise PoiseError(f"{folder.path} has lost lines of metrics.jsonl: remove it to train again")
     plans = {line["iteration"]: line["describe"] for line in folder.read("plans")}
     heldout_success = _heldout_success(folder) | _benchmark_success(folder)
     evaluation_seconds = _evaluation_seconds(folder)

@@ -28,7 +28,7 @@ from counterpoise.lab.experiments.reused_runs import describe_reused_runs
 from counterpoise.lab.experiments.verdicts import describe_power
 from counterpoise.run.estimate import describe_memory, describe_task
 from counterpoise.run.try_plugins import try_plugins
-from counterpoise.store.finished import is_finished
+from counterpoise.store.finished import has_ended
 from counterpoise.store.folder import RunFolder, check_no_run, is_run
 
 
@@ -56,7 +56,7 @@ def survey_progress(
         run_folder = out / "runs" / run_key.name
         # Folders may hold runs that finished after the table was last written.
         if run_key not in curves and is_run(run_folder):
-            if is_finished(run_folder, experiment.run_config.loop.iterations):
+            if has_ended(run_folder):
                 curves[run_key] = read_curve(RunFolder.open(run_folder))
             else:
                 started.add(run_key)

@@ -21,6 +21,7 @@ their own digest). A plugin of the user (plugins.py) counts by the content of it
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,6 +45,11 @@ from counterpoise.lab.experiments.curves import DOSE_COLUMNS, HELDOUT_COLUMN, be
 from counterpoise.lab.experiments.design import Design
 from counterpoise.lab.experiments.evaluation_parity import check_evaluated_alike
 from counterpoise.lab.weights_digest import weights_digest
+
+DESIGN_OPTIONS = {
+    "update.lr": "experiment.rates has the learning rates, experiment.rate_shares a share of them",
+    "loop.seed": "experiment.first_seed and experiment.seeds have the seeds",
+}
 
 
 @dataclass(frozen=True)
@@ -245,6 +251,15 @@ def read_experiment(
     design = Design(path, common, arms, sorted(options.rates), seeds, rate_shares)
     _check_options(options, arms, file_name)
     run_config = load_config(path, list(common))
+    if not run_config.evaluate.prompts:
+        raise PoiseError(
+            f"{file_name}: evaluate.prompts=0: an experiment compares arms by held-out success"
+        )
+    if options.benchmarks and not run_config.store.model:
+        raise PoiseError(
+            f"{file_name}: experiment.benchmarks are those of the trained models: set "
+            "store.model = true"
+        )
     _check_runs(design, options.baseline or next(iter(arms)), file_name)
     hypotheses = tuple(
         _parse_hypothesis(hypothesis_text, options, arms, file_name)
@@ -265,6 +280,12 @@ def _parse_arms(arm_table: Any, file_name: str) -> dict[str, tuple[str, ...]]:
                 f"{file_name}: [experiment.arms] {arm} must be a list of options such as "
                 '["batch.composer=grouped"]'
             )
+        # The design sets these two for every run, after the options of its arm.
+        for option_name, remedy in DESIGN_OPTIONS.items():
+            if any(entry.partition("=")[0].strip() == option_name for entry in options):
+                raise PoiseError(
+                    f"{file_name}: [experiment.arms] {arm} cannot set {option_name}: {remedy}"
+                )
         # The name of an arm becomes part of the names of run folders.
         if not arm or any(character in arm for character in "/\\ \t\n") or arm.startswith("."):
             raise PoiseError(
@@ -284,13 +305,17 @@ def _parse_rate_shares(
             raise PoiseError(
                 f"{file_name}: experiment.rate_shares: {unknown_name('arm', arm, arms)}"
             )
+        if arm in rate_shares:
+            raise PoiseError(f"{file_name}: experiment.rate_shares names {arm} twice")
         try:
             rate_shares[arm] = float(share)
         except ValueError:
+            rate_shares[arm] = 0.0  # no share, so the error below is raised
+        if not rate_shares[arm] > 0 or not math.isfinite(rate_shares[arm]):
             raise PoiseError(
                 f"{file_name}: experiment.rate_shares: write ARM=SHARE, such as "
                 f"{arm}=0.75, not '{text}'"
-            ) from None
+            )
     return rate_shares
 
 
@@ -305,6 +330,16 @@ def _check_options(options: ExperimentConfig, arms: Mapping[str, Any], file_name
         raise PoiseError(
             f"{file_name}: experiment.rates_from gives every arm one rate: leave one rate in "
             "experiment.rates, without tuned and pilot"
+        )
+    if options.rates_from and options.rate_shares:
+        raise PoiseError(
+            f"{file_name}: experiment.rate_shares cannot be used with rates_from: the pilot "
+            "chooses the rate of every arm"
+        )
+    if options.tuned and options.seeds < 2:
+        raise PoiseError(
+            f"{file_name}: experiment.tuned chooses rates on half of the seeds and judges them on "
+            "the other half: raise experiment.seeds to 2 or more"
         )
     if options.rates_from and options.shares:
         raise PoiseError(
@@ -327,6 +362,16 @@ def _check_options(options: ExperimentConfig, arms: Mapping[str, Any], file_name
     if options.explains and options.explains not in arms:
         raise PoiseError(
             f"{file_name}: experiment.explains: {unknown_name('arm', options.explains, arms)}"
+        )
+    baseline = options.baseline or next(iter(arms))
+    if options.explains and not set(arms) - {options.explains, baseline}:
+        raise PoiseError(
+            f"{file_name}: experiment.explains: there is no arm that could explain the gain of "
+            f"{options.explains}"
+        )
+    if options.explains == baseline:
+        raise PoiseError(
+            f"{file_name}: experiment.explains: {baseline} is the baseline and gains nothing"
         )
     if not options.rule:
         raise PoiseError(f"{file_name}: experiment.rule is missing: write down what would decide")

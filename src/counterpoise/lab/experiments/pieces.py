@@ -6,9 +6,9 @@ again. Pieces of another experiment file are refused unless this one shares its 
 (reused_runs.py), and those from other starting weights unless the file allows it (`one_start =
 false`: then only runs with the same start are paired).
 
-Pieces may overlap. A run in several pieces counts once, and the choice never depends on its result:
-first the start that most runs of its seed have, so that pairs stay complete; then the folder's own
-table before pieces, and pieces by name.
+Pieces may overlap. A run in several pieces counts once; which copy is taken never depends on its
+result: one with the starting weights that most runs of its seed have, so that pairs stay complete;
+if there are several, that of the folder's own table, or else of the first piece by name.
 
 A row is an iteration of a run (curves.py). Counts and keys keep their type, measurements are
 float32, so a hundred iterations of a run take 3 to 5 KB. Failed runs have no rows; their names and

@@ -153,8 +153,8 @@ class Fleet:
         """RUN.start, beside the run folder: written before the run is started."""
         return self.folder / f"{run_name}.start"
 
-    def _check_start(self, run_name: str) -> None:
-        """A checkpoint of a run from other weights must not be continued."""
+    def check_start(self, run_name: str) -> None:
+        """Refuse a run that began with other weights than the model has now."""
         if self.stored_start(run_name) != self.start_digest:
             run_folder = self.folder / run_name
             raise PoiseError(
@@ -179,7 +179,7 @@ class Fleet:
                     f"{requested_value!r}: remove it, or choose another --out"
                 )
             if not is_finished(run_folder, config.loop.iterations):
-                self._check_start(run_name)
+                self.check_start(run_name)
         return config
 
     def _start(self, run_name: str, lock: int) -> None:
@@ -320,10 +320,18 @@ class Fleet:
 
 
 def train_runs(
-    runs: Mapping[str, Sequence[str]], folder: Path, progress: Callable[[str, float], None]
+    runs: Mapping[str, Sequence[str]],
+    folder: Path,
+    progress: Callable[[str, float], None],
+    start_digest: str = "",
 ) -> dict[str, RunFolder]:
-    """Train all runs (name -> --set overrides of the demo); the first failure stops the others."""
-    fleet = Fleet(runs, folder)
+    """Train all runs (name -> --set overrides of the demo); the first failure stops the others.
+
+    `start_digest` identifies the weights that they begin with; a run of other ones is refused.
+    """
+    fleet = Fleet(runs, folder, start_digest=start_digest)
+    for run_name in runs:
+        fleet.check_start(run_name)
 
     def report(fleet_progress: FleetProgress) -> None:
         _raise_failure(fleet)

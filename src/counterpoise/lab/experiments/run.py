@@ -43,6 +43,7 @@ from counterpoise.lab.experiments.pieces import (
 from counterpoise.lab.experiments.processes import Fleet, FleetProgress
 from counterpoise.lab.experiments.reused_runs import run_origins
 from counterpoise.statistics.finding import Finding, finding_to_json
+from counterpoise.store.finished import has_ended
 from counterpoise.store.folder import RunFolder, check_no_run
 
 
@@ -93,7 +94,14 @@ class ExperimentRunner:
     ) -> None:
         """Train the runs of `keys` that are not finished yet; `minutes=0` trains none."""
         keys_by_name = {run_key.name: run_key for run_key in keys if run_key not in self.runs}
-        if not keys_by_name or minutes == 0:
+        if minutes == 0:
+            # Without anything to read, neither the model nor the pilot has to be on this machine.
+            keys_by_name = {
+                run_name: run_key
+                for run_name, run_key in keys_by_name.items()
+                if has_ended(self.out / "runs" / run_name)
+            }
+        if not keys_by_name:
             return
         # Hashing the weights takes a while for a large model, so it is done once.
         start_weights_digest = self.experiment.start_digest()
@@ -123,6 +131,9 @@ class ExperimentRunner:
                 self._add_finished(run_key, fleet.stored_start(run_name))
         check_starts(start_digests(self.runs), self.experiment, str(fleet.folder))
         self.save_curves()
+
+        if minutes == 0:
+            return
 
         def store_finished(name: str) -> None:
             self._add_finished(keys_by_name[name], fleet.stored_start(name))

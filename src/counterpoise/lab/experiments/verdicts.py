@@ -69,15 +69,15 @@ def judge_experiment(
     # What decides is told first, so the notes leave it out.
     slope_decides = experiment.options.dose_decides
     notes = [
-        f"{one_judged.hypothesis} than {experiment.baseline}: {one_judged.verdict}. "
-        + _capitalized(one_judged.because)
-        for one_judged in judged[0 if slope_decides else 1 :]
+        f"{judged_hypothesis.hypothesis} than {experiment.baseline}: {judged_hypothesis.verdict}. "
+        + _capitalized(judged_hypothesis.because)
+        for judged_hypothesis in judged[0 if slope_decides else 1 :]
     ]
     for column, setting in list(experiment.heldout_columns.items())[1:]:
         notes += [
-            f"{one_judged.hypothesis} at {setting}: {one_judged.verdict}. "
-            + _capitalized(one_judged.because)
-            for one_judged in _judge_hypotheses(runs, experiment, column)[:1]
+            f"{judged_hypothesis.hypothesis} at {setting}: {judged_hypothesis.verdict}. "
+            + _capitalized(judged_hypothesis.because)
+            for judged_hypothesis in _judge_hypotheses(runs, experiment, column)[:1]
         ]
     tuned_comparisons = compare_tuned(runs, experiment)
     notes += _tuned_without_hypothesis(tuned_comparisons, experiment)

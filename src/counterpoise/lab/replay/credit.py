@@ -5,7 +5,8 @@
     update.mask_truncated=false         truncated responses that the run had masked get their credit
     update.mask_truncated=true          truncated responses lose theirs
 
-Which rows share an optimizer step stays as it was stored. As in training, credit is computed over
+Token weights are also computed where the run had some and its tokens/ is not stored. Which rows
+share an optimizer step stays as it was stored. As in training, credit is computed over
 whole groups, also those of which reward balance dropped rows; what is left is then re-centred.
 """
 
@@ -81,6 +82,8 @@ def credit_batch(
 ) -> list[Row]:
     """The rows of a stored batch; `groups` are those of its iteration."""
     rows = batch.rows
+    if not batch.has_token_weights and config.credit.weights != "uniform":
+        changes = replace(changes, weights=True)
     unmasked_names = {
         row.name
         for row in rows

@@ -20,6 +20,7 @@ from counterpoise.lab.replay.folder import ReplayRequest
 from counterpoise.lab.replay.source import StoredRollouts
 from counterpoise.lab.replay.start import ReplayedModel, has_optimizer_state
 from counterpoise.store.folder import CONFIG, IMPORTED, is_imported, is_run
+from counterpoise.store.resume import load_stored_config
 from counterpoise.variants import COMPOSERS
 
 DEFAULT_STEPS = 4  # as `poise plan`
@@ -76,8 +77,13 @@ def replay_config(
 def stored_tables(folder: Path) -> Tables:
     """The options that the run stored, by section; empty if it stored none."""
     if is_run(folder):
-        tables = read_tables(folder / CONFIG)
-        return {name: dict(table) for name, table in tables.items() if isinstance(table, Mapping)}
+        file_tables = read_tables(folder / CONFIG)
+        tables = {
+            name: dict(table) for name, table in file_tables.items() if isinstance(table, Mapping)
+        }
+        # Defaults of credit methods that have changed since the run are among them.
+        _set(tables, "credit", settings=load_stored_config(folder / CONFIG).credit.settings)
+        return tables
     if not is_imported(folder):
         return {}
     sections = {field.name: field.type for field in fields(RunConfig)}

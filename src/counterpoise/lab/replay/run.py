@@ -127,6 +127,11 @@ def replay(request: ReplayRequest, out: Path, observer: ReplayObserver | None = 
         first_iteration = source.read(
             _first_planned(source, numbers) if own_cut else numbers[0], own_cut=own_cut
         )
+        if request.steps and first_iteration.batch is not None:
+            raise PoiseError(
+                f"--steps {request.steps}: the run's own cut into steps is replayed; add "
+                "--composer to cut the rows anew"
+            )
         config = replay_config(request, model, rollouts, first_iteration)
         config = replace(config, loop=replace(config.loop, iterations=max(1, numbers[-1])))
         if config.loop.threads:

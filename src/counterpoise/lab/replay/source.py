@@ -37,6 +37,7 @@ class StoredBatch:
     rows: list[Row]
     plan: BatchPlan
     earlier_groups: list[Group]  # whole groups of the rows that waited in a buffer
+    has_token_weights: bool = True  # False: tokens/ of the iteration is not stored
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -166,7 +167,7 @@ class RolloutFolder:
             rows.append(_with_trained_tokens(row, trained_tokens.get(i), number))
         steps = tuple(tuple(step) for step in plan["steps"])
         plan_of_steps = BatchPlan(str(plan.get("rule", "unknown")), steps)
-        return StoredBatch(rows, plan_of_steps, earlier_groups)
+        return StoredBatch(rows, plan_of_steps, earlier_groups, bool(trained_tokens))
 
     def _read_trained_tokens(self, number: int) -> dict[int, tuple[Floats, Floats]]:
         """(token advantages, old log-probabilities) [T] by row of the plan, where stored."""

@@ -108,6 +108,8 @@ def load_start(model: ReplayedModel, config: RunConfig) -> tuple[RunState, Start
 
 
 def _read_optimizer(folder: Path) -> dict[str, Tensor]:
+    if damage := checkpoint.find_damage(folder, (OPTIMIZER_FILE,)):
+        raise PoiseError(f"{folder} is damaged: {damage}")
     try:
         return load_file(folder / OPTIMIZER_FILE)
     except (OSError, SafetensorError) as fault:

@@ -18,11 +18,13 @@ from typing import Any
 from counterpoise.errors import PoiseError
 from counterpoise.files import atomic_write
 from counterpoise.lab.sick_runs.plant import ALL_RUNS, AnyRun, EditedRun, plant_run
-from counterpoise.lab.studies.records import write_records
+from counterpoise.lab.studies.records import read_table, write_records
+from counterpoise.lab.studies.run import make_study_folder
 from counterpoise.report.audit.rank import audit_run
 from counterpoise.report.audit.records import AuditReport, percent
 from counterpoise.statistics.prompt_intervals import wilson_interval
 
+STUDY_NAME = "audit"
 CALIBRATION_SEED = 0
 SEEDS_OF_BUDGET = {"quick": 1, "full": 4}
 PAGE = Path("docs/results/audit.md")
@@ -105,8 +107,30 @@ def run_audit_study(
     is_published = budget == "full" and PAGE.parent.is_dir() and RECORDS.parent.is_dir()
     settings = {"model": "embedded", "budget": budget, "seeds": list(seeds)}
     for path in (out / "audit.parquet", *([RECORDS] if is_published else [])):
-        write_records(path, to_records(rows), settings, time.monotonic() - started)
-    page_path = PAGE if is_published else out / "audit.md"
+        write_records(path, to_records(rows), settings, time.monotonic() - started, STUDY_NAME)
+    return _write_page(rows, PAGE if is_published else out / "audit.md")
+
+
+def write_page_of_records(table_path: Path, out: Path) -> Path:
+    """`poise study audit --records FILE`: the page of stored records; returns its path.
+
+    In a checkout, docs/data/embedded-audit.parquet gives docs/results/audit.md.
+    """
+    if not table_path.is_file():
+        raise PoiseError(f"--records {table_path}: there is no such file")
+    table = read_table(table_path)
+    try:
+        rows = from_records(table.records)
+    except KeyError as fault:
+        raise PoiseError(
+            f"{table_path} holds no records of the study {STUDY_NAME}: no column {fault}"
+        ) from fault
+    is_published = table_path.resolve() == RECORDS.resolve() and PAGE.parent.is_dir()
+    make_study_folder(out)
+    return _write_page(rows, PAGE if is_published else out / "audit.md")
+
+
+def _write_page(rows: Sequence[AuditedRun], page_path: Path) -> Path:
     with atomic_write(page_path) as temporary:
         temporary.write_text(confusion_page(rows), encoding="utf-8")
     return page_path

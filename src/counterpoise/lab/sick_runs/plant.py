@@ -33,7 +33,6 @@ from counterpoise.store.finished import FINISHED_FILE
 
 AnyRun = TrainedRun | EditedRun
 ALL_RUNS: tuple[AnyRun, ...] = (*HEALTHY_RUNS, *SICK_RUNS)
-EDITED_FROM = HEALTHY_RUNS[0].name
 
 
 def plant_run(planted: AnyRun, seed: int, out: Path, say: Callable[[str], None]) -> Path:

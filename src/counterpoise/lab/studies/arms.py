@@ -21,9 +21,10 @@ the group is whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from counterpoise.errors import PoiseError
 from counterpoise.lab.experiments.compare import as_number, compare, has_interval
 from counterpoise.lab.experiments.curves import (
     HELDOUT_COLUMN,
@@ -42,10 +43,8 @@ from counterpoise.lab.experiments.seed_means import mean_over_seeds
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.statistics.finding import Number, Record, Records
 from counterpoise.statistics.student import SeedMean
-from counterpoise.store.folder import RunFolder
 
 ArmTable = Mapping[str, tuple[str, ...]]  # arm -> options, as --set takes them
-RunReader = Callable[[RunFolder], list[Record]]  # the records of a finished run
 
 BASELINE = "shuffled"
 ARMS = {
@@ -81,6 +80,18 @@ SIDE_METRICS = {
 }
 
 
+def check_options(lab: Lab, arm_options: Iterable[str], *, trains: bool = True) -> None:
+    """Refuse what --set says of options that the arms set, or that training them sets."""
+    set_by_study = {option.partition("=")[0] for option in arm_options}
+    if trains:
+        set_by_study |= {"update.lr", "loop.seed"}
+    for option in lab.options:
+        name = option.partition("=")[0]
+        if name in set_by_study:
+            remedy = "use --size rates" if name == "update.lr" else "leave it out"
+            raise PoiseError(f"--set {option}: the arms of this study set {name}: {remedy}")
+
+
 def design_runs(lab: Lab, arms: Sequence[str], table: ArmTable = ARMS) -> Design:
     """All runs of these arms: every learning rate with every seed."""
     sizes = lab.sizes
@@ -103,16 +114,17 @@ def design_runs(lab: Lab, arms: Sequence[str], table: ArmTable = ARMS) -> Design
     return Design("demo", common_options, arm_options, sizes["rates"], seeds)
 
 
-def measure_arms(
-    lab: Lab, arms: Sequence[str], table: ArmTable = ARMS, read: RunReader = read_curve
-) -> Records:
+def measure_arms(lab: Lab, arms: Sequence[str]) -> Records:
     """Train the missing runs in OUT/runs/BUDGET, which all arm studies share, and read all runs."""
-    design = design_runs(lab, arms, table)
+    check_options(lab, [option for arm in arms for option in ARMS[arm]])
+    design = design_runs(lab, arms)
     runs = {run_key.name: design.overrides(run_key) for run_key in design.run_keys()}
-    folders = train_runs(runs, lab.out / "runs" / lab.budget, lab.progress)
+    run_folder = lab.out / "runs" / lab.budget
+    folders = train_runs(runs, run_folder, lab.progress, lab.weights_digest)
     records: list[Record] = []
     for run_key in design.run_keys():
-        records += [{**run_key._asdict(), **record} for record in read(folders[run_key.name])]
+        curve = read_curve(folders[run_key.name])
+        records += [{**run_key._asdict(), **record} for record in curve]
     return records
 
 

@@ -7,8 +7,8 @@ suppressed tokens is measured on the same candidates (fixed_batch.py) each time.
                  holds the candidates; `cores` disjoint cores are used in turn, each extended by
                  the prompts that follow it.
     rollout-n    the first 1, 2, 4, 8 rollouts of 96 prompts, with advantages from those alone. At
-                 n = 1 there is no group to compare with: A = r, as in verl, so only right rollouts
-                 pull.
+                 n = 1 there is no group to compare with: A = r, as in verl, so wrong rollouts have
+                 no advantage.
 
 Candidates stay even when their own group has no signal at a smaller n: other groups still move
 them, and groups without signal are part of what a small n means. Groups without signal at n = 8 are
@@ -54,8 +54,8 @@ SUBSETS = {"all": "all tokens", "strongest": "quarter with the largest |value|"}
 
 
 def measure(lab: Lab) -> Records:
+    sizes, rollout_counts, cores = _checked_sizes(lab)
     batch = FixedBatch(lab)
-    sizes, rollout_counts, cores = _checked_sizes(lab, len(batch.groups))
     candidates = batch.candidates()
     values = TokenValueStore(lab, batch).value_records(candidates)
     group_keys = [group.key for group in batch.groups]
@@ -103,10 +103,15 @@ def measure(lab: Lab) -> Records:
     return records
 
 
-def _checked_sizes(lab: Lab, prompts: int) -> tuple[list[int], list[int], int]:
+def _checked_sizes(lab: Lab) -> tuple[list[int], list[int], int]:
     """(batch sizes, rollouts per prompt, cores); an error when there are not enough of them."""
     sizes, rollout_counts = sorted(lab.sizes["batch"]), sorted(lab.sizes["rollouts"])
-    cores = lab.sizes["cores"]
+    cores, prompts = lab.sizes["cores"], lab.sizes["prompts"]
+    if min(len(sizes), len(rollout_counts)) < 2:
+        raise PoiseError(
+            "the smallest is compared with the largest: give --size batch and rollouts "
+            "two values or more"
+        )
     needed = max(sizes[-1], cores * sizes[0])
     if needed > prompts:
         raise PoiseError(

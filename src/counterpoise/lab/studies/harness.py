@@ -94,6 +94,9 @@ class Lab:
 
     def config_with(self, *options: str) -> RunConfig:
         """The demo's configuration with this model and further `options`, as --set takes them."""
+        for option in self.options:
+            if option.startswith("model.name="):
+                raise PoiseError(f"--set {option}: name the model of a study with --model")
         overrides = [f"model.name={self.model}", f"loop.seed={self.seed}", "model.dtype=float32"]
         overrides.append(f"verify.workers={max(2, min(8, os.cpu_count() or 2))}")
         if self.model != "embedded":
@@ -102,14 +105,18 @@ class Lab:
         return load_config("demo", [*overrides, *self.options, *options])
 
     @cached_property
+    def weights_digest(self) -> str:
+        """A digest of the model's files; its name where there are none."""
+        return weights_digest(self.model)
+
+    @cached_property
     def source_settings(self) -> dict[str, Any]:
         """What every measurement depends on: stored records of other settings are not reused."""
-        digest = weights_digest(self.model)
         return {
             "model": self.model,
             "seed": self.seed,
             # The weights behind a path may change; those behind a name do not.
-            **({"weights": digest} if digest != self.model else {}),
+            **({"weights": self.weights_digest} if self.weights_digest != self.model else {}),
             **({"rollouts": str(self.rollouts)} if self.rollouts else {}),
             **({"set": list(self.options)} if self.options else {}),
         }

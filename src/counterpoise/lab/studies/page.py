@@ -86,7 +86,7 @@ def overview_panel(results: list[StudyResult]) -> Panel:
         "",
         render(
             "studies_overview.html",
-            found=[(result, hypothesis_verdicts(result)) for result in results],
+            results=[(result, hypothesis_verdicts(result)) for result in results],
             marks=VERDICT_MARKS,
             tally=tally,
             duration=format_duration,
@@ -110,7 +110,7 @@ def study_panel(folder: Path, result: StudyResult) -> Panel:
     sizes = result.get("sizes") or {}
     settings = {
         result_key: result[result_key]
-        for result_key in ("model", "budget", "seed")
+        for result_key in ("model", "budget", "seed", "rollouts", "set")
         if result_key in result
     } | sizes
     figures, no_figures_reason = _figures(folder, result["study"])
@@ -120,15 +120,15 @@ def study_panel(folder: Path, result: StudyResult) -> Panel:
         figures,
         before=render(
             "study_head.html",
-            one=result,
+            result=result,
             hypotheses=hypothesis_verdicts(result),
             marks=VERDICT_MARKS,
         ),
         after=render(
             "study_numbers.html",
-            one=result,
+            result=result,
             numbers=[_number_row(number) for number in result["numbers"]],
-            first=VISIBLE_NUMBERS,
+            visible_count=VISIBLE_NUMBERS,
             settings=[
                 (setting_name, _format_setting(setting_value))
                 for setting_name, setting_value in settings.items()

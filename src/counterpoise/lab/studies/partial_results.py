@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from counterpoise.lab.studies.records import read_records, write_records
+from counterpoise.lab.studies.records import path_for, read_records, write_records
 from counterpoise.statistics.finding import Record, Records
 
 if TYPE_CHECKING:
@@ -30,8 +30,9 @@ class PartialResults:
     """
 
     def __init__(self, path: Path, settings: dict[str, Any]) -> None:
-        self.path, self.settings = path, settings
-        saved_records, self.earlier_seconds = read_records(path, settings) or ([], 0.0)
+        # Parts of a measurement at other settings stay in their file.
+        self.path, self.settings = path_for(path, settings), settings
+        saved_records, self.earlier_seconds = read_records(self.path, settings) or ([], 0.0)
         self.records_by_part: dict[str, list[Record]] = {}
         for record in saved_records:
             part_name = record.pop("part")
@@ -48,6 +49,15 @@ class PartialResults:
             if time.perf_counter() - self.last_save > SAVE_INTERVAL:
                 self.save()
         return self.records_by_part[name]
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether an earlier command left parts."""
+        return self.path.is_file()
+
+    def remove(self) -> None:
+        self.path.unlink(missing_ok=True)
+        self.records_by_part, self.earlier_seconds = {}, 0.0
 
     @property
     def seconds(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +43,8 @@ def select_studies(names: str, model: str, stored_rollouts: bool) -> list[str]:
             if model == "embedded" or study_name not in EMBEDDED_ONLY
         ]
     names_given = [study_name.strip() for study_name in names.split(",") if study_name.strip()]
+    if not names_given:
+        raise PoiseError(f"'{names}' names no study: poise study lists them")
     for study_name in names_given:
         if study_name in STUDIES and study_name not in available:
             raise PoiseError(
@@ -52,30 +55,33 @@ def select_studies(names: str, model: str, stored_rollouts: bool) -> list[str]:
 
 
 def parse_sizes(texts: Iterable[str], budgets: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Parse `--size NAME=VALUE`; the name must be in one of the budgets and the kind must match.
+    """Parse `--size NAME=VALUE`; the value must be of the kind that every budget with NAME has.
 
     Example:
         parse_sizes(["batches=4"], [{"prompts": 64, "batches": 12}]) == {"batches": 4}
     """
-    known_sizes = {size_name: size for budget in budgets for size_name, size in budget.items()}
+    defaults_by_name: dict[str, list[Any]] = {}
+    for budget in budgets:
+        for size_name, default in budget.items():
+            defaults_by_name.setdefault(size_name, []).append(default)
     sizes: dict[str, Any] = {}
     for assignment in texts:
         size_name, _, json_text = assignment.partition("=")
-        if size_name not in known_sizes:
-            raise unknown_name("size", size_name, known_sizes)
-        default = known_sizes[size_name]
+        if size_name not in defaults_by_name:
+            raise unknown_name("size", size_name, defaults_by_name)
         # Sizes are written as JSON, so that lists work too.
         try:
             parsed_size = json.loads(json_text)
         except ValueError:
             parsed_size = None
-        if not _has_kind_of(parsed_size, default):
+        for default in defaults_by_name[size_name]:
             if isinstance(default, dict):
                 raise PoiseError(f"--size {assignment}: {size_name} has parts, it cannot be set")
-            raise PoiseError(
-                f"--size {assignment}: the value must be {_describe_kind(default)}, "
-                f"such as {size_name}={json.dumps(default)}"
-            )
+            if not _has_kind_of(parsed_size, default):
+                raise PoiseError(
+                    f"--size {assignment}: the value must be {_describe_kind(default)}, "
+                    f"such as {size_name}={json.dumps(default)}"
+                )
         sizes[size_name] = parsed_size
     return sizes
 
@@ -84,21 +90,32 @@ KIND_PHRASES = {int: "whole number", float: "number", str: "name"}
 
 
 def _describe_kind(default: Any) -> str:
-    """The kind of a size in words, such as "a list of numbers"."""
+    """The kind of a size in words, such as "a list of numbers above 0, each once"."""
     if isinstance(default, list):
-        return f"a list of {KIND_PHRASES[type(default[0])]}s"
-    return f"a {KIND_PHRASES[type(default)]}"
+        above_zero = "" if isinstance(default[0], str) else " above 0"
+        return f"a list of {KIND_PHRASES[type(default[0])]}s{above_zero}, each once"
+    return f"a {KIND_PHRASES[type(default)]} {'above 0' if default else 'of 0 or more'}"
 
 
 def _has_kind_of(value: Any, default: Any) -> bool:
-    """Whether the value can take the default's place: numbers from 0 on, or names that it lists."""
-    if isinstance(default, dict) or isinstance(value, list) != isinstance(default, list):
+    """Whether the value can take the default's place: numbers above 0, or names that it lists.
+
+    0 is a number only where it is the default, and means none or no limit.
+    """
+    if isinstance(value, list) != isinstance(default, list):
         return False
     defaults = default if isinstance(default, list) else [default]
     values = value if isinstance(value, list) else [value]
     kind = type(defaults[0])
+    if not values or any(entry in values[:index] for index, entry in enumerate(values)):
+        return False
     if kind is str:
-        return bool(values) and all(name in defaults for name in values)
+        return all(name in defaults for name in values)
     # By type, because isinstance(True, int) is true; a number may be written without a dot.
     kinds = (int, float) if kind is float else (int,)
-    return bool(values) and all(type(number) in kinds and number >= 0 for number in values)
+    return all(
+        type(number) in kinds
+        and math.isfinite(number)
+        and (number > 0 or (number == 0 and 0 in defaults))
+        for number in values
+    )

@@ -10,11 +10,26 @@ do not write those; prime-rl, slime and miles do.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from hashlib import sha256
+
 from counterpoise.errors import PoiseError
 from counterpoise.types import Group
 
 # Studies that need rows only; the others sample, continue rollouts or train.
 ROW_STUDIES = ("coupling", "masking", "polarity", "proxy")
+
+
+def digest_groups(groups: Sequence[Group]) -> str:
+    """A digest of what a study reads of these groups: tokens and rewards."""
+    hasher = sha256()
+    for group in groups:
+        hasher.update(group.key.encode())
+        for rollout in group.rollouts:
+            hasher.update(repr(rollout.reward).encode())
+            hasher.update(rollout.prompt_tokens.tobytes() + b"/")
+            hasher.update(rollout.response_tokens.tobytes())
+    return hasher.hexdigest()[:16]
 
 
 def select_batch(groups: list[Group], prompts: int, batch: int) -> list[Group]:

@@ -11,8 +11,16 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from counterpoise.errors import PoiseError, unknown_name
+from counterpoise.files import folder_lock
 from counterpoise.lab.studies.harness import Lab
-from counterpoise.lab.studies.run import BUDGETS, is_measured, run_study
+from counterpoise.lab.studies.run import (
+    BUDGETS,
+    is_measured,
+    judge_records,
+    make_study_folder,
+    partial_results,
+    run_study,
+)
 from counterpoise.lab.studies.selection import (
     SKIPPED_NOTE,
     StudyLimits,
@@ -74,12 +82,11 @@ def run_studies(
         _ = lab.stored_groups  # unreadable rollouts raise an error before anything is measured
     if again or any(not is_measured(study, lab) for study in studies):
         _ = lab.policy  # a model that cannot be loaded raises an error before anything is written
+    make_study_folder(out)
     try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as fault:
-        raise PoiseError(f"{out} cannot be used: {fault.strerror}") from fault
-    try:
-        _run_all(studies, lab, console, deadline, again=again)
+        # Two commands would replace each other's tables of token values and of partial results.
+        with folder_lock(out):
+            _run_all(studies, lab, console, deadline, again=again)
     finally:
         lab.close()
 
@@ -88,15 +95,16 @@ def _run_all(
     studies: Sequence[Study], lab: Lab, console: Console, deadline: float | None, *, again: bool
 ) -> None:
     # Studies that are measured already cost nothing: they are judged even after the time limit.
-    unfinished_names: list[str] = []
+    unfinished: list[Study] = []
     failed_names: list[str] = []
     for study in studies:
         try:
-            if deadline is not None and time.monotonic() > deadline and not is_measured(study, lab):
+            is_late = deadline is not None and time.monotonic() > deadline
+            if is_late and (again or not is_measured(study, lab)):
                 raise OutOfTimeError
             finding = _run_with_progress(study, lab, console, deadline, again=again)
         except OutOfTimeError:
-            unfinished_names.append(study.name)
+            unfinished.append(study)
         except Exception as fault:  # one study must not cost the others their results
             if len(studies) == 1:
                 raise
@@ -110,17 +118,36 @@ def _run_all(
         else:
             _print_verdict(study, finding, console)
         lab.release_memory()
-    if unfinished_names:
-        console.print(
-            f"not finished in time: {', '.join(unfinished_names)}; run the same command again to "
-            "continue"
-        )
-    if len(failed_names) + len(unfinished_names) < len(studies):
+    # With --again the same command would remove the parts that were measured.
+    with_parts = [study for study in unfinished if again and partial_results(study, lab).is_begun]
+    without_parts = [study for study in unfinished if study not in with_parts]
+    for late_studies, remedy in (
+        (without_parts, "the same command again"),
+        (with_parts, "it without --again"),
+    ):
+        if late_studies:
+            names = ", ".join(study.name for study in late_studies)
+            console.print(
+                f"not finished in time: {names}; run {remedy} to continue", highlight=False
+            )
+    if len(failed_names) + len(unfinished) < len(studies):
         _write_report(lab.out, console)
     if failed_names:
-        raise PoiseError(
-            f"{', '.join(failed_names)} failed, for the reasons above; the other studies are done"
-        )
+        others = "" if unfinished else "; the other studies are done"
+        raise PoiseError(f"{', '.join(failed_names)} failed, for the reasons above{others}")
+
+
+def judge_stored_records(name: str, records: Path, out: Path) -> None:
+    """`poise study NAME --records FILE`: the verdict and the pages from stored records."""
+    console = TerminalConsole()
+    (study_name, *further_names) = select_studies(name, "embedded", stored_rollouts=False)
+    if further_names:
+        raise PoiseError("--records holds the records of one study: name that one")
+    study = load_study(study_name)
+    check_no_run(out, "studies")
+    finding = judge_records(study, records, out, lambda text: console.print(text, markup=False))
+    _print_verdict(study, finding, console)
+    _write_report(out, console)
 
 
 def _write_report(out: Path, console: Console) -> None:

@@ -2,7 +2,8 @@
 
 A token's value depends on the policy and the state, not on the update under study. Estimates are
 saved to values.parquet after every few groups, one line for each continued state, so a stopped
-study, or another study, continues from there.
+study, or another study, continues from there. Values at other settings (`credit` has its own number
+of prompts and continuations) are in a file of their own (records.py).
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 
+from counterpoise.errors import PoiseError
 from counterpoise.lab.studies.fixed_batch import Candidate, FixedBatch
 from counterpoise.lab.studies.harness import Lab
-from counterpoise.lab.studies.records import read_records, write_records
+from counterpoise.lab.studies.records import path_for, read_records, write_records
 from counterpoise.microscope.value import Branch, BranchKind, branch_rewards
 from counterpoise.statistics.finding import Record
 
 GROUPS_AT_ONCE = 12  # groups whose states are sampled together, then saved
 VALUES_PROGRESS = 0.7  # share of a study's time, for its progress bar
-# Sizes that the value studies share; `continuations` must be even, to be split in halves.
+# Sizes that the value studies share.
 VALUE_SIZES = {
     "quick": {"prompts": 96, "continuations": 12, "open": 8, "closed": 2},
     "full": {"prompts": 96, "continuations": 256, "open": 16, "closed": 6},
@@ -42,12 +44,18 @@ class TokenValueStore:
 
     def __init__(self, lab: Lab, batch: FixedBatch) -> None:
         self.lab, self.rows = lab, batch.rows
-        self.path = lab.out / "values.parquet"
+        continuations = lab.sizes["continuations"]
+        if continuations % 2:
+            raise PoiseError(
+                f"--size continuations={continuations}: a value is the mean of two equal halves of "
+                f"its continuations; choose an even number, such as {continuations + 1}"
+            )
         self.settings = {
             **lab.source_settings,
             "prompts": lab.sizes["prompts"],
-            "continuations": lab.sizes["continuations"],
+            "continuations": continuations,
         }
+        self.path = path_for(lab.out / "values.parquet", self.settings)
         saved_records, self.seconds = read_records(self.path, self.settings) or ([], 0.0)
         self.known_halves: dict[StateKey, HalfMeans] = {
             (record["group"], record["rollout"], record["position"], record["kind"]): (

@@ -40,7 +40,9 @@ from counterpoise.statistics.finding import Record
 from counterpoise.store.folder import RunFolder
 from counterpoise.variants import STEP_RULES, TOKEN_WEIGHTS, TRAJECTORY_WEIGHTS
 
-SIZES = {"iterated": 3, "steps": 2, "repeats": 1, "open": 2, "closed": 0}
+SIZES = {
+    "iterated": 3, "steps": 2, "repeats": 1, "open": 2, "closed": 0, "every": list(credit_arms()),
+}  # fmt: skip
 
 # -- arms ------------------------------------------------------------------------------------------
 
@@ -136,8 +138,10 @@ def test_a_stopped_measurement_goes_on(
     assert [r["arm"] for r in again[: len(records)]] == [r["arm"] for r in records]
     assert {r["arm"] for r in again[len(records) :]} == {"reinforce"}
     assert said == ["credit and one iteration of reinforce"]
-    monkeypatch.setattr(credit_tokens, "ArmProbe", None)  # all is known: no batch, no model
+    monkeypatch.setattr(credit_tokens, "ArmMeasurer", None)  # all is known: no batch, no model
     known = credit_tokens.measure_tokens(made.lab(out, made.HALF_SOLVED, **SIZES))
+    some = made.lab(out, made.HALF_SOLVED, **{**SIZES, "every": ["gtpo"]})
+    assert {r["arm"] for r in credit_tokens.measure_tokens(some)} == {BASELINE, "gtpo"}
     assert [r["arm"] for r in known] == [r["arm"] for r in again]
 
 
@@ -147,30 +151,30 @@ def test_an_arm_that_fails_leaves_the_others_and_is_tried_again(
     _, _, out = measured
     few = {name: credit_arms()[name] for name in (BASELINE, "gtpo", "thr", "reinforce")}
     monkeypatch.setattr(credit_tokens, "credit_arms", lambda: few)
-    look = credit_tokens.ArmProbe.measure_arm
+    look = credit_tokens.ArmMeasurer.measure_arm
 
-    def fails(glass: credit_tokens.ArmProbe, arm: CreditArm) -> list[Record]:
+    def fails(glass: credit_tokens.ArmMeasurer, arm: CreditArm) -> list[Record]:
         if arm.name == "thr":
             raise RuntimeError("CUDA error: out of luck\nand more")
         return look(glass, arm)
 
-    monkeypatch.setattr(credit_tokens.ArmProbe, "measure_arm", fails)
+    monkeypatch.setattr(credit_tokens.ArmMeasurer, "measure_arm", fails)
     found = credit_tokens.measure_tokens(made.lab(out, made.HALF_SOLVED, **SIZES))
     assert {"panel": "refused", "arm": "thr", "kind": "weights",
             "reason": "thr failed: CUDA error: out of luck"} in found  # fmt: skip
     assert "reinforce" in {r["arm"] for r in found}
-    monkeypatch.setattr(credit_tokens.ArmProbe, "measure_arm", look)
+    monkeypatch.setattr(credit_tokens.ArmMeasurer, "measure_arm", look)
     again = credit_tokens.measure_tokens(made.lab(out, made.HALF_SOLVED, **SIZES))
     assert {r["panel"] for r in again if r["arm"] == "thr"} == {"token", "prompt", "cost"}
 
 
 @pytest.fixture(scope="module")
-def glass(measured: tuple[list[Record], list[str], Path]) -> credit_tokens.ArmProbe:
+def glass(measured: tuple[list[Record], list[str], Path]) -> credit_tokens.ArmMeasurer:
     """The same batch; its values are known."""
-    return credit_tokens.ArmProbe(made.lab(measured[2], made.HALF_SOLVED, **SIZES))
+    return credit_tokens.ArmMeasurer(made.lab(measured[2], made.HALF_SOLVED, **SIZES))
 
 
-def test_sums_over_prompts_are_the_monitors_numbers(glass: credit_tokens.ArmProbe) -> None:
+def test_sums_over_prompts_are_the_monitors_numbers(glass: credit_tokens.ArmMeasurer) -> None:
     arm = CreditArm("gtpo", "weights", (*COMMON_OPTIONS, "credit.weights=gtpo"))
     with glass.lab.unchanged():
         one = run_one_iteration(glass.lab, glass.groups, glass.configure(arm))
@@ -185,7 +189,7 @@ def test_sums_over_prompts_are_the_monitors_numbers(glass: credit_tokens.ArmProb
 
 @pytest.mark.parametrize("name", ["min_replace", "orthogonal"])
 def test_trajectory_weights_leave_nothing_of_a_whole_group(
-    glass: credit_tokens.ArmProbe, name: str
+    glass: credit_tokens.ArmMeasurer, name: str
 ) -> None:
     with glass.lab.unchanged():
         one = run_one_iteration(glass.lab, glass.groups, glass.configure(credit_arms()[name]))

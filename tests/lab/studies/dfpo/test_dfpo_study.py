@@ -14,6 +14,7 @@ import pytest
 from lab.studies.token_values import lab
 from page_numbers import page_text, table_rows
 
+from counterpoise.errors import PoiseError
 from counterpoise.lab.studies.dfpo import measure as dfpo
 from counterpoise.lab.studies.dfpo.judge import (
     BROKEN,
@@ -281,6 +282,12 @@ def test_chains_of_cpu_and_gpu_agree(stored: list[Record]) -> None:
         else:
             assert record["moved"] == pytest.approx(other["moved"], rel=1e-3)
     assert len({chain_of(record) for record in repeated}) == 5
+
+
+def test_a_score_after_the_last_iteration_is_refused(tmp_path: Path) -> None:
+    """Every chain would have the score of its start, reached after 0 iterations."""
+    with pytest.raises(PoiseError, match="iteration 6 is scored, and a chain has only 2"):
+        dfpo.measure(lab(tmp_path, **{**dfpo.SIZES, "seeds": 1, "iterations": 2}))
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from counterpoise.lab.studies.arms import BUDGETS
+from counterpoise.lab.studies.arms import BUDGETS, check_options
 from counterpoise.lab.studies.credit.arms import BASELINE, credit_arms
 from counterpoise.lab.studies.credit.judge import MARGIN, judge
 from counterpoise.lab.studies.credit.tokens import measure_tokens
@@ -42,8 +42,11 @@ SLOW_FACTOR = 2.0  # arms slower than this times the baseline are trained last
 
 
 def measure(lab: Lab) -> Records:
+    trains = lab.model == TRAINED_MODEL and bool(lab.sizes["training"]["arms"])
+    arm_options = [option for arm in credit_arms().values() for option in arm.options]
+    check_options(lab, arm_options, trains=trains)
     token_records = measure_tokens(lab)
-    if lab.model != TRAINED_MODEL or not lab.sizes["training"]["arms"]:
+    if not trains:
         return token_records
     # An arm with weights of 1 everywhere would repeat the baseline's runs.
     refused_arms = [record["arm"] for record in token_records if record["panel"] == "refused"]

@@ -31,7 +31,7 @@ from counterpoise.lab.studies.credit.iteration_cost import (
 )
 from counterpoise.lab.studies.fixed_batch import Candidate, FixedBatch
 from counterpoise.lab.studies.harness import Lab
-from counterpoise.lab.studies.records import read_records, write_records
+from counterpoise.lab.studies.records import path_for, read_records, write_records
 from counterpoise.lab.studies.token_values import VALUES_PROGRESS, TokenValueStore
 from counterpoise.model.fit_memory import FittedSize
 from counterpoise.statistics.finding import Record
@@ -45,18 +45,23 @@ SETTING_SIZES = ("prompts", "iterated", "continuations", "open", "steps", "repea
 
 
 def measure_tokens(lab: Lab) -> list[Record]:
-    """The records of every arm that can be measured on an existing batch."""
-    table_path = lab.out / "credit_arms.parquet"
+    """The records of the arms that `--size every` chooses, and of the baseline."""
     settings = {
         **lab.source_settings,
         **{size_name: lab.sizes[size_name] for size_name in SETTING_SIZES},
     }
+    table_path = path_for(lab.out / "credit_arms.parquet", settings)
     records, seconds = read_records(table_path, settings) or ([], 0.0)
     known_arms = {record["arm"] for record in records}
-    missing_arms = [arm for arm in credit_arms().values() if arm.name not in known_arms]
+    chosen_arms = {BASELINE, *lab.sizes["every"]}
+    missing_arms = [
+        arm
+        for arm in credit_arms().values()
+        if arm.name in chosen_arms and arm.name not in known_arms
+    ]
     if not missing_arms:
-        return records
-    probe = ArmProbe(lab)
+        return [record for record in records if record["arm"] in chosen_arms]
+    measurer = ArmMeasurer(lab)
     failed_records: list[Record] = []
     for index, arm in enumerate(missing_arms):
         progress_share = VALUES_PROGRESS + (ARMS_PROGRESS - VALUES_PROGRESS) * index / len(
@@ -65,7 +70,7 @@ def measure_tokens(lab: Lab) -> list[Record]:
         lab.progress(f"credit and one iteration of {arm.name}", progress_share)
         start_time = time.perf_counter()
         try:
-            records = [*records, *probe.measure_arm(arm)]
+            records = [*records, *measurer.measure_arm(arm)]
         except RuntimeError as fault:  # torch: out of memory, or not supported on this device
             # Without the baseline nothing can be compared; any other arm may be missing.
             if arm.name == BASELINE:
@@ -77,14 +82,14 @@ def measure_tokens(lab: Lab) -> list[Record]:
             continue
         seconds += time.perf_counter() - start_time
         write_records(table_path, records, settings, seconds)
-    return records + failed_records
+    return [record for record in records if record["arm"] in chosen_arms] + failed_records
 
 
 def _refusal_record(arm: CreditArm, reason: str) -> Record:
     return {"panel": "refused", "arm": arm.name, "kind": arm.kind, "reason": reason}
 
 
-class ArmProbe:
+class ArmMeasurer:
     """The batch, its token values, and everything else that all arms share."""
 
     def __init__(self, lab: Lab) -> None:

@@ -162,7 +162,8 @@ def judge(records: Records) -> Finding:
     )
     return Finding(
         join_verdicts(claims),
-        f"Held-out success of T1 and T2 minus that of GRPO and GSPO on stale rollouts, {because}.",
+        "Held-out success of T1 and T2 minus that of GRPO and GSPO on stale rollouts, "
+        f"{because or 'not known: no seed has all four'}.",
         tuple(numbers),
         (
             f"{seeds} seeds of short chains: a few iterations, not the long training that the "

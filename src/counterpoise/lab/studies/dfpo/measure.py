@@ -24,7 +24,7 @@ at two learning rates: the trainer's, and `collapse` times that, at which GRPO l
                by the pulls that the gradient used
 
 Both denominators take out how far an objective moves at all: GSPO's clip stops most updates on
-stale rollouts, and whoever does not move pays no tax. The plain numbers are stored too.
+stale rollouts, and an objective that moves nothing pays no tax. The plain numbers are stored too.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from counterpoise.batch.compose import compose
+from counterpoise.errors import PoiseError
 from counterpoise.lab.studies.dfpo.draw import draw
 from counterpoise.lab.studies.dfpo.judge import RULE, judge
 from counterpoise.lab.studies.harness import Lab
@@ -92,6 +93,11 @@ def measure(lab: Lab) -> Records:
     With `minutes`, a seed that they would cut short is not begun.
     """
     sizes, records = lab.sizes, list[Record]()
+    if max(sizes["scored"]) > sizes["iterations"]:
+        raise PoiseError(
+            f"--size scored: iteration {max(sizes['scored'])} is scored, and a chain has only "
+            f"{sizes['iterations']}: raise --size iterations, or score earlier ones"
+        )
     benches = [SeedBench(lab, seed) for seed in range(sizes["seeds"])]
     started, slowest = time.monotonic(), {"stale": 0.0, "fresh": 0.0}
     for job_index, (cell, seed) in enumerate((c, s) for c in slowest for s in range(len(benches))):

@@ -136,6 +136,7 @@ def _runs(lab: Lab) -> list[Record]:
         {f"flipping-{arm}": (*common, length_option, *ARM_OPTIONS[arm]) for arm in missing},
         lab.out / "runs" / lab.budget,
         lambda doing, share: lab.progress(doing, 0.3 + 0.7 * share),
+        lab.weights_digest,
     )
     records = []
     for arm in ARMS:
