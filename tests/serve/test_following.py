@@ -107,6 +107,15 @@ def test_success_is_not_called_reward_where_no_reward_is_stored(tmp_path: Path):
     assert reader.summary()["headline"] == {"label": "held-out success", "value": 0.5}
 
 
+def test_an_alert_counts_one_as_one(tmp_path: Path):
+    run = write_run(tmp_path / "run", 0, evaluations=False)
+    append(run / "metrics.jsonl", '{"iteration": 1, "unscored": 1, "skipped_steps": 1200}\n')
+    with serve(tmp_path, cache=tmp_path / "cache") as client:
+        alerts = [alert["text"] for alert in get(client, "/runs/run")["alerts"]]
+    assert "1 rollout got no reward" in alerts
+    assert "1,200 optimizer steps skipped: no signal, or not finite" in alerts
+
+
 def test_a_tail_starts_again_where_the_log_was_cut_or_replaced(tmp_path: Path):
     path = tmp_path / "metrics.jsonl"
     tail, seen = tail_of(path)

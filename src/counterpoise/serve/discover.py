@@ -31,9 +31,7 @@ FILES_OF_A_NEW_RUN = 3
 class RunSearch:
     """The runs below the served folders, and what was left out of the search for them."""
 
-    runs: dict[str, Path] = field(
-        default_factory=dict
-    )  # name -> resolved folder, in a stable order
+    runs: dict[str, Path] = field(default_factory=dict)  # by name, in a stable order
     too_large: list[Path] = field(default_factory=list)  # served, with more than MOST_FOLDERS
     unreadable: list[Path] = field(default_factory=list)
     links_out: list[Path] = field(default_factory=list)  # of folders
@@ -42,7 +40,7 @@ class RunSearch:
         """Sentences about places that may hold further runs."""
         sentences = [
             f"{folder} holds more than {MOST_FOLDERS:,} folders, and only those nearest to it were "
-            "searched for runs: serve a folder closer to yours."
+            "searched: serve a folder closer to your runs."
             for folder in self.too_large
         ]
         if self.unreadable:
@@ -58,8 +56,8 @@ class RunSearch:
 
 
 def _name_first(paths: Sequence[Path]) -> str:
-    further = len(paths) - 1
-    return f"{paths[0]}" + (f" and {further:,} more" if further else "")
+    first, *others = dict.fromkeys(paths)  # served folders may overlap
+    return f"{first}" + (f" and {len(others):,} more" if others else "")
 
 
 def find_runs(roots: Sequence[Path]) -> RunSearch:
