@@ -172,11 +172,13 @@ def teacher_interval(options: CreditConfig) -> int:
     intervals = set()
     if not is_plugin(options.weights):
         weigh_tokens = TOKEN_WEIGHTS.load(options.weights)
-        settings = parse_settings(options.weights, weigh_tokens, options.settings)
-        intervals.add(settings.get(TEACHER_SETTING, 0))
+        settings = _keyword_defaults(weigh_tokens) | parse_settings(
+            options.weights, weigh_tokens, options.settings
+        )
+        intervals.add(settings.get(TEACHER_SETTING))
     if not is_plugin(options.rule):
-        intervals.add(_load_rule(options)[1].get(TEACHER_SETTING, 0))
-    intervals.discard(0)
+        intervals.add(_load_rule(options)[1].get(TEACHER_SETTING))
+    intervals.discard(None)  # methods without a teacher
     if len(intervals) > 1:
         raise PoiseError(
             f"credit.settings and credit.rule_settings have {TEACHER_SETTING} of "
@@ -193,10 +195,13 @@ def off(step: OptimizerStepView) -> RuleEffect:
 def _load_rule(options: CreditConfig) -> tuple[Callable[..., RuleEffect], dict[str, Any]]:
     """The rule and all of its settings, including defaults."""
     decide = STEP_RULES.load(options.rule)
-    defaults = {
+    overrides = parse_settings(options.rule, decide, options.rule_settings, "credit.rule_settings")
+    return decide, _keyword_defaults(decide) | overrides
+
+
+def _keyword_defaults(method: Callable[..., Any]) -> dict[str, Any]:
+    return {
         parameter.name: parameter.default
-        for parameter in inspect.signature(decide).parameters.values()
+        for parameter in inspect.signature(method).parameters.values()
         if parameter.kind is parameter.KEYWORD_ONLY
     }
-    overrides = parse_settings(options.rule, decide, options.rule_settings, "credit.rule_settings")
-    return decide, defaults | overrides
