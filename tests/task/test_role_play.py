@@ -7,6 +7,7 @@ import math
 import pytest
 
 from counterpoise.config import RunConfig
+from counterpoise.errors import PoiseError
 from counterpoise.task.role_play import ROLES, load
 from counterpoise.types import Prompt
 from counterpoise.verify.last_number import LastNumberVerifier
@@ -36,6 +37,11 @@ def test_roles_levels_and_splits() -> None:
     # The number that is asked for is not always the first.
     is_first = [p.answer == p.generic.split()[2] for p in TASK.train if "together" not in p.problem]
     assert 0.2 < sum(is_first) / len(is_first) < 0.6
+
+
+def test_a_column_that_it_does_not_have_is_refused() -> None:
+    with pytest.raises(PoiseError, match=r"^task.name=role_play: unknown column 'age' \(choices"):
+        load(size=3, heldout=1, needed_columns=("age",))
 
 
 def test_no_text_is_in_both_splits() -> None:

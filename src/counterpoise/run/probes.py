@@ -111,7 +111,7 @@ def draw_probes(
         [seed_for(seed, "probe", iteration, p * SAMPLES + g) for g in range(SAMPLES)]
         for p in range(len(problems))
     ]
-    encoded = [(prompt, sampler.policy.encode(prompt)) for prompt in problems]
+    encoded = list(zip(problems, sampler.policy.encode_all(problems), strict=True))
     context = training_context(config, iteration - 1)  # it counts finished iterations
     responses_PG = draw_in_batches(
         lambda batch: sample_responses(

@@ -30,6 +30,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from counterpoise.seeds import seed_for
+from counterpoise.task.columns import check_needed_columns
 from counterpoise.task.task_prompts import TaskPrompts
 from counterpoise.task.word_problems import split_of_skeleton
 from counterpoise.types import ALL_COLUMNS, NO_COLUMNS, Prompt
@@ -77,6 +78,7 @@ def load(
     needed_columns: Sequence[str] = (),
 ) -> TaskPrompts:
     """`size` training and `heldout` held-out problems that cycle through the levels and roles."""
+    check_needed_columns(needed_columns, (ROLE_COLUMN,), "task.name=role_play")
     has_role = ROLE_COLUMN in needed_columns or ALL_COLUMNS in needed_columns
     return TaskPrompts(
         name="role_play",
