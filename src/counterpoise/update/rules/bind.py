@@ -169,16 +169,17 @@ def teacher_interval(options: CreditConfig) -> int:
     Without a copy, methods that have a teacher use the current policy. Token weights and a rule
     share one teacher.
     """
-    intervals = set()
+    settings_by_method = []
     if not is_plugin(options.weights):
         weigh_tokens = TOKEN_WEIGHTS.load(options.weights)
-        settings = _keyword_defaults(weigh_tokens) | parse_settings(
-            options.weights, weigh_tokens, options.settings
-        )
-        intervals.add(settings.get(TEACHER_SETTING))
+        overrides = parse_settings(options.weights, weigh_tokens, options.settings)
+        settings_by_method.append(_keyword_defaults(weigh_tokens) | overrides)
     if not is_plugin(options.rule):
-        intervals.add(_load_rule(options)[1].get(TEACHER_SETTING))
-    intervals.discard(None)  # methods without a teacher
+        settings_by_method.append(_load_rule(options)[1])
+    # Most methods have no teacher, and so no such setting.
+    intervals: set[int] = {
+        settings[TEACHER_SETTING] for settings in settings_by_method if TEACHER_SETTING in settings
+    }
     if len(intervals) > 1:
         raise PoiseError(
             f"credit.settings and credit.rule_settings have {TEACHER_SETTING} of "
