@@ -70,7 +70,7 @@ def check_number(answer: str) -> None:
     if len(NUMBER.findall(answer.rpartition("####")[2])) != 1:
         shown_answer = " ".join(answer.split())[:60]
         raise PoiseError(
-            f"its answer '{shown_answer}' is not one number, which the verifier last_number "
+            f"its answer '{shown_answer}' is not one number, which the verifier 'last_number' "
             "compares: choose another verifier"
         )
 

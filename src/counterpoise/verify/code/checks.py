@@ -88,7 +88,7 @@ def parse_tests(text: str) -> tuple[Check, ...]:
         line_hint = f"line {fault.lineno}: " if isinstance(fault, SyntaxError) else ""
         raise PoiseError(
             f"the tests are not Python ({line_hint}{getattr(fault, 'msg', fault)}): "
-            "the verifier code takes lines such as 'assert solve([1, 2]) == 3' as the answer"
+            "the verifier 'code' takes lines such as 'assert solve([1, 2]) == 3' as the answer"
         ) from None
     # Every program would pass tests that only import and define: HumanEval's column `test` is a
     # function `check` that no line calls.
@@ -97,7 +97,7 @@ def parse_tests(text: str) -> tuple[Check, ...]:
         names = [node.name for node in statements if isinstance(node, definitions)]
         hint = f"; '{names[-1]}' is defined, and no line calls it" if names else ""
         raise PoiseError(
-            "there are no tests: the verifier code takes lines such as "
+            "there are no tests: the verifier 'code' takes lines such as "
             f"'assert solve([1, 2]) == 3' as the answer{hint}"
         )
     return tuple(check for statement in statements for check in _parse_statement(statement))
