@@ -51,10 +51,13 @@ def checksum_reward(folder: Path) -> list[str]:
     return [f"verify.name={folder}/mine.py:score", "verify.reward_timeout_seconds=0"]
 
 
-def write_model(folder: Path, width: int = 8, positions: int = 256, *, ends: bool = False) -> None:
+def write_model(
+    folder: Path, width: int = 8, positions: int = 256, *, ends: bool = False, sure: float = 0.0
+) -> None:
     """A model of one layer with the embedded model's tokenizer.
 
-    Only one that `ends` is likely to end its text within some ten tokens.
+    Only one that `ends` is likely to end its text within some ten tokens. The more `sure` it is
+    of its next token, the more tokens and prefixes do rollouts of a prompt have in common.
     """
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
@@ -62,13 +65,15 @@ def write_model(folder: Path, width: int = 8, positions: int = 256, *, ends: boo
     config = AutoConfig.for_model(
         "qwen3", vocab_size=len(tokenizer), hidden_size=width, intermediate_size=width,
         num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1, head_dim=width,
-        max_position_embeddings=positions, initializer_range=0.3, tie_word_embeddings=True,
+        max_position_embeddings=positions, initializer_range=0.3, tie_word_embeddings=not sure,
         eos_token_id=tokenizer.eos_token_id, bos_token_id=None,
         pad_token_id=tokenizer.pad_token_id,
     )  # fmt: skip
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config).float()
-    if ends:
-        with torch.no_grad():
-            model.get_input_embeddings().weight[tokenizer.eos_token_id] *= 8
+    with torch.no_grad():
+        head = model.get_output_embeddings().weight
+        head *= sure or 1.0
+        if ends:
+            head[tokenizer.eos_token_id] *= 2 if sure else 8
     save_policy(wrap_model("tiny", model, tokenizer), folder)

@@ -11,6 +11,7 @@ import forked
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from small_run import small_model
 from test_resume import KILLED_CHILD, outcome, same
 
 from counterpoise.cli.token_view import read_token_view
@@ -31,19 +32,27 @@ SETS = [
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sets(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Options of a run of a random model, half of whose attempts are right."""
+    return [*SETS, *small_model(tmp_path_factory.mktemp("random"))]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, sets: list[str]) -> Path:
     out = tmp_path_factory.mktemp("episodes") / "whole"
-    train(load_config("demo", SETS), out)
+    train(load_config("demo", sets), out)
     return out
 
 
-def test_a_killed_run_is_resumed_bit_for_bit(tmp_path: Path, finished: Path) -> None:
+def test_a_killed_run_is_resumed_bit_for_bit(
+    tmp_path: Path, finished: Path, sets: list[str]
+) -> None:
     out = tmp_path / "run"
     # After the second iteration was written, and before its checkpoint.
-    child = forked.run([sys.executable, "-c", KILLED_CHILD, str(out), "iterate", "2", *SETS])
+    child = forked.run([sys.executable, "-c", KILLED_CHILD, str(out), "iterate", "2", *sets])
     assert child.returncode == -signal.SIGKILL, child.stderr
     assert len((out / "metrics.jsonl").read_text().splitlines()) == 2
-    train(load_config("demo", SETS), out, resume=True)
+    train(load_config("demo", sets), out, resume=True)
     same(outcome(out), outcome(finished))
 
 

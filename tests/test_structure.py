@@ -13,6 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "counterpoise"
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @cache
@@ -20,11 +21,20 @@ def syntax_tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+@cache
+def functions_and_calls(path: Path) -> tuple[list[FunctionNode], list[ast.Call]]:
+    """Those of a whole file, in one walk over its nodes."""
+    nodes = list(ast.walk(syntax_tree(path)))
+    functions = [node for node in nodes if isinstance(node, FunctionNode)]
+    return functions, [node for node in nodes if isinstance(node, ast.Call)]
+
+
 @pytest.fixture(scope="module", autouse=True)
 def trees_are_forgotten() -> Iterator[None]:
     """A million nodes would slow down every garbage collection of the tests that follow."""
     yield
     syntax_tree.cache_clear()
+    functions_and_calls.cache_clear()
 
 
 def module_of(path: Path) -> str:
@@ -104,13 +114,12 @@ def test_imports_go_one_way():
 
 
 def test_files_and_functions_are_read_in_one_sitting():
-    functions = ast.FunctionDef | ast.AsyncFunctionDef
     for path in SOURCE.rglob("*.py"):
         text = path.read_text(encoding="utf-8")
         assert text.count("\n") <= 450, path
-        for node in ast.walk(syntax_tree(path)):
-            if isinstance(node, functions) and node.end_lineno:
-                assert node.end_lineno - node.lineno < 80, f"{path}: {node.name}"
+        for function in functions_and_calls(path)[0]:
+            assert function.end_lineno is not None
+            assert function.end_lineno - function.lineno < 80, f"{path}: {function.name}"
 
 
 def test_the_map_of_the_readme_names_every_room_and_no_other():
@@ -122,17 +131,11 @@ def test_the_map_of_the_readme_names_every_room_and_no_other():
     assert named - {"contamination/"} == there
 
 
-def called_in(path: Path) -> Iterator[ast.Call]:
-    for node in ast.walk(syntax_tree(path)):
-        if isinstance(node, ast.Call):
-            yield node
-
-
 def test_models_are_loaded_without_running_their_code():
     loads = [
         (path, {word.arg: ast.unparse(word.value) for word in call.keywords})
         for path in SOURCE.rglob("*.py")
-        for call in called_in(path)
+        for call in functions_and_calls(path)[1]
         if isinstance(call.func, ast.Attribute)
         and call.func.attr == "from_pretrained"
         # An adapter is weights and numbers; PEFT runs no code of its folder.
@@ -154,7 +157,7 @@ def test_everything_that_is_printed_goes_through_what_spells_out_controls():
     printing = {
         path.relative_to(SOURCE).as_posix()
         for path in SOURCE.rglob("*.py")
-        for call in called_in(path)
+        for call in functions_and_calls(path)[1]
         if ast.unparse(call.func) in {"print", "typer.echo", "Console", "rich.print"}
     }
     assert printing <= allowed

@@ -412,6 +412,7 @@ SPEED_MEASUREMENTS = Registry(
         "update": "counterpoise.lab.speed.update:measure",
         "agreement": "counterpoise.lab.speed.agreement:measure",
         "monitor": "counterpoise.lab.speed.monitor:measure",
+        "probes": "counterpoise.lab.speed.probes:measure",
         "growth": "counterpoise.lab.speed.growth:measure",
         "lora": "counterpoise.lab.speed.lora:measure",
         "families": "counterpoise.lab.speed.families:measure",

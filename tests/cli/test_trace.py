@@ -137,7 +137,7 @@ def test_agreement_is_that_of_the_tables(run: Path) -> None:
     # The first update has momentum of its own steps only.
     momentum, momentum_of_steps = np.zeros(len(moved)), []
     for step in first.steps:
-        momentum = BETA1 * momentum + (1 - BETA1) * first.predicted_Q(step) / first.lengths_Q
+        momentum = BETA1 * momentum + (1 - BETA1) * first.pushes_Q(step) / first.lengths_Q
         momentum_of_steps.append(momentum)
     for predicted, correlation in (
         (np.sum(momentum_of_steps, axis=0), update.correlation[0]),
@@ -168,6 +168,23 @@ def test_momentum_is_that_of_adamw(run: Path) -> None:
     first_name = (second.answers[0]["problem_id"], second.answers[0]["reward"] > 0)
     if first_name in names:
         assert followed[names.index(first_name)] == pytest.approx(expected)
+
+
+def test_a_step_applies_its_own_learning_rate_to_all_momentum(run: Path) -> None:
+    """As in AdamW: the rate of an earlier update does not change what its momentum does later."""
+    probed_run = ProbedRun.open(run)
+    constant = measure_agreement(probed_run)
+    scheduled_metrics = [
+        record | {"lr": (record["lr"] or 0.0) * 10.0 ** record["iteration"]}
+        for record in probed_run.run.metrics
+    ]
+    scheduled_run = replace(probed_run.run, metrics=scheduled_metrics)
+    scheduled = measure_agreement(replace(probed_run, run=scheduled_run))
+    assert len(constant.updates) > 2
+    for before, after in zip(constant.updates, scheduled.updates, strict=True):
+        # A rate scales all predictions of an update, which changes neither number.
+        assert after.correlation == pytest.approx(before.correlation, nan_ok=True)
+        assert after.explained == pytest.approx(before.explained)
 
 
 def test_a_prediction_that_points_the_other_way_explains_nothing() -> None:

@@ -84,6 +84,31 @@ def test_both_methods_give_the_same_sums(matrices: int, monkeypatch: pytest.Monk
     close(pushes._by_kernel(), case.by_row())
 
 
+@pytest.mark.parametrize("chunk_tokens", [1000, 5], ids=["one chunk", "many chunks"])
+def test_half_precision_on_a_gpu_rounds_little(
+    chunk_tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With pulls that are far apart, and states whose sums would overflow in float16."""
+    case = Case(seed=3)
+    case.hidden[:, 0] += 10_000.0
+    case.pulls *= torch.logspace(-6, 0, N)
+    monkeypatch.setitem(heldout_pushes.PRODUCT_SPLITS, "cpu", 2)
+    for module in ("model.residuals", "microscope.heldout_pushes"):
+        monkeypatch.setattr(f"counterpoise.{module}.chunk_bytes", lambda _: chunk_tokens * V * 2)
+    case.W[:, 0] = 0.0  # so that these states do not decide the distributions
+    exact = case.pushes.sums(SETS)
+    residuals = Residuals(case.hidden.float(), case.W.float(), case.tokens, precision=torch.float16)
+    pushes = HeldoutPushes(residuals, case.pulls, ROWS, ANSWERS)
+    rounded = pushes.sums(SETS)
+    for expected, actual in (
+        (exact.by_row_RQ, pushes._by_matrices()),
+        (exact.by_row_RQ, rounded.by_row_RQ),
+        (exact.on_sets_NC, rounded.on_sets_NC),
+    ):
+        error = (actual - expected).abs() / expected.abs().amax(dim=1, keepdim=True).clamp(1e-9)
+        assert float(error.max()) < 0.01
+
+
 def test_the_strongest_tokens_are_those_of_the_strongest_rows() -> None:
     case = Case(seed=2)
     by_row = case.by_row().numpy()

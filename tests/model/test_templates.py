@@ -16,6 +16,7 @@ from counterpoise.model.load import EMBEDDED_FOLDER, load_policy, wrap_model
 from counterpoise.model.templates import (
     TEMPLATES,
     encode_prompt,
+    encode_prompts,
     encode_reply,
     end_tokens,
     resolve_template,
@@ -46,6 +47,9 @@ def test_chat_and_boxed_are_the_tokens_they_always_were(embedded: Any) -> None:
     assert encode_prompt("chat", embedded, WORDS) == embedded.encode(text, add_special_tokens=False)
     asked = f"{WORDS}\nReason step by step and put the final answer in \\boxed{{}}.\n"
     assert encode_prompt("boxed", embedded, WORDS) == embedded.encode(asked)
+    for name in ("chat", "boxed"):
+        singly = [encode_prompt(name, embedded, problem) for problem in (WORDS, "2 + 3")]
+        assert encode_prompts(name, embedded, [WORDS, "2 + 3"]) == singly
 
 
 @pytest.mark.parametrize("name", ["auto", "chat", "chat-boxed", "boxed"])

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from browser_pages import borrowed_page
 from lab.studies.test_page import write_other, write_proxy
 from report.synthetic import PIECES, write_run
 
@@ -85,20 +86,13 @@ def wait_until(page: Page, condition: str) -> None:
 @contextmanager
 def opened(browser: Browser, file: Path, **options: Any) -> Iterator[Page]:
     """The page, drawn; whatever it logs or asks for is a fault."""
-    context = browser.new_context(**options)
-    page = context.new_page()
-    page.set_default_timeout(120_000)
-    said: list[str] = []
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda fault: said.append(str(fault)))
-    page.on("request", lambda request: said.append(request.url))
-    page.goto(file.as_uri())
-    wanted = page.locator("script.specification").count()
-    wait_until(page, f"document.querySelectorAll('svg.marks').length >= {wanted}")
-    yield page
-    assert [text for text in said if not text.startswith(("data:", file.as_uri()))] == []
-    assert page.evaluate("window.hacked") is None
-    context.close()
+    with borrowed_page(browser, **options) as (page, events):
+        page.goto(file.as_uri())
+        wanted = page.locator("script.specification").count()
+        wait_until(page, f"document.querySelectorAll('svg.marks').length >= {wanted}")
+        yield page
+        assert [text for text in events if not text.startswith(("data:", file.as_uri()))] == []
+        assert page.evaluate("window.hacked") is None
 
 
 def strip(page: Page) -> list[str]:

@@ -26,10 +26,7 @@ from counterpoise.model.fit_memory import FittedSize
 from counterpoise.model.load import Policy
 from counterpoise.run import follow_probes
 from counterpoise.run.probes import (
-    COST_SHARE,
-    DRAWING_COST,
-    PUSHES_COST,
-    READING_COST,
+    PROBE_COSTS,
     ProbeSet,
     draw_probes,
     look_interval,
@@ -241,19 +238,41 @@ def test_a_line_without_an_answer_is_refused_before_the_model_is_loaded(
     assert not (tmp_path / "run").exists()
 
 
-def test_many_answers_are_looked_at_less_often(base: Path) -> None:
-    sets = ("monitor.probe_every=0", "monitor.probe_refresh=20")
-    folder = train(small_config(base, *PROBES, *sets), base / "rarely")
-    assert look_interval(6, 9, 20) == 3
+def test_many_answers_are_looked_at_less_often(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sets = (*PROBES, "monitor.probe_every=0", "monitor.probe_refresh=20")
+    folder = train(small_config(base, *sets), base / "rarely")
+    assert look_interval(torch.device("cpu"), 6, 9, 20) == 3
     assert sorted(folder.step_files("probes")) == [3]
-    # What the interval promises, at the costs that were measured.
-    for answers in range(1, 330, 7):
-        for refresh in (0, 20):
-            wait = look_interval(answers, 128, refresh)
+    # Resumed on a device where looks cost more: the interval is 13 from here on, and the look that
+    # has been stored stays.
+    stored = probe_files(folder)
+    monkeypatch.setitem(PROBE_COSTS, "cpu", PROBE_COSTS["cuda"])
+    assert look_interval(torch.device("cpu"), 6, 9, 20) == 13
+    folder = train(small_config(base, *sets, "loop.iterations=6"), folder.path, resume=True)
+    assert sorted(folder.step_files("probes")) == [3]
+    assert stored.items() <= probe_files(folder).items()
+    assert check_run(folder.path).is_whole
+
+
+@pytest.mark.parametrize("device_type", ["cpu", "cuda"])
+def test_following_answers_takes_its_share_at_most(device_type: str) -> None:
+    """At the costs that were measured, as far as drawing leaves half of the share to looks."""
+    costs, device = PROBE_COSTS[device_type], torch.device(device_type)
+    for refresh in (0, 20):
+        drawing = costs.drawing / refresh if refresh else 0.0
+        for answers in range(1, 400 if device_type == "cpu" else 117, 7):
+            wait = look_interval(device, answers, 128, refresh)
             readings = 1 if wait == 1 else 2
-            drawing = DRAWING_COST / refresh if refresh else 0.0
-            cost = (readings * READING_COST + PUSHES_COST) / wait + drawing
-            assert answers / 128 * cost <= COST_SHARE
+            cost = (readings * costs.reading + costs.pushes) / wait + drawing
+            assert answers / 128 * cost <= costs.share
+
+
+def test_gpus_and_cpus_look_at_their_own_intervals() -> None:
+    intervals = {
+        device: look_interval(torch.device(device), 256, 512, 20)
+        for device in ("cpu", "mps", "cuda", "cuda:1")
+    }
+    assert intervals == {"cpu": 2, "mps": 2, "cuda": 9, "cuda:1": 9}
 
 
 def test_answers_are_not_drawn_again_before_an_update_is_measured() -> None:

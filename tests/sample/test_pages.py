@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 
@@ -27,6 +29,21 @@ from counterpoise.sample.kv_slots import (
 )
 
 PROMPT_TOKENS = (3, 9, 1, 6)
+HANG_SECONDS = 300  # each test takes a few
+
+
+@pytest.fixture(autouse=True)
+def hanging_is_a_failure() -> Iterator[None]:
+    """Rows that wait for each other's pages would be decoded for ever."""
+
+    def fail(*_: object) -> None:
+        pytest.fail(f"decoding did not end within {HANG_SECONDS} seconds")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.alarm(HANG_SECONDS)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 @cache

@@ -21,6 +21,7 @@ from urllib.parse import quote
 
 import pytest
 import uvicorn
+from browser_pages import PATIENCE_SECONDS, borrowed_page
 from hosts.importing.foreign import read_lines, trl_file
 from report.audit.made_up_run import Faults, write_made_up_run
 from report.synthetic import PIECES, G, P, write_run
@@ -44,7 +45,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason=f"no browser: none of {', '.join(NAMES)} is there"),
 ]
-PATIENCE_SECONDS = 120  # a page that shows something at all shows it by then
 DESKTOP = {"viewport": {"width": 1440, "height": 900}}
 SCRIPT_NAME = "<img src=x onerror='window.hacked=1'>"
 ARGUMENTS = [
@@ -137,19 +137,12 @@ def site(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @contextmanager
 def opened(browser: Browser, site: str, address: str, **options: Any) -> Iterator[Page]:
     """The page at an address; whatever it logs, and every request elsewhere, is a fault."""
-    context = browser.new_context(**(options or DESKTOP))
-    page = context.new_page()
-    page.set_default_timeout(1000 * PATIENCE_SECONDS)
-    faults: list[str] = []
-    page.on("console", lambda message: faults.append(message.text))
-    page.on("pageerror", lambda fault: faults.append(str(fault)))
-    page.on("request", lambda request: faults.append(request.url))
-    page.goto(site + address)
-    page.locator("main > *").first.wait_for()
-    yield page
-    assert [text for text in faults if not text.startswith(f"{site}/")] == []
-    assert page.evaluate("window.hacked") is None
-    context.close()
+    with borrowed_page(browser, **(options or DESKTOP)) as (page, events):
+        page.goto(site + address)
+        page.locator("main > *").first.wait_for()
+        yield page
+        assert [text for text in events if not text.startswith(f"{site}/")] == []
+        assert page.evaluate("window.hacked") is None
 
 
 def texts(page: Page, selector: str) -> list[str]:

@@ -40,7 +40,7 @@ def test_prompts_add_up_to_their_influence_on_the_run(runs: Path) -> None:
     for name, prompt in prompts.items():
         assert prompt.total == pytest.approx(whole.prompts[name].total)
         assert prompt.raising == whole.prompts[name].raising
-    latest = trace_over_time(probed_run, most_updates=1)
+    latest = trace_over_time(probed_run, max_updates=1)
     assert (len(latest.updates), latest.left_out) == (1, len(over_time.updates) - 1)
 
 

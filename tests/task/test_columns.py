@@ -249,7 +249,7 @@ def test_answers_that_are_objects_reach_a_reward_of_the_users(tmp_path):
         ([{"messages": ["hello"]}], "row 0: message 1 of 'messages' is not an object"),
         ([{"messages": [{"content": "x"}]}], "row 0: message 1 of 'messages' has no role"),
         ([{"messages": [{"role": "user"}]}], "row 0: message 1 of 'messages' has no text"),
-        ([{"messages": [{"role": "user", "content": [{"type": "image"}]}]}], "is not only text"),
+        ([{"messages": [{"role": "user", "content": [{"type": "image"}]}]}], "other than text"),
         ([{"messages": [USER, {**SAID, "tool_calls": [1]}]}], "message 2 of .* calls a tool"),
         ([{"messages": [USER, {"role": "tool", "content": "2"}]}],
          "row 0: message 2 of 'messages' has the role 'tool', and only system, user and assistant"),

@@ -40,6 +40,11 @@ def test_roles_levels_and_splits() -> None:
     assert 0.2 < sum(is_first) / len(is_first) < 0.6
 
 
+def test_a_column_that_it_does_not_have_is_refused() -> None:
+    with pytest.raises(PoiseError, match=r"^task.name=role_play: unknown column 'age' \(choices"):
+        load(size=3, heldout=1, needed_columns=("age",))
+
+
 def test_no_text_is_in_both_splits() -> None:
     """The text does not show in which order the two other things were drawn."""
     task = load(levels=(2,), seed=2)

@@ -41,6 +41,9 @@ def test_token_weights_and_a_rule_share_one_teacher() -> None:
     assert teacher_interval(config_from_tables({}, []).credit) == 0
     with pytest.raises(PoiseError, match="teacher_every of 5 and 10: there is one teacher"):
         config_from_tables({}, [*sets, *rule[:1], 'credit.rule_settings=["teacher_every=5"]'])
+    # Without its setting, a method has the current policy as its teacher.
+    with pytest.raises(PoiseError, match="teacher_every of 0 and 10: there is one teacher"):
+        config_from_tables({}, [*rule, "credit.weights=rlsd"])
 
 
 RUN = [

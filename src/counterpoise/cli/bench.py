@@ -17,7 +17,8 @@ class BenchFlags:
         str,
         typer.Option(
             "--parts",
-            help="Any of peer, sampler, update, agreement, monitor, growth, lora, families, serve.",
+            help="Any of peer, sampler, update, agreement, monitor, probes, growth, lora, "
+            "families, serve.",
         ),
     ] = "peer,sampler,update,agreement,monitor"
     model: Annotated[
@@ -76,6 +77,7 @@ def bench(flags: BenchFlags) -> None:
     - **update**: against an update with padding, and against the matrix throughput
     - **agreement**: of sampler and trainer on log-probabilities, and of the gradient with float32
     - **monitor**: the time that the online monitor adds to an iteration
+    - **probes**: the time that following 256 held-out answers adds, and that it changes no weight
     - **growth**: time and memory against rollouts, response length and model size
     - **lora**: an iteration that trains an adapter of a 7B-shaped model, ours and TRL's with PEFT
     - **families**: tiny models of many families against transformers, and resumed runs

@@ -52,7 +52,7 @@ def print_run(trace: RunTrace, console: Console, top: int) -> None:
         unfollowed = format_count(len(trace.problems) - len(followed), "problem")
         console.print(f"no right answer was followed of {unfollowed}", highlight=False)
     console.print()
-    _print_influences(trace.prompts, "the mean right answer", console, top)
+    _print_influences(trace.prompts, "the right answers on average", console, top)
 
 
 def print_problem(trace: ProblemTrace, probed_run: ProbedRun, console: Console, top: int) -> None:

@@ -97,7 +97,8 @@ class MonitorConfig:
     )
     probe_every: int = option(
         0,
-        "iterations between measurements of the probes; 0: as often as 15 % of a CPU's time allows",
+        "iterations between measurements of the probes; 0: as often as 10 % of a GPU's time or "
+        "15 % of a CPU's allows",
         at_least=0,
     )
     probe_refresh: int = option(

@@ -1,17 +1,18 @@
 """Weights by what a rollout does to held-out answers: aligned rollouts count more, others less.
 
     G     = mean_{q right} M_q - mean_{q wrong} M_q        M_q = sum_{j in q} r_j h_j^T
-    p_t   = A_i r_t^T G h_t                                what training on token t adds to it
+    p_t   = A_i r_t^T G h_t                                effect of training on token t, see below
     a_i   = sum_t p_t / sum_t |p_t|                        in [-1, 1], whatever the scale
     w_i,t = 1 + strength a_i                               hard:  1 if sum_t p_t >= 0, else 0
     w_i,t = 1 + strength p_t / max_t |p_t|                 level=token
 
-q runs over the followed answers (`monitor.probe`) of the half `steer`; training never reads the
-half `judge`, so that one can judge the result. G is the gradient, through the output layer, of how
-much more likely right held-out answers are than wrong ones: the direction in which held-out success
-grows. The hard form, by rollout, is the filter of I-PPO (arXiv:2604.01597), which drops episodes
-whose gradient points away from the validation gradient; there the gradient of the critic's loss
-counts too, and here only the output layer does.
+q runs over held-out answers, those that `monitor.probe` assigns to the half `steer`. Training never
+reads the other half, `judge`, so the result can be judged by it. G is the gradient, through the
+output layer, of how much more likely right held-out answers are than wrong ones: the direction in
+which held-out success grows. p_t is how much training on token t increases that difference, to
+first order. The hard form, by rollout, is the filter of I-PPO (arXiv:2604.01597), which drops
+episodes whose gradient points away from the validation gradient; there the gradient of the critic's
+loss counts too, and here only the output layer does.
 
 strength 0.5: chosen here; no rollout is silenced and no sign flips. Without right or without wrong
 answers that mean is left out of G; without any answer the weights are 1.
@@ -86,7 +87,7 @@ def token_pushes(view: CreditView, direction: Tensor) -> NDArray[np.float32]:
 
 
 def _alignment(pushes_T: Floats, *, level: str, hard: bool) -> NDArray[np.float64]:
-    """a of every token; -1 for what the hard form drops."""
+    """What `strength` multiplies, for every token; in the hard form -1 if dropped, else 0."""
     pushes = pushes_T.astype(np.float64)
     if level == "row":
         total = np.full(len(pushes), pushes.sum())

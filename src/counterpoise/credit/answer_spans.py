@@ -7,7 +7,8 @@ r"""Which tokens of a response hold its boxed answer.
     brace                                 |         box_end = 8
 
 A token that holds a character of the content counts as content, whatever else it holds. Tokens are
-decoded one by one: a character split between two tokens shows as U+FFFD, which moves no brace.
+decoded one by one: a character split between two tokens shows as U+FFFD, and every brace is still
+found in its own token.
 Without a balanced, non-empty box there is no answer.
 """
 

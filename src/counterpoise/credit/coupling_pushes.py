@@ -2,14 +2,15 @@
 
     push_j(S) = sum_{k in S} c_k K_jk,     K_jk = <h_j, h_k> <r_j, r_k>,     r = e_o - pi
 
-This is eq. 9 of arXiv:2605.08666. S is the token itself, its row, its group or the whole batch;
-each set contains the previous one. Pushes are summed separately over tokens k with positive and
-with negative c: [N, 2]. The difference of two sets is what lies between them: `by_batch - by_row`
-is what the other rollouts do to a token.
+This is eq. 9 of arXiv:2605.08666. c_k is a coefficient that the caller chooses for token k, such as
+its advantage. S is the token itself, its row, its group or the whole batch; each set contains the
+previous one. Pushes are summed separately over tokens k with positive and with negative c: [N, 2].
+The difference of two sets is what lies between them: `by_batch - by_row` is what the other rollouts
+do to a token.
 
-The sums over sets are those of the microscope (`microscope/coupling.py` explains the cost): no
-[N, N] matrix is formed, and [N, V] only a chunk at a time. At temperature T every push has a factor
-1 / T^2, which is left out because the methods that use it only compare pushes.
+The code that sums over sets is shared with the microscope (`microscope/coupling.py` explains the
+cost): no [N, N] matrix is formed, and [N, V] only a chunk at a time. At temperature T every push
+has a factor 1 / T^2, which is left out because callers only compare pushes.
 """
 
 from __future__ import annotations
@@ -74,10 +75,10 @@ def sum_pushes(
         if batch_matrix is not None and by_batch is not None:
             by_batch[indices] = coupling.apply_matrix(batch_matrix, R, H)
 
-    # A kernel gives the sums by group and by row at once.
+    # The matrix K of a group gives the sums by group and by row at once.
     group_sets = coupling.lay_out_sets(group_N, coupling.nested_break_even_size)
     by_group, by_row = coupling.sums_within(group_sets, (group_N, row_N), record_pushes)
-    if group_sets.large_sets:  # these had no kernel, so their row sums are missing
+    if group_sets.large_sets:  # no K was formed for these groups, so their row sums are missing
         row_sets = coupling.lay_out_sets(
             row_N, coupling.break_even_size, np.concatenate(group_sets.large_sets)
         )

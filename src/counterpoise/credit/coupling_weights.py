@@ -36,10 +36,11 @@ def cancellation(view: CreditView, *, strength: float = 0.5, scope: str = "group
     of the batch, -.02 from the token's own; u + d of the batch has .12. A w has .40 with strength
     0.5 and .43 with 1.
 
-    Tokens that the whole group shares lose a little weight on both sides, as the others oppose
-    them. The weight depends on the sign of A, so it is not exchangeable: on shared prefixes .65 of
-    the pull remains in the same batch, .54 without weights. strength 0.5: chosen here; no token is
-    silenced. A token that no other rollout of the group pushes has s = 0 and w = 1.
+    Tokens that the whole group shares lose a little weight in right and in wrong rollouts, as the
+    others oppose them. The weight depends on the sign of A, so right and wrong rollouts weight a
+    shared token differently and cancel less on it: on shared prefixes net / gross pull
+    (`microscope/prefixes.py`) is .65, in the same batch without weights .54. strength 0.5: chosen
+    here; no token is silenced. A token that no other rollout of the group pushes has s = 0, w = 1.
     """
     if scope not in SCOPES:
         raise PoiseError(f"cancellation: scope is one of {', '.join(SCOPES)}, not '{scope}'")
@@ -67,15 +68,14 @@ def nthr(
         tau = beta * min_{i right} mean_{j in i} s_j
         w_j = eta   for tokens of wrong rollouts with s_j > tau, else 1
 
-    Lowering log pi(o_j) lowers the right rollouts in proportion to s_j. Tokens above the threshold,
-    the least mean influence of a right rollout on the right ones, are pushed less. It is the kernel
-    of eq. 9 of the Cancellation paper, with positive k and negative j only.
+    Lowering log pi(o_j) lowers the right rollouts in proportion to s_j. Each right rollout has a
+    mean s over its tokens; tau is beta times the smallest of these means. K is the kernel of eq. 9
+    of the Cancellation paper, with positive k and negative j only.
 
-    beta 1: the paper's. eta: 0 in its study of likelihoods; `by_rate` takes 2 |1/2 - p| instead, p
-    the share of right rollouts, which a public port for verl calls the paper's setting for
-    training. It is the default here, because this is training; the text that was read does not
-    state it. So a value of eta needs by_rate=false. Right and wrong are the signs of A. A group
-    without right rollouts: 1.
+    beta 1: the paper's. eta: 0 in its study of likelihoods. `by_rate` replaces eta by 2 |1/2 - p|,
+    with p the share of right rollouts. A public port for verl calls that the paper's setting for
+    training, so it is the default here, although it was not found in the paper's text. To set eta,
+    also set by_rate=false. Right and wrong are the signs of A. A group without right rollouts: 1.
     """
     if eta and by_rate:
         raise PoiseError(

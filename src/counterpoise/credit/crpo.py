@@ -9,7 +9,8 @@
 A response that is as likely as a generic one has p = 1/2 and the smallest weight, 1 - 0.69 scale.
 All tokens of a response have the same weight. arXiv:2605.25511, as in the authors' code; scale =
 0.02 is theirs, so that credit falls by 1.4 % at most. They compute it anew in every optimizer step;
-here l_i is by the policy that sampled, and l_0 by the sampler.
+here it is computed once an iteration: l_i by the trainer, with the weights that sampled, and l_0
+from the log-probabilities that the sampler returned.
 """
 
 from __future__ import annotations

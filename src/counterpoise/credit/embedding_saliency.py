@@ -8,8 +8,9 @@ no backward through prompts, whose keys and values are constants computed once f
 responses; responses only up to the last token of the objective; in the last layer only the
 objective's positions, plus keys and values of the rest. Only one number per token is kept.
 
-On a GPU in half precision prompts and whole layers are included: there the packed pass of a
-training step, captured as CUDA graphs both ways (`update/graphs/passes.py`), is faster.
+On a GPU in half precision only the weight gradients and the ends of responses are left out: there
+it is faster to use the packed pass of a training step, which includes prompts and the whole last
+layer but has forward and backward captured as CUDA graphs (`update/graphs/passes.py`).
 """
 
 from __future__ import annotations

@@ -125,6 +125,6 @@ def weights_from_saliency(
     if reach:
         influential = log_saliency_T[:reach]
         z_score_T = (log_saliency_T - influential.mean()) / np.sqrt(influential.var() + EPSILON)
-    else:  # the box is the response's first token and no other: the loss depends on none
+    else:  # the box is a single token, the response's first: no response token precedes it
         z_score_T = np.zeros_like(log_saliency_T)
     return np.clip(mean + spread * z_score_T, low, high).astype(np.float32)

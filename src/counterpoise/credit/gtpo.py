@@ -1,10 +1,10 @@
 """GTPO: tokens that right and wrong rollouts share are trained only in right ones. arXiv:2508.03772
 
     w_{i,t} = f_{i,t} b_{i,t} e_i
-    f = 2 in right rollouts, 0 in wrong ones, as long as, counting from the start, every
-        (position, token) occurs in a right and in a wrong rollout of the group; 1 after the first
-        that does not
-    b = the same, with positions counted from the end
+    f = 2 in right rollouts and 0 in wrong ones at the leading tokens, as long as each (position,
+        token) occurs in a right and in a wrong rollout of the group; 1 from the first one on that
+        does not
+    b = the same for the trailing tokens, with positions counted from the end
     e = (A_i - penalty H_i) / A_i if H_i <= ceiling, else 0;     H_i: mean entropy of the rollout
 
 This deliberately undoes cancellation: where right and wrong rollouts share tokens, only the push of

@@ -68,8 +68,8 @@ def check_known_texts(policy: Policy, rows: Sequence[Row]) -> None:
 
 def check_reference_answers(credit: CreditConfig, problems: Sequence[Prompt]) -> None:
     """Raise where the credit method reads reference answers and no problem has one."""
-    readers = {"credit.weights": (credit.weights, "rlsd"), "credit.rule": (credit.rule, "sdpg")}
-    for option, (method, method_with_hints) in readers.items():
+    methods = {"credit.weights": (credit.weights, "rlsd"), "credit.rule": (credit.rule, "sdpg")}
+    for option, (method, method_with_hints) in methods.items():
         if method == method_with_hints and problems and not any(p.answer for p in problems):
             raise PoiseError(
                 f"{option}={method} tells a teacher the reference answer, and none of the "

@@ -2,14 +2,14 @@
 
     w_t = 0   for tokens of wrong rollouts that count as supported,    else 1
 
-    support=probability    supported are all but the share `keep` of lowest pi(o_t) of the rollout:
-                           the policy itself finds them likely
-    support=group          supported are tokens that occur in a right rollout of the group
+    support=probability    the share `keep` of the rollout's tokens that have the lowest pi(o_t) is
+                           not supported; all others are: the policy itself finds them likely
+    support=group          tokens that occur in a right rollout of the group are supported
 
 A wrong rollout consists mostly of tokens that right rollouts have as well; punishing them is a
-false penalty. In a group, right rollouts push the same tokens back up; the paper says that this is
-what a group is for, and filters them instead, which also works with one rollout per prompt. It is a
-rival explanation of what cancellation explains. arXiv:2606.17250
+false penalty. In a group, right rollouts push the same tokens back up. The paper says that this is
+what a group is for, and that the penalty can be filtered out instead, which also works with one
+rollout per prompt. That rivals cancellation as an explanation of the same facts. arXiv:2606.17250
 
 How support is measured was not found in the paper's abstract. A public reproduction keeps the tenth
 of lowest probability, with the loss still divided by all tokens: that is the default, with the

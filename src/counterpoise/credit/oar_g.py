@@ -40,7 +40,7 @@ from counterpoise.credit.outcome import (
 from counterpoise.credit.view import CreditView
 from counterpoise.errors import PoiseError
 from counterpoise.model.head import token_logprobs
-from counterpoise.model.load import check_uncapped
+from counterpoise.model.load import check_no_logit_softcap
 from counterpoise.model.transfer import to_device
 from counterpoise.seeds import seed_for
 from counterpoise.types import Floats
@@ -85,7 +85,7 @@ def gradient_importance(
     """Yield (row, I [T]) by one draw of the noise."""
     policy = view.policy
     if compare != "answer_joint":
-        check_uncapped(policy, f"oar_g's comparison by {compare}")
+        check_no_logit_softcap(policy, f"oar_g's comparison by {compare}")
 
     objective_spans = {i: outcome_span(box, compare) for i, box in boxes.items()}
     is_joint = compare == "answer_joint"

@@ -8,8 +8,8 @@ unmasked minus masked, not below 0.
 
 `oar_p` masks every token alone, as published. A masked response is computed only from the mask on,
 so a rollout of T reasoning tokens costs about T / 2 forward passes. A run whose responses may be
-longer than 512 tokens is refused, unless credit.settings contains "passes=0": written out, the
-default counts as a confirmation of the cost.
+longer than 512 tokens is refused, unless credit.settings contains "passes=0". That is the default
+anyway; whoever writes it down accepts the cost.
 
 `oar_p_approximate` takes at most `passes` forward passes of the rollout. If masking every token
 would exceed them, half of the budget masks single tokens, from the answer backwards: a copy is
@@ -62,10 +62,10 @@ class MaskedRow:
     outcome_span: Span
     mask_spans: Sequence[Span]  # of the reasoning, masked one at a time
 
-    def predictors(self, first: int) -> Span:
-        """Positions that predict the outcome tokens if token 0 of the response is at `first`."""
+    def predictors(self, response_start: int) -> Span:
+        """Positions that predict the outcome tokens if the response is at `response_start`."""
         start, end = self.outcome_span
-        return first + start - 1, first + end - 1
+        return response_start + start - 1, response_start + end - 1
 
 
 def approximate(
@@ -123,7 +123,8 @@ def masking_importance(
 
     def attempt(micro_tokens: int) -> list[tuple[list[int], Callable[[], Floats]]]:
         pending = []
-        for batch in micro_batches(rows, 2 * micro_tokens):  # only keys and values stay
+        # Of the unmasked rows only keys and values stay in memory: twice as many tokens fit.
+        for batch in micro_batches(rows, 2 * micro_tokens):
             values = _span_importance(
                 policy, [masked_rows[i] for i in batch], compare, micro_tokens
             )
@@ -138,26 +139,27 @@ def masking_importance(
             yield view_indices[i], np.repeat(values_K / lengths_K.astype(np.float32), lengths_K)
 
 
-def choose_mask_spans(reasoning: int, inputs: int, budget: float) -> list[Span]:
-    """Spans to mask together at a cost of at most `budget` tokens, or as few as possible.
+def choose_mask_spans(num_reasoning: int, num_inputs: int, budget: float) -> list[Span]:
+    """Divide the reasoning into spans; each is masked in a copy of its own.
 
-    A masked copy runs from its span to the last of the `inputs`. Half of the budget masks single
-    tokens, from the last one backwards; the rest masks spans of the remaining tokens.
+    A copy costs the tokens from its span to the last of the inputs. Half of the budget (in tokens)
+    masks single tokens, from the last one backwards; the rest masks spans of the remaining tokens,
+    at least one span even if that exceeds the budget.
     """
     # Costs of masking single tokens, the last one first.
-    single_costs = inputs - np.arange(reasoning)[::-1]
+    single_costs = num_inputs - np.arange(num_reasoning)[::-1]
     if single_costs.sum() <= budget:
-        return list(pairwise(range(reasoning + 1)))
+        return list(pairwise(range(num_reasoning + 1)))
     num_singles = int(np.searchsorted(np.cumsum(single_costs), budget / 2, side="right"))
     budget -= single_costs[:num_singles].sum()
-    remaining = reasoning - num_singles
-    # A span costs about inputs - remaining / 2 tokens: start from an upper bound of their number.
-    max_spans = int((budget - remaining / 2) / (inputs - remaining / 2)) + 1
+    remaining = num_reasoning - num_singles
+    # A span costs about num_inputs - remaining / 2: start from an upper bound of their number.
+    max_spans = int((budget - remaining / 2) / (num_inputs - remaining / 2)) + 1
     num_spans = min(remaining, max(1, max_spans))
-    while num_spans > 1 and (inputs - _even_bounds(remaining, num_spans)[:-1]).sum() > budget:
+    while num_spans > 1 and (num_inputs - _even_bounds(remaining, num_spans)[:-1]).sum() > budget:
         num_spans -= 1
     bounds = _even_bounds(remaining, num_spans).tolist()
-    return [*pairwise(bounds), *((token, token + 1) for token in range(remaining, reasoning))]
+    return [*pairwise(bounds), *((token, token + 1) for token in range(remaining, num_reasoning))]
 
 
 def _even_bounds(tokens: int, parts: int) -> NDArray[np.int64]:
@@ -194,6 +196,7 @@ def _span_importance(
         batch_copies = [copies[i] for i in batch]
         hidden_n = originals.run_copies(
             batch_copies,
+            # A copy begins after its prefix, so its response starts before the axis does.
             [masked_rows[copy.row].predictors(-copy.prefix_length) for copy in batch_copies],
         )
         masked = summarise(policy, hidden_n, [masked_rows[copy.row] for copy in batch_copies])

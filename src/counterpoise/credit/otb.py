@@ -15,8 +15,8 @@ by the same amounts up to one factor, so
     w_{i,t} = 1 - (sum_k W_{k,t} A_k / sum_k W_{k,t}) / A_i
 
 which with `dr_grpo` is OTB itself and with `grpo`, `rloo`, `maxrl` or `f_grpo` has their scale.
-Rewards of two values never give a negative weight. Where a rollout is the last one with a token t,
-B_t is its own reward and w = 0 (verl takes B = 0 there instead). Until some token of the group was
+Rewards of two values never give a negative weight. Where only one rollout is long enough to have a
+token t, B_t is its own reward and w = 0 (verl takes B = 0 there). Until some token of the group was
 uncertain, all W are 0 and w = 1. A rollout whose reward is exactly the group's mean has no
 advantage to weight and does not count in B.
 """

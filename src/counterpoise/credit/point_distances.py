@@ -15,7 +15,7 @@ sequence are to be ignored.
 The plan is diag(u) K diag(v), K = exp(-C / eps), found by Sinkhorn's iterations, which scale rows
 and columns in turn. Row and column minima of C are subtracted before the exponential so that every
 row and column of K has an entry of 1. Pairs whose u or v still leave the range of float32 are
-computed again in the log domain, at ten times the cost, so no blur is too small.
+computed again in the log domain, at ten times the cost, so no eps is too small.
 """
 
 from __future__ import annotations

@@ -122,9 +122,9 @@ def mix_decoupled(
     the mixture. A rollout whose components cancel has no signal: exactly 0 rather than a rounding
     error (chosen here).
 
-    Not taken from CRPO: it first standardises style rewards by running statistics of their role,
-    which the z-score of a group, all of one role, undoes; and the factor (1 - 0.02 H_b) of a
-    rollout.
+    Two parts of CRPO are not here. It first standardises style rewards by running statistics of
+    their role; all rollouts of a group have one role, so the z-score would undo that. Its factor
+    (1 - 0.02 H_b) of a rollout is `credit.weights=crpo`.
     """
     advantages_KG = np.stack([compute_advantages(rewards_G) for rewards_G in rewards_KG])
     mixture_G: Array = weights_K @ advantages_KG / weights_K.sum()

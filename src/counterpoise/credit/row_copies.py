@@ -4,11 +4,11 @@
     copy 1             . b c d e f          differs from the first token on: all of it is run
     copy 2                   . e f          from the fourth: `p p p p a b c` is read from the cache
 
-`oar_p` masks tokens, as above. `grail` and `oar_g` run whole responses after their cached prompts:
-copies whose first token is the first difference. A copy costs as many tokens as it has from its
-first difference on. On a GPU in half precision a kernel reads cached keys and values in place
-(`model/kernels/copies.py`). Elsewhere they are gathered and padded to the longest, so copies of
-similar length are run together.
+A copy costs the tokens that are run. Copies leave out the last token: nothing needs its prediction.
+`oar_p` masks tokens, as above. `grail` and `oar_g` cache only prompts: a copy is then the whole
+response, with a prefix of length 0. On a GPU in half precision a kernel reads cached keys and
+values in place (`model/kernels/copies.py`). Elsewhere they are gathered and padded to the longest,
+so copies of similar length are run together.
 """
 
 from __future__ import annotations
@@ -210,8 +210,8 @@ class _PaddedQueries:
 def _padded_positions(start_C: np.ndarray, counts_C: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Indices of `counts_C` queries per copy from its `start_C` on, padded with the last one.
 
-    Returns [C, Q] twice: the index when only these queries lie side by side, and the index within
-    the copy.
+    Returns [C, Q] twice: the index among the queries of all copies, one copy after the other, and
+    the index within the copy.
     """
     offset = np.minimum(np.arange(counts_C.max()), counts_C[:, None] - 1)
     return (np.cumsum(counts_C) - counts_C)[:, None] + offset, start_C[:, None] + offset

@@ -15,9 +15,9 @@ f is what became known after that turn, by `feedback`:
 After the last turn, next_observation and future are its feedback. A wrong action in a successful
 episode loses credit, one in a failed episode gets more blame. The rollout carries the action's
 tokens and the feedback (`types.Turn`), because only the task knows them. Weights are 1 for a turn
-without an action or without feedback (it was right), without a successful episode (success) and for
-rollouts that are not episodes. lam = 0: 1 everywhere. The authors' modes that ask a judge are not
-here.
+without an action, for one without feedback (which means that its action was right), for groups
+without a successful episode (success) and for rollouts that are not episodes. lam = 0: 1
+everywhere. The authors' modes that ask a judge are not here.
 
 arXiv:2605.19447; mix = 0.5, fade = 50 (updates), clip = 0.2 by the authors' code. The teacher pi_T
 is as in `rlsd`; theirs follows every 10 steps. The wording of the hindsight prompt is chosen here.

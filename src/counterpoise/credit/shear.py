@@ -5,7 +5,7 @@
     w_t   = max_{k: t in S_k} d_k / n,                n = mean |h| over the tokens of the group
 
 Reasoning that a rollout of the other outcome shares has w near 0, so common beginnings drop out.
-Weights are not normalised to a mean of 1, as in the paper. Hidden states are those before the
+As in the paper, weights are not normalised to a mean of 1. Hidden states are those before the
 unembedding.
 
 distance  wasserstein (the paper's; by Sinkhorn), chamfer or mmd; the paper's ablation puts them
@@ -15,9 +15,9 @@ width     100 (the paper's), but at most a quarter of the batch's median respons
           would be the whole of a shorter one, and a single weight cannot tell tokens apart. At
           least 4 tokens. stride: a quarter of width, as in the paper. 0 stands for these values.
           The last span ends with the rollout; a rollout no longer than width is one span.
-blur      eps / n. All that was found is that eps ln 100 is about 20.8, in units that differ between
-          models; 0.05 and 50 iterations are chosen here. dist is <P, C>, the cost of the plan P
-          that Sinkhorn finds, without the entropy term.
+blur      eps / n. The paper's eps was not found, only that eps ln(width) is about 20.8, so eps is
+          about 4.5, in units that differ between models; 0.05 and 50 iterations are chosen here.
+          dist is <P, C>, the cost of the plan P that Sinkhorn finds, without the entropy term.
 No rollout of the other outcome: 1.
 
 The minimum is searched with a bound. No mass can travel less than the distance to its nearest
@@ -263,7 +263,7 @@ def padded_row_points(
 def nearest_transport_costs(
     spans: HiddenSpans, pairs: Tensor, bound: Tensor, blur: float, iterations: int
 ) -> Tensor:
-    """<P, C> [P] of the pairs that can be nearest, inf for the others."""
+    """Transport cost of every pair that can be nearest, inf for the others: [number of pairs]."""
     costs = torch.full_like(bound, torch.inf)
     best_S = nearest_distances(len(spans.mass), pairs, bound)
     # Pairs with a span's smallest bound give good costs early; the others are computed only where
@@ -277,7 +277,7 @@ def nearest_transport_costs(
 
 
 def transport_costs(spans: HiddenSpans, pairs: Tensor, blur: float, iterations: int) -> Tensor:
-    """<P, C> of every pair [P], a few pairs at a time."""
+    """Transport cost <P, C> of every pair: [number of pairs], computed a few pairs at a time."""
     width, D = spans.mass.shape[1], spans.flat_N.shape[1]
     budget = PAIR_MEMORY[pairs.device.type] // 8  # float32 numbers for points, as many for plans
     costs = []

@@ -1,6 +1,6 @@
 """Split the per-token arrays of a caller into rows, and give weights back in the same layout.
 
-rows      a list with one array [T], of hidden states [T, D], for each rollout
+rows      a list with one array for each rollout: [T], or [T, D] for hidden states
 padded    arrays [R, T] and [R, T, D] together with `mask` [R, T], true at trained tokens
 """
 

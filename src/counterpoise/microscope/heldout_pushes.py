@@ -22,15 +22,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from counterpoise.model.coupling_sums import CouplingSums
-from counterpoise.model.residuals import Residuals, accurate_product, chunk_bytes
+from counterpoise.model.coupling_sums import HALF_PRECISION_PEAK, CouplingSums
+from counterpoise.model.residuals import (
+    ALIGN,
+    HALF_DTYPES,
+    Residuals,
+    accurate_product,
+    chunk_bytes,
+)
 
+HALF_MATRIX_PEAK = 32768.0  # bound on the entries of an M in half precision: float16 ends at 65504
+SMALLEST_PEAK = 1e-30  # of a matrix; a smaller one is taken as 0
+PRODUCT_SPLITS = {"cpu": 1, "cuda": 256}  # pieces of an inner product of two matrices
 STRONGEST_ROWS = 2  # rows in each direction whose tokens are stored for an answer
 STRONGEST_TOKENS = 6  # tokens stored of each of these rows
 
@@ -53,6 +63,13 @@ class StrongestTokens:
     rows: NDArray[np.int32]
     positions: NDArray[np.int32]
     pushes: NDArray[np.float32]
+
+
+class MatrixBlock(NamedTuple):
+    """M of several sets of tokens, in the precision of the residuals."""
+
+    values: Tensor  # [n, V D and padding]
+    scales: Tensor  # [n], what the values were divided by
 
 
 class HeldoutPushes:
@@ -78,22 +95,21 @@ class HeldoutPushes:
         self.num_trained, self.num_heldout = sum(row_lengths), sum(answer_lengths)
         self.row_bounds = np.cumsum([0, *row_lengths])
         self.answer_bounds = self.num_trained + np.cumsum([0, *answer_lengths])
+        # A held-out token has no advantage, so it pushes neither itself nor any other.
+        self.host_pulls = torch.cat((pulls_N.cpu(), pulls_N.new_zeros(self.num_heldout).cpu()))
         pulls = residuals.to_device(pulls_N).to(residuals.sum_dtype)
         # Pulls are averages over the tokens of a step, too small for half precision: scaled to 1.
         pull_scale = pulls.abs().max().clamp(min=torch.finfo(residuals.sum_dtype).tiny)
-        self.scale = scale * pull_scale
+        self.step_scale, self.scale = scale, scale * pull_scale
         self.weights = torch.cat((pulls / pull_scale, pulls.new_ones(self.num_heldout)))
 
     @torch.no_grad()
     def sums(self, sets: Sequence[Sequence[int]]) -> HeldoutSums:
         """All sums; `sets` are lists of answers."""
-        signed_J2, same_token_J2 = self._sums_by_sign()
-        return HeldoutSums(
-            signed_J2=self.scale * signed_J2,
-            same_token_J2=self.scale * same_token_J2,
-            by_row_RQ=self.pushes_by_row(),
-            on_sets_NC=self.scale * self._pushes_on_sets(sets),
-        )
+        # The last of them sorts tokens on the host, while a GPU still works on the others.
+        by_row_RQ, on_sets_NC = self.pushes_by_row(), self.pushes_on_sets(sets)
+        signed_J2, same_token_J2 = self.sums_by_sign()
+        return HeldoutSums(signed_J2, same_token_J2, by_row_RQ, on_sets_NC)
 
     def pushes_by_row(self) -> Tensor:
         """The push of every row on every answer [R, Q], by the cheaper of the two ways.
@@ -111,29 +127,37 @@ class HeldoutPushes:
         self, by_row_RQ: NDArray[np.floating], answers: Sequence[int]
     ) -> StrongestTokens:
         """The tokens that push hardest in the rows that raise and lower each answer most."""
-        columns: list[tuple[int, int, NDArray[np.int64], NDArray[np.float32]]] = []
+        places: list[tuple[int, int]] = []  # (answer, row)
+        pushes: list[Tensor] = []  # of all tokens of the rows of one answer
         for answer in answers:
             order = np.argsort(by_row_RQ[:, answer], kind="stable")
-            for row in np.unique(np.r_[order[:STRONGEST_ROWS], order[-STRONGEST_ROWS:]]).tolist():
-                pushes_T = self._token_pushes(row, answer).float().cpu().numpy()
-                top = np.argsort(-np.abs(pushes_T), kind="stable")[:STRONGEST_TOKENS]
-                columns.append((answer, row, top, pushes_T[top]))
-        counts = [len(top) for _, _, top, _ in columns]
+            rows = np.unique(np.r_[order[:STRONGEST_ROWS], order[-STRONGEST_ROWS:]])
+            places += [(answer, row) for row in rows.tolist()]
+            pushes.append(self._token_pushes(rows, answer))
+        # One copy for all answers: the GPU works on while Python goes through them.
+        host_pushes = _concatenate([torch.cat(pushes).float().cpu().numpy()] if pushes else [])
+        row_lengths = np.diff(self.row_bounds)[[row for _, row in places]]
+        pushes_by_place = np.split(host_pushes, np.cumsum(row_lengths)[:-1])
+        top_by_place = [
+            np.argsort(-np.abs(pushes_T), kind="stable")[:STRONGEST_TOKENS]
+            for pushes_T in pushes_by_place
+        ]
+        counts = [len(top) for top in top_by_place]
+        answers_and_rows = np.repeat(np.array(places, np.int32).reshape(-1, 2), counts, axis=0)
         return StrongestTokens(
-            answers=np.repeat(np.array([answer for answer, *_ in columns], np.int32), counts),
-            rows=np.repeat(np.array([row for _, row, *_ in columns], np.int32), counts),
-            positions=_concatenate([top for *_, top, _ in columns]).astype(np.int32),
-            pushes=_concatenate([pushes for *_, pushes in columns]).astype(np.float32),
+            answers=answers_and_rows[:, 0],
+            rows=answers_and_rows[:, 1],
+            positions=_concatenate(top_by_place).astype(np.int32),
+            pushes=_concatenate(
+                [pushes_T[top] for pushes_T, top in zip(pushes_by_place, top_by_place, strict=True)]
+            ).astype(np.float32),
         )
 
     # -- the sums ------------------------------------------------------------------------------
 
-    def _sums_by_sign(self) -> tuple[Tensor, Tensor]:
+    def sums_by_sign(self) -> tuple[Tensor, Tensor]:
         """Pushes on every held-out token [J, 2], of all trained tokens and of equal ones."""
-        # A held-out token has no advantage, so it pushes neither itself nor any other.
-        pulls = self.weights.clone()
-        pulls[self.num_trained :] = 0
-        coupling_sums = CouplingSums(self.residuals, pulls)
+        coupling_sums = CouplingSums(self.residuals, self.host_pulls)
         M = coupling_sums.signed_matrix(coupling_sums.chunks(np.arange(self.num_trained)))
         signed_J2 = torch.cat(
             [
@@ -141,44 +165,59 @@ class HeldoutPushes:
                 for _, R, H in self._chunks(self.num_trained, len(self.residuals))
             ]
         )
-        token_N = self.residuals.tokens.cpu().numpy().astype(np.int64)
+        token_N = self.residuals.host_tokens
         heldout_types = np.unique(token_N[self.num_trained :])
         subset = np.flatnonzero(np.isin(token_N, heldout_types))
         sets = coupling_sums.lay_out_sets(token_N, coupling_sums.break_even_size, subset)
         (by_equal_tokens,) = coupling_sums.sums_within(sets, (token_N,))
         same_token_J2 = by_equal_tokens[self.num_trained : -1]  # the last row is padding
-        return coupling_sums.advantage_scale * signed_J2, (
-            coupling_sums.advantage_scale * same_token_J2
-        )
+        scale = self.step_scale * coupling_sums.advantage_scale
+        return scale * signed_J2, scale * same_token_J2
 
-    def _pushes_on_sets(self, sets: Sequence[Sequence[int]]) -> Tensor:
+    def pushes_on_sets(self, sets: Sequence[Sequence[int]]) -> Tensor:
         """The push of every trained token on the mean answer of each set: [N, C]."""
-        V, D = self.residuals.W.shape
-        M = self.weights.new_zeros(V, len(sets) * D)
-        for M_set, answers in zip(M.split(D, dim=1), sets, strict=True):
-            for answer in answers:
-                start, end = self.answer_bounds[answer : answer + 2].tolist()
-                M_set += self._matrix(start, end) / len(answers)
+        M = self._set_matrices(sets)
+        scale_C = self.weights.new_ones(len(sets))
+        if self._is_half:
+            # In half precision for a GPU's fast products, far from overflow in float16.
+            scale_C = M.abs().amax(dim=(0, 2)).clamp(min=SMALLEST_PEAK) / HALF_PRECISION_PEAK
+            M = (M / scale_C[:, None]).to(self.residuals.precision)
         pushes_NC = [
-            ((wide_R @ M).view(len(H), len(sets), D) * wide_H[:, None]).sum(dim=-1)
+            (accurate_product(R, M.flatten(1)).view(len(H), *M.shape[1:]) * H[:, None]).sum(dim=-1)
             for _, R, H in self._chunks(0, self.num_trained)
-            for wide_R, wide_H in [(R.to(M.dtype), H.to(M.dtype))]
         ]
-        return torch.cat(pushes_NC) * self.weights[: self.num_trained, None]
+        return self.scale * torch.cat(pushes_NC) * scale_C * self.weights[: self.num_trained, None]
+
+    def _set_matrices(self, sets: Sequence[Sequence[int]]) -> Tensor:
+        """The mean M of the answers of each set, up to the sign: [V, C, D]."""
+        V, D = self.residuals.W.shape
+        M_VCD = self.weights.new_zeros(V, len(sets), D)
+        for M, answers in zip(M_VCD.unbind(1), sets, strict=True):
+            bounds = [self.answer_bounds[answer : answer + 2] for answer in answers]
+            tokens = _concatenate([np.arange(*start_and_end) for start_and_end in bounds])
+            for indices in self.residuals.to_device(tokens.astype(np.int64)).split(
+                self.residuals.chunk_size
+            ):
+                if len(indices):
+                    R, H = self.residuals.gather(indices)
+                    M += accurate_product(R.mT, (H / len(answers)).to(H.dtype))
+        return M_VCD
 
     def _by_matrices(self) -> Tensor:
-        """<M_i, M_q> of all rows and answers [R, Q], a block of matrices at a time."""
+        """<M_i, M_q> of all rows and answers [R, Q].
+
+        A large block of the one kind stays in memory while all of the other go by.
+        """
         reads_by_rows, reads_by_answers = self._token_reads()
-        products = []
+        outer, inner = self.answer_bounds, self.row_bounds
         if reads_by_rows < reads_by_answers:
-            for row_block in self._matrix_blocks(self.row_bounds):
-                answer_blocks = self._matrix_blocks(self.answer_bounds)
-                products.append(torch.cat([row_block @ block.mT for block in answer_blocks], dim=1))
-            return self.scale * torch.cat(products)
-        for answer_block in self._matrix_blocks(self.answer_bounds):
-            row_blocks = self._matrix_blocks(self.row_bounds)
-            products.append(torch.cat([block @ answer_block.mT for block in row_blocks]))
-        return self.scale * torch.cat(products, dim=1)
+            outer, inner = inner, outer
+        products = []
+        for outer_block in self._matrix_blocks(outer, self._stored_matrices):
+            inner_blocks = self._matrix_blocks(inner, self._matrices_per_block)
+            products.append(torch.cat([_inner_products(outer_block, b) for b in inner_blocks], 1))
+        by_outer = torch.cat(products)
+        return self.scale * (by_outer if outer is self.row_bounds else by_outer.mT)
 
     def _by_kernel(self) -> Tensor:
         """The same from the kernel of trained and held-out tokens, in blocks."""
@@ -199,15 +238,23 @@ class HeldoutPushes:
         lengths = self.residuals.to_device(np.diff(bounds))
         return torch.segment_reduce(values_N.contiguous(), "sum", lengths=lengths, unsafe=True)
 
-    def _token_pushes(self, row: int, answer: int) -> Tensor:
-        """The push of every token of a row on an answer: [T]."""
-        start, end = self.row_bounds[row : row + 2].tolist()
-        pushes_T = self.weights.new_zeros(end - start)
+    def _token_pushes(self, rows: NDArray[np.int64], answer: int) -> Tensor:
+        """The push of every token of some rows on an answer: [T of all rows]."""
+        tokens = np.concatenate(
+            [np.arange(*self.row_bounds[row : row + 2]) for row in rows.tolist()]
+        )
+        token_indices = self.residuals.to_device(tokens)
+        pushes = self.weights.new_zeros(len(tokens))
         for _, R_q, H_q in self._chunks(*self.answer_bounds[answer : answer + 2].tolist()):
-            for chunk, R, H in self._chunks(start, end):
+            for chunk_pushes, indices in zip(
+                pushes.split(self.residuals.chunk_size),
+                token_indices.split(self.residuals.chunk_size),
+                strict=True,
+            ):
+                R, H = self.residuals.gather(indices)
                 K = accurate_product(R, R_q.mT) * accurate_product(H, H_q.mT)
-                pushes_T[chunk.start - start : chunk.stop - start] += K.sum(dim=1)
-        return self.scale * self.weights[start:end] * pushes_T
+                chunk_pushes += K.sum(dim=1)
+        return self.scale * self.weights[token_indices] * pushes
 
     # -- matrices and chunks -------------------------------------------------------------------
 
@@ -217,7 +264,7 @@ class HeldoutPushes:
         The matrices of the inner loop are computed again for every block of the outer one.
         """
         row_blocks, answer_blocks = (
-            -(-(len(bounds) - 1) // self._matrices_per_block)
+            -(-(len(bounds) - 1) // self._stored_matrices)
             for bounds in (self.row_bounds, self.answer_bounds)
         )
         return (
@@ -226,31 +273,83 @@ class HeldoutPushes:
         )
 
     @property
+    def _is_half(self) -> bool:
+        return self.residuals.precision in HALF_DTYPES
+
+    @property
+    def _matrix_size(self) -> int:
+        """V D, with padding to a multiple of what `_inner_products` sums at once."""
+        V, D = self.residuals.W.shape
+        splits = PRODUCT_SPLITS[self.residuals.device.type]
+        step = ALIGN * splits if splits > 1 else 1
+        return -(-V * D // step) * step
+
+    @property
     def _matrices_per_block(self) -> int:
-        V, D = self.residuals.W.shape
-        matrix_bytes = V * D * self.weights.element_size()
-        return max(1, chunk_bytes(self.residuals.device) // matrix_bytes)
+        return self._matrices_in(chunk_bytes(self.residuals.device))
 
-    def _matrix_blocks(self, bounds: NDArray[np.int64]) -> Iterator[Tensor]:
-        """M of every set between two bounds, flattened, [n, V D] at a time."""
-        V, D = self.residuals.W.shape
-        for first in range(0, len(bounds) - 1, self._matrices_per_block):
-            block_bounds = bounds[first : first + self._matrices_per_block + 1].tolist()
-            block = self.weights.new_empty(len(block_bounds) - 1, V * D)
-            for M, start, end in zip(block, block_bounds[:-1], block_bounds[1:], strict=True):
-                M.copy_(self._matrix(start, end).flatten())
-            yield block
+    @property
+    def _stored_matrices(self) -> int:
+        """Matrices that stay in memory while all others go by."""
+        return self._matrices_in(stored_bytes(self.residuals.device))
 
-    def _matrix(self, start: int, end: int) -> Tensor:
-        """-M of the tokens from `start` to `end`, [V, D]: R holds -r.
+    def _matrices_in(self, num_bytes: int) -> int:
+        return max(1, num_bytes // (self._matrix_size * self.residuals.W.element_size()))
+
+    def _matrix_blocks(self, bounds: NDArray[np.int64], size: int) -> Iterator[MatrixBlock]:
+        """-M of every set between two bounds, `size` of them at a time: R holds -r.
 
         Every use multiplies by another -M or -r, so the sign does not matter.
         """
-        M = self.weights.new_zeros(self.residuals.W.shape)
-        for chunk, R, H in self._chunks(start, end):
-            weighted_states = (self.weights[chunk, None] * H).to(H.dtype)
-            M += accurate_product(R.mT, weighted_states)
-        return M
+        for start in range(0, len(bounds) - 1, size):
+            yield self._matrices(bounds[start : start + size + 1])
+
+    def _matrices(self, bounds: NDArray[np.int64]) -> MatrixBlock:
+        V, D = self.residuals.W.shape
+        values = self.residuals.W.new_zeros(len(bounds) - 1, self._matrix_size)
+        scales = self._matrix_scales(bounds)
+        lengths = self.residuals.to_device(np.diff(bounds))
+        num_tokens = int(bounds[-1] - bounds[0])
+        token_scales = scales.repeat_interleave(lengths, output_size=num_tokens)
+        weights = self.weights[bounds[0] : bounds[-1]] / token_scales
+        for sets, chunk, R, H in self._set_chunks(bounds):
+            chunk_weights = weights[chunk.start - bounds[0] : chunk.stop - bounds[0], None]
+            weighted_states = (chunk_weights * H).to(H.dtype)
+            for index in sets:
+                start, end = bounds[index : index + 2].clip(chunk.start, chunk.stop) - chunk.start
+                M = values[index, : V * D].view(V, D)
+                if bounds[index] >= chunk.start:
+                    torch.mm(R[start:end].mT, weighted_states[start:end], out=M)
+                else:
+                    M.addmm_(R[start:end].mT, weighted_states[start:end])
+        return MatrixBlock(values, scales)
+
+    def _matrix_scales(self, bounds: NDArray[np.int64]) -> Tensor:
+        """What the M of each set is divided by, so that no entry overflows in float16."""
+        if not self._is_half:
+            return self.weights.new_ones(len(bounds) - 1)
+        # No entry of r is above 1, so no entry of M is above the sum over tokens of |c| max |h|.
+        tokens = slice(*bounds[[0, -1]].tolist())
+        largest_states = torch.linalg.vector_norm(
+            self.residuals.hidden[tokens], ord=torch.inf, dim=1, dtype=self.weights.dtype
+        )
+        peaks = self._sum_sets(self.weights[tokens].abs() * largest_states, bounds)
+        return peaks.clamp(min=SMALLEST_PEAK) / HALF_MATRIX_PEAK
+
+    def _set_chunks(
+        self, bounds: NDArray[np.int64]
+    ) -> Iterator[tuple[range, slice, Tensor, Tensor]]:
+        """(sets, slice of tokens, R, H): as many whole sets as fit into a chunk, or a piece of one.
+
+        `sets` are indices of `bounds`.
+        """
+        first, num_sets = 0, len(bounds) - 1
+        while first < num_sets:
+            chunk_end = bounds[first] + self.residuals.chunk_size
+            last = max(first + 1, int(np.searchsorted(bounds, chunk_end, side="right")) - 1)
+            for chunk, R, H in self._chunks(int(bounds[first]), int(bounds[last])):
+                yield range(first, last), chunk, R, H
+            first = last
 
     def _chunks(
         self, start: int, end: int, width: int | None = None
@@ -258,6 +357,23 @@ class HeldoutPushes:
         """(slice, R, H) of the tokens from `start` to `end`, at most a chunk or `width` at once."""
         size = min(self.residuals.chunk_size, width or self.residuals.chunk_size)
         return self.residuals.iterate_range(start, end, size)
+
+
+def stored_bytes(device: torch.device) -> int:
+    """Bytes of matrices that stay in memory: a chunk on a CPU, an eighth of a GPU's memory."""
+    if device.type != "cuda":
+        return chunk_bytes(device)
+    return torch.cuda.get_device_properties(device).total_memory // 8
+
+
+def _inner_products(a: MatrixBlock, b: MatrixBlock) -> Tensor:
+    """<M_i, M_j> of all matrices of two blocks: [n, m]."""
+    # The sum over V D entries is so long, and the result so small, that a single product would
+    # leave most of a GPU idle: it is summed in pieces.
+    splits = PRODUCT_SPLITS[a.values.device.type]
+    pieces_a, pieces_b = (block.values.view(len(block.values), splits, -1) for block in (a, b))
+    products = accurate_product(pieces_a.transpose(0, 1), pieces_b.permute(1, 2, 0)).sum(dim=0)
+    return products * a.scales[:, None] * b.scales
 
 
 def _concatenate(arrays: Sequence[NDArray[np.generic]]) -> NDArray[np.generic]:

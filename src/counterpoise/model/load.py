@@ -90,8 +90,13 @@ class Policy:
 
         A text is a problem without a conversation.
         """
-        prompt_ids = templates.encode_prompt(self.template, self.tokenizer, problem)
-        return self.as_tokens(prompt_ids)
+        return self.encode_all([problem])[0]
+
+    def encode_all(self, problems: Sequence[Prompt | str]) -> list[Ints]:
+        """`encode` for many problems, which takes less time than one by one."""
+        prompt_ids = templates.encode_prompts(self.template, self.tokenizer, problems)
+        size = vocabulary_size(self.model)
+        return [self._as_tokens(token_ids, size) for token_ids in prompt_ids]
 
     def encode_reply(self, reply: str) -> Ints:
         """The tokens of a reply to a finished response, up to where the next response begins."""
@@ -100,8 +105,10 @@ class Policy:
 
     def as_tokens(self, token_ids: Sequence[int] | Ints) -> Ints:
         """The ids as an array; an error if the model has no such tokens."""
+        return self._as_tokens(token_ids, vocabulary_size(self.model))
+
+    def _as_tokens(self, token_ids: Sequence[int] | Ints, size: int) -> Ints:
         tokens = np.array(token_ids, dtype=np.int64)
-        size = vocabulary_size(self.model)
         if tokens.size and not 0 <= tokens.min() <= tokens.max() < size:
             raise PoiseError(
                 f"model '{self.name}' has {size:,} tokens, and its tokenizer uses number "
@@ -336,7 +343,7 @@ def make_decoder(model: Any, path: str = AUTO_PATH) -> AnyDecoder:
     return Decoder(transformers_model, is_adapted=is_adapted(model))
 
 
-def check_uncapped(policy: Policy, feature: str) -> None:
+def check_no_logit_softcap(policy: Policy, feature: str) -> None:
     """Raise an error if the model caps its logits and `feature` compares distributions without."""
     if policy.decoder.softcap:
         raise PoiseError(

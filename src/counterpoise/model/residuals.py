@@ -55,7 +55,7 @@ class Residuals:
         self.precision = precision or self.sum_dtype
         self.softcap = softcap
         self.hidden, self.W = hidden, unembedding.to(self.precision)
-        self.tokens = self.to_device(tokens).long()
+        self.given_tokens, self.tokens = tokens, self.to_device(tokens).long()
         bytes_per_token = len(self.W) * self.W.element_size()
         # A whole multiple of ALIGN, unless not even that many tokens fit.
         tokens_that_fit = max(1, chunk_bytes(self.device) // bytes_per_token)
@@ -74,6 +74,11 @@ class Residuals:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    @property
+    def host_tokens(self) -> NDArray[np.int64]:
+        """The tokens on the CPU; waits for a GPU only if they were given there."""
+        return self.given_tokens.cpu().numpy().astype(np.int64)
 
     def gather(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """(R [..., V], H [..., D]) of the tokens [...], at most a chunk of them."""

@@ -177,15 +177,30 @@ def prompt_text(template_name: str, problem: Prompt | str) -> str:
 
 def encode_prompt(template_name: str, tokenizer: Any, problem: Prompt | str) -> list[int]:
     """The tokens of a prompt, for a name from `resolve_template`."""
+    return encode_prompts(template_name, tokenizer, [problem])[0]
+
+
+def encode_prompts(
+    template_name: str, tokenizer: Any, problems: Sequence[Prompt | str]
+) -> list[list[int]]:
+    """The tokens of each prompt; one call of a fast tokenizer for all takes less than half the time
+    of a call for each."""
     template = TEMPLATES[template_name]
-    if template.chat:
-        rendered = _render_chat(tokenizer, prompt_messages(template_name, problem))
-    else:
-        rendered = prompt_text(template_name, problem)
+    rendered = [
+        _render_chat(tokenizer, prompt_messages(template_name, problem))
+        if template.chat
+        else prompt_text(template_name, problem)
+        for problem in problems
+    ]
     # Chat templates and templates with required tokens already contain their special tokens.
     is_plain = not template.chat and not template.required_tokens
-    prompt_ids: list[int] = tokenizer.encode(rendered, add_special_tokens=is_plain)
-    if not prompt_ids:
+    prompt_ids: list[list[int]]
+    if len(rendered) > 1 and getattr(tokenizer, "is_fast", False):
+        options = {"return_attention_mask": False, "return_token_type_ids": False}
+        prompt_ids = tokenizer(rendered, add_special_tokens=is_plain, **options)["input_ids"]
+    else:
+        prompt_ids = [tokenizer.encode(text, add_special_tokens=is_plain) for text in rendered]
+    if not all(prompt_ids):
         raise PoiseError(
             f"template '{template_name}' makes a prompt without tokens: {TRAINING_REMEDY}"
             f"{'boxed' if template.chat else 'chat'}, or choose another model"

@@ -106,7 +106,7 @@ def encode_benchmarks(
     """The benchmarks with the tokens of their prompts."""
     encoded = []
     for run_benchmark in benchmarks:
-        prompt_tokens = [policy.encode(prompt) for prompt in run_benchmark.problems]
+        prompt_tokens = policy.encode_all(run_benchmark.problems)
         check_positions(policy, run_benchmark.benchmark.name, prompt_tokens, sample)
         encoded.append(replace(run_benchmark, prompt_tokens=prompt_tokens))
     return encoded

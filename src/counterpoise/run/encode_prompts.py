@@ -23,7 +23,7 @@ def encode_prompts(
         policy.template, policy.tokenizer, policy.name, prompts
     ):
         observer.notify(warning)
-    encoded = [(prompt, policy.encode(prompt)) for prompt in prompts]
+    encoded = list(zip(prompts, policy.encode_all(prompts), strict=True))
     limit = config.sample.max_prompt_tokens
     short_enough = [(prompt, tokens) for prompt, tokens in encoded if len(tokens) <= limit]
     if num_dropped := len(encoded) - len(short_enough):

@@ -111,11 +111,12 @@ def is_look_due(state: RunState, config: RunConfig) -> bool:
     if not interval and config.steers_by_probes:
         interval = 1
     elif not interval:
+        device = state.policy.device
         rollouts = config.sample.prompts * config.sample.group_size
         interval = (
-            look_interval(len(probes.answers), rollouts)
+            look_interval(device, len(probes.answers), rollouts)
             if probes and probes.given
-            else look_interval(options.probe, rollouts, options.probe_refresh)
+            else look_interval(device, options.probe, rollouts, options.probe_refresh)
         )
     return (state.iteration + 1) % interval == 0
 

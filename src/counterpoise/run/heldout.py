@@ -161,7 +161,7 @@ def evaluate_policy(
     seeds_PG = [
         [seed_for(seed, "evaluate", p, g) for g in range(samples)] for p in range(len(prompts))
     ]
-    encoded_prompts = [(prompt, sampler.policy.encode(prompt)) for prompt in prompts]
+    encoded_prompts = list(zip(prompts, sampler.policy.encode_all(prompts), strict=True))
     responses = draw_in_batches(
         lambda batch: sample_responses(
             sampler.policy,

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from counterpoise.config import RunConfig
@@ -43,31 +44,53 @@ TENSOR_PREFIX = "probe_"
 RIGHT, WRONG = 0, 1  # Row.index of the drawn answers to a problem
 
 
-# Costs of following an answer, in those of sampling, scoring and training on a rollout. Measured in
-# seconds of a CPU with 128 rollouts of the embedded model: without probes an iteration took 8.2 s;
-# 220 answers took 7.0 s to draw, and 7.8 s to look at, for two readings (5.7 s) and the pushes.
-READING_COST, PUSHES_COST, DRAWING_COST = 0.20, 0.15, 0.49
-COST_SHARE = 0.15  # of an iteration, that following answers may take
+@dataclass(frozen=True, slots=True)
+class ProbeCosts:
+    """Costs of following an answer, in those of sampling, scoring and training on a rollout."""
+
+    reading: float  # a look takes two, one before and one after the update
+    pushes: float  # of one look
+    drawing: float
+    share: float  # of an iteration without probes, that following answers may take
 
 
-def look_interval(answers: int, rollouts: int, refresh: int = 0) -> int:
-    """Iterations between two looks, so that following answers takes at most COST_SHARE of the time.
+# Seconds behind them: on a CPU, 128 rollouts of the embedded model and 220 answers: 8.2 for an
+# iteration without probes, 5.7 for two readings, 2.1 for the pushes, 7.0 to draw the answers. On an
+# H200, 512 rollouts of 384 tokens of SmolLM2-135M's shape and 256 answers: 1.703, 0.207, 0.843,
+# 0.940 (`poise bench --parts probes`).
+PROBE_COSTS = {
+    "cpu": ProbeCosts(reading=0.20, pushes=0.15, drawing=0.49, share=0.15),
+    "cuda": ProbeCosts(reading=0.12, pushes=0.99, drawing=1.10, share=0.10),
+}
+
+
+def probe_costs(device: torch.device) -> ProbeCosts:
+    """The costs on a kind of device; those of a CPU where none were measured."""
+    return PROBE_COSTS.get(device.type, PROBE_COSTS["cpu"])
+
+
+def look_interval(device: torch.device, answers: int, rollouts: int, refresh: int = 0) -> int:
+    """Iterations between two looks, so that following answers takes at most its share of the time.
 
     A look reads the answers before and after an update; if every update is looked at, one reading
     is both the end of a look and the beginning of the next. Answers are drawn every `refresh`
-    iterations (0: never), and looks may take what drawing leaves of COST_SHARE, but always half of
+    iterations (0: never), and looks may take what drawing leaves of the share, but always half of
     it. So the share is exceeded if drawing alone takes more than half: with refresh=20, if there
-    are more than three answers for each rollout.
+    are more than three answers for each rollout on a CPU, or 0.9 on a GPU.
 
     Example:
-        >>> look_interval(32, 128, 20), look_interval(220, 128, 20), look_interval(256, 512, 20)
-        (1, 9, 2)
+        >>> cpu, gpu = torch.device("cpu"), torch.device("cuda")
+        >>> [look_interval(cpu, answers, 128, 20) for answers in (32, 64, 220)]
+        [1, 2, 9]
+        >>> [look_interval(gpu, answers, 512, 20) for answers in (16, 256, 512)]
+        [1, 9, 25]
     """
-    share = COST_SHARE * rollouts / max(answers, 1)
-    share = max(share / 2, share - (DRAWING_COST / refresh if refresh else 0.0))
-    if share >= READING_COST + PUSHES_COST:
+    costs = probe_costs(device)
+    share = costs.share * rollouts / max(answers, 1)
+    share = max(share / 2, share - (costs.drawing / refresh if refresh else 0.0))
+    if share >= costs.reading + costs.pushes:
         return 1
-    return math.ceil((2 * READING_COST + PUSHES_COST) / share)
+    return math.ceil((2 * costs.reading + costs.pushes) / share)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,7 +134,7 @@ def draw_probes(
         [seed_for(seed, "probe", iteration, p * SAMPLES + g) for g in range(SAMPLES)]
         for p in range(len(problems))
     ]
-    encoded = [(prompt, sampler.policy.encode(prompt)) for prompt in problems]
+    encoded = list(zip(problems, sampler.policy.encode_all(problems), strict=True))
     context = training_context(config, iteration - 1)  # it counts finished iterations
     responses_PG = draw_in_batches(
         lambda batch: sample_responses(

@@ -40,7 +40,7 @@ Weights = NDArray[np.float64]  # [N]
 Interval = tuple[float, float, float]  # value, low, high
 DRAWS = 1000
 TAIL_DRAWS = 20  # draws beyond a bound: its error is then 0.06 standard errors of the statistic
-CHUNK = 1024  # draws whose weights of all records are in memory at once, where they are many
+CHUNK = 2048  # draws whose weights of all records are in memory at once, where they are many
 MIN_PROMPTS = 5
 MAX_UNDEFINED = 0.01  # share of draws in which the statistic may be undefined
 

@@ -6,6 +6,12 @@
 A bootstrap over prompts gives a row of weights for each draw (`bootstrap.resampled_weights`), and
 ranks are computed anew for each. nan where x or y is the same for all records with weight.
 
+With W = sum_n w_n, and without ties in x, two sums need no ranks, only the weight S_n of all
+records up to and including n in the order of x:
+
+    sum_n w_n (rank x_n - W/2)^2                    = (W^3 - sum_n w_n^3) / 12
+    sum_n w_n (rank x_n - W/2) (rank y_n - W/2)     = sum_n w_n (rank y_n - W/2) (S_n - w_n / 2)
+
 Draws are the last axis of the matrices in here: sorting records then moves whole rows, and sums
 over records add rows, which is several times as fast as the other way round.
 
@@ -34,6 +40,7 @@ class CentredRanks:
         )
         self._order_N = np.argsort(self._value_index_N, kind="stable")
         self._last_index_U = np.cumsum(count_U) - 1
+        self.has_ties = len(count_U) < len(self._order_N)
 
     def doubled(
         self,
@@ -62,6 +69,17 @@ class CentredRanks:
         np.add(weight_up_to_UD[1:], weight_up_to_UD[:-1], out=rank_UD[1:])
         return np.take(rank_UD, self._value_index_N, axis=0, out=out, mode="clip")
 
+    def weights_up_to(
+        self, w_ND: RowMatrix, weight_D: NDArray[np.float64], *, out: RowMatrix
+    ) -> RowMatrix:
+        """S_n - W/2 of the records [N, D], in the order of the records, written into `out`."""
+        rows, sums = list(w_ND), list(out)
+        first, *later = self._order_N.tolist()
+        sum_D = np.subtract(rows[first], weight_D / 2, out=sums[first])
+        for index in later:
+            sum_D = np.add(sum_D, rows[index], out=sums[index])
+        return out
+
 
 def add_up_rows(x_ND: RowMatrix) -> None:
     """Replace each row by the sum of the rows up to it. numpy.cumsum does it a column at a time,
@@ -89,10 +107,17 @@ def correlations_with(
         weighted_y_ND = w_ND * y_ND
         # einsum: sums over thousands of records without a matrix of products
         var_y_D = np.einsum("nd,nd->d", weighted_y_ND, y_ND)
+        own_share_D = np.einsum("nd,nd->d", weighted_y_ND, w_ND)
+        var_without_ties_D = (weight_D**3 - np.einsum("nd,nd,nd->d", w_ND, w_ND, w_ND)) / 3
         for name, ranks_of_x in ranks_of_columns.items():
-            ranks_of_x.doubled(w_ND, weight_D, out=x_ND, scratch=scratch_ND)
-            covariance_D = np.einsum("nd,nd->d", x_ND, weighted_y_ND)
-            var_x_D = np.einsum("nd,nd,nd->d", w_ND, x_ND, x_ND)
+            if ranks_of_x.has_ties:
+                ranks_of_x.doubled(w_ND, weight_D, out=x_ND, scratch=scratch_ND)
+                covariance_D = np.einsum("nd,nd->d", x_ND, weighted_y_ND)
+                var_x_D = np.einsum("nd,nd,nd->d", w_ND, x_ND, x_ND)
+            else:
+                ranks_of_x.weights_up_to(w_ND, weight_D, out=x_ND)
+                covariance_D = 2 * np.einsum("nd,nd->d", x_ND, weighted_y_ND) - own_share_D
+                var_x_D = var_without_ties_D
             is_flat_D = np.minimum(var_x_D, var_y_D) <= smallest_variance_D
             with np.errstate(divide="ignore", invalid="ignore"):
                 correlation_D = covariance_D / np.sqrt(var_x_D * var_y_D)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import torch
 
 ROLES = ("problem", "answer", "id")
-ROWS_CPU, ROWS_CUDA = 256, 1024
+ROWS_CPU, ROWS_CUDA = 256, 1024  # responses that are sampled together
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +104,8 @@ def load_problems(
 ) -> list[Prompt]:
     """Load the problems in the order of the file.
 
-    `fields` maps a role to the file's name for it; `needed_columns` lists the columns that the
-    user's reward function needs.
+    `fields` maps "problem", "answer" or "id" to the name of the column that holds it;
+    `needed_columns` lists the columns that the user's reward function needs.
     """
     if data is None:
         return load_from_hub(benchmark, needed_columns, data_option)
@@ -165,7 +165,7 @@ def load_from_hub(
                 f"{benchmark.hub}: no column '{missing[0]}' (columns: {', '.join(row)}): the "
                 f"dataset has changed; give {data_option}, a folder of JSON lines"
             )
-        row_name = f"{benchmark.hub} [{benchmark.split}] row {index}"
+        where = f"{benchmark.hub} [{benchmark.split}] row {index}"
         problem_id = f"{benchmark.name}-{index}"
         values = {
             "id": problem_id,
@@ -173,7 +173,7 @@ def load_from_hub(
             "answer": final_answer(row[benchmark.answer]),
         }
         check_needed_columns(needed_columns, row, benchmark.hub)
-        record = Record(row_name, problem_id, values)
+        record = Record(where, problem_id, values)
         prompts.append(to_prompt(record, ChosenColumns(), columns=to_json_value(row)))
     if not prompts:
         raise PoiseError(f"{benchmark.hub}: no rows in its split '{benchmark.split}'")
@@ -186,7 +186,7 @@ def benchmark_seeds(seed: int, benchmark: str, prompt: Prompt, samples: int) -> 
 
 
 def default_rows(device: torch.device) -> int:
-    """Responses that are sampled together."""
+    """How many responses are sampled together, unless `poise eval --rows` says otherwise."""
     return ROWS_CUDA if device.type == "cuda" else ROWS_CPU
 
 

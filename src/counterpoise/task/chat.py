@@ -4,8 +4,8 @@
     [{"from": "human", "value": "..."}, {"from": "gpt", "value": "..."}]             ShareGPT's form
 
 A content may also be a list of text parts, [{"type": "text", "text": "..."}]. Images, audio, tool
-calls and roles other than system, user and assistant are refused: without them the model would be
-trained on a different prompt than the file's.
+calls and roles other than system, user and assistant raise an error: if they were skipped, the
+model would be trained on a different prompt than the file's.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _join_text_parts(parts: Sequence[Any], where: str) -> str:
         text = part.get("text") if isinstance(part, Mapping) else part
         if not isinstance(text, str):
             raise PoiseError(
-                f"{where} is not only text, which is not supported: leave the record out"
+                f"{where} has content other than text, which is not supported: leave the record out"
             )
         texts.append(text)
     return "".join(texts)

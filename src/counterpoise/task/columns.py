@@ -10,8 +10,8 @@ verl's `reward_model.ground_truth`. A name that an option sets is used as it is.
 
 The assistant's last turn is left out of the prompt, except in a column called `prompt`, where it is
 the beginning of the response. An answer that ends in a line "#### 12" is GSM8K's: the final answer
-is taken, and the lines before it are the worked solution. A solution without a \boxed{} gets its
-answer in one, because the verifier reads the box and a model should see the rewarded form.
+is taken, and the lines before it are the worked solution. A solution without a \boxed{} gets a last
+line with the boxed answer: the verifier reads the box, and a model should see the rewarded form.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ FINAL_LINE = re.compile(r"####[ \t]*(\S[^\n]*?)\s*\Z")  # GSM8K's "#### 1,018" a
 THOUSANDS_COMMA = re.compile(r"(?<=\d),(?=\d{3})")
 CALCULATION = re.compile(r"<<[^<>]*>>")  # GSM8K's notes for a calculator
 PARAMETER_REMEDY = (
-    "and a reward function has a parameter '{name}': parameters may be named responses, answers, "
-    "prompts or after a column"
+    "and '{name}' is a parameter of a reward function, which must be responses, answers, prompts "
+    "or the name of a column, or is the column of update.kl_settings"
 )
 
 
@@ -165,7 +165,9 @@ def _choose(records: Sequence[Record], name: str, recognised: Sequence[str]) -> 
 
 def _choose_id(records: Sequence[Record], fields: FieldOptions) -> str:
     name = _choose(records, fields.id, ID_COLUMNS)
-    if name in ("", fields.id):  # no column, or the one of the option: if it repeats ids, an error
+    # Rows are numbered if there is no id column. Ids that repeat in the column of task.id_field are
+    # an error, which `read_prompts` raises.
+    if name in ("", fields.id):
         return name
     # Indices repeat where files of several sources were joined: then rows are numbered anew.
     values = [look_up(record.values, name) for record in records]
@@ -310,7 +312,8 @@ def _read_answer(
 def _answer_in(text: str, fields: FieldOptions) -> str:
     """The answer in a solution or a turn: its box, its line "#### 12", or the text itself.
 
-    A long text is an answer only where none is required: then the user's reward function judges it.
+    A long text counts as the answer only if `answers_required` is False: then the user's reward
+    function judges it.
     """
     boxed = extract_boxed(text)
     answer = boxed if boxed is not None else str(final_answer(text)).strip()

@@ -40,7 +40,8 @@ class StepOutcome(NamedTuple):
     reply: str  # "": none
     reward: float | None
     is_done: bool
-    is_success: bool | None = None  # of an episode that is done; None: its reward is above 0
+    # Whether an episode that is done was a success; None: it was if its reward is above 0.
+    is_success: bool | None = None
 
 
 class EpisodeSession(Protocol):

@@ -4,8 +4,8 @@ r"""The `files` task: problems from files on this machine (`jsonl` is its older 
 
 JSON lines, JSON and parquet are read (read_files.py), and common column names are recognised
 (columns.py): a plain text or chat messages, an answer where the reward needs one, a worked solution
-for `poise warmup`, a text without the problem's particulars for `sample.anchors`. All columns are
-kept for reward functions.
+for `poise warmup`, and a generic text, which is the prompt of the responses that `sample.anchors`
+adds to a group (sample/anchors.py). All columns are kept for reward functions.
 
 Held-out problems come from a second file, or are the `heldout` records whose ids have the lowest
 hashes: they do not depend on the order of the file, and adding records changes few of them. (Ids

@@ -50,8 +50,8 @@ def read_split(path: str, split: str, fields: FieldOptions) -> tuple[list[Prompt
     for role in ("problem", "answer", "id"):
         name = getattr(fields, role)
         is_default = name == getattr(DEFAULT_FIELDS, role)
-        numbers_rows = role == "id" and not name
-        if not is_default and not numbers_rows and name.partition(".")[0] not in columns:
+        row_numbers_are_ids = role == "id" and not name
+        if not is_default and not row_numbers_are_ids and name.partition(".")[0] not in columns:
             raise PoiseError(
                 f"{path}: no column '{name}' (columns: {', '.join(columns)}); set task.{role}_field"
             )

@@ -17,7 +17,8 @@ from counterpoise.verify.check_problems import check_problems
 from counterpoise.verify.extra_rewards import check_references, needs_answers, reward_columns
 
 FILE_TASKS = ("files", "jsonl")  # read from files on this machine, without a download
-GENERATED_TASKS = {  # made when a run starts -> what a model card calls their problems
+# Tasks whose problems are generated when a run starts, and what a model card calls these problems.
+GENERATED_TASKS = {
     "word_problems": "arithmetic stories",
     "code_problems": "programming problems",
     "role_play": "questions to characters",

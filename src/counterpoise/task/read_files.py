@@ -190,14 +190,13 @@ def _read_json(file: Path, displayed_path: str) -> list[Any] | None:
     if isinstance(content, list):
         return content
     named_values = content if isinstance(content, dict) else {}
-    list_names = [name for name, value in named_values.items() if isinstance(value, list)]
-    rows = named_values[list_names[0]] if len(list_names) == 1 else [None]
-    has_one_list = all(isinstance(row, dict) for row in rows)
-    if has_one_list and not is_conversation(rows):
-        return list(rows)
+    lists = [value for value in named_values.values() if isinstance(value, list)]
+    has_one_list_of_objects = len(lists) == 1 and all(isinstance(row, dict) for row in lists[0])
+    if has_one_list_of_objects and not is_conversation(lists[0]):
+        return lists[0]
     if "\n" not in file_text.strip():
         return None  # JSON lines with one record
-    if has_one_list:
+    if has_one_list_of_objects:
         return [content]  # a record whose list is a conversation
     raise PoiseError(
         f"{displayed_path}: neither a list of records nor an object with one list of them; JSON "

@@ -7,10 +7,11 @@
     solution   Arr, matey, I have 3 cannons, or I'll eat my hat!
     generic    You have 12 barrels and 3 cannons. How many cannons do you have?
 
-A program can score a reply twice: whether it is right (`verify.name=last_number`) and how close it
-is to the character's own reply (`verify.also=["style"]`), the task and the style of CRPO. The
-generic text lacks the character, so an anchor can be right but not in style. Each problem has its
-role in a column, for `update.kl_settings=["column=role"]`. Levels:
+A reply has two scores, as in CRPO: for the task, whether it is right (`verify.name=last_number`),
+and for the style, how close it is to the character's own reply (`verify.also=["style"]`). An anchor
+(sample/anchors.py) is a response to the generic text, which lacks the character: it can be right,
+but not in style. Each problem has its role in a column, for `update.kl_settings=["column=role"]`.
+Levels:
 
     level   things   question
       1       2      one of them
@@ -29,11 +30,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from counterpoise.seeds import seed_for
+from counterpoise.task.columns import check_needed_columns
 from counterpoise.task.task_prompts import TaskPrompts
 from counterpoise.task.word_problems import split_of_skeleton
 from counterpoise.types import ALL_COLUMNS, NO_COLUMNS, Prompt
 
-THINGS = {1: 2, 2: 3, 3: 3, 4: 4}
+NUM_THINGS = {1: 2, 2: 3, 3: 3, 4: 4}
 LARGEST_NUMBER = {1: 20, 2: 40, 3: 40, 4: 60}
 NUM_ASKED = {1: 1, 2: 1, 3: 2, 4: 2}
 ROLE_COLUMN = "role"
@@ -76,6 +78,7 @@ def load(
     needed_columns: Sequence[str] = (),
 ) -> TaskPrompts:
     """`size` training and `heldout` held-out problems that cycle through the levels and roles."""
+    check_needed_columns(needed_columns, (ROLE_COLUMN,), "task.name=role_play")
     has_role = ROLE_COLUMN in needed_columns or ALL_COLUMNS in needed_columns
     return TaskPrompts(
         name="role_play",
@@ -98,10 +101,11 @@ def make_problem(
     role, level = ROLES[index % len(ROLES)], levels[index // len(ROLES) % len(levels)]
     for attempt in range(1000):
         rng = random.Random(seed_for(seed, f"role_play/{split}/{level}", index, attempt))
-        things = rng.sample(role.things, THINGS[level])
+        things = rng.sample(role.things, NUM_THINGS[level])
         counts = [rng.randint(2, LARGEST_NUMBER[level]) for _ in things]
-        # The text does not show in which order those that are not asked for were drawn, so the
-        # split must not depend on it.
+        # The problem lists its things sorted by name. Those that the question does not ask for are
+        # sorted here too: the order in which they were drawn is not in the text, so the split must
+        # not depend on it.
         things_and_counts = list(zip(things, counts, strict=True))
         num_asked = NUM_ASKED[level]
         things_and_counts[num_asked:] = sorted(things_and_counts[num_asked:])
@@ -126,7 +130,7 @@ def _write_problem(
     num_asked = NUM_ASKED[level]
     asked = " and ".join(things[:num_asked])
     answer = sum(counts[:num_asked])
-    # In another order, or the first number would always be right.
+    # Sorted by name: in the order of the question, the first number would always be asked for.
     inventory = [f"{count} {thing}" for thing, count in sorted(zip(things, counts, strict=True))]
     facts = f"You have {', '.join(inventory[:-1])} and {inventory[-1]}."
     question = f"How many {asked} do you have{' together' if num_asked > 1 else ''}?"

@@ -5,10 +5,10 @@ arithmetic but stays unsure everywhere, like a base model: it solves most proble
 and not in others, and RL learns from that difference.
 
 There are two equally likely slips: the result is off by one, by ten, or in its last digit; or the
-right operand is replaced by a number of the story (a division only has the first kind). Digit and
-number are drawn at random and may happen to be the right ones. No story has negative quantities, so
-a step whose result would be negative is written correctly. The problem's reference answer stays
-right.
+second operand is replaced by a number of the story (a division only has the first kind). Digit and
+number are drawn at random and may happen to be the correct ones. No story has negative quantities,
+so a step whose result would be negative is written correctly. The problem's reference answer stays
+correct.
 """
 
 from __future__ import annotations

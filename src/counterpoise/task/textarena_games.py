@@ -13,8 +13,9 @@ give partial credit to a lost game, and 0 for a game that is not over after `tas
 game counts as won when its reward is 1 or more; `reward=win` of `task.settings` makes the reward 1
 then and 0 otherwise. The verifier is not asked.
 
-Other games of the package need a network or another player, are always the same, take a second to
-set up, or pass their arguments wrongly. GAMES play offline and are functions of their seeds.
+Other games of the package need a network or another player, are always the same, are slow to set
+up (a second each), or pass their arguments wrongly. GAMES play offline and are functions of their
+seeds.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ GAMES = (
     "GuessTheNumber-v0", "LightsOut-v0", "Mastermind-v0", "Minesweeper-v0", "Secretary-v0",
     "Sudoku-v0",
 )  # fmt: skip
-RAW_SUFFIX = "-raw"  # the game's messages as a list, and none of them twice
+# The version of a game that gives its new messages as a list; others repeat the earlier ones.
+RAW_SUFFIX = "-raw"
 REWARD_SETTING, REWARDS = "reward", ("game", "win")
 WON = 1.0  # the reward of a won game
 NO_MESSAGE = "It is your turn."
@@ -60,8 +62,9 @@ def load(
 ) -> TaskPrompts:
     """`size` games to train on and `heldout` others; fewer where boards repeat.
 
-    Games that begin with different messages differ visibly: each is taken once, and none to train
-    on that is held out. Where all begin with the same message, only what is hidden differs.
+    Games with the same first message count as repeats: each is taken once, and training games that
+    repeat a held-out one are dropped. If all games begin with the same message, they differ only in
+    what is hidden, and all of them are kept.
     """
     columns = {"game": dataset, "settings": parse_game_settings(dataset, settings)}
     heldout_prompts = _set_up_games(columns, "heldout", heldout, seed)
@@ -148,7 +151,7 @@ class GameSession:
         is_won = reward >= WON
         if self.rewards_wins_only:
             reward = float(is_won)
-        # The reason of the end is no message, but says most about the last action.
+        # Why the game ended is not among its messages, but says most about the last action.
         ending = "\n".join(filter(None, (info[0].get("reason"), message)))
         return StepOutcome(ending, reward, is_done=True, is_success=is_won)
 
@@ -245,10 +248,10 @@ def _game_parameters(game: str) -> list[str]:
         raise PoiseError(
             "the textarena task needs the package textarena: pip install 'counterpoise[textarena]'"
         ) from None
-    is_version = game.startswith(GAMES) and game + RAW_SUFFIX in ENV_REGISTRY
+    is_supported = game.startswith(GAMES) and game + RAW_SUFFIX in ENV_REGISTRY
     if not game:
         raise PoiseError(f"the textarena task needs a game: set task.dataset to {_list_games()}")
-    if not is_version:
+    if not is_supported:
         nearest = get_close_matches(game, GAMES, n=1, cutoff=0.5)
         hint = f"did you mean '{nearest[0]}'? " if nearest else ""
         raise PoiseError(

@@ -74,10 +74,10 @@ def _to_prompt(task: Any, path: str, fields: FieldOptions) -> Prompt:
             f"{where} has no text or number in a field '{fields.answer}': set "
             "verify.name=verifiers, which scores by the task's own rewards, or task.answer_field"
         )
-    # The package reads this column back as a task's data. A field that is None by default need not
-    # accept None there, so such fields are left out of it.
-    reread_data = task.data.model_dump(mode="json", exclude_none=True)
-    columns = {**data, TASKSET_COLUMN: path, DATA_COLUMN: reread_data}
+    # For scoring, the package validates this column as a task's data. A field whose default is None
+    # may be declared with a type that rejects None, so fields that are None are left out.
+    data_without_none = task.data.model_dump(mode="json", exclude_none=True)
+    columns = {**data, TASKSET_COLUMN: path, DATA_COLUMN: data_without_none}
     return Prompt(
         task.data.id or f"{path}/{task.data.idx}",
         conversation_text(messages),

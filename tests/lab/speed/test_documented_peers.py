@@ -1,4 +1,4 @@
-"""Numbers of docs/results/speed.md about TRL and vLLM on an H200 are those of its records."""
+"""Numbers of speed.md about TRL, vLLM and probes on an H200 are those of its records."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from page_numbers import DATA, page_text, section, table_rows
+
+from counterpoise.lab.speed.probes import default_cadence
+from counterpoise.run.probes import PROBE_COSTS
 
 PAGE = page_text("speed.md")
 RECORDS: dict[str, Any] = json.loads((DATA / "h200-peers.json").read_text(encoding="utf-8"))
@@ -63,6 +67,27 @@ def test_uneven_lengths() -> None:
     last_steps, last_seconds = later["runs"]["pages and parts"]["last_8_rows"]
     assert f"{last_seconds:.0f} go to the last 8 rows" in text
     assert f"{1000 * last_seconds / last_steps:.1f} ms a token" in text
+
+
+def test_what_probes_cost() -> None:
+    record = RECORDS["probes"]["parts"]["probes"]["probes"]
+    seconds = record["without"]["iteration"]["median"]
+    look, refresh = record["look_seconds"], record["refresh_seconds"]
+    text = " ".join(section(PAGE, "256 probes, 64 x 8 x 384", "|growth").split())
+    assert f"without takes {seconds:.3f} s; a look adds {look:.3f} s" in text
+    assert f"drawing answers {refresh:.3f} s" in text
+    cadence = default_cadence(torch.device("cuda"), record["answers"], rollouts := 64 * 8)
+    assert f"every {cadence.look_every} iterations and a draw every {cadence.refresh_every}" in text
+    share = cadence.seconds_per_iteration(look, refresh) / seconds
+    assert f"take {100 * share:.1f} %: computed" in text
+    assert share <= PROBE_COSTS["cuda"].share
+    assert not record["equal_weights"]
+    assert "Equal weights bit for bit were not shown" in text
+    # The intervals of looks are computed from the same record.
+    reading = record["look_parts"]["each of two readings"]
+    costs = np.array([reading, look - 2 * reading, refresh]) / record["answers"]
+    stored = PROBE_COSTS["cuda"].reading, PROBE_COSTS["cuda"].pushes, PROBE_COSTS["cuda"].drawing
+    assert costs / (seconds / rollouts) == pytest.approx(stored, rel=0.02)
 
 
 def test_trl_on_a_gpu() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_run import write_model
 
 from counterpoise.errors import PoiseError
 from counterpoise.lab.speed import sampler, workload
@@ -21,6 +22,7 @@ from counterpoise.lab.speed.machine_sizes import (
     describe_machine,
     gpu_plan,
 )
+from counterpoise.lab.speed.probes import compare_weights
 from counterpoise.lab.speed.profile import profile_kernels
 from counterpoise.lab.speed.run import (
     DEFAULT_PARTS,
@@ -30,6 +32,8 @@ from counterpoise.lab.speed.run import (
     run_part,
 )
 from counterpoise.lab.speed.workload import Workload
+from counterpoise.microscope.probe_monitor import ProbeMeasurement, ProbeMonitor
+from counterpoise.model.load import Policy
 from counterpoise.variants import SPEED_MEASUREMENTS
 
 TINY = Workload("embedded", 4, 2, 4)
@@ -42,6 +46,10 @@ PLAN = SpeedPlan(
     sampler_repeats=2,
     update=(UpdateCase("embedded", 2, 2, 9, 5, 2, 1),),
     agreement=LONGER,
+    probes=TINY,
+    probe_answers=4,
+    probe_repeats=1,
+    probes_compared=LONGER,
     growth={"rollouts": (TINY,), "length": (Workload("embedded", 4, 4, 4),)},
     growth_repeats=1,
     lora_peak=TINY,
@@ -70,6 +78,46 @@ def test_a_part_measures(name: str, setup: SpeedSetup) -> None:
     assert {len(row) for row in part.rows} == {len(part.columns)}
     assert part.seconds > 0
     assert json.loads(json.dumps(part.as_json()))[name]
+
+
+def test_probes_change_no_weight_and_their_default_cadence_counts(
+    setup: SpeedSetup, tmp_path: Path
+) -> None:
+    write_model(tmp_path)
+    tiny = Workload(str(tmp_path), 4, 2, 4)
+    table = run_part(
+        "probes", replace(setup, plan=replace(PLAN, probes=tiny, probes_compared=tiny))
+    )
+    measured = json.loads(json.dumps(table.as_json()))["probes"]
+    assert measured["weights"]["run_repeats"]
+    assert measured["weights"]["equal_with_probes"]
+    # With 4 answers for 8 rollouts, as with 256 for 512.
+    look, refresh = measured["look_seconds"], measured["refresh_seconds"]
+    assert (measured["look_every"], measured["refresh_every"]) == (2, 20)
+    seconds = measured["without"]["iteration"]["median"]
+    assert measured["percent"] == pytest.approx(100 * (look / 2 + refresh / 20) / seconds)
+    assert {row[0]: row[3] for row in table.rows} == {
+        "without probes": "4", "with probes, look": "1", "with probes, no look": "2",
+        "with probes, refresh and look": "1",
+    }  # fmt: skip
+
+
+def test_a_look_that_changes_a_weight_is_noticed(
+    setup: SpeedSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_model(tmp_path / "model")
+    plan = replace(PLAN, probes_compared=Workload(str(tmp_path / "model"), 4, 2, 4))
+    finish = ProbeMonitor.finish
+
+    def change_weight_and_finish(monitor: ProbeMonitor, policy: Policy) -> ProbeMeasurement | None:
+        policy.model.lm_head.weight.data[0, 0] += 1e-3
+        return finish(monitor, policy)
+
+    monkeypatch.setattr(ProbeMonitor, "finish", change_weight_and_finish)
+    comparison = compare_weights(replace(setup, plan=plan), tmp_path)
+    assert comparison.run_repeats
+    assert not comparison.probes_change_nothing
+    assert comparison.describe().endswith("end with equal weights, one with probes does not")
 
 
 def test_a_peer_that_is_not_there_says_so(

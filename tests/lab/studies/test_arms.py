@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 from lab.experiments.made_up import run
-from lab.studies.token_values import SHORT_ANSWERS
+from lab.studies.token_values import random_model
 
 from counterpoise.errors import PoiseError
 from counterpoise.lab.experiments.curves import (
@@ -60,7 +60,8 @@ def test_options_that_the_arms_set_are_refused(
 def test_arms_are_trained(tmp_path: Path) -> None:
     sizes = {"rates": [1e-4], "seeds": 1, "iterations": 1, "prompts": 4, "target": 16, "steps": 2,
              "evaluate_every": 0, "heldout": 4, "samples": 2, "monitor_every": 1}  # fmt: skip
-    lab = Lab("embedded", "quick", tmp_path, sizes=sizes, options=SHORT_ANSWERS)
+    _, model, options = random_model()
+    lab = Lab(model, "quick", tmp_path, sizes=sizes, options=(*options, "store.report=false"))
     runs = group_by_run(measure_arms(lab, ("shuffled", "QB")))
     assert values_by_seed(runs, "QB", 1e-4, mean_over_run("split")) == {0: 0}
     assert values_by_seed(runs, "shuffled", 1e-4, mean_over_run("split"))[0] > 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from lab.studies.token_values import lab, tokens
+from lab.studies.token_values import random_lab, tokens
 
 from counterpoise.errors import PoiseError
 from counterpoise.lab.studies import budget
@@ -45,7 +45,7 @@ def test_the_verdict_needs_both_axes(batch, rollouts, verdict) -> None:
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     out = tmp_path_factory.mktemp("budget")
-    return lab(out, batch=[2, 4, 6], rollouts=[1, 2, 8], cores=2)
+    return random_lab(out, batch=[2, 4, 6], rollouts=[1, 2, 8], cores=2)
 
 
 @pytest.mark.parametrize(

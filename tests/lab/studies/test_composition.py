@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lab.studies.token_values import lab, tokens
+from lab.studies.token_values import random_lab, tokens
 
 from counterpoise.lab.studies import composition
 from counterpoise.report.charts.vega import vega_specification
@@ -75,7 +75,7 @@ def test_groups_with_too_few_of_a_kind_are_out() -> None:
 
 @pytest.mark.slow
 def test_a_small_run(tmp_path: Path) -> None:
-    small = lab(tmp_path, extra=24)
+    small = random_lab(tmp_path, extra=24)
     records = list(composition.measure(small))
     by_arm = [
         {(r["prompt"], r["position"]): r["value"] for r in records if r["right"] == right}

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from lab.studies.token_values import lab
+from lab.studies.token_values import random_lab
 
 from counterpoise.lab.studies import partial_results, polarity, proxy
 from counterpoise.lab.studies.harness import Lab
@@ -88,8 +88,8 @@ def test_parts_of_other_settings_are_measured_again(
 @pytest.mark.parametrize("study", [proxy.STUDY, polarity.STUDY], ids=lambda s: s.name)
 def test_batches_do_not_depend_on_each_other(study: Study, tmp_path: Path) -> None:
     """The second batch alone is what it is after the first."""
-    both = list(study.measure(lab(tmp_path, prompts=2, batches=2)))
-    again = lab(tmp_path, prompts=2, batches=2)
+    both = list(study.measure(random_lab(tmp_path, prompts=2, batches=2)))
+    again = random_lab(tmp_path, prompts=2, batches=2)
     again._groups, again._rows = {}, {}  # the second batch is sampled without the first
     first = [r for r in both if r["batch"] == 1]
     again.measure_part = lambda name, measure: first if name == "batch 1" else measure()

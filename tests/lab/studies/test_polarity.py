@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from lab.studies.token_values import lab
+from lab.studies.token_values import random_lab
 
 from counterpoise.errors import PoiseError
 from counterpoise.lab.studies import polarity
@@ -95,7 +95,7 @@ def test_a_batch_without_signal_is_refused(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory) -> tuple[Lab, list[Record]]:
-    small = lab(tmp_path_factory.mktemp("polarity"), batches=1)
+    small = random_lab(tmp_path_factory.mktemp("polarity"), batches=1)
     before = [p.detach().clone() for p in small.policy.model.parameters()]
     records = list(polarity.measure(small))
     for p, was in zip(small.policy.model.parameters(), before, strict=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from lab.studies.token_values import lab, tokens
+from lab.studies.token_values import random_lab, tokens
 
 from counterpoise.lab.studies import repeated
 from counterpoise.lab.studies.fixed_batch import FixedBatch
@@ -39,7 +39,7 @@ def test_rank_correlation() -> None:
 
 @pytest.mark.slow
 def test_a_small_run(tmp_path: Path) -> None:
-    small = lab(tmp_path, repeated=4, steps=3)
+    small = random_lab(tmp_path, repeated=4, steps=3)
     records = list(repeated.measure(small))
     batch = FixedBatch(small)
     keys = [group.key for group in batch.groups[:4]]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from small_run import checksum_reward, write_model
 
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.statistics.finding import Record
@@ -16,19 +18,40 @@ SMALL = {"prompts": 6, "continuations": 4, "open": 3, "closed": 1}
 EASIEST = ("task.levels=[1]", "sample.max_new_tokens=48")
 # Answers of at most 64 tokens, to problems that the model solves in some rollouts only.
 HALF_SOLVED = ("task.levels=[2]", "sample.max_new_tokens=64")
-SHORT_ANSWERS = (*EASIEST, "store.report=false")  # of runs
 
 
 @cache
-def loaded(options: tuple[str, ...]) -> Lab:
+def loaded(options: tuple[str, ...], model: str = "embedded") -> Lab:
     """Model, problems and verifier, once for all tests of a process."""
-    return Lab("embedded", "quick", Path("nowhere"), options=options)
+    return Lab(model, "quick", Path("nowhere"), options=options)
 
 
-def lab(out: Path, options: tuple[str, ...] = EASIEST, **sizes: Any) -> Lab:
+@cache
+def random_model() -> tuple[tempfile.TemporaryDirectory[str], str, tuple[str, ...]]:
+    """A folder that is removed with the process, and the model and the options that it holds.
+
+    Where no skill is needed: a rollout of at most 24 tokens takes a millisecond or two, and most
+    groups have rewards of 0 and 1, and prefixes in common.
+    """
+    folder = tempfile.TemporaryDirectory(prefix="poise-tests-")
+    write_model(Path(folder.name) / "model", width=16, ends=True, sure=5.0)
+    rewards = checksum_reward(Path(folder.name))
+    options = ("task.levels=[1]", "task.size=64", "sample.max_new_tokens=24", *rewards)
+    return folder, f"{folder.name}/model", options
+
+
+def random_lab(out: Path, **sizes: Any) -> Lab:
+    """A laboratory of the random model."""
+    _, model, options = random_model()
+    return lab(out, (*options, "update.lr=1e-3"), model, **sizes)
+
+
+def lab(
+    out: Path, options: tuple[str, ...] = EASIEST, model: str = "embedded", **sizes: Any
+) -> Lab:
     """A laboratory whose model and batches are those of every other; nobody closes it."""
-    shared = loaded(options)
-    made = Lab("embedded", "quick", out, options=options, sizes={**SMALL, **sizes})
+    shared = loaded(options, model)
+    made = Lab(model, "quick", out, options=options, sizes={**SMALL, **sizes})
     # Studies of one process share batches: that of 6 prompts is sampled and scored once.
     made._groups, made._rows = shared._groups, shared._rows
     for name in ("config", "policy", "task", "encoded_prompts", "verifier"):

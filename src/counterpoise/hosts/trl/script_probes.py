@@ -106,10 +106,10 @@ class ScriptProbes:
         options, answers = self.trainer.args, self.answers
         if options.probe_every:
             return options.probe_every
-        rollouts = options.generation_batch_size
+        device, rollouts = self.trainer.accelerator.device, options.generation_batch_size
         if answers and answers.given:
-            return look_interval(len(answers.answers), rollouts)
-        return look_interval(options.probe, rollouts, options.probe_refresh)
+            return look_interval(device, len(answers.answers), rollouts)
+        return look_interval(device, options.probe, rollouts, options.probe_refresh)
 
     def steering_rows(self) -> list[Row]:
         """The answers that credit may read: those of the steering half."""

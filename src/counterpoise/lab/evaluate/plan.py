@@ -200,9 +200,7 @@ def encode_prompts(
     remedy = "give --template "
     template = templates.resolve_template(template_name, tokenizer, source.name, remedy)
     templates.check_chat_data(template_name, tokenizer, source.name, problem_set.problems, remedy)
-    encoded = (
-        templates.encode_prompt(template, tokenizer, prompt) for prompt in problem_set.problems
-    )
+    encoded = templates.encode_prompts(template, tokenizer, problem_set.problems)
     return EncodedPrompts(
         template,
         [np.array(ids, dtype=np.int32) for ids in encoded],

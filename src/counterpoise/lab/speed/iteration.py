@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +17,7 @@ from counterpoise.loop import iterate, open_writer
 from counterpoise.model.load import Policy
 from counterpoise.run.state import new_state
 from counterpoise.store.folder import RunFolder
+from counterpoise.types import Prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +45,22 @@ class IterationTimings:
 class TimedEngine:
     """Our engine, ready to iterate. A plain call warms it up; `run_timed` records the time."""
 
-    def __init__(self, policy: Policy, config: RunConfig, path: Path) -> None:
+    def __init__(
+        self, policy: Policy, config: RunConfig, path: Path, heldout: Sequence[Prompt] = ()
+    ) -> None:
         self.config = config
         self.state = new_state(policy, config)
         self.prompts = workload.make_train_set(policy.tokenizer, config.sample.prompts)
         self.writer = open_writer(RunFolder.create(path, config), policy, config)
+        self.heldout = heldout  # problems of the probes
         self.verifier = workload.AlternatingVerifier()
         self.seconds: list[float] = []
         self.records: list[dict[str, Any]] = []  # lines of metrics.jsonl
 
     def __call__(self) -> dict[str, Any]:
-        return iterate(self.state, self.prompts, self.config, self.verifier, self.writer)
+        return iterate(
+            self.state, self.prompts, self.config, self.verifier, self.writer, self.heldout
+        )
 
     def run_timed(self, times: int = 1) -> None:
         """Time iterations. The last one includes its own writing, which nothing runs beside."""
@@ -72,25 +78,29 @@ class TimedEngine:
     def stage_timing(self, name: str) -> Timing:
         return Timing(tuple(record[f"{name}_seconds"] for record in self.records))
 
+    def check_work(self, size: Workload) -> None:
+        """Raise an error if the last iteration did less than `size`.
+
+        Stopping early or dropping rows would look like speed.
+        """
+        record = self.records[-1]
+        sampled_tokens, trained_rows = record["rollout_tokens"], record["batch_rows"]
+        if (sampled_tokens, trained_rows) != (size.rollouts * size.length, size.rollouts):
+            raise AssertionError(
+                f"{sampled_tokens} tokens sampled, {trained_rows} rows trained: not {size}"
+            )
+
     def summarize(
         self, workload_size: Workload, peak: PeakMemory | None = None
     ) -> IterationTimings:
         """All timings, after checking that the engine did the work it should have done."""
-        # Stopping early or dropping rows would look like speed.
+        self.check_work(workload_size)
         record = self.records[-1]
-        sampled_tokens, trained_rows = record["rollout_tokens"], record["batch_rows"]
-        if (sampled_tokens, trained_rows) != (
-            workload_size.rollouts * workload_size.length,
-            workload_size.rollouts,
-        ):
-            raise AssertionError(
-                f"{sampled_tokens} tokens sampled, {trained_rows} rows trained: not {workload_size}"
-            )
         return IterationTimings(
             total=Timing(tuple(self.seconds)),
             sampling=self.stage_timing("sample"),
             update=self.stage_timing("update"),
-            tokens=sampled_tokens,
+            tokens=record["rollout_tokens"],
             steps=record["steps"],
             allocated=peak.allocated if peak else 0,
             reserved=peak.reserved if peak else 0,

@@ -48,6 +48,10 @@ class SpeedPlan:
     sampler_repeats: int
     update: tuple[UpdateCase, ...]
     agreement: Workload
+    probes: Workload
+    probe_answers: int  # right and wrong ones that are followed
+    probe_repeats: int  # iterations of each kind: with a look, with a refresh and a look
+    probes_compared: Workload  # of runs with and without probes whose weights are compared
     growth: Mapping[str, tuple[Workload, ...]]  # axis (rollouts, length, size) -> its points
     growth_repeats: int
     lora_peak: Workload  # one iteration of ours with an adapter, for its memory
@@ -67,6 +71,10 @@ def gpu_plan(model: str) -> SpeedPlan:
             UpdateCase(LARGE_MODEL, 32, 8, 100, 900, 3, 4, "utilization"),
         ),
         agreement=Workload(model, 8, 8, 128),
+        probes=Workload(model, 64, 8, 384),
+        probe_answers=256,
+        probe_repeats=5,
+        probes_compared=Workload(model, 8, 8, 64),
         growth={
             "rollouts": tuple(Workload(model, 2**n, 8, 128) for n in range(4, 10)),  # 128 to 4,096
             "length": tuple(Workload(model, 32, 8, length) for length in (256, 512, 1024, 2048)),
@@ -88,6 +96,10 @@ def cpu_plan(model: str) -> SpeedPlan:
         sampler_repeats=3,
         update=(UpdateCase(model, 8, 8, 90, 48, 3, 8),),
         agreement=Workload(model, 4, 8, 48),
+        probes=Workload(model, 8, 8, 48),
+        probe_answers=256,
+        probe_repeats=2,
+        probes_compared=Workload(model, 4, 4, 32),
         growth={
             "rollouts": tuple(Workload(model, prompts, 8, 48) for prompts in (4, 8, 16)),
             "length": tuple(Workload(model, 4, 8, length) for length in (96, 192)),

@@ -7,7 +7,7 @@ from pathlib import Path
 from torch.profiler import ProfilerActivity, profile
 
 from counterpoise.errors import unknown_name
-from counterpoise.lab.speed import monitor, sampler, update, whole_iteration
+from counterpoise.lab.speed import monitor, probes, sampler, update, whole_iteration
 from counterpoise.lab.speed.clock import synchronize
 from counterpoise.lab.speed.iteration import temporary_run_folders
 from counterpoise.lab.speed.machine_sizes import SpeedSetup
@@ -17,6 +17,7 @@ PROFILE_WORKLOADS = {
     "sampler": sampler.profile_workload,
     "update": update.profile_workload,
     "monitor": monitor.profile_workload,
+    "probes": probes.profile_workload,
 }
 MAX_KERNELS = 25
 

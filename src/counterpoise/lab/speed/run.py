@@ -45,6 +45,7 @@ EXPECTED_SECONDS = {
     "update": (42, 15),
     "agreement": (2, 10),
     "monitor": (25, 60),
+    "probes": (150, 180),
     "growth": (240, 60),
     "lora": (300, 60),
     "families": (60, 120),

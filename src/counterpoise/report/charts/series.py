@@ -69,10 +69,21 @@ def y_axis(
     return alt.Y(f"{field}:Q", scale=value_scale, axis=axis_settings)
 
 
+class LayerableChart(alt.Chart):
+    """A chart whose copies share its data, marks and axes.
+
+    Altair copies every layer deeply when charts are laid over each other, three times, which is a
+    third of a page's time. It changes no part of a copy: it replaces parts.
+    """
+
+    def __deepcopy__(self, memo: object) -> alt.Chart:
+        return self.copy(deep=False)
+
+
 def base_chart(records: Records) -> alt.Chart:
     """A chart that embeds its data and has no marks yet."""
     # A tuple, because Altair copies every record of a list whenever it copies a chart.
-    return alt.Chart({"values": tuple(records)})
+    return LayerableChart({"values": tuple(records)})
 
 
 def stack_fields(records: Records, fields: Sequence[str]) -> list[dict[str, Any]]:

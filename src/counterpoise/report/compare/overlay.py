@@ -20,6 +20,7 @@ import altair as alt
 from counterpoise.report.charts.series import (
     MAX_DISTINCT_POINTS,
     PLAIN_LABEL,
+    LayerableChart,
     ValueAxis,
     base_chart,
     moving_average,
@@ -72,7 +73,7 @@ def overlay_chart(
     # Long, noisy lines: every value faintly, their moving average on top.
     if longest_line > SMOOTH_FROM:
         line_layers = [
-            alt.Chart()
+            LayerableChart()
             .mark_line(strokeWidth=1)
             .encode(
                 x=_x_encoding(),
@@ -80,13 +81,13 @@ def overlay_chart(
                 opacity=_opacity(0.25),
                 color=style_encodings["color"],
             ),
-            alt.Chart()
+            LayerableChart()
             .mark_line(strokeWidth=2.25)
             .encode(x=_x_encoding(), y=alt.Y("mean:Q"), opacity=_opacity(), **style_encodings),
         ]
     else:
         line_layers = [
-            alt.Chart()
+            LayerableChart()
             .mark_line()
             .encode(x=_x_encoding(), y=y_encoding, opacity=_opacity(), **style_encodings)
         ]
@@ -135,7 +136,7 @@ def interval_chart(
             "xOffset": RUN_OFFSET * (run_index - (len(runs) - 1) / 2),
         }
         run_chart = (
-            alt.Chart()
+            LayerableChart()
             .transform_filter(f"datum.run === {run_index}")
             .transform_calculate(where=POSITION_EXPRESSION, bounds=bounds)
         )
@@ -229,7 +230,7 @@ def _points(runs: Sequence[ComparedRun], point_size: int) -> alt.Chart:
     run_indices = list(range(len(runs)))
     shape_scale = alt.Scale(domain=run_indices, range=[run.style.shape for run in runs])
     return (
-        alt.Chart()
+        LayerableChart()
         .mark_point(size=point_size)
         .encode(
             shape=alt.Shape("run:N", scale=shape_scale, legend=None),
@@ -268,7 +269,7 @@ def _tooltip_bands(
         for run_index in run_indices
     }
     return (
-        alt.Chart()
+        LayerableChart()
         .transform_joinaggregate(latest="max(iteration)", groupby=["run", "at"])
         .transform_filter("datum.latest === datum.iteration")
         .transform_calculate(key="'r' + datum.run")

@@ -1,15 +1,16 @@
 """How well the sums of pushes predict the real movement of held-out answers.
 
-    predicted     m_t = beta m_{t-1} + (1 - beta) push_t      beta = 0.9 under AdamW, 0 under SGD:
-                  a step moves the weights along its momentum, so earlier rows still push
+    predicted     sum of lr * m_t over the update's steps, m_t = beta m_{t-1} + (1 - beta) push_t;
+                  beta = 0.9 under AdamW, 0 under SGD: a step moves the weights along its momentum,
+                  so earlier rows still push
     correlation   Spearman's, over the answers of an update, of predicted and real change per
                   token; an update is all optimizer steps of an iteration
     explained     cos^2 of the two: the share of the real squared movement that the best multiple of
-                  the prediction explains; 0 where they point apart
+                  the prediction explains; 0 where their dot product is not positive
 
-Momentum is carried over by problem and kind where answers are sampled anew, and decays with every
-optimizer step that was not measured. Intervals are bootstraps over problems; a mean over updates
-uses the same draw of problems in all.
+A newly sampled right or wrong answer takes over the momentum of the one that it replaces. Momentum
+also decays with every optimizer step that was not measured.
+Intervals are bootstraps over problems; a mean over updates uses the same draw of problems in all.
 """
 
 from __future__ import annotations
@@ -52,13 +53,13 @@ class Agreement:
 
 
 class Momentum:
-    """The decayed sum of the pushes on every answer, as the optimizer sees their gradients."""
+    """The running average of the pushes on every answer, decayed like AdamW's first moment."""
 
     def __init__(self, run: RunData) -> None:
         self.beta = BETA1 if run.config.update.optimizer == "adamw" else 0.0
         # Iterations without a plan took no step: they leave the momentum as it is.
         self.steps_of_iteration = {plan["iteration"]: len(plan["steps"]) for plan in run.plans}
-        self.values: dict[tuple[str, bool], float] = {}  # by problem and kind
+        self.values: dict[tuple[str, bool], float] = {}  # by problem and right or wrong
         self.last_iteration = 0
 
     def add(self, probed: ProbedIteration, pushes_Q: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -77,7 +78,11 @@ class Momentum:
 
 
 class AgreementMeter:
-    """Collects the agreement of every update while a run is read."""
+    """Collects the agreement of every update while a run is read.
+
+    Legend: D bootstrap draws (number 0 has every problem once, for the estimate itself),
+    P problems, Q answers, S optimizer steps of an update, U updates.
+    """
 
     def __init__(self, probed_run: ProbedRun) -> None:
         problem_ids = probed_run.problem_ids
@@ -91,13 +96,16 @@ class AgreementMeter:
         problems = [answer["problem_id"] for answer in probed.answers]
         problem_Q = [self.problem_number[problem] for problem in problems]
         weights_DQ = self.weights_DP[:, problem_Q]
-        pushes_SQ = [probed.predicted_Q(step) / probed.lengths_Q for step in probed.steps]
-        # Every optimizer step moves the weights along the momentum that it has reached.
-        predicted = np.sum([self.momentum.add(probed, pushes) for pushes in pushes_SQ], axis=0)
+        pushes_SQ = [probed.pushes_Q(step) / probed.lengths_Q for step in probed.steps]
+        # Every optimizer step moves the weights along the momentum that it has reached. Momentum is
+        # of pushes without learning rates: like AdamW, a step applies its own rate to all of it.
+        momentum_SQ = [self.momentum.add(probed, pushes_Q) for pushes_Q in pushes_SQ]
+        predicted = probed.lr * np.sum(momentum_SQ, axis=0)
         moved = probed.moved_Q() / probed.lengths_Q
         correlation_D = rank_correlations(predicted, moved, weights_DQ)
         self.draws.append(correlation_D)
-        plain_correlation = rank_correlations(np.sum(pushes_SQ, axis=0), moved, weights_DQ[:1])
+        plain_prediction = probed.lr * np.sum(pushes_SQ, axis=0)
+        plain_correlation = rank_correlations(plain_prediction, moved, weights_DQ[:1])
         self.updates.append(
             UpdateAgreement(
                 probed.iteration,
@@ -109,9 +117,9 @@ class AgreementMeter:
         )
 
     def result(self) -> Agreement:
-        draws_SD = np.array(self.draws)
-        is_defined = np.isfinite(draws_SD[:, 0])
-        mean_D = draws_SD[is_defined].mean(axis=0) if is_defined.any() else np.full(2, np.nan)
+        draws_UD = np.array(self.draws)
+        is_defined = np.isfinite(draws_UD[:, 0])
+        mean_D = draws_UD[is_defined].mean(axis=0) if is_defined.any() else np.full(2, np.nan)
         return Agreement(
             tuple(self.updates),
             self.momentum.beta,

@@ -50,7 +50,7 @@ class UpdateEffect:
 
     iteration: int
     kind: str  # right, wrong
-    sampled_in: int  # the iteration that sampled the answer; 0: it was given
+    sampled_in: int  # the iteration that sampled the answer; 0: it is from the user's probe_file
     moved: float  # real change of the answer's log-probability
     predicted: float
     raised: float  # predicted, of the rows that raise it
@@ -64,11 +64,11 @@ class RolloutEffect:
 
     iteration: int
     group: str
-    index: int
-    row: int
+    index: int  # in its group
+    row: int  # of the plan
     advantage: float
     change: float
-    answer: int
+    answer: int  # index of the held-out answer among those of the iteration
     response: str = ""
     tokens: tuple[tuple[int, str, float], ...] = ()  # (position, text, change), strongest first
 
@@ -79,7 +79,7 @@ class ProblemTrace:
 
     problem_id: str
     problem: str
-    answer: str
+    answer: str  # the reference; the answers that are followed are in `updates`
     half: str  # "steer" or "judge" (microscope/probe_monitor.py)
     updates: list[UpdateEffect]
     prompts: dict[str, Influence]  # on the right answer
@@ -103,9 +103,11 @@ class PromptTrace:
 class RunTrace:
     """The whole run: how every problem moved, and every prompt's influence on all of them."""
 
-    problems: dict[str, dict[str, float]]  # problem -> right, wrong (real), predicted, updates
+    # Sums by problem: the real change of its "right" and "wrong" answers; of the right ones also
+    # the "predicted" change, and the number of "updates" that it was measured in.
+    problems: dict[str, dict[str, float]]
     halves: dict[str, str]
-    prompts: dict[str, Influence]  # on the mean right answer
+    prompts: dict[str, Influence]  # on the mean log-probability of the right answers
     agreement: Agreement
 
 
@@ -130,7 +132,7 @@ def trace_problem(probed_run: ProbedRun, wanted: str) -> ProblemTrace:
                     prompts[prompt].add(change)
     problem_record = next(
         answer_record
-        for answers in probed_run.lines.values()
+        for answers in probed_run.answers_since.values()
         for answer_record in answers
         if answer_record["problem_id"] == problem_id
     )
@@ -203,7 +205,7 @@ def trace_run(probed_run: ProbedRun) -> RunTrace:
                 sums["predicted"] += float(predicted_Q[answer])
                 sums["updates"] += 1
         if right_answers:
-            for prompt, change in _mean_by_prompt(probed, right_answers).items():
+            for prompt, change in _changes_of_mean_by_prompt(probed, right_answers).items():
                 prompts[prompt].add(change)
     return RunTrace(problems, halves, dict(prompts), meter.result())
 
@@ -229,8 +231,8 @@ def _sum_by_prompt(probed: ProbedIteration, change_of_row: dict[int, float]) -> 
     return sums
 
 
-def _mean_by_prompt(probed: ProbedIteration, answers: Sequence[int]) -> dict[str, float]:
-    """The predicted change of the mean of some answers by each prompt."""
+def _changes_of_mean_by_prompt(probed: ProbedIteration, answers: Sequence[int]) -> dict[str, float]:
+    """How far each prompt's rows are predicted to move the mean log-probability of `answers`."""
     chosen = np.isin(probed.rows["answer"], answers)
     pushes = probed.rows["push"][chosen].astype(np.float64)
     change_of_row = probed.lr / len(answers) * np.bincount(probed.rows["row"][chosen], pushes)
@@ -311,7 +313,10 @@ class _StrongestRollouts:
 
     @staticmethod
     def _with_text(
-        effect: RolloutEffect, probed: ProbedIteration, probed_run: ProbedRun, names: Vocabulary
+        effect: RolloutEffect,
+        probed: ProbedIteration,
+        probed_run: ProbedRun,
+        vocabulary: Vocabulary,
     ) -> RolloutEffect:
         rollout = probed_run.run.texts_of_plan(probed.plan)[effect.row]
         pushes = probed.token_pushes(effect.answer, effect.row)
@@ -319,7 +324,7 @@ class _StrongestRollouts:
         if pushes and probed.iteration in stored_iterations(probed.path):
             columns = read_trace(probed.path, probed.iteration).row_columns(effect.row)
             tokens = tuple(
-                (position, names[int(columns["token"][position])], change)
+                (position, vocabulary[int(columns["token"][position])], change)
                 for position, change in pushes
             )
         response = make_visible(rollout.response, MAX_RESPONSE) if rollout else ""

@@ -1,6 +1,7 @@
 """Which training prompts moved the held-out answers, update by update: for pages.
 
-influence of a prompt in an update = lr * sum of its rows' pushes on the mean right answer
+influence of a prompt in an update = lr * sum of its rows' pushes on the right answers, averaged
+over these answers
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from counterpoise.report.probe_trace.agreement import Agreement, AgreementMeter
 from counterpoise.report.probe_trace.read import ProbedIteration, ProbedRun
 
 SHOWN_PROMPTS = 15  # in each direction
-MOST_UPDATES = 200  # the latest ones: every update has tables of its own to read
+MAX_UPDATES = 200  # only the latest are read: each has files of its own, which takes time
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class GroupInfluence:
     iteration: int
     group: str
     row: int  # its first row in the plan
-    change: float  # predicted, of the mean right answer, in nats
+    change: float  # predicted, of the right answers' mean log-probability, in nats
 
 
 @dataclass(slots=True)
@@ -39,7 +40,7 @@ class PromptInfluence:
 
     @property
     def raising(self) -> int:
-        """In how many updates it raised the mean right answer."""
+        """In how many updates it raised the mean log-probability of the right answers."""
         return sum(group.change > 0 for group in self.groups)
 
 
@@ -67,10 +68,10 @@ class InfluenceOverTime:
 
 
 def trace_over_time(
-    probed_run: ProbedRun, shown: int = SHOWN_PROMPTS, most_updates: int = MOST_UPDATES
+    probed_run: ProbedRun, shown: int = SHOWN_PROMPTS, max_updates: int = MAX_UPDATES
 ) -> InfluenceOverTime:
     """Follow all training prompts through the latest updates of the run."""
-    latest = replace(probed_run, iterations=probed_run.iterations[-most_updates:])
+    latest = replace(probed_run, iterations=probed_run.iterations[-max_updates:])
     meter = AgreementMeter(latest)
     updates: list[UpdateMovement] = []
     prompts: dict[str, PromptInfluence] = {}
@@ -103,7 +104,7 @@ def trace_over_time(
 
 
 def _group_influences(probed: ProbedIteration, answers: np.ndarray) -> list[GroupInfluence]:
-    """The predicted change of the mean of some answers by each group of the update."""
+    """How far each group's rows are predicted to move the mean log-probability of `answers`."""
     chosen = np.isin(probed.rows["answer"], answers)
     rows = probed.rows["row"][chosen].astype(np.int64)
     pushes_R = np.bincount(rows, probed.rows["push"][chosen].astype(np.float64))

@@ -36,7 +36,7 @@ class ProbedIteration:
     prompt_of_group: Mapping[str, str]
     answers: list[dict[str, Any]]  # [Q], of probes.jsonl
     tokens: Columns  # of probes/
-    rows: Columns  # of probe_rows/
+    rows: Columns  # of probe_rows/: the push of each row on each answer
 
     @property
     def steps(self) -> list[int]:
@@ -51,10 +51,14 @@ class ProbedIteration:
         """The real change of each answer's log-probability over the iteration."""
         return self._sum_by_answer(self.tokens["displacement"], self.tokens["answer"])
 
-    def predicted_Q(self, step: int | None = None) -> NDArray[np.float64]:
-        """The change that the sums of pushes predict, of one step or of all."""
+    def pushes_Q(self, step: int | None = None) -> NDArray[np.float64]:
+        """The sum of all pushes on each answer, of one step or of all."""
         chosen = slice(None) if step is None else self.rows["step"] == step
-        return self.lr * self._sum_by_answer(self.rows["push"][chosen], self.rows["answer"][chosen])
+        return self._sum_by_answer(self.rows["push"][chosen], self.rows["answer"][chosen])
+
+    def predicted_Q(self) -> NDArray[np.float64]:
+        """The change of each answer's log-probability that the sums of pushes predict."""
+        return self.lr * self.pushes_Q()
 
     def _sum_by_answer(
         self, values: NDArray[np.generic], answers: NDArray[np.generic]
@@ -85,7 +89,7 @@ class ProbedRun:
     """A run with probes."""
 
     run: RunData
-    lines: dict[int, list[dict[str, Any]]]  # answers by the first iteration that follows them
+    answers_since: dict[int, list[dict[str, Any]]]  # by the first iteration that measured them
     iterations: list[int]  # with tables
     prompt_of_group: Mapping[str, str]  # of all groups of these iterations
 
@@ -93,9 +97,9 @@ class ProbedRun:
     def open(cls, path: Path) -> ProbedRun:
         """The run in `path`; an error says what to do if it followed no held-out answers."""
         folder = RunFolder(path) if is_imported(path) else RunFolder.open(path)
-        lines = {line["iteration"]: line["answers"] for line in folder.read("probes")}
+        answers_since = {line["iteration"]: line["answers"] for line in folder.read("probes")}
         stored = set(folder.step_files("probes")) & set(folder.step_files("probe_rows"))
-        if not lines or not stored:
+        if not answers_since or not stored:
             raise PoiseError(
                 f"{path} followed no held-out answers: train with --set monitor.probe=32"
             )
@@ -108,13 +112,13 @@ class ProbedRun:
         if not stored & planned:
             raise PoiseError(f"{path} did not store its plans: train with store.report=true")
         iterations = sorted(stored & planned)
-        return cls(run, lines, iterations, _find_prompts(folder, run, set(iterations)))
+        return cls(run, answers_since, iterations, _find_prompts(folder, run, set(iterations)))
 
     @property
     def problem_ids(self) -> list[str]:
         """The held-out problems, in the order of the probes."""
-        answers = [answer for line in self.lines.values() for answer in line]
-        return list(dict.fromkeys(answer["problem_id"] for answer in answers))
+        lists = self.answers_since.values()
+        return list(dict.fromkeys(answer["problem_id"] for answers in lists for answer in answers))
 
     @property
     def prompt_ids(self) -> list[str]:
@@ -126,7 +130,7 @@ class ProbedRun:
         plans = {plan["iteration"]: plan for plan in self.run.plans}
         rates = {record["iteration"]: record.get("lr") for record in self.run.metrics}
         for iteration in self.iterations:
-            first = max(number for number in self.lines if number <= iteration)
+            since = max(number for number in self.answers_since if number <= iteration)
             file_name = f"step_{iteration:05d}.parquet"
             path = self.run.path
             yield ProbedIteration(
@@ -135,7 +139,7 @@ class ProbedRun:
                 lr=float(rates.get(iteration) or 0.0),
                 plan=plans[iteration],
                 prompt_of_group=self.prompt_of_group,
-                answers=self.lines[first],
+                answers=self.answers_since[since],
                 tokens=read_columns(path / "probes" / file_name, set(PROBE_COLUMNS)),
                 rows=read_columns(path / "probe_rows" / file_name, set(PROBE_ROW_COLUMNS)),
             )
@@ -144,8 +148,8 @@ class ProbedRun:
 def _find_prompts(folder: RunFolder, run: RunData, iterations: set[int]) -> dict[str, str]:
     """The prompt id of every group of some iterations.
 
-    Our own groups are called ITERATION:PROMPT. Those of a trainer in a script are numbered, and
-    their rollouts name the prompt.
+    `poise train` calls groups ITERATION:PROMPT. Where a user's own script trained with our TRL
+    adapter, groups are numbered, and their rollouts name the prompt.
     """
     plans = [plan for plan in run.plans if plan["iteration"] in iterations]
     prompts = {group: group.partition(":")[2] for plan in plans for group in plan["groups"]}

@@ -36,7 +36,7 @@ export function show(root, data, address, page) {
     trust.textContent = `Trust the predictions as far as they agree with what happened: rank correlation of predicted and real change ${Number.isFinite(value) ? advantage(value) : "unknown"}${Number.isFinite(low) ? ` [${advantage(low)}, ${advantage(high)}]` : ""}, ${percent(next.explained, 0)} of the movement explained.`;
     const largest = Math.max(1e-300, ...[...(next.raising ?? []), ...(next.lowering ?? [])].flatMap((prompt) => prompt.groups.map((group) => Math.abs(group.change))));
     put(lists, ...[["Raised right answers most", next.raising], ["Lowered right answers most", next.lowering]].map(([title, list]) =>
-      h("section", { class: "panel" }, heading(title, "Each bar is an update that trained on the prompt, blue where it raised the mean right answer; click it to open the group. Under AdamW read sign and order only."),
+      h("section", { class: "panel" }, heading(title, "Each bar is an update that trained on the prompt, blue where it raised the right answers on average; click it to open the group. Under AdamW read sign and order only."),
         list?.length ? prompts(title, list, largest) : empty("No such prompt", "No traced update moved the answers this way."))));
   }
 

@@ -2,8 +2,9 @@
 
 A rule is a function of a step that returns a `RuleEffect` (`update/rules/rule.py`): factors on
 token advantages, a term that is added to the loss, or both. Its keyword-only parameters are
-settings. It sees an `OptimizerStepView`: the rows with signal of one optimizer step and the current
-weights' reading of every token, independent of micro-batches. Called without rows, it only checks
+settings. It sees an `OptimizerStepView`: the rows with signal of one optimizer step, and the
+log-probabilities, entropies and hidden states of their tokens under the current weights. The view
+covers the whole step, however it is cut into micro-batches. Called without rows, a rule only checks
 its settings and returns `RuleEffect()`.
 """
 
@@ -38,7 +39,7 @@ TEACHER_SETTING = "teacher_every"  # of rules and token weights that have a teac
 
 @dataclass(frozen=True, eq=False)
 class OptimizerStepView(CreditView):
-    """A view of one optimizer step, by the weights before it.
+    """What a rule sees of one optimizer step, computed with the weights before the step.
 
     Example:
         def rule(step: OptimizerStepView, *, share: float = 0.1) -> RuleEffect:
@@ -50,7 +51,7 @@ class OptimizerStepView(CreditView):
     update: UpdateConfig = field(default_factory=UpdateConfig)
     step_index: int = 0  # within the iteration
     iterations: int = 1  # of the whole run
-    on_policy: bool = False  # rows without scores were sampled by the current weights
+    on_policy: bool = False  # rows without trainer_logprobs_T were sampled by the current weights
     reference_weights: Mapping[str, Tensor] | None = None  # the initial weights, by parameter name
 
     @cached_property
@@ -61,14 +62,15 @@ class OptimizerStepView(CreditView):
     @cached_property
     def old_logprobs(self) -> list[Floats]:
         """Per row [T]: log-probabilities by the policy that sampled it."""
-        # Used for rows without scores: current weights if these sampled them, else the sampler.
-        unscored_logprobs = (
+        # For rows without trainer_logprobs_T: if the current weights sampled them, their
+        # log-probabilities now; otherwise those that the sampler reported.
+        fallback_logprobs = (
             self.logprobs if self.on_policy else [row.old_logprobs for row in self.rows]
         )
-        pairs = zip(self.rows, unscored_logprobs, strict=True)
+        pairs = zip(self.rows, fallback_logprobs, strict=True)
         return [
-            logprobs_T if row.trainer_logprobs_T is None else row.trainer_logprobs_T
-            for row, logprobs_T in pairs
+            fallback_T if row.trainer_logprobs_T is None else row.trainer_logprobs_T
+            for row, fallback_T in pairs
         ]
 
     @cached_property
@@ -96,7 +98,9 @@ class OptimizerStepView(CreditView):
     def reference_logprobs(self) -> list[Floats]:
         """Per row [T]: log-probabilities by the weights at the start of the run."""
         initial_weights = self.reference_weights
-        assert initial_weights is not None, f"kept for rules whose {REFERENCE_SETTING} is above 0"
+        assert initial_weights is not None, (
+            f"the initial weights are kept only if the rule's {REFERENCE_SETTING} is above 0"
+        )
         return score_reference(self._reader, initial_weights, self.rows)
 
     def rng(self, purpose: str) -> np.random.Generator:
@@ -152,25 +156,30 @@ def check_rule(config: RunConfig) -> None:
 
 def reads_initial_weights(options: CreditConfig) -> bool:
     """Whether the rule needs the weights at the start of the run."""
-    if is_plugin(options.rule):  # its settings are its own, whatever they are called
+    # A plugin cannot read the initial weights; a setting of its own may still be called alpha.
+    if is_plugin(options.rule):
         return False
     _, settings = _load_rule(options)
     return bool(settings.get(REFERENCE_SETTING, 0.0) > 0)
 
 
 def teacher_interval(options: CreditConfig) -> int:
-    """Iterations after which the teacher follows the policy; 0: it is the policy, or none is read.
+    """The teacher becomes a new copy of the policy every so many iterations; 0: no copy is made.
 
-    Token weights and a rule with the setting share one teacher.
+    Without a copy, methods that have a teacher use the current policy. Token weights and a rule
+    share one teacher.
     """
-    intervals = set()
+    settings_by_method = []
     if not is_plugin(options.weights):
         weigh_tokens = TOKEN_WEIGHTS.load(options.weights)
-        settings = parse_settings(options.weights, weigh_tokens, options.settings)
-        intervals.add(settings.get(TEACHER_SETTING, 0))
+        overrides = parse_settings(options.weights, weigh_tokens, options.settings)
+        settings_by_method.append(_keyword_defaults(weigh_tokens) | overrides)
     if not is_plugin(options.rule):
-        intervals.add(_load_rule(options)[1].get(TEACHER_SETTING, 0))
-    intervals.discard(0)
+        settings_by_method.append(_load_rule(options)[1])
+    # Most methods have no teacher, and so no such setting.
+    intervals: set[int] = {
+        settings[TEACHER_SETTING] for settings in settings_by_method if TEACHER_SETTING in settings
+    }
     if len(intervals) > 1:
         raise PoiseError(
             f"credit.settings and credit.rule_settings have {TEACHER_SETTING} of "
@@ -187,10 +196,13 @@ def off(step: OptimizerStepView) -> RuleEffect:
 def _load_rule(options: CreditConfig) -> tuple[Callable[..., RuleEffect], dict[str, Any]]:
     """The rule and all of its settings, including defaults."""
     decide = STEP_RULES.load(options.rule)
-    defaults = {
+    overrides = parse_settings(options.rule, decide, options.rule_settings, "credit.rule_settings")
+    return decide, _keyword_defaults(decide) | overrides
+
+
+def _keyword_defaults(method: Callable[..., Any]) -> dict[str, Any]:
+    return {
         parameter.name: parameter.default
-        for parameter in inspect.signature(decide).parameters.values()
+        for parameter in inspect.signature(method).parameters.values()
         if parameter.kind is parameter.KEYWORD_ONLY
     }
-    overrides = parse_settings(options.rule, decide, options.rule_settings, "credit.rule_settings")
-    return decide, defaults | overrides

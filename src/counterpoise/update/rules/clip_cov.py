@@ -1,4 +1,4 @@
-"""Clip-Cov: leave a few of the tokens that lower the entropy most out of the step.
+"""Clip-Cov: drop from the step a few of the tokens that lower the entropy most.
 
     k_t = 0  for share * N tokens, drawn at random from those with low < c_t < high that the
              surrogate's clip has not removed already

@@ -8,7 +8,7 @@ least one token is chosen. Where pi is pi_old for all rows, as in a batch's firs
 its slope is taken as 0, so no token is chosen.
 
 arXiv:2505.22617. share = 2e-4 is that of verl's implementation, strength = 1 of its scripts. verl
-computes c over a micro-batch; here it is over the step, so the split changes nothing.
+computes c over a micro-batch; here it is over the step, however that is cut into micro-batches.
 """
 
 from __future__ import annotations

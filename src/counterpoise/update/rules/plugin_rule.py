@@ -1,8 +1,8 @@
 """k_{i,t} = rule(logprobs, advantages, ...)[i][t]: a user's function in place of a rule of a step.
 
 The function is called once for every optimizer step, before its gradient, with the rows that carry
-an advantage. Its parameters may be those of a token weighting (`credit/plugin_weights.py`), read by
-the weights before this step, and
+an advantage. Its parameters may be those of a token weighting (`credit/plugin_weights.py`), here
+computed with the model as it is before this step, and
 
     old_logprobs      [T] per rollout, by the policy that sampled it
     token_advantages  [T] per rollout, A_i w_{i,t}

@@ -3,11 +3,13 @@
     L = sum_i c_i sum_t w_{i,t} (L_{i,t} + D_{i,t})        L_{i,t} linear in k_{i,t} A_{i,t}
 
     k    factors of token advantages, such as 0 for tokens that are left out
-    D    a term for every token, which the passes add to the surrogate's loss
+    D    a term for every token, added to the surrogate's loss
+    c, w as in `update/step.py`: w is the importance weight, not the token weight, which is in A
 
 A rule is called once per step, before its gradient is computed, with all of its rows with signal:
 its decision cannot depend on how the step is cut into micro-batches. A term is then evaluated in
-every pass, for the tokens of that pass. Each rule has its own file in this folder.
+every pass (forward and backward over one micro-batch), for the tokens of that pass. Each rule has
+its own file in this folder.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""SDPG: distil the policy from itself with the answer in its prompt, and keep it near its start.
+"""SDPG: distil from the policy with the answer in its prompt; stay close to the initial policy.
 
     D_t = beta(k) m_i KL(p_t || sg[q_t]) + alpha reg(w_t)
 
@@ -10,14 +10,15 @@
     urkl  (log w)^2 / 2    ufkl  1/w + log w    rkl  (log w + 1)^2 / 2    fkl  1/w
 
 With warm = 0 or decay = 0, that factor of beta(k) is 1. The teacher q is the policy before the
-step, read after the prompt with the hint (`credit/hints.py`) in every pass; no gradient flows
-through it. With teacher_every = k it is a copy of the policy that is made anew every k iterations.
+step, given the prompt with the hint (`credit/hints.py`) and the response; every pass computes it
+for its own rows, without a gradient. With teacher_every = n it is a copy of the policy that is made
+anew every n iterations.
 A problem without a reference answer has no KL term. alpha > 0 keeps a copy of the initial weights;
 alpha = 0 does not.
 
 arXiv:2606.04036. beta = alpha = 1e-3, reg = urkl, warm = decay = 0 and right_only = false are those
-of the authors' script. Its runs leave out groups without spread, and so does D: rows without signal
-take no part in a pass. Its dual clip at a ratio of 10 is not included.
+of the authors' script. Its runs leave out groups whose rewards are all equal, and so does D: rows
+without signal take no part in a pass. Its dual clip at a ratio of 10 is not included.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from torch import Tensor
 from counterpoise.credit.hints import hinted_prompts
 from counterpoise.errors import PoiseError, unknown_name
 from counterpoise.model.kl import token_divergences
-from counterpoise.model.load import Policy, check_uncapped
+from counterpoise.model.load import Policy, check_no_logit_softcap
 from counterpoise.model.scoring import ForwardOutputs, hidden_states
 from counterpoise.model.swapped_weights import states_with_weights
 from counterpoise.model.transfer import to_device
@@ -122,15 +123,15 @@ class TeacherTerm:
         hinted_rows = [row for row in rows if row.name in self.prompts]
         if not hinted_rows:
             return term_M
-        check_uncapped(self.policy, "credit.rule=sdpg")
-        rows_after_hint = [self._after_hint(row) for row in hinted_rows]
+        check_no_logit_softcap(self.policy, "credit.rule=sdpg")
+        teacher_rows = [self._with_hinted_prompt(row) for row in hinted_rows]
         teacher_unembedding = None
         if self.teacher is None:
-            # The pass is made with the current weights, so it changes from step to step.
-            teacher_states = hidden_states(self.policy, rows_after_hint)
+            # The teacher has the current weights, so it changes from step to step.
+            teacher_states = hidden_states(self.policy, teacher_rows)
         else:
             teacher_states, teacher_unembedding = states_with_weights(
-                self.policy, self.teacher, rows_after_hint
+                self.policy, self.teacher, teacher_rows
             )
         is_hinted = np.concatenate(
             [np.full(row.num_tokens, row.name in self.prompts) for row in rows]
@@ -145,5 +146,5 @@ class TeacherTerm:
         )
         return term_M.index_add(0, hinted_tokens, self.beta * divergences)
 
-    def _after_hint(self, row: Row) -> Row:
+    def _with_hinted_prompt(self, row: Row) -> Row:
         return replace(row, rollout=replace(row.content, prompt_tokens=self.prompts[row.name]))

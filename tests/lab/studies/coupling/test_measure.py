@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from lab.studies.token_values import lab
+from lab.studies.token_values import random_lab
 
 from counterpoise.lab.studies.coupling import measure
 from counterpoise.microscope.batch_tokens import Snapshot, take_snapshot
@@ -20,8 +20,7 @@ Measured = tuple[Snapshot, torch.Tensor, list[Record]]
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory) -> Measured:
     """Every token is watched, so that sums are over all pairs."""
-    # Longer answers than those of the easiest problems: enough pairs of equal tokens.
-    small = lab(tmp_path_factory.mktemp("coupling"), options=(), pairs=500, watched=10**6)
+    small = random_lab(tmp_path_factory.mktemp("coupling"), pairs=500, watched=10**6)
     records = list(measure.measure(small))
     seen = take_snapshot(small.policy, small.rows(6))
     return seen, small.policy.decoder.unembedding.detach(), records

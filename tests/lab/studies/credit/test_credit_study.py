@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -90,9 +89,9 @@ def test_the_pages_command_measures_what_the_full_budget_does_and_trains_nothing
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Record], list[str], Path]:
-    """Three arms of the embedded model at its smallest, and one that is refused."""
+    """Three arms, and one that is refused."""
     out = tmp_path_factory.mktemp("credit")
-    lab, said = made.lab(out, made.HALF_SOLVED, **SIZES), []
+    lab, said = made.random_lab(out, **SIZES), []
     lab.progress = lambda doing, share: said.append(doing)
     with pytest.MonkeyPatch.context() as patch:
         few = {name: credit_arms()[name] for name in (BASELINE, "gtpo", "serl", "w_reinforce")}
@@ -132,15 +131,15 @@ def test_a_stopped_measurement_goes_on(
         name: credit_arms()[name] for name in (BASELINE, "gtpo", "serl", "w_reinforce", "reinforce")
     }
     monkeypatch.setattr(credit_tokens, "credit_arms", lambda: few)
-    lab, said = made.lab(out, made.HALF_SOLVED, **SIZES), []
+    lab, said = made.random_lab(out, **SIZES), []
     lab.progress = lambda doing, share: said.append(doing)
     again = credit_tokens.measure_tokens(lab)
     assert [r["arm"] for r in again[: len(records)]] == [r["arm"] for r in records]
     assert {r["arm"] for r in again[len(records) :]} == {"reinforce"}
     assert said == ["credit and one iteration of reinforce"]
     monkeypatch.setattr(credit_tokens, "ArmMeasurer", None)  # all is known: no batch, no model
-    known = credit_tokens.measure_tokens(made.lab(out, made.HALF_SOLVED, **SIZES))
-    some = made.lab(out, made.HALF_SOLVED, **{**SIZES, "every": ["gtpo"]})
+    known = credit_tokens.measure_tokens(made.random_lab(out, **SIZES))
+    some = made.random_lab(out, **{**SIZES, "every": ["gtpo"]})
     assert {r["arm"] for r in credit_tokens.measure_tokens(some)} == {BASELINE, "gtpo"}
     assert [r["arm"] for r in known] == [r["arm"] for r in again]
 
@@ -159,19 +158,19 @@ def test_an_arm_that_fails_leaves_the_others_and_is_tried_again(
         return look(glass, arm)
 
     monkeypatch.setattr(credit_tokens.ArmMeasurer, "measure_arm", fails)
-    found = credit_tokens.measure_tokens(made.lab(out, made.HALF_SOLVED, **SIZES))
+    found = credit_tokens.measure_tokens(made.random_lab(out, **SIZES))
     assert {"panel": "refused", "arm": "thr", "kind": "weights",
             "reason": "thr failed: CUDA error: out of luck"} in found  # fmt: skip
     assert "reinforce" in {r["arm"] for r in found}
     monkeypatch.setattr(credit_tokens.ArmMeasurer, "measure_arm", look)
-    again = credit_tokens.measure_tokens(made.lab(out, made.HALF_SOLVED, **SIZES))
+    again = credit_tokens.measure_tokens(made.random_lab(out, **SIZES))
     assert {r["panel"] for r in again if r["arm"] == "thr"} == {"token", "prompt", "cost"}
 
 
 @pytest.fixture(scope="module")
 def glass(measured: tuple[list[Record], list[str], Path]) -> credit_tokens.ArmMeasurer:
     """The same batch; its values are known."""
-    return credit_tokens.ArmMeasurer(made.lab(measured[2], made.HALF_SOLVED, **SIZES))
+    return credit_tokens.ArmMeasurer(made.random_lab(measured[2], **SIZES))
 
 
 def test_sums_over_prompts_are_the_monitors_numbers(glass: credit_tokens.ArmMeasurer) -> None:
@@ -203,7 +202,7 @@ def test_other_models_are_not_trained(tmp_path: Path, monkeypatch: pytest.Monkey
     found = tokens(BASELINE, 0.0)
     monkeypatch.setattr(measure, "measure_tokens", lambda lab: found)
     full = measure.STUDY.budgets["full"]
-    lab = replace(made.lab(tmp_path), model="shape:smollm2-135m", sizes=full)
+    lab = Lab("shape:smollm2-135m", "full", tmp_path, sizes=full)
     assert measure.measure(lab) == found
     assert any("No arm was trained" in note for note in judge(found).notes)
 
@@ -376,13 +375,9 @@ def test_arms_of_credit_are_trained(tmp_path: Path, request: pytest.FixtureReque
              "evaluate_every": 0, "heldout": 4, "samples": 2, "monitor_every": 1,
              "arms": [BASELINE, "gtpo", "serl"]}  # fmt: skip
     shares: list[float] = []
-    lab = Lab(
-        "embedded",
-        "quick",
-        tmp_path,
-        sizes={"training": sizes, "train_minutes": 1e-3},
-        options=made.SHORT_ANSWERS,
-    )
+    _, model, options = made.random_model()
+    budgets = {"training": sizes, "train_minutes": 1e-3}
+    lab = Lab(model, "quick", tmp_path, sizes=budgets, options=(*options, "store.report=false"))
     lab.progress = lambda doing, share: shares.append(share)
     none = measure_training(lab, {"serl"}, slow={BASELINE})
     assert [(r["panel"], r["arm"], r["reason"]) for r in none] == [
@@ -422,9 +417,9 @@ def test_idle_arms_are_not_trained_and_slow_ones_last(
         measure, "measure_training", lambda lab, idle, slow: asked.append((set(idle), slow)) or []
     )
     full = measure.STUDY.budgets["full"]
-    measure.measure(replace(made.lab(tmp_path), sizes=full))
+    measure.measure(Lab("embedded", "full", tmp_path, sizes=full))
     assert asked == [({"gtpo"}, ["oar_p"])]
-    quick = replace(made.lab(tmp_path), sizes=measure.STUDY.budgets["quick"])
+    quick = Lab("embedded", "quick", tmp_path, sizes=measure.STUDY.budgets["quick"])
     assert measure.measure(quick) == found
     assert len(asked) == 1
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lab.studies.token_values import lab
+from lab.studies.token_values import lab, random_lab
 
 from counterpoise.lab.studies.flipping import measure
 from counterpoise.lab.studies.flipping.judge import (
@@ -171,8 +171,8 @@ def test_figures() -> None:
 
 
 @pytest.mark.slow
-def test_single_updates_of_the_embedded_model(tmp_path: Path) -> None:
-    small = lab(tmp_path, batches=1)
+def test_single_updates_of_a_small_model(tmp_path: Path) -> None:
+    small = random_lab(tmp_path, batches=1)
     records = measure._steps(small)
     tokens = sum(row.num_tokens for row in small.rows(6))
     for optimizer in OPTIMIZERS:

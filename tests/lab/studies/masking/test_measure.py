@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from lab.studies.token_values import lab
+from lab.studies.token_values import random_lab
 
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.lab.studies.masking import measure
@@ -92,7 +92,7 @@ def test_few_candidates_conclude_nothing() -> None:
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory) -> tuple[Lab, list[Record]]:
-    small = lab(tmp_path_factory.mktemp("masking"), candidates=12, real=2, rows=1)
+    small = random_lab(tmp_path_factory.mktemp("masking"), candidates=12, real=2, rows=1)
     before = [p.detach().clone() for p in small.policy.model.parameters()]
     records = list(measure.measure(small))
     for p, was in zip(small.policy.model.parameters(), before, strict=True):
