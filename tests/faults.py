@@ -216,7 +216,7 @@ FAULTS: list[tuple[str, str, str]] = [
     ("own: fails", REWARD + "fails.py:score", "fails.py:2: KeyError: 'first'"),
     ("own: a script", REWARD + "script.py:score", "script.py:1: SystemExit$"),
     ("own: no responses", REWARD + "mine.py:one", r"one\(text\) has no parameter for the resp"),
-    ("own: no columns", REWARD + "mine.py:with_tests", "have no columns, and .* parameter 'test'"),
+    ("own: no columns", REWARD + "mine.py:with_tests", "have no columns, and .* names 'test'"),
     ("own: no columns, dry", REWARD_DRY + "mine.py:with_tests", "have no columns, and a reward"),
     ("own: column", SMALL_RUN + TESTS + "with_tests", r"'test': did you mean 'tests'\? \(choices"),
     ("own: column, dry", DRY_RUN + TESTS + "with_tests", "tests.*, and a reward function"),

@@ -47,14 +47,15 @@ def test_the_bar_says_when_it_is_judging() -> None:
             lambda: display.on_evaluation_start(128, 8),
             lambda: display.on_evaluation(0, SUCCESS, EvaluationSetting(1.0, 1.0)),
             lambda: display.on_iteration(RECORD),
-            lambda: display.on_evaluation_start(1_280, 8),
+            lambda: display.on_evaluation_start(1, 8),
             lambda: display.on_evaluation(1, SUCCESS, EvaluationSetting(1.0, 1.0)),
         ):
             step()
             *_, numbers = display.progress.get_renderables()
             seen.append(str(numbers))
     judging = "evaluating 128 held-out problems x 8"
-    assert seen == [judging, "", NUMBERS, "evaluating 1,280 held-out problems x 8", NUMBERS]
+    assert seen == [judging, "", NUMBERS, "evaluating 1 held-out problem x 8", NUMBERS]
+    assert "held-out success after 1 iteration: " in file.getvalue()
 
 
 def test_a_log_has_one_line_for_an_iteration_however_long() -> None:

@@ -12,7 +12,7 @@ from by_autograd import TEMPERATURE, logprobs_TV, of_tokens
 
 from counterpoise.config import UpdateConfig
 from counterpoise.microscope.probe_monitor import ANSWER_SETS, ProbeAnswer, ProbeMonitor
-from counterpoise.microscope.probe_records import probe_metrics, probe_tables, set_columns
+from counterpoise.microscope.probe_records import answer_set_columns, probe_metrics, probe_tables
 from counterpoise.model.load import Policy
 from counterpoise.types import Row, StepResult
 from counterpoise.update.optimizer import Optimizer
@@ -149,7 +149,7 @@ def test_tables_and_metrics_add_up() -> None:
     np.testing.assert_allclose(by_row, by_token, rtol=1e-4, atol=1e-4)
     # The token sums of a row's pushes on a set are the mean of the row's pushes on its answers.
     N = sum(row.num_tokens for row in rows)
-    columns = set_columns(measurement, np.arange(N), N)
+    columns = answer_set_columns(measurement, np.arange(N), N)
     for (kind, half), values in zip(ANSWER_SETS, columns.values(), strict=True):
         members = [i for i, a in enumerate(answers) if (a.kind, a.half) == (kind, half)]
         assert values.sum() == pytest.approx(by_row[members].mean(), rel=1e-3)

@@ -63,7 +63,7 @@ def test_a_lora_run_ends_with_a_card_that_the_hub_reads(tmp_path: Path) -> None:
     assert "model.lora_rank = 4\n" in card.text
     assert "loop.seed" not in card.text  # it has its default
     metrics = run.read("metrics")
-    assert f"1 iterations, 16 rollouts ({metrics[0]['rollout_tokens']:,} tokens)" in card.text
+    assert f"1 iteration, 16 rollouts ({metrics[0]['rollout_tokens']:,} tokens)" in card.text
 
 
 def test_results_with_intervals_and_the_recipe(stored: RunFolder) -> None:
@@ -93,6 +93,20 @@ def test_graded_rewards_lead_with_the_mean_reward(stored: RunFolder) -> None:
     (result,) = ModelCard(text).data.eval_results
     assert (result.metric_type, result.metric_value) == ("mean_reward", -0.25)
     assert "| held-out reward | 0.461 [0.411, 0.511] | -0.250 [-0.500, 0.000] |" in text
+
+
+def test_the_metadata_has_the_quantity_of_the_table(tmp_path: Path) -> None:
+    """The rewards of the last evaluation may all happen to be 0 or 1 in a run with graded ones."""
+    folder = RunFolder.create(tmp_path / "mine", RunConfig())
+    first = {"mean": 1.0, "low": 0.9, "high": 1.0, "reward": 0.25, "reward_low": 0.0,
+             "reward_high": 0.5}  # fmt: skip
+    last = {"mean": 0.5, "low": 0.4, "high": 0.6, "reward": 0.5}
+    folder.append("evaluations", {"iteration": 0, **EVALUATION, **first})
+    folder.append("evaluations", {"iteration": 2, **EVALUATION, **last})
+    text = written(folder)
+    (result,) = ModelCard(text).data.eval_results
+    assert (result.metric_type, result.metric_value) == ("mean_reward", 0.5)
+    assert "| held-out reward | 0.250 [0.000, 0.500] | 0.500 [0.400, 0.600] |" in text
 
 
 def test_a_file_of_held_out_problems_is_named(stored: RunFolder) -> None:

@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 from report.synthetic import write_run
 from serve.served import ORIGIN, PORT, serve
+from starlette.responses import PlainTextResponse
+from starlette.testclient import TestClient
+
+from counterpoise.serve.access import AccessGate
 
 TOKEN = "secret-token"
 
@@ -32,6 +36,13 @@ def test_another_host_name_is_refused(guarded, host):
 @pytest.mark.parametrize("host", [f"127.0.0.1:{PORT}", f"LOCALHOST:{PORT}", f"[::1]:{PORT}"])
 def test_names_of_this_machine_are_served(guarded, host):
     assert guarded.get("/", headers={**BEARER, "host": host}).status_code == 200
+
+
+def test_a_name_with_capitals_is_this_server_too():
+    gate = AccessGate(PlainTextResponse("answered"), ["Lab-PC"], PORT, None)
+    for host in ("Lab-PC", "lab-pc"):  # as printed, and as a browser sends it
+        client = TestClient(gate, base_url=f"http://{host}:{PORT}")
+        assert client.get("/", headers={"host": f"{host}:{PORT}"}).text == "answered"
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "https://127.0.0.1", ""])

@@ -180,6 +180,25 @@ def test_a_damaged_run_says_so_until_it_is_mended(
             assert auditor.count == attempt
 
 
+def test_an_audit_whose_process_died_is_tried_again_after_a_rest(
+    tmp_path: Path, cut_run: Path, monkeypatch: pytest.MonkeyPatch
+):
+    auditor = CountedAudits()
+    run_audit = AuditInThisProcess.run
+
+    def fail(*_: object) -> None:
+        raise PoiseError("the audit ended with exit code -9")
+
+    monkeypatch.setattr(AuditInThisProcess, "run", fail)
+    with served(tmp_path, auditor) as client:
+        for _ in range(2):
+            assert client.get(ADDRESS).status_code == 422
+        assert auditor.count == 1
+        monkeypatch.setattr(AuditInThisProcess, "run", run_audit)
+        monkeypatch.setattr(shelf, "FAILURE_REST_SECONDS", 0.0)
+        assert get(client, ADDRESS)["state"] == "ready"
+
+
 def test_the_process_reports_its_progress_and_ends_with_the_server(tmp_path: Path, cut_run: Path):
     reader = RunReader("run", cut_run, [tmp_path / "out"])
     audits = AuditShelf(tmp_path / "cache", shelf.AuditSubprocess())

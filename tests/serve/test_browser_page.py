@@ -699,6 +699,41 @@ def strongest_token(site: str, place: str) -> int:
     return moved.index(max(moved))
 
 
+def test_a_run_with_graded_rewards_is_drawn_as_rewards(browser: Browser, tmp_path: Path):
+    runs = tmp_path / "runs"
+    evaluations = [
+        {"iteration": 0, "mean": 1.0, "low": 0.9, "high": 1.0, "reward": 1.25, "reward_low": 1.0,
+         "reward_high": 1.5},
+        {"iteration": 2, "mean": 0.5, "low": 0.4, "high": 0.6, "reward": 2.5, "reward_low": 2.0,
+         "reward_high": 3.0},
+    ]  # fmt: skip
+    benchmarks = [{"benchmark": "theirs", "title": "Theirs", **record} for record in evaluations]
+    for log, records in (("evaluations", evaluations), ("benchmarks", benchmarks)):
+        write_rollouts(runs / "graded", 1, line())
+        text = "".join(f"{json.dumps(record)}\n" for record in records)
+        (runs / "graded" / f"{log}.jsonl").write_text(text)
+    with served(runs, cache=tmp_path / "cache") as site:
+        # Before the first iteration there are evaluations only.
+        with opened(browser, site, "/runs/graded") as page:
+            page.locator("#benchmarks .plot").wait_for()
+            assert texts(page, ".plot-title") == ["held-out reward", "Theirs"]
+            wait_until(page, "[...document.querySelectorAll('.readout')].every((e) => e.innerText)")
+            assert texts(page, ".readout") == ["2.50", "2.50"]
+        with (runs / "graded" / "metrics.jsonl").open("a") as log_file:
+            for iteration in (1, 2):
+                record = {"iteration": iteration, "reward": 1.5, "success": 1.0, "graded": True}
+                log_file.write(f"{json.dumps(record)}\n")
+        with opened(browser, site, "/runs/graded") as page:
+            facts = page.locator(".facts").inner_text().replace("\n", " ")
+            assert "held-out reward 2.50 +1.25" in facts
+            assert "mean reward 1.50 last 5" in facts
+            page.goto(f"{site}/runs/graded/iterations/2")
+            page.locator(".scrubber .plot-title", has_text="mean reward").wait_for()
+            page.goto(f"{site}/overlay?run=graded")
+            page.locator(".plot-title", has_text="held-out reward").wait_for()
+            assert "mean reward 1.50" in page.locator(".legend-bar").inner_text()
+
+
 def test_an_import_that_counts_from_zero_and_has_many_rewards(browser: Browser, tmp_path: Path):
     run = tmp_path / "runs" / "theirs"
     rewards = [k / 20 for k in range(21)]  # on the edges of the bars

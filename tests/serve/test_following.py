@@ -10,13 +10,14 @@ import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from report.synthetic import write_run
 from serve.served import get, serve
 
 from counterpoise.files import folder_lock
-from counterpoise.serve import run_state
+from counterpoise.serve import discover, run_state
 from counterpoise.serve.app import make_app
 from counterpoise.serve.discover import find_runs
 from counterpoise.serve.events import POLL_SECONDS, EventFeed
@@ -75,6 +76,44 @@ def test_the_headline_is_of_the_first_sampling_setting(tmp_path: Path):
     reader = RunReader("run", run, [tmp_path])
     reader.refresh(None)
     assert reader.summary()["headline"] == {"label": "held-out success", "value": 0.2}
+
+
+def test_evaluations_of_graded_rewards_lead_with_the_mean_reward(tmp_path: Path):
+    run = write_run(tmp_path / "run", 0, evaluations=False)
+    scores = {"mean": 1.0, "low": 0.9, "high": 1.0}
+    graded = {"iteration": 0, **scores, "reward": -0.25, "reward_low": -0.5, "reward_high": 0.0}
+    binary = {"iteration": 8, "mean": 0.5, "low": 0.4, "high": 0.6, "reward": 0.5}
+    for log, fields in (("evaluations", {}), ("benchmarks", {"benchmark": "theirs"})):
+        for record in (graded, binary):
+            append(run / f"{log}.jsonl", json.dumps(record | fields) + "\n")
+    append(run / "benchmarks.jsonl", json.dumps(binary | {"benchmark": "other"}) + "\n")
+    with serve(tmp_path, cache=tmp_path / "cache") as client:
+        (listed,) = get(client, "/")["runs"]
+        assert listed["headline"] == {"label": "held-out reward", "value": 0.5}
+        view = get(client, "/runs/run")
+    names = ("quantity", "headline", "headline_low", "headline_high")
+    shown = [[each[name] for name in names] for each in view["evaluations"]]
+    assert shown == [["reward", -0.25, -0.5, 0.0], ["reward", 0.5, 0.4, 0.6]]
+    shown_benchmarks = [[each[name] for name in names] for each in view["benchmarks"]]
+    assert shown_benchmarks == [*shown, ["success", 0.5, 0.4, 0.6]]
+
+
+def test_success_is_not_called_reward_where_no_reward_is_stored(tmp_path: Path):
+    run = write_run(tmp_path / "run", 0, evaluations=False)
+    append(run / "metrics.jsonl", '{"iteration": 1, "reward": 0.3, "graded": true}\n')
+    append(run / "evaluations.jsonl", '{"iteration": 1, "mean": 0.5, "low": 0.4, "high": 0.6}\n')
+    reader = RunReader("run", run, [tmp_path])
+    reader.refresh(None)
+    assert reader.summary()["headline"] == {"label": "held-out success", "value": 0.5}
+
+
+def test_an_alert_counts_one_as_one(tmp_path: Path):
+    run = write_run(tmp_path / "run", 0, evaluations=False)
+    append(run / "metrics.jsonl", '{"iteration": 1, "unscored": 1, "skipped_steps": 1200}\n')
+    with serve(tmp_path, cache=tmp_path / "cache") as client:
+        alerts = [alert["text"] for alert in get(client, "/runs/run")["alerts"]]
+    assert "1 rollout got no reward" in alerts
+    assert "1,200 optimizer steps skipped: no signal, or not finite" in alerts
 
 
 def test_a_tail_starts_again_where_the_log_was_cut_or_replaced(tmp_path: Path):
@@ -207,13 +246,46 @@ def test_runs_are_found_below_the_folders_and_named_by_their_path(tmp_path: Path
         write_run(tmp_path / name, 0)
     (tmp_path / "out" / "a" / "checkpoints" / "inner").mkdir(parents=True)
     (tmp_path / "out" / ".hidden").mkdir()
-    runs = find_runs([tmp_path / "out", tmp_path / "more", tmp_path / "out" / "a"])
+    runs = find_runs([tmp_path / "out", tmp_path / "more", tmp_path / "out" / "a"]).runs
     assert {name: path.relative_to(tmp_path).as_posix() for name, path in runs.items()} == {
         "a": "out/a",
         "sweep/seed-1": "out/sweep/seed-1",
         "sweep/seed-2": "out/sweep/seed-2",
         "a~2": "more/a",
     }
+
+
+def test_runs_are_found_at_any_depth_and_what_is_left_out_is_told(tmp_path: Path, monkeypatch):
+    served = tmp_path / "served"
+    write_run(served / "a/b/c/d/e/f/run", 0)
+    (served / "a/b/circle").symlink_to(served / "a")
+    assert list(find_runs([served]).runs) == ["a/b/c/d/e/f/run"]
+    assert find_runs([served]).describe_omissions() == []
+    write_run(tmp_path / "elsewhere", 0)
+    for name in ("first", "second"):
+        (served / name).symlink_to(tmp_path / "elsewhere")
+    scandir = os.scandir
+
+    def refuse(folder: Path) -> Any:
+        if Path(folder).name == "f":
+            raise PermissionError(13, "Permission denied")
+        return scandir(folder)
+
+    monkeypatch.setattr("os.scandir", refuse)
+    cache = tmp_path / "cache"
+    with serve(served, cache=cache) as client:
+        answer = get(client, "/")
+        assert answer["runs"] == []
+        unreadable, links = answer["omissions"]
+        assert unreadable.endswith(f"are not searched: {served / 'a/b/c/d/e/f'}.")
+        assert links.startswith("Links that lead out of the served folders are not followed: ")
+        assert links.endswith(" and 1 more.")
+    monkeypatch.setattr("os.scandir", scandir)
+    monkeypatch.setattr(discover, "MOST_FOLDERS", 7)
+    write_run(served / "z", 0)
+    search = find_runs([served])
+    assert list(search.runs) == ["z"]  # the nearest are searched first
+    assert "more than 7 folders" in search.describe_omissions()[0]
 
 
 def test_a_growing_run_is_told_at_the_next_look_at_it(tmp_path: Path, monkeypatch):

@@ -149,6 +149,22 @@ def test_broken_parquet_is_named_and_the_rollout_is_still_readable(tmp_path: Pat
         assert get(client, "/runs/run")["name"] == "run"
 
 
+def test_pushes_are_shown_without_the_table_of_tokens(tmp_path: Path):
+    run = write_run(tmp_path / "run", 4)
+    with serve(tmp_path, cache=tmp_path / "cache") as client:
+        rows = all_rows(client, "/runs/run/rollouts", limit=100)
+        place = next(row["place"] for row in rows if get(client, row["place"])["watched"])
+        pushes = get(client, f"{place}/tokens/0")["pushes"]
+        tokens = run / "tokens" / f"step_{get(client, place)['trained_in']:05d}.parquet"
+        tokens.write_bytes(b"damaged")
+        view = get(client, f"{place}/tokens/0")
+        assert "is damaged" in view["missing"]
+        assert [push["push"] for push in view["pushes"]] == [push["push"] for push in pushes]
+        assert {push["text"] for push in view["pushes"]} == {None}
+        tokens.unlink()
+        assert get(client, f"{place}/tokens/0")["pushes"] == view["pushes"]
+
+
 @pytest.mark.parametrize(
     "plan",
     [
@@ -237,11 +253,11 @@ def test_a_run_that_is_deleted_or_replaced_meanwhile(tmp_path: Path):
         shutil.rmtree(run)
         assert client.get(row["place"]).status_code == 404
         assert client.get("/runs/run/rollouts").status_code in (200, 404)
-        client.library._searched = float("-inf")
+        client.library._next_search = float("-inf")
         assert client.get("/runs/run").status_code == 404
         assert [each["name"] for each in get(client, "/")["runs"]] == ["other"]
         write_run(tmp_path / "run", 2)
-        client.library._searched = client.library._refreshed = float("-inf")
+        client.library._next_search = client.library._refreshed = float("-inf")
         assert get(client, "/runs/run/rollouts")["total"] == 48
 
 

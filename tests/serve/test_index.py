@@ -373,6 +373,61 @@ def test_an_index_that_breaks_while_it_is_served_is_named(tmp_path: Path):
         assert "the index of run cannot be read" in response.json()["problem"]
 
 
+def test_a_file_that_cannot_be_read_is_named_and_tried_again(tmp_path: Path, monkeypatch):
+    run = tmp_path / "run"
+    made_up(run, iterations=3)
+    path = run / "rollouts" / "step_00002.jsonl"
+    read_stored_rollouts = segments.read_stored_rollouts
+
+    def refuse(file: Path, damaged: Any) -> Any:
+        for number, rollout in enumerate(read_stored_rollouts(file, damaged)):
+            if file == path and number == 2:  # what was read of it is taken back
+                raise PermissionError(13, "Permission denied")
+            yield rollout
+
+    monkeypatch.setattr(segments, "read_stored_rollouts", refuse)
+    with serve(tmp_path, cache=tmp_path / "cache") as client:
+        page = get(client, "/runs/run/rollouts")
+        assert (page["total"], page["indexed"]) == (24, 1.0)
+        assert page["problems"] == ["rollouts/step_00002.jsonl: Permission denied"]
+        saved = client.get("/runs/run/rollouts.html").text
+        assert "rollouts/step_00002.jsonl: Permission denied" in saved
+        monkeypatch.undo()  # as chmod does: neither its size nor its time changes
+        page = get(client, "/runs/run/rollouts")
+        assert (page["total"], page["problems"]) == (36, [])
+
+
+def test_a_file_that_cannot_be_read_is_not_tried_without_end(tmp_path: Path, monkeypatch):
+    made_up(tmp_path / "run", iterations=3)
+    attempts: list[int] = []
+
+    def refuse(self: segments.SegmentDraft, iteration: int, path: Path, signature: Any) -> None:
+        attempts.append(iteration)
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(segments.SegmentDraft, "add", refuse)
+    with IndexWriter(tmp_path / "run", tmp_path / "cache", [tmp_path]) as indexer:
+        while indexer.work():
+            pass
+        assert indexer.work() is False
+        assert attempts == [3, 2, 1]
+        monkeypatch.setattr(writer, "RETRY_SECONDS", 0.0)
+        indexer._retry_at.clear()
+        indexer.work()
+        assert attempts == [3, 2, 1] * 2
+
+
+def test_a_link_to_nothing_or_another_name_does_not_hide_the_rollouts(tmp_path: Path):
+    run = tmp_path / "run"
+    made_up(run, iterations=3)
+    (run / "rollouts" / "step_00009.jsonl").symlink_to(run / "rollouts" / "nothing")
+    (run / "rollouts" / "step_7.jsonl").write_text(line("7:a"))
+    (run / "rollouts" / "step_0000003.jsonl").write_text(line("3:a"))
+    with serve(tmp_path, cache=tmp_path / "cache") as client:
+        page = get(client, "/runs/run/rollouts")
+        assert (page["total"], page["indexed"], page["problems"]) == (36, 1.0, [])
+
+
 def test_an_index_folder_that_cannot_be_made_is_tried_again(tmp_path: Path, monkeypatch, capsys):
     from queue import SimpleQueue
 

@@ -186,9 +186,9 @@ def test_a_column_that_no_record_has_is_refused_with_those_there_are(tmp_path):
     with pytest.raises(PoiseError) as fault:
         load(path, heldout_path=other, fields=FieldOptions(needed_columns=("marks",)))
     assert str(fault.value) == (
-        f"{other}: unknown column 'marks' (choices: answer, id, problem), and 'marks' is a "
-        "parameter of a reward function, which must be responses, answers, prompts or the name of "
-        "a column, or is the column of update.kl_settings"
+        f"{other}: unknown column 'marks' (choices: answer, id, problem), and a reward function's "
+        "parameter or update.kl_settings names 'marks': a parameter must be responses, answers, "
+        "prompts or the name of a column"
     )
 
 

@@ -22,6 +22,7 @@ from rich.text import Text
 
 from counterpoise.config import RunConfig
 from counterpoise.config.evaluation_settings import EvaluationSetting
+from counterpoise.errors import format_count
 from counterpoise.plugins import display_name
 from counterpoise.run.heldout import HeldoutSuccess
 from counterpoise.run.observer import RunObserver
@@ -67,7 +68,7 @@ class LiveDisplay(RunObserver):
             f" ({parameters / 1e6:.1f} M parameters) on {config.task.name}, "
             f"{config.sample.prompts} x {config.sample.group_size} rollouts, "
             f"{'at most ' if config.batch.rows_per_step else ''}"
-            f"{config.max_steps_per_iteration} steps ",
+            f"{format_count(config.max_steps_per_iteration, 'step')} ",
             (one_line(display_name(config.batch.composer)), "bold"),
             f", reward balance tau={tau:g}" if tau else "",
         )
@@ -86,7 +87,8 @@ class LiveDisplay(RunObserver):
 
     def on_evaluation_start(self, problems: int, samples: int, benchmark: str = "") -> None:
         """Replace the numbers while the evaluation runs; a log file only gets its result."""
-        activity = f"evaluating {problems:,} {benchmark or 'held-out'} problems x {samples}"
+        noun = f"{benchmark or 'held-out'} problem"
+        activity = f"evaluating {format_count(problems, noun)} x {samples}"
         self.progress.update(self.task, numbers=activity)
 
     def on_evaluation(
@@ -100,9 +102,10 @@ class LiveDisplay(RunObserver):
         self.is_graded = self.is_graded or success.is_graded
         nucleus = f", top-p {setting.top_p:g}" if setting.top_p < 1 else ""
         message = Text.assemble(
-            f"{benchmark or 'held-out'} {success.quantity} after {iteration} iterations: ",
+            f"{benchmark or 'held-out'} {success.quantity} after "
+            f"{format_count(iteration, 'iteration')}: ",
             (str(success), "bold"),
-            f" ({success.prompts} problems x {success.samples}, "
+            f" ({format_count(success.prompts, 'problem')} x {success.samples}, "
             f"temperature {setting.temperature:g}{nucleus})",
         )
         self.console.print(message, soft_wrap=True)

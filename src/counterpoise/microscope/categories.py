@@ -9,10 +9,10 @@
     other      what is none of these
 
 A token is often a piece of a word, so the text is split into words first, and a token gets the
-category of the word that holds its first visible character. The paper names NLTK's tagger and two
-of its classes (math, split into number and LaTeX, and template); the other classes are ours. A
-tagger, where one is given, decides between function and content words; otherwise the word lists
-below do. Forms of be, have and do are function words either way.
+category of the word that holds its first visible character. The paper names two classes, template
+and math (split into number and LaTeX), and NLTK's tagger; the other classes are ours. A tagger,
+where one is given, decides between function and content words; otherwise the word lists below do.
+Forms of be, have and do are function words either way.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ _PIECE_CATEGORIES: dict[str, Category] = {
     "sign": "latex",
     "mark": "template",
 }
-# A dollar opens mathematics when no space follows it and closes it when no digit does: $5 is money.
+# A dollar sign opens a formula if no space follows it. The next one closes it if no space is before
+# it and no digit after it: "$5 or $6" is money.
 _FORMULA = re.compile(
     r"\$\$.+?\$\$|\$(?=\S)[^$\n]*?(?<=\S)\$(?!\d)|\\\(.+?\\\)|\\\[.+?\\\]", re.DOTALL
 )

@@ -3,8 +3,9 @@
     delta_j = (eta / N) sum_k A_k <h_j, h_k> <r_j, r_k>,       r_j = e_{o_j} - pi_j
             = (eta / N) r_j^T M h_j,                           M = sum_k A_k r_k h_k^T   [V, D]
 
-A_k may be any weight of token k's score. The monitor passes pulls, -dL/dlogp_k of the step: A with
-ratio, clip and average, so that a term of the loss such as a KL can change its sign.
+A_k may be any weight of token k's score. The monitor passes pulls, -dL/dlogp_k of the step: they
+contain A, ratio, clip and average, and every other term of the loss. A KL, for example, can give a
+pull the opposite sign of A.
 
 Because M is a sum over tokens, every part of delta_j is the same expression with fewer tokens in
 M: tokens with A > 0, tokens of j's group, tokens equal to j's. For a set of n tokens that push each
@@ -13,10 +14,13 @@ other there are two exact ways, and the cheaper one is used:
     n small   the kernel itself, <h_j, h_k> * <r_j, r_k>       2 n^2 (V + D) FLOP
     n large   build M of the set, then r_j^T M h_j             6 n V D, linear in n; from n = 3 D on
 
-so no N x N kernel is ever formed. M of all tokens gives the push of the whole batch. The kernel of
-a group gives the push of its tokens and, restricted to equal tokens, the push of those; sets of
-equal tokens across groups give the rest. Each of these four sums is taken for tokens with positive
-and with negative A; the eight disjoint parts are their differences.
+so no N x N kernel is ever formed. Every token j needs four sums, each for positive and for
+negative A; the eight disjoint parts are their differences:
+
+    the push of all tokens                           from M of the whole batch
+    the push of the tokens of j's group              from the kernel of the group
+    the push of the tokens equal to j in its group   from the same kernel
+    the push of the tokens equal to j in any group   from the set of these tokens
 
 FLOP for N tokens in groups of n, sets of equal tokens in blocks of about b: logits 2 N V D, M
 2 N V D, its use 4 N V D, kernels 2 N V (n + b). With V = 49,152, D = 576, N = 16,384, n = 1,024 and

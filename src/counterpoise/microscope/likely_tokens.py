@@ -1,9 +1,10 @@
 """The likeliest tokens at a position, before an optimizer step and after it.
 
-    pi(v | context) at the sampling temperature, for the tokens v with the largest pi before it
+    pi(v | context) at the sampling temperature, for the tokens v of largest pi before the step
 
-The same tokens are read again after the step, so the table says where the probability of a token
-that fell went to. Distributions are computed in chunks: no tokens x vocabulary matrix is kept.
+The same tokens are read again after the step: where one of them became less likely, the table shows
+which of the others gained. Distributions are computed in chunks: no tokens x vocabulary matrix is
+kept.
 """
 
 from __future__ import annotations

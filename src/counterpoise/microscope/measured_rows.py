@@ -40,7 +40,7 @@ class MeasuredRows:
         return self.select(self.step_rows)
 
     def select(self, values: Sequence[ValueT]) -> list[ValueT]:
-        """The values of the measured rows, of one value for each row of the step."""
+        """`values` has one entry for each row of the step: return those of the measured rows."""
         return [values[index] for index in self.measured_rows]
 
     @property
@@ -69,7 +69,7 @@ class MeasuredRows:
         return np.flatnonzero(np.repeat(is_chosen_R, self.lengths))
 
     def to_measured(self, indices_N: TokenIndices) -> TokenIndices:
-        """Tokens of measured rows, given among the N: their indices among the n."""
+        """Convert indices among the N tokens into indices among the n; all are of measured rows."""
         return np.searchsorted(self.token_indices, indices_N)
 
     def micro_batches(self, _rows: Sequence[Row], micro_tokens: int) -> Iterator[list[int]]:

@@ -161,9 +161,10 @@ class Monitor:
             )
 
     def take_coupling(self) -> StepMeasurement:
-        """The step without what a second reading gives: a host that cannot read it again adds it.
+        """The measurement without the forward pass after the update.
 
-        The displacement is NaN; learning tax, drift and lazy likelihood have no terms.
+        For a host in which the monitor cannot run that pass: the host adds the displacement itself.
+        Here it is NaN; learning tax, drift and lazy likelihood have no terms.
         """
         assert self._pending is not None, "before_update() comes first"
         pending, self._pending = self._pending, None

@@ -1,10 +1,11 @@
 """Kernel rows and first-order displacement over all parameters, not only the output layer.
 
-    K_ck = <g_c, g_k>,   g_k = grad log pi(o_k)          d log pi(o_k) along u = <g_k, u>
+    K_ck = <g_c, g_k>,   g_k = grad log pi(o_k)
 
-The right-hand side is a forward-mode derivative: one pass gives <g_k, u> for *all* tokens k. With
-u = g_c, from one backward pass, that is a whole row of the kernel; with u a parameter change it is
-the first-order displacement of every token. No per-token gradient is ever formed.
+<g_k, u> is the derivative of log pi(o_k) along the direction u, and in forward mode one pass gives
+it for *all* tokens k. With u = g_c, from one backward pass, that is a whole row of the kernel;
+with u a parameter change it is the first-order displacement of every token. No per-token gradient
+is ever formed.
 """
 
 from __future__ import annotations

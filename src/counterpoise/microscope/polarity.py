@@ -1,11 +1,12 @@
 """Algorithm 2: two updates from one checkpoint and batch, with and without negative rollouts.
 
-    positive   A+_i = A_i 1[A_i > 0]       negative rollouts stay with weight 0, so that every
-    joint      A_i                         denominator and every batch layout is the same
+    positive   A+_i = A_i 1[A_i > 0]
+    joint      A_i
 
-After each update the displacement of *all* tokens is measured, including those without weight, and
-the weights are restored. Log-probabilities are read in the same layout each time, so an update that
-changes nothing displaces nothing.
+In the first, negative rollouts stay with weight 0, so that every denominator and every batch layout
+is the same. After each update the displacement of *all* tokens is measured, including those without
+weight, and the weights are restored. Log-probabilities are read in the same layout each time, so an
+update that changes nothing displaces nothing.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def measure_polarity(
     temperature: float = 1.0,
     micro_tokens: int = 16384,
 ) -> PolarityDisplacements:
-    """Run `update` on the positive rows alone, then on all rows; weights are restored each time."""
+    """Run `update` without negative advantages, then with them; weights are restored each time."""
     snapshot_before = take_snapshot(policy, rows, temperature, micro_tokens)
     displacements = []
     for batch in (without_negative_advantages(rows), rows):

@@ -2,8 +2,9 @@
 
 A token is shared when another rollout of its group, in the same optimizer step, has the same token
 after the same response prefix: both pass one node of the trie of the group's responses. In an
-episode what the environment said before the token belongs to the prefix. They have the same context
-there, so the same score g, and the step moves along g times a plain sum:
+episode what the environment said before the token belongs to the prefix. Rollouts that share a
+token have the same context there, so the same score g = grad log pi, and the step moves along g
+times a plain sum:
 
     net(node)   = |sum_{i in S} A_i w_i|      gross(node) = sum_{i in S} |A_i| w_i
     residual    = sum over nodes of net / sum over nodes of gross
@@ -85,9 +86,9 @@ def trie_nodes(rows: Sequence[Row]) -> NDArray[np.int64]:
     """
     lengths_R = np.array([row.num_tokens for row in rows], dtype=np.int64)
     start_R = np.cumsum(lengths_R) - lengths_R
-    step_N = _trie_steps(rows)
-    node_N = np.full(len(step_N), -1, dtype=np.int64)
-    num_steps = int(step_N.max(initial=0)) + 1
+    edge_N = _trie_edges(rows)
+    node_N = np.full(len(edge_N), -1, dtype=np.int64)
+    num_edges = int(edge_N.max(initial=0)) + 1
     # Where each row is in the trie: first its group, then its node, numbered within one position.
     place_R = np.array(number_groups(rows)[0], dtype=np.int64)
     walking = np.arange(len(rows))
@@ -96,10 +97,10 @@ def trie_nodes(rows: Sequence[Row]) -> NDArray[np.int64]:
         walking = walking[lengths_R[walking] > position]
         if not len(walking):
             break
-        # (parent, step from it) names a child.
+        # (parent, edge from it) names a child.
         token_index = start_R[walking] + position
         _, child_node, rollouts_passing = np.unique(
-            place_R[walking] * num_steps + step_N[token_index],
+            place_R[walking] * num_edges + edge_N[token_index],
             return_inverse=True,
             return_counts=True,
         )
@@ -111,15 +112,16 @@ def trie_nodes(rows: Sequence[Row]) -> NDArray[np.int64]:
     return node_N
 
 
-def _trie_steps(rows: Sequence[Row]) -> NDArray[np.int64]:
-    """A number [N] for each token together with the environment's tokens before it, if any.
+def _trie_edges(rows: Sequence[Row]) -> NDArray[np.int64]:
+    """The label [N] of the trie's edge that each token follows.
 
-    Two numbers are equal where both are equal.
+    Two tokens have the same label if they are equal and the environment said the same, or nothing,
+    just before them.
     """
     if not rows:
         return np.empty(0, np.int64)
-    step_N = np.concatenate([row.content.response_tokens for row in rows]).astype(np.int64)
-    num_types = int(step_N.max(initial=0)) + 1
+    edge_N = np.concatenate([row.content.response_tokens for row in rows]).astype(np.int64)
+    num_types = int(edge_N.max(initial=0)) + 1
     observation_numbers: dict[bytes, int] = {}
     row_start = 0
     for row in rows:
@@ -127,6 +129,6 @@ def _trie_steps(rows: Sequence[Row]) -> NDArray[np.int64]:
             number = observation_numbers.setdefault(
                 observation.tobytes(), len(observation_numbers) + 1
             )
-            step_N[row_start + position] += number * num_types
+            edge_N[row_start + position] += number * num_types
         row_start += row.num_tokens
-    return step_N
+    return edge_N

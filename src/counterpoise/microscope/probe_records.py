@@ -2,8 +2,8 @@
 
 probe_right        mean over the right held-out answers of their change of log-probability
 probe_wrong        the same of the wrong ones
-probe_correlation  rank correlation over the answers of the predicted and the real change of
-                   each, both divided by the answer's tokens, over the iteration
+probe_correlation  rank correlation between the predicted and the real change of each answer in the
+                   iteration, both divided by the answer's number of tokens
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from counterpoise.store.schema import (
 )
 from counterpoise.types import Floats, StepResult, TokenTrace
 
-SET_COLUMNS = tuple(f"probe_{kind}_{half}" for kind, half in ANSWER_SETS)
+ANSWER_SET_COLUMNS = tuple(f"probe_{kind}_{half}" for kind, half in ANSWER_SETS)
 MIN_ANSWERS = 3  # below this a rank correlation says nothing
 
 
@@ -63,9 +63,10 @@ def steering_influence(
     measurement: ProbeMeasurement | None,
     prompts: Sequence[str],
 ) -> dict[str, float]:
-    """Push on the mean right minus the mean wrong answer of the steering half, by prompt.
+    """Push of each training prompt's rows on the probe answers of the steering half.
 
-    `prompts` are those of the measurement's rows.
+    It is the mean push on the right answers minus the mean push on the wrong ones. `prompts` are
+    those of the measurement's rows.
     """
     steering = [index for index, answer in enumerate(answers) if answer.half == STEER]
     if measurement is None or not steering:
@@ -120,7 +121,7 @@ def probe_tables(
     }
 
 
-def set_columns(
+def answer_set_columns(
     measurement: ProbeMeasurement, token_indices: NDArray[np.int64], table_size: int
 ) -> dict[str, Floats]:
     """Columns for tokens/: the push of every trained token on the answers of each set.
@@ -128,8 +129,8 @@ def set_columns(
     `token_indices` are the places of the measurement's tokens in a table of `table_size` tokens;
     all other entries are nan.
     """
-    columns = {name: np.full(table_size, np.nan, dtype=np.float32) for name in SET_COLUMNS}
-    for name, pushes_N in zip(SET_COLUMNS, measurement.on_sets_NC.T, strict=True):
+    columns = {name: np.full(table_size, np.nan, dtype=np.float32) for name in ANSWER_SET_COLUMNS}
+    for name, pushes_N in zip(ANSWER_SET_COLUMNS, measurement.on_sets_NC.T, strict=True):
         columns[name][token_indices] = pushes_N
     return columns
 

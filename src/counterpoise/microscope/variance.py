@@ -9,7 +9,7 @@ S_B = sum_{i in B} A_i their advantage sum. If the advantages do not depend on X
                  = s^2 / |B|^2 [ (1 - rho) sum_B A^2 + rho S_B^2 ],      U_B = 1/|B| sum_B A_i g_i
 
 Whole groups have S_B = 0, so only 1 - rho of the noise along a shared direction is left; a part
-with one sign only has the largest S_B. Divided by s^2 sum_B A^2 / |B|^2, the noise of independent
+with a single sign has the largest |S_B|. Divided by s^2 sum_B A^2 / |B|^2, the noise of independent
 rollouts, this is
 
     factor = 1 + rho C,      C = sum_{i != j} A_i A_j / sum A^2                         (eq. 14)
@@ -26,8 +26,9 @@ rewards with success rate p, and gbar+ and gbar- the mean scores of right and wr
     U = sqrt(p (1-p)) (gbar+ - gbar-)                         population std in A
     U = sqrt(p (1-p)) sqrt((G-1) / G) (gbar+ - gbar-)         unbiased std, as `grpo` has it
 
-(without its 1e-6). A direction survives as far as its mean score differs between the two.
-The paper's text of eq. 11 to 13 is not available to us; this is our derivation.
+(without the 1e-6 that `grpo` adds to the std). A direction survives as far as its mean score
+differs between right and wrong rollouts. The paper's text of eq. 11 to 13 is not available to us;
+this is our derivation.
 """
 
 from __future__ import annotations
@@ -149,9 +150,9 @@ def spread_from_prompts(
     return ScoreSpread(float(s2), float(covariance / s2) if s2 > 0 else 0.0)
 
 
-def noise_factor(squares: float, sums: float, rho: float) -> float:
-    """1 + rho C with C = sums / squares - 1, for sum A^2 and sum of S_B^2 over any parts."""
-    return 1 + rho * (sums / squares - 1)
+def noise_factor(sum_of_squares: float, squared_sums: float, rho: float) -> float:
+    """1 + rho C with C = squared_sums / sum_of_squares - 1, from sums as in `UpdateNoise`."""
+    return 1 + rho * (squared_sums / sum_of_squares - 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

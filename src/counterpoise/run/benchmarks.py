@@ -19,7 +19,7 @@ import numpy as np
 
 from counterpoise.config import RunConfig, SampleConfig
 from counterpoise.config.evaluation_settings import parse_benchmarks
-from counterpoise.errors import PoiseError
+from counterpoise.errors import PoiseError, format_count
 from counterpoise.model.load import Policy
 from counterpoise.run.heldout import HeldoutSuccess, fit_evaluation_size, summarize_rewards
 from counterpoise.sample.collect import SamplerBinding, draw_in_batches
@@ -93,8 +93,8 @@ def describe_run_benchmarks(config: RunConfig) -> tuple[str, str]:
             find_benchmark(name, None, DATA_OPTION)
         return "", "the benchmarks of the hub" if names else ""
     counts = [
-        f"{run_benchmark.benchmark.name}, {len(run_benchmark.problems):,} problems x "
-        f"{run_benchmark.samples}"
+        f"{run_benchmark.benchmark.name}, {format_count(len(run_benchmark.problems), 'problem')} "
+        f"x {run_benchmark.samples}"
         for run_benchmark in load_run_benchmarks(config)
     ]
     return "; ".join(counts), ""

@@ -83,9 +83,10 @@ def describe_run(config: RunConfig, device: torch.device | None = None) -> str:
             f"(sample.refills={sample.refills})"
         )
     summary = [
-        f"per iteration  {sample.prompts:,} prompts x {sample.group_size} = {rollouts:,} rollouts, "
-        f"{'at most ' if config.batch.rows_per_step else ''}{config.max_steps_per_iteration} "
-        f"optimizer steps ({display_name(config.batch.composer)})",
+        f"per iteration  {format_count(sample.prompts, 'prompt')} x {sample.group_size} = "
+        f"{rollouts:,} rollouts, {'at most ' if config.batch.rows_per_step else ''}"
+        f"{format_count(config.max_steps_per_iteration, 'optimizer step')} "
+        f"({display_name(config.batch.composer)})",
         f"in all         {rollout_counts}, updates: {update_count}",
         f"tokens         at most {max_rounds * tokens:,} sampled an iteration, "
         f"{iterations * max_rounds * tokens:,} in all",
@@ -288,8 +289,8 @@ def _describe_problem_counts(config: RunConfig, problems: TaskPrompts) -> str:
     num_evaluated = min(num_heldout, config.evaluate.prompts)
     origin = ", made when the run starts" if is_generated else ""
     return (
-        f"{problems.name}: {num_train:,} problems to train on{origin}; {num_heldout:,} held out, "
-        f"{num_evaluated:,} of them are evaluated"
+        f"{problems.name}: {format_count(num_train, 'problem')} to train on{origin}; "
+        f"{num_heldout:,} held out, {num_evaluated:,} of them are evaluated"
     )
 
 

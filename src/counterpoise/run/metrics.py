@@ -24,7 +24,7 @@ from counterpoise.microscope.monitor_records import (
     token_columns,
 )
 from counterpoise.microscope.probe_monitor import ProbeAnswer, ProbeMeasurement
-from counterpoise.microscope.probe_records import probe_metrics, probe_tables, set_columns
+from counterpoise.microscope.probe_records import answer_set_columns, probe_metrics, probe_tables
 from counterpoise.sample.dynamic_sampling import has_spread
 from counterpoise.store.logs import LogRecords
 from counterpoise.store.schema import (
@@ -401,7 +401,7 @@ def _probe_columns(
             for row in _batch_rows(iteration, measurement.steps, measurement.rows)
         ]
     )
-    return {**set_columns(measurement, token_indices, table_size)}
+    return {**answer_set_columns(measurement, token_indices, table_size)}
 
 
 def probe_traces(iteration: IterationResult) -> dict[str, TokenTrace]:

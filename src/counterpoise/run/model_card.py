@@ -19,6 +19,7 @@ from counterpoise import __version__
 from counterpoise.config import RunConfig
 from counterpoise.config.evaluation_settings import group_by_setting
 from counterpoise.config.load import find_plugin_options
+from counterpoise.errors import format_count
 from counterpoise.model.adapters import is_adapted
 from counterpoise.model.load import HUB_ID, Policy
 from counterpoise.plugins import display_name, display_names, is_plugin
@@ -102,7 +103,8 @@ def card_metadata(
 
 def _result_metadata(dataset: dict[str, str], kind: str, records: LogRecords) -> dict[str, Any]:
     """The last evaluation by the first setting, as an entry of the Hub's model-index."""
-    success = HeldoutSuccess.from_record(next(iter(group_by_setting(records).values()))[-1])
+    setting_records = next(iter(group_by_setting(records).values()))
+    _, success = _first_and_last(setting_records)
     is_graded, value = success.is_graded, success.headline.mean
     return {
         "task": {"type": "text-generation"},
@@ -174,9 +176,11 @@ def _describe_recipe(config: RunConfig, folder: RunFolder, metrics: LogRecords) 
         for name, _, value in config_differences(RunConfig(), config)
     ]
     return (
-        f"Counterpoise {__version__}{engine}: {len(metrics):,} iterations, {rollouts:,} rollouts "
-        f"({tokens:,} tokens), {steps:,} optimizer steps, seed {config.loop.seed}. Options that "
-        "differ from their default:\n\n```toml\n" + "\n".join(changed_options) + "\n```"
+        f"Counterpoise {__version__}{engine}: {format_count(len(metrics), 'iteration')}, "
+        f"{rollouts:,} rollouts ({tokens:,} tokens), {format_count(steps, 'optimizer step')}, "
+        f"seed {config.loop.seed}. Options that differ from their default:\n\n```toml\n"
+        + "\n".join(changed_options)
+        + "\n```"
     )
 
 
@@ -206,9 +210,7 @@ def _result_rows(name: str, evaluations: LogRecords) -> list[str]:
     """The rows of the table of results for one set of problems, one for each setting."""
     rows = []
     for setting, records in group_by_setting(evaluations).items():
-        before, after = with_same_quantity(
-            HeldoutSuccess.from_record(records[0]), HeldoutSuccess.from_record(records[-1])
-        )
+        before, after = _first_and_last(records)
         sampling = (
             f"temperature {setting.temperature:g}, top-p {setting.top_p:g}" if setting else ""
         )
@@ -217,6 +219,12 @@ def _result_rows(name: str, evaluations: LogRecords) -> list[str]:
             f"{after.prompts} x {after.samples} |"
         )
     return rows
+
+
+def _first_and_last(records: LogRecords) -> tuple[HeldoutSuccess, HeldoutSuccess]:
+    """The first and the last evaluation by one setting: both success, or both mean reward."""
+    first, last = records[0], records[-1]
+    return with_same_quantity(HeldoutSuccess.from_record(first), HeldoutSuccess.from_record(last))
 
 
 def _describe_limits(config: RunConfig, folder: RunFolder, evaluations: LogRecords) -> str:

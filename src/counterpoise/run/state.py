@@ -13,7 +13,7 @@ from torch.nn.utils import get_total_norm
 from counterpoise.batch.buffer import BufferCounts, RewardBalancedBuffer
 from counterpoise.config import RunConfig
 from counterpoise.config.load import to_toml
-from counterpoise.errors import PoiseError
+from counterpoise.errors import PoiseError, format_count
 from counterpoise.microscope.probe_monitor import ProbeReading
 from counterpoise.model.fit_memory import FittedSize, describe_prompts
 from counterpoise.model.load import Policy
@@ -196,7 +196,7 @@ def restore_state(
     _check_model(folder, state, snapshot, config)
     if snapshot.iteration > config.loop.iterations:
         raise PoiseError(
-            f"{folder.path} has already done {snapshot.iteration} iterations: "
+            f"{folder.path} has already done {format_count(snapshot.iteration, 'iteration')}: "
             f"raise loop.iterations={config.loop.iterations} to at least that"
         )
     if folder.writable:
@@ -215,8 +215,8 @@ def restore_state(
     has_all_iterations = snapshot.iteration == config.loop.iterations
     if is_finished(folder.path, snapshot.iteration) and has_all_iterations:
         notify(
-            f"already finished: {snapshot.iteration} iterations; to continue, raise "
-            f"loop.iterations, for example --set loop.iterations={2 * snapshot.iteration}"
+            f"already finished: {format_count(snapshot.iteration, 'iteration')}; to continue, "
+            f"raise loop.iterations, for example --set loop.iterations={2 * snapshot.iteration}"
         )
     else:
         notify(f"resuming after iteration {snapshot.iteration}")

@@ -43,8 +43,10 @@ class AccessGate:
     def __init__(self, app: ASGIApp, hosts: Iterable[str], port: int, token: str | None) -> None:
         """`hosts` are the names of this server; `token` None lets everybody on them in."""
         self.app = app
+        # The case of a name means nothing: requests are compared in lower case too.
+        names = {host.lower() for host in hosts}
         # A browser leaves the port out where it is the usual one.
-        self.hosts = {f"{host}:{port}" for host in hosts} | ({*hosts} if port == 80 else set())
+        self.hosts = {f"{name}:{port}" for name in names} | (names if port == 80 else set())
         self.token = token
         self.cookie = f"poise_{port}"  # cookies of one host are shared by all its ports
 

@@ -130,7 +130,8 @@ def find_view(library: RunLibrary, segments: Sequence[str], parameters: QueryPar
     """The value of an address."""
     match list(segments):
         case []:
-            return {"runs": [reader.summary() for reader in library.list_runs()]}
+            runs = [reader.summary() for reader in library.list_runs()]
+            return {"runs": runs, "omissions": library.omissions}
         case ["overlay"]:
             # Older addresses have runs=A,B, which a comma in a name breaks.
             names = parameters.getlist("run") or parameters.get("runs", "").split(",")

@@ -19,7 +19,8 @@ from counterpoise.serve.index.table import PATIENCE_SECONDS, RolloutTable
 from counterpoise.serve.run_reader import RunReader
 from counterpoise.serve.run_state import locked_inodes
 
-SEARCH_SECONDS = 2.0  # between searches for new run folders
+SEARCH_SECONDS = 2.0  # between searches for new run folders, at least
+SEARCH_REST = 9.0  # and this many times what the last one took: a tenth of a core at most
 FRESH_SECONDS = 0.4  # a run that was read this recently is not looked at again
 OPEN_TABLES = 3  # runs whose rollouts are in memory; the least recently used one is closed
 FORGET_SECONDS = 600.0  # a run nobody looked at for this long is no longer indexed
@@ -67,7 +68,8 @@ class RunLibrary:
         self.readers: dict[str, RunReader] = {}
         self._tables: dict[Path, OpenTable] = {}
         self._lock = threading.RLock()
-        self._searched = self._refreshed = float("-inf")
+        self.omissions: list[str] = []  # sentences about where runs were not searched for
+        self._next_search = self._refreshed = float("-inf")
         self._untold: set[str] = set()  # changed since the last `refresh_changes`
 
     def close(self) -> None:
@@ -85,9 +87,10 @@ class RunLibrary:
         with self._lock:
             now = time.monotonic()
             changed: set[str] = set()
-            if now - self._searched >= SEARCH_SECONDS:
-                self._searched = now
+            if now >= self._next_search:
                 changed |= self._search_folders()
+                seconds = time.monotonic() - now
+                self._next_search = now + max(SEARCH_SECONDS, SEARCH_REST * seconds)
             if now - self._refreshed >= FRESH_SECONDS:
                 self._refreshed = now
                 locks = locked_inodes()
@@ -104,7 +107,8 @@ class RunLibrary:
             return changed
 
     def _search_folders(self) -> set[str]:
-        runs = find_runs(self.roots)
+        search = find_runs(self.roots)
+        runs, self.omissions = search.runs, search.describe_omissions()
         gone = {name for name, reader in self.readers.items() if runs.get(name) != reader.folder}
         for name in gone:
             self._close_table(self.readers.pop(name).folder)

@@ -11,7 +11,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from counterpoise.errors import PoiseError
+from counterpoise.errors import PoiseError, format_count
 from counterpoise.report.content_policy import content_policy
 from counterpoise.report.texts import make_visible
 from counterpoise.serve.discover import check_links
@@ -74,7 +74,7 @@ def rollouts_page(reader: RunReader, search: RolloutSearch, parameters: Mapping[
         '<meta http-equiv="Content-Security-Policy" content="{policy}">'
         "<meta name=viewport content='width=device-width'><title>{title}</title>"
         "<style>{style}</style></head><body><h1>{title}</h1>"
-        "<p>{shown} of {total} rollouts; {filters}; sorted by {order}.</p>"
+        "<p>{shown} of {total} rollouts; {filters}; sorted by {order}.</p>{notes}"
         "<table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table></body></html>\n"
     ).format(
         policy=content_policy([]),
@@ -84,9 +84,20 @@ def rollouts_page(reader: RunReader, search: RolloutSearch, parameters: Mapping[
         total=view["total"],
         filters=make_visible(filters or "no filter"),
         order=order.removeprefix("-") + (", largest first" if order.startswith("-") else ""),
+        notes=Markup("").join(Markup("<p>{}</p>").format(note) for note in _notes(view)),
         header=header,
         body=body,
     )
+
+
+def _notes(view: Mapping[str, Any]) -> list[str]:
+    """What the table lacks, and what is wrong with the run's files."""
+    notes = [*view["missing"].values(), *view["problems"]]
+    if view["indexed"] < 1:
+        notes.insert(0, f"{100 * view['indexed']:.0f} % of the iterations were indexed so far.")
+    if unnamed := view["problem_count"] - len(view["problems"]):
+        notes.append(f"{format_count(unnamed, 'more file')} with such problems")
+    return [make_visible(note) for note in notes]
 
 
 def _table_row(row: dict[str, Any]) -> Markup:

@@ -19,6 +19,7 @@ from counterpoise.errors import first_line
 from counterpoise.report.graded_rewards import is_graded_iteration
 from counterpoise.serve.answers import NotFoundError
 from counterpoise.serve.discover import is_inside
+from counterpoise.serve.headlines import add_headlines
 from counterpoise.serve.log_tail import LogTail, Record
 from counterpoise.serve.run_state import run_state
 from counterpoise.store.evaluation_records import is_graded_evaluation
@@ -256,7 +257,10 @@ class RunReader:
 
     @property
     def curve_name(self) -> str:
-        """The column that the list of runs shows; an import may have rewards only."""
+        """The column that leads: it is shown in the list of runs and along the iterations.
+
+        Success, or the mean reward where rewards are graded; an import may have rewards only.
+        """
         has_success = "success" in self.columns or "reward" not in self.columns
         return "success" if has_success and not self.is_graded else "reward"
 
@@ -265,18 +269,13 @@ class RunReader:
 
         A run may evaluate at several sampling settings; the first one is its headline.
         """
-        word = self.curve_name
-        settings = [(each.get("temperature"), each.get("top_p")) for each in self.evaluations]
-        values = [
-            each.get("reward" if word == "reward" else "mean", each.get("mean"))
-            for each, setting in zip(self.evaluations, settings, strict=True)
-            if setting == settings[0]
-        ]
-        values = [value for value in values if value is not None]
-        if values:
-            return {"label": f"held-out {word}", "value": values[-1]}
-        curve = self.columns.get(word)
-        return {"label": word, "value": curve[-1]} if curve else None
+        records = add_headlines(self.evaluations, is_graded=self.is_graded)
+        settings = [(each.get("temperature"), each.get("top_p")) for each in records]
+        for record, setting in zip(reversed(records), reversed(settings), strict=True):
+            if setting == settings[0] and record["headline"] is not None:
+                return {"label": f"held-out {record['quantity']}", "value": record["headline"]}
+        curve = self.columns.get(self.curve_name)
+        return {"label": self.curve_name, "value": curve[-1]} if curve else None
 
 
 def thin_out(values: array[float], most: int) -> list[float]:

@@ -44,8 +44,8 @@ FINAL_LINE = re.compile(r"####[ \t]*(\S[^\n]*?)\s*\Z")  # GSM8K's "#### 1,018" a
 THOUSANDS_COMMA = re.compile(r"(?<=\d),(?=\d{3})")
 CALCULATION = re.compile(r"<<[^<>]*>>")  # GSM8K's notes for a calculator
 PARAMETER_REMEDY = (
-    "and '{name}' is a parameter of a reward function, which must be responses, answers, prompts "
-    "or the name of a column, or is the column of update.kl_settings"
+    "and a reward function's parameter or update.kl_settings names '{name}': a parameter must be "
+    "responses, answers, prompts or the name of a column"
 )
 
 

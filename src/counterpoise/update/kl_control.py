@@ -2,7 +2,7 @@
 
     kl_g <- kl_g (1 + s clip(K_g / target_g - 1, -0.2, 0.2) n_g / horizon)     after each iteration
 
-    g      a channel: all prompts, those with one value in a column, or a single prompt
+    g      a channel: all prompts, those with the same value in a column, or a single prompt
     n_g    its responses in the batch
     K_g    their mean KL per token, by the policy that sampled them (`update.kl_estimator`)
     H_g    their mean -log pi_ref per token, a moving average with weight 0.05: the complexity of g
@@ -22,7 +22,8 @@ target, and a KL above its target lowers the coefficient. A hard channel is held
 both, but the released form amplifies a KL that grows.
 
 target = 0.1, horizon = 5000 and the weights of the averages are CRPO's. Its channels are seven
-clusters of roles: name a column of the problems in `column`; without it, each prompt is a channel.
+clusters of roles. Here the setting `column` names a column of the problems, each of whose values is
+a channel; without it, each prompt is a channel.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class AdaptiveControl:
         return self.coefficients.get(self.channel_of(prompt_id), self.initial)
 
     def update(self, batch: Sequence[Row], results: Sequence[StepResult], estimator: str) -> None:
-        """Move the coefficients by what the optimizer steps of an iteration read."""
+        """Adjust the coefficients to the KL of the rows that an iteration's steps trained."""
         readings: dict[str, list[tuple[float, float]]] = {}
         for result in results:
             if result.skipped:

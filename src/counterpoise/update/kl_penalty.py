@@ -86,7 +86,7 @@ def with_reference_logprobs(
     """
     if not options.kl_in_loss:
         return list(batch)
-    assert reference is not None, "new_state keeps the initial weights where update.kl is above 0"
+    assert reference is not None, "no initial weights: new_state keeps them where update.kl > 0"
     scored_batch = list(batch)
     for step in plan.steps:
         indices = [i for i in step if not batch[i].masked]
@@ -122,7 +122,7 @@ def penalize_rewards(
     """
     if not options.kl_in_reward or not groups:
         return NO_PENALTIES
-    assert reference is not None, "new_state keeps the initial weights where update.kl is above 0"
+    assert reference is not None, "no initial weights: new_state keeps them where update.kl > 0"
     rows = [
         Row(group.key, 0.0, len(rollout.response_tokens), index=i, rollout=rollout)
         for group in groups

@@ -6,17 +6,18 @@ Both are computed by the trainer. While the weights are those that sampled a row
 the rows of a batch's first step take their old log-probabilities from the step's own pass: rho is
 exactly 1, and its gradient that of log pi. Only rows that are trained after the weights have
 changed must be scored before: those of the later steps and those that stay in the buffer. They are
-scored just before the first step. It follows that, at any time,
+scored just before the first step, and their scores (log-probabilities, not rewards) stay with them
+as `trainer_logprobs_T`. It follows that, at any time,
 
-    a row without scores was sampled by the current weights,
+    a row without trainer_logprobs_T was sampled by the current weights,
 
-also if it waited in the buffer: a step taken meanwhile would have given it scores.
+also if it waited in the buffer: it would have been scored before a step taken meanwhile.
 
 If a token weighting has read the rows in this iteration, it has made the same pass already, and its
 log-probabilities are reused. This includes half precision on a GPU, where the result for a row does
 not depend on the other rows of the pass (measured on an H200, bit for bit, over steps of any
-composer and length, captured or not). On a CPU it does, so there half precision scores every step
-in its own layout.
+composer and length, captured or not). On a CPU it does depend on them, so there half-precision
+log-probabilities are not reused: every step is scored in its own layout.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def first_updating_step(batch: Sequence[Row], plan: BatchPlan, *, all_rows: bool
     """The index of the first step that changes the weights: earlier ones have no loss.
 
     `all_rows`: rows without an advantage have a loss too, as with a KL or an entropy bonus
-    (`UpdateConfig.trains_all_rows`); so in all functions of this file.
+    (`UpdateConfig.trains_all_rows`). It means the same in all functions of this file.
     """
     for step_index, step in enumerate(plan.steps):
         if any(batch[i].has_loss(all_rows=all_rows) for i in step):

@@ -141,7 +141,7 @@ def compute_loss(
     """Return outputs, the loss to differentiate, and the log-probabilities [M] it depends on.
 
     The pulls in the outputs are still 0: the caller, which differentiates, sets them to minus the
-    loss's gradient by these log-probabilities.
+    loss's gradient with respect to these log-probabilities.
 
     `added_term` gives a term of the loss [M] from the pass and the old log-probabilities.
     """
@@ -154,8 +154,8 @@ def compute_loss(
         train_entropy=config.entropy_bonus > 0,
     )
     logprobs, entropies = forward.logprobs_M, forward.entropies_M
-    # On-policy rows have no scores yet: their old log-probabilities are those of this pass, without
-    # a gradient, so that the ratio is exactly 1 and its gradient that of log pi.
+    # On-policy rows have no trainer_logprobs_T yet: their old log-probabilities are those of this
+    # pass, without a gradient, so that the ratio is exactly 1 and its gradient that of log pi.
     old_logprobs = torch.where(tensors.unscored_M > 0, logprobs.detach(), tensors.old_M)
     surrogate = SURROGATES.load(config.surrogate)(
         SurrogateInputs(
@@ -217,7 +217,7 @@ class EagerPasses(EagerReading):
         outputs, loss, logprobs = compute_loss(
             policy, build_tensors(policy, inputs), config, temperature, added_term
         )
-        # The pull on a token is minus the loss's gradient by its log-probability.
+        # The pull on a token is minus the loss's gradient with respect to its log-probability.
         logprobs.retain_grad()
         loss.backward()
         assert logprobs.grad is not None

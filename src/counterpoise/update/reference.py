@@ -1,9 +1,9 @@
-"""Copies of the weights: the reference, as at the start of the run, and a teacher that follows.
+"""Copies of the weights: the reference, from the start of a run, and a teacher, renewed during it.
 
-Either is a copy of the weights that are trained, in the model's own precision; of a LoRA model that
-is only the adapter (a new one adds nothing to the model). Everything that compares the policy with
-its start reads the reference through `score_reference`. The teacher (of RLSD, SERL and SDPG) is
-copied anew every few iterations.
+Either is a copy of the weights that are trained, in the model's own precision. Of a LoRA model only
+the adapter is copied; a new adapter adds nothing, so the reference is then the base model.
+Everything that compares the policy with its start reads the reference through `score_reference`.
+The teacher (of RLSD, SERL and SDPG) is copied anew every few iterations.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ReferenceWeights = Mapping[str, Tensor]  # by parameter name
 
 
 def copy_weights(policy: Policy) -> dict[str, Tensor]:
-    """A copy of the trained weights by parameter name; call it before the first update."""
+    """A copy of the trained weights as they are now, by parameter name."""
     return {
         name: parameter.detach().clone()
         for name, parameter in policy.model.named_parameters()

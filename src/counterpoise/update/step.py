@@ -6,8 +6,8 @@
     w    1 or an importance weight                D    0 or a rule's term
     K    the KL from the initial policy           H    the entropy of the policy
 
-A row without an advantage has no L, so it needs no pass unless K or H is in the loss. A masked row
-(`update.mask_truncated`) has no loss at all.
+A row whose advantage is 0 has L_{i,t} = 0, so it needs no pass unless K or H is in the loss. A
+masked row (`update.mask_truncated`) has no loss at all.
 
 Rows are processed in micro-batches to bound memory; c_i is computed over the whole step, so the
 gradient does not depend on the split.
@@ -90,14 +90,14 @@ def accumulate_gradient(
 ) -> StepResult:
     """Add the gradient of the step's loss to the weights' `.grad`; report every token it used.
 
-    `on_policy`: rows without scores were sampled by the current weights, so this pass gives their
-    old log-probabilities. Nothing waits for the device until the last micro-batch.
+    `on_policy`: rows without `trainer_logprobs_T` were sampled by the current weights, so this pass
+    gives their old log-probabilities. Nothing waits for the device until the last micro-batch.
     """
     config = settings.update
     coefficients_R = AGGREGATIONS.load(config.aggregate)(rows, settings.max_new_tokens)
     advantages = [row.advantages_T for row in rows]
-    # All surrogates are linear in the advantage: rows whose advantages are all 0 need no pass. With
-    # a rule's term, rows with signal do, even if every token weight is 0.
+    # All surrogates are linear in the advantage: rows whose advantages are all 0 need no pass. A
+    # rule's term needs a pass over every row with signal, even if all its token weights are 0.
     used_indices = [
         i
         for i, row in enumerate(rows)
@@ -237,8 +237,9 @@ def _with_trajectory_weights(
     """The rows with DFPO's trajectory weights; rows without signal stay as they are."""
     signal_indices = [i for i, row in enumerate(rows) if row.sign]
     signal_rows = [rows[i] for i in signal_indices]
-    # Rows without scores in an on-policy step were sampled by the current weights: a ratio of 1.
-    # The others may be stale, sampled by earlier weights, and need a pass by the current ones.
+    # In an on-policy step, rows without trainer_logprobs_T were sampled by the current weights: a
+    # ratio of 1. The others may be stale, sampled by earlier weights, and need a pass by the
+    # current ones.
     stale_indices = [
         index
         for index, row in enumerate(signal_rows)

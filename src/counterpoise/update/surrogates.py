@@ -39,7 +39,7 @@ def clip_ratios(ratio: Tensor, inputs: SurrogateInputs) -> SurrogateOutputs:
     """L_t = -min(rho_t A_t, clip(rho_t, 1 - low, 1 + high) A_t), PPO's pessimistic bound.
 
     Where A_t < 0 nothing bounds rho_t from above, and a single token can dominate a step. The dual
-    clip does: L_t = min(L_t, -c A_t) where A_t < 0, c = `clip_dual` > 1 + high. arXiv:1912.09729
+    clip bounds the loss there: L_t = min(L_t, -c A_t), c = `clip_dual` > 1 + high. arXiv:1912.09729
     """
     clipped_ratio = ratio.clamp(1 - inputs.clip_low, 1 + inputs.clip_high)
     gain, clipped_gain = ratio * inputs.advantages, clipped_ratio * inputs.advantages
@@ -106,8 +106,8 @@ def reinforce(inputs: SurrogateInputs) -> SurrogateOutputs:
 def unclipped(inputs: SurrogateInputs) -> SurrogateOutputs:
     """L_t = -rho_t A_t,  rho_t = pi(o_t) / pi_old(o_t): the ratio without a clip.
 
-    Unbiased for rows of an older policy, but nothing bounds it: KL-Cov, for one, penalises a few
-    tokens instead of clipping. arXiv:2505.22617
+    Unbiased for rows of an older policy, but nothing bounds the ratio. KL-Cov uses it, with a
+    penalty on a few tokens in place of the clip. arXiv:2505.22617
     """
     ratio = torch.exp(inputs.logprobs - inputs.old_logprobs)
     never_clipped = torch.zeros_like(ratio, dtype=torch.bool)
@@ -119,9 +119,10 @@ def dppo(inputs: SurrogateInputs) -> SurrogateOutputs:
     d_t = pi(o_t) - pi_old(o_t).
 
     The mask compares probabilities, not their ratio: a rare token may multiply its probability and
-    hardly move the policy, while a ratio within 1.2 may move a likely token by 0.16. `clip_low` and
-    `clip_high` are differences of probabilities here. pi_old is the sampler's own probability with
-    `update.old_logprobs=sampler`, as in the paper. arXiv:2602.04879, the total variation form
+    hardly move the policy, while a ratio of 1.2 takes a likely token from a probability of 0.80 to
+    0.96. `clip_low` and `clip_high` are differences of probabilities here. pi_old is the sampler's
+    own probability with `update.old_logprobs=sampler`, as in the paper. arXiv:2602.04879, the total
+    variation form
     """
     ratio = torch.exp(inputs.logprobs - inputs.old_logprobs)
     difference = (inputs.logprobs.exp() - inputs.old_logprobs.exp()).detach()
@@ -138,8 +139,8 @@ def drpo(inputs: SurrogateInputs) -> SurrogateOutputs:
     The gradient has the factor 1 - sign(A_t) (pi - pi_old)(o_t) / delta: 1 on policy, falling to 0
     where DPPO's mask begins, and negative beyond, so a token that went too far is pulled back.
     delta is `clip_high` where A_t > 0 and `clip_low` where A_t < 0, differences of probabilities as
-    in `dppo`; pi_old is the same as there. The paper has one delta, whose value was found only in
-    notes that contradict each other. Nothing is clipped. arXiv:2606.09821
+    in `dppo`; pi_old is the same as there. The paper has one delta; we know its value only from
+    notes on the paper, which contradict each other. Nothing is clipped. arXiv:2606.09821
     """
     ratio = torch.exp(inputs.logprobs - inputs.old_logprobs)
     # Not torch.where of two floats: that is float32, whatever the log-probabilities are.

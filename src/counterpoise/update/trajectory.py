@@ -1,6 +1,6 @@
 """Weights of whole rollouts under which the shared content of a group cancels again (DFPO).
 
-    w_i = exp(mean_t log rho_{i,t})        rho = pi / pi_old, by the weights before the step
+    w_i = exp(mean_t log rho_{i,t})        rho = pi / pi_old, pi: the policy before the step
 
     min_replace    w~_i = min_j w_j                       sum_i A_i w~_i = w~ sum_i A_i = 0
     orthogonal     w~   = w - (A . w / |A|^2) A           sum_i A_i w~_i = 0
@@ -11,14 +11,14 @@ clip cuts off one sign: both leave a residual on the tokens that right and wrong
 loss that avoids both is L = -sum_i c A_i w~_i sum_t log pi(o_t), with one c for all rollouts, so
 these weights require `update.surrogate = "reinforce"`, which has neither ratio nor clip, and
 `update.aggregate = "token_mean"` or `"constant"`. No gradient flows through w~. At a batch's first
-step the ratios of rows that the current weights sampled are 1; rows that waited in the buffer
+step the ratios of rows that the current policy sampled are 1; rows that waited in the buffer
 through an update have ratios of their own.
 
 min_replace needs a group whose advantages sum to 0, whole in its step (QB). orthogonal does not,
 but can give a rollout a negative weight; setting those to 0 would bring the residual back.
 
-arXiv:2604.13088, "T1" and "T2", after readers' notes of the paper; the length-normalised ratio is
-one of the two it allows.
+arXiv:2604.13088, "T1" and "T2", implemented from readers' notes on the paper. It allows two ratios;
+this is the length-normalised one.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ def orthogonal(ratios_G: Doubles, advantages_G: Doubles) -> Doubles:
 def with_trajectory_weights(
     rows: Sequence[Row], logprobs: Sequence[Floats | None], weighting_name: str
 ) -> list[Row]:
-    """The rows of a step with signal, their token weights multiplied by w~.
+    """Multiply the rows' token weights by w~; `rows` are those rows of a step that have signal.
 
-    `logprobs` [T] of each row are those of the current weights; None: they sampled the row, so its
-    ratio is 1.
+    `logprobs` [T] of each row are those of the current policy; None: this policy sampled the row,
+    so its ratio is 1.
     """
     ratios_R = np.ones(len(rows))
     for i, (row, current_T) in enumerate(zip(rows, logprobs, strict=True)):

@@ -31,6 +31,8 @@ poise.words = {
   note: "A finding of the audit that is no fault by itself, or a consequence of another one.",
   success: "Share of rollouts with a reward above 0.",
   "held-out success": "Success on prompts that are not trained on, with a 95 % interval.",
+  "mean reward": "Mean of what the verifier gave the rollouts.",
+  "held-out reward": "Mean reward on prompts that are not trained on, with a 95 % interval.",
   "rollouts sampled": "Responses that the policy wrote in all iterations.",
   "used in updates": "Rollouts with an advantage other than 0 that were part of an optimizer step.",
   "without signal": "Rollouts with advantage 0: all rewards of their group are equal, so they teach nothing.",

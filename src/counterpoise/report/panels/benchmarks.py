@@ -8,6 +8,7 @@ from typing import Any
 import altair as alt
 
 from counterpoise.config.evaluation_settings import group_by_setting
+from counterpoise.errors import format_count
 from counterpoise.report.charts.series import (
     SHARE_AXIS,
     ValueAxis,
@@ -80,6 +81,6 @@ def _benchmark_figure(lines: Sequence[Mapping[str, Any]], last_iteration: int) -
     return Figure(
         chart,
         title,
-        f"{measure} over {last_line['prompts']:,} problems.",
+        f"{measure} over {format_count(last_line['prompts'], 'problem')}.",
         keys=tuple(keys) if len(keys) > 1 else (),
     )

@@ -15,7 +15,7 @@ from typing import Any
 
 from counterpoise.config.evaluation_settings import EvaluationSetting, group_by_setting
 from counterpoise.config.load import read_tables
-from counterpoise.errors import PoiseError, explain_damage, first_line
+from counterpoise.errors import PoiseError, explain_damage, first_line, format_count
 from counterpoise.run.trackers.panels import name_evaluation, name_metrics
 from counterpoise.run.trackers.tracker import MetricRow, Tracker, check_installed
 from counterpoise.store.folder import CONFIG, IMPORTED, RunFolder, is_imported
@@ -160,6 +160,6 @@ def send_run(path: Path, names: Sequence[str], out: Path | None) -> list[str]:
         feed = TrackerFeed(folder, list(dict.fromkeys(names)), raise_failure, out)
         feed.close(failed=False)
     return [
-        f"{tracker_name}: {num_iterations} iterations -> {tracker.folder}"
+        f"{tracker_name}: {format_count(num_iterations, 'iteration')} -> {tracker.folder}"
         for tracker_name, tracker in feed.trackers.items()
     ]

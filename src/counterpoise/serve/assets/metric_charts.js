@@ -1,5 +1,5 @@
 // Which columns of metrics.jsonl make a chart, in which section, and how their numbers are written.
-import { number, percent, seconds } from "./format.js";
+import { number, percent, seconds, signed } from "./format.js";
 
 // [title, columns, format, what it is]; several columns are drawn in one chart.
 export const SECTIONS = [
@@ -59,6 +59,13 @@ export const SECTIONS = [
 const ELSEWHERE = new Set(["iteration", "steps", "stable_positive", "stable_negative", "old_logprob", "sampling_rounds", "graded", "cancellation_types", "turn_success"]);
 const COLOURS = [["positive", /positive$/], ["negative", /negative$/]];
 const SPARE = ["series", "gold", "violet", "green"];
+
+// How the column that leads is named and written (`sparkline_of` of a run), and what evaluations are of.
+export const QUANTITIES = {
+  success: { name: "success", format: percent, difference: (x) => `${x >= 0 ? "+" : "−"}${Math.abs(100 * x).toFixed(1)} points` },
+  reward: { name: "mean reward", format: number, difference: signed },
+};
+export const leading = (run) => (run?.sparkline_of in QUANTITIES ? run.sparkline_of : "success");
 
 const known = (values) => Array.isArray(values) && values.some((x) => typeof x === "number" && Number.isFinite(x));
 

@@ -5,6 +5,7 @@ import { empty, foreign, h, inside, put, s, visible } from "./elements.js";
 import { advantage, count, number, percent, plural } from "./format.js";
 import { groupPanel } from "./group.js";
 import { load as get } from "./load.js";
+import { QUANTITIES, leading } from "./metric_charts.js";
 import { TERMS, term } from "./terms.js";
 import { heading } from "./view_run.js";
 
@@ -36,7 +37,9 @@ export function show(root, data, address, page) {
   const title = h("h1");
   const rule = h("span", { class: "muted" });
   const [back, on] = [h("a", { class: "button", "aria-label": "Previous iteration" }, "←"), h("a", { class: "button", "aria-label": "Next iteration" }, "→")];
-  const scrubber = plot({ title: "success", term: null, format: percent, crosshair, open: (iteration) => page.go(to.iteration(address.run, iteration), { keep: true }), height: 64 });
+  const leads = leading(data.run);
+  const quantity = QUANTITIES[leads];
+  const scrubber = plot({ title: quantity.name, term: null, format: quantity.format, crosshair, open: (iteration) => page.go(to.iteration(address.run, iteration), { keep: true }), height: 64 });
   const pin = h("div", { class: "scrubber" }, scrubber.node);
   const facts = h("dl", { class: "facts" });
   const stage = h("div");
@@ -57,7 +60,7 @@ export function show(root, data, address, page) {
       if (Number.isFinite(iteration)) link.href = to.iteration(address.run, iteration); // an import may count from 0
       else link.removeAttribute("href");
     }
-    scrubber.update([{ label: "success", colour: "series", xs, values: metrics.success ?? [], smooth: false }]);
+    scrubber.update([{ label: quantity.name, colour: "series", xs, values: metrics[leads] ?? [], smooth: false }]);
     crosshair.home = where.iteration;
     crosshair.set(where.iteration);
     const k = xs.indexOf(where.iteration);
@@ -65,7 +68,7 @@ export function show(root, data, address, page) {
     const describe = next.steps?.length ? next.describe ?? {} : {};
     const sampled = next.steps?.length ? [] : SAMPLED.filter(([name]) => Number.isFinite(next.metrics?.[name]));
     put(facts,
-      fact(term("success"), percent(metrics.success?.[k])),
+      fact(term(quantity.name), quantity.format(metrics[leads]?.[k])),
       ...sampled.map(([name, label, written]) => fact(label, written(next.metrics[name]))),
       ...DESCRIBED.filter(([name]) => Number.isFinite(describe[name])).map(([name, label]) => fact(name === "split_groups" ? term("split", label) : label, /share/.test(name) ? percent(describe[name], 0) : number(describe[name]))));
     writeBatch(next);

@@ -2,9 +2,9 @@
 import { to } from "./address.js";
 import { Crosshair, plot, tableOf } from "./charts.js";
 import { empty, foreign, h, put, visible } from "./elements.js";
-import { count, percent } from "./format.js";
+import { plural } from "./format.js";
 import { load as get } from "./load.js";
-import { chartsOf } from "./metric_charts.js";
+import { QUANTITIES, chartsOf, leading } from "./metric_charts.js";
 import { TERMS } from "./terms.js";
 import { evaluations, heading } from "./view_run.js";
 import { state } from "./view_runs.js";
@@ -36,7 +36,10 @@ export function show(root, data) {
     const columns = {};
     for (const run of runs) for (const [name, values] of Object.entries(run.metrics ?? {})) (columns[name] ??= []).push(...values);
     const found = chartsOf(columns, data.terms).map(([title, list]) => [title, list.flatMap((chart) => chart.columns.map((column) => ({ ...chart, title: chart.columns.length > 1 ? column.replaceAll("_", " ") : chart.title, column })))]);
-    const next = JSON.stringify([found.map(([title, list]) => [title, list.map((chart) => chart.column)]), runs.map((run) => run.name)]);
+    // Where the rewards of one run are graded, those of the others are rewards too: 0 and 1, whose mean is the success.
+    const quantities = runs.flatMap((run) => evaluations(run).slice(0, 1).map((one) => one.quantity));
+    const heldOut = quantities.includes("reward") ? "reward" : quantities[0];
+    const next = JSON.stringify([heldOut, found.map(([title, list]) => [title, list.map((chart) => chart.column)]), runs.map((run) => run.name)]);
     if (next !== shape) {
       shape = next;
       charts = [];
@@ -47,8 +50,8 @@ export function show(root, data) {
           charts.push({ one, column: chart.column });
           return one;
         });
-        if (title === "Learning" && runs.some((run) => run.evaluations?.length)) {
-          const one = plot({ title: "held-out success", term: TERMS["held-out success"], format: percent, crosshair, height: 110 });
+        if (title === "Learning" && heldOut) {
+          const one = plot({ title: `held-out ${heldOut}`, term: TERMS[`held-out ${heldOut}`], format: QUANTITIES[heldOut].format, crosshair, height: 110 });
           charts.push({ one, column: null });
           made.unshift(one);
         }
@@ -71,7 +74,7 @@ export function show(root, data) {
           draw();
           legend.children[k].querySelector("button").focus();
         } }, h("i", { class: "swatch", "aria-hidden": "true" }), foreign(run.name)),
-        run.state && state(run.state), h("span", { class: "muted" }, `${count(run.metrics?.iteration?.length ?? 0)} iterations, success ${percent(run.metrics?.success?.at(-1))}`),
+        run.state && state(run.state), h("span", { class: "muted" }, `${plural(run.metrics?.iteration?.length ?? 0, "iteration")}, ${QUANTITIES[leading(run)].name} ${QUANTITIES[leading(run)].format(run.metrics?.[leading(run)]?.at(-1))}`),
         h("a", { href: to.run(run.name) }, "open"));
     }));
     for (const { one, column } of charts) {

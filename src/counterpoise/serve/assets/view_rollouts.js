@@ -15,7 +15,7 @@ export const saved = (address) => `${to.run(address.run)}/rollouts.html${address
 
 const SORTS = [["", "newest first"], ["iteration", "oldest first"], ["-reward", "highest reward"], ["reward", "lowest reward"], ["-length", "longest"], ["length", "shortest"]];
 const DROPPED = [["", "any"], ["no_spread", "no spread"], ["no_signal", "no signal"], ["surplus", "surplus"], ["aged", "aged"]];
-const MOST_PROBLEMS = 5; // files with damaged lines that are named
+const MOST_PROBLEMS = 5; // files with damaged lines, or that cannot be read: so many are named
 const BEFORE = 24; // characters before a hit: it must be seen in a cell of two lines
 
 // The text of a cell, from shortly before the place where the search found it.
@@ -129,7 +129,7 @@ function rolloutTable(run, sortBy, checkBox) {
       h("td", { class: "figure" }, advantage(rollout.advantage)),
       h("td", { class: "figure" }, count(rollout.length)),
       h("td", { class: "prompt-cell" }, h("a", { class: "clamp", href: to.prompt(run, rollout.prompt_id), title: "This prompt over time" }, marked(around(rollout, "prompt"), words))),
-      h("td", { class: "text-cell" }, h("a", { class: "clamp mono open", href: inside(rollout.place) }, marked(around(rollout, "response") || "(empty)", words))),
+      h("td", { class: "text-cell" }, h("a", { class: "clamp mono open", href: inside(rollout.place) }, rollout.problem ? visible(rollout.problem) : marked(around(rollout, "response") || "(empty)", words))),
       h("td", { class: "remarks" }, remarksOn(rollout, hasPlans).map(([word, written]) => h("span", { class: "tag" }, term(word, written)))));
   return {
     node,
@@ -160,7 +160,7 @@ function rolloutTable(run, sortBy, checkBox) {
 function problemLines(data) {
   const problems = (data.problems ?? []).slice(0, MOST_PROBLEMS);
   const more = (data.problem_count ?? 0) - problems.length;
-  return [...Object.values(data.missing ?? {}), ...problems, ...(more > 0 ? [`${plural(more, "more file")} with damaged lines`] : [])];
+  return [...Object.values(data.missing ?? {}), ...problems, ...(more > 0 ? [`${plural(more, "more file")} with such problems`] : [])];
 }
 
 export function show(root, data, address, page) {

@@ -4,7 +4,7 @@ import { Crosshair, plot, tableOf } from "./charts.js";
 import { empty, foreign, h, put, visible } from "./elements.js";
 import { ago, count, number, percent, seconds } from "./format.js";
 import { load as get } from "./load.js";
-import { chartsOf, colourOf, words } from "./metric_charts.js";
+import { QUANTITIES, chartsOf, colourOf, leading, words } from "./metric_charts.js";
 import { TERMS, term } from "./terms.js";
 import { timing } from "./timing.js";
 import { state } from "./view_runs.js";
@@ -42,7 +42,9 @@ export function show(root, data, address, page) {
     const found = chartsOf(metrics, data.terms);
     const evaluated = evaluations(data);
     const measured = benchmarks(data);
-    const next = JSON.stringify([found, evaluated.length, [...measured.keys()]]);
+    // Before the first iteration there are evaluations only.
+    if (evaluated.length && found[0]?.[0] !== "Learning") found.unshift(["Learning", []]);
+    const next = JSON.stringify([found, evaluated.map((one) => one.quantity), [...measured].map(([name, { series }]) => [name, series[0].quantity])]);
     if (next !== shape) {
       shape = next;
       charts = [];
@@ -54,7 +56,8 @@ export function show(root, data, address, page) {
           return one;
         });
         if (title === "Learning" && evaluated.length) {
-          const one = plot({ title: "held-out success", term: TERMS["held-out success"], format: percent, crosshair, open });
+          const name = `held-out ${evaluated[0].quantity}`;
+          const one = plot({ title: name, term: TERMS[name], format: QUANTITIES[evaluated[0].quantity].format, crosshair, open });
           charts.push({ one, columns: null });
           made.unshift(one);
         }
@@ -63,8 +66,9 @@ export function show(root, data, address, page) {
         return h("section", { class: "panel" }, heading(title), h("div", { class: "plots" }, made.map((one) => one.node)), table.node);
       }));
       if (measured.size) {
-        const made = [...measured].map(([name, { title }]) => {
-          const one = plot({ title: visible(title), term: "On the same problems every time, with 95 % intervals.", format: percent, crosshair, open });
+        const made = [...measured].map(([name, { title, series }]) => {
+          const { quantity } = series[0];
+          const one = plot({ title: visible(title), term: `${quantity === "reward" ? "Mean reward on" : "On"} the same problems every time, with 95 % intervals.`, format: QUANTITIES[quantity].format, crosshair, open });
           charts.push({ one, benchmark: name });
           return one;
         });
@@ -72,7 +76,7 @@ export function show(root, data, address, page) {
         tables.push(table);
         sections.append(h("section", { class: "panel", id: "benchmarks" }, heading("Benchmarks"), h("div", { class: "plots" }, made.map((one) => one.node)), table.node));
       }
-      if (!found.length) put(sections, empty("No iterations yet", "The first one appears here by itself as soon as it is written."));
+      if (!found.length && !measured.size) put(sections, empty("No iterations yet", "The first one appears here by itself as soon as it is written."));
     }
     for (const { one, columns, benchmark } of charts) {
       one.update(benchmark !== undefined ? measured.get(benchmark).series : columns === null ? evaluated : columns.map((column, k) => ({ label: words(column), colour: columns.length > 1 ? colourOf(column, k) : "series", xs, values: metrics[column] ?? [] })));
@@ -88,13 +92,14 @@ export function show(root, data, address, page) {
     const first = evaluations(data)[0];
     const heldOut = last(first?.values);
     const gain = first && first.values.length > 1 ? heldOut - first.values[0] : NaN;
+    const quantity = QUANTITIES[leading(data)];
     const fact = (name, value, more = "") => h("div", {}, h("dt", {}, name), h("dd", {}, h("b", {}, value), more && h("span", { class: "muted" }, ` ${more}`)));
     const planned = data.planned_iterations;
     put(facts, ...[
       // An import keeps the step numbers of its trainer, which may leave some out.
       fact("iterations", count(planned ? data.iterations ?? xs.length : xs.length), planned ? `of ${count(planned)}` : data.iterations > xs.length ? `the last is ${count(data.iterations)}` : ""),
-      first ? fact(term("held-out success"), percent(heldOut), Number.isFinite(gain) ? `${gain >= 0 ? "+" : "−"}${Math.abs(100 * gain).toFixed(1)} points` : "") : null,
-      fact(term("success"), percent(mean((metrics.success ?? []).slice(-5))), "last 5"),
+      first ? fact(term(`held-out ${first.quantity}`), QUANTITIES[first.quantity].format(heldOut), Number.isFinite(gain) ? QUANTITIES[first.quantity].difference(gain) : "") : null,
+      fact(term(quantity.name), quantity.format(mean((metrics[leading(data)] ?? []).slice(-5))), "last 5"),
       metrics.cancellation?.some(Number.isFinite) ? fact(term("cancellation"), percent(mean(metrics.cancellation.slice(-5)), 0), "last 5") : null,
       metrics.iteration_seconds?.some(Number.isFinite) ? fact("an iteration", seconds(mean(metrics.iteration_seconds.slice(-5))), "last 5") : null,
       metrics.tokens_per_second?.some(Number.isFinite) ? fact("sampled", number(mean(metrics.tokens_per_second.slice(-5))), "tokens/s") : null,
@@ -125,7 +130,8 @@ export function show(root, data, address, page) {
     if (!xs.length) return;
     const place = crosshair.at === null ? (by > 0 ? -1 : xs.length) : xs.indexOf(crosshair.at);
     crosshair.set(xs[Math.max(0, Math.min(xs.length - 1, place + by))]);
-    page.say(`iteration ${crosshair.at}: success ${percent(data.metrics?.success?.[xs.indexOf(crosshair.at)])}`);
+    const { name, format } = QUANTITIES[leading(data)];
+    page.say(`iteration ${crosshair.at}: ${name} ${format(data.metrics?.[leading(data)]?.[xs.indexOf(crosshair.at)])}`);
   };
   return {
     update: (next) => {
@@ -152,8 +158,8 @@ export function evaluations({ evaluations: records = [] }) {
     settings.get(setting).push(record);
   }
   return [...settings].map(([label, list], k) => ({
-    label, colour: ["positive", "gold", "violet", "green"][k % 4], points: true,
-    xs: list.map((one) => one.iteration), values: list.map((one) => one.mean), lows: list.map((one) => one.low), highs: list.map((one) => one.high),
+    label, colour: ["positive", "gold", "violet", "green"][k % 4], points: true, quantity: list[0].quantity in QUANTITIES ? list[0].quantity : "success",
+    xs: list.map((one) => one.iteration), values: list.map((one) => one.headline), lows: list.map((one) => one.headline_low), highs: list.map((one) => one.headline_high),
   }));
 }
 

@@ -35,7 +35,8 @@ export function show(root, data, address, page) {
     h("th", { scope: "col" }, "iterations"), h("th", { scope: "col", class: "figure" }, "headline"), h("th", { scope: "col", title: "Success; mean reward where rewards are graded" }, "curve"), h("th", { scope: "col", class: "figure" }, "changed")));
   const table = h("table", { class: "runs list" }, h("caption", { class: "unseen" }, "Runs"), head, body);
   const nothing = h("div");
-  root.append(h("div", { class: "head" }, h("h1", {}, "Runs"), told, h("div", { class: "head-tools" }, search, overlay)), table, nothing);
+  const omissions = h("div", { class: "notes", role: "status" });
+  root.append(h("div", { class: "head" }, h("h1", {}, "Runs"), told, h("div", { class: "head-tools" }, search, overlay)), table, nothing, omissions);
   let runs = [];
   let active = -1;
 
@@ -101,6 +102,7 @@ export function show(root, data, address, page) {
     for (const name of chosen) if (!runs.some((run) => run.name === name)) chosen.delete(name);
     choose(null, false);
     write();
+    put(omissions, (next.omissions ?? []).map((line) => h("p", { class: "note" }, visible(line))));
   };
   update(data);
   return {

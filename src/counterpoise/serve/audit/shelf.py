@@ -26,6 +26,7 @@ from counterpoise.serve.run_reader import RunReader
 
 REST = 9.0
 LEAST_REST_SECONDS = 10.0
+FAILURE_REST_SECONDS = 60.0  # after an audit that ended without a result
 RESULT_FIELDS = {"state", "seconds", "ended"}  # of audit.json, beside its report or its problem
 # As report/audit/run_files.py has it, which would import half of the package into the server.
 Progress = Callable[[str, int, int], None]  # (what, files read, files in all)
@@ -83,6 +84,7 @@ class AuditJob:
     state: list[list[int | str]]
     progress: tuple[str, int, int] = ("waiting", 0, 0)
     problem: str | None = None
+    ended_at: float = 0.0  # by time.monotonic
     ended: threading.Event = field(default_factory=threading.Event)
 
 
@@ -145,7 +147,11 @@ class AuditShelf:
         """The audit under way, or a new one; None while the last one is recent enough."""
         with self._lock:
             job = self._jobs.get(reader.folder)
-            if job and (not job.ended.is_set() or (job.problem and job.state == state)):
+            if job and not job.ended.is_set():
+                return job
+            # Not at once again: an audit may take minutes to run out of memory.
+            is_fresh = job and time.monotonic() - job.ended_at < FAILURE_REST_SECONDS
+            if job and job.problem and job.state == state and is_fresh:
                 return job
             if result is not None:
                 rest = max(LEAST_REST_SECONDS, REST * result["seconds"])
@@ -169,6 +175,7 @@ class AuditShelf:
         except (PoiseError, OSError, ValueError) as fault:
             job.problem = first_line(fault)
         finally:
+            job.ended_at = time.monotonic()
             job.ended.set()
 
     def _read_result(self, run_folder: Path) -> dict[str, Any] | None:

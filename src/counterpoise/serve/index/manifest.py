@@ -23,7 +23,7 @@ from typing import Any
 
 from counterpoise.files import atomic_write
 
-VERSION = 4
+VERSION = 5
 MANIFEST = "manifest.json"
 KEEP_SUPERSEDED_SECONDS = 120.0
 Signature = tuple[int, int]  # size and modification time (ns) of a file
@@ -66,6 +66,7 @@ class Manifest:
     places: dict[str, LogPlace] = field(default_factory=dict)  # of plans.jsonl and drops.jsonl
     superseded: list[tuple[str, float]] = field(default_factory=list)  # (file, time)
     listed: int = -1  # iterations whose rollouts the run has; -1: nobody has looked yet
+    unreadable: dict[int, str] = field(default_factory=dict)  # iteration -> why; tried again
 
     @property
     def iterations(self) -> dict[int, Signature]:
@@ -109,6 +110,9 @@ def read_manifest(folder: Path) -> Manifest | None:
         record["segments"] = [_read_segment(segment) for segment in record["segments"]]
         record["places"] = {log: LogPlace(**place) for log, place in record["places"].items()}
         record["fates"] = [(str(file), int(rows)) for file, rows in record["fates"]]
+        record["unreadable"] = {
+            int(iteration): str(text) for iteration, text in record["unreadable"].items()
+        }
         record["superseded"] = [(str(file), float(when)) for file, when in record["superseded"]]
         manifest = Manifest(**record)
     except (OSError, ValueError, LookupError, TypeError, AttributeError):

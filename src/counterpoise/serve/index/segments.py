@@ -71,9 +71,16 @@ class SegmentDraft:
         return self.rows >= FULL_ROWS or self.text_bytes >= FULL_TEXT_BYTES
 
     def add(self, iteration: int, path: Path, signature: Signature) -> None:
-        """Read the rollouts of one iteration."""
+        """Read the rollouts of one iteration; all of them, or none where that is an OSError."""
         damaged_lines = DamagedLines()
-        rollouts = self._add_rows(iteration, read_stored_rollouts(path, damaged_lines))
+        rows_before, text_bytes_before = self.rows, self.text_bytes
+        try:
+            rollouts = self._add_rows(iteration, read_stored_rollouts(path, damaged_lines))
+        except OSError:
+            for column in self.columns.values():
+                del column[rows_before:]
+            self.text_bytes = text_bytes_before
+            raise
         self.columns["no_spread"] += groups_without_spread(rollouts)
         if damaged_lines.count:
             self.damaged[iteration] = (

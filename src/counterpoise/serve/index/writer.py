@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -37,6 +38,9 @@ from counterpoise.store.parquet_errors import PARQUET_ERRORS
 
 MOST_SMALL_FATE_FILES = 12
 SMALL_FATE_ROWS = 100_000
+RETRY_SECONDS = 10.0  # until a file that could not be read is tried again
+# As the store names them: at least five digits, and more only without leading zeros.
+STEP_FILE = re.compile(r"step_([0-9]{5}|[1-9][0-9]{5,8})\.jsonl")
 LINE_READERS: dict[str, Callable[[bytes], Iterator[Fate]]] = {
     "plans": fates.plan_fates,
     "drops": fates.drop_fates,
@@ -58,6 +62,7 @@ class IndexWriter:
         self.folder = index_folder(cache, run_folder)
         self._lock: IO[bytes] | None = None
         self._manifest: Manifest | None = None
+        self._retry_at: dict[int, float] = {}  # iterations of manifest.unreadable; absent: now
 
     def __enter__(self) -> IndexWriter:
         return self
@@ -124,17 +129,26 @@ class IndexWriter:
         files = self._list_rollouts()
         indexed = manifest.iterations
         gone = {key for key, signature in indexed.items() if files.get(key) != signature}
+        known_unreadable = dict(manifest.unreadable)
+        manifest.unreadable = {key: why for key, why in known_unreadable.items() if key in files}
         is_changed = manifest.listed != len(files)
         manifest.listed = len(files)
         if gone:
             self._remove_iterations(manifest, gone)
             is_changed = True
-        new = sorted((key for key in files if key not in indexed or key in gone), reverse=True)
+        now = time.monotonic()
+        new = [
+            key
+            for key in sorted(files, reverse=True)
+            if (key not in indexed or key in gone) and self._retry_at.get(key, now) <= now
+        ]
         draft = SegmentDraft()
+        num_tried = 0
         for iteration in new:
             if draft.is_full:
                 break
-            self._add_file(draft, iteration, files[iteration])
+            self._add_file(manifest, draft, iteration, files[iteration])
+            num_tried += 1
         if draft.iterations:
             manifest.segments.append(draft.write(self.folder, manifest.new_file("rollouts")))
             is_changed = True
@@ -144,42 +158,48 @@ class IndexWriter:
             manifest.segments.append(merged)
             manifest.supersede([segment.file for segment in small])
             is_changed = True
-        if is_changed:
+        if is_changed or manifest.unreadable != known_unreadable:
             write_manifest(self.folder, manifest)
-        return len(draft.iterations) < len(new)
+        return num_tried < len(new)
 
     def _list_rollouts(self) -> dict[int, Signature]:
         """Iteration -> signature of its file; links that lead out of the served folders are not."""
         folder = self.run_folder / "rollouts"
         if not is_inside(folder, self.roots):
             return {}
-        files: dict[int, Signature] = {}
         try:
             with os.scandir(folder) as entries:
-                for entry in entries:
-                    number = entry.name.removeprefix("step_").removesuffix(".jsonl")
-                    is_usual = entry.name.startswith("step_") and entry.name.endswith(".jsonl")
-                    if not is_usual or not number.isdecimal() or len(number) > 9:
-                        continue
-                    if entry.is_symlink() and not is_inside(Path(entry.path), self.roots):
-                        continue
-                    status = entry.stat()
-                    files[int(number)] = (status.st_size, status.st_mtime_ns)
-        except OSError:  # the run was deleted, perhaps while it was listed
+                step_files = [
+                    (int(match[1]), entry)
+                    for entry in entries
+                    if (match := STEP_FILE.fullmatch(entry.name))
+                ]
+        except (FileNotFoundError, NotADirectoryError):  # none yet, or the run was deleted
             return {}
+        files: dict[int, Signature] = {}
+        for iteration, entry in step_files:
+            try:
+                if not entry.is_symlink() or is_inside(Path(entry.path), self.roots):
+                    status = entry.stat()
+                    files[iteration] = (status.st_size, status.st_mtime_ns)
+            except OSError:  # deleted meanwhile, or a link to nothing
+                continue
         return files
 
-    def _add_file(self, draft: SegmentDraft, iteration: int, signature: Signature) -> None:
+    def _add_file(
+        self, manifest: Manifest, draft: SegmentDraft, iteration: int, signature: Signature
+    ) -> None:
+        """Read a file into the draft, or note in the manifest why it cannot be read."""
         path = self.run_folder / "rollouts" / f"step_{iteration:05d}.jsonl"
-        rows_before = draft.rows
         try:
             draft.add(iteration, path, signature)
-        # Deleted or unreadable: what was read of it is taken back, the others stay.
         except OSError as fault:
-            for column in draft.columns.values():
-                del column[rows_before:]
-            draft.iterations[iteration] = signature
-            draft.damaged[iteration] = f"{path.parent.name}/{path.name}: {fault.strerror}"
+            # Its size and time may stay the same when it is mended, as after chmod.
+            manifest.unreadable[iteration] = f"{path.parent.name}/{path.name}: {fault.strerror}"
+            self._retry_at[iteration] = time.monotonic() + RETRY_SECONDS
+        else:
+            manifest.unreadable.pop(iteration, None)
+            self._retry_at.pop(iteration, None)
 
     def _remove_iterations(self, manifest: Manifest, gone: set[int]) -> None:
         kept: list[Segment] = []

@@ -180,7 +180,10 @@ def _token_weights(
         if len(weights_T) == length
     }
     if not weights:
-        return {}, {"credit of other methods": "the rollout has no signal, so it has no weights"}
+        why = "the rollout has no signal, so it has no weights"
+        if weights_by_label:
+            why = "the stored weights are of a response of another length: run poise credit again"
+        return {}, {"credit of other methods": why}
     return weights, {}
 
 

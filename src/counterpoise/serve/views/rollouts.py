@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from counterpoise.serve.rollout_lines import plain_text, read_head_at
 from counterpoise.serve.run_reader import RunReader
 from counterpoise.serve.views.batch import EXCERPT_CHARACTERS, rollout_address
 
-CHANGED = "the file of this rollout has changed since it was indexed"
+CHANGED = "the file of this rollout has changed since it was indexed, or cannot be read"
 
 
 def rollouts_view(
@@ -19,9 +20,10 @@ def rollouts_view(
 ) -> dict[str, Any]:
     query = RolloutQuery.from_address(parameters)
     page = search.page(query)
-    damaged = {
+    manifest = search.table.manifest
+    problems = manifest.unreadable | {
         iteration: text
-        for segment in search.table.manifest.segments
+        for segment in manifest.segments
         for iteration, text in segment.damaged.items()
     }
     return {
@@ -30,9 +32,9 @@ def rollouts_view(
         "search": list(query.words),
         "iterations": reader.last_iteration,
         "has_plans": reader.plans.path.is_file(),
-        "missing": _unnamed_timeouts(reader, query, page["total"]),
-        "problems": [damaged[key] for key in sorted(damaged)][:20],
-        "problem_count": len(damaged),
+        "missing": _unnamed_timeouts(reader, query, page["total"]) | _closed_folder(reader),
+        "problems": [problems[key] for key in sorted(problems)][:20],
+        "problem_count": len(problems),
     }
 
 
@@ -47,6 +49,17 @@ def _unnamed_timeouts(reader: RunReader, query: RolloutQuery, total: int) -> dic
         "timeout": f"metrics.jsonl counts {counted:,} comparisons that timed out; no rollout of "
         "these filters names one (runs of version 0.2 did not store which)"
     }
+
+
+def _closed_folder(reader: RunReader) -> dict[str, str]:
+    """Why nothing is indexed if the folder of rollouts cannot be listed."""
+    try:
+        with os.scandir(reader.folder / "rollouts"):
+            return {}
+    except FileNotFoundError:  # the run stores none, or none yet
+        return {}
+    except OSError as fault:
+        return {"rollouts": f"rollouts/ cannot be read: {fault.strerror}"}
 
 
 def _row(reader: RunReader, row: dict[str, Any], words: tuple[str, ...]) -> dict[str, Any]:

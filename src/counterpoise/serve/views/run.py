@@ -8,7 +8,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from counterpoise.errors import format_count
 from counterpoise.serve.answers import NotFoundError
+from counterpoise.serve.headlines import add_benchmark_headlines, add_headlines
 from counterpoise.serve.run_reader import RunReader
 from counterpoise.serve.vocabulary import read_run_vocabulary
 from counterpoise.store.schema import EVALUATIONS, METRICS, TIME_METRICS
@@ -19,12 +21,12 @@ STAGES = tuple(
     if name.endswith("_seconds") and name != "iteration_seconds"
 )
 MOST_ALERTS = 200
-# (column, what its value means for the reader, level); an alert where the value is above 0
+# (column, what is counted, what happened to it, level); an alert where the value is above 0
 COUNT_ALERTS = (
-    ("skipped_steps", "optimizer steps were skipped: no signal, or not finite", "warning"),
-    ("verifier_timeouts", "comparisons of the verifier timed out", "warning"),
-    ("verifier_crashes", "comparisons killed their verifier worker", "error"),
-    ("unscored", "rollouts got no reward", "warning"),
+    ("skipped_steps", "optimizer step", "skipped: no signal, or not finite", "warning"),
+    ("verifier_timeouts", "comparison", "of the verifier timed out", "warning"),
+    ("verifier_crashes", "comparison", "killed a worker of the verifier", "error"),
+    ("unscored", "rollout", "got no reward", "warning"),
 )
 # Limits of single iterations, for somebody who watches a run train. The audit judges a whole run
 # and has its own, some of them relative (report/audit/thresholds.py).
@@ -47,8 +49,8 @@ def run_view(reader: RunReader) -> dict[str, Any]:
             **reader.summary(),
             "config": reader.config,
             "metrics": metrics,
-            "evaluations": list(reader.evaluations),
-            "benchmarks": list(reader.benchmarks),
+            "evaluations": add_headlines(reader.evaluations, is_graded=reader.is_graded),
+            "benchmarks": add_benchmark_headlines(reader.benchmarks),
             "timing": {
                 stage: columns[f"{stage}_seconds"]
                 for stage in STAGES
@@ -82,10 +84,11 @@ def alerts(reader: RunReader) -> list[dict[str, Any]]:
             {"iteration": None, "text": "logs were lost; see gaps.jsonl", "level": "warning"}
         )
     numbered = []
-    for column, meaning, level in COUNT_ALERTS:
+    for column, noun, event, level in COUNT_ALERTS:
         for iteration, value in _values(reader, column):
-            if value > 0:
-                numbered.append((iteration, f"{value:g} {meaning}", level))
+            if value >= 1:
+                text = f"{format_count(int(value), noun)} {event}"
+                numbered.append((iteration, text, level))
     numbered += _threshold_alerts(reader)
     numbered.sort(key=lambda entry: -entry[0])
     entries += [
@@ -157,7 +160,7 @@ def overlay_view(readers: Sequence[RunReader]) -> dict[str, Any]:
                         "iteration": list(reader.iterations),
                         **{name: list(values) for name, values in reader.columns.items()},
                     },
-                    "evaluations": list(reader.evaluations),
+                    "evaluations": add_headlines(reader.evaluations, is_graded=reader.is_graded),
                     "config": reader.config,
                 }
             )

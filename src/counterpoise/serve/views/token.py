@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -88,8 +89,7 @@ def _pushes(
         for place in strongest
         if 0 <= columns["by_row"][place] < len(plan["group"])
     }
-    token_rows = [*{row for row, _ in sources}, fate["row"]]
-    tokens = read_rows(reader.step_file("tokens", fate["trained_in"]), token_rows)
+    tokens = _read_tokens(reader, fate["trained_in"], [*{row for row, _ in sources}, fate["row"]])
     texts = _source_texts(reader, plan, {row for row, _ in sources})
     own_token = _token_at(tokens, fate["row"], position)[1]
     pushes = []
@@ -112,11 +112,19 @@ def _pushes(
                 **texts.get((group, plan["index"][row]), NO_TEXT),
                 "same_prompt": group == stored.group,
                 "same_rollout": row == fate["row"],
-                "same_token": token == own_token,
+                "same_token": token is not None and token == own_token,
                 "place": address,
             }
         )
     return pushes, ""
+
+
+def _read_tokens(reader: RunReader, iteration: int, rows: Sequence[int]) -> Columns:
+    """Rows of tokens/; empty where they cannot be read: pushes are then shown without texts."""
+    try:
+        return read_rows(reader.step_file("tokens", iteration), rows)
+    except (NotFoundError, PoiseError):
+        return {name: np.empty(0, np.int64) for name in ("row", "position", "token")}
 
 
 def _read_watched(

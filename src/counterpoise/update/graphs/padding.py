@@ -2,9 +2,9 @@
 
 Few sizes occur, since token counts are rounded up to one of sixteen values between two powers of
 two, and sizes that cost next to nothing, such as the number of sequences, to powers of two. The
-filler consists of prompts that no row has and of responses of zeros, all of them to the last of
-these prompts, with a coefficient of 0. No filler sequence is longer than the longest of the rows
-(or `MIN_FILLER_LENGTH`).
+filler consists of prompts that no row has and of responses made of token 0, which belong to the
+last of these prompts and have a coefficient of 0. No filler sequence is longer than the longest of
+the rows (or `MIN_FILLER_LENGTH`).
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ LAUNCH_BOUND = 1.5e12
 
 
 class CapturedPasses:
-    """`Passes` that replay CUDA graphs; collect the gradients after every single pass."""
+    """`Passes` that replay CUDA graphs; the caller must collect the gradients after every pass."""
 
     def __init__(self) -> None:
         self.launch_bound = LAUNCH_BOUND  # 0 once a capture has failed
@@ -90,7 +90,7 @@ class CapturedPasses:
             # optimizer must have collected them by then.
             if outputs:
                 for weight, gradient in zip(self._trained, self._gradients, strict=True):
-                    assert weight.grad is None, "gradients are collected after every pass"
+                    assert weight.grad is None, "gradients of the last pass were not collected"
                     weight.grad = gradient
                 M = padded.num_real_tokens
                 hidden = outputs.hidden_MD[:M].clone()
