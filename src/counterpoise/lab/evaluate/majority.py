@@ -87,13 +87,13 @@ def _shared_point(
     """sum_t W(j, t) / (1 + t), where `others` samples are taken besides the j right ones."""
     # At most so many wrong answers can have j votes.
     max_ties = min(others // j, sum(len(probabilities) > j for probabilities in wrong))
-    ways = np.zeros((max_ties + 1, others + 1))  # [t, x]
-    ways[0, : len(silent)] = silent[: others + 1]
+    coefficients = np.zeros((max_ties + 1, others + 1))  # [t, x]
+    coefficients[0, : len(silent)] = silent[: others + 1]
     for probabilities in wrong:
         # Multiply the polynomial by the factor of one wrong answer.
         below = probabilities[: min(j, others + 1)]
-        product = np.array([np.convolve(row, below)[: others + 1] for row in ways])
+        product = np.array([np.convolve(row, below)[: others + 1] for row in coefficients])
         if max_ties and len(probabilities) > j:
-            product[1:, j:] += probabilities[j] * ways[:-1, : others + 1 - j]
-        ways = product
-    return float((ways[:, others] / np.arange(1, max_ties + 2)).sum())
+            product[1:, j:] += probabilities[j] * coefficients[:-1, : others + 1 - j]
+        coefficients = product
+    return float((coefficients[:, others] / np.arange(1, max_ties + 2)).sum())

@@ -1,8 +1,8 @@
 """The credit of replayed rows: the trainer's own where it is stored, unless --set asks for another.
 
     credit.name, credit.mixture         advantages, and the token weights on them, are computed anew
-    update.kl_in, and with KL in the    the same, as the KL of the replayed model from its reference
-      rewards update.kl, kl_estimator   changes the rewards
+    update.kl_in                        the same; a KL in the rewards is that of the replayed model
+    update.kl, update.kl_estimator      the same if update.kl_in=reward
     credit.weights, credit.settings     token weights are computed anew; advantages stay
     update.mask_truncated=false         truncated responses that the run had masked get their credit
     update.mask_truncated=true          truncated responses lose theirs
