@@ -7,8 +7,8 @@
 A settled prompt would most likely give a group without signal again, so it can be left out before
 anything is sampled; dynamic sampling finds out only afterwards. The policy changes, so a prompt is
 settled for a while only. Anchors and rollouts without a reward do not count as right or scored;
-right is a reward above 0, as in `success`. A group whose rewards differ has given a signal
-and never settles its prompt, even if all its graded rewards are above 0 or only an anchor's differs.
+right is a reward above 0, as in `success`. A group whose rewards differ has given a signal and
+never settles its prompt, even if all its graded rewards are above 0 or only an anchor's differs.
 
 With `sample.choose=aligned` it also keeps what the prompt's latest update did to held-out answers.
 The memory has a line in memory.jsonl for every iteration and is part of every checkpoint.
