@@ -233,7 +233,7 @@ def test_bad_adapters_are_refused_in_one_line(trained: Path, tmp_path: Path) -> 
 
 def test_what_does_not_take_an_adapter_says_so(trained: Path) -> None:
     config = load_config("demo", ["sample.engine=vllm"])
-    with pytest.raises(PoiseError, match=r"trained by an adapter: set sample\.engine=native"):
+    with pytest.raises(PoiseError, match=r"an adapter is trained: set sample\.engine=native"):
         VLLMSampler(load_policy(LORA), config)
     adapter = load_config("demo", [f"model.name={trained}"])
     for engine in (trl, verl):

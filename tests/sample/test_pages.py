@@ -177,7 +177,7 @@ def test_rows_that_all_reach_their_limit_begin_again_once_at_most(small_pages: N
     assert isinstance(decoding, CheckedDecoding)
     assert decoding.most_rows == 12
     assert decoding.restarts == 12 - 4
-    assert decoding._expected_pages == 10
+    assert decoding._expected_row_pages == 10
     assert decoding._step == 3 * 39
 
 

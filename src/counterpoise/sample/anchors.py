@@ -7,10 +7,11 @@ information that a good answer needs, so the other responses should beat it, and
 other responses are all correct keeps a training signal.
 
 The update treats an anchor like any other response to the problem: its old log-probabilities are
-computed after the problem, because the terms that a group shares cancel only under one common
-prompt. The sampler's log-probabilities after the generic text are discarded. arXiv:2605.25511 uses
-G = 8, a = 1 and, as generic text, the prompt without its character description; the released code
-instead trains an anchor after the text it was sampled from.
+computed with the problem as the prompt, because the terms that a group shares cancel only under one
+common prompt. The sampler's log-probabilities, given the generic text, are discarded.
+arXiv:2605.25511 uses G = 8, a = 1 and, as generic text, the prompt without its character
+description; the released code instead trains an anchor with the text that it was sampled from as
+its prompt.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def build_groups(
 
     `rewards` is flat: prompt by prompt, in the order of the responses. So is `logged`, which holds
     what a reward function logged about each response; it may be empty. The last `anchors` responses
-    of every prompt were sampled after its generic text (`sample/anchors.py`).
+    of every prompt were sampled from its generic text (`sample/anchors.py`).
     """
     rewards_left = iter(rewards)
     logged_left = iter(logged or [{} for _ in rewards])
@@ -44,8 +44,8 @@ def build_groups(
                     if response.prompt_tokens is None
                     else response.prompt_tokens,
                     response_tokens=response.tokens,
-                    # The sampler saw an anchor after the generic text, so its log-probabilities
-                    # say nothing about the response after this prompt.
+                    # An anchor was sampled from the generic text, so the sampler's
+                    # log-probabilities are not those of the response to this prompt.
                     sampled_logprobs=_unknown_logprobs(response) if anchor else response.logprobs,
                     finished=response.finished,
                     extra_rewards=extra_rewards,

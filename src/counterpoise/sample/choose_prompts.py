@@ -3,10 +3,10 @@
     epochs          shuffled epochs, whatever happened before
     skip_settled    shuffled epochs without prompts that were always or never solved
     pools           a quarter each of new, hard (p < 1/3), medium and easy (p > 2/3) prompts
-    recent_mixed    prompts of the latest groups with reward spread in place of as many epoch
-                    prompts as the last iteration had groups without; at most half
-    aligned         for half of the prompts, those whose latest update raised held-out success most
-                    to first order (the steering half of the probes); epochs for the others
+    recent_mixed    shuffled epochs, but for each group without reward spread in the last iteration
+                    one prompt of a recent group with spread is sampled again; at most half of all
+    aligned         up to half of the prompts are those whose latest update raised held-out success
+                    most, measured to first order; the others come from the shuffled epochs
 
 All but `epochs` read the prompt memory (`sample/prompt_memory.py`), which says what is settled.
 None of them runs dry: where too few open prompts are left, settled ones come back, those that were
@@ -14,12 +14,15 @@ sampled longest ago first.
 
 recent_mixed is prioritised group replay (arXiv:2606.01281) for prompts: the paper replaces groups
 without spread by the most recent groups with spread, rollouts included, and corrects for the older
-policy. Here their prompts are sampled again, so nothing is off policy, but each costs a group. That
-at most half are replayed is chosen here: otherwise a run without spread would see no new prompt.
+policy. Here their prompts are sampled again, so nothing is off policy, but each costs the sampling
+of a new group. The limit of one half is not the paper's: without it, a run without spread would see
+no new prompt.
 
 aligned has CROPI's idea (arXiv:2510.26491: prompts by their influence on a validation set) with the
 pushes through the output layer that `poise trace` sums. CROPI projects gradients of past rollouts;
 here a prompt's influence is that of its own latest update, so new prompts come from the epochs.
+Held-out success is read from the steering half of the probes, the half of the held-out answers
+that training may read.
 """
 
 from __future__ import annotations
@@ -71,7 +74,7 @@ class PromptRequest:
         return self.memory.settled_as(self.id_of(index), self.iteration)
 
     def epoch_order(self) -> Iterator[int]:
-        """The prompts of the epochs that follow; moves the memory's position along."""
+        """Prompts from the memory's position in the epochs on, without end; advances it."""
         num_train = len(self.train_set)
         while True:
             epoch, start = divmod(self.memory.next_position, num_train)
@@ -85,7 +88,8 @@ class PromptRequest:
         return sorted(indices, key=lambda index: self.memory.last_visit(self.id_of(index)))
 
 
-Choice = tuple[list[int], Counter[str]]  # prompts by number, settled ones passed over by kind
+# (indices of the prompts, how many settled prompts of each kind were passed over)
+Choice = tuple[list[int], Counter[str]]
 
 
 def choose_prompts(
@@ -140,7 +144,7 @@ def pick_prompts(
 def open_prompts(
     train_set: Sequence[EncodedPrompt], memory: PromptMemory, iteration: int
 ) -> Sequence[EncodedPrompt]:
-    """The prompts that dynamic sampling may take: those that the memory does not hold settled."""
+    """The prompts that dynamic sampling may take: those that are not settled."""
     if not memory.visits:
         return train_set
     return [pair for pair in train_set if not memory.settled_as(pair[0].id, iteration)]
@@ -192,7 +196,7 @@ def pool_of(success_rate: float | None) -> str:
 
 
 def recent_mixed(request: PromptRequest) -> Choice:
-    """Epochs, with the latest prompts that had reward spread again. arXiv:2606.01281"""
+    """Epochs that also repeat the latest prompts with reward spread. arXiv:2606.01281"""
     memory = request.memory
     wanted = min(memory.num_uniform(request.iteration - 1), request.num_prompts // 2)
     mixed_prompts = [
@@ -206,7 +210,7 @@ def recent_mixed(request: PromptRequest) -> Choice:
 
 
 def aligned(request: PromptRequest) -> Choice:
-    """Epochs, with the prompts that raised held-out success most again. After arXiv:2510.26491"""
+    """Epochs that also repeat the prompts that raised held-out success most. arXiv:2510.26491"""
     influence = request.memory.influence
     helpful = sorted(
         (

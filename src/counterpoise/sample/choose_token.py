@@ -30,8 +30,8 @@ def choose_tokens(
     threshold = torch.minimum(
         uniforms_R[:, None] * total, torch.nextafter(total, torch.zeros_like(total))
     )
-    # Logits that are not numbers put the threshold beyond the vocabulary; the sampler tells such
-    # rows by their log-probability.
+    # Logits that are not numbers put the threshold beyond the vocabulary; the sampler recognises
+    # such rows by their log-probability.
     tokens = torch.searchsorted(cumulative, threshold, right=True).clamp_(
         max=logits_RV.shape[1] - 1
     )
@@ -39,10 +39,10 @@ def choose_tokens(
 
 
 def truncate_distribution(probabilities: Tensor, top_p: float, top_k: int) -> Tensor:
-    """Zero all but the k likeliest tokens, then all but the smallest set with top_p of the rest.
+    """Keep the k likeliest tokens, and of these the smallest set with top_p of their mass.
 
     Tokens tied with the least likely member of a set are all kept, so that the result does not
-    depend on the order of the vocabulary. The weights are not renormalised.
+    depend on the order of the vocabulary. All others get 0; the weights are not renormalised.
     """
     if 0 < top_k < probabilities.shape[-1]:
         smallest_kept = probabilities.topk(top_k, dim=-1).values[:, -1:]

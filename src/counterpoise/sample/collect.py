@@ -31,7 +31,7 @@ class SamplerBinding:
     """A sampler together with the policy it samples from and the limits it works under."""
 
     policy: Policy
-    prompts_per_draw: FittedSize | None = None  # None: all prompts until memory runs out
+    prompts_per_draw: FittedSize | None = None  # None: all at once, fewer after memory ran out
     sample: SampleFunction = native
     episodes: EpisodePlayer | None = None  # None: single-turn responses, no environment
 
@@ -158,7 +158,7 @@ def draw_in_batches(
     prompts_per_draw: FittedSize,
     remedy: str = SAMPLING_REMEDY,
 ) -> list[list[Response]]:
-    """The responses of all prompts; `draw_batch` is called with slices of at most that many."""
+    """The responses of all prompts; a `draw_batch` slice has at most `prompts_per_draw` prompts."""
 
     def draw_all(batch_size: int) -> list[list[Response]]:
         return [

@@ -21,7 +21,8 @@ from counterpoise.sample.kv_cache import Fork
 from counterpoise.sample.native import decode_forks
 from counterpoise.types import Ints, Response
 
-PREFILL_TOKENS = PASS_TOKENS_CPU  # of the sequences whose starts are sorted together
+# Starts are sorted by length within batches of sequences of at most so many tokens.
+PREFILL_TOKENS = PASS_TOKENS_CPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ def sample_continuations(
         return []
     check_starts(sequences, starts)
     # Forks that start together attend to as many columns as the longest prefix among them has:
-    # similar lengths waste least. Sequences stay together that are prefilled in one pass.
+    # similar lengths waste least. Sequences of one prefill pass stay together.
     indexed_forks = [
         (
             start_index,

@@ -3,7 +3,7 @@
 A finished row's place goes to a waiting row at once (on the general path no row waits):
 
     rows waiting       the place is refilled before the next pass, so that every pass is full
-    no more waiting    finished rows are decoded along until one in COMPACTION_DIVISOR has finished,
+    no more waiting    finished rows stay in the batch until one in COMPACTION_DIVISOR has finished,
                        then the cache is compacted: copying it for every row would cost more
 
 Every row has random numbers of its own, so its tokens depend neither on its place nor on the rows
@@ -94,13 +94,13 @@ class CachedRows:
             assert isinstance(decoder, Decoder)
             hidden_R = decoder(self.current, self.positions, cache)
         self.row_passes += len(self.current)
-        # A finished row stays where it is: further positions might be beyond the rotary table.
+        # The position of a finished row stays the same: further ones might exceed the rotary table.
         self.positions = self.positions + self.running
         self._draw(slice(None), head_logits(decoder, hidden_R))
 
     def _draw(self, places: Tensor | slice, logits_RV: Tensor) -> None:
-        """Draw a token for each of these places; rows that end with it are put aside."""
-        # A finished row may be decoded along for longer than its line has columns.
+        """Draw a token for each of these places; rows that end with it go to `decoded`."""
+        # A finished row may stay in the batch for more passes than its line has columns.
         slots, steps = self.slots[places], self.steps[places].clamp(max=self.limit - 1)
         config, was_running = self.config, self.running[places]
         new_tokens, new_logprobs = choose_tokens(
@@ -121,7 +121,7 @@ class CachedRows:
             slot, length = int(slots[row]), int(steps[row]) + 1
             self.decoded[self.fork_of_slot[slot]] = (
                 self.tokens[slot, :length].int().cpu().numpy(),
-                # A copy, because the line is the next row's.
+                # A copy, because another row will overwrite the line.
                 self.logprobs[slot, :length].cpu().numpy().copy(),
             )
 

@@ -34,11 +34,12 @@ from counterpoise.sample.kv_budget import (
 from counterpoise.sample.kv_cache import Fork
 from counterpoise.sample.kv_slots import DecodeSlots, SlotCapacity, num_pages
 
-# Capacities are rounded up to multiples, so that they, and with them the graphs, seldom change.
+# Capacities are rounded up to multiples, so that they, and with them the graphs, seldom change:
+# the tokens of all prefixes, and the new tokens of a row.
 PREFIX_MULTIPLE, ROOM_MULTIPLE = 4096, 64
-PREFIX_SHARE_DIVISOR = 4  # prefixes may take one part in so many of the memory
-# Pages leave one part in so many unused: the free memory changes a little from call to call, and
-# slots that still fit are not made anew.
+PREFIX_SHARE_DIVISOR = 4  # prefixes may take 1 / this of the memory
+# With pages, 1 / this of the memory stays unused: free memory changes a little from call to call,
+# and the existing slots should still fit.
 UNUSED_SHARE_DIVISOR = 8
 
 
@@ -93,13 +94,14 @@ class DecodeGraphs:
     def draw_tokens(
         self, logits_RV: Tensor, settings: DrawSettings, *, offset: int, first_place: int = 0
     ) -> None:
-        """Sample the token `offset` after the position of every row, from `first_place` on.
+        """Sample a token for every row from `first_place` on.
 
-        Rows that have finished stay as they are.
+        It comes `offset` positions after the row's current one. Rows that have finished stay
+        as they are.
         """
         slots, places = self.slots, slice(first_place, first_place + len(logits_RV))
-        rows, current, running = slots.rows[places], slots.current[places], slots.running[places]
-        positions = slots.positions[places]
+        row_slots, positions = slots.rows[places], slots.positions[places]
+        current, running = slots.current[places], slots.running[places]
         # The tensor is created once, outside any capture: a capture cannot copy from the host.
         if settings not in self._end_tokens:
             self._end_tokens[settings] = torch.tensor(settings.end_tokens, device=logits_RV.device)
@@ -109,7 +111,7 @@ class DecodeGraphs:
 
             draw_tokens(
                 logits_RV,
-                slots=rows,
+                slots=row_slots,
                 uniforms=slots.uniforms,
                 prefix_lengths=slots.prefix_lengths,
                 end_tokens=end_tokens,
@@ -126,19 +128,19 @@ class DecodeGraphs:
             )
             return
         in_progress = running.nonzero().squeeze(1)
-        rows = rows[in_progress]
-        t = positions[in_progress] + offset - slots.prefix_lengths[rows]
+        row_slots = row_slots[in_progress]
+        t = positions[in_progress] + offset - slots.prefix_lengths[row_slots]
         tokens, logprobs = choose_tokens(
             logits_RV[in_progress].float(),
-            slots.uniforms[rows, t],
+            slots.uniforms[row_slots, t],
             settings.temperature,
             settings.top_p,
             settings.top_k,
         )
-        slots.tokens[rows, t], slots.logprobs[rows, t] = tokens, logprobs
+        slots.tokens[row_slots, t], slots.logprobs[row_slots, t] = tokens, logprobs
         current[in_progress] = tokens
         positions[in_progress] += offset
-        running[in_progress] = ~torch.isin(tokens, end_tokens) & (t + 1 < slots.limits[rows])
+        running[in_progress] = ~torch.isin(tokens, end_tokens) & (t + 1 < slots.limits[row_slots])
 
 
 _GRAPHS: WeakKeyDictionary[AnyDecoder, DecodeGraphs] = WeakKeyDictionary()
@@ -251,7 +253,7 @@ def fit_capacity(
         bytes_left // (slot_bytes + min(2, pages_of_row) * page_bytes),
         (bytes_left - pages_of_row * page_bytes) // slot_bytes,
     )
-    # The graph of a whole batch size serves other calls as well.
+    # Rounded down to one of BATCH_SIZES, whose graph serves other calls as well.
     rows = max((size for size in BATCH_SIZES if size <= rows), default=max(1, rows))
     pages = min(rows * pages_of_row, (bytes_left - rows * slot_bytes) // page_bytes)
     return SlotCapacity(rows, capacity.new_tokens, prefix_tokens, max(pages_of_row, pages))

@@ -9,7 +9,7 @@ need no change for a refill: the number of places and the memory of all slots st
 
 Where rows share pages (`sample/kv_slots.py`), a look also gives every row the pages that it needs
 until the next one. How long a row will be is not known, so pages may run out. Then the row that
-started last gives its pages to the others and waits, before all rows that never ran; it keeps its
+started last gives its pages to the others and waits, ahead of all rows that never ran; it keeps its
 slot and its prefix, and begins again with its first token. Its tokens depend on its own random
 numbers alone, so they are the same as before but for rounding. The oldest row never waits, and the
 pages hold a row of full length: so every row finishes.
@@ -19,7 +19,7 @@ Too many rows would begin again too often. Therefore rows start only while
     rows * expected pages of a row <= pages      and      every row that runs could grow once more
 
 The expected pages are at first a share of the longest response, then an average over the rows that
-finished; when pages run out, at least what the rows that run hold then.
+finished; when pages run out, they are raised to all pages / rows still running if that is more.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from counterpoise.sample.kv_slots import PageMemory, PrefixMemory, num_pages
 
 # Counting the running rows makes the host wait for the GPU, so it is done every so many tokens.
 FINISH_CHECK_INTERVAL = 16
-# Before any row has finished, rows are expected to take one part in so many of the longest one.
+# Before any row has finished, a row is expected to take 1 / this of the longest response's pages.
 EXPECTED_SHARE_DIVISOR = 8
 FINISHED_ROW_WEIGHT = 1 / 16  # of a row that finishes, in the average of the expected pages
 
@@ -91,9 +91,9 @@ class SlotDecoding:
         self._rows: list[SlotRow] = []  # by place, those that started first come first
         self._interrupted: list[SlotRow] = []  # they have a slot, but no pages
         self._pages = PageMemory(capacity) if capacity.pages else None
-        # Of the longest response, and those that the rows of this call are expected to take.
-        self._max_pages = num_pages(max(fork.max_new_tokens for fork in queue.forks))
-        self._expected_pages = max(1.0, self._max_pages / EXPECTED_SHARE_DIVISOR)
+        # Pages of the longest response, and those that a row of this call is expected to take.
+        self._max_row_pages = num_pages(max(fork.max_new_tokens for fork in queue.forks))
+        self._expected_row_pages = max(1.0, self._max_row_pages / EXPECTED_SHARE_DIVISOR)
         self._step = 0
         graphs.slots.set_batch([])
 
@@ -110,11 +110,11 @@ class SlotDecoding:
                 self.row_steps += batch
             running = slots.running[: len(self._rows)].tolist()
             num_running = sum(running)
-            # Without rows that wait or share pages, finished ones may stay until a smaller batch
+            # If no row waits and pages are not shared, finished rows may stay until a smaller batch
             # suffices.
-            is_smaller = batch_size(num_running) < batch or num_running == 0
-            is_needed = len(self.queue) > 0 or self._pages is not None or is_smaller
-            removes_finished = num_running < len(running) and is_needed
+            smaller_suffices = batch_size(num_running) < batch or num_running == 0
+            removal_helps = len(self.queue) > 0 or self._pages is not None or smaller_suffices
+            removes_finished = num_running < len(running) and removal_helps
             if removes_finished:
                 self._remove_finished(running)
             was_interrupted = self._provide_pages()
@@ -133,8 +133,8 @@ class SlotDecoding:
             self._free_slots.append(row.slot)
             self._prefix_memory.release_row(row.prefix_start)
             if self._pages is not None:
-                surplus = self._pages.num_held(row.slot) - self._expected_pages
-                self._expected_pages += FINISHED_ROW_WEIGHT * surplus
+                surplus = self._pages.num_held(row.slot) - self._expected_row_pages
+                self._expected_row_pages += FINISHED_ROW_WEIGHT * surplus
                 self._pages.release(row.slot)
         running_places = [place for place, is_running in enumerate(running) if is_running]
         self._rows = [self._rows[place] for place in running_places]
@@ -159,13 +159,14 @@ class SlotDecoding:
         return len(self._rows) < num_rows
 
     def _interrupt_last(self) -> None:
-        """Take its pages from the row that started last; it will begin again."""
+        """Take the pages of the row that started last; it will begin again."""
         assert self._pages is not None
         assert len(self._rows) > 1, "the pages hold a row of full length"
         row = self._rows.pop()
         self._pages.release(row.slot)
         self._interrupted.insert(0, row)  # it started before those that were interrupted earlier
-        self._expected_pages = max(self._expected_pages, self._pages.num_pages / len(self._rows))
+        pages_per_row = self._pages.num_pages / len(self._rows)
+        self._expected_row_pages = max(self._expected_row_pages, pages_per_row)
         self.restarts += 1
 
     def _num_rows_to_start(self) -> int:
@@ -173,10 +174,10 @@ class SlotDecoding:
         if self._pages is None:
             return len(self._free_slots)
         num_running = len(self._rows)
-        num_expected = int(self._pages.num_pages / self._expected_pages) - num_running
+        num_expected = int(self._pages.num_pages / self._expected_row_pages) - num_running
         # Pages until the next look, and as many again if the row can be longer than that.
-        first_pages = min(num_pages(FINISH_CHECK_INTERVAL), self._max_pages)
-        start_pages = min(2 * first_pages, self._max_pages)
+        first_pages = min(num_pages(FINISH_CHECK_INTERVAL), self._max_row_pages)
+        start_pages = min(2 * first_pages, self._max_row_pages)
         reserve = num_running * (start_pages - first_pages)
         num_with_pages = (self._pages.num_free - reserve) // start_pages
         return max(min(num_expected, num_with_pages), 0 if num_running else 1)

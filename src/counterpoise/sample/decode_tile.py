@@ -11,9 +11,9 @@ Wider heads have not been measured; POISE_DECODE_TILE selects a tile for that:
     32,2,3         this tile for every shape: keys read at once, warps, stages; where rows share
                    pages, at most the keys of a page are read at once
 
-A program reads a row from its first key to its last. When only a few long rows are left, that
-takes longer than the GPU needs, so every row is cut into parts that are read side by side, as many
-as `parts_for_shape` gives: with 8 rows of up to 8,192 tokens a step of Qwen3-1.7B's shape took 2.4
+A program reads a row from its first key to its last. When only a few long rows are left, most of
+the GPU is idle meanwhile, so every row is cut into parts that are read side by side, as many as
+`parts_for_shape` gives: with 8 rows of up to 8,192 tokens a step of Qwen3-1.7B's shape took 2.4
 instead of 5.3 ms on an H200. POISE_DECODE_PARTS asks for another number, 1 for whole rows.
 """
 
@@ -43,8 +43,8 @@ DEFAULT_TILE = DecodeTile(64, 4, 2)
 
 
 def tile_for_shape(head_dim: int, queries_per_key: int) -> DecodeTile:
-    """The tile for heads of this width, of which so many share a key."""
-    # The kernel pads the query heads of a key head to 16; beyond these, four warps have work.
+    """The tile for heads of this width, if `queries_per_key` query heads share a key head."""
+    # The kernel pads the query heads of a key head to 16. Larger shapes have work for four warps.
     if head_dim > 128 or queries_per_key > 16:
         return DEFAULT_TILE
     return DecodeTile(32, 1 if head_dim <= 64 else 2, 3)
@@ -70,7 +70,7 @@ def choose_tile(head_dim: int, queries_per_key: int) -> DecodeTile:
 
 
 def parts_for_shape(num_programs: int, max_new_tokens: int) -> int:
-    """Parts of a row, if there are so many pairs of a row and a key head.
+    """How many parts to cut a row into; `num_programs` counts pairs of a row and a key head.
 
     Example:
         >>> [parts_for_shape(num_programs, 8192) for num_programs in (8, 128, 512, 2048)]

@@ -110,10 +110,10 @@ class EpisodePlayer:
     ) -> list[list[Response]]:
         """Episodes for every prompt, one for each of its seeds.
 
-        The verifier reads `context` when it judges a turn; token ids are those of the turn.
+        The verifier reads `context` when it judges a turn, with the token ids of that turn in it.
         """
         episodes_PG = [
-            self._open_episodes(policy, prompt, tokens, seeds, config)
+            self._start_episodes(policy, prompt, tokens, seeds, config)
             for (prompt, tokens), seeds in zip(prompts, seeds_PG, strict=True)
         ]
         first_prompts = [group[0].sequence for group in episodes_PG]
@@ -144,7 +144,7 @@ class EpisodePlayer:
         responses_left = iter(episode.build_response(policy) for episode in episodes)
         return [[next(responses_left) for _ in seeds] for seeds in seeds_PG]
 
-    def _open_episodes(
+    def _start_episodes(
         self,
         policy: Policy,
         prompt: Prompt,
@@ -201,7 +201,7 @@ class EpisodePlayer:
 class SessionEpisodePlayer(EpisodePlayer):
     """Plays episodes with a session for each, which may also give the rewards."""
 
-    def _open_episodes(
+    def _start_episodes(
         self,
         policy: Policy,
         prompt: Prompt,
@@ -221,23 +221,23 @@ class SessionEpisodePlayer(EpisodePlayer):
                 f"{self.environment.label}: reset returned different first messages for "
                 f"{prompt.id}: return the same one for all episodes of a problem"
             )
-        first_tokens = None
+        first_message_tokens = None
         if messages[0] is not None:
-            first_tokens = policy.encode(replace(prompt, problem=messages[0], messages=()))
-            if len(first_tokens) > config.max_prompt_tokens:
+            first_message_tokens = policy.encode(replace(prompt, problem=messages[0], messages=()))
+            if len(first_message_tokens) > config.max_prompt_tokens:
                 raise PoiseError(
                     f"{self.environment.label}: the first message for {prompt.id} has "
-                    f"{len(first_tokens)} tokens: raise sample.max_prompt_tokens="
+                    f"{len(first_message_tokens)} tokens: raise sample.max_prompt_tokens="
                     f"{config.max_prompt_tokens} or shorten it"
                 )
-        sequence = tokens if first_tokens is None else first_tokens
+        sequence = tokens if first_message_tokens is None else first_message_tokens
         return [
             Episode(
                 prompt,
                 sequence,
                 seed,
                 session=session,
-                prompt_tokens=first_tokens,
+                prompt_tokens=first_message_tokens,
                 first_message=messages[0] or "",
             )
             for session, seed in zip(sessions, seeds, strict=True)

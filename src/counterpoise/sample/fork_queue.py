@@ -31,7 +31,7 @@ DecodedRows = dict[int, tuple[Ints, Floats]]
 class ReadyForks:
     """Forks whose prefixes are prefilled."""
 
-    indices: list[int]  # of the forks among all of the call
+    indices: list[int]  # of these forks among all forks of the call
     forks: list[Fork]
     starts: list[int]  # first token of each fork's prefix among those of `prefilled`
     prefilled: Prefill
@@ -98,7 +98,7 @@ class ForkQueue:
         return self.forks[self._next_fork : end]
 
     def hand_over_keys(self) -> Prefill:
-        """The last prefill, of which the queue goes on to hold the hidden states only."""
+        """The last prefill; the queue itself keeps only its hidden states."""
         prefilled = self._prefilled
         assert prefilled is not None
         self._prefilled = Prefill(prefilled.starts, prefilled.hidden_N, [], [])

@@ -32,8 +32,9 @@ SAMPLE_BYTES = 16  # of a sampled token: its id, its log-probability and the ran
 PAGE_TOKENS = 128
 MAX_ROWS_CPU = 512  # a step's time grows with its rows: more rows gain nothing
 MAX_ROWS_CUDA = 4096  # on a GPU a step costs nearly the same for few rows as for many
-# Columns beyond the longest row, if rows start at different times: the cache is moved to the front
-# once in so many passes.
+# If rows start at different times, the cache has spare columns beyond the longest row: that row's
+# length / SPARE_COLUMNS_DIVISOR, but at least MIN_SPARE_COLUMNS. The cache is moved to the front
+# about once in as many passes as there are spare columns.
 SPARE_COLUMNS_DIVISOR, MIN_SPARE_COLUMNS = 8, 64
 
 
@@ -66,7 +67,7 @@ def rows_that_fit(decoder: AnyDecoder, forks: Sequence[Fork]) -> int:
 
 
 def _longest(forks: Sequence[Fork]) -> tuple[int, int]:
-    """(tokens of the longest prefix, columns that hold any row after it)"""
+    """(tokens of the longest prefix, columns for it and the longest response together)"""
     longest_prefix = max(fork.length for fork in forks)
     return longest_prefix, longest_prefix + max(fork.max_new_tokens for fork in forks)
 

@@ -109,9 +109,10 @@ class KVCache:
     def place_rows(
         self, places: Tensor, prefilled: Prefill, starts_R: Tensor, lengths_R: Tensor
     ) -> None:
-        """Start rows in these places; row r has `lengths_R[r]` prefilled tokens, first at starts_R.
+        """Start rows in these places.
 
-        Whatever row had the place before is gone.
+        The prefix of row r is the `lengths_R[r]` prefilled tokens from `starts_R[r]` on. Whatever
+        row had the place before is gone.
         """
         S, device = int(lengths_R.max()), lengths_R.device
         offset = torch.arange(S, device=device)[None] - (S - lengths_R)[:, None]  # < 0: padding

@@ -13,8 +13,8 @@ length share the memory:
                     slot 1: pages 4 . . .       `PageMemory` decides, the kernel looks it up
 
 A row never leaves its slot: nothing is copied when other rows finish, and the responses of a prompt
-share its keys and values. When a row has finished, the next one that waits takes its slot, and a
-prefix makes room for others after its last row. The last slot and the last page are spare ones:
+share its keys and values. When a row has finished, the next one that waits takes its slot; a prefix
+is freed when the last of its rows has finished. The last slot and the last page are spare ones:
 places that only pad the batch decode into them.
 
 Every row has a position of its own, so rows may start at any time. A row that has finished stands
@@ -59,7 +59,7 @@ class SlotCapacity:
 
     @property
     def needed_pages(self) -> int:
-        """Shared pages that serve a batch of this capacity, rows of full length if it has none."""
+        """`pages`; without shared pages, as many as all rows would take at full length."""
         return self.pages or self.rows * num_pages(self.new_tokens)
 
     @property
@@ -255,7 +255,7 @@ class DecodeSlots:
         self.running[places] = True
 
     def restart_rows(self, slots: Sequence[int], first_place: int) -> None:
-        """Decode rows that were taken from their places again, from their first sampled token."""
+        """Give interrupted rows places again; they decode from their first sampled token on."""
         slots_R = torch.tensor(slots, device=self.rows.device)
         places = slice(first_place, first_place + len(slots))
         self.rows[places], self.positions[places] = slots_R, self.prefix_lengths[slots_R]

@@ -7,8 +7,8 @@ transformers does; the model was just never trained there. This may be intended:
 8,192 tokens from Qwen2.5-Math-7B, which was made for 4,096. So the run only prints one warning at
 its start.
 
-Learned positions end, and vLLM does not accept sequences beyond the limit: there the run stops at
-its start instead of at the first long sequence.
+A table of learned positions ends at the limit, and vLLM does not accept sequences beyond it: there
+the run stops at its start instead of at the first long sequence.
 """
 
 from __future__ import annotations

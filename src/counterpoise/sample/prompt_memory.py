@@ -1,14 +1,14 @@
 """Prompt memory: how often every training prompt was solved, iteration by iteration.
 
     p(q)      right / scored rollouts over the last `sample.memory_visits` groups of prompt q
-    settled   that many groups, all without reward spread and all right, or all wrong; until
-              `sample.retry_after` iterations have passed since the last of them
+    settled   the last `sample.memory_visits` groups of q have no reward spread and are all right,
+              or all wrong; until `sample.retry_after` iterations have passed since the last of them
 
 A settled prompt would most likely give a group without signal again, so it can be left out before
 anything is sampled; dynamic sampling finds out only afterwards. The policy changes, so a prompt is
 settled for a while only. Anchors and rollouts without a reward do not count as right or scored;
-right is a reward above 0, as in `success`. A group whose rewards differ never settles its prompt,
-be they graded, or an anchor's and the others': it has given a signal.
+right is a reward above 0, as in `success`. A group whose rewards differ has given a signal and
+never settles its prompt, even if all its graded rewards are above 0 or only an anchor's differs.
 
 With `sample.choose=aligned` it also keeps what the prompt's latest update did to held-out answers.
 The memory has a line in memory.jsonl for every iteration and is part of every checkpoint.
@@ -41,7 +41,7 @@ class Visit:
     mixed: bool  # its rewards differ
 
     def to_list(self) -> list[int]:
-        """As memory.jsonl and checkpoints have it, without the iteration."""
+        """As in memory.jsonl; in a checkpoint the iteration comes before these."""
         return [self.right, self.scored, int(self.mixed)]
 
 

@@ -47,7 +47,7 @@ class VLLMSampler:
         decoder = self._decoder = require_fast_path(policy, "sample.engine=vllm")
         if is_adapted(policy.model):
             raise PoiseError(
-                "sample.engine=vllm gets whole models, and this one is trained by an adapter: set "
+                "sample.engine=vllm takes full weights only, and here an adapter is trained: set "
                 "sample.engine=native, or model.lora_rank=0"
             )
         vllm = import_vllm(device=policy.device.type)

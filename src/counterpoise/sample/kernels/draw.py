@@ -42,7 +42,7 @@ def _peaks(
 
 
 @triton.jit
-def _total(most, mass, r, blocks, padded: tl.constexpr):
+def _block_weights(most, mass, r, blocks, padded: tl.constexpr):
     """(largest logit of the row, the blocks' sums relative to it)"""
     b = tl.arange(0, padded)
     peaks = tl.load(most + r * blocks + b, mask=b < blocks, other=float("-inf"))
@@ -72,7 +72,7 @@ def _floor(
 ):  # fmt: skip
     """The largest floor that leaves top_k tokens, then one that leaves top_p of their mass."""
     r = tl.program_id(0).to(tl.int64)
-    peak, weights = _total(most, mass, r, blocks, padded)
+    peak, weights = _block_weights(most, mass, r, blocks, padded)
     total = tl.sum(weights, 0)
     tl.store(lse + r, peak + tl.log(total))
     row = logits + r * V
@@ -105,7 +105,7 @@ def _pick(
 ):  # fmt: skip
     r = tl.program_id(0).to(tl.int64)
     b = tl.arange(0, padded)
-    peak, weights = _total(most, mass, r, blocks, padded)
+    peak, weights = _block_weights(most, mass, r, blocks, padded)
     total = tl.sum(weights, 0)
     slot = tl.load(slots + r)
     was_running = tl.load(running + r) != 0
@@ -114,7 +114,7 @@ def _pick(
     threshold = tl.load(uniforms + slot * new_tokens + t, mask=was_running, other=0.0) * total
 
     # Rounding can leave the threshold above the whole cumulative sum. Then the last block that has
-    # any weight is taken, and further down the last such token of the block.
+    # any weight is taken, and in the code below the last such token.
     passed = (tl.cumsum(weights, 0) <= threshold) & (b < blocks)
     last_block = tl.max(tl.where(weights > 0, b, 0), 0)
     chosen_block = tl.minimum(tl.sum(passed.to(tl.int32), 0), last_block)
@@ -149,7 +149,7 @@ def draw_tokens(
     limits: Tensor, tokens: Tensor, logprobs: Tensor, current: Tensor, positions: Tensor,
     running: Tensor, *, temperature: float, top_p: float, top_k: int, offset: int,
 ) -> None:  # fmt: skip
-    """Sample the token `offset` after every row's position and update the row's state in place."""
+    """Sample a token `offset` positions after each row's current one; updates the row's state."""
     R, V = logits_RV.shape
     blocks, scale = triton.cdiv(V, BLOCK), 1 / temperature
     padded = triton.next_power_of_2(blocks)
