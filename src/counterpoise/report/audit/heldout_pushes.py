@@ -63,7 +63,7 @@ def lowering_prompts(run: AuditRun) -> AuditFinding:
                 "movement explained, median update", trace.agreement.explained, unit="share"
             ),
         ),
-        threshold="a note if more prompts than expected by chance lower them this consistently "
+        threshold="a note if more prompts than expected by chance lower right answers that often "
         f"(one-sided, p < {TAIL:g} for each prompt)",
         cost="unknown: a push predicts the order of movements, not success",
         remedy="poise trace RUN --prompt ID shows what a prompt did; check its reference answer",

@@ -203,9 +203,9 @@ def unused_rollouts(run: AuditRun) -> AuditFinding:
             Measurement("still waiting at the end", sum(waiting), unit="rollouts"),
             Measurement.of("iterations without an update", idle_estimate, "share"),
         ),
-        threshold=f"warning from {percent(DROPPED_SHARE[0])} dropped or, with RB, "
-        f"{percent(IDLE_SHARE[0])} of iterations without an update; alarm from "
-        f"{percent(DROPPED_SHARE[1])} dropped or, with RB, {percent(IDLE_SHARE[1])} of iterations",
+        threshold=f"rollouts dropped: warning from {percent(DROPPED_SHARE[0])}, alarm from "
+        f"{percent(DROPPED_SHARE[1])}; with RB, iterations without an update: warning from "
+        f"{percent(IDLE_SHARE[0])}, alarm from {percent(IDLE_SHARE[1])}",
         cost=f"{dropped:,} rollouts, {percent(dropped / max(1.0, sampled))} of all that were "
         f"sampled",
         remedy="lower balance.target or balance.tau, raise balance.max_age, or sample more prompts "

@@ -6,7 +6,8 @@ from counterpoise.report.charts.render import render
 from counterpoise.report.panels.panel import Panel
 from counterpoise.report.run_data import RunData
 
-# Words to explain wherever a sentence has them; in headings and tables the script finds the words.
+# Always listed, because sentences of the page use them; the script adds the words that occur in
+# headings and tables.
 WORDS_OF_SENTENCES = (
     "iteration", "rollout", "group", "reward", "advantage", "optimizer step", "split", "waited",
     "cut off", "displacement", "push", "entropy", "ratio", "sampler mismatch", "credit",
