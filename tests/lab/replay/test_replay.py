@@ -226,6 +226,14 @@ def test_prompts_without_tokens_are_encoded(run: Path, tmp_path: Path) -> None:
     assert prompts == [line["prompt_tokens"] for line in RunFolder(run).read_rollouts(1)]
 
 
+def test_a_template_that_the_tokenizer_lacks_is_answered_by_one_that_it_has(
+    run: Path, tmp_path: Path
+) -> None:
+    request = ReplayRequest(run, "embedded", iterations="1", template="qwen-math")
+    with pytest.raises(PoiseError, match=r"does not have: give --template chat$"):
+        replay(request, tmp_path / "replay")
+
+
 def test_stored_advantages_of_the_lines_are_taken(run: Path, tmp_path: Path) -> None:
     rollouts = imported_copy(run, tmp_path / "theirs")
     file = rollouts / "rollouts/step_00001.jsonl"

@@ -209,8 +209,7 @@ def replay_iteration(session: Replay, number: int) -> dict[str, Any]:
 def with_prompt_tokens(stored: StoredRollouts, policy: Policy, template: str) -> StoredRollouts:
     """The iteration with the tokens of prompts that were stored as text only."""
     if template:
-        remedy = "choose another --template than "
-        template = resolve_template(template, policy.tokenizer, policy.name, remedy)
+        template = resolve_template(template, policy.tokenizer, policy.name, "give --template ")
 
     def complete(rollout: Rollout) -> Rollout:
         if len(rollout.prompt_tokens):
