@@ -42,7 +42,7 @@ def test_rows_without_signal_are_trained_beside_the_others(tmp_path: Path) -> No
         assert sum(value for name, value in fate.items() if name != "iteration") == sampled
     shown = buffer_panel.panel(run)
     assert shown is not None
-    assert "at least 40 % of each sign of the reward" in shown.caption
+    assert "with each sign of the reward making up at least 40 %" in shown.caption
 
 
 def test_a_resumed_run_balances_by_reward_as_before(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ PARTLY_FROM_TEXTS: Mapping[str, tuple[str, ...]] = {
     "rare_sign": ("plans.jsonl",),
     "length_drift": (
         "finished in rollouts/",
-        "sampled tokens in rollouts/ (counted are those of the texts)",
+        "sampled tokens in rollouts/ (lengths are those of the texts, encoded again)",
     ),
 }  # fmt: skip
 # What it cannot measure at all, while the recorded folder can.

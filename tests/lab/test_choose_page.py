@@ -133,7 +133,7 @@ def test_a_run_that_the_adapter_planned_has_its_panels_without_a_config(tmp_path
     text = " ".join(page.text.split())
     assert "A run of TRL 1.16.0. One iteration is one generation of rollouts." in text
     waiting = "Until then rollouts wait, at most 3 iterations"
-    assert f"at least 40 % of each sign of the advantage. {waiting}" in text
+    assert f"with each sign of the advantage making up at least 40 %. {waiting}" in text
     assert read_token_view(run).quantity.name == "displacement"
     for file in (run / "tokens").iterdir():
         file.unlink()

@@ -394,8 +394,8 @@ def test_a_mismatch_is_shown_by_token(tmp_path: Path):
     write_lines(run / "metrics.jsonl", metrics)
     finding = by_name(audit_run(run))["sampler_mismatch"]
     assert finding.level == "alarm"
-    by_type = [m for m in finding.measurements if m.name.startswith("at ")]
-    assert by_type[0].name.startswith("at '3'")  # the text of token 4
+    by_type = [m for m in finding.measurements if m.name.startswith("mean difference at ")]
+    assert by_type[0].name.startswith("mean difference at '3'")  # the text of token 4
     tables = [pq.read_table(file) for file in sorted((run / "tokens").iterdir())[-4:]]
     old_logprobs = np.concatenate(
         [

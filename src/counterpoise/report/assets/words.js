@@ -27,7 +27,7 @@ poise.words = {
   cancellation: "1 − net push / gross push: 1 where the pushes of right and wrong rollouts cancel.",
   "token type": "All occurrences of one vocabulary entry in an update.",
   alarm: "A finding of the audit beyond its threshold, by the careful end of its interval: repair it first.",
-  warning: "A finding of the audit beyond a threshold, but not beyond doubt.",
+  warning: "A finding of the audit past the threshold for a warning, but not for an alarm.",
   note: "A finding of the audit that is no fault by itself, or a consequence of another one.",
   success: "Share of rollouts with a reward above 0.",
   "held-out success": "Success on prompts that are not trained on, with a 95 % interval.",

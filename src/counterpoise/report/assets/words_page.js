@@ -1,4 +1,4 @@
-// Words of the report show their line on hover and focus; the section Words has all that occur.
+// Words of the report show their line on hover and focus; the glossary lists all that occur.
 (() => {
   const WHERE = ".facts dt, figcaption strong, .key, .types thead th, .tokens .card :is(dt, th), .mosaic fieldset label";
   const bare = (text) => text.trim().toLowerCase().replace(/, \d+ skipped$/, "");

@@ -54,12 +54,13 @@ def reward_gap(run: AuditRun) -> AuditFinding:
         f"{show(heldout.mean)}",
         measurements=(
             Measurement.of("gain in training, first to last third", trained, unit),
-            Measurement.of("gain held out", heldout, unit),
+            Measurement.of("gain on held-out problems", heldout, unit),
             Measurement.of("difference", gap, unit),
         ),
-        threshold=f"warning if both intervals say that training gained more, alarm from "
-        f"{show(HACKING_GAP[1])} (lower end)",
-        cost=f"{show(max(0.0, gap.mean))} of training {word} that are no ability",
+        threshold="warning if the interval of the gain in training and that of the difference lie "
+        f"above 0, alarm from a difference of {show(HACKING_GAP[1])} (lower end)",
+        cost=f"{show(max(0.0, gap.mean))} of training {word} did not carry over to held-out "
+        "problems",
         remedy="read rewarded rollouts of the last iterations (poise look); a stricter "
         "verify.name; more prompts, so that none is learned by heart; update.kl",
     )
@@ -100,7 +101,7 @@ def question_echo(run: AuditRun) -> AuditFinding:
         threshold=f"warning from {percent(ECHO_SHARE[0])}, alarm from {percent(ECHO_SHARE[1])} if "
         f"it grew, "
         "by the lower end of the interval over prompts",
-        cost=f"{echoes:,} rewards for text that was given",
+        cost=f"{echoes:,} rewards for text copied from the question",
         remedy='a reward that looks at the final answer only (verify.name = "math"); price length '
         '(verify.also = ["overlong"])',
         examples=tuple(scan.examples.get("echo", ())),

@@ -1,6 +1,6 @@
 """The finding about prompts that push right held-out answers down, update after update.
 
-    P(X >= lowering | updates, 1/2) < 0.05        X: lowering updates, were signs coin tosses
+    P(X >= lowering | updates, 1/2) < 0.05        X: lowering updates, if signs were coin tosses
 
 It is a note, never a warning: the pushes predict how held-out answers move only as far as their
 rank correlation says, and a few prompts pass the test by chance.
@@ -31,7 +31,7 @@ def lowering_prompts(run: AuditRun) -> AuditFinding:
         return unsupported(TITLE, "probes/", remedy="monitor.probe = 32")
     try:
         probed_run = ProbedRun.open(run.path)
-    except PoiseError:  # no update that it could be asked about: the other findings do not need it
+    except PoiseError:  # no update can be traced, which the other findings do not need
         return unsupported(
             TITLE,
             "probes/ and the rows of plans.jsonl of a finished iteration",
@@ -63,7 +63,8 @@ def lowering_prompts(run: AuditRun) -> AuditFinding:
                 "movement explained, median update", trace.agreement.explained, unit="share"
             ),
         ),
-        threshold=f"a note if more prompts than by chance do (one-sided, {TAIL:g} each)",
+        threshold="a note if more prompts than expected by chance lower right answers that often "
+        f"(one-sided, p < {TAIL:g} for each prompt)",
         cost="unknown: a push predicts the order of movements, not success",
         remedy="poise trace RUN --prompt ID shows what a prompt did; check its reference answer",
         examples=tuple(Example(prompt, None, _describe(lowering[prompt])) for prompt in worst),

@@ -159,10 +159,10 @@ def _falling_success(run: AuditRun) -> list[RateEvidence]:
         )
     if change := training_change(run):
         before, after = (float(np.mean(third)) for third in thirds(training_series(run)))
-        has_fallen: Level = "alarm" if after < COLLAPSE * before else "warning"
+        fall_level: Level = "alarm" if after < COLLAPSE * before else "warning"
         evidence.append(
             RateEvidence(
-                has_fallen if change.high < 0 else "clear",
+                fall_level if change.high < 0 else "clear",
                 f"training {word} from {show(before)} to {show(after)}",
                 f"the rollouts of the last third have a lower {word} than those of the first",
                 (Measurement.of(f"change of training {word}, first to last third", change, unit),),
@@ -193,11 +193,11 @@ def entropy_collapse(run: AuditRun) -> AuditFinding:
     onset = _onset(points)
     measurements = [
         Measurement.of("entropy, last third over first", ratio),
-        Measurement("first", values[0], unit="nats"),
-        Measurement("last", values[-1], unit="nats"),
+        Measurement("entropy of the first update", values[0], unit="nats"),
+        Measurement("entropy of the last update", values[-1], unit="nats"),
     ]
     if onset is not None:
-        measurements.append(Measurement("below half for good from iteration", onset))
+        measurements.append(Measurement("stays below half of its start from iteration", onset))
     mixed = [value for _, value in run.metric("mixed_groups")]
     lost = float(np.mean(thirds(mixed)[1]) - np.mean(thirds(mixed)[0])) if len(mixed) > 2 else 0.0
     when = f", below half from iteration {onset}" if onset is not None else ""

@@ -34,8 +34,8 @@ from counterpoise.statistics.prompt_intervals import (
 from counterpoise.statistics.two_samples import ratio_estimate
 
 TITLE = "Length drift and cut-offs"
-SAMPLED_TOKENS = "sampled tokens in rollouts/ (counted are those of the texts)"
-PAYING_CUT = 0.10  # share of responses cut that makes growth an alarm
+SAMPLED_TOKENS = "sampled tokens in rollouts/ (lengths are those of the texts, encoded again)"
+PAYING_CUT = 0.10  # growing length is an alarm if this share of responses is cut
 
 
 def length_drift(run: AuditRun) -> AuditFinding:
@@ -84,12 +84,12 @@ def length_drift(run: AuditRun) -> AuditFinding:
         level=worst_level(levels),
         verdict=f"responses went from {first:.0f} to {last:.0f} {unit}{cut_text}",
         measurements=tuple(measurements),
-        threshold=f"alarm if length grows {LENGTH_RATIO:g} times (lower end) while success does "
-        f"not rise, {percent(PAYING_CUT)} are cut, or it correlates with the reward from "
-        f"{LENGTH_REWARD_CORRELATION[0]:g}, else a warning; alarm if it falls to {LENGTH_FALL:g} "
-        "(upper end) while success does not rise, else a warning; alarm from "
-        f"{percent(TRUNCATED_SHARE[1])} cut; warning from {percent(TRUNCATED_SHARE[0])} cut or a "
-        f"correlation of {LENGTH_REWARD_CORRELATION[1]:g}",
+        threshold=f"growth by a factor of {LENGTH_RATIO:g} (lower end) is an alarm if success does "
+        f"not rise, {percent(PAYING_CUT)} are cut, or length and reward correlate by "
+        f"{LENGTH_REWARD_CORRELATION[0]:g}, else a warning; a fall to {LENGTH_FALL:g} of the first "
+        "third (upper end) is an alarm if success does not rise, else a warning; whatever the "
+        f"trend, alarm from {percent(TRUNCATED_SHARE[1])} cut, warning from "
+        f"{percent(TRUNCATED_SHARE[0])} cut or a correlation of {LENGTH_REWARD_CORRELATION[1]:g}",
         cost=f"{percent(max(0.0, extra) / max(1e-6, sum(lengths)))} of all sampled {unit} are "
         f"growth "
         "since the first third; a cut response usually scores 0 whatever it knew",

@@ -41,6 +41,7 @@ class PlanTotals:
     rare_share: list[float] = field(default_factory=list)  # share of the rarer sign, per step
     steps_without_signal: dict[int, int] = field(default_factory=dict)  # by iteration
     waited_rows: int = 0
+    # (as trained, the same rows composed by QB) of the plans on which QB was tried
     grouped: list[tuple[PlanDescription, PlanDescription]] = field(default_factory=list)
     examples: dict[str, list[Example]] = field(default_factory=dict)
 

@@ -107,8 +107,8 @@ def duplicate_prompts(run: AuditRun) -> AuditFinding:
     return AuditFinding(
         title=DUPLICATE_TITLE,
         level=grade_above(low, *DUPLICATE_SHARE),
-        verdict=f"{copies:,} of {groups:,} groups have a prompt whose text came under another id, "
-        "or twice in an iteration",
+        verdict=f"{copies:,} of {groups:,} groups have a prompt whose text also occurs under "
+        "another id, or twice in an iteration",
         measurements=(
             Measurement("groups with a repeated prompt", share, low, high, "share"),
             Measurement("distinct texts", len(tallies)),

@@ -100,7 +100,10 @@ class RolloutTotals:
         return len(self.rewards_seen) <= 2
 
     def forget_repeats(self) -> None:
-        """Rewards turn out to be graded: so far equal answers were expected to score the same."""
+        """Reset the counts of repeats once rewards turn out to be graded.
+
+        Until then equal answers were expected to score the same.
+        """
         for tally in self.prompts.values():
             tally.repeats = tally.inconsistent = 0
             tally.first_rewards.clear()

@@ -166,7 +166,7 @@ class RunFiles:
         return dict(sorted(RunFolder(self.path).step_files("tokens").items()))
 
     def iterate_rollouts(self, iteration: int) -> Iterator[AuditRollout]:
-        """Rollouts of one iteration without anchors; other lines are counted and left out."""
+        """Rollouts of one iteration without anchors; unreadable lines are counted and left out."""
         places: Counter[str] = Counter()
         self.unreadable_by_iteration[iteration] = 0
         with self.rollout_files[iteration].open("rb") as file:

@@ -119,8 +119,9 @@ def _by_token(
     vocabulary = read_vocabulary(run.path)
     measurements = [
         Measurement(
-            f"at {show_blanks(make_visible(vocabulary[int(types[i])], 40), alone=True)!r} "
-            f"({counts[i]:,} times)",
+            "mean difference at "
+            f"{show_blanks(make_visible(vocabulary[int(types[i])], 40), alone=True)!r}, "
+            f"{counts[i]:,} tokens",
             float(means[i]),
             unit="nats",
         )
@@ -168,5 +169,7 @@ def _worst_token(table: dict[str, Any]) -> Example:
     worst = int(np.argmax(np.abs(table["d"])))
     (group, index), position = table["places"][worst]
     return Example(
-        make_visible(group, 200), index, f"token {position}: d = {table['d'][worst]:+.2f} nats"
+        make_visible(group, 200),
+        index,
+        f"token {position}: trainer minus sampler {table['d'][worst]:+.2f} nats",
     )

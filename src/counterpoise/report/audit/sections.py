@@ -9,7 +9,7 @@ from counterpoise.report.audit.records import AuditFinding, AuditReport, Level
 # level -> (title, caption); those of the last two are tables, the others are told at length
 SECTION_TITLES: dict[Level, tuple[str, str]] = {
     "alarm": ("Alarms", "Repair these first. What they explain is among the notes."),
-    "warning": ("Warnings", "Beyond a threshold, but not beyond doubt."),
+    "warning": ("Warnings", "Past the threshold for a warning, but not for an alarm."),
     "note": ("Notes", "No fault by themselves, or a consequence of a finding above."),
     "clear": ("Checked and clear", "Measured, and within the threshold."),
     "unsupported": ("Not checked", "The run's files do not say."),

@@ -175,7 +175,7 @@ def unused_rollouts(run: AuditRun) -> AuditFinding:
         values[-1][1] if (values := run.metric(name)) else 0.0
         for name in ("buffer_positive", "buffer_negative")
     ]
-    # An iteration without signal has nothing to update on: another finding says so.
+    # Without RB, only iterations without signal make no update, which another finding reports.
     has_balance = run.config is not None and run.config.balance.tau > 0
     level = worst_level(
         (
@@ -203,10 +203,9 @@ def unused_rollouts(run: AuditRun) -> AuditFinding:
             Measurement("still waiting at the end", sum(waiting), unit="rollouts"),
             Measurement.of("iterations without an update", idle_estimate, "share"),
         ),
-        threshold=f"warning from {percent(DROPPED_SHARE[0])} dropped or {percent(IDLE_SHARE[0])} "
-        f"of "
-        f"iterations without an update, alarm from {percent(DROPPED_SHARE[1])} and "
-        f"{percent(IDLE_SHARE[1])}",
+        threshold=f"rollouts dropped: warning from {percent(DROPPED_SHARE[0])}, alarm from "
+        f"{percent(DROPPED_SHARE[1])}; with RB, iterations without an update: warning from "
+        f"{percent(IDLE_SHARE[0])}, alarm from {percent(IDLE_SHARE[1])}",
         cost=f"{dropped:,} rollouts, {percent(dropped / max(1.0, sampled))} of all that were "
         f"sampled",
         remedy="lower balance.target or balance.tau, raise balance.max_age, or sample more prompts "

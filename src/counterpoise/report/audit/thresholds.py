@@ -1,18 +1,18 @@
 """Where a number becomes a warning or an alarm; calibrated as docs/results/audit.md says.
 
 A threshold is compared with the bound of a 95 % interval that is nearer to harmless, so that a
-short run has to show more than a long one. Shares are of 1.
+short run has to show more than a long one. Shares are fractions, not percentages.
 """
 
 from __future__ import annotations
 
-MIN_ITERATIONS = 6  # fewer give no trend: two thirds of two iterations each
+MIN_ITERATIONS = 6  # a trend needs two iterations in its first and two in its last third
 MIN_ROLLOUTS = 8  # of a prompt before it counts as never or always solved
 
 # data
 DUPLICATE_SHARE = (0.02, 0.10)  # prompts that repeat another one's text
 BENCHMARK_SHARE = 0.01  # training prompts that are benchmark problems; any copy is a warning
-UNUSABLE_PROMPTS = 0.5  # prompts never or always solved; a warning, because data are often so
+UNUSABLE_PROMPTS = 0.5  # prompts never or always solved; never an alarm: data are often so
 
 # sampler: mean |log pi_sampler - log pi_trainer| over mean |log pi_trainer|
 MISMATCH = (0.05, 0.15)  # bfloat16 inference engines stay below 0.05

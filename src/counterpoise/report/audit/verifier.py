@@ -44,7 +44,7 @@ def _over_prompts(counts: list[tuple[int, int]]) -> IntervalEstimate:
 
 
 def inconsistent_rewards(run: AuditRun) -> AuditFinding:
-    """The same answer to the same prompt with different rewards: chance is among the judges."""
+    """The same answer to the same prompt with different rewards: the reward is partly chance."""
     if not run.rollout_files:
         return unsupported(INCONSISTENT_TITLE, "rollouts/", remedy="store.rollouts = true")
     if not run.rollout_totals.with_response:

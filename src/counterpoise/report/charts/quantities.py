@@ -111,7 +111,7 @@ QUANTITIES = (
             push_part,
             "Single parts of the push",
             _push_part_title(push_part),
-            "One of the eight parts that the pushes from other tokens add up from.",
+            "One of the eight parts whose sum is the push from all other tokens.",
             (push_part,),
         )
         for push_part in PUSH_PARTS

@@ -72,8 +72,9 @@ def y_axis(
 class LayerableChart(alt.Chart):
     """A chart whose copies share its data, marks and axes.
 
-    Altair copies every layer deeply when charts are laid over each other, three times, which is a
-    third of a page's time. It changes no part of a copy: it replaces parts.
+    When charts are layered, Altair makes three deep copies of every layer, which takes a third of a
+    page's time. Shallow copies are safe: Altair assigns new parts to a copy and never changes a
+    part in place.
     """
 
     def __deepcopy__(self, memo: object) -> alt.Chart:

@@ -3,7 +3,8 @@
     costs    iteration, rollouts sampled so far, optimizer steps so far; iteration 0 is the start
 
 A value measured in an iteration is drawn at the cost reached by the end of that iteration. Imported
-rollouts do not tell how many optimizer steps were made; only those that were imported are counted.
+rollouts do not tell how many optimizer steps were made, and rollouts that were not imported are not
+counted.
 """
 
 from __future__ import annotations

@@ -240,7 +240,7 @@ def _points(runs: Sequence[ComparedRun], point_size: int) -> alt.Chart:
 
 
 def _opacity(opacity: float = 1.0) -> alt.OpacityValue:
-    # The channel itself: from what alt.condition returns, Altair takes 40 ms to find it.
+    # OpacityValue names the channel; from the result of alt.condition Altair infers it in 40 ms.
     is_shown: Any = {"test": "shown[datum.run]", "value": opacity}
     return alt.OpacityValue(FADED_OPACITY, condition=is_shown)
 

@@ -41,7 +41,9 @@ def panel(run: RunData) -> Panel | None:
             f"{refills} extra sampling rounds per iteration.",
             (_fates_figure(run),),
         )
-    share_phrase = f"at least {100 * balance.tau:g} % of each sign of the {balance.sign}"
+    share_phrase = (
+        f"with each sign of the {balance.sign} making up at least {100 * balance.tau:g} %"
+    )
     if balance.unit == ANTI_UNIT:
         share_phrase = (
             f"with the rarer sign of the {balance.sign} held down to {100 * balance.tau:g} % as "
@@ -106,8 +108,8 @@ def count_fates(run: RunData) -> Records:
 
     The counts of an iteration add up to the number of rollouts sampled up to then.
     """
-    # Unless they are dropped, rows without signal are part of the batch and count as used; of those
-    # that are counted by reward, only rollouts without one are left out.
+    # Rows without signal are part of the batch and count as used, unless they are dropped. With
+    # balance.sign = "reward" only unscored rollouts are left out of the batch.
     are_dropped, balance = run.config.drops_silent_rows, run.config.balance
     counts_rewards = balance.tau > 0 and balance.sign == "reward"
     used_totals = accumulate(record["batch_rows"] for record in run.metrics)

@@ -18,7 +18,7 @@ MAX_PAIRS_IN_RUN = 20  # shown in the report of a run
 ASSETS = ("contamination.css",)
 KIND_MEANINGS = {
     "exact": "the same letters and digits",
-    "near": "more than half of all sequences of ten words",
+    "near": "the two texts share more than half of all their ten-word sequences",
     "reworded": "mostly the same words and formulas, numbers kept, answers compatible",
     "translated": "mostly the same formulas in another script, answers compatible",
     "related": "the same set-up with other numbers or another question: not a copy",

@@ -24,7 +24,7 @@ SHOWN_GROUPS = 40  # of a prompt, the latest
 
 
 def panel(run: RunData) -> Panel | None:
-    """None for a run that followed no held-out answers, or none that updated yet."""
+    """None if the run tracked no held-out answers, or has made no update yet."""
     traced = {plan["iteration"] for plan in run.plans} & {
         record["iteration"] for record in run.metrics if record.get("probe_right") is not None
     }
@@ -37,9 +37,9 @@ def panel(run: RunData) -> Panel | None:
     return Panel(
         "Held-out answers",
         f"Right and wrong answers to {trace.num_problems} held-out problems, and which of "
-        f"{trace.num_prompts} training prompts pushed the right ones. The rank correlation of "
-        f"predicted and real change is {trust}: the table is no more reliable than that. `poise "
-        f"trace` names rollouts and tokens.{_describe_limits(trace)}",
+        f"{trace.num_prompts} training prompts pushed the right answers up or down. The rank "
+        f"correlation of predicted and real change is {trust}: the table is no more reliable than "
+        f"that. `poise trace` names rollouts and tokens.{_describe_limits(trace)}",
         (_movement_figure(run, trace),),
         after=render(
             "heldout_answers.html",

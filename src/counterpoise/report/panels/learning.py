@@ -32,8 +32,8 @@ HELDOUT_STYLES = ("ink", "muted")  # only the first two sampling settings are dr
 HISTOGRAM_ITERATIONS, HISTOGRAM_BINS = 10, 24
 GRADED_CAPTION = (
     "Rewards are graded, so their mean is shown. Training rewards are measured on the prompts an "
-    "iteration samples, so they vary with their difficulty; held-out rewards on the same problems "
-    "every time."
+    "iteration samples and vary with the difficulty of these prompts; held-out rewards are "
+    "measured on the same problems every time."
 )
 
 

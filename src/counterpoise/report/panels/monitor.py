@@ -217,7 +217,7 @@ def _distance_figure(run: RunData, measured_records: Records) -> Figure | None:
         records,
         [("moved_positive", "positive", ".3~g"), ("moved_negative", "negative", ".3~g")],
         run.last_iteration,
-        "Mean change of log-probability in size, for positive and for negative rollouts",
+        "Mean absolute change of log-probability, for positive and for negative rollouts",
         height=170,
     )
     keys = (("positive", "positive rollouts"), ("negative", "negative rollouts"))

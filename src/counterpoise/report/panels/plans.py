@@ -94,9 +94,9 @@ def _cross_term_figure(run: RunData) -> Figure | None:
     axis = ValueAxis(domain=(-1.1, _axis_top(points, 0.25)))
     chart = line_chart(points, run.last_iteration, "Cross term", axis, guide=-1.0)
     note = (
-        "Sum of products of the advantages of different rollouts of a group within a step, over "
-        "the sum of squares. At −1 (dashed) what the rollouts have in common cancels; above 0 "
-        "rollouts of the same sign dominate, and it adds up."
+        "Sum of products of the advantages of different rollouts of a group within a step, divided "
+        "by the sum of squared advantages. At −1 (dashed) what the rollouts have in common "
+        "cancels; above 0 rollouts of the same sign dominate, and what they have in common adds up."
     )
     return Figure(chart, "Cross term", note) if chart else None
 

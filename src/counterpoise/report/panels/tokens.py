@@ -74,7 +74,8 @@ def panel(run: RunData) -> Panel | None:
     quantities = available_quantities(
         frozenset.union(*(packed.columns for packed in packed_iterations))
     )
-    choices = available_quantities(
+    # Only quantities with a value are offered to colour by.
+    offered_quantities = available_quantities(
         frozenset.union(*(packed.known_columns for packed in packed_iterations))
     )
     token_ids = sorted(frozenset.union(*(packed.token_ids for packed in packed_iterations)))
@@ -84,7 +85,7 @@ def panel(run: RunData) -> Panel | None:
         render(
             "tokens.html",
             last=len(packed_iterations) - 1,
-            families=group_by_family(choices),
+            families=group_by_family(offered_quantities),
             left_out=describe_omissions(packed_iterations, iterations, vocabulary),
         ),
         data={
