@@ -96,7 +96,7 @@ def question_echo(run: AuditRun) -> AuditFinding:
         title=ECHO_TITLE,
         level=level,
         verdict=f"{echoes:,} of {sum(t.rewarded for t in tallies):,} rewarded rollouts repeat the "
-        f"question in at least {percent(ECHO_OVERLAP)} of their words",
+        f"question in at least {percent(ECHO_OVERLAP)} of their six-word sequences",
         measurements=tuple(measurements),
         threshold=f"warning from {percent(ECHO_SHARE[0])}, alarm from {percent(ECHO_SHARE[1])} if "
         f"it grew, "
