@@ -133,8 +133,8 @@ def _print_updates(
         "sampled in",
         "moved",
         "predicted",
-        "predicted up",
-        "predicted down",
+        "= up",
+        "+ down",
         "tokens that moved most",
     )
     shown = updates if len(updates) <= 2 * top else [*updates[:top], *updates[-top:]]

@@ -65,7 +65,7 @@ def test_a_file_that_an_evaluation_may_have_overwritten_is_noted(tmp_path: Path)
         rewards={"correct": [1.0, 0.0]},
     )
     notes = imported(tmp_path / "run", tmp_path / "out")
-    assert any("such as completions_00003.parquet: an evaluation overwrites" in n for n in notes)
+    assert any("such as completions_00003.parquet: if an evaluation overwrote" in n for n in notes)
 
 
 def test_a_prompt_that_was_drawn_twice_is_two_groups(tmp_path: Path) -> None:
