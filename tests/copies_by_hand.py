@@ -8,15 +8,18 @@ from torch import Tensor
 
 
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, kept_k: Tensor, kept_v: Tensor, spans_C8: np.ndarray
+    q: Tensor, k: Tensor, v: Tensor, cached_k: Tensor, cached_v: Tensor, spans_C8: np.ndarray
 ) -> Tensor:
     out = torch.zeros_like(q)
     group, d = q.shape[1] // k.shape[1], q.shape[2]
-    for first, queries, own, length, prompt, prompt_length, kept, kept_length in spans_C8.tolist():
+    for (first, queries), (own, length), prompt, prefix in spans_C8.reshape(-1, 4, 2).tolist():
         for t in range(queries):
             end = own + length - queries + t + 1
-            stretches = (kept_k, kept_v, prompt, prompt + prompt_length), (
-                kept_k, kept_v, kept, kept + kept_length), (k, v, own, end)  # fmt: skip
+            stretches = (
+                (cached_k, cached_v, prompt[0], sum(prompt)),
+                (cached_k, cached_v, prefix[0], sum(prefix)),
+                (k, v, own, end),
+            )
             keys, values = (
                 torch.cat([stretch[of][stretch[2] : stretch[3]] for stretch in stretches])
                 for of in (0, 1)

@@ -326,8 +326,8 @@ def balance_batch(
 ) -> list[Row]:
     """The rows of this iteration's update; none until a balanced batch can be formed."""
     if config.balance.tau == 0:
-        keeps_silent = not config.batch.drop_silent
-        return [row for group in groups for row in group if row.sign or keeps_silent]
+        all_rows = [row for group in groups for row in group]
+        return [row for row in all_rows if row.sign] if config.batch.drop_silent else all_rows
     state.buffer.add(groups)
     balanced = state.buffer.take(now)
     return list(balanced.rows) if balanced else []
@@ -416,7 +416,7 @@ def update(
                 f"{MAX_SKIPPED_STEPS} optimizer steps in a row had a loss or gradient that is not "
                 "finite: start a new run with a lower update.lr; what was written before is intact"
             )
-        # The step numbers its own rows; records need their index in the batch.
+        # take_step() numbers rows from 0 within the step; records need their index in the batch.
         results.append(replace(result, rows=tuple(step[i] for i in result.rows)))
     return results
 

@@ -35,7 +35,10 @@ _PLUGIN_NAME = re.compile(rf"(.+):([^\W\d]\w*)(?:@([0-9a-f]{{{DIGEST_DIGITS}}}))
 
 
 class PluginName(NamedTuple):
-    """Example: str(read("my_rewards.py:score@1f0c6a2b9d3e4f50")) == "my_rewards.py:score" """
+    """
+    Example:
+        str(parse_plugin_name("my_rewards.py:score@1f0c6a2b9d3e4f50")) == "my_rewards.py:score"
+    """
 
     source: str  # a path that ends in .py, or a module
     function: str
@@ -212,7 +215,7 @@ async def _gather(coroutines: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
 
 def _run_to_end(coroutine: Coroutine[Any, Any, Any]) -> Any:
     """The result of a coroutine, also where this thread has an event loop, as in a notebook."""
-    import asyncio  # a tenth of a second that few functions need
+    import asyncio  # takes a tenth of a second, and few plugins need it
     from concurrent.futures import ThreadPoolExecutor
 
     try:

@@ -21,7 +21,7 @@ exception: the initial weights of a `scratch` model come from torch's generator,
     evaluate                   loop.seed      problem, sample     one held-out sample
     eval/BENCHMARK/ID          --seed         sample              one sample of poise eval
     warmup                     loop.seed      step                problems of a supervised step
-    second turns               loop.seed      problem             a first turn in a warm-up
+    second turns               loop.seed      problem             first turn of a warm-up's example
     trl                        loop.seed      iteration, process  draws of TRL's sampler
     word_problems/SPLIT/LEVEL  task.seed      index, attempt      one problem
     code_problems/SPLIT/LEVEL  task.seed      index, attempt      one problem

@@ -86,7 +86,7 @@ def replace_unencodable() -> None:
 
 # The console that commands draw on: rich's, but texts are texts.
 #
-# Brackets are no markup unless a call asks for it (`Text` objects carry the styles of ours), and
+# Brackets are no markup unless a call asks for it (our own styles come in `Text` objects), and
 # characters that would control the terminal are spelled out, whatever part of a table or a progress
 # bar they stand in. The control codes that rich itself writes pass.
 
@@ -107,7 +107,7 @@ class TerminalConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        # `Text` objects were made elsewhere: their characters are met here at the latest.
+        # The characters of `Text` objects did not pass through `render_str`.
         for segment in super().render(renderable, options):
             if segment.control or segment.text.isprintable():
                 yield segment

@@ -3,6 +3,7 @@
 A variant is one file (or one function in a file of small siblings), one line here and one test. The
 tables hold strings, so reading them imports no stage; `Registry.load` imports a variant when it is
 first used. A table with a `plugin_loader` also takes a function of the user's, FILE.py:FUNCTION.
+The comment above a table says how its variants are called; "A class (x)" is constructed with x.
 """
 
 from counterpoise.plugins import Registry
@@ -27,7 +28,7 @@ TASKS = Registry(
     },
 )
 
-# A class (turns), an Environment or a SessionEnvironment: feedback for another turn
+# A class (turns) that is an Environment or a SessionEnvironment: replies to the turns of an episode
 ENVIRONMENTS = Registry(
     "environment",
     {
@@ -51,7 +52,7 @@ SAMPLERS = Registry(
     },
 )
 
-# choose(PromptRequest) -> (prompts by number, settled ones passed over): before anything is sampled
+# choose(PromptRequest) -> (numbers of the prompts to sample, counts of settled ones passed over)
 PROMPT_CHOICES = Registry(
     "choice of prompts",
     {
@@ -138,8 +139,8 @@ TOKEN_WEIGHTS = Registry(
     plugin_loader="counterpoise.credit.plugin_weights:PluginWeights",
 )
 
-# They read answers, an environment's messages or generic responses, of which other trainers hand
-# over nothing: only the tokens of their batch.
+# They read answers, an environment's messages or generic responses, which other trainers do not
+# hand over: only the tokens of their batch.
 WEIGHTS_THAT_READ_TEXTS = ("rlsd", "serl", "crpo")
 
 # -- batch ---------------------------------------------------------------------------------------

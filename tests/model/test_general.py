@@ -102,12 +102,12 @@ def test_both_paths_take_the_same_step_and_see_the_same_in_it() -> None:
     )
 
 
-@pytest.mark.parametrize("pads_exactly", [True, False])
+@pytest.mark.parametrize("front_padding_is_exact", [True, False])
 def test_both_samplers_draw_the_same_responses(
-    pads_exactly: bool, monkeypatch: pytest.MonkeyPatch
+    front_padding_is_exact: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where rows of different lengths may not be padded together."""
-    monkeypatch.setattr(native, "rows_may_be_padded", lambda decoder: pads_exactly)
+    monkeypatch.setattr(native, "rows_may_be_padded", lambda decoder: front_padding_is_exact)
     prompts = [np.arange(2, 2 + length, dtype=np.int32) for length in (3, 7, 3)]
     seeds, config = [[1, 2], [3, 4], [5, 6]], SampleConfig(max_new_tokens=20)
     fast, general = (sample(on_path(path), prompts, seeds, config) for path in ("fast", "general"))
@@ -129,7 +129,7 @@ def test_padding_is_tried_on_the_model_itself() -> None:
             inputs["attention_mask"] = torch.ones_like(inputs["attention_mask"])
         return run(**inputs)
 
-    decoder.run, decoder.pads_exactly = run_unmasked, None
+    decoder.run, decoder.front_padding_is_exact = run_unmasked, None
     assert not rows_may_be_padded(decoder)
 
 

@@ -184,7 +184,7 @@ def test_unknown_names_and_long_responses_are_refused(home: Path, tmp_path: Path
 
 def test_answers_of_a_benchmark_that_are_no_tests_are_refused(home: Path) -> None:
     config = small_config(home, *options(home, "verify.name=code"))
-    with pytest.raises(PoiseError, match=r"there are no tests: verify\.name=code takes lines"):
+    with pytest.raises(PoiseError, match=r"there are no tests: the verifier 'code' takes lines"):
         load_run_benchmarks(config)
 
 

@@ -33,12 +33,12 @@ def test_a_weight_is_a_number_of_copies() -> None:
 def test_ranks_of_ties_and_of_nobody() -> None:
     w_ND = np.array([[1.0, 1.0], [1.0, 0.0], [1.0, 2.0], [0.0, 1.0]])  # two draws
     out, scratch = np.empty_like(w_ND), np.empty_like(w_ND)
-    doubled = CentredRanks([3.0, 1.0, 1.0, 2.0]).doubled(
+    doubled = CentredRanks([3.0, 1.0, 1.0, 2.0]).doubled_ranks(
         w_ND, w_ND.sum(axis=0), out=out, scratch=scratch
     )
     mean_rank = w_ND.sum(axis=0) / 2
     assert (doubled / 2 + mean_rank).T.tolist() == [[2.5, 1.0, 1.0, 2.0], [3.5, 1.0, 1.0, 2.5]]
-    distinct = CentredRanks([3.0, 0.0, 1.0, 2.0]).doubled(
+    distinct = CentredRanks([3.0, 0.0, 1.0, 2.0]).doubled_ranks(
         w_ND, w_ND.sum(axis=0), out=out, scratch=scratch
     )
     assert (distinct / 2 + mean_rank).T.tolist() == [[2.5, 0.5, 1.5, 2.0], [3.5, 0.0, 1.0, 2.5]]

@@ -10,6 +10,7 @@ from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
 from counterpoise.task.role_play import ROLES, load
 from counterpoise.types import Prompt
+from counterpoise.verify.check_problems import check_problems
 from counterpoise.verify.last_number import LastNumberVerifier
 from counterpoise.verify.style import bleu, reward, rouge, rouge_l, text_overlap
 
@@ -66,6 +67,14 @@ def test_no_text_is_in_both_splits() -> None:
 )
 def test_the_last_number(response: str, answer: str, expected: float) -> None:
     assert LastNumberVerifier().score([response], [answer]).rewards == [expected]
+
+
+@pytest.mark.parametrize("answer", ["", "red", "3/4", "\\frac{3}{4}", "6 or 7"])
+def test_an_answer_that_is_not_one_number_is_refused(answer: str) -> None:
+    with pytest.raises(PoiseError, match=r"problem 'p7': its answer .* is not one number"):
+        check_problems("last_number", [Prompt("p7", "How many?", answer)])
+    numbers = ("-1,200.5", "18 hats", "3 * 4 = 12 in all.\n#### 12")
+    check_problems("last_number", [Prompt("p7", "How many?", number) for number in numbers])
 
 
 def test_overlap_by_hand() -> None:

@@ -179,7 +179,7 @@ class RewardBalancedBuffer:
         rows = tuple(row for _, group_rows in selection for row in group_rows)
         num_positive = sum(self.sign_of(row) > 0 for row in rows)
         taken_groups = {group_index for group_index, _ in selection}
-        # What the taken groups held and the batch does not: a group leaves as a whole.
+        # A taken group leaves as a whole: those of its rows that are not in the batch are surplus.
         num_surplus = sum(len(self._groups[index]) for index in taken_groups) - len(rows)
         self._groups = [
             group

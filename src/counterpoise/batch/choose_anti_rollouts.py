@@ -9,8 +9,9 @@
 
 tau is here the share that the rarer sign is held down to: 0.1 makes batches of 10 / 90. Every group
 with both signs keeps a row of each, so that it still sums to zero when it is re-centred. Without
-that, such batches would differ in two ways: few rows of one sign, and groups whose advantages do
-not cancel. So groups of G rows allow a share of about 1 / G at least: 12.5 % with groups of 8.
+that, such batches would differ from balanced ones in two ways: few rows of one sign, and groups
+whose advantages do not cancel. So groups of G rows allow a share of about 1 / G at least: 12.5 %
+with groups of 8.
 
 If T is odd and (T + 1) / 2 mixed groups are taken, |B| = T + 1, as in choose_rollouts.py.
 """

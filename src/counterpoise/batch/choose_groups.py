@@ -2,9 +2,9 @@
 
     T <= |B| < T + (size of the largest group)   and   min(N+(B), N-(B)) >= tau |B|
 
-A subset is returned if and only if one exists. T is `target`. Groups are considered oldest first:
-the shortest run of oldest groups that contains such a B decides. Within it the smallest |B| is
-preferred, then the best balanced, then the oldest groups of each kind.
+A subset is returned if and only if one exists. T is `target`. Groups are ordered oldest first;
+B comes from the shortest prefix of that order that contains such a subset. Within the prefix the
+smallest |B| is preferred, then the best balanced, then the oldest groups of each kind.
 
 Only a group's kind (rows, positive rows) matters, and there are few kinds (7 for groups of 8 and
 0/1 rewards), so this is a bounded knapsack over kinds. Bit `size * size_limit + positives` of one
@@ -35,21 +35,21 @@ def choose_groups(
 ) -> list[tuple[int, tuple[Row, ...]]] | None:
     """(index, rows) of every group taken, oldest first; None while no batch is possible."""
     kinds = [(len(group), sum(sign_of(row) > 0 for row in group)) for group in groups]
-    shortest_run = _shortest_possible_run(kinds, target, tau)
-    if shortest_run is None:
+    shortest_prefix = _shortest_possible_prefix(kinds, target, tau)
+    if shortest_prefix is None:
         return None
     size_limit = target + max(size for size, _ in kinds)
-    # A longer run holds every subset of a shorter one: bisection finds the first that works.
-    run_lengths = range(shortest_run, len(kinds) + 1)
-    run_index = bisect_left(
-        run_lengths,
+    # A longer prefix has every subset of a shorter one: bisection finds the first that works.
+    prefix_lengths = range(shortest_prefix, len(kinds) + 1)
+    prefix_index = bisect_left(
+        prefix_lengths,
         True,
         key=lambda length: _count_per_kind(kinds[:length], target, size_limit, tau) is not None,
     )
-    if run_index == len(run_lengths):
+    if prefix_index == len(prefix_lengths):
         return None
-    count_per_kind = _count_per_kind(kinds[: run_lengths[run_index]], target, size_limit, tau)
-    assert count_per_kind is not None, "the bisection found a run that makes a batch"
+    count_per_kind = _count_per_kind(kinds[: prefix_lengths[prefix_index]], target, size_limit, tau)
+    assert count_per_kind is not None, "the bisection found a prefix that makes a batch"
     selection = []
     # Within a kind the oldest groups are taken.
     for group_index, kind in enumerate(kinds):
@@ -59,17 +59,17 @@ def choose_groups(
     return selection
 
 
-def _shortest_possible_run(kinds: list[Kind], target: int, tau: float) -> int | None:
-    """Length of the shortest run of oldest groups that may hold a batch; shorter ones cannot.
+def _shortest_possible_prefix(kinds: list[Kind], target: int, tau: float) -> int | None:
+    """Length of the shortest prefix of the groups that may hold a batch; shorter ones cannot.
 
     It has `target` rows, and as many of each sign as a batch of `target` needs.
     """
     total_rows = total_positive = 0
     quota = minority_quota(tau, target)
-    for run_length, (group_rows, group_positive) in enumerate(kinds, 1):
+    for prefix_length, (group_rows, group_positive) in enumerate(kinds, 1):
         total_rows, total_positive = total_rows + group_rows, total_positive + group_positive
         if total_rows >= target and min(total_positive, total_rows - total_positive) >= quota:
-            return run_length
+            return prefix_length
     return None
 
 

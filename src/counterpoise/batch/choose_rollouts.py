@@ -1,6 +1,7 @@
 """Reward balance by rollout: |B| = T exactly, surplus rollouts dropped inside groups.
 
-    take     the shortest run of oldest groups with N+ + N- >= T and min(N+, N-) >= tau T
+    take     the k oldest groups, with the smallest k such that N+ + N- >= T and
+             min(N+, N-) >= tau T
     keep     K+ of the positive rows and T - K+ of the negative: K+ as near to T/2 as the
              available rows and tau allow, so the majority sign is dropped first
     drop     row by row from the group with most rows of that sign (among equals, the youngest),
@@ -10,11 +11,11 @@
 Inside a group and sign the rows sampled last are dropped: responses to one prompt are exchangeable,
 so this introduces no selection.
 
-A mixed group, one that has both signs, always keeps a row of each: without its last group the run
-was too short, with fewer than T rows or fewer than tau T <= T/2 of one sign, so it had fewer than
-T/2 mixed groups, and the last one adds at most one. If T is odd, that may make (T + 1) / 2 mixed
-groups: then |B| = T + 1. A group of a single sign (credit that does not sum to zero) may lose all
-its rows.
+A mixed group, one that has both signs, always keeps a row of each. There is room for that: the
+first k - 1 groups have fewer than T rows, or fewer than tau T <= T/2 of one sign, hence fewer than
+T/2 mixed groups among them, and group k adds at most one. Only if T is odd can that make
+(T + 1) / 2 mixed groups: then |B| = T + 1. A group of a single sign (credit that does not sum to
+zero) may lose all its rows.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def choose_rollouts(
 ) -> list[tuple[int, tuple[Row, ...]]] | None:
     """(index, kept rows) of every group taken, oldest first; None while no batch is possible."""
     quota = minority_quota(tau, target)
-    sign_counts = _count_signs_of_run(groups, target, quota, sign_of)
+    sign_counts = _count_signs_of_oldest(groups, target, quota, sign_of)
     if sign_counts is None:
         return None
     total_positive = sum(positive for positive, _ in sign_counts)
@@ -81,12 +82,12 @@ def keep_of_each_sign(
     ]
 
 
-def _count_signs_of_run(
+def _count_signs_of_oldest(
     groups: Sequence[tuple[Row, ...]], target: int, quota: int, sign_of: SignRule
 ) -> list[SignCounts] | None:
-    """(positive, negative) rows of each group in the shortest sufficient run of oldest groups.
+    """(positive, negative) rows of each of the oldest groups, as few groups as are enough.
 
-    A run is sufficient if it has `target` rows in all and `quota` of each sign; None if not even
+    They are enough if they have `target` rows in all and `quota` of each sign; None if not even
     all groups together have them.
     """
     sign_counts: list[SignCounts] = []

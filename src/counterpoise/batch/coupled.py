@@ -1,4 +1,4 @@
-"""Query batching that also puts groups which push each other's tokens into the same step.
+"""QB that also brings groups into the same step if they push each other's tokens.
 
 Tokens of two queries push each other where they are the same token and neither was certain (eq. 10:
 the coupling phi of equal tokens is at least (1 - pi_j)(1 - pi_k)). So for two groups a, b
@@ -39,7 +39,7 @@ Array = NDArray[np.float64]
 
 
 def compose(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
-    """Start from `grouped`, then exchange groups that interact with those of another step."""
+    """Start from `grouped`, then exchange groups between steps so that those that interact meet."""
     steps = grouped.compose(rows, num_steps, seed)  # also fixes the order of the steps
     units = rows_by_unit(rows)
     step_of_row = {row_index: number for number, step in enumerate(steps) for row_index in step}

@@ -5,7 +5,7 @@ step: a step that holds part B of a group keeps the residue S_B = sum of A over 
 
 Group loads (sums of `num_tokens`) are split by Karmarkar-Karp into steps of equally many groups,
 give or take one: a step stays the fixed number of prompts that people expect (the paper's 32).
-Equal counts are given up only where they would leave a step over 2 % above the mean, as when one
+Equal counts are given up only where one step would be more than 2 % above the mean, as when one
 group is nearly as heavy as a step; a group heavier than a step cannot be balanced away at all.
 The seed decides ties and the order of the steps. Rows of a group stay next to each other. Groups
 that an agent's trajectory joins count as one (`batch/units.py`).

@@ -65,8 +65,8 @@ def find_unpaired(rows: Sequence[Row], steps: Sequence[Sequence[int]]) -> str:
         step_rates = {number: rates[number] for number in numbers if number in rates}
         for number, rate in step_rates.items():
             partners = {high for low, high in partner_rates if low == rate}
-            # The num_pairs lowest rates are paired. If the next rate is the same as this group's,
-            # chance decided which of the equal ones were, and this group may be single.
+            # The num_pairs groups with the lowest rates have a partner. Where the next group has
+            # the rate of this one, chance decided between them, and this one may be single.
             is_surely_paired = partners and rate < sorted_rates[num_pairs]
             other_rates = {
                 other_rate for other, other_rate in step_rates.items() if other != number

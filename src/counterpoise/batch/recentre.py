@@ -7,8 +7,8 @@
 Both signs then weigh M, so the group sums to zero, and the gap between the mean positive and the
 mean negative advantage is what it was (M/p + M/n = S+/p + S-/n). For two-valued rewards this *is*
 subtracting the mean of the kept rows. For other rewards subtracting would zero or flip a row that
-lies between the old mean and the new (2, 0.1 and three times -0.7, left with one -0.7: the new
-mean is 0.47, above the 0.1); scaling cannot.
+lies between the old mean and the new. Example: the group 2, 0.1, -0.7, -0.7, -0.7 keeps 2, 0.1 and
+one -0.7; their mean is 0.47, so subtracting it would make the 0.1 negative. Scaling cannot.
 
 A group that lost no row keeps its advantages to the bit (M = S+ = S-); a group left with a single
 sign has nothing to balance and keeps them too. A trimmed group of both signs is brought to zero
@@ -32,11 +32,11 @@ def recentre(rows: Sequence[Row]) -> tuple[Row, ...]:
         [1.0, -1.0]
     """
     positive_advantages = [row.advantage for row in rows if row.advantage > 0]
-    negative_sizes = [-row.advantage for row in rows if row.advantage < 0]
-    if not positive_advantages or not negative_sizes:
+    negative_magnitudes = [-row.advantage for row in rows if row.advantage < 0]
+    if not positive_advantages or not negative_magnitudes:
         return tuple(rows)
     num_positive, positive_sum = len(positive_advantages), sum(positive_advantages)
-    num_negative, negative_sum = len(negative_sizes), sum(negative_sizes)
+    num_negative, negative_sum = len(negative_magnitudes), sum(negative_magnitudes)
     weighted_sum = num_negative * positive_sum + num_positive * negative_sum
     balanced_sum = weighted_sum / (num_positive + num_negative)  # M
     recentred_rows = []

@@ -79,9 +79,9 @@ class RunConfig:
 
     @property
     def decays_over_run(self) -> bool:
-        """Whether the learning rate or a rule falls over the run.
+        """Whether the learning rate, or the coefficient of a step rule, decays over the run.
 
-        Another number of iterations would then have made past steps different.
+        With another loop.iterations, the steps already taken would then have been different.
         """
         settings = [setting.partition("=") for setting in self.credit.rule_settings]
         rule_decays = self.credit.rule == "sdpg" and any(

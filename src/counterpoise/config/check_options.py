@@ -115,8 +115,8 @@ def _check_credit(config: RunConfig) -> str:
             f"credit.weights=oar_p masks every token alone, {config.sample.max_new_tokens // 2} "
             'passes for a full response: choose oar_p_approximate, or credit.settings=["passes=0"]'
         )
-    kl_in_reward = config.update.kl_in_reward
-    if config.credit.name == "maxrl" and (kl_in_reward or "overlong" in _also(config)):
+    kl_in_reward, extra_rewards = config.update.kl_in_reward, _extra_reward_names(config)
+    if config.credit.name == "maxrl" and (kl_in_reward or "overlong" in extra_rewards):
         penalty = "update.kl_in=reward" if kl_in_reward else "overlong of verify.also"
         return (
             f"credit.name=maxrl needs rewards of 0 or above, and {penalty} lowers them below: "
@@ -139,8 +139,8 @@ def _setting_name(setting: str) -> str:
     return setting.partition("=")[0].strip()
 
 
-def _also(config: RunConfig) -> list[str]:
-    """The names of the extra rewards."""
+def _extra_reward_names(config: RunConfig) -> list[str]:
+    """The names in verify.also, without their weights."""
     return [extra_reward.partition("=")[0].strip() for extra_reward in config.verify.also]
 
 
@@ -255,7 +255,7 @@ def _check_clip(config: RunConfig) -> str:
 
 
 def _check_penalties(config: RunConfig) -> str:
-    """Terms of a rule exist for rows with an advantage only; a KL and a bonus are for all rows."""
+    """A KL or an entropy bonus covers all rows, a rule's loss term only those with an advantage."""
     options, rule = config.update, config.credit.rule
     if options.kl_control != "fixed" and not options.kl_in_loss:
         return (
@@ -289,8 +289,8 @@ def _check_trajectory(config: RunConfig) -> str:
         return f"update.trajectory={options.trajectory} needs update.surrogate=reinforce: no clip"
     if options.mask_truncated:
         return (
-            f"update.trajectory={options.trajectory} needs whole groups, and masked responses "
-            "leave them: set update.mask_truncated=false"
+            f"update.trajectory={options.trajectory} needs whole groups, and masking takes "
+            "truncated responses out of them: set update.mask_truncated=false"
         )
     if options.aggregate not in ("token_mean", "constant"):
         return (
@@ -351,7 +351,7 @@ def _check_environment(config: RunConfig) -> str:
         return f"credit.weights={weights} needs single responses: unset {setting}"
     if config.sample.engine != "native":
         return f"{setting} needs sample.engine=native: other samplers are untested with episodes"
-    if "overlong" in _also(config):
+    if "overlong" in _extra_reward_names(config):
         return f"{setting}: sample.max_new_tokens cuts turns; leave overlong out of verify.also"
     return ""
 

@@ -3,8 +3,8 @@
     "training"    sample.temperature, sample.top_p and sample.top_k: what training optimises
     "0.6/0.95"    temperature 0.6, top-p 0.95, no top-k: what papers report
 
-A setting is known by its two numbers, so one with those of training is the training setting, with
-its top-k.
+Temperature and top-p alone identify a setting: "1/1" is the training setting, with its top-k, where
+training samples at temperature 1 and top-p 1.
 
 A run names its settings in `evaluate.settings`; titles and verdicts use the first.
 evaluations.jsonl has one line per iteration and setting. Lines of older runs do not name a setting;

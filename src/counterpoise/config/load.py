@@ -24,7 +24,8 @@ from counterpoise.plugins import PLUGIN_CHOICE, is_plugin, pin_plugin
 SCHEMA = 1
 # In a resolved run: how many options follow, to detect a truncated file.
 OPTION_COUNT = "option_count"
-# Defaults of options under a value of another one, where the general default would be wrong.
+# (section, option, value) -> defaults for other options of the section while the option has that
+# value, because their general defaults would be wrong.
 # GSPO's ratio is a mean over the tokens of a response, which scatters far less than a token's:
 # with GRPO's range nothing would ever be clipped.
 DEPENDENT_DEFAULTS = {
@@ -110,7 +111,7 @@ def config_from_tables(
 
 @cache
 def _field_types(config_class: type) -> Mapping[str, Any]:
-    """The types of a class's fields. Python evaluates their annotations anew for every question,
+    """The types of a class's fields. Cached: Python evaluates the annotations at every call,
     which is most of the time that loading a configuration takes."""
     return get_type_hints(config_class)
 

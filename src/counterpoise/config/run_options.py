@@ -91,14 +91,14 @@ class MonitorConfig:
     )
     probe: int = option(
         0,
-        "held-out answers to follow for `poise trace`, right and wrong responses of the model; 0: "
-        "none; with probe_file: all",
+        "held-out answers to follow for `poise trace`, right and wrong responses of the model; 0 "
+        "is off, or all of probe_file",
         at_least=0,
     )
     probe_every: int = option(
         0,
-        "iterations between measurements of the probes; 0: as often as 10 % of a GPU's time or "
-        "15 % of a CPU's allows",
+        "iterations between measurements of the probes; 0: enough to keep them within 10 % of a "
+        "run's time on a GPU, 15 % on a CPU",
         at_least=0,
     )
     probe_refresh: int = option(

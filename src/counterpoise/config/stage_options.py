@@ -299,16 +299,14 @@ class BalanceConfig:
     )
     sign: str = option(
         "advantage",
-        "what N+ and N- count: advantages, or right and wrong answers (reward), which keeps rows "
-        "without signal and all advantages as they are",
+        "what N+ and N- count: signs of advantages, or right and wrong answers (reward: keeps "
+        "rows without signal and changes no advantage)",
         choices=tuple(BALANCE_SIGNS),
     )
     target: int = option(
         0, "rollouts in an update batch; 0 means sample.prompts * sample.group_size", at_least=0
     )
-    max_age: int = option(
-        4, "number of iterations that a rollout may wait in the buffer", at_least=0
-    )
+    max_age: int = option(4, "iterations that a rollout may wait in the buffer", at_least=0)
 
 
 @dataclass(frozen=True)
@@ -321,8 +319,8 @@ class BatchConfig:
     steps: int = option(4, "optimizer steps per batch", at_least=1)
     rows_per_step: int = option(
         0,
-        "take as many steps as the batch has this many rows with signal, at least one, instead of "
-        "batch.steps; 0 is off",
+        "rows with signal per step: a batch takes as many steps as it can fill, at least one, "
+        "instead of batch.steps; 0 is off",
         at_least=0,
     )
     drop_silent: bool = option(
@@ -420,8 +418,8 @@ class UpdateConfig:
     )
     capture: bool = option(
         True,
-        "small models on a GPU: replay passes of equal size as CUDA graphs, which holds a pass's "
-        "memory",
+        "small models on a GPU: replay passes of equal size as CUDA graphs, which keep a pass's "
+        "memory allocated",
     )
     repeatable: bool = option(
         False, "on a GPU: sum in a fixed order, so that repeated runs give equal weights; slower"

@@ -100,7 +100,7 @@ def adapted_linear(linear: Any, x: Tensor) -> Tensor:
     PEFT's own forward pass converts x and the outputs to float32, which takes longer than both of
     the adapter's products together.
     """
-    # Variants such as DoRA compute something else, and a disabled adapter nothing: both are PEFT's.
+    # Variants such as DoRA, and merged or disabled adapters, are left to PEFT's forward pass.
     is_plain = hasattr(linear, "lora_A") and not (
         linear.merged or linear.lora_variant or linear.disable_adapters
     )
@@ -116,7 +116,10 @@ def adapted_linear(linear: Any, x: Tensor) -> Tensor:
 
 
 def check_adapter(adapted: Any) -> None:
-    """Raise an error unless the adapter is LoRA on layers that are called, not read by weight."""
+    """Raise an error unless the adapter is LoRA, and on neither the embedding nor the output layer.
+
+    The weights of those two are read without calling the layer, which would skip the adapter.
+    """
     kinds = {str(config.peft_type.value) for config in adapted.peft_config.values()}
     if kinds != {"LORA"}:
         raise PoiseError(f"adapters of the kind {', '.join(sorted(kinds))} are not read: use LoRA")

@@ -5,7 +5,7 @@ code, wait or compute without an end, or answer nonsense:
 
     pipes and devices           reading one may never end
     pickled weights             a pickle can run code when it is read: only safetensors is loaded
-    more layers than tensors    every layer has at least one; a million would be built first
+    more layers than tensors    a layer has at least one; the library would first build them all
     sizes beyond every tensor   the library would allocate them before it compares
     weights that are NaN        or infinite: every response would be noise, or an error in sampling
 """
@@ -26,7 +26,7 @@ SIZES = (
     "hidden_size", "intermediate_size", "vocab_size", "n_embd", "n_inner", "d_model", "ffn_dim",
 )  # fmt: skip
 LAYER_COUNTS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
-MOST_LAYERS = 10_000  # of a folder without weights, which can only be estimated
+MOST_LAYERS = 10_000  # in a folder without weights, which serves only to estimate memory
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 

@@ -1,9 +1,13 @@
 """Sums of the pushes that each token of a batch receives, by the sign of the pushing token.
 
-A set of tokens that push each other is summed by its kernel or by its matrix M, whichever is
-cheaper; `microscope/coupling.py` says which sets, and why. Sums are [N + 1, 2], a row for each
-token: pushed by positive tokens, pushed by negative ones. The last row belongs to padding, which
-has no advantage, so it pushes no token, and its own sums are never read.
+A set of tokens that push each other is summed in one of two ways, whichever is cheaper:
+
+    kernel matrix   K[j, k] = (r_j . r_k)(h_j . h_k)        sum_k K[j, k] A_k
+    matrix M        M = sum_k A_k r_k h_k^T                 r_j^T M h_j
+
+`microscope/coupling.py` says which sets, and why. Sums are [N + 1, 2], a row for each token: pushed
+by positive tokens, pushed by negative ones. The last row belongs to padding, which has no
+advantage, so it pushes no token, and its own sums are never read.
 """
 
 from __future__ import annotations
@@ -55,12 +59,12 @@ class CouplingSums:
             ROW_WIDTH["cuda" if residuals.hidden.is_cuda else "cpu"], residuals.chunk_size
         )
         V, D = residuals.W.shape
-        # Below this size a kernel is cheaper than M: 2 n^2 (V + D) = 6 n V D.
+        # Sets of fewer tokens are cheaper by K than by M: 2 n^2 (V + D) = 6 n V D.
         self.break_even_size = 3 * V * D // (V + D)
 
     @property
     def nested_break_even_size(self) -> int:
-        """The same where one kernel gives two nested sums: it pays for somewhat larger sets."""
+        """The break-even size where one K gives two nested sums: it is somewhat larger."""
         return 4 * self.break_even_size // 3 + self.row_width
 
     def zeros(self) -> Tensor:
@@ -70,7 +74,7 @@ class CouplingSums:
     def lay_out_sets(
         self, key_N: TokenIndices, max_size: int, subset: TokenIndices | None = None
     ) -> CouplingSets:
-        """Sets of equal key among all tokens or a `subset`; no kernel above `max_size` tokens."""
+        """Sets of equal key among all tokens or a `subset`; no K above `max_size` tokens."""
         max_size = max(self.row_width, min(max_size, self.residuals.chunk_size))
         if subset is None:
             return lay_out_sets(key_N, row_width=self.row_width, max_size=max_size)

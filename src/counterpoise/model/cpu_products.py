@@ -1,9 +1,9 @@
 """Which library multiplies matrices of few rows on a CPU, as in decoding.
 
 On ARM torch gives float32 products to oneDNN, which packs the weights of a linear layer anew in
-every call. On a Neoverse N1 the linear layers of the embedded model take twice as long with 12 to
-16 rows as in BLAS, and 1.4 times as long with 48; with hundreds of rows the two are equal, and
-training stays with oneDNN.
+every call. On a Neoverse N1, with 12 to 16 rows, the linear layers of the embedded model take twice
+as long in oneDNN as in BLAS; with 48 rows they take 1.4 times as long. With hundreds of rows the
+two are equal, and training stays with oneDNN.
 """
 
 from __future__ import annotations

@@ -240,7 +240,7 @@ class Decoder:
     ) -> Tensor:
         """A layer that is not Llama's, or has an adapter, in torch operations.
 
-        Kernels and fused layers would compute another one.
+        Kernels and fused layers compute only Llama's layer, without an adapter.
         """
         layer, facts = self.layers[index], self.facts
         attention, mlp, norms = layer.self_attn, layer.mlp, facts.family.norms

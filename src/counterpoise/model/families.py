@@ -91,8 +91,8 @@ def root_of_hidden_size(config: Any) -> float:
     return float(config.hidden_size**0.5)
 
 
-def root_of_query_scalar(config: Any) -> float:
-    """Gemma divides scores by sqrt(query_pre_attn_scalar), all others by sqrt(d)."""
+def query_scale_of_gemma(config: Any) -> float:
+    """sqrt(d / query_pre_attn_scalar): Gemma has that scalar under the root instead of d."""
     return float((config.head_dim / config.query_pre_attn_scalar) ** 0.5)
 
 
@@ -110,7 +110,7 @@ class Family:
     windows: Callable[[Any], tuple[int | None, ...]] = no_windows
     rotations: Callable[[Any], tuple[str, ...]] = shared_rotation
     embedding_scale: Callable[[Any], float] = unscaled
-    query_scale: Callable[[Any], float] = unscaled  # of queries, in units of 1 / sqrt(d)
+    query_scale: Callable[[Any], float] = unscaled  # beside the 1 / sqrt(d) of every family
     unsupported_fields: tuple[str, ...] = ()  # fields of the config that must be empty
 
 
@@ -130,7 +130,7 @@ FAMILIES: dict[str, Family] = {  # by transformers' model_type
         windows=windows_by_layer_type,
         rotations=rotation_by_layer_type,
         embedding_scale=root_of_hidden_size,
-        query_scale=root_of_query_scalar,
+        query_scale=query_scale_of_gemma,
         unsupported_fields=(
             "attn_logit_softcapping",
             "final_logit_softcapping",

@@ -32,7 +32,7 @@ GENERAL_REMEDY = (
     "continue with --resume and --set monitor.every=0, or start again with fewer sample.prompts, "
     "a lower sample.max_new_tokens or a smaller model"
 )
-# Prompts are sampled in smaller batches until it is one: what is left is the group of one prompt.
+# By then a single prompt is sampled at once: only its group can still be made smaller.
 SAMPLING_REMEDY = (
     "start again with a lower sample.max_new_tokens, a lower sample.group_size or a smaller model"
 )
@@ -87,8 +87,8 @@ class FittedSize:
         """Return attempt(size), halving the size for as long as memory runs out.
 
         `smallest` is the smallest piece that the work can be split into, `total` all of the work: a
-        size above `total` is treated as `total`. `remedy`, if any, replaces the size's own. Each
-        attempt must start from scratch and clean up after a failed one.
+        size above `total` is treated as `total`. `remedy`, if any, replaces `self.remedy` in the
+        error. Each attempt must start from scratch and clean up after a failed one.
         """
         while True:
             try:

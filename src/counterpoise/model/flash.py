@@ -41,7 +41,9 @@ class PackedSegments:
     longest_segment: int
     prompt_bounds: Tensor  # bounds of the prompts
     longest_prompt: int
-    reader_bounds: Tensor | None  # bounds of each prompt's responses, counted from the first one
+    # The responses of a prompt, as one long query, are its reader. Bounds of all readers among the
+    # response tokens; None without responses.
+    reader_bounds: Tensor | None
     longest_reader: int
 
 
@@ -74,7 +76,6 @@ def find_segments(packing: Packing) -> PackedSegments | None:
         return None
     prompt_lengths = [length for _, length in packing.prompts]
     response_lengths = [length for _, length in packing.responses]
-    # The responses of one prompt form a single long query (its "reader").
     reader_lengths = np.bincount(
         packing.parents, weights=response_lengths, minlength=len(prompt_lengths)
     ).astype(int)

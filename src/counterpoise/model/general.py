@@ -72,7 +72,8 @@ class GeneralDecoder:
             )
         forward_arguments = inspect.signature(model.forward).parameters
         self.takes_positions = "position_ids" in forward_arguments
-        self.pads_exactly: bool | None = None  # None: not yet tried, see row_cache.py
+        # In the sampler, see row_cache.py; None: not yet tried.
+        self.front_padding_is_exact: bool | None = None
         self._check_output_layer()
 
     @property
@@ -113,15 +114,16 @@ class GeneralDecoder:
         return numbers * self.dtype.itemsize
 
     def reserve(self, length: int) -> None:
-        """Raise an error if the model cannot read `length` positions: learned ones end.
+        """Raise an error if the model cannot read `length` positions; nothing is reserved here.
 
-        Rotary angles that change with a sequence's length would make a row depend on the rows
-        beside it, so such models stay below the length from which on they change.
+        Learned positions are a table with a last entry. Rotary angles that change with a sequence's
+        length would make a row depend on the rows beside it, so the length at which they begin to
+        change is the limit.
         """
-        if length > self._constant_angles:
+        if length > self._constant_angle_length:
             raise PoiseError(
-                f"the rotary angles of this model change beyond {self._constant_angles:,} tokens, "
-                f"and a prompt with its response needs {length:,}: set a lower "
+                f"the rotary angles of this model change beyond {self._constant_angle_length:,} "
+                f"tokens, and a prompt with its response needs {length:,}: set a lower "
                 "sample.max_new_tokens or sample.max_prompt_tokens"
             )
         if length > self._learned_positions:
@@ -221,7 +223,7 @@ class GeneralDecoder:
         return PROBE_TOLERANCE.get(self.dtype, PROBE_TOLERANCE_HALF)
 
     @cached_property
-    def _constant_angles(self) -> int:
+    def _constant_angle_length(self) -> int:
         """The length up to which rotary angles do not depend on it."""
         lengths = [
             rope.get("original_max_position_embeddings") or self.max_positions

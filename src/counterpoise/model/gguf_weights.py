@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from counterpoise.errors import PoiseError, first_line
 
 COMPARED_ROWS = 512  # rows that decide whether embedding and output layer are the same matrix
-LARGEST_ROUNDING = 0.5  # relative difference of two roundings of a matrix; unrelated ones: 1.4
+# |A - B| / |B| is below this for two quantisations of one matrix, and 1.4 for unrelated matrices.
+LARGEST_ROUNDING = 0.5
 FLOAT_KINDS = ("F32", "F16", "BF16")
 LAYER_NAMES = {  # GGUF -> transformers, inside layer {i}
     "attn_norm": "input_layernorm",
@@ -151,8 +152,8 @@ def deinterleave_heads(rows: NDArray[np.float32], heads: int) -> NDArray[np.floa
 def choose_embedding(reader: Any) -> tuple[bool, str | None, str]:
     """(tied?, the tensor that is left out, a phrase about the choice).
 
-    GGUF does not say whether a model ties its output layer to its embedding: without an output
-    layer it does, and so it does if the two are roundings of the same matrix.
+    GGUF does not say whether a model ties its output layer to its embedding. They are tied if the
+    file has no output layer, or if the two are quantisations of the same matrix.
     """
     tensors = {tensor.name: tensor for tensor in reader.tensors}
     embedding, output = tensors["token_embd.weight"], tensors.get("output.weight")
@@ -257,8 +258,8 @@ def read_rope(reader: Any, architecture: Architecture, head_size: int) -> dict[s
 def llama3_factors(base: float, head_size: int, factor: float) -> NDArray[np.float64]:
     """What each frequency is divided by: 1 for short waves, `factor` for long ones."""
     frequencies = base ** -(np.arange(0, head_size, 2) / head_size)
-    waves = LLAMA3_RULE["original_max_position_embeddings"] * frequencies / (2 * math.pi)
+    waves_in_context = LLAMA3_RULE["original_max_position_embeddings"] * frequencies / (2 * math.pi)
     low, high = LLAMA3_RULE["low_freq_factor"], LLAMA3_RULE["high_freq_factor"]
-    smooth = np.clip((waves - low) / (high - low), 0.0, 1.0)
+    smooth = np.clip((waves_in_context - low) / (high - low), 0.0, 1.0)
     factors: NDArray[np.float64] = 1 / ((1 - smooth) / factor + smooth)
     return factors

@@ -1,8 +1,8 @@
 """KL(p || q) of every token over the whole vocabulary, without holding tokens x vocabulary.
 
     p = softmax(W h / temperature)      the student, trained through h and W
-    q = softmax(W g / temperature)      the teacher, held fixed: no gradient, not even through W;
-                                        W may be its own
+    q = softmax(W g / temperature)      the teacher, held fixed: no gradient, not even through W.
+                                        It may have another W than the student
 
     d = log p - log q        KL = <p, d>        dKL / d(W h / temperature) = p (d - KL)
 

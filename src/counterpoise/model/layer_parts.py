@@ -116,7 +116,7 @@ def split_heads(
         from counterpoise.model.kernels import heads as kernel
 
         return kernel.forward(qkv, norms, cos, sin, H, K, epsilon)
-    # Queries and keys in the same operations: with few tokens their number is what takes time.
+    # The same operations for queries and keys: with few tokens, fewer operations take less time.
     qk, v = qkv.split((H + K, K), dim=1)
     if norms:
         q_weight, k_weight = norms

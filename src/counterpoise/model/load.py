@@ -299,7 +299,7 @@ def save_policy(
     with atomic_write(out) as temporary:
         model.save_pretrained(temporary)
         policy.tokenizer.save_pretrained(temporary)
-        # PEFT writes a form without content.
+        # PEFT writes an empty model card.
         (temporary / "README.md").unlink(missing_ok=True)
         if card:
             (temporary / "README.md").write_text(card, encoding="utf-8")
@@ -344,11 +344,12 @@ def make_decoder(model: Any, path: str = AUTO_PATH) -> AnyDecoder:
 
 
 def check_no_logit_softcap(policy: Policy, feature: str) -> None:
-    """Raise an error if the model caps its logits and `feature` compares distributions without."""
+    """Raise an error if the model caps its logits: the formulas of `feature` do not hold then."""
     if policy.decoder.softcap:
         raise PoiseError(
-            f"{feature} compares whole distributions, which is not derived for models that cap "
-            f"their logits, such as this {policy.decoder.config.model_type}: choose another setting"
+            f"{feature} compares whole distributions, by formulas that do not hold for models that "
+            f"cap their logits, such as this {policy.decoder.config.model_type}: choose another "
+            "setting"
         )
 
 

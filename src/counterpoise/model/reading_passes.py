@@ -29,7 +29,8 @@ class ReadingPasses(Protocol):
     def states(self, policy: Policy, rows: Sequence[Row], embedded_nD: Tensor) -> Tensor:
         """Hidden states [n, D] of the response tokens, row after row, from their embeddings.
 
-        They are differentiable in `embedded_nD` alone, and the gradient must be taken at once.
+        They are differentiable in `embedded_nD` alone. The gradient must be taken before the next
+        pass, which reuses the memory of a CUDA graph.
         """
         ...
 

@@ -9,10 +9,11 @@ Because r always appears twice, -r = pi - e_o serves as well and saves a pass ov
 are computed in chunks of `CHUNK_BYTES`. A batch of a few chunks (`STORED_CHUNKS`) stores them; for
 a larger one they are recomputed at each use.
 
-`precision` is that of logits, r, h and M, the factors of the large products; sums are float32 or
-wider. float16 keeps 11 bits of each, bfloat16 8, and both run at the full rate of a GPU. Confident
-tokens need care: where pi(o) is near 1, rounding leaves nothing of 1 - pi(o). In half precision
-that entry is therefore the sum of all the others, so that r still adds up to 0, as it must.
+`precision` is that of the factors of the large products: logits, r, h and the M of
+`coupling_sums.py`; sums are float32 or wider. float16 keeps 11 bits of each, bfloat16 8, and both
+run at the full rate of a GPU. Confident tokens need care: where pi(o) is near 1, rounding leaves
+nothing of 1 - pi(o). In half precision that entry is therefore the sum of all the others, so that r
+still adds up to 0, as it must.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ def residuals_at_temperature(
 ) -> Residuals:
     """Residuals of the distributions that the tokens were sampled from.
 
-    In half precision where the hidden states of a GPU are.
+    They are float16 if the hidden states are in half precision on a GPU, else float32 or wider.
     """
     # c tanh(z / c) / T = (c / T) tanh((z / T) / (c / T)): both scales are folded in once.
     if temperature != 1:

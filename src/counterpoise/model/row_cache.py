@@ -93,15 +93,15 @@ def rows_may_be_padded(decoder: GeneralDecoder) -> bool:
 
     Raises an error if not even rows of equal length reproduce the model's own forward pass.
     """
-    if decoder.pads_exactly is None:
+    if decoder.front_padding_is_exact is None:
         tokens = probe_tokens(decoder.device, decoder.head.weight).cpu().numpy()
         if not _reproduces_forward(decoder, [tokens[:4], tokens[1:5]]):
             raise PoiseError(
                 f"the cache of {decoder.config.model_type} models does not reproduce their forward "
                 "pass, so they cannot be sampled here: choose another model"
             )
-        decoder.pads_exactly = _reproduces_forward(decoder, [tokens[:2], tokens[:5]])
-    return decoder.pads_exactly
+        decoder.front_padding_is_exact = _reproduces_forward(decoder, [tokens[:2], tokens[:5]])
+    return decoder.front_padding_is_exact
 
 
 @torch.no_grad()

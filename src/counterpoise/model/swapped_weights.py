@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from counterpoise.errors import PoiseError
 from counterpoise.model.load import Policy
-from counterpoise.model.scoring import ForwardOutputs, forward, hidden_states
+from counterpoise.model.scoring import ForwardOutputs, ForwardPass, forward, hidden_states
 from counterpoise.types import Row
 
 # Parameter name -> a tensor of its shape; parameters without an entry do not move.
@@ -32,10 +32,8 @@ def forward_with_weights(
     return outputs
 
 
-def read_with_weights(
-    weights: Mapping[str, Tensor],
-) -> Callable[[Policy, Sequence[Row], float], ForwardOutputs]:
-    """A pass without gradients by these weights, as `score_logprobs` takes it."""
+def read_with_weights(weights: Mapping[str, Tensor]) -> ForwardPass:
+    """A function for the argument `forward_pass` of `score_logprobs` that uses these weights."""
 
     def read(policy: Policy, rows: Sequence[Row], temperature: float) -> ForwardOutputs:
         with torch.no_grad():

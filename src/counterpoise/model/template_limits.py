@@ -35,19 +35,19 @@ CONVERSATIONS = [
 ]
 
 
-def check_template_ends(tokenizer: Any, model: str, remedy: str) -> None:
+def check_template_finishes(tokenizer: Any, model: str, option_prefix: str) -> None:
     """Refuse a chat template that does not finish a short conversation within the limits."""
     try:
         template = tokenizer.get_chat_template()
     except ValueError as fault:  # several templates, and none of them is the default
-        raise PoiseError(f"model '{model}': {fault}; {remedy}boxed") from fault
+        raise PoiseError(f"model '{model}': {fault}; {option_prefix}boxed") from fault
     variables = {
         variable_name: str(token) for variable_name, token in tokenizer.special_tokens_map.items()
     }
     if limit_phrase := _exceeded_limit(template, json.dumps(variables, sort_keys=True)):
         raise PoiseError(
-            f"the chat template of model '{model}' {limit_phrase}: {remedy}boxed, or repair the "
-            "template"
+            f"the chat template of model '{model}' {limit_phrase}: {option_prefix}boxed, or "
+            "repair the template"
         )
 
 

@@ -22,14 +22,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from counterpoise.errors import PoiseError, first_line, unknown_name
-from counterpoise.model.template_limits import check_template_ends
+from counterpoise.model.template_limits import check_template_finishes
 from counterpoise.types import Message, Prompt
 
 AUTO = "auto"
 BOXED_REQUEST = "Please reason step by step, and put your final answer within \\boxed{}."
 CHATML_MESSAGE = "<|im_start|>{role}\n{content}<|im_end|>\n"
 CHATML_TURN = "<|im_start|>user\n{problem}<|im_end|>\n<|im_start|>assistant\n"
-TRAINING_REMEDY = "set model.template="  # how training sets a template; other commands differ
+# An error advises `option_prefix` and the name of a template; this is how training sets one.
+TRAINING_OPTION = "set model.template="
 LONGEST_CHAT = 1 << 26  # characters; a tokenizer would need gigabytes for more
 RESPONSE_MARKER = "=RESPONSE="  # finds where a chat template puts a response
 
@@ -45,9 +46,9 @@ class Template:
     text: str = "{problem}"  # the user's message in a chat, else the whole prompt
     chat: bool = True  # whether the tokenizer's chat template is put around it
     reply: str = ""  # without a chat template: the text between two responses
-    message: str = "{content}\n"  # without one: a message of a conversation before the last
-    # The part of `text` around the user's last message, if what stands before it is the template's
-    # own system message; "": all of `text`.
+    message: str = "{content}\n"  # without one: any message before the user's last one
+    # `text` without the system message that it begins with: earlier messages of a conversation come
+    # between the two. "" if it begins with none.
     last_message: str = ""
     required_tokens: tuple[str, ...] = ()  # special tokens that the tokenizer must know
     end_tokens: tuple[str, ...] = ()  # tokens that end a response, in addition to the model's own
@@ -74,7 +75,7 @@ TEMPLATES = {
 
 
 def resolve_template(
-    template_name: str, tokenizer: Any, model: str, remedy: str = TRAINING_REMEDY
+    template_name: str, tokenizer: Any, model: str, option_prefix: str = TRAINING_OPTION
 ) -> str:
     """The template's name with "auto" resolved; PoiseError if the tokenizer cannot apply it."""
     has_chat = bool(tokenizer.chat_template)
@@ -84,15 +85,15 @@ def resolve_template(
         raise unknown_name("template", template_name, [AUTO, *TEMPLATES])
     template = TEMPLATES[template_name]
     if template.chat and not has_chat:
-        raise PoiseError(f"model '{model}' has no chat template: {remedy}boxed")
+        raise PoiseError(f"model '{model}' has no chat template: {option_prefix}boxed")
     if template.chat:
-        check_template_ends(tokenizer, model, remedy)
+        check_template_finishes(tokenizer, model, option_prefix)
     if missing_tokens := [
         token for token in template.required_tokens if token_id(tokenizer, token) is None
     ]:
         raise PoiseError(
             f"template '{template_name}' needs the token {missing_tokens[0]}, which '{model}' does "
-            f"not have: {remedy}{'chat' if has_chat else 'boxed'}"
+            f"not have: {option_prefix}{'chat' if has_chat else 'boxed'}"
         )
     return template_name
 
@@ -102,7 +103,7 @@ def check_chat_data(
     tokenizer: Any,
     model: str,
     prompts: Iterable[Prompt],
-    remedy: str = TRAINING_REMEDY,
+    option_prefix: str = TRAINING_OPTION,
 ) -> None:
     """Refuse conversations if the tokenizer has no chat template, unless a template was named.
 
@@ -114,7 +115,8 @@ def check_chat_data(
             if prompt.messages:
                 raise PoiseError(
                     f"the prompts are chat messages, and model '{model}' has no chat template: "
-                    f"choose a chat model, or {remedy}boxed, which joins the messages to plain text"
+                    f"choose a chat model, or {option_prefix}boxed, which joins the messages to "
+                    "plain text"
                 )
 
 
@@ -139,7 +141,7 @@ def describe_template_omission(
         return ""
     return (
         f"WARNING: the chat template of model '{model}' leaves out the {omitted_roles[0]} message "
-        f"of prompt '{prompt.id}': put it into the user's message, or {TRAINING_REMEDY}boxed"
+        f"of prompt '{prompt.id}': put it into the user's message, or {TRAINING_OPTION}boxed"
     )
 
 
@@ -202,7 +204,7 @@ def encode_prompts(
         prompt_ids = [tokenizer.encode(text, add_special_tokens=is_plain) for text in rendered]
     if not all(prompt_ids):
         raise PoiseError(
-            f"template '{template_name}' makes a prompt without tokens: {TRAINING_REMEDY}"
+            f"template '{template_name}' makes a prompt without tokens: {TRAINING_OPTION}"
             f"{'boxed' if template.chat else 'chat'}, or choose another model"
         )
     return prompt_ids
@@ -223,7 +225,7 @@ def encode_reply(
         if not marker:
             raise PoiseError(
                 "the model's chat template drops earlier responses, so there is no second turn: "
-                f"{TRAINING_REMEDY}boxed"
+                f"{TRAINING_OPTION}boxed"
             )
         for end_token in tokenizer.convert_ids_to_tokens(list(response_ends)):
             reply_text = reply_text.removeprefix(end_token)  # the response already contains it
@@ -245,12 +247,12 @@ def _render_chat(tokenizer: Any, messages: Sequence[dict[str, str]]) -> str:
     except Exception as fault:  # a template is a program, and may raise anything
         raise PoiseError(
             f"the model's chat template cannot be rendered: {first_line(fault)}; "
-            f"{TRAINING_REMEDY}boxed"
+            f"{TRAINING_OPTION}boxed"
         ) from fault
     if len(chat_text) > LONGEST_CHAT:
         raise PoiseError(
             f"the model's chat template makes a prompt of {len(chat_text):,} characters: "
-            f"{TRAINING_REMEDY}boxed"
+            f"{TRAINING_OPTION}boxed"
         )
     return chat_text
 

@@ -31,7 +31,7 @@ from counterpoise.task.benchmarks import (
     load_problems,
 )
 from counterpoise.types import Ints, Prompt
-from counterpoise.verify.code.verifier import check_tests
+from counterpoise.verify.check_problems import check_problems
 from counterpoise.verify.extra_rewards import verifier_needs
 from counterpoise.verify.scores import ScoringContext, Verifier, score_responses
 from counterpoise.verify.time_limited_verifier import count_lost_as_wrong
@@ -76,8 +76,7 @@ def load_run_benchmarks(config: RunConfig) -> list[RunBenchmark]:
             data_option=DATA_OPTION,
             field_remedy="rename the column of it to '{role}'",
         )[: options.limit or None]
-        if config.verify.name == "code":
-            check_tests(problems)
+        check_problems(config.verify.name, problems)
         benchmarks.append(RunBenchmark(benchmark, samples or benchmark.samples, problems))
     return benchmarks
 

@@ -40,7 +40,7 @@ Weights = NDArray[np.float64]  # [N]
 Interval = tuple[float, float, float]  # value, low, high
 DRAWS = 1000
 TAIL_DRAWS = 20  # draws beyond a bound: its error is then 0.06 standard errors of the statistic
-CHUNK = 2048  # draws whose weights of all records are in memory at once, where they are many
+CHUNK = 2048  # draws that `weight_chunks` expands to weights of all records at once
 MIN_PROMPTS = 5
 MAX_UNDEFINED = 0.01  # share of draws in which the statistic may be undefined
 
@@ -49,10 +49,10 @@ def bootstrap_interval(
     prompts_N: Sequence[object], statistic: Callable[[Weights], float]
 ) -> Interval:
     """The interval of any statistic of weighted records; draws that are not finite are dropped."""
-    prompt_N, P = _number_prompts(prompts_N)
-    value = statistic(np.ones(len(prompt_N)))
+    prompt_number_N, P = _number_prompts(prompts_N)
+    value = statistic(np.ones(len(prompt_number_N)))
     return _interval_from_values(
-        value, [statistic(weights_P[prompt_N]) for weights_P in _prompt_weights(P, DRAWS)], P
+        value, [statistic(weights_P[prompt_number_N]) for weights_P in _prompt_weights(P, DRAWS)], P
     )
 
 
@@ -65,9 +65,9 @@ def ratio_interval(
     prompts_N: Sequence[object], numerators_N: ArrayLike, denominators_N: ArrayLike
 ) -> Interval:
     """The interval of sum(numerators) / sum(denominators), such as a share of pooled tokens."""
-    prompt_N, P = _number_prompts(prompts_N)
-    numerator_P = np.bincount(prompt_N, np.asarray(numerators_N, np.float64), P)
-    denominator_P = np.bincount(prompt_N, np.asarray(denominators_N, np.float64), P)
+    prompt_number_N, P = _number_prompts(prompts_N)
+    numerator_P = np.bincount(prompt_number_N, np.asarray(numerators_N, np.float64), P)
+    denominator_P = np.bincount(prompt_number_N, np.asarray(denominators_N, np.float64), P)
     weights_DP = _prompt_weights(P, DRAWS)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = numerator_P.sum() / denominator_P.sum()
@@ -82,22 +82,22 @@ def difference_interval(
     """The interval of mean(chosen) - mean(the others): a gap between two kinds of records."""
     value_N = np.asarray(values_N, dtype=np.float64)
     is_chosen_N = np.asarray(chosen_N, dtype=bool)
-    prompt_N, P = _number_prompts(prompts_N)
+    prompt_number_N, P = _number_prompts(prompts_N)
     # The first row has weight 1 for every prompt: it is the estimate itself.
     weights_DP = np.vstack((np.ones(P), _prompt_weights(P, DRAWS)))
     gap_D = np.zeros(len(weights_DP))
     with np.errstate(divide="ignore", invalid="ignore"):
         for is_member_N, sign in ((is_chosen_N, 1.0), (~is_chosen_N, -1.0)):
-            total_P = np.bincount(prompt_N[is_member_N], value_N[is_member_N], P)
-            count_P = np.bincount(prompt_N[is_member_N], minlength=P)
+            total_P = np.bincount(prompt_number_N[is_member_N], value_N[is_member_N], P)
+            count_P = np.bincount(prompt_number_N[is_member_N], minlength=P)
             gap_D += sign * (weights_DP @ total_P) / (weights_DP @ count_P)
     return _interval_from_values(gap_D[0], gap_D[1:], P)
 
 
 def resampled_weights(prompts_N: Sequence[object], draws: int = DRAWS) -> NDArray[np.float64]:
     """Weights [1 + draws, N] of the records: all 1 first, then one row a draw."""
-    prompt_N, P = _number_prompts(prompts_N)
-    return np.vstack((np.ones(P), _prompt_weights(P, draws)))[:, prompt_N]
+    prompt_number_N, P = _number_prompts(prompts_N)
+    return np.vstack((np.ones(P), _prompt_weights(P, draws)))[:, prompt_number_N]
 
 
 def sums_over_draws(
@@ -106,17 +106,17 @@ def sums_over_draws(
     """Weighted sums [1 + draws, K] of K columns of the records, a row for each row of
     `resampled_weights`: sums within prompts and one matrix product, whatever the number of records.
     """
-    prompt_N, P = _number_prompts(prompts_N)
-    sum_PK = np.stack([np.bincount(prompt_N, column_N, P) for column_N in columns], axis=1)
+    prompt_number_N, P = _number_prompts(prompts_N)
+    sum_PK = np.stack([np.bincount(prompt_number_N, column_N, P) for column_N in columns], axis=1)
     return np.vstack((np.ones(P), _prompt_weights(P, draws))) @ sum_PK
 
 
 def weight_chunks(prompts_N: Sequence[object], draws: int) -> Iterator[NDArray[np.float64]]:
     """The rows of `resampled_weights`, a chunk at a time: [up to CHUNK, N]."""
-    prompt_N, P = _number_prompts(prompts_N)
+    prompt_number_N, P = _number_prompts(prompts_N)
     weights_DP = np.vstack((np.ones(P), _prompt_weights(P, draws)))
     for chunk_start in range(0, len(weights_DP), CHUNK):
-        yield weights_DP[chunk_start : chunk_start + CHUNK].take(prompt_N, axis=1)
+        yield weights_DP[chunk_start : chunk_start + CHUNK].take(prompt_number_N, axis=1)
 
 
 def draws_for_level(prompts: int, level: float, at_least: int = DRAWS) -> int:
@@ -147,10 +147,10 @@ def _number_prompts(prompts_N: Sequence[object]) -> tuple[NDArray[np.int64], int
     if not len(prompts_N):
         raise PoiseError("there is nothing to average: no prompt of the batch had signal")
     number_of_prompt: dict[object, int] = {}
-    prompt_N = np.array(
+    prompt_number_N = np.array(
         [number_of_prompt.setdefault(prompt, len(number_of_prompt)) for prompt in prompts_N]
     )
-    return prompt_N, len(number_of_prompt)
+    return prompt_number_N, len(number_of_prompt)
 
 
 @lru_cache(maxsize=8)

@@ -9,9 +9,9 @@ draw contains prompt p w_p times, a sum over pairs becomes
 Pairs within a prompt have the weight w_p, not w_p^2: two copies of one prompt are not two prompts,
 and pairs between the copies are left out. Otherwise pairs within a prompt, which couple more than
 others, would be more frequent in every draw than in the data. Resampling the prompts of j alone
-treats the prompts of k as if they were all there are: with an effect of the prompt on either side,
-its 95 % intervals cover the truth 85 % of the time (tests/statistics/test_pair_bootstrap.py).
-The bounds are those of bootstrap.py.
+would treat the prompts of k as fixed: where the values depend on both prompts, such 95 % intervals
+cover the truth only 85 % of the time (tests/statistics/test_pair_bootstrap.py). The bounds are
+those of bootstrap.py.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class CentredRanks:
         self._last_index_U = np.cumsum(count_U) - 1
         self.has_ties = len(count_U) < len(self._order_N)
 
-    def doubled(
+    def doubled_ranks(
         self,
         w_ND: RowMatrix,
         weight_D: NDArray[np.float64],
@@ -50,20 +50,21 @@ class CentredRanks:
         out: RowMatrix,
         scratch: RowMatrix,
     ) -> RowMatrix:
-        """Twice the centred mid-ranks [N, D] with the weights w, of which `weight_D` are the sums.
+        """Twice the centred mid-ranks [N, D] with the weights w; `weight_D` is their sum per draw.
 
         They are written into `out`, and `scratch` is overwritten: new memory for every matrix would
         take as long as the sums.
         """
         weight_up_to_ND = np.take(w_ND, self._order_N, axis=0, out=out, mode="clip")
-        weight_up_to_ND[0] -= weight_D / 2  # the mean rank
+        # The mean rank, which the running sums carry from the first row to all others.
+        weight_up_to_ND[0] -= weight_D / 2
         add_up_rows(weight_up_to_ND)
         weight_up_to_UD = weight_up_to_ND
         U = len(self._last_index_U)
         if len(w_ND) > U:
             weight_up_to_UD = weight_up_to_ND.take(self._last_index_U, axis=0)
         # A value's rank lies half way between the weight up to and including it and the weight up
-        # to the value before.
+        # to the value before: twice the rank is the sum of the two.
         rank_UD = scratch[:U]
         np.subtract(weight_up_to_UD[0], weight_D / 2, out=rank_UD[0])
         np.add(weight_up_to_UD[1:], weight_up_to_UD[:-1], out=rank_UD[1:])
@@ -103,7 +104,7 @@ def correlations_with(
         # largest rank is at most weight_D; the last factor is there because variances are sums.
         smallest_variance_D = (2 * FLAT_TOLERANCE * weight_D) ** 2 * weight_D
         y_ND, x_ND, scratch_ND = (np.empty_like(w_ND) for _ in range(3))
-        ranks_of_y.doubled(w_ND, weight_D, out=y_ND, scratch=scratch_ND)
+        ranks_of_y.doubled_ranks(w_ND, weight_D, out=y_ND, scratch=scratch_ND)
         weighted_y_ND = w_ND * y_ND
         # einsum: sums over thousands of records without a matrix of products
         var_y_D = np.einsum("nd,nd->d", weighted_y_ND, y_ND)
@@ -111,7 +112,7 @@ def correlations_with(
         var_without_ties_D = (weight_D**3 - np.einsum("nd,nd,nd->d", w_ND, w_ND, w_ND)) / 3
         for name, ranks_of_x in ranks_of_columns.items():
             if ranks_of_x.has_ties:
-                ranks_of_x.doubled(w_ND, weight_D, out=x_ND, scratch=scratch_ND)
+                ranks_of_x.doubled_ranks(w_ND, weight_D, out=x_ND, scratch=scratch_ND)
                 covariance_D = np.einsum("nd,nd->d", x_ND, weighted_y_ND)
                 var_x_D = np.einsum("nd,nd,nd->d", w_ND, x_ND, x_ND)
             else:

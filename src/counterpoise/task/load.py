@@ -13,7 +13,7 @@ from counterpoise.task.columns import PARAMETER_REMEDY, FieldOptions
 from counterpoise.task.task_prompts import TaskPrompts
 from counterpoise.types import ALL_COLUMNS
 from counterpoise.variants import TASKS
-from counterpoise.verify.code.verifier import check_tests
+from counterpoise.verify.check_problems import check_problems
 from counterpoise.verify.extra_rewards import check_references, needs_answers, reward_columns
 
 FILE_TASKS = ("files", "jsonl")  # read from files on this machine, without a download
@@ -28,7 +28,7 @@ GENERATED_TASKS = {
 
 
 def load_run_task(config: RunConfig) -> TaskPrompts:
-    """The prompts of a run, checked against what its rewards need: columns, answers and tests."""
+    """The prompts of a run, checked against what its rewards need: columns and answers."""
     # A built-in environment compares answers too, whatever the reward does.
     environment = config.task.environment
     compares_answers = environment != "none" and not is_plugin(environment)
@@ -36,8 +36,7 @@ def load_run_task(config: RunConfig) -> TaskPrompts:
     columns = dict.fromkeys([*reward_columns(config.verify), *config.kl_columns])
     task = load_task(config.task, tuple(columns), answers_required=answers_required)
     check_references(config.verify, task.train)
-    if config.verify.name == "code":
-        check_tests([*task.train, *task.heldout])
+    check_problems(config.verify.name, [*task.train, *task.heldout])
     return task
 
 

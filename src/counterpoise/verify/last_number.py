@@ -1,8 +1,8 @@
 r"""reward = 1 if the last number of the response equals the answer, 0 otherwise.
 
 For replies that have no box, such as those of `task.name=role_play`. A number may have a sign, a
-decimal fraction and commas between groups of three digits; 3 equals 3.0. The answer must be a
-number too.
+decimal fraction and commas between groups of three digits; 3 equals 3.0. The answer must be one
+number too, possibly after a worked solution and "####", as in GSM8K; `check_number` sees to it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Self
 
+from counterpoise.errors import PoiseError
 from counterpoise.types import Prompt
 from counterpoise.verify.scores import Scores
 
@@ -62,6 +63,16 @@ def find_last_number(text: str) -> Fraction | None:
     """
     numbers = NUMBER.findall(text)
     return Fraction(numbers[-1].replace(",", "")) if numbers else None
+
+
+def check_number(answer: str) -> None:
+    """Raise an error unless the answer is one number: of 3/4 only the 4 would be compared."""
+    if len(NUMBER.findall(answer.rpartition("####")[2])) != 1:
+        shown_answer = " ".join(answer.split())[:60]
+        raise PoiseError(
+            f"its answer '{shown_answer}' is not one number, which the verifier 'last_number' "
+            "compares: choose another verifier"
+        )
 
 
 def _numbers_agree(given: Fraction | None, expected: Fraction | None) -> bool:

@@ -79,10 +79,14 @@ def is_graded(rewards: Iterable[float]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TrainerState:
-    """The progress of a run: the fields of TRL's `trainer_state` that reward functions read."""
+    """The progress of a run: the fields of TRL's `trainer_state` that reward functions read.
 
-    global_step: int  # optimizer steps so far
-    max_steps: int  # of the whole run
+    Both count optimizer steps as if every iteration took as many as it can, so `global_step` of
+    `max_steps` is the share of the run that is done, also where RB waits.
+    """
+
+    global_step: int
+    max_steps: int
 
 
 @dataclass(frozen=True, slots=True)

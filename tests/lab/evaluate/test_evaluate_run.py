@@ -427,6 +427,8 @@ def test_the_command(
         (["--bench", ""], "--bench names no benchmark"),
         (["--bench", "words1", "--verifier", "maths"], "unknown verifier 'maths'"),
         (["--bench", "words1", "--verifier", "no.py:f"], "no.py cannot be read: No such file"),
+        (["--bench", "words1", "--verifier", "verifiers"], "a benchmark has none: choose another"),
+        (["--bench", "words1", "--verifier", "code"], "there are no tests"),
         (["--bench", "words1", "--device", "gpu"], "--device gpu: give auto, cpu or cuda"),
     ],
 )

@@ -51,3 +51,8 @@ def test_nobody_right_and_nobody_answering() -> None:
     assert maj_at_k(["3", "3"], [False, False], 2) == 0.0
     with pytest.raises(ValueError, match="maj@3"):
         maj_at_k(["3", "3"], [False, False], 3)
+
+
+@pytest.mark.parametrize("k", [1000, 1001, 2000])
+def test_two_equal_camps_of_a_thousand_samples(k: int) -> None:
+    assert maj_at_k(["4", "5"] * 1000, [True, False] * 1000, k) == 0.5

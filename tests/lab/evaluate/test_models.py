@@ -51,7 +51,10 @@ def test_a_run_stands_for_its_model(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
     (run / "config.toml").write_text("", encoding="utf-8")
-    with pytest.raises(PoiseError, match="is a run without a model"):
+    with pytest.raises(PoiseError, match=r"is a run without a model.*it has no checkpoint either"):
+        resolve_models([str(run)])
+    (run / "checkpoints" / "iteration_00004").mkdir(parents=True)
+    with pytest.raises(PoiseError, match=r"such as .*iteration_00004"):
         resolve_models([str(run)])
     shutil.copytree(EMBEDDED_FOLDER, run / "model")
     (found,) = resolve_models([str(run)])

@@ -68,6 +68,17 @@ def test_the_map_counts_what_is_right(made: Path) -> None:
     assert (drawn["rows"], drawn["ids"]) == (["before", "after"], ["p0", "p1", "p2", "p3"])
 
 
+def test_rows_of_the_map_have_their_own_samples_and_rewards(tmp_path: Path) -> None:
+    nothing = [math.nan] * 2
+    cells = [
+        cell(tmp_path, {"p0": [1.0, 1.0], "p1": nothing}, model="few"),
+        cell(tmp_path, {"p0": [1.0, 0.0, 0.0, 0.0], "p1": nothing * 2}, model="many"),
+    ]
+    drawn = benchmark_map("aime24", summarise(cells), cells, max_responses=2, max_characters=100)
+    assert drawn["samples"] == [2, 4]
+    assert drawn["right"] == [[2, None], [1, None]]
+
+
 def test_both_outcomes_are_shown_where_there_are_both() -> None:
     one = judged("p", [1, 1, 1, 1, 1, 1, 0, 1])
     assert [r[:2] for r in choose_responses(one, max_responses=3, max_characters=10)] == [

@@ -137,16 +137,19 @@ def test_differences_of_files_that_were_not_made_alike_say_so(tmp_path: Path) ->
         cell(tmp_path, {"1": [0, 1, 0, 0], "2": [1, 1, 1, 1]}, model="b", max_new_tokens=8192),
         cell(tmp_path, {"1": [1], "2": [1], "3": [1]}, model="c", max_new_tokens=512),
         cell(tmp_path, {"3": [1]}, model="d", max_new_tokens=512),
+        cell(tmp_path, {"1": [1]}, model="e", max_new_tokens=512, sampler="vllm", dtype="bfloat16"),
     ]
     problem = files[2].judged["3"]
     files[2].judged["3"] = replace(problem, problem="another problem with the same id")
     files[3].judged["3"] = files[2].judged["3"]
-    _, second, third, fourth = summarise(files).lines
+    _, second, third, fourth, fifth = summarise(files).lines
     assert second.differences["aime24"].mean == pytest.approx(0.125)
     assert second.pass_differences == {}  # pass@4 minus pass@1 is no difference of models
     assert second.unequal_settings == {"aime24": {"samples": (4, 1), "max_new_tokens": (8192, 512)}}
     assert third.differences["aime24"] == paired_difference([1, 1], [0, 1])
     assert third.unequal_settings == fourth.differences == {}
+    unequal = {"sampler": ("vllm", "native"), "dtype": ("bfloat16", "float32")}
+    assert fifth.unequal_settings == {"aime24": unequal}
     shown = io.StringIO()
     print_summary(Console(file=shown, width=120), summarise(files))
     assert (

@@ -14,7 +14,7 @@ import pytest
 import tiny
 from hosts.importing.foreign import write_lines
 from hosts.importing.foreign_traces import trace_record
-from small_run import checksum_reward
+from small_run import checksum_reward, write_model
 
 from counterpoise.cli import token_view
 from counterpoise.config.load import load_config
@@ -226,6 +226,14 @@ def test_prompts_without_tokens_are_encoded(run: Path, tmp_path: Path) -> None:
     assert prompts == [line["prompt_tokens"] for line in RunFolder(run).read_rollouts(1)]
 
 
+def test_a_template_that_the_tokenizer_lacks_is_answered_by_one_that_it_has(
+    run: Path, tmp_path: Path
+) -> None:
+    request = ReplayRequest(run, "embedded", iterations="1", template="qwen-math")
+    with pytest.raises(PoiseError, match=r"does not have: give --template chat$"):
+        replay(request, tmp_path / "replay")
+
+
 def test_stored_advantages_of_the_lines_are_taken(run: Path, tmp_path: Path) -> None:
     rollouts = imported_copy(run, tmp_path / "theirs")
     file = rollouts / "rollouts/step_00001.jsonl"
@@ -378,6 +386,35 @@ def test_credit_that_is_set_replaces_the_stored_credit_and_keeps_the_plan(
     ]
     np.testing.assert_allclose(replayed["advantage"], expected, rtol=1e-6)
     assert not np.allclose(expected, plan["advantage"])
+
+
+def test_the_kl_in_the_rewards_is_part_of_advantages_that_are_computed(tmp_path: Path) -> None:
+    write_model(tmp_path / "model")
+    sets = [
+        *SETS, *checksum_reward(tmp_path), f"model.name={tmp_path / 'model'}", "loop.iterations=2",
+        "credit.weights=uniform", "balance.tau=0", "balance.target=0", "update.kl=0.1",
+        "update.kl_in=reward", "update.kl_estimator=k1",
+    ]  # fmt: skip
+    config = load_config("demo", sets)
+    train(config, tmp_path / "run")
+    own = RunFolder(tmp_path / "run").read("plans")[-1]
+    request = ReplayRequest(
+        tmp_path / "run", checkpoint_of(tmp_path / "run", 1), iterations="2", device="cpu"
+    )
+
+    def advantages(name: str, **changes: Any) -> dict[tuple[str, int], float]:
+        (plan,) = replay(replace(request, **changes), tmp_path / name).read("plans")
+        return by_name(plan)
+
+    def by_name(plan: dict[str, Any]) -> dict[tuple[str, int], float]:
+        names = [plan["groups"][number] for number in plan["group"]]
+        return dict(zip(zip(names, plan["index"], strict=True), plan["advantage"], strict=True))
+
+    expected = by_name(own)
+    assert advantages("anew", composer="shuffled") == pytest.approx(expected, abs=1e-5)
+    without = advantages("in the loss", overrides=("update.kl_in=loss",))
+    assert without != pytest.approx(expected, abs=1e-3)
+    assert CreditChanges.from_options({"update.kl"}, config, {}).advantages
 
 
 def test_credit_that_is_set_is_recentred_where_the_run_dropped_rows() -> None:

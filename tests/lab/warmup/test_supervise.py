@@ -211,6 +211,12 @@ def test_success_is_looked_at_and_the_model_of_that_moment_kept(
     run_warmup(replace(SMALL, warmup=replace(options, steps=4)), tmp_path / "other")
     assert "success stayed below warmup.until=0.4 in 4 steps" in capsys.readouterr().out
 
+    found = iter([0.1, 0.2])  # the evaluation of the saved model fails: the record is there
+    with pytest.raises(StopIteration):
+        run_warmup(replace(SMALL, warmup=replace(options, steps=4)), tmp_path / "unjudged")
+    record = json.loads((tmp_path / "unjudged" / "warmup.json").read_text())
+    assert ([look["mean"] for look in record["judged"]], "saved" in record) == ([0.1, 0.2], False)
+
 
 @pytest.mark.parametrize(
     ("changes", "reason"),

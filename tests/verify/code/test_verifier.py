@@ -7,12 +7,16 @@ import pytest
 from counterpoise.errors import PoiseError
 from counterpoise.types import Prompt
 from counterpoise.variants import VERIFIERS
+from counterpoise.verify.check_problems import check_problems
 from counterpoise.verify.code import sandbox
 from counterpoise.verify.code.checks import from_plain, parse_tests
 from counterpoise.verify.code.sandboxed_process import to_plain
-from counterpoise.verify.code.verifier import check_tests, extract_program
+from counterpoise.verify.code.verifier import extract_program
 
 TESTS = "assert add(1, 2) == 3\nassert add(-1, 1) == 0\n"
+HUMANEVAL = (
+    "METADATA = {'author': 'jt'}\n\ndef check(candidate):\n    assert candidate(1, 2) == 3\n"
+)
 
 
 def block(program: str) -> str:
@@ -140,11 +144,24 @@ def test_plain_values_come_back(value: object):
     [
         ("assert f( == 3", "line 1"),
         *((answer, "no tests") for answer in ("", "# only", "42", "3/4", "(1, 2)", "'Paris'")),
+        ("import math\nM = dict(author='a')", "no tests"),
+        (HUMANEVAL, "'check' is defined, and no line calls it"),
+        ("import unittest\nif __name__ == '__main__':\n    unittest.main()", "no tests"),
     ],
 )
 def test_answers_that_are_no_tests_are_refused(answer: str, reason: str):
     with pytest.raises(PoiseError, match=f"problem 'p7'.*{reason}"):
-        check_tests([Prompt("p7", "Write f.", answer)])
+        check_problems("code", [Prompt("p7", "Write f.", answer)])
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["check(add)", "for n in (1, 2):\n    check(add)", "try:\n    check(add)\nfinally: pass"],
+)
+def test_a_test_function_that_is_called_is_a_test(call: str):
+    responses = [block("def add(a, b): return a + b"), block("def add(a, b): return 0")]
+    scores = VERIFIERS.load("code")(1.0, 2).score(responses, [HUMANEVAL + call] * 2)
+    assert scores.rewards == [1, 0]
 
 
 def test_the_last_block_is_the_program():

@@ -129,6 +129,8 @@ def read_stored_iteration(
         if rows:
             # The device that the run was trained on need not exist on this machine.
             model_config = replace(config.model, name=model or config.model.name, device="auto")
+            # That penalty needs the policy, which most weightings do without.
+            penalty_note = " without the KL in the rewards" if config.update.kl_in_reward else ""
             return StoredIteration(
                 path,
                 candidate,
@@ -137,7 +139,7 @@ def read_stored_iteration(
                 rows,
                 _nearest(available_weights, candidate),
                 model_config,
-                STORED_ADVANTAGE if has_own_advantages else config.credit.name,
+                STORED_ADVANTAGE if has_own_advantages else config.credit.name + penalty_note,
             )
     if iteration is None:
         raise PoiseError(f"{path} has no rollout with signal: the rewards of every group are equal")

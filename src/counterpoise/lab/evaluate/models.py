@@ -104,9 +104,16 @@ def _locate_model(name: str) -> str:
     path = Path(name)
     if is_run(path):
         if not holds_model(path / "model"):
+            checkpoints = checkpoint.list_checkpoints(path / CHECKPOINTS)
+            # A run that finishes with store.model=false removes its checkpoints.
+            remedy = (
+                f"name one of its checkpoints instead, such as {checkpoints[-1]}"
+                if checkpoints
+                else "it has no checkpoint either, so train it with store.model=true"
+            )
             raise PoiseError(
                 f"{name} is a run without a model: it has not finished, or store.model was false; "
-                "name one of its checkpoints instead"
+                f"{remedy}"
             )
         return str(path / "model")
     is_builtin = name in ("embedded", "smollm2") or name.startswith(SHAPE_PREFIX)

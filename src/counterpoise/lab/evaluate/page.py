@@ -13,7 +13,7 @@ from typing import Any
 from counterpoise.errors import PoiseError
 from counterpoise.lab.evaluate.pass_curves import pass_curves_panel
 from counterpoise.lab.evaluate.result_files import JudgedProblem, ResultFile, read_result_files
-from counterpoise.lab.evaluate.score import count_right
+from counterpoise.lab.evaluate.score import count_right, has_reward
 from counterpoise.lab.evaluate.summary import EvaluationSummary, summarise
 from counterpoise.report.charts.render import pack_json, render
 from counterpoise.report.pages.assemble import assemble_page, write_page
@@ -119,13 +119,15 @@ def benchmark_map(
     return {
         "name": name,
         "title": make_visible(summary.titles[name], 80),
-        "samples": max(result_file.header.samples for result_file in result_files),
+        # Of each row: models of different commands may have different numbers of samples.
+        "samples": [result_file.header.samples for result_file in result_files],
         "rows": [make_visible(row_label(result_file, summary), 80) for result_file in result_files],
         "ids": [make_visible(problem_id, 80) for problem_id in problem_ids],
         "right": [
             [
-                count_right(result_file.judged[problem_id])
-                if problem_id in result_file.judged
+                # A problem without any reward is not part of the scores either.
+                count_right(problem)
+                if (problem := result_file.judged.get(problem_id)) and has_reward(problem)
                 else None
                 for problem_id in problem_ids
             ]

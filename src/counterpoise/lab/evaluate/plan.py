@@ -1,9 +1,9 @@
 """Plan an evaluation: all its result files, and the prompts needed to fill them.
 
-Everything that can fail early fails here, before a model is loaded: a missing benchmark, a template
-that the tokenizer does not have, a context that is too short. The response length is what every
-model has room for after the benchmark's longest prompt (at most 8,192), so that it is equal for
-all; results that the folder already holds give it too.
+Everything that can fail early fails here, before a model is loaded: a missing benchmark, an answer
+that the verifier cannot use, a template that the tokenizer does not have, a context that is too
+short. The response length is what every model has room for after the benchmark's longest prompt (at
+most 8,192), so that it is equal for all; results that the folder already holds give it too.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from counterpoise.task import benchmarks
 from counterpoise.task.benchmarks import Benchmark
 from counterpoise.types import Ints, Prompt
 from counterpoise.variants import SAMPLERS, VERIFIERS
+from counterpoise.verify.check_problems import check_problems
 from counterpoise.verify.extra_rewards import verifier_needs
 
 MAX_NEW_TOKENS = 8192  # the paper's response length, where the context has room for it
@@ -151,6 +152,11 @@ def check_names(options: EvaluationOptions) -> None:
     if options.sampler not in SAMPLERS:
         raise unknown_name("sampler", options.sampler, SAMPLERS)
     VERIFIERS.load(options.verifier)  # fails for an unknown name or a missing function
+    if options.verifier == "verifiers":
+        raise PoiseError(
+            "--verifier verifiers scores tasks of that package, and a benchmark has none: choose "
+            "another --verifier"
+        )
     for name, value, choices in (
         ("--device", options.device, ("auto", "cpu", "cuda")),
         ("--dtype", options.dtype, ("auto", "float32", "bfloat16")),
@@ -178,6 +184,7 @@ def read_problems(options: EvaluationOptions) -> list[BenchmarkProblems]:
             needed_columns,
             answers_required=answers_required,
         )[: options.limit]
+        check_problems(options.verifier, prompts)
         digest = benchmarks.digest_problems(prompts, needed_columns)
         problem_sets.append(BenchmarkProblems(benchmark, prompts, digest))
     return problem_sets
@@ -190,9 +197,11 @@ def encode_prompts(
     template_name = options.template or problem_set.benchmark.template
     # `auto` means the template that the model's own run trained with, if there is one.
     template_name = source.template if template_name == templates.AUTO else template_name
-    remedy = "give --template "
-    template = templates.resolve_template(template_name, tokenizer, source.name, remedy)
-    templates.check_chat_data(template_name, tokenizer, source.name, problem_set.problems, remedy)
+    option_prefix = "give --template "
+    template = templates.resolve_template(template_name, tokenizer, source.name, option_prefix)
+    templates.check_chat_data(
+        template_name, tokenizer, source.name, problem_set.problems, option_prefix
+    )
     encoded = templates.encode_prompts(template, tokenizer, problem_set.problems)
     return EncodedPrompts(
         template,

@@ -35,8 +35,10 @@ from counterpoise.report.charts.render import nan_to_none
 from counterpoise.statistics.prompt_intervals import IntervalEstimate, average_estimates
 from counterpoise.verify.scores import is_graded
 
-# What a difference of two models should not be due to.
-COMPARED_SETTINGS = ("samples", "max_new_tokens", "verifier", "seed", "problems_digest")
+# What a difference of two models should not be due to. A template may be the model's own.
+COMPARED_SETTINGS = (
+    "samples", "max_new_tokens", "verifier", "seed", "problems_digest", "sampler", "dtype",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,8 @@
 """The credit of replayed rows: the trainer's own where it is stored, unless --set asks for another.
 
     credit.name, credit.mixture         advantages, and the token weights on them, are computed anew
+    update.kl_in                        the same; a KL in the rewards is that of the replayed model
+    update.kl, update.kl_estimator      the same if update.kl_in=reward
     credit.weights, credit.settings     token weights are computed anew; advantages stay
     update.mask_truncated=false         truncated responses that the run had masked get their credit
     update.mask_truncated=true          truncated responses lose theirs
@@ -24,8 +26,11 @@ from counterpoise.credit.reward_mixtures import configured_mixture
 from counterpoise.credit.view import PolicyReader
 from counterpoise.lab.replay.source import StoredBatch, StoredRollouts
 from counterpoise.types import Group, Row, rows_by_group
+from counterpoise.update.kl_penalty import NO_PENALTIES, RewardPenalties
 
-ADVANTAGE_OPTIONS = {"credit.name", "credit.mixture"}
+ADVANTAGE_OPTIONS = {"credit.name", "credit.mixture", "update.kl_in"}
+# With update.kl_in=reward these change the rewards.
+REWARD_KL_OPTIONS = {"update.kl", "update.kl_estimator"}
 WEIGHT_OPTIONS = {"credit.weights", "credit.settings"}
 MASK_OPTION = "update.mask_truncated"
 
@@ -48,8 +53,11 @@ class CreditChanges:
         balances = bool(stored_balance.get("tau", defaults.tau))
         unit = stored_balance.get("unit", defaults.unit)
         sign = stored_balance.get("sign", defaults.sign)
+        advantage_options = ADVANTAGE_OPTIONS
+        if config.update.kl_in_reward:
+            advantage_options = ADVANTAGE_OPTIONS | REWARD_KL_OPTIONS
         return cls(
-            advantages=bool(set_options & ADVANTAGE_OPTIONS),
+            advantages=bool(set_options & advantage_options),
             weights=bool(set_options & WEIGHT_OPTIONS),
             unmasks=MASK_OPTION in set_options and not config.update.mask_truncated,
             recentres=balances and unit != "group" and sign == "advantage",
@@ -57,10 +65,14 @@ class CreditChanges:
 
 
 def credit_groups(
-    stored: StoredRollouts, config: RunConfig, reader: PolicyReader, changes: CreditChanges
+    stored: StoredRollouts,
+    config: RunConfig,
+    reader: PolicyReader,
+    changes: CreditChanges,
+    penalties: RewardPenalties = NO_PENALTIES,
 ) -> list[list[Row]]:
     """Rows of every group, with the advantages of their own lines or else those of the rewards."""
-    credited = _assign_advantages(stored.groups, config)
+    credited = _assign_advantages(stored.groups, config, penalties)
     if stored.batch is not None or stored.made_no_update:
         # The batch has its own advantages; these only count the rows without signal.
         return credited
@@ -79,6 +91,7 @@ def credit_batch(
     config: RunConfig,
     reader: PolicyReader,
     changes: CreditChanges,
+    penalties: RewardPenalties = NO_PENALTIES,
 ) -> list[Row]:
     """The rows of a stored batch; `groups` are those of its iteration."""
     rows = batch.rows
@@ -91,7 +104,7 @@ def credit_batch(
     }
     if changes.advantages or changes.weights or unmasked_names:
         whole_groups = assign_weights(
-            _assign_advantages([*groups, *batch.earlier_groups], config),
+            _assign_advantages([*groups, *batch.earlier_groups], config, penalties),
             config.credit.weights,
             config.credit.settings,
             reader,
@@ -129,11 +142,14 @@ def _replace_credit(
     return replaced_rows
 
 
-def _assign_advantages(groups: Sequence[Group], config: RunConfig) -> list[list[Row]]:
+def _assign_advantages(
+    groups: Sequence[Group], config: RunConfig, penalties: RewardPenalties
+) -> list[list[Row]]:
     return assign_advantages(
         groups,
         config.credit.name,
         configured_mixture(config),
+        penalties=penalties.by_group,
         mask_truncated=config.update.mask_truncated,
     )
 

@@ -67,7 +67,11 @@ from counterpoise.store.finished import FINISHED_FILE, mark_finished
 from counterpoise.store.folder import CONFIG, RunFolder
 from counterpoise.store.rollout_files import check_vocabulary
 from counterpoise.types import BatchPlan, Floats, Group, Rollout, Row, StepResult
-from counterpoise.update.kl_penalty import with_reference_logprobs
+from counterpoise.update.kl_penalty import (
+    RewardPenalties,
+    penalize_rewards,
+    with_reference_logprobs,
+)
 from counterpoise.verify.scores import Scores, is_graded
 
 
@@ -166,9 +170,13 @@ def replay_iteration(session: Replay, number: int) -> dict[str, Any]:
     session.start.restore(state, config, number)
 
     reader = make_policy_reader(state, config)
-    credited = credit_groups(stored, config, reader, session.credit_changes)
+    earlier_groups = stored.batch.earlier_groups if stored.batch else []
+    penalties = penalize_rewards(
+        [*stored.groups, *earlier_groups], config.update, reader, state.initial_weights
+    )
+    credited = credit_groups(stored, config, reader, session.credit_changes, penalties)
     clock.lap("score")
-    batch, plan = plan_batch(stored, credited, session)
+    batch, plan = plan_batch(stored, credited, session, penalties)
     description = describe_plan(batch, plan) if plan else None
     clock.lap("compose")
 
@@ -194,6 +202,7 @@ def replay_iteration(session: Replay, number: int) -> dict[str, Any]:
         results=virtual.results if virtual else [],
         measurements=virtual.measurements if virtual else [],
         probes=probes.finish(clock) if probes else None,
+        reward_kl=penalties.kl,
     )
     record = metrics.metrics_record(result, state.buffer, clock)
     record["tokens_per_second"] = None  # nothing was sampled
@@ -209,8 +218,7 @@ def replay_iteration(session: Replay, number: int) -> dict[str, Any]:
 def with_prompt_tokens(stored: StoredRollouts, policy: Policy, template: str) -> StoredRollouts:
     """The iteration with the tokens of prompts that were stored as text only."""
     if template:
-        remedy = "choose another --template than "
-        template = resolve_template(template, policy.tokenizer, policy.name, remedy)
+        template = resolve_template(template, policy.tokenizer, policy.name, "give --template ")
 
     def complete(rollout: Rollout) -> Rollout:
         if len(rollout.prompt_tokens):
@@ -244,13 +252,16 @@ def with_prompt_tokens(stored: StoredRollouts, policy: Policy, template: str) ->
 
 
 def plan_batch(
-    stored: StoredRollouts, credited: Sequence[Sequence[Row]], session: Replay
+    stored: StoredRollouts,
+    credited: Sequence[Sequence[Row]],
+    session: Replay,
+    penalties: RewardPenalties,
 ) -> tuple[list[Row], BatchPlan | None]:
     """The rows of the update and their plan: the trainer's own, or composed here."""
     if stored.batch is not None:
         reader = make_policy_reader(session.state, session.config)
         rows = credit_batch(
-            stored.batch, stored.groups, session.config, reader, session.credit_changes
+            stored.batch, stored.groups, session.config, reader, session.credit_changes, penalties
         )
         return rows, stored.batch.plan
     if stored.made_no_update:

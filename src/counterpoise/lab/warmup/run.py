@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -69,15 +69,19 @@ def run_warmup(config: RunConfig, out: Path, *, resume: bool = False) -> None:
             # An interrupt waits until the model is saved and its checkpoints are removed.
             with postpone_interrupts(SAVING):
                 save_policy(policy, out, torch.bfloat16)
+                write_record(out, record, config)
                 remove_path(unfinished)
                 console.print(f"saved  {out}", markup=False)
         if prompts:  # evaluate the saved bfloat16 weights, not the float32 ones in memory
             saved_policy = load_policy(replace(config.model, name=str(out)))
             success = measure_success(saved_policy, prompts, config, verifier)
             console.print(describe_success(success, config), markup=False, highlight=False)
-            record["saved"] = success.to_record()
+            write_record(out, {**record, "saved": success.to_record()}, config)
     finally:
         verifier.close()
+
+
+def write_record(out: Path, record: Mapping[str, Any], config: RunConfig) -> None:
     with atomic_write(out / "warmup.json") as temporary:
         temporary.write_text(json.dumps({**record, "config": asdict(config)}, indent=1))
 

@@ -1,6 +1,10 @@
-"""Attention of copies of a response: a token sees its prompt, its copy's kept tokens, its past.
+"""Attention of altered copies of responses, computed from the first altered token on.
 
-    q [n, H, d]    own k, v [n, K, d]    the originals' k, v [N, K, d]    ->  [n, H, d]
+    q [n, H, d]    own k, v [n, K, d]    cached k, v of the originals [N, K, d]    ->  [n, H, d]
+
+A copy shares its prompt and the beginning of the response (its prefix) with an original, whose keys
+and values are cached (`credit/row_copies.py`). Its own tokens, from the first difference on, attend
+to the prompt, to the prefix and to the past among themselves.
 
 One pass with an online softmax; nothing is copied or padded. The H / K query heads that share a key
 head are rows of one block: a copy has few tokens, and a block of few rows would waste most of a
@@ -29,14 +33,14 @@ class CopyBlocks:
     """Which rows of which copy each program computes."""
 
     blocks: Tensor  # int32 [B, 2]: a copy, and its first row in the block
-    spans: Tensor  # int32 [C, 8]: (start, length) of queries, own keys, prompt, kept tokens
+    spans: Tensor  # int32 [C, 8]: (start, length) of queries, own keys, prompt, prefix
 
 
 def make_copy_blocks(spans_C8: NDArray[np.integer], group: int, device: torch.device) -> CopyBlocks:
     """Split the query rows of every copy into blocks, one for each program.
 
-    `group` is the number of query heads per key head. The last query of a copy must belong to its
-    last own key.
+    `group` is the number of query heads per key head. A copy's queries are those of all its
+    own tokens, or of the last few.
     """
     # A copy's rows are its queries times `group` heads; `nth_B` counts the blocks of one copy.
     counts_C = -(-group * spans_C8[:, 1] // BLOCK_ROWS)
@@ -73,8 +77,8 @@ def _attend_span(
 
 @triton.jit
 def _attend(
-    q, k, v, kept_k, kept_v, out, blocks, spans, scale, stride_q, stride_k, stride_v,
-    stride_kept_k, stride_kept_v, width, heads,
+    q, k, v, cached_k, cached_v, out, blocks, spans, scale, stride_q, stride_k, stride_v,
+    stride_cached_k, stride_cached_v, width, heads,
     group: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
 ):  # fmt: skip
     """One block of query rows of one copy, for the query heads of one key head."""
@@ -98,13 +102,13 @@ def _attend(
     head_offset = head * width
     # The prompt comes first: it is never empty, so the running maximum is finite from then on.
     acc, peak, total = _attend_span(
-        acc, peak, total, query, scale, kept_k + head_offset, kept_v + head_offset,
-        stride_kept_k, stride_kept_v,
+        acc, peak, total, query, scale, cached_k + head_offset, cached_v + head_offset,
+        stride_cached_k, stride_cached_v,
         tl.load(span + 4), tl.load(span + 5), no_limit, d, width, block_n,
     )  # fmt: skip
     acc, peak, total = _attend_span(
-        acc, peak, total, query, scale, kept_k + head_offset, kept_v + head_offset,
-        stride_kept_k, stride_kept_v,
+        acc, peak, total, query, scale, cached_k + head_offset, cached_v + head_offset,
+        stride_cached_k, stride_cached_v,
         tl.load(span + 6), tl.load(span + 7), no_limit, d, width, block_n,
     )  # fmt: skip
     acc, peak, total = _attend_span(
@@ -116,15 +120,15 @@ def _attend(
 
 
 def attend_copies(
-    q: Tensor, k: Tensor, v: Tensor, kept_k: Tensor, kept_v: Tensor, layout: CopyBlocks
+    q: Tensor, k: Tensor, v: Tensor, cached_k: Tensor, cached_v: Tensor, layout: CopyBlocks
 ) -> Tensor:
     """q [n, H, d] of all copies -> [n, H, d]; shapes as in the module's docstring."""
     n, H, d = q.shape
     K = k.shape[1]
     out = q.new_empty(n, H, d)
     _attend[(len(layout.blocks), K)](
-        q, k, v, kept_k, kept_v, out, layout.blocks, layout.spans, LOG2_E / d**0.5,
-        q.stride(0), k.stride(0), v.stride(0), kept_k.stride(0), kept_v.stride(0), d, H,
+        q, k, v, cached_k, cached_v, out, layout.blocks, layout.spans, LOG2_E / d**0.5,
+        q.stride(0), k.stride(0), v.stride(0), cached_k.stride(0), cached_v.stride(0), d, H,
         group=H // K, block_m=BLOCK_ROWS, block_n=BLOCK_KEYS,
         block_d=max(16, triton.next_power_of_2(d)), num_warps=4, num_stages=2,
     )  # fmt: skip

@@ -12,23 +12,27 @@ PROGRAMS = 1056  # of a backward pass that also sums the gradients of the norm w
 
 @triton.jit
 def _forward(
-    qkv, out, cos, sin, wq, wk, all_heads, kept, queries, turned, epsilon,
+    qkv, out, cos, sin, wq, wk, all_heads, out_heads, query_heads, rotated_heads, epsilon,
     half: tl.constexpr, normed: tl.constexpr, block_h: tl.constexpr, block_d: tl.constexpr,
 ):  # fmt: skip
-    """Rotate the halves (a, b) of every head by the angle of its position."""
+    """Rotate the halves (a, b) of every head by the angle of its position.
+
+    `*_heads` count the heads of `qkv` and of `out`, those of queries, and those that are rotated.
+    """
     n = tl.program_id(0).to(tl.int64)
     h, d = tl.arange(0, block_h)[:, None], tl.arange(0, block_d)[None]
-    inside = (h < kept) & (d < half)
+    inside = (h < out_heads) & (d < half)
     source = qkv + (n * all_heads + h) * 2 * half + d
     a = tl.load(source, mask=inside, other=0.0).to(tl.float32)
     b = tl.load(source + half, mask=inside, other=0.0).to(tl.float32)
     if normed:
         scale = tl.rsqrt((tl.sum(a * a, 1) + tl.sum(b * b, 1)) / (2 * half) + epsilon)[:, None]
-        a *= scale * _weight(wq, wk, h, d, queries, half)
-        b *= scale * _weight(wq + half, wk + half, h, d, queries, half)
+        a *= scale * _weight(wq, wk, h, d, query_heads, half)
+        b *= scale * _weight(wq + half, wk + half, h, d, query_heads, half)
     c, s = _angles(cos, sin, n, d, half)
-    c, s = tl.where(h < turned, c, 1.0), tl.where(h < turned, s, 0.0)  # values are not rotated
-    destination = out + (n * kept + h) * 2 * half + d
+    c = tl.where(h < rotated_heads, c, 1.0)  # values are not rotated
+    s = tl.where(h < rotated_heads, s, 0.0)
+    destination = out + (n * out_heads + h) * 2 * half + d
     tl.store(destination, (a * c - b * s).to(out.dtype.element_ty), mask=inside)
     tl.store(destination + half, (b * c + a * s).to(out.dtype.element_ty), mask=inside)
 

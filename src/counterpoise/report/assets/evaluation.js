@@ -21,11 +21,13 @@
 
   // -- the order of problems ----------------------------------------------------------------
 
+  // The share of samples that are right; null where there is no result.
+  const share = (b, row, i) => (b.right[row][i] === null ? null : b.right[row][i] / b.samples[row]);
   const mean = (b, i) => {
-    const known = b.right.map((row) => row[i]).filter((n) => n !== null);
-    return known.reduce((a, n) => a + n, 0) / Math.max(1, known.length);
+    const known = b.rows.map((_, row) => share(b, row, i)).filter((x) => x !== null);
+    return known.reduce((a, x) => a + x, 0) / Math.max(1, known.length);
   };
-  const change = (b, i) => Math.abs((b.right.at(-1)[i] ?? 0) - (b.right[0][i] ?? 0));
+  const change = (b, i) => Math.abs((share(b, b.rows.length - 1, i) ?? 0) - (share(b, 0, i) ?? 0));
   function ordered(b) {
     const ids = b.ids.map((_, i) => i);
     if (order.value === "hard") ids.sort((i, j) => mean(b, i) - mean(b, j) || i - j);
@@ -35,7 +37,7 @@
 
   // -- drawing ------------------------------------------------------------------------------
 
-  const says = (b, row, i) => `${b.ids[i]}, ${b.rows[row]}: ${b.right[row][i]} of ${b.samples} right`;
+  const says = (b, row, i) => `${b.ids[i]}, ${b.rows[row]}: ${b.right[row][i]} of ${b.samples[row]} right`;
 
   function draw() {
     shown.replaceChildren();
@@ -66,7 +68,7 @@
           cell.style.gridColumn = place + 2;
           cells[row].push(cell);
           if (solved === null) return;
-          cell.style.setProperty("--strength", `${(100 * solved) / b.samples}%`);
+          cell.style.setProperty("--strength", `${100 * share(b, row, i)}%`);
           cell.type = "button";
           cell.tabIndex = -1;
           cell.setAttribute("aria-label", says(b, row, i));
@@ -79,7 +81,8 @@
     const first = map.querySelector("button.cell");
     if (first) first.tabIndex = 0;
     const solved = b.right.at(-1).filter((n) => n > 0).length;
-    told.textContent = `${b.ids.length} problems, ${b.samples} ${b.samples === 1 ? "sample" : "samples"} each; ${b.rows.at(-1)} solves ${solved} at least once.`;
+    const counts = [...new Set(b.samples)].sort((x, y) => x - y).join(" or ");
+    told.textContent = `${b.ids.length} problems, ${counts} ${counts === "1" ? "sample" : "samples"} each; ${b.rows.at(-1)} solves ${solved} at least once.`;
   }
 
   const tell = (b, row, i) => {

@@ -7,6 +7,7 @@
     assert not solve([])           any other assertion is decided there
     import math                    any other statement runs there, and must not raise an error
     42                             an expression that calls nothing is no test
+    def check(f): assert f(1)      no test unless another line calls it, as `check(solve)`
 
 A program that knows no expected value cannot write one into its reply, whatever it does to its
 process. An assertion that is decided there (`assert math.isclose(solve(2), x)`,
@@ -87,15 +88,33 @@ def parse_tests(text: str) -> tuple[Check, ...]:
         line_hint = f"line {fault.lineno}: " if isinstance(fault, SyntaxError) else ""
         raise PoiseError(
             f"the tests are not Python ({line_hint}{getattr(fault, 'msg', fault)}): "
-            "verify.name=code takes lines such as 'assert solve([1, 2]) == 3' as the answer"
+            "the verifier 'code' takes lines such as 'assert solve([1, 2]) == 3' as the answer"
         ) from None
-    checks = tuple(check for statement in statements for check in _parse_statement(statement))
-    if not checks:
+    # Every program would pass tests that only import and define: HumanEval's column `test` is a
+    # function `check` that no line calls.
+    if not any(map(_can_fail, statements)):
+        definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+        names = [node.name for node in statements if isinstance(node, definitions)]
+        hint = f"; '{names[-1]}' is defined, and no line calls it" if names else ""
         raise PoiseError(
-            "there are no tests: verify.name=code takes lines such as "
-            "'assert solve([1, 2]) == 3' as the answer"
+            "there are no tests: the verifier 'code' takes lines such as "
+            f"'assert solve([1, 2]) == 3' as the answer{hint}"
         )
-    return checks
+    return tuple(check for statement in statements for check in _parse_statement(statement))
+
+
+def _can_fail(node: ast.AST) -> bool:
+    """Whether a statement can show that a program is wrong: it asserts or calls something."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign):
+        return False
+    # The tests run in the program's module, whose name is not "__main__".
+    if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test):
+        return any(map(_can_fail, node.orelse))
+    if isinstance(node, ast.Expr):
+        return _has_call(node)
+    return isinstance(node, ast.Assert | ast.Raise) or any(
+        _can_fail(child) for child in ast.iter_child_nodes(node)
+    )
 
 
 def _parse_statement(statement: ast.stmt) -> list[Check]:

@@ -12,11 +12,10 @@ each response what came out and which protection was in force; rollouts/ has it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from counterpoise.errors import PoiseError
 from counterpoise.types import Prompt
 from counterpoise.verify.code.checks import parse_tests
 from counterpoise.verify.code.sandbox import available_layers, name_protection, run_sandboxed
@@ -107,12 +106,3 @@ def extract_program(response: str) -> str | None:
         if block["language"] is not None and block["language"].strip().lower() in PROGRAM_LANGUAGES
     ]
     return programs[-1] if programs else None
-
-
-def check_tests(prompts: Iterable[Prompt]) -> None:
-    """Raise an error if the answer of a problem is not tests."""
-    for prompt in prompts:
-        try:
-            parse_tests(prompt.answer)
-        except PoiseError as fault:
-            raise PoiseError(f"problem '{prompt.id}': {fault}") from None
