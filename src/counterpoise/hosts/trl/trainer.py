@@ -342,10 +342,8 @@ class PoiseGRPOTrainer(GRPOTrainer):
     def loss_scale(self, decision: Decision, step: int) -> float:
         """TRL's loss divided by the mean over the step's own tokens or rows.
 
-        It is 1 with denominator='step'.
-
-        With denominator='trl' the monitor takes other losses than `dapo` only where a step is one
-        pass, and there TRL averages over the step too.
+        1 with denominator='step'. With 'trl' the monitor takes other losses than `dapo` only where
+        a step is one pass, and there TRL averages over the step too.
         """
         keeps_trl_average = self.args.denominator == "trl" and self.args.loss_type == "dapo"
         return dapo_loss_scale(decision, step) if keeps_trl_average else 1.0
