@@ -135,7 +135,7 @@ def _print_updates(
         "predicted",
         "= up",
         "+ down",
-        "tokens that moved most",
+        "most moved tokens",
     )
     shown = updates if len(updates) <= 2 * top else [*updates[:top], *updates[-top:]]
     for update in shown:
@@ -200,7 +200,7 @@ def _make_table(*titles: str) -> Table:
     """A plain table: texts to the left, numbers to the right."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for index, title in enumerate(titles):
-        is_text = index == 0 or title in ("half", "tokens that moved most")
+        is_text = index == 0 or title in ("half", "most moved tokens")
         table.add_column(title, justify="left" if is_text else "right")
     return table
 
