@@ -130,7 +130,8 @@ def test_pushes_have_one_notation_and_their_unit(run: Path):
 
 def test_a_token_that_was_clipped_says_so(tmp_path: Path):
     clipped = write_run(tmp_path / "run", tau=0.0)
-    row, told = first_row(clipped), "no gradient of its own: clipped, or left out by a rule"
+    row = first_row(clipped)
+    told = "no gradient of its own: clipped, or masked by a rule such as credit.rule"
     without_pull(clipped, row, 1)
     assert told in seen(clipped, row=row, token=1)
     assert told not in seen(clipped, row=row, token=0)

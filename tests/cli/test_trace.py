@@ -216,7 +216,7 @@ def test_what_top_leaves_out_is_counted(run: Path) -> None:
     text = poise_trace(run, "--top", 1)
     assert (f"{format_count(len(followed) - 2, 'problem')} more" in text) == (len(followed) > 2)
     unfollowed = len(overview) - len(followed)
-    assert ("no right answer was followed of" in text) == (unfollowed > 0)
+    assert (": no right answer was followed" in text) == (unfollowed > 0)
     problem = max(overview, key=lambda name: overview[name]["updates"])
     hidden = int(overview[problem]["updates"]) - 2
     assert hidden > 0

@@ -92,5 +92,5 @@ def test_the_doctor_shows_them(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "1.17.0 not usable" in text
     assert "trl  it changed" in text
     assert "pip install 'trl==1.16.*': install that version, or bring the adapter up to" in text
-    assert "not installed: --engine verl; pip install 'counterpoise[verl]'" in text
+    assert "not installed; needed for --engine verl: pip install 'counterpoise[verl]'" in text
     assert "0.32.0, supported: sample.engine=vllm" in text

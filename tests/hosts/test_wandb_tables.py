@@ -42,7 +42,7 @@ def test_tables_of_trl(tmp_path: Path) -> None:
     (tmp_path / "wandb" / "latest-run").symlink_to("run-1")
     result = import_run(tmp_path, tmp_path / "out", tokenizer="embedded")
     assert (result.source, result.steps, result.rollouts, result.groups) == ("W&B tables", 2, 8, 2)
-    assert "reward = correct + form (--reward for others)" in result.notes
+    assert "reward = correct + form (inferred; --reward names other columns)" in result.notes
     assert "left out: 1 table of something else" in result.notes
     lines = read_lines(tmp_path / "out" / "rollouts" / "step_00003.jsonl")
     assert [line["reward"] for line in lines] == [1.0, 0.5, 0.0, 1.0]

@@ -78,7 +78,8 @@ MACHINE_ERRORS = {
     errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR,
 }  # fmt: skip
 OUT_OF_MEMORY = (
-    "out of memory: end other programs, or give this command less to do; what it wrote is whole"
+    "out of memory: end other programs, or give this command less to do; the files it has "
+    "written are intact"
 )
 # Names of TRL's and verl's options -> the flags of `poise train` that do the same.
 FLAGS_OF_OTHER_TRAINERS = {

@@ -77,7 +77,7 @@ def bench(flags: BenchFlags) -> None:
     - **update**: against an update with padding, and against the matrix throughput
     - **agreement**: of sampler and trainer on log-probabilities, and of the gradient with float32
     - **monitor**: the time that the online monitor adds to an iteration
-    - **probes**: the time that following 256 held-out answers adds, and that it changes no weight
+    - **probes**: the cost of following 256 held-out answers, and a check that no weight changes
     - **growth**: time and memory against rollouts, response length and model size
     - **lora**: an iteration that trains an adapter of a 7B-shaped model, ours and TRL's with PEFT
     - **families**: tiny models of many families against transformers, and resumed runs
@@ -85,8 +85,8 @@ def bench(flags: BenchFlags) -> None:
 
     Sizes depend on the machine. A CPU measures the embedded model (a few minutes on two cores). A
     GPU measures 64 x 8 rollouts with the shape of SmolLM2-135M and the update of Qwen3-1.7B (about
-    four minutes on an H200, and four more for growth), and says which of its limits, the
-    bars of docs/results/speed.md, are met.
+    four minutes on an H200, and four more for growth), and says which measurements meet their
+    limits (the bars of docs/results/speed.md).
 
     - `poise bench --parts sampler,update`
     - `poise bench --parts peer,sampler --peers trl,trl-vllm,vllm`

@@ -80,7 +80,7 @@ def experiment(flags: ExperimentFlags) -> None:
     finished runs; to add runs from another folder, put its curves.parquet into DIR/pieces/.
     DIR/results.md has the verdicts, the tables, and the runs that failed.
 
-    Runs are native; with --engine, print the commands.
+    Runs use the native engine. For TRL or verl, --engine with --print prints the commands.
 
     - `poise experiment smollm2-interventions --dry-run`
     - `poise experiment smollm2-interventions --out out/arms --jobs 6 --minutes 9`
@@ -102,8 +102,8 @@ def experiment(flags: ExperimentFlags) -> None:
         return
     if flags.engine not in (None, "native"):
         raise PoiseError(
-            f"poise experiment trains with the native engine: add --print for commands of "
-            f"--engine {flags.engine}"
+            f"poise experiment trains with the native engine: add --print to get the "
+            f"commands for --engine {flags.engine}"
         )
     run_experiment(
         flags.file,

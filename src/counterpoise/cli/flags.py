@@ -16,7 +16,7 @@ Flags = TypeVar("Flags")
 
 
 def takes_flags(command: Callable[[Flags], None]) -> Callable[..., None]:
-    """Make a function of one dataclass a command whose flags are the fields.
+    """Turn a function that takes one dataclass into a command whose flags are its fields.
 
     Example:
         @dataclass(frozen=True)

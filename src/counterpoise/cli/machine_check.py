@@ -65,7 +65,8 @@ def examine_machine() -> bool:
     for package_name, purpose in OPTIONAL_PACKAGES.items():
         table.add_row(
             package_name,
-            _installed_version(package_name) or Text(f"not installed: {purpose}", style="dim"),
+            _installed_version(package_name)
+            or Text(f"not installed; needed for {purpose}", style="dim"),
         )
     engines = probe_engines()
     for engine in engines:
@@ -82,7 +83,7 @@ def examine_machine() -> bool:
 
 def _describe_engine(engine: EngineHealth) -> Text:
     if engine.version is None:
-        return Text(f"not installed: {engine.used_by}; {engine.remedy}", style="dim")
+        return Text(f"not installed; needed for {engine.used_by}: {engine.remedy}", style="dim")
     if engine.faults:
         return Text.assemble(f"{engine.version} ", ("not usable", "red"))
     return Text(f"{engine.version}, supported: {engine.used_by}")

@@ -46,8 +46,9 @@ def plan_table(planned: dict[str, Any]) -> Group:
         f"largest group advantage sum {summary['max_abs_group_advantage_sum']:.3f}   "
         "(whole groups: 0)",
         f"token imbalance             {summary['token_imbalance']:.4f}  (heaviest step over mean)",
-        f"positive rows with signal   {_percent(summary['positive_share'])}",
-        f"shared token types          {_percent(summary['shared_token_share'])}",
+        f"positive rows               {_percent(summary['positive_share'])}  (of rows with signal)",
+        f"shared token types          {_percent(summary['shared_token_share'])}  "
+        "(of those in positive rows, also in negative ones)",
         "",
         "cross-advantage: the sum of A_i A_j over pairs of rows of the same group in the step; the "
         "lower it is, the more of their common gradient cancels (eq. 14)",

@@ -28,8 +28,7 @@ ComposerOption = Annotated[
     typer.Option(
         "--composer",
         "-c",
-        help="Cut the batches by this rule. Default: as they were cut if that is stored, else "
-        "grouped.",
+        help="Rule that divides a batch into steps. Default: the stored plan, else grouped.",
     ),
 ]
 StepsOption = Annotated[
@@ -38,7 +37,7 @@ StepsOption = Annotated[
         "--steps",
         "-k",
         min=0,
-        help="Optimizer steps if the stored cut is not used. Default: as stored, else 4.",
+        help="Optimizer steps if the stored plan is not used. Default: as stored, else 4.",
     ),
 ]
 MicroTokensOption = Annotated[

@@ -17,7 +17,7 @@ PLAN_TITLES = {"own": "replayed", "grouped": "QB", "balanced": "RB"}
 # Field of alternatives.jsonl -> (row of the table, format)
 ROWS = {
     "rows": ("rows of an update", "{:.1f}"),
-    "split_groups": ("groups cut", "{:.1f}"),
+    "split_groups": ("groups split", "{:.1f}"),
     "max_abs_group_advantage_sum": ("largest group advantage sum", "{:.2f}"),
     "rarer_sign": ("least share of the rarer sign in a step", "{:.0%}"),
     "token_imbalance": ("heaviest step / mean", "{:.2f}"),
@@ -63,7 +63,7 @@ def summarize_replay(record: dict[str, Any]) -> str:
         return f"{heading}  {record['batch_rows']} rows, none with signal"
     cancelled = record["cancellation"]
     return (
-        f"{heading}  {record['batch_rows']} rows, {record['split_groups']} groups cut, "
+        f"{heading}  {record['batch_rows']} rows, {record['split_groups']} groups split, "
         f"entropy {record['entropy']:.3f}, {100 * record['flipped']:.0f} % flipped"
         + (f", {100 * cancelled:.0f} % cancelled" if cancelled is not None else "")
     )

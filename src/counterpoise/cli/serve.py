@@ -15,7 +15,8 @@ def serve(
     folders: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[FOLDER]...", help="Run folders, or folders of runs. Default: out, or here."
+            metavar="[FOLDER]...",
+            help="Run folders, or folders of runs. Default: ./out, or the current folder.",
         ),
     ] = None,
     port: Annotated[

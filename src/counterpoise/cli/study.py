@@ -45,7 +45,7 @@ class StudyFlags:
     records: Annotated[
         Path | None,
         typer.Option(
-            "--records", help="Judge and draw the records in this table again; measure nothing."
+            "--records", help="Evaluate and plot the records in this table again; measure nothing."
         ),
     ] = None
     minutes: Annotated[
@@ -66,7 +66,7 @@ def study(flags: StudyFlags) -> None:
     Writes NAME.json, NAME.parquet, NAME.svg, NAME.png and NAME.html, and report.html for all
     studies in the folder. Existing measurements are kept and only evaluated and plotted again, so
     an interrupted `poise study all` continues where it stopped. If a study fails, the others still
-    run. --set changes the run that the studies sample and train with (the preset `demo`).
+    run. --set changes the options with which studies sample and train (those of the preset `demo`).
 
     --records FILE judges a NAME.parquet that was measured elsewhere, such as those in docs/data/.
 

@@ -33,7 +33,7 @@ from counterpoise.report.texts import RolloutText
 from counterpoise.report.traces import tokens_without_gradient
 
 FAINT, STRONG = 0.2, 0.5  # colour strengths (0 to 1) from which a token gets △ ▽ and ▲ ▼
-# Longest token that is shown whole, in the strip and between its neighbours.
+# Longer tokens are shortened: in the strip, and in the contexts of the pushing tokens.
 STRIP_CHARACTERS, CONTEXT_CHARACTERS = 24, 12
 NUM_STRONGEST, NUM_NEIGHBOURS = 10, 6
 # (weakest, strongest) background. White text is readable on all, on dark and light terminals.
@@ -179,7 +179,7 @@ def _token_details(view: TokenView, position: int) -> RenderableType:
     if "value" in values:
         details.append(f"  value {values['value']:+.3g}")
     if tokens_without_gradient(view.columns)[position]:
-        details.append("\nno gradient of its own: clipped, or left out by a rule")
+        details.append("\nno gradient of its own: clipped, or masked by a rule such as credit.rule")
     if "push" not in values:
         return details
     table = _plain_table("pushes from", "+ rollouts", "- rollouts", "together", right=True)

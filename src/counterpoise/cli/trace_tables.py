@@ -50,7 +50,7 @@ def print_run(trace: RunTrace, console: Console, top: int) -> None:
         console.print(f"{hidden} more: --top, --json", highlight=False)
     if len(followed) < len(trace.problems):
         unfollowed = format_count(len(trace.problems) - len(followed), "problem")
-        console.print(f"no right answer was followed of {unfollowed}", highlight=False)
+        console.print(f"{unfollowed}: no right answer was followed", highlight=False)
     console.print()
     _print_influences(trace.prompts, "the right answers on average", console, top)
 
@@ -86,7 +86,7 @@ def print_prompt(trace: PromptTrace, console: Console, top: int) -> None:
         top,
     )
     for title, problems in (("helped most", helped), ("hurt most", hurt)):
-        table = _make_table(title, "right", "raised in", "wrong", "really moved")
+        table = _make_table(title, "right", "raised in updates", "wrong", "really moved")
         for name, influence in problems:
             table.add_row(
                 name,
@@ -129,7 +129,13 @@ def _print_updates(
         highlight=False,
     )
     table = _make_table(
-        "iteration", "sampled in", "moved", "predicted", "raised", "lowered", "moved most"
+        "iteration",
+        "sampled in",
+        "moved",
+        "predicted",
+        "= up",
+        "+ down",
+        "most moved tokens",
     )
     shown = updates if len(updates) <= 2 * top else [*updates[:top], *updates[-top:]]
     for update in shown:
@@ -138,7 +144,7 @@ def _print_updates(
         ]
         table.add_row(
             str(update.iteration),
-            str(update.sampled_in) if update.sampled_in else "given",
+            str(update.sampled_in) if update.sampled_in else "probe_file",
             _nats(update.moved),
             _nats(update.predicted),
             _nats(update.raised),
@@ -159,7 +165,7 @@ def _print_influences(
         (f"raised {target} most", raising),
         (f"lowered {target} most", lowering),
     ):
-        table = _make_table(title, "predicted", "raised in")
+        table = _make_table(title, "predicted", "raised in updates")
         for name, influence in sources:
             table.add_row(name, _nats(influence.total), _share_of_updates(influence))
         if sources:
@@ -184,7 +190,9 @@ def _print_rollouts(rollouts: list[RolloutEffect], console: Console) -> None:
             if effect.response:
                 console.print(f"      {effect.response!r}", highlight=False)
             if effect.tokens:
-                tokens = [f"{text!r}@{place} {_nats(push)}" for place, text, push in effect.tokens]
+                tokens = [
+                    f"{text!r}@{position} {_nats(push)}" for position, text, push in effect.tokens
+                ]
                 console.print(f"      by {'  '.join(tokens)}", highlight=False)
 
 
@@ -192,7 +200,7 @@ def _make_table(*titles: str) -> Table:
     """A plain table: texts to the left, numbers to the right."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for index, title in enumerate(titles):
-        is_text = index == 0 or title in ("half", "moved most")
+        is_text = index == 0 or title in ("half", "most moved tokens")
         table.add_column(title, justify="left" if is_text else "right")
     return table
 

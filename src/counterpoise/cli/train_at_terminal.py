@@ -94,7 +94,10 @@ def _resume_hint(out: Path) -> str:
     if not is_run(out):
         return " before anything was written"
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # how the launcher was called is not known here
-        return f"; to resume it, launch: train --resume --out {shlex.quote(str(out))}"
+        return (
+            "; to resume it, use the same launcher with: "
+            f"train --resume --out {shlex.quote(str(out))}"
+        )
     command = [*command_prefix(), "train", "--resume", "--out", str(out)]
     return f"; resume it from its last checkpoint with: {shlex.join(command)}"
 
@@ -135,7 +138,8 @@ def print_results(run: RunConfig, folder: RunFolder, console: Console) -> None:
             report_line = f"report {write_report(folder.path)}"
         except ModuleNotFoundError as fault:  # a machine that only trains may lack chart packages
             report_line = (
-                f"no report: {fault.name} is not installed; run `poise report` where it is"
+                f"no report: {fault.name} is not installed; run `poise report` on a machine that "
+                "has it"
             )
         console.print(report_line, highlight=False, markup=False, soft_wrap=True)
 

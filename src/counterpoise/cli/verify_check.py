@@ -111,7 +111,9 @@ def _print_results(results: dict[str, dict[str, Any]]) -> None:
 
     console = TerminalConsole()
     console.print(_audit_table(results))
-    console.print("wrong verdicts / all; `itself`, `forms`, `algebra` must score 1, the others 0")
+    console.print(
+        "wrong verdicts / cases; `itself`, `forms`, `algebra` must be accepted, the others rejected"
+    )
     for benchmark_name, result in results.items():
         line = (
             f"  {benchmark_name}: {1000 * result['seconds'] / result['verified']:.2f} ms a "

@@ -77,7 +77,7 @@ def test_trl_run(tmp_path: Path) -> None:
     ).train()
     result = import_run(tmp_path / "run", tmp_path / "out", tokenizer="embedded")
     assert (result.source, result.steps, result.rollouts, result.groups) == ("TRL", 2, 16, 4)
-    assert result.notes[0] == "reward = correct + form (--reward for others)"
+    assert result.notes[0] == "reward = correct + form (inferred; --reward names other columns)"
     assert "left out because they repeat the generation before: 2 files" in result.notes
     files = [tmp_path / "out" / "rollouts" / f"step_0000{n}.jsonl" for n in (1, 3)]
     lines = [line for file in files for line in read_lines(file)]

@@ -65,7 +65,7 @@ def test_a_file_that_an_evaluation_may_have_overwritten_is_noted(tmp_path: Path)
         rewards={"correct": [1.0, 0.0]},
     )
     notes = imported(tmp_path / "run", tmp_path / "out")
-    assert any("such as completions_00003.parquet: an evaluation overwrites" in n for n in notes)
+    assert any("such as completions_00003.parquet: if an evaluation overwrote" in n for n in notes)
 
 
 def test_a_prompt_that_was_drawn_twice_is_two_groups(tmp_path: Path) -> None:
@@ -82,8 +82,8 @@ def test_a_prompt_that_was_drawn_twice_is_two_groups(tmp_path: Path) -> None:
         advantage=advantages(totals, 4),
     )
     notes = imported(tmp_path / "run", tmp_path / "out")
-    assert notes[0] == "reward = correct + form (--reward for others)"
-    assert "further groups of a prompt drawn more than once: 1 group" in notes
+    assert notes[0] == "reward = correct + form (inferred; --reward names other columns)"
+    assert "prompts drawn more than once in a generation: 1 additional group" in notes
     lines = read_lines(tmp_path / "out" / "rollouts" / "step_00001.jsonl")
     groups = [line["group"] for line in lines]
     assert groups == [name for name in dict.fromkeys(groups) for _ in range(4)]
@@ -126,7 +126,7 @@ def test_rewards_are_the_columns_that_the_advantages_follow(tmp_path: Path) -> N
     notes = imported(tmp_path / "run", tmp_path / "out")
     lines = read_lines(tmp_path / "out" / "rollouts" / "step_00001.jsonl")
     assert [line["reward"] for line in lines] == [1.0, 0.5, 0.0, 1.5]
-    assert notes[0] == "reward = correct + form (--reward for others)"
+    assert notes[0] == "reward = correct + form (inferred; --reward names other columns)"
 
 
 def test_weights_that_are_not_one_must_be_named(tmp_path: Path) -> None:

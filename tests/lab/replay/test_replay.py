@@ -584,7 +584,7 @@ def test_the_command(run: Path, tmp_path: Path) -> None:
         result.output
     )
     assert "3/3  iteration 4" in result.output
-    assert "groups cut" in result.output
+    assert "groups split" in result.output
     config = RunFolder(out).read_config()
     assert (config.update.lr, config.update.optimizer) == (1e-5, "sgd")
     assert (config.update.micro_tokens, config.batch.composer) == (512, "shuffled")

@@ -141,18 +141,19 @@ class PoiseCallback(TrainerCallback):
             self.trainer.__dict__.pop(name, None)
 
     def _check_interruption(self) -> None:
-        """Refuse to go on after Ctrl-C within a generation: its rest would be recorded wrongly."""
+        """Refuse to go on after Ctrl-C within a generation: what is left would be misrecorded."""
         passes = self.trainer.args.steps_per_generation
         if self.trainer._buffered_inputs is not None and self.trainer._step % passes:
             raise PoiseError(
                 "this trainer was interrupted within a generation, and TRL would first train on "
-                "its rest: make a new trainer with PoiseCallback to resume"
+                "what is left of it: make a new trainer with PoiseCallback to resume"
             )
 
     def _finished_generations(self, steps: int) -> int:
         """Generations after `steps` optimizer steps; one that was cut off by a checkpoint counts.
 
-        TRL samples anew after a resume, so the number follows from the record where there is one.
+        After a resume TRL starts a new generation, also in place of one that was cut off. Then
+        `steps` alone does not tell the number, so it is read from the record where there is one.
         """
         recorder, accelerator = self.observed.script_recorder, self.trainer.accelerator
         recorded: int | None = processes.decide_on_first_process(
@@ -358,10 +359,10 @@ def check_stock_trainer(trainer: Any, monitor_every: int) -> None:
             f"steps_per_generation={passes} is no multiple of gradient_accumulation_steps="
             f"{accumulated}: an optimizer step would span two generations, which a plan cannot say"
         )
-    averages = accumulated * trainer.accelerator.num_processes  # of tokens, in one step
-    if monitor_every and options.loss_type == "bnpo" and averages > 1:
+    passes_in_step = accumulated * trainer.accelerator.num_processes  # each has its own token mean
+    if monitor_every and options.loss_type == "bnpo" and passes_in_step > 1:
         raise PoiseError(
-            "monitor_every does not know the average of loss_type='bnpo' over several passes: set "
+            "monitor_every cannot reproduce how loss_type='bnpo' averages over several passes: set "
             "monitor_every=0, or loss_type='dapo'"
         )
 

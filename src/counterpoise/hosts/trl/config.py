@@ -70,13 +70,14 @@ class PoiseConfig(GRPOConfig):
     probe: int = _option(
         0,
         "held-out answers to follow for `poise trace`: right (reward above 0) and wrong responses "
-        "of the model to the first problems of eval_dataset; 0 is off, or all of probe_file",
+        "of the model to the first problems of eval_dataset; 0 is off, or with "
+        "probe_file all its answers",
     )
     probe_every: int = _option(
         0, "generations between two measurements of the held-out answers; 0: as costs allow"
     )
     probe_refresh: int = _option(
-        20, "generations until held-out answers are drawn anew, to stay likely text; 0: never"
+        20, "generations until held-out answers are drawn anew, as the model changes; 0: never"
     )
     probe_file: str = _option(
         "", "follow these answers instead: lines with prompt, response, reward, prompt_id"
@@ -200,7 +201,7 @@ class PoiseConfig(GRPOConfig):
         if is_plugin(name) and (text_input := find_text_input(name)):
             return (
                 f"credit_weights='{display_name(name)}' reads {text_input}, and TRL hands over "
-                "tokens: use pieces"
+                "tokens: use the parameter `pieces` instead"
             )
         if name in WEIGHTS_THAT_READ_TEXTS:
             return (
@@ -224,16 +225,16 @@ class PoiseConfig(GRPOConfig):
             and self.loss_type not in TOKEN_AVERAGED_LOSSES
         ):
             return (
-                f"an entropy bonus with loss_type='{self.loss_type}' has TRL's own average: set "
-                "denominator='trl' or loss_type='dapo'"
+                f"with loss_type='{self.loss_type}' TRL averages the entropy bonus by pass, which "
+                "denominator='step' cannot correct: set denominator='trl' or loss_type='dapo'"
             )
         # TRL averages these losses by pass, and the passes of a plan differ in size.
         passes = self.gradient_accumulation_steps * self.world_size
         averages_passes = self.denominator == "trl" and self.loss_type != "dapo" and passes > 1
         if self.monitor_option and averages_passes:
             return (
-                f"{self.monitor_option} does not know the average of denominator='trl' and "
-                f"loss_type='{self.loss_type}' over several passes: set denominator='step' or "
-                "loss_type='dapo'"
+                f"{self.monitor_option} cannot reproduce how denominator='trl' with "
+                f"loss_type='{self.loss_type}' averages over several passes: set "
+                "denominator='step' or loss_type='dapo'"
             )
         return ""

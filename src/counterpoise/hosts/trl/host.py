@@ -16,7 +16,7 @@ from counterpoise.hosts.check_versions import HostMethod, find_changed_methods
 SUPPORTED_SERIES = "1.16"
 INSTALL_REMEDY = f"pip install 'trl=={SUPPORTED_SERIES}.*'"
 TRAINER = "trl:GRPOTrainer"
-# Token weights that read held-out answers, which have to be followed.
+# Token weights that read held-out answers: they need `probe` or `probe_file`.
 PROBE_READING_WEIGHTS = ("aligned",)
 
 PRIVATE_METHODS = (

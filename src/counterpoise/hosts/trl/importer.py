@@ -83,8 +83,9 @@ def read_tables(
         f"{weight:g} * {name}" if weight != 1 else name for name, weight in weights.items()
     )
     inferred = not context.reward and len(names) > 1
-    add_note(f"reward = {formula}" + (" (--reward for others)" if inferred else ""))
-    add_note("groups are not written: completions of a step with equal prompts are taken as one")
+    remark = " (inferred; --reward names other columns)" if inferred else ""
+    add_note(f"reward = {formula}{remark}")
+    add_note("TRL writes no groups: completions of a step with equal prompts are taken as one")
     repeated_files = unscored = repeated_groups = 0
     files_of_size: dict[int, list[str]] = {}
     previous: pa.Table | None = None
@@ -108,12 +109,12 @@ def read_tables(
         others = [name for names in files_of_size.values() if names is not usual for name in names]
         add_note(
             f"{format_count(len(others), 'file')} with another number of rollouts than most, such "
-            f"as {others[0]}: an evaluation overwrites the file of its step; remove its files"
+            f"as {others[0]}: if an evaluation overwrote them, remove them"
         )
     if repeated_groups:
         add_note(
-            "further groups of a prompt drawn more than once: "
-            f"{format_count(repeated_groups, 'group')}"
+            "prompts drawn more than once in a generation: "
+            f"{format_count(repeated_groups, 'additional group')}"
         )
     if repeated_files:
         add_note(
@@ -246,5 +247,5 @@ SOURCE = RolloutSource(
     "completions/completions_STEP.parquet (log_completions=True)",
     find_files,
     read_steps,
-    False,
+    has_tokens=False,
 )

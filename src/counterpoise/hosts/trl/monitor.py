@@ -284,9 +284,10 @@ def _vllm_correction(sample: UnpaddedRollout) -> Tensor | None:
 
 
 def dapo_loss_scale(decision: Decision, step: int) -> float:
-    """TRL's `dapo` over the mean of the step's own tokens: N_step / (N_generation / steps).
+    """TRL's `dapo` loss divided by the mean over the step's own tokens.
 
-    TRL divides by the mean number of tokens of the generation's steps.
+    TRL divides by the mean number of tokens of the generation's steps, so the ratio is
+    N_step / (N_generation / steps).
     """
     tokens_R = [row.loss_tokens for row in decision.rows]
     step_tokens = sum(tokens_R[i] for i in decision.plan.steps[step])

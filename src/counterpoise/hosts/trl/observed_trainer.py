@@ -73,11 +73,14 @@ class ObservedTrainer:
         return int(options.steps_per_generation // options.gradient_accumulation_steps)
 
     def on_policy(self, decision: Decision, step: int) -> bool:
-        """TRL's old log-probabilities are read where it has them; without them the ratio is 1."""
+        """Always False, so that the monitor reads TRL's old log-probabilities.
+
+        Where TRL has none, the ratio is 1.
+        """
         return False
 
     def loss_scale(self, decision: Decision, step: int) -> float:
-        """TRL's loss over the mean of the step's own tokens or rows: not 1 for `dapo` only."""
+        """TRL's loss divided by the mean over the step's tokens or rows; 1 except for `dapo`."""
         return dapo_loss_scale(decision, step) if self.stock.args.loss_type == "dapo" else 1.0
 
 

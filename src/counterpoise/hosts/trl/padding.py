@@ -55,7 +55,7 @@ class UnpaddedRollout:
     def old_logprobs(self) -> Floats | None:
         """The trainer's log-probabilities of the policy's tokens before the update, if TRL has any.
 
-        TRL hides a completion that it masks out from the model too: its scores mean nothing.
+        None for a masked completion: TRL's attention mask hides it, so its scores mean nothing.
         """
         return None if self.is_masked else self.policy_values(OLD_LOGPROBS)
 
@@ -71,7 +71,7 @@ class UnpaddedRollout:
 
     @property
     def is_policy_T(self) -> NDArray[np.bool_]:
-        """Which tokens are the policy's own: not those of tools; all where the mask hides which."""
+        """Which tokens the policy wrote, rather than a tool; of a masked completion, all."""
         is_trained_T: NDArray[np.bool_] = self._trained_T().bool().numpy()
         return is_trained_T if is_trained_T.any() else np.ones_like(is_trained_T)
 

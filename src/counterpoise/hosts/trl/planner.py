@@ -181,7 +181,7 @@ def rows_by_trl(
         Row(
             f"{generation}:{i // group_size}",
             0.0 if sample.is_masked else sample.trl_advantage,
-            sample.num_tokens,  # of a plan: 0 says that the row was masked
+            sample.num_tokens,  # 0 marks a masked row in the plan
             index=i % group_size,
             born=generation,
             masked=sample.is_masked,

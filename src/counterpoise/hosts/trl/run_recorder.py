@@ -243,7 +243,7 @@ class RunRecorder(StepMonitor):
         self.evaluate_heldout()
 
     def save_unsaved(self) -> None:
-        """Save the last iteration, if it lacks a checkpoint, after an interrupt between two."""
+        """After an interrupt between two iterations, save the last one if it has no checkpoint."""
         unsaved = self.saved_iteration != self.state.iteration
         if self.is_main and self.iteration is None and unsaved:
             with postpone_interrupts(SAVING):
@@ -356,7 +356,7 @@ class RunRecorder(StepMonitor):
 def logged_metrics(
     logs: Sequence[Mapping[str, float]], skip_reasons: Sequence[str]
 ) -> dict[str, Any]:
-    """The update's numbers by TRL's log of every step; steps that were skipped only count.
+    """The update's numbers by TRL's log of every step; skipped steps are left out of the means.
 
     Example:
         >>> logged_metrics([{"loss": 0.5, "learning_rate": 1e-5}, {"loss": 0.0}], ["", "no signal"])

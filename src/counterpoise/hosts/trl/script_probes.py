@@ -54,11 +54,11 @@ class ScriptProbes:
         self.trainer = trainer
         self.answers: ProbeSet | None = None
         self.seconds = 0.0  # that the latest update spent on the answers
-        self._look: ProbeResult | None = None
+        self._probe_result: ProbeResult | None = None  # of the latest measured update
         self._new_answers_record: dict[str, Any] | None = (
             None  # the line of probes.jsonl, if they are new
         )
-        self._monitor: ProbeMonitor | None = None  # while an update that is looked at is taken
+        self._monitor: ProbeMonitor | None = None  # during an update that is measured
         # `iteration` counts optimizer steps: with RB a generation may pass without any.
         self._reading: ProbeReading | None = None
         self._results: dict[int, StepResult] = {}
@@ -102,7 +102,7 @@ class ScriptProbes:
 
     @property
     def _interval(self) -> int:
-        """Generations between two looks."""
+        """Generations between two measurements."""
         options, answers = self.trainer.args, self.answers
         if options.probe_every:
             return options.probe_every
@@ -117,7 +117,10 @@ class ScriptProbes:
         return [answer.row for answer in answers if answer.half == STEER]
 
     def written_answers(self) -> ProbeSet | None:
-        """The answers for a checkpoint: those of an unfinished generation are not written yet."""
+        """The answers for a checkpoint; since=0 if probes.jsonl does not have their line yet.
+
+        That is so for new answers in an unfinished generation.
+        """
         is_unfinished = self._new_answers_record is not None and self._monitor is not None
         return replace(self.answers, since=0) if self.answers and is_unfinished else self.answers
 
@@ -222,8 +225,8 @@ class ScriptProbes:
         return self._monitor is not None
 
     def begin_update(self, generation: int, num_steps: int) -> None:
-        """Prepare the look at an update of `num_steps` optimizer steps, if it is due."""
-        self._monitor = self._look = self._new_answers_record = None
+        """Prepare to measure an update of `num_steps` optimizer steps, if that is due."""
+        self._monitor = self._probe_result = self._new_answers_record = None
         self._results, self._steps_left = {}, num_steps
         trainer, answers = self.trainer, self.answers
         if generation % self._interval or answers is None or not answers.answers:
@@ -242,7 +245,7 @@ class ScriptProbes:
 
     def before_step(self, step: int, rows: Sequence[Row], result: StepResult) -> None:
         """Keep what a step computed; `rows` are those of the planned step, in its order."""
-        assert self._monitor is not None, "begin_update() has found that a look is due"
+        assert self._monitor is not None, "begin_update() has found that a measurement is due"
         self._results[step] = replace(result, hidden=())
         self._monitor.at(step).before_update(self.trainer.policy, rows, result)
 
@@ -254,11 +257,11 @@ class ScriptProbes:
         return self._measure()
 
     def finish(self) -> ProbeResult | None:
-        """What the latest update did to the answers; None if it was not looked at."""
+        """What the latest update did to the answers; None if it was not measured."""
         if self._monitor is not None:  # a run that ended within a generation
             self._measure()
-        look, self._look = self._look, None
-        return look
+        probe_result, self._probe_result = self._probe_result, None
+        return probe_result
 
     def _measure(self) -> dict[str, Any]:
         monitor, self._monitor = self._monitor, None
@@ -270,5 +273,5 @@ class ScriptProbes:
             self._reading = ProbeReading(self.trainer.state.global_step, monitor.reading)
         self.seconds = monitor.stopwatch.seconds
         metrics = probe_metrics(monitor.answers, measurement, self._results)
-        self._look = ProbeResult(monitor.answers, measurement, self._new_answers_record)
+        self._probe_result = ProbeResult(monitor.answers, measurement, self._new_answers_record)
         return metrics

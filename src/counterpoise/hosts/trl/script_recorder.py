@@ -8,9 +8,9 @@
 
 An iteration of the folder is a generation: with RB several may pass before an update. Process 0
 writes it when the next begins, before a checkpoint, or at the end. A resumed run first removes what
-was recorded after its checkpoint. If the checkpoint lies within a generation, the iteration then
-has the steps before it (recorded_folder.py), and the next is sampled anew. There is no config.toml,
-because the options are TRL's: `poise train --resume` refuses the folder.
+was recorded after its checkpoint. If the checkpoint lies within a generation, that iteration keeps
+only the steps before the checkpoint (recorded_folder.py), and the next is sampled anew. There is no
+config.toml, because the options are TRL's: `poise train --resume` refuses the folder.
 
 Loss, gradient norm and the like are those that TRL logs, so with logging_steps=10 they are means
 over ten optimizer steps, and stand in the iteration in which they were logged.
@@ -59,7 +59,7 @@ LOGGED_BY_TRL = {
     "entropy": "entropy", "kl": "kl", "lr": "learning_rate",
 }  # fmt: skip
 OPTIMIZERS = ("adamw", "sgd")  # of update.optimizer; TRL's names contain them: paged_adamw_8bit
-RESUME_HINT = "a run goes on in its own by trainer.train(resume_from_checkpoint=...)"
+RESUME_HINT = "to continue the run in it, call trainer.train(resume_from_checkpoint=...)"
 # For a step of the plan that the monitor did not measure.
 UNSEEN_RESULT = StepResult(
     rows=(),
@@ -288,7 +288,7 @@ class ScriptRecorder:
         if buffer is None:  # not `or`: an empty buffer is false, and its counts matter too
             buffer = RewardBalancedBuffer(tau=0.0, target=1)
         line = metrics.metrics_record(record, buffer, iteration.clock)
-        # A step whose tokens TRL's loss computed has no loss and no gradient of ours.
+        # Where only TRL computed a step's loss, ours and its gradient are NaN.
         line = {name: None if _is_nan(value) else value for name, value in line.items()}
         line["grad_norm"] = None
         for name, numbers in iteration.logged_numbers.items():

@@ -262,7 +262,7 @@ class PoiseGRPOTrainer(GRPOTrainer):
     ) -> tuple[list[UnpaddedRollout], list[float]]:
         """Generate; return the rollouts of all processes and their rewards, NaN where unscored."""
         batch = self._generate_and_score_completions(prompts)
-        # Waiting rows are trained by later weights: they need the log-probabilities of these.
+        # Rows that wait are trained on after an update: score them with the weights that sampled.
         if self.args.tau and OLD_LOGPROBS not in batch:
             batch[OLD_LOGPROBS] = self._score_rollouts(batch)
         own_samples = unpad(batch, self._tokenizer.pad_token_id, read_trajectories(prompts))
@@ -340,10 +340,10 @@ class PoiseGRPOTrainer(GRPOTrainer):
         return self.args.optimizer_steps
 
     def loss_scale(self, decision: Decision, step: int) -> float:
-        """TRL's loss over the mean of the step's own tokens or rows; 1 with denominator='step'.
+        """TRL's loss divided by the mean over the step's own tokens or rows.
 
-        With denominator='trl' the monitor takes other losses than `dapo` only where a step is one
-        pass, and there TRL averages over the step too.
+        1 with denominator='step'. With 'trl' the monitor takes other losses than `dapo` only where
+        a step is one pass, and there TRL averages over the step too.
         """
         keeps_trl_average = self.args.denominator == "trl" and self.args.loss_type == "dapo"
         return dapo_loss_scale(decision, step) if keeps_trl_average else 1.0
