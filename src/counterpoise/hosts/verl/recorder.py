@@ -67,7 +67,7 @@ VERL_METRICS = {
     "loss": "actor/pg_loss", "grad_norm": "actor/grad_norm", "entropy": "actor/entropy",
     "clipped_share": "actor/pg_clipfrac", "lr": "actor/lr",
 }  # fmt: skip
-RESUME_HINT = "a run goes on in its own by trainer.resume_mode=auto"
+RESUME_HINT = "to continue the run in it, set trainer.resume_mode=auto"
 # Values of loss_agg_mode by which verl's entropy is a mean over tokens, and no sum.
 MEAN_ENTROPIES = ("token-mean", "seq-mean-token-mean")
 # Fields of metrics.jsonl about what was sampled for the update.
