@@ -295,10 +295,10 @@ def test_problems_are_drawn_in_smaller_batches_if_memory_runs_out() -> None:
         tokens, logprobs = np.zeros(2, np.int32), np.zeros(2, np.float32)
         return [[Response(tokens, logprobs, text, True) for text in texts] for _ in prompts]
 
-    policy = cast(Policy, SimpleNamespace(encode=lambda prompt: np.zeros(1, np.int32)))
+    policy = SimpleNamespace(encode_all=lambda prompts: [np.zeros(1, np.int32) for _ in prompts])
     size = FittedSize(32, notify=notices.append)
     probes = draw_probes(
-        SamplerBinding(policy, size, sample),
+        SamplerBinding(cast(Policy, policy), size, sample),
         [Prompt(str(k), "?", "4") for k in range(4)],
         load_config("demo", ["monitor.probe=8"]),
         ExactVerifier(),
