@@ -233,7 +233,9 @@ def _read_plain_tables(files: Sequence[Path], context: ImportContext) -> Iterato
                     )
                 )
             yield ImportedStep(step, tuple(rollouts))
-    context.add_note("the tables have no groups: rows of a step with equal prompts are taken as one")
+    context.add_note(
+        "the tables have no groups: rows of a step with equal prompts are taken as one"
+    )
 
 
 def _rows_by_step(file: Path) -> dict[int, list[tuple[str, list[Any]]]]:
