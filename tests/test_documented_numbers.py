@@ -286,3 +286,17 @@ def test_balance_was_not_dosed() -> None:
         strict=True,
     ):
         assert float(share.rstrip(".")) == pytest.approx(shares[key], abs=0.00051), key
+
+
+@pytest.mark.parametrize(
+    ("name", "printed"),
+    [
+        ("smollm2-balance-dose", "{runs} of {planned} runs, no verdict yet"),
+        ("qwen-coder-aligned-pilot", "{runs} of {planned} pilot runs"),
+    ],
+)
+def test_unfinished_experiments_have_as_many_runs_as_the_page_says(name: str, printed: str) -> None:
+    finished, planned = stored_runs(name), read_experiment(name).design.run_keys()
+    assert 0 < len(finished) < len(planned)
+    assert finished.keys() <= set(planned)
+    assert printed.format(runs=len(finished), planned=len(planned)) in page_text("experiments.md")
