@@ -53,6 +53,7 @@ class Policy:
     decoder: AnyDecoder
     template: str  # a key of templates.TEMPLATES
     end_tokens: tuple[int, ...]  # any of them ends a response
+    template_option: str = templates.TRAINING_OPTION  # how the user's command names a template
 
     @property
     def device(self) -> torch.device:
@@ -94,13 +95,17 @@ class Policy:
 
     def encode_all(self, problems: Sequence[Prompt | str]) -> list[Ints]:
         """`encode` for many problems, which takes less time than one by one."""
-        prompt_ids = templates.encode_prompts(self.template, self.tokenizer, problems)
+        prompt_ids = templates.encode_prompts(
+            self.template, self.tokenizer, problems, self.template_option
+        )
         size = vocabulary_size(self.model)
         return [self._as_tokens(token_ids, size) for token_ids in prompt_ids]
 
     def encode_reply(self, reply: str) -> Ints:
         """The tokens of a reply to a finished response, up to where the next response begins."""
-        reply_ids = templates.encode_reply(self.template, self.tokenizer, reply, self.end_tokens)
+        reply_ids = templates.encode_reply(
+            self.template, self.tokenizer, reply, self.end_tokens, self.template_option
+        )
         return self.as_tokens(reply_ids)
 
     def as_tokens(self, token_ids: Sequence[int] | Ints) -> Ints:
@@ -138,14 +143,17 @@ class Policy:
         return decoded_texts
 
 
-def load_policy(config: ModelConfig) -> Policy:
-    """Load 'embedded', 'smollm2', a folder, a GGUF file, a hub id, or 'shape:NAME'."""
+def load_policy(config: ModelConfig, template_option: str = templates.TRAINING_OPTION) -> Policy:
+    """Load 'embedded', 'smollm2', a folder, a GGUF file, a hub id, or 'shape:NAME'.
+
+    Errors about the prompt template advise `template_option` and a name.
+    """
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     device = choose_device(config.device)
     dtype = choose_dtype(config.dtype, device)
     if config.name.startswith(SHAPE_PREFIX):
-        return _random_policy(config, device, dtype)
+        return _random_policy(config, device, dtype, template_option)
     # Checks come before loading: their messages are clearer than those of the libraries.
     folder = find_model_folder(config.name)
     check_model_source(folder)
@@ -191,7 +199,7 @@ def load_policy(config: ModelConfig) -> Policy:
         model = load_adapter(model, folder)
     elif config.lora_rank:
         model = add_adapter(model, config, source)
-    return wrap_model(config.name, model, tokenizer, config.template, config.path)
+    return wrap_model(config.name, model, tokenizer, config.template, config.path, template_option)
 
 
 def _make_storable(model: Any) -> None:
@@ -265,7 +273,9 @@ def find_model_folder(model_name: str) -> str:
     return model_name
 
 
-def _random_policy(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Policy:
+def _random_policy(
+    config: ModelConfig, device: torch.device, dtype: torch.dtype, template_option: str
+) -> Policy:
     """A policy with random weights in a published shape and the embedded model's tokenizer."""
     from transformers import AutoTokenizer
 
@@ -276,7 +286,7 @@ def _random_policy(config: ModelConfig, device: torch.device, dtype: torch.dtype
     model: Any = random_model(shape, device, dtype)
     if config.lora_rank:
         model = add_adapter(model, config, config.name)
-    return wrap_model(config.name, model, tokenizer, config.template, config.path)
+    return wrap_model(config.name, model, tokenizer, config.template, config.path, template_option)
 
 
 def save_policy(
@@ -323,12 +333,14 @@ def wrap_model(
     tokenizer: Any,
     template: str = templates.AUTO,
     path: str = AUTO_PATH,
+    template_option: str = templates.TRAINING_OPTION,
 ) -> Policy:
     """Wrap a transformers model that is already in memory; `path` as model.path."""
-    template_name = templates.resolve_template(template, tokenizer, name)
+    template_name = templates.resolve_template(template, tokenizer, name, template_option)
     model.eval()  # no dropout: the policy that is trained is the policy that was sampled
     end_tokens = templates.end_tokens(template_name, tokenizer, _end_tokens(model, tokenizer))
-    return Policy(name, model, tokenizer, make_decoder(model, path), template_name, end_tokens)
+    decoder = make_decoder(model, path)
+    return Policy(name, model, tokenizer, decoder, template_name, end_tokens, template_option)
 
 
 def make_decoder(model: Any, path: str = AUTO_PATH) -> AnyDecoder:

@@ -6,8 +6,8 @@ r"""Prompt templates: how a problem becomes a prompt. Results compare only under
     qwen-math    Qwen2.5-Math's: ChatML whose system message asks for steps and a \boxed{}
     auto         chat if the tokenizer has a template, else boxed
 
-Training (`model.template`) and `poise eval --template` accept these names. A new template is one
-entry of TEMPLATES.
+Training (`model.template`), `poise eval` and `poise replay` (`--template`) accept these names. A new
+template is one entry of TEMPLATES.
 
 A problem that is a conversation keeps its system prompt and its turns: chat templates render all
 its messages, `qwen-math` puts its own system message only where there is none, and `boxed` writes
@@ -29,8 +29,10 @@ AUTO = "auto"
 BOXED_REQUEST = "Please reason step by step, and put your final answer within \\boxed{}."
 CHATML_MESSAGE = "<|im_start|>{role}\n{content}<|im_end|>\n"
 CHATML_TURN = "<|im_start|>user\n{problem}<|im_end|>\n<|im_start|>assistant\n"
-# An error advises `option_prefix` and the name of a template; this is how training sets one.
+# An error advises `option_prefix` and the name of a template. This is how training sets one, and
+# how `poise eval` and `poise replay` do.
 TRAINING_OPTION = "set model.template="
+COMMAND_OPTION = "give --template "
 LONGEST_CHAT = 1 << 26  # characters; a tokenizer would need gigabytes for more
 RESPONSE_MARKER = "=RESPONSE="  # finds where a chat template puts a response
 
@@ -131,7 +133,7 @@ def describe_template_omission(
     prompt = next((prompt for prompt in prompts if prompt.messages), None)
     if prompt is None or not TEMPLATES[template_name].chat:
         return ""
-    rendered = _render_chat(tokenizer, prompt_messages(template_name, prompt))
+    rendered = _render_chat(tokenizer, prompt_messages(template_name, prompt), TRAINING_OPTION)
     omitted_roles = [
         message.role
         for message in prompt.messages
@@ -183,13 +185,16 @@ def encode_prompt(template_name: str, tokenizer: Any, problem: Prompt | str) -> 
 
 
 def encode_prompts(
-    template_name: str, tokenizer: Any, problems: Sequence[Prompt | str]
+    template_name: str,
+    tokenizer: Any,
+    problems: Sequence[Prompt | str],
+    option_prefix: str = TRAINING_OPTION,
 ) -> list[list[int]]:
     """The tokens of each prompt; one call of a fast tokenizer for all takes less than half the time
     of a call for each."""
     template = TEMPLATES[template_name]
     rendered = [
-        _render_chat(tokenizer, prompt_messages(template_name, problem))
+        _render_chat(tokenizer, prompt_messages(template_name, problem), option_prefix)
         if template.chat
         else prompt_text(template_name, problem)
         for problem in problems
@@ -204,14 +209,18 @@ def encode_prompts(
         prompt_ids = [tokenizer.encode(text, add_special_tokens=is_plain) for text in rendered]
     if not all(prompt_ids):
         raise PoiseError(
-            f"template '{template_name}' makes a prompt without tokens: {TRAINING_OPTION}"
+            f"template '{template_name}' makes a prompt without tokens: {option_prefix}"
             f"{'boxed' if template.chat else 'chat'}, or choose another model"
         )
     return prompt_ids
 
 
 def encode_reply(
-    template_name: str, tokenizer: Any, reply: str, response_ends: Sequence[int]
+    template_name: str,
+    tokenizer: Any,
+    reply: str,
+    response_ends: Sequence[int],
+    option_prefix: str = TRAINING_OPTION,
 ) -> list[int]:
     """The tokens of a reply to a response, up to where the next response begins.
 
@@ -220,12 +229,13 @@ def encode_reply(
     reply_text = TEMPLATES[template_name].reply.replace("{problem}", reply)
     if TEMPLATES[template_name].chat:
         turns = [("user", "?"), ("assistant", RESPONSE_MARKER), ("user", reply)]
-        conversation = _render_chat(tokenizer, [dict(Message(*turn)) for turn in turns])
+        messages = [dict(Message(*turn)) for turn in turns]
+        conversation = _render_chat(tokenizer, messages, option_prefix)
         _, marker, reply_text = conversation.partition(RESPONSE_MARKER)
         if not marker:
             raise PoiseError(
                 "the model's chat template drops earlier responses, so there is no second turn: "
-                f"{TRAINING_OPTION}boxed"
+                f"{option_prefix}boxed"
             )
         for end_token in tokenizer.convert_ids_to_tokens(list(response_ends)):
             reply_text = reply_text.removeprefix(end_token)  # the response already contains it
@@ -233,7 +243,7 @@ def encode_reply(
     return reply_ids
 
 
-def _render_chat(tokenizer: Any, messages: Sequence[dict[str, str]]) -> str:
+def _render_chat(tokenizer: Any, messages: Sequence[dict[str, str]], option_prefix: str) -> str:
     """The text of the messages as the tokenizer's chat template renders them."""
     is_begun = messages[-1]["role"] == "assistant"  # then the response continues this message
     try:
@@ -247,12 +257,12 @@ def _render_chat(tokenizer: Any, messages: Sequence[dict[str, str]]) -> str:
     except Exception as fault:  # a template is a program, and may raise anything
         raise PoiseError(
             f"the model's chat template cannot be rendered: {first_line(fault)}; "
-            f"{TRAINING_OPTION}boxed"
+            f"{option_prefix}boxed"
         ) from fault
     if len(chat_text) > LONGEST_CHAT:
         raise PoiseError(
             f"the model's chat template makes a prompt of {len(chat_text):,} characters: "
-            f"{TRAINING_OPTION}boxed"
+            f"{option_prefix}boxed"
         )
     return chat_text
 

@@ -14,6 +14,7 @@ from counterpoise.config import ModelConfig, RunConfig
 from counterpoise.errors import PoiseError
 from counterpoise.lab.evaluate.models import load_model, resolve_models, tokenizer_and_context
 from counterpoise.lab.evaluate.plan import BenchmarkProblems, EvaluationOptions, encode_prompts
+from counterpoise.model import template_limits
 from counterpoise.model.load import EMBEDDED_FOLDER, load_policy
 from counterpoise.model.templates import encode_prompt
 from counterpoise.store.checkpoint import Checkpoint, model_weights, save
@@ -78,6 +79,31 @@ def test_a_run_says_how_its_model_was_asked(tmp_path: Path) -> None:
         said = encode_prompts(asked, found[0], tokenizer, options)
         assert said.template == used
         assert said.prompt_tokens[0].tolist() == encode_prompt(used, tokenizer, prompt.problem)
+
+
+def test_a_chat_template_that_fails_is_answered_by_the_option_of_the_command(
+    tmp_path: Path,
+) -> None:
+    shutil.copytree(EMBEDDED_FOLDER, tmp_path / "m")
+    (tmp_path / "m" / "chat_template.jinja").write_text("{{ 1 / 0 }}", encoding="utf-8")
+    (source,) = resolve_models([str(tmp_path / "m")])
+    tokenizer, _ = tokenizer_and_context(source)
+    problems = [Prompt("p", "What is 2 + 3?", "5")]
+    problem_set = BenchmarkProblems(find_benchmark("gsm8k", None), problems, digest="")
+    options = EvaluationOptions([source.name], tmp_path / "out", template="chat")
+    with pytest.raises(PoiseError, match=r"division by zero; give --template boxed$"):
+        encode_prompts(problem_set, source, tokenizer, options)
+
+
+def test_a_chat_template_that_never_ends_does_not_stop_an_evaluation_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(template_limits, "CPU_SECONDS", 1)
+    shutil.copytree(EMBEDDED_FOLDER, tmp_path / "m")
+    loops = "{% for i in range(99999) %}" * 3 + "x" + "{% endfor %}" * 3
+    (tmp_path / "m" / "chat_template.jinja").write_text(loops, encoding="utf-8")
+    (source,) = resolve_models([str(tmp_path / "m")])
+    assert load_model(source, "cpu", "auto").end_tokens == load_policy(ModelConfig()).end_tokens
 
 
 def test_a_checkpoint_of_a_run(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from counterpoise.lab.replay.run import ReplayObserver, replay
 from counterpoise.lab.replay.source import RolloutFolder, StoredBatch
 from counterpoise.lab.replay.start import find_model
 from counterpoise.loop import train
+from counterpoise.model.load import EMBEDDED_FOLDER
 from counterpoise.store.checksums import CHECKSUMS_FILE
 from counterpoise.store.folder import RunFolder
 from counterpoise.types import BatchPlan, Group, Rollout, Row
@@ -231,6 +232,17 @@ def test_a_template_that_the_tokenizer_lacks_is_answered_by_one_that_it_has(
 ) -> None:
     request = ReplayRequest(run, "embedded", iterations="1", template="qwen-math")
     with pytest.raises(PoiseError, match=r"does not have: give --template chat$"):
+        replay(request, tmp_path / "replay")
+
+
+def test_a_chat_template_that_fails_is_answered_by_the_option_of_the_command(
+    run: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(EMBEDDED_FOLDER, tmp_path / "m")
+    (tmp_path / "m" / "chat_template.jinja").write_text("{{ 1 / 0 }}", encoding="utf-8")
+    rollouts = imported_copy(run, tmp_path / "texts", prompts_as_text=True)
+    request = ReplayRequest(rollouts, str(tmp_path / "m"), iterations="1", template="chat")
+    with pytest.raises(PoiseError, match=r"division by zero; give --template boxed$"):
         replay(request, tmp_path / "replay")
 
 

@@ -62,12 +62,13 @@ def resolve_models(names: Sequence[str]) -> list[ModelSource]:
 
 
 def load_model(source: ModelSource, device: str, dtype: str) -> Policy:
-    config = ModelConfig(name=source.base, device=device, dtype=dtype)
+    # Any model can apply `boxed`. The prompts are encoded already, with the template of --template:
+    # a chat template that fails must not stop an evaluation that does not use it.
+    config = ModelConfig(template="boxed")
     if run := checkpoint.run_of_checkpoint(Path(source.name)):
         # A checkpoint of a LoRA run holds an adapter: the model must have one to put it into.
-        trained_model = RunFolder.open(run).read_config().model
-        config = replace(trained_model, name=source.base, device=device, dtype=dtype, template=AUTO)
-    policy = load_policy(config)
+        config = replace(RunFolder.open(run).read_config().model, template="boxed")
+    policy = load_policy(replace(config, name=source.base, device=device, dtype=dtype))
     if source.base != source.name:
         checkpoint.load_checkpoint_weights(policy.model, policy.name, Path(source.name))
     return policy

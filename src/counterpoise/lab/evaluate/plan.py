@@ -197,12 +197,12 @@ def encode_prompts(
     template_name = options.template or problem_set.benchmark.template
     # `auto` means the template that the model's own run trained with, if there is one.
     template_name = source.template if template_name == templates.AUTO else template_name
-    option_prefix = "give --template "
+    option_prefix = templates.COMMAND_OPTION
     template = templates.resolve_template(template_name, tokenizer, source.name, option_prefix)
     templates.check_chat_data(
         template_name, tokenizer, source.name, problem_set.problems, option_prefix
     )
-    encoded = templates.encode_prompts(template, tokenizer, problem_set.problems)
+    encoded = templates.encode_prompts(template, tokenizer, problem_set.problems, option_prefix)
     return EncodedPrompts(
         template,
         [np.array(ids, dtype=np.int32) for ids in encoded],

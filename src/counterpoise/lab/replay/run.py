@@ -57,7 +57,6 @@ from counterpoise.model.adapters import find_base
 from counterpoise.model.fit_memory import GENERAL_REMEDY, explain_out_of_memory
 from counterpoise.model.load import Policy, find_model_folder
 from counterpoise.model.scoring import micro_batches, score_tokens
-from counterpoise.model.templates import encode_prompt, resolve_template
 from counterpoise.run import follow_probes, metrics
 from counterpoise.run.observer import RunObserver
 from counterpoise.run.state import RunState, check_finite
@@ -140,7 +139,7 @@ def replay(request: ReplayRequest, out: Path, observer: ReplayObserver | None = 
         config = replace(config, loop=replace(config.loop, iterations=max(1, numbers[-1])))
         if config.loop.threads:
             torch.set_num_threads(config.loop.threads)
-        state, start = load_start(model, config)
+        state, start = load_start(model, config, request.template)
         state.probes = follow_probes.prepare_probes(state.policy, config, heldout=())
         for notice in _notices(request, model, config, state, start):
             observer.notify(notice)
@@ -164,7 +163,7 @@ def replay_iteration(session: Replay, number: int) -> dict[str, Any]:
     config, state = session.config, session.state
     clock = metrics.StageClock()
     stored = session.source.read(number, own_cut=session.own_cut)
-    stored = with_prompt_tokens(stored, state.policy, session.request.template)
+    stored = with_prompt_tokens(stored, state.policy, bool(session.request.template))
     check_vocabulary(stored.groups, len(state.policy.decoder.unembedding))
     clock.lap("sample")
     session.start.restore(state, config, number)
@@ -215,10 +214,13 @@ def replay_iteration(session: Replay, number: int) -> dict[str, Any]:
     return record
 
 
-def with_prompt_tokens(stored: StoredRollouts, policy: Policy, template: str) -> StoredRollouts:
-    """The iteration with the tokens of prompts that were stored as text only."""
-    if template:
-        template = resolve_template(template, policy.tokenizer, policy.name, "give --template ")
+def with_prompt_tokens(
+    stored: StoredRollouts, policy: Policy, applies_template: bool
+) -> StoredRollouts:
+    """The iteration with the tokens of prompts that were stored as text only.
+
+    The policy's template is applied to chat messages, and with `applies_template` to all prompts.
+    """
 
     def complete(rollout: Rollout) -> Rollout:
         if len(rollout.prompt_tokens):
@@ -229,12 +231,9 @@ def with_prompt_tokens(stored: StoredRollouts, policy: Policy, template: str) ->
                 "prompt_tokens nor a prompt, so the model's input is unknown: choose other "
                 "--iterations"
             )
-        if template or rollout.messages:
-            token_ids = encode_prompt(
-                template or policy.template, policy.tokenizer, rollout.problem
-            )
-        else:
-            token_ids = policy.tokenizer.encode(rollout.prompt)
+        if applies_template or rollout.messages:
+            return replace(rollout, prompt_tokens=policy.encode(rollout.problem))
+        token_ids = policy.tokenizer.encode(rollout.prompt)
         return replace(rollout, prompt_tokens=policy.as_tokens(token_ids))
 
     def complete_groups(groups: Sequence[Group]) -> list[Group]:

@@ -20,6 +20,7 @@ from counterpoise.config import ModelConfig, RunConfig
 from counterpoise.errors import PoiseError
 from counterpoise.lab.evaluate.models import resolve_models
 from counterpoise.model.load import load_policy
+from counterpoise.model.templates import COMMAND_OPTION
 from counterpoise.run.state import RunState, new_state
 from counterpoise.store import checkpoint
 from counterpoise.store.folder import RunFolder
@@ -88,9 +89,12 @@ def has_optimizer_state(model: ReplayedModel, config: RunConfig) -> bool:
     return run_config is not None and run_config.update.optimizer == config.update.optimizer
 
 
-def load_start(model: ReplayedModel, config: RunConfig) -> tuple[RunState, StartingPoint]:
-    """Load the model; `config` are the options of the virtual updates."""
-    policy = load_policy(config.model)
+def load_start(
+    model: ReplayedModel, config: RunConfig, template: str = ""
+) -> tuple[RunState, StartingPoint]:
+    """Load the model; `config` are the options of the virtual updates, `template` --template."""
+    template = template or config.model.template
+    policy = load_policy(replace(config.model, template=template), COMMAND_OPTION)
     # Before the checkpoint's weights are loaded: a KL is measured from the run's initial model.
     state = new_state(policy, config)
     optimizer_state, total_steps = None, 0
