@@ -6,8 +6,8 @@ r"""Prompt templates: how a problem becomes a prompt. Results compare only under
     qwen-math    Qwen2.5-Math's: ChatML whose system message asks for steps and a \boxed{}
     auto         chat if the tokenizer has a template, else boxed
 
-Training (`model.template`), `poise eval` and `poise replay` (`--template`) accept these names. A new
-template is one entry of TEMPLATES.
+Training (`model.template`), `poise eval` and `poise replay` (`--template`) accept these names. A
+new template is one entry of TEMPLATES.
 
 A problem that is a conversation keeps its system prompt and its turns: chat templates render all
 its messages, `qwen-math` puts its own system message only where there is none, and `boxed` writes
