@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from counterpoise.errors import PoiseError
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.lab.studies.plants import (
     _measure_seed,
     area_under_curve,
     judge,
+    measure,
     rank_of,
 )
 from counterpoise.report.probe_trace.influence import Influence
@@ -47,6 +49,26 @@ def test_the_rule(first_share: float, poison: float, verdict: str) -> None:
 def test_ranks_begin_with_the_strongest() -> None:
     influences = {"a": Influence(0.1), "b": Influence(0.5), "c": Influence(-1.0)}
     assert [rank_of(name, influences) for name in ("b", "a", "c", "d")] == [1, 2, 3, 0]
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("task.name=hub", "plants makes word problems of its own"),
+        ("task.path=mine.jsonl", "plants makes word problems of its own"),
+        ("loop.iterations=9", "plants sets loop.iterations itself: use --size iterations"),
+        ("monitor.every=1", "plants sets monitor.every itself: leave it out"),
+    ],
+)
+def test_options_that_would_have_no_effect_are_refused(
+    tmp_path: Path, option: str, message: str
+) -> None:
+    lab = Lab("embedded", "quick", tmp_path, sizes={"seeds": 0}, options=(option,))
+    with pytest.raises(PoiseError, match=f"--set {option}: {message}"):
+        measure(lab)
+    assert (
+        measure(Lab("m", "quick", tmp_path, sizes={"seeds": 0}, options=["task.levels=[1]"])) == []
+    )
 
 
 def test_a_copy_of_a_benchmark_problem_is_found_first(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from typing import Any, NamedTuple
 import altair as alt
 import numpy as np
 
+from counterpoise.errors import PoiseError
 from counterpoise.files import remove_path
 from counterpoise.lab.studies.harness import GROUP_SIZE, Lab
 from counterpoise.lab.studies.study import Study
@@ -86,12 +87,29 @@ class PlantedRun(NamedTuple):
 
 
 def measure(lab: Lab) -> Records:
+    check_options(lab.options)
     records: list[Record] = []
     seeds = lab.sizes["seeds"]
     for seed in range(1, seeds + 1):
         records += lab.measure_part(f"seed {seed}", partial(_measure_seed, lab, seed))
         lab.progress(f"seed {seed} of {seeds}", seed / seeds)
     return records
+
+
+def check_options(options: Sequence[str]) -> None:
+    """Refuse what --set says of options that the study sets itself."""
+    set_here = {option.partition("=")[0] for option in COMMON}
+    set_here |= {"monitor.probe_file", "loop.seed", "loop.iterations"}
+    for option in options:
+        name = option.partition("=")[0].strip()
+        if name.startswith("task.") and name != "task.levels":
+            raise PoiseError(
+                f"--set {option}: plants makes word problems of its own; of the task's options it "
+                "reads task.levels alone"
+            )
+        if name in set_here:
+            remedy = "use --size iterations" if name == "loop.iterations" else "leave it out"
+            raise PoiseError(f"--set {option}: plants sets {name} itself: {remedy}")
 
 
 def _measure_seed(lab: Lab, seed: int) -> list[Record]:
