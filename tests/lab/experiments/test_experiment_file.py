@@ -124,6 +124,10 @@ def test_the_start_is_known_by_its_weights(tmp_path: Path) -> None:
         ('rule = "replicated when it is"', "", "experiment.rule is missing"),
         ('baseline = "shuffled"', 'baseline = "shufled"', "did you mean 'shuffled'"),
         ("rates = [1e-4]", "rates = [1e-4, 1e-4]", "a learning rate twice"),
+        ("rates = [1e-4]", "rates = [0.0]", "must be a number above 0, not 0$"),
+        ("rates = [1e-4]", "rates = [1e-4, -1e-4]", "must be a number above 0, not -0.0001$"),
+        ("rates = [1e-4]", "rates = [inf]", "must be a number above 0, not inf$"),
+        ("rates = [1e-4]", "rates = [nan]", "must be a number above 0, not nan$"),
         ("QB > shuffled", "QB >= shuffled", "must be 'ARM > shuffled'"),
         ("QB > shuffled", "QB <> shuffled", "must be 'ARM > shuffled'"),
         ("QB > shuffled", "QD > shuffled", "unknown arm 'QD'"),
@@ -152,7 +156,7 @@ def test_faults_are_one_line(tmp_path: Path, before: str, after: str, said: str)
          "[experiment.arms] shuffled: batch.composer=whole makes one step: set batch.steps=1"),
         ("composer=shuffled", "steps", "[experiment.arms] shuffled: batch.steps: write section."),
         ("[1e-4]", "[1e-4, -1.0]",
-         "experiment.rates: update.lr=-1.0: update.lr must be at least 0, not -1.0"),
+         "experiment.rates: a learning rate must be a number above 0, not -1"),
     ],
 )  # fmt: skip
 def test_a_fault_of_an_arm_or_a_rate_is_told_with_its_place(

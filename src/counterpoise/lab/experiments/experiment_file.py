@@ -248,8 +248,8 @@ def read_experiment(
     common = tuple(f"{option_name}={path}" for option_name, path in paths.items() if path)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     rate_shares = _parse_rate_shares(options.rate_shares, arms, file_name)
-    design = Design(path, common, arms, sorted(options.rates), seeds, rate_shares)
     _check_options(options, arms, file_name)
+    design = Design(path, common, arms, sorted(options.rates), seeds, rate_shares)
     run_config = load_config(path, list(common))
     if not run_config.evaluate.prompts:
         raise PoiseError(
@@ -324,6 +324,12 @@ def _check_options(options: ExperimentConfig, arms: Mapping[str, Any], file_name
         raise PoiseError(
             f"{file_name}: experiment.baseline: {unknown_name('arm', options.baseline, arms)}"
         )
+    for rate in options.rates:
+        if not rate > 0 or not math.isfinite(rate):
+            raise PoiseError(
+                f"{file_name}: experiment.rates: a learning rate must be a number above 0, not "
+                f"{rate:g}"
+            )
     if len(set(options.rates)) < len(options.rates):
         raise PoiseError(f"{file_name}: experiment.rates names a learning rate twice")
     if options.rates_from and (len(options.rates) > 1 or options.tuned or options.pilot):
