@@ -19,13 +19,17 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+# Listed as exact, but the benchmark has z^4 + z^2 + 1 = 0 and the training sets z^4 - z^2 + 1 = 0.
+OTHER_OPERATOR = "math500-precalculus-285"
+
+
 def known(benchmarks, train):
     ids = {item.id for bench in benchmarks for item in bench.items}, {item.id for item in train}
     listed = json.loads((DATA / "overlap.json").read_text())
     return {
         (one["eval"], one["train"]): one["kind"]
         for one in listed
-        if one["eval"] in ids[0] and one["train"] in ids[1]
+        if one["eval"] in ids[0] and one["train"] in ids[1] and one["eval"] != OTHER_OPERATOR
     }
 
 
@@ -55,4 +59,5 @@ def test_every_listed_pair_is_found_as_listed(name):
     pairs = {(m.item.id, m.prompt.id): m.kind for m in found.matches}
     listed = known(benchmarks, train)
     assert {pair: pairs.get(pair) for pair in listed} == listed
-    assert len(listed) == {"dapo_math_17k": 114, "math_train": 13, "gsm8k_train": 0}[name]
+    assert len(listed) == {"dapo_math_17k": 113, "math_train": 12, "gsm8k_train": 0}[name]
+    assert OTHER_OPERATOR not in {item for item, _ in pairs}

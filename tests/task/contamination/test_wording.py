@@ -2,18 +2,49 @@
 
 import random
 
+import pytest
+
 from counterpoise.task.contamination.copy_rules import find_matches
 from counterpoise.task.contamination.items import BenchmarkItems, Item
-from counterpoise.task.contamination.wording import letters_and_digits, split_words, word_ngrams
+from counterpoise.task.contamination.wording import (
+    letters_digits_and_operators,
+    split_words,
+    word_ngrams,
+)
 
 
-def test_letters_and_digits_are_what_counts():
+def test_letters_digits_and_operators_are_what_counts():
     assert (
-        letters_and_digits(r"Find $\left(x^{2}\right)$!")
-        == letters_and_digits("find x^2")
-        == "findx2"
+        letters_digits_and_operators(r"Find the well-known $\left(x^{2}\right)$!")
+        == letters_digits_and_operators("find the well known x^2")
+        == "findthewellknownx^2"
     )
-    assert letters_and_digits("$-+$") == ""
+    assert letters_digits_and_operators("3 × 4 − 1.5") == letters_digits_and_operators("3*4-1.5")
+    assert letters_digits_and_operators("$x-y$") == "x-y"
+    assert letters_digits_and_operators("a *prime* number, 2*3*4") == "aprimenumber2*3*4"
+    assert letters_digits_and_operators("In turn:\n - the first plays\n- 2 + 3") == (
+        "inturnthefirstplays-2+3"
+    )
+
+
+def kinds_of(problem, item):
+    noise = [Item(f"n{n}", f"What is {n} + {n + 3}?") for n in range(30, 60)]
+    matches = find_matches([*noise, Item("p", problem)], [BenchmarkItems("b", [Item("e", item)])])
+    return [match.kind for match in matches if match.prompt.id == "p"]
+
+
+@pytest.mark.parametrize("problem", ["What is 12 - 5?", "What is 12 / 5?", "What is 1.2 + 5?"])
+def test_problems_that_differ_in_an_operator_are_not_copies(problem):
+    assert kinds_of("what is $12+5$", "What is 12 + 5?") == ["exact"]
+    assert kinds_of(problem, "What is 12 + 5?") in ([], ["related"])
+
+
+def test_a_long_text_with_one_other_operator_is_near():
+    """40 words and an operator have 32 grams; the other operator is in 10 of each: 22 / 42."""
+    words = [chr(97 + n % 26) * (1 + n // 26) for n in range(40)]
+    texts = [" ".join([*words[:30], operator, *words[30:]]) for operator in "+-"]
+    (match,) = find_matches([Item("p", texts[0])], [BenchmarkItems("b", [Item("e", texts[1])])])
+    assert (match.kind, match.jaccard) == ("near", 22 / 42)
 
 
 def test_a_chinese_character_is_a_word():
@@ -21,7 +52,7 @@ def test_a_chinese_character_is_a_word():
 
 
 def test_grams_of_short_and_empty_texts():
-    assert word_ngrams("one two", 10) == {("one", "two")}
+    assert word_ngrams("one two") == {("one", "two")}
     assert word_ngrams("$ $") == frozenset()
     assert find_matches([Item("p", "$ $")], [BenchmarkItems("bench", [Item("e", "- -")])]) == []
 

@@ -17,7 +17,7 @@ MAX_PAIRS = 400  # shown for one benchmark
 MAX_PAIRS_IN_RUN = 20  # shown in the report of a run
 ASSETS = ("contamination.css",)
 KIND_MEANINGS = {
-    "exact": "the same letters and digits",
+    "exact": "the same letters, digits and operators",
     "near": "the two texts share more than half of all their ten-word sequences",
     "reworded": "mostly the same words and formulas, numbers kept, answers compatible",
     "translated": "mostly the same formulas in another script, answers compatible",

@@ -1,6 +1,6 @@
 """Find training prompts that are copies of benchmark problems, by five kinds of evidence.
 
-    exact        the same letters and digits                                        (wording.py)
+    exact        the same letters, digits and operators                             (wording.py)
     near         Jaccard index of word 10-grams above 1/2                           (wording.py)
     reworded     mostly the same words and formulas, the same numbers, compatible answers
     translated   mostly the same formulas in another script, compatible answers    (evidence.py)
@@ -23,7 +23,8 @@ from counterpoise.task.contamination.items import BenchmarkItems, Item
 from counterpoise.task.contamination.symbols import is_cjk
 from counterpoise.task.contamination.wording import (
     NEAR_COPY_JACCARD,
-    letters_and_digits,
+    jaccard_with_operators,
+    letters_digits_and_operators,
     word_ngrams,
 )
 
@@ -76,7 +77,7 @@ def find_matches(train: Sequence[Item], benchmarks: Sequence[BenchmarkItems]) ->
     named_items = [(bench.name, item) for bench in benchmarks for item in bench.items]
     items = [item for _, item in named_items]
     jaccards = _jaccards(train, items)
-    same_letters = _same_letters(train, items)
+    exact_copies = _exact_copies(train, items)
     train_features = [extract_features(item.problem) for item in train]
     item_features = [extract_features(item.problem) for item in items]
     index = EvidenceIndex.build(train_features, item_features)
@@ -84,16 +85,18 @@ def find_matches(train: Sequence[Item], benchmarks: Sequence[BenchmarkItems]) ->
     for item_index, (name, item) in enumerate(named_items):
         item_matches = []
         for prompt_index in sorted(
-            same_letters[item_index]
+            exact_copies[item_index]
             | jaccards[item_index].keys()
             | set(index.candidates(item_features[item_index]))
         ):
             evidence = index.evidence(prompt_index, item_features[item_index])
             jaccard = jaccards[item_index].get(prompt_index, 0.0)
             textual_kind: Kind | None = None
-            if prompt_index in same_letters[item_index]:
+            if prompt_index in exact_copies[item_index]:
                 textual_kind = "exact"
-            elif jaccard > NEAR_COPY_JACCARD:
+            elif jaccard == 1:  # the same words: do they differ in operators?
+                jaccard = jaccard_with_operators(item.problem, train[prompt_index].problem)
+            if not textual_kind and jaccard > NEAR_COPY_JACCARD:
                 textual_kind = "near"
             # Most candidates share little: skip them before comparing answers.
             similarity = max(evidence.similarity, evidence.symbol_similarity)
@@ -172,13 +175,16 @@ def _match_pair(
     )
 
 
-def _same_letters(train: Sequence[Item], items: Sequence[Item]) -> list[set[int]]:
-    """For each item, the prompts with the same letters and digits."""
-    prompts_by_letters = defaultdict(set)
+def _exact_copies(train: Sequence[Item], items: Sequence[Item]) -> list[set[int]]:
+    """For each item, the prompts with the same letters, digits and operators."""
+    prompts_by_text = defaultdict(set)
     for prompt_index, prompt in enumerate(train):
-        prompts_by_letters[letters_and_digits(prompt.problem)].add(prompt_index)
-    prompts_by_letters.pop("", None)  # texts without any letter are not copies of each other
-    return [prompts_by_letters.get(letters_and_digits(item.problem), set()) for item in items]
+        text = letters_digits_and_operators(prompt.problem)
+        if any(map(str.isalnum, text)):  # texts without any letter are not copies of each other
+            prompts_by_text[text].add(prompt_index)
+    return [
+        prompts_by_text.get(letters_digits_and_operators(item.problem), set()) for item in items
+    ]
 
 
 def _jaccards(train: Sequence[Item], items: Sequence[Item]) -> list[dict[int, float]]:

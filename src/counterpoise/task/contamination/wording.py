@@ -1,9 +1,10 @@
-r"""Compare wording: equal letters and digits, or |A & B| / |A | B| > 1/2 over word 10-grams.
+r"""Compare wording: equal symbols with meaning, or |A & B| / |A | B| > 1/2 over word 10-grams.
 
-A word is a run of a-z and 0-9 after lower-casing, or a single Chinese or Japanese character. A text
-of fewer than ten words is a single gram. Neither test looks at what is between words (LaTeX braces,
-dollar signs, punctuation), and that of letters ignores `\left` and `\right`: `$x^{2}$` and `x^2`
-are the same, and so are 1+2 and 1-2.
+Letters, digits, operators and decimal points have a meaning; LaTeX braces, dollar signs, `\left`,
+punctuation, Markdown and the hyphens of words have none: `$x^{2}$` and `x^2` are the same, 1+2 and
+1-2 are not. A word is a run of a-z and 0-9 after lower-casing, or a single Chinese or Japanese
+character. A text of fewer than ten words is a single gram. Grams do not look at what is between
+words, except in texts that have the same grams: there, operators count as words.
 """
 
 from __future__ import annotations
@@ -14,37 +15,57 @@ NGRAM_WORDS = 10  # words of a gram
 NEAR_COPY_JACCARD = 0.5  # a Jaccard index above it is a near copy
 
 _BRACKET_SIZE = re.compile(r"\\(?:left|right)(?![a-zA-Z])")
-_MEANING = re.compile(r"[^\W_]|[-+*/^=<>%×÷·−≤≥]|(?<=\d)\.(?=\d)")
+_HYPHEN = re.compile(r"(?<=[^\W\d_]{2})-(?=[^\W\d_])|(?<=[^\W\d_])-(?=[^\W\d_]{2})")
+_BULLET = re.compile(r"^\s*[-*+]\s+(?=[^\W\d_]{2})", re.MULTILINE)  # of a list, before a word
+_EMPHASIS = re.compile(r"(?<!\w)\*+([^\W\d_]{2}[^*\n]*)\*+(?!\w)")  # **words**
+_OPERATOR = r"[-+*/^=<>%≤≥≠±√]|(?<=\d)\.(?=\d)"
+_MEANING = re.compile(rf"[^\W_]|{_OPERATOR}")
 _WORD = re.compile(r"[a-z0-9]+|[\u3040-\u30ff\u3400-\u9fff]")
-
-
-def letters_and_digits(text: str) -> str:
-    r"""The letters and digits of a text in lower case: equal for exact copies.
-
-    Example:
-        >>> letters_and_digits("Find $x^{2}$.")
-        'findx2'
-    """
-    return "".join(filter(str.isalnum, _BRACKET_SIZE.sub("", text).casefold()))
+_WORD_OR_OPERATOR = re.compile(rf"{_WORD.pattern}|{_OPERATOR}")
+_SPELLINGS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-"})
 
 
 def letters_digits_and_operators(text: str) -> str:
-    r"""The same with operators and decimal points, in which problems of arithmetic differ.
+    r"""The symbols of a text that have a meaning, in lower case: equal for exact copies.
 
     Example:
-        >>> letters_digits_and_operators("What is 1.5 - 2?")
-        'whatis1.5-2'
+        >>> letters_digits_and_operators("What is $1.5 - x^{2}$, well-known?")
+        'whatis1.5-x^2wellknown'
     """
-    return "".join(_MEANING.findall(_BRACKET_SIZE.sub("", text).casefold()))
+    return "".join(_MEANING.findall(_normalise(text)))
+
+
+def _normalise(text: str) -> str:
+    """The text with one spelling of each operator, without hyphens of words and Markdown."""
+    text = _BRACKET_SIZE.sub("", text).casefold().translate(_SPELLINGS)
+    return _EMPHASIS.sub(r"\1", _BULLET.sub("", _HYPHEN.sub("", text)))
 
 
 def split_words(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
-def word_ngrams(text: str, n: int = NGRAM_WORDS) -> frozenset[tuple[str, ...]]:
-    """All runs of `n` words; the whole text if it is shorter."""
-    words = split_words(text)
+def word_ngrams(text: str) -> frozenset[tuple[str, ...]]:
+    """All runs of NGRAM_WORDS words; the whole text if it is shorter."""
+    return _ngrams(split_words(text))
+
+
+def jaccard_with_operators(text: str, other_text: str) -> float:
+    """The Jaccard index of grams in which operators and decimal points are words.
+
+    Example:
+        >>> jaccard_with_operators("What is 12 + 5?", "What is 12 - 5?")
+        0.0
+    """
+    grams, other_grams = (
+        _ngrams(_WORD_OR_OPERATOR.findall(_normalise(one))) for one in (text, other_text)
+    )
+    return len(grams & other_grams) / max(1, len(grams | other_grams))
+
+
+def _ngrams(words: list[str]) -> frozenset[tuple[str, ...]]:
     return frozenset(
-        tuple(words[start : start + n]) for start in range(max(1, len(words) - n + 1)) if words
+        tuple(words[start : start + NGRAM_WORDS])
+        for start in range(max(1, len(words) - NGRAM_WORDS + 1))
+        if words
     )
