@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from fractions import Fraction
 from itertools import combinations
+from math import comb
 
 import pytest
 
@@ -34,6 +36,51 @@ def test_it_is_the_mean_over_all_subsets() -> None:
         right = [vote == "a" for vote in votes]
         for k in range(1, n + 1):
             assert maj_at_k(votes, right, k) == pytest.approx(literal(votes, right, k), abs=1e-12)
+
+
+def by_polynomials(votes: list[str | None], right: list[bool], k: int) -> float:
+    """The formula of majority.py, with choices counted in whole numbers, factor by factor."""
+    wrong = Counter(v for v, is_right in zip(votes, right, strict=True) if v and not is_right)
+    silent = len(votes) - sum(right) - wrong.total()
+    points = Fraction(0)
+    for j in range(1, min(sum(right), k) + 1):
+        choices = {(v, 0): comb(silent, v) for v in range(silent + 1)}  # (taken, ties) -> choices
+        for count in wrong.values():
+            product: Counter[tuple[int, int]] = Counter()
+            for (taken, ties), number in choices.items():
+                for v in range(min(count, j, k - j - taken) + 1):
+                    product[taken + v, ties + (v == j)] += number * comb(count, v)
+            choices = product
+        for (taken, ties), number in choices.items():
+            if taken == k - j:
+                points += Fraction(comb(sum(right), j) * number, 1 + ties)
+    return float(points / comb(len(votes), k))
+
+
+def test_it_is_the_formula_counted_in_whole_numbers() -> None:
+    rng = random.Random(0)
+    for _ in range(40):
+        n, answers = rng.randint(10, 40), rng.choice([2, 5, 100])
+        right = [rng.random() < 0.2 for _ in range(n)]
+        votes = [rng.choice([None, *map(str, range(answers))]) for _ in range(n)]
+        k = rng.randint(1, n)
+        slow = by_polynomials(votes, right, k)
+        assert maj_at_k(votes, right, k) == pytest.approx(slow, abs=1e-12)
+
+
+@pytest.mark.parametrize("k", [1, 100, 4095, 4096])
+def test_thousands_of_different_wrong_answers(k: int) -> None:
+    """All tie with one right sample, which is taken with probability k/n: 1/n. Two win together."""
+    n = 4096
+    votes = [str(sample) for sample in range(n)]
+    assert maj_at_k(votes, [sample < 1 for sample in range(n)], k) == pytest.approx(
+        1 / n, abs=1e-12
+    )
+    both = k * (k - 1) / (n * (n - 1))
+    one = 2 * k * (n - k) / (n * (n - 1))
+    assert maj_at_k(votes, [sample < 2 for sample in range(n)], k) == pytest.approx(
+        both + one / k, abs=1e-12
+    )
 
 
 def test_right_answers_vote_together_however_written() -> None:
