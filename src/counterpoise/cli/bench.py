@@ -40,7 +40,9 @@ class BenchFlags:
     profile: Annotated[
         str,
         typer.Option(
-            "--profile", help="Instead of measuring, list the kernels of this part by time."
+            "--profile",
+            help="Instead of measuring, list the kernels of this part by time, and write a trace "
+            "beside --json.",
         ),
     ] = ""
     sets: Annotated[

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 from small_run import write_model
 
 from counterpoise.errors import PoiseError
+from counterpoise.lab.speed import run as run_module
 from counterpoise.lab.speed import sampler, workload
 from counterpoise.lab.speed.clock import Deadline
 from counterpoise.lab.speed.floors import DeviceRates
@@ -173,9 +176,18 @@ def test_both_samplers_draw_every_token() -> None:
     assert sampler.sample_transformers(policy, prompts, 3, 5) == 30
 
 
-def test_a_profile_lists_kernels(setup: SpeedSetup, tmp_path: Path) -> None:
-    assert "aten::" in profile_kernels("sampler", setup, tmp_path / "trace.json")
-    assert (tmp_path / "trace.json").stat().st_size
+def test_a_profile_lists_kernels_and_keeps_the_traces_of_earlier_ones(
+    setup: SpeedSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module, "make_setup", lambda options, console: setup)
+    (tmp_path / "bench.trace.json").write_text("the first one")
+    printed, out = io.StringIO(), tmp_path / "bench.json"
+    run_module.run(BenchOptions(out=out, profile="sampler"), Console(file=printed, width=300))
+    assert "aten::" in printed.getvalue()
+    assert printed.getvalue().splitlines()[-1] == f"trace {tmp_path / 'bench-2.trace.json'}"
+    assert json.loads((tmp_path / "bench-2.trace.json").read_text())["traceEvents"]
+    assert (tmp_path / "bench.trace.json").read_text() == "the first one"
+    assert run_module.find_unused_trace(out).name == "bench-3.trace.json"
     with pytest.raises(PoiseError, match="sampler"):
         profile_kernels("samplr", setup)
 

@@ -96,8 +96,10 @@ def run(options: BenchOptions, console: Console) -> dict[str, Any]:
     if options.profile:
         from counterpoise.lab.speed.profile import profile_kernels
 
-        trace = options.out.with_suffix(".trace.json") if options.out else None
+        trace = find_unused_trace(options.out) if options.out else None
         console.print(profile_kernels(options.profile, setup, trace), markup=False, highlight=False)
+        if trace:
+            console.print(f"trace {trace}", markup=False, highlight=False, soft_wrap=True)
         return {}
     expected_seconds = estimate_seconds(options, setup.cuda)
     qualifier = "at most" if options.growth else "about"
@@ -179,6 +181,19 @@ def check_replaceable(out: Path) -> None:
             f"{out} exists and is not a result of poise bench: choose another --json, or remove it "
             "first"
         )
+
+
+def find_unused_trace(out: Path) -> Path:
+    """The file for the trace of a profile; those of earlier profiles are kept.
+
+    Example:
+        out/bench.json -> out/bench.trace.json, then out/bench-2.trace.json
+    """
+    trace, number = out.with_suffix(".trace.json"), 1
+    while trace.exists() or trace.is_symlink():
+        number += 1
+        trace = out.with_name(f"{out.stem}-{number}.trace.json")
+    return trace
 
 
 def run_part(name: str, setup: SpeedSetup) -> MeasurementTable:
