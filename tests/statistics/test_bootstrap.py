@@ -11,6 +11,7 @@ from counterpoise.errors import PoiseError
 from counterpoise.statistics.bootstrap import (
     bootstrap_interval,
     difference_interval,
+    format_interval,
     interval_from_draws,
     mean_interval,
     ratio_interval,
@@ -69,6 +70,14 @@ def test_few_prompts_have_no_interval(prompts: int) -> None:
     assert value == 2.0
     assert math.isnan(low)
     assert math.isnan(high)
+
+
+def test_intervals_in_sentences() -> None:
+    assert format_interval((0.254, 0.2, 0.31), "+.2f") == "+0.25 [+0.20, +0.31]"
+    assert format_interval((0.254, 0.2, 0.31), ".0f", "%") == "25 % [20, 31]"
+    unknown = (0.254, math.nan, math.nan)
+    assert format_interval(unknown, ".1f", "points") == "25.4 points [too few prompts]"
+    assert format_interval((math.nan,) * 3, ".1f", sampled="runs") == "unknown [too few runs]"
 
 
 def test_nothing_to_average() -> None:

@@ -10,6 +10,7 @@ from lab.studies.token_values import tokens
 
 from counterpoise.lab.studies.value_gap import (
     detectable_gap,
+    detectable_note,
     gap_change,
     gap_curves,
     matched_gap,
@@ -121,7 +122,10 @@ def test_the_curve_is_the_gap_of_each_part() -> None:
 
 def test_what_could_have_been_seen() -> None:
     """2.8 standard errors: the interval is 3.92 of them wide."""
-    assert detectable_gap((0.0, -0.196, 0.196)) == pytest.approx(0.28)
+    interval = (0.0, -0.196, 0.196)
+    assert detectable_gap(interval) == pytest.approx(0.28)
+    assert detectable_note("A gap of {:.3f}.", interval) == ["A gap of 0.280."]
+    assert detectable_note("{:.3f} and {:.3f}.", interval, (0.0, np.nan, np.nan)) == []
 
 
 def test_verdicts() -> None:

@@ -56,10 +56,11 @@ def read_curve(out: Path) -> SuccessCurve:
 
 
 def format_mean(mean: SeedMean, signed: bool = False) -> str:
-    """A share in percent with its interval: "46.3 [41.2, 51.4]"."""
+    """A share in percent with its interval, which a single seed has not: "46.3 [41.2, 51.4]"."""
     sign = "+" if signed else ""
     low, high = 100 * mean.low, 100 * mean.high
-    return f"{100 * mean.value:{sign}.1f} [{low:{sign}.1f}, {high:{sign}.1f}]"
+    interval = f" [{low:{sign}.1f}, {high:{sign}.1f}]" if mean.n > 1 else ""
+    return f"{100 * mean.value:{sign}.1f}{interval}"
 
 
 def comparison_table(curves: dict[str, list[SuccessCurve]]) -> str:

@@ -32,8 +32,8 @@ from counterpoise.lab.studies.harness import GROUP_SIZE, Lab
 from counterpoise.lab.studies.study import Study
 from counterpoise.lab.studies.token_values import VALUE_SIZES, VALUES_PROGRESS, TokenValueStore
 from counterpoise.lab.studies.value_gap import (
-    detectable_gap,
-    format_interval,
+    detectable_note,
+    format_gap,
     gap_change,
     pool_signs,
     strongest_quarter,
@@ -160,15 +160,18 @@ def judge(records: Records) -> Finding:
     judged_growths = [growth[axis, "all"] for axis in AXES]
     return Finding(
         verdict_from_intervals(judged_growths),
-        f"The gap changes by {format_interval(judged_growths[0])} from the smallest batch to the "
-        f"largest and by {format_interval(judged_growths[1])} from one rollout a prompt to eight; "
+        f"The gap changes by {format_gap(judged_growths[0])} from the smallest batch to the "
+        f"largest and by {format_gap(judged_growths[1])} from one rollout a prompt to eight; "
         "on the quarter of tokens with the largest |value| by "
-        f"{format_interval(growth['batch', 'strongest'])} and "
-        f"{format_interval(growth['rollouts', 'strongest'])}.",
+        f"{format_gap(growth['batch', 'strongest'])} and "
+        f"{format_gap(growth['rollouts', 'strongest'])}.",
         tuple(numbers),
         (
-            f"Changes of {detectable_gap(judged_growths[0]):.3f} over batch size and "
-            f"{detectable_gap(judged_growths[1]):.3f} over rollouts would usually have been seen.",
+            *detectable_note(
+                "Changes of {:.3f} over batch size and {:.3f} over rollouts would usually have "
+                "been seen.",
+                *judged_growths,
+            ),
             "One rollout a prompt has no group baseline: A = r, so wrong rollouts carry no signal.",
         ),
     )

@@ -25,8 +25,8 @@ from counterpoise.lab.studies.harness import GROUP_SIZE, Lab
 from counterpoise.lab.studies.study import Study
 from counterpoise.lab.studies.token_values import VALUE_SIZES, VALUES_PROGRESS, TokenValueStore
 from counterpoise.lab.studies.value_gap import (
-    detectable_gap,
-    format_interval,
+    detectable_note,
+    format_gap,
     gap_change,
     pool_signs,
     value_gap,
@@ -157,14 +157,15 @@ def judge(records: Records) -> Finding:
     sparse, saturated = gap_differences.values()
     return Finding(
         verdict_from_intervals([sparse, saturated]),
-        f"The gap with {BALANCED} of {GROUP_SIZE} right is {format_interval(gaps[BALANCED])}. "
-        f"Minus that with {RIGHT_COUNTS[0]} of {GROUP_SIZE}: {format_interval(sparse)}, "
-        f"minus that with {RIGHT_COUNTS[-1]} of {GROUP_SIZE}: {format_interval(saturated)}, "
+        f"The gap with {BALANCED} of {GROUP_SIZE} right is {format_gap(gaps[BALANCED])}. "
+        f"Minus that with {RIGHT_COUNTS[0]} of {GROUP_SIZE}: {format_gap(sparse)}, "
+        f"minus that with {RIGHT_COUNTS[-1]} of {GROUP_SIZE}: {format_gap(saturated)}, "
         f"on the same tokens of the same {prompts} prompts.",
         tuple(numbers),
         (
-            f"Differences of {detectable_gap(sparse):.3f} and {detectable_gap(saturated):.3f} "
-            "would usually have been seen.",
+            *detectable_note(
+                "Differences of {:.3f} and {:.3f} would usually have been seen.", sparse, saturated
+            ),
             f"Only prompts with at least {MAX_RIGHT} right and {MAX_RIGHT} wrong rollouts take "
             "part: neither the easiest nor the hardest.",
         ),

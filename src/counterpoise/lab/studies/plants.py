@@ -44,7 +44,7 @@ from counterpoise.report.charts.series import base_chart
 from counterpoise.report.probe_trace.influence import Influence, trace_problem
 from counterpoise.report.probe_trace.read import ProbedRun
 from counterpoise.sample.collect import SamplerBinding, draw_responses
-from counterpoise.statistics.bootstrap import Interval, mean_interval
+from counterpoise.statistics.bootstrap import Interval, format_interval, mean_interval
 from counterpoise.statistics.finding import (
     ClaimVerdict,
     Finding,
@@ -244,10 +244,9 @@ def judge(records: Records) -> Finding:
     )
     return Finding(
         join_verdicts(claims),
-        f"In {len(_seeds(records))} runs, {first[0]:.0%} of {len(copies)} copies rank first "
-        f"[{first[1]:.0%}, {first[2]:.0%}] ({untrained} were never trained); a poisoned prompt "
-        f"lies below a clean one with probability {poison[0]:.2f} [{poison[1]:.2f}, "
-        f"{poison[2]:.2f}].",
+        f"In {len(_seeds(records))} runs, {format_interval(first, '.0f', '%', sampled='runs')} of "
+        f"{len(copies)} copies rank first ({untrained} were never trained); a poisoned prompt lies "
+        f"below a clean one with probability {format_interval(poison, '.2f', sampled='runs')}.",
         (
             Number("copies that rank first", *first, unit="share"),
             Number("area under the curve, poison", *poison),

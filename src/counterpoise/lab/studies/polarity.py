@@ -41,7 +41,13 @@ from counterpoise.microscope.displacement import displacement_classes, flipped_t
 from counterpoise.microscope.polarity import measure_polarity
 from counterpoise.report.charts.figure import Figure
 from counterpoise.report.charts.forest import ForestPoint, forest_chart, forest_point
-from counterpoise.statistics.bootstrap import Interval, Weights, bootstrap_interval, ratio_interval
+from counterpoise.statistics.bootstrap import (
+    Interval,
+    Weights,
+    bootstrap_interval,
+    format_interval,
+    ratio_interval,
+)
 from counterpoise.statistics.finding import Finding, Number, Record, Records, Verdict
 
 OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD"}
@@ -158,13 +164,13 @@ def judge(records: Records) -> Finding:
                 numbers.append(Number(label, *flip_interval, unit="share"))
     template, reasoning = changes["template", "adamw"], changes["reasoning", "adamw"]
     template_before = numbers[0]  # positive-only, AdamW
-    percentages = [100 * share for share in (*template, *reasoning, *flip_shares[:2])]
     return Finding(
         verdict_from_shares(template_before.high, template, reasoning),
         "From positive-only to joint the share of boosted mass on template tokens changes by "
-        "{:+.1f} points [{:+.1f}, {:+.1f}], on reasoning tokens by {:+.1f} [{:+.1f}, {:+.1f}]. "
-        "Of the tokens of positive rollouts {:.0f} % fall after positive-only, {:.0f} % after "
-        "joint (AdamW).".format(*percentages),
+        f"{format_interval(template, '+.1f', 'points')}, on reasoning tokens by "
+        f"{format_interval(reasoning, '+.1f', 'points')}. Of the tokens of positive rollouts "
+        f"{100 * flip_shares[0]:.0f} % fall after positive-only, {100 * flip_shares[1]:.0f} % "
+        "after joint (AdamW).",
         tuple(numbers),
         _notes(records, template_before.value, changes["function", "adamw"]),
     )
@@ -185,12 +191,11 @@ def _notes(records: Records, template: float, function: Interval) -> tuple[str, 
     # On a task whose template the model already knows, the claim cannot show: say so.
     notes = [f"Words were classified by {TAGGERS[records[0]['tagger']]}."]
     if template < MIN_TEMPLATE_SHARE:
-        change, low, high = (100 * bound for bound in function)
         notes.append(
             f"The model is certain of its template: only {100 * template:.2g} % of the boosted "
             "mass of positive-only lies there, so there is nothing to take away. Function words, "
             "which open the sentences of this task, are the nearest to a surface pattern; their "
-            f"share changes by {change:+.1f} points [{low:+.1f}, {high:+.1f}]."
+            f"share changes by {format_interval(function, '+.1f', 'points')}."
         )
     return tuple(notes)
 

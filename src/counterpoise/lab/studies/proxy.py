@@ -22,7 +22,7 @@ from counterpoise.microscope.displacement import EPSILON
 from counterpoise.microscope.output_layer import output_displacement, output_gradient
 from counterpoise.report.charts.figure import Figure
 from counterpoise.report.charts.series import base_chart
-from counterpoise.statistics.bootstrap import mean_interval
+from counterpoise.statistics.bootstrap import format_interval, mean_interval
 from counterpoise.statistics.finding import Finding, Number, Record, Records, Verdict
 
 LOWEST_AGREEMENT, HIGHEST_AGREEMENT, PAPER_AGREEMENT = 0.6, 0.8, 0.7
@@ -74,7 +74,7 @@ def judge(records: Records) -> Finding:
         optimizer: _agreement([record for record in records if record["optimizer"] == optimizer])
         for optimizer in OPTIMIZERS
     }
-    value, low, high = agreements["adamw"]
+    _, low, high = agreements["adamw"]
     verdict: Verdict = "inconclusive"
     if low >= LOWEST_AGREEMENT and high <= HIGHEST_AGREEMENT:
         verdict = "replicated"
@@ -84,7 +84,7 @@ def judge(records: Records) -> Finding:
     return Finding(
         verdict,
         f"Under AdamW a full step and a step of the output layer agree in sign on "
-        f"{100 * value:.0f} % [{100 * low:.0f}, {100 * high:.0f}] of a prompt's tokens, under "
+        f"{format_interval(agreements['adamw'], '.0f', '%')} of a prompt's tokens, under "
         f"SGD on {100 * sgd:.0f} %; the paper's figure settles near 70 %.",
         tuple(
             Number(

@@ -50,7 +50,7 @@ from counterpoise.model.scoring import forward, score_logprobs
 from counterpoise.report.charts.figure import Figure
 from counterpoise.report.charts.series import base_chart
 from counterpoise.seeds import rng_for
-from counterpoise.statistics.bootstrap import Interval, mean_interval
+from counterpoise.statistics.bootstrap import Interval, format_interval, mean_interval
 from counterpoise.statistics.finding import (
     ClaimVerdict,
     Finding,
@@ -291,9 +291,10 @@ def judge(records: Records) -> Finding:
             ),
         ]
         texts.append(
-            f"Under {optimizer} the LDS is {_text(_mean(scores['output_layer']))} through the "
-            f"output layer, {np.mean(list(scores['all_parameters'].values())):.2f} through all "
-            f"parameters and {np.mean(list(scores[better].values())):.2f} by {better}."
+            f"Under {optimizer} the LDS is "
+            f"{format_interval(_mean(scores['output_layer']), '.2f')} through the output layer, "
+            f"{np.mean(list(scores['all_parameters'].values())):.2f} through all parameters and "
+            f"{np.mean(list(scores[better].values())):.2f} by {better}."
         )
     return Finding(join_verdicts(claims), " ".join(texts), tuple(numbers), claims=tuple(claims))
 
@@ -339,10 +340,6 @@ def _verdict(interval: Interval) -> Verdict:
     if low > 0:
         return "replicated"
     return "not replicated" if high < 0 else "inconclusive"
-
-
-def _text(interval: Interval) -> str:
-    return "{:.2f} [{:.2f}, {:.2f}]".format(*interval)
 
 
 # -- draw -----------------------------------------------------------------------------------------

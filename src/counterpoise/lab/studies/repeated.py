@@ -21,8 +21,8 @@ from counterpoise.lab.studies.harness import Lab
 from counterpoise.lab.studies.study import Study
 from counterpoise.lab.studies.token_values import VALUE_SIZES, VALUES_PROGRESS, TokenValueStore
 from counterpoise.lab.studies.value_gap import (
-    detectable_gap,
-    format_interval,
+    detectable_note,
+    format_gap,
     gap_change,
     pool_signs,
     value_gap,
@@ -114,12 +114,12 @@ def judge(records: Records) -> Finding:
     ]
     return Finding(
         verdict,
-        f"The gap goes from {format_interval(gaps[1])} after one step to "
-        f"{format_interval(gaps[last_step])} after {last_step}, a change of "
-        f"{format_interval(growth)}; its rank correlation with the step is "
+        f"The gap goes from {format_gap(gaps[1])} after one step to "
+        f"{format_gap(gaps[last_step])} after {last_step}, a change of "
+        f"{format_gap(growth)}; its rank correlation with the step is "
         f"{gap_step_correlation:.2f}.",
         tuple(numbers),
-        (f"A change of {detectable_gap(growth):.3f} would usually have been seen.",),
+        tuple(detectable_note("A change of {:.3f} would usually have been seen.", growth)),
     )
 
 

@@ -37,7 +37,12 @@ from counterpoise.report.charts.figure import Figure
 from counterpoise.report.charts.series import base_chart
 from counterpoise.run.probes import draw_probes
 from counterpoise.sample.collect import SamplerBinding
-from counterpoise.statistics.bootstrap import Interval, interval_from_draws, resampled_weights
+from counterpoise.statistics.bootstrap import (
+    Interval,
+    format_interval,
+    interval_from_draws,
+    resampled_weights,
+)
 from counterpoise.statistics.finding import (
     ClaimVerdict,
     Finding,
@@ -152,8 +157,9 @@ def judge(records: Records) -> Finding:
     return Finding(
         join_verdicts(claims),
         f"Over {steps} steps and {problems} held-out problems, the rank correlation of predicted "
-        f"and real change is {_text(sgd)} under SGD and {_text(adamw)} under AdamW; through all "
-        f"parameters it is {full_sgd:.2f} and {full_adamw:.2f}.",
+        f"and real change is {format_interval(sgd, '.2f')} under SGD and "
+        f"{format_interval(adamw, '.2f')} under AdamW; through all parameters it is "
+        f"{full_sgd:.2f} and {full_adamw:.2f}.",
         tuple(
             Number(f"rank correlation, {title}, {optimizer}", *correlations[optimizer, prediction])
             for optimizer in OPTIMIZERS
@@ -192,10 +198,6 @@ def _verdict(correlation: Interval) -> Verdict:
     if low > USEFUL_CORRELATION:
         return "replicated"
     return "not replicated" if high < USEFUL_CORRELATION else "inconclusive"
-
-
-def _text(interval: Interval) -> str:
-    return "{:.2f} [{:.2f}, {:.2f}]".format(*interval)
 
 
 # -- draw -----------------------------------------------------------------------------------------

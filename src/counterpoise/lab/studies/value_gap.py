@@ -23,6 +23,7 @@ from counterpoise.microscope.displacement import displacement_classes
 from counterpoise.statistics.bootstrap import (
     Interval,
     Weights,
+    format_interval,
     interval_from_draws,
     sums_over_draws,
 )
@@ -117,9 +118,14 @@ def detectable_gap(interval: Interval) -> float:
     return DETECTABLE_PER_WIDTH * (interval[2] - interval[1])
 
 
-def format_interval(interval: Interval) -> str:
-    value, low, high = (f"{bound:+.3f}" for bound in interval)
-    return f"{value} [{low}, {high}]"
+def format_gap(interval: Interval) -> str:
+    return format_interval(interval, "+.3f")
+
+
+def detectable_note(sentence: str, *intervals: Interval) -> list[str]:
+    """The sentence with the detectable gap of each interval; nothing if one of them is unknown."""
+    gaps = [detectable_gap(interval) for interval in intervals]
+    return [sentence.format(*gaps)] if np.isfinite(gaps).all() else []
 
 
 def verdict_from_intervals(intervals: Sequence[Interval]) -> Verdict:

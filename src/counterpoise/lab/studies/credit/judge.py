@@ -16,7 +16,7 @@ from counterpoise.lab.studies.credit.value_correlation import (
     ComparedTokens,
     correlate_arms,
 )
-from counterpoise.statistics.bootstrap import Interval
+from counterpoise.statistics.bootstrap import Interval, format_interval
 from counterpoise.statistics.finding import Finding, Number, Records, Verdict
 
 MARGIN = 0.05  # the smallest gain in rank correlation that would matter
@@ -77,7 +77,7 @@ def verdict_from_gains(gains: Sequence[Interval]) -> Verdict:
 
 
 def format_correlation(interval: Interval | None) -> str:
-    return f"{interval[0]:+.2f} [{interval[1]:+.2f}, {interval[2]:+.2f}]" if interval else "nothing"
+    return format_interval(interval, "+.2f") if interval else "nothing"
 
 
 def _names(arms: Sequence[str]) -> str:

@@ -56,7 +56,7 @@ from counterpoise.lab.studies.study import Study
 from counterpoise.microscope.batch_tokens import take_snapshot
 from counterpoise.microscope.displacement import displacement_classes
 from counterpoise.microscope.polarity import without_negative_advantages
-from counterpoise.statistics.bootstrap import Interval
+from counterpoise.statistics.bootstrap import Interval, format_interval
 from counterpoise.statistics.finding import (
     ClaimVerdict,
     Finding,
@@ -170,16 +170,16 @@ def read_monitor_records(folder: Path) -> list[Record]:
 def judge(records: Records) -> Finding:
     step_intervals, means_over_runs = step_numbers(records), run_means(records)
     claims = judge_claims(step_intervals, means_over_runs)
+    percent = {name: format_interval(share, ".1f", "%") for name, share in step_intervals.items()}
     return Finding(
         join_verdicts(claims),
         f"After one AdamW step the boosted shares of positive and negative rollouts differ by "
-        f"{_percent(step_intervals['difference'])} points, and "
-        f"{_percent(step_intervals['flipped'])} % of moved tokens go against their advantage: "
-        f"{_percent(step_intervals['negative'])} % in negative rollouts and "
-        f"{_percent(step_intervals['positive'])} % in positive ones. With positive rollouts alone "
-        f"it is {_percent(step_intervals['positive-only'])} %, which takes away "
-        f"{_percent(step_intervals['removed'])} % of the latter. Over the training runs the first "
-        f"five are {', '.join(f'{100 * value:.1f}' for value in means_over_runs.values())}.",
+        f"{format_interval(step_intervals['difference'], '.1f', 'points')}, and "
+        f"{percent['flipped']} of moved tokens go against their advantage: {percent['negative']} "
+        f"in negative rollouts and {percent['positive']} in positive ones. With positive rollouts "
+        f"alone it is {percent['positive-only']}, which takes away {percent['removed']} of the "
+        "latter. Over the training runs the first five are "
+        f"{', '.join(f'{100 * value:.1f}' for value in means_over_runs.values())}.",
         (
             *(
                 Number(
@@ -199,10 +199,10 @@ def judge(records: Records) -> Finding:
             "The paper draws its shares and prints none; it says 'nearly half' of flipped tokens.",
             "The rule asks that positive-only lowers the flip share, not by how much; the paper "
             "speaks of a great decrease.",
-            f"Tokens of negative rollouts move {step_intervals['size'][0]:.1f} times as far as "
-            f"those of positive ones [{step_intervals['size'][1]:.1f}, "
-            f"{step_intervals['size'][2]:.1f}]; the paper finds the sizes similar "
-            "(Fig. 1 c). This is not part of the rule.",
+            "Tokens of negative rollouts move "
+            f"{format_interval(step_intervals['size'], '.1f', 'times')} as far as those of "
+            "positive ones; the paper finds the sizes similar (Fig. 1 c). This is not part of the "
+            "rule.",
             "Shares of a run are means over iterations, which are not independent of each other: "
             "they have no interval.",
             "The two training runs differ in reward balance too; the single updates differ in "
@@ -260,10 +260,6 @@ def _verdict(*conditions: _Condition) -> Verdict:
     if all(condition.holds and condition.runs_agree for condition in conditions):
         return "replicated"
     return "inconclusive"
-
-
-def _percent(interval: Interval) -> str:
-    return "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * bound for bound in interval))
 
 
 STUDY = Study(

@@ -9,7 +9,12 @@ from typing import Any
 import numpy as np
 
 from counterpoise.microscope.masking import CONDITIONS, SOURCES
-from counterpoise.statistics.bootstrap import Interval, difference_interval, mean_interval
+from counterpoise.statistics.bootstrap import (
+    Interval,
+    difference_interval,
+    format_interval,
+    mean_interval,
+)
 from counterpoise.statistics.finding import Finding, Number, Record, Records, Verdict
 
 # The paper's learning rate, and one at which first order should be exact.
@@ -99,14 +104,13 @@ def judge(records: Records) -> Finding:
         verdict = "not replicated"
     head_records = matching(records, panel="table", layer="head", how="update", condition="both")
     by_sign = {source: boost_rate(matching(head_records, source=source))[0] for source in SOURCES}
-    gap_percents = [100 * bound for layer in LAYERS for bound in gaps[layer]]
+    head_gap, full_gap = (format_interval(gaps[layer], "+.0f", "points") for layer in LAYERS)
     return Finding(
         verdict,
         "Masking equal tokens of low confidence, taken as they come, changes the Boost Rate by "
-        "{:+.0f} points [{:+.0f}, {:+.0f}] against random ones with the output layer and by "
-        "{:+.0f} [{:+.0f}, {:+.0f}] with all parameters. ".format(*gap_percents)
-        + f"Taken from positive rollouts it is {100 * by_sign['positive']:.0f} %, from negative "
-        f"ones {100 * by_sign['negative']:.0f} %, mixed {100 * by_sign['mixed']:.0f} %.",
+        f"{head_gap} against random ones with the output layer and by {full_gap} with all "
+        f"parameters. Taken from positive rollouts it is {100 * by_sign['positive']:.0f} %, from "
+        f"negative ones {100 * by_sign['negative']:.0f} %, mixed {100 * by_sign['mixed']:.0f} %.",
         tuple(numbers),
         _notes(records, mixture_numbers),
     )

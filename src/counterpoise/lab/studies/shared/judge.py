@@ -12,6 +12,7 @@ from counterpoise.statistics.bootstrap import (
     Interval,
     Weights,
     bootstrap_interval,
+    format_interval,
     ratio_interval,
     weighted_mean,
 )
@@ -173,14 +174,15 @@ def judge(records: Records) -> Finding:
         *_push_numbers(table),
         *_value_numbers(records),
     ]
+    format_change = partial(format_interval, number_format="+.3f")
     return Finding(
         join_verdicts(claims),
-        f"After one AdamW step tokens specific to success rose by {format_interval(rise)} and "
-        f"shared ones by {format_interval(table.mean(joint, table.is_shared))}. Among tokens of "
-        f"like probability and frequency the difference is {format_interval(gaps['token'])} "
-        f"({format_interval(gaps['node'])} by node), of which failed rollouts cause "
-        f"{format_interval(causes['token'])} ({format_interval(causes['node'])}). At fixed "
-        f"frequency the slope on the mix of signs is {format_interval(slope)}.",
+        f"After one AdamW step tokens specific to success rose by {format_change(rise)} and "
+        f"shared ones by {format_change(table.mean(joint, table.is_shared))}. Among tokens of "
+        f"like probability and frequency the difference is {format_change(gaps['token'])} "
+        f"({format_change(gaps['node'])} by node), of which failed rollouts cause "
+        f"{format_change(causes['token'])} ({format_change(causes['node'])}). At fixed "
+        f"frequency the slope on the mix of signs is {format_change(slope)}.",
         tuple(numbers),
         (
             f"{int(table.is_shared.sum())} shared and {int(table.is_specific.sum())} specific "
@@ -237,7 +239,3 @@ def _value_numbers(records: Records) -> list[Number]:
             *bootstrap_interval(prompts, gap),
         )
     ]
-
-
-def format_interval(interval: Interval) -> str:
-    return "{:+.3f} [{:+.3f}, {:+.3f}]".format(*interval)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from counterpoise.lab.studies.value_gap import (
-    detectable_gap,
-    format_interval,
+    detectable_note,
+    format_gap,
     gap_change,
     gap_curves,
     matched_gap,
@@ -18,6 +18,7 @@ from counterpoise.report.charts.figure import Figure
 from counterpoise.report.charts.forest import forest_chart, forest_point
 from counterpoise.statistics.bootstrap import (
     Interval,
+    format_interval,
     interval_from_draws,
     mean_interval,
     ratio_interval,
@@ -75,21 +76,23 @@ def judge(records: Records) -> Finding:
         Number("the same for Q - V", *plain_peak_interval, paper=PAPER_PEAK, unit="share"),
         Number("tokens with p <= 0.95", *open_share, unit="share"),
     ]
-    smallest_visible_gap = max(detectable_gap(sign_gap) for sign_gap in gaps.values())
+    # An unknown interval counts as the widest one.
+    widest_gap = max(gaps.values(), key=lambda gap: np.nan_to_num(gap[2] - gap[1], nan=np.inf))
     return Finding(
         verdict_from_intervals(list(gaps.values())),
-        f"Boosted tokens are worth {format_interval(gaps['positive'])} more than suppressed ones "
-        f"in positive rollouts and {format_interval(gaps['negative'])} in negative ones "
+        f"Boosted tokens are worth {format_gap(gaps['positive'])} more than suppressed ones "
+        f"in positive rollouts and {format_gap(gaps['negative'])} in negative ones "
         f"({len(cells) // 4} tokens each). "
-        f"Over entropy the gap peaks at the top {100 * peak_interval[0]:.0f} % "
-        f"[{100 * peak_interval[1]:.0f}, {100 * peak_interval[2]:.0f}]; the paper's at about 40 %.",
+        f"Over entropy the gap peaks at the top {format_interval(peak_interval, '.0f', '%')}; the "
+        "paper's at about 40 %.",
         tuple(numbers),
         (
-            f"A gap of {smallest_visible_gap:.3f} in rollouts of one sign would usually have been "
-            "seen.",
+            *detectable_note(
+                "A gap of {:.3f} in rollouts of one sign would usually have been seen.", widest_gap
+            ),
             "A step with advantages shuffled within groups leaves a gap of "
-            f"{format_interval(control)}; tokens of like probability have one of "
-            f"{format_interval(matched)}.",
+            f"{format_gap(control)}; tokens of like probability have one of "
+            f"{format_gap(matched)}.",
             f"{100 - 100 * open_share[0]:.0f} % of tokens have p > 0.95 and are left out of the "
             "comparison by sign; they are in the curve over entropy.",
             "The paper's main text defines value without the division by 1 - p, its appendix with "

@@ -59,7 +59,7 @@ from counterpoise.microscope.variance import (
     update_noise,
 )
 from counterpoise.seeds import rng_for
-from counterpoise.statistics.bootstrap import Interval
+from counterpoise.statistics.bootstrap import Interval, format_interval
 from counterpoise.statistics.finding import Finding, Number, Record, Records, Verdict
 from counterpoise.types import Row
 
@@ -222,9 +222,9 @@ def judge(records: Records) -> Finding:
     every_prompt = np.ones(len(by_sign.prompts))
     rho_needed = needed_rho(by_sign.cross_term(every_prompt))
     because = (
-        f"Along the shared direction whole groups have {ratio[0]:.2f} [{ratio[1]:.2f}, "
-        f"{ratio[2]:.2f}] of the noise of groups cut by sign. The rollouts of a prompt share it by "
-        f"rho = {rho['shared'][0]:+.3f} [{rho['shared'][1]:+.3f}, {rho['shared'][2]:+.3f}], and "
+        f"Along the shared direction whole groups have {format_interval(ratio, '.2f')} of the "
+        "noise of groups cut by sign. The rollouts of a prompt share it by "
+        f"rho = {format_interval(rho['shared'], '+.3f')}, and "
         f"the closed form {'holds for every cut' if closed_form_holds else 'fails for some cut'}. "
         f"By that form a noise of {MAX_NOISE_RATIO:g} needs rho = {rho_needed:.2f}."
     )
