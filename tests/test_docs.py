@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from counterpoise import seeds
+from counterpoise import __version__, seeds
 from counterpoise.cli import app
 from counterpoise.config.load import find_run_file, list_options, load_config
 from counterpoise.hosts.translate_options import NOT_WRITTEN, OptionSupport
@@ -205,6 +205,14 @@ def test_the_guide_names_every_option_that_an_engine_refuses(
     }
     assert len(refused) > 10
     assert refused <= set(re.findall(r"`([a-z]+\.\w+)`", section.partition("\n## ")[0]))
+
+
+def test_the_present_version_is_not_spoken_of_as_past() -> None:
+    """Sources name a release in full ("in release 0.2.0"): code after it has its version still."""
+    present = __version__.rpartition(".")[0]
+    as_past = re.compile(rf"(?:in|of|by) version {re.escape(present)}(?!\.?\d)")
+    sources = (ROOT / "src").rglob("*.py")
+    assert [path for path in sources if as_past.search(path.read_text(encoding="utf-8"))] == []
 
 
 def test_every_random_choice_of_a_run_is_listed_where_seeds_are_made() -> None:

@@ -20,7 +20,7 @@ TASKS = Registry(
         "code_problems": "counterpoise.task.code_problems:load",
         "role_play": "counterpoise.task.role_play:load",
         "files": "counterpoise.task.files_task:load",
-        "jsonl": "counterpoise.task.files_task:load",  # the same, by its name of version 0.2
+        "jsonl": "counterpoise.task.files_task:load",  # the same, by its name in release 0.2.0
         "hub": "counterpoise.task.hub:load",
         "reasoning_gym": "counterpoise.task.reasoning_gym:load",
         "verifiers": "counterpoise.task.verifiers_tasks:load",

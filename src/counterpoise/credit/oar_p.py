@@ -16,7 +16,7 @@ would exceed them, half of the budget masks single tokens, from the answer backw
 cheapest there, and that is where answers were found to depend on single tokens. The other half
 masks spans of the remaining tokens, which share the importance of their span. Its weights correlate
 with the exact ones by .44 to .51 only. `oar_p` with a setting `passes` above 0 is the same, by the
-name that it had in version 0.2.
+name that it has in release 0.2.0.
 
 arXiv:2601.07408. compare = last is that of the authors' README; the paper's own choice was not
 found. The 7 passes and the spans are chosen here. A model without a padding token uses its end

@@ -90,7 +90,7 @@ class RunFolder:
     """The files of one run: opening, writing, rewinding and reading them."""
 
     writable = True  # False if another process writes the folder and this one only reads
-    checksums_from = 1  # first iteration with checksums; later in a resumed run of version 0.2
+    checksums_from = 1  # first iteration with checksums; later in a resumed run of release 0.2.0
 
     def __init__(self, path: Path) -> None:
         self.path = path

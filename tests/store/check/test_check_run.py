@@ -197,7 +197,7 @@ def test_a_changed_table_is_refused_by_its_readers_too(run: Path) -> None:
 
 @pytest.fixture
 def old_run(run: Path) -> Path:
-    """As version 0.2 would have left it."""
+    """As release 0.2.0 would have left it."""
     (run / "checksums.jsonl").unlink()
     (run / "finished.json").write_text('{"schema": 1, "iterations": 4}')
     for checkpoint in (run / "checkpoints").iterdir():

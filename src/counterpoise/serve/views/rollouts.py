@@ -47,7 +47,7 @@ def _unnamed_timeouts(reader: RunReader, query: RolloutQuery, total: int) -> dic
         return {}
     return {
         "timeout": f"metrics.jsonl counts {counted:,} comparisons that timed out; no rollout of "
-        "these filters names one (runs of version 0.2 did not store which)"
+        "these filters names one (runs up to release 0.2.0 did not store which)"
     }
 
 
