@@ -126,7 +126,7 @@ def _check_credit(config: RunConfig) -> str:
 
 
 def uses_old_oar_p_name(config: RunConfig) -> bool:
-    """Whether credit.weights=oar_p means oar_p_approximate, which has that name in release 0.2.0."""
+    """Whether credit.weights=oar_p means what release 0.2.0 calls so, now oar_p_approximate."""
     limits = [
         setting.partition("=")[2].strip()
         for setting in config.credit.settings
