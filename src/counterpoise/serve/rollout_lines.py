@@ -5,8 +5,8 @@ it, only what comes before them is parsed, and tokens are counted by their comma
 fast as parsing the line. Any other line is parsed whole.
 
 A line that is no rollout is skipped and counted as damaged, as is a last line that is still being
-written. If a skipped line names its group, it takes up an index there: the rollouts after it keep the
-index that plans.jsonl gives them.
+written. If a skipped line names its group, it takes up an index there: the rollouts after it keep
+the index that plans.jsonl gives them.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ Answers = list[dict[str, Any]]
 
 
 def tracked_answers(lines: Mapping[int, dict[str, Any]], iteration: int) -> Answers | None:
-    """The probe answers that `iteration` tracks: those of the last line of probes.jsonl up to it."""
+    """The probe answers that `iteration` tracks: those of the last line of probes.jsonl by then."""
     first = max((number for number in lines if number <= iteration), default=None)
     return None if first is None else lines[first]["answers"]
 
