@@ -237,7 +237,7 @@ BENCHMARKS: Fields = {
 }
 ALTERNATIVES: Fields = {
     "iteration": "",
-    "own": "the replayed plan: describe, rarer_sign (smallest share of any step), monitor",
+    "own": "the replayed plan: describe, rarer_sign (smallest share over steps), monitor",
     "grouped": "QB on the same rows; with --compare: monitor, same_direction, correlation",
     "balanced": "RB on the same rows: its largest batch",
 }
