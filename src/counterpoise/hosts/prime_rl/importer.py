@@ -5,8 +5,7 @@
     rollouts/step_N/train/{effective,all}/traces.jsonl    until August 2026; step_traces.py
     token_exports/step_N/rank_R.jsonl                     until August 2026; token_exports.py
 
-With enable_token_export a run has token exports beside its traces: then the traces are read, which
-have the rewards.
+With enable_token_export a run may have both: then the traces are read, which have the rewards.
 """
 
 from __future__ import annotations

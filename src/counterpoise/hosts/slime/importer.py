@@ -1,8 +1,8 @@
 """Import slime's debug dumps, train_data/N.pt with its schedule and rollout_data/N.pt.
 
-    DUMP/train_data/7.pt        slime: the samples of rollout batch 7 and `dp_shards`, their schedule
-    DUMP/train_data/7_3.pt      miles, and slime before 2026-08-12: what rank 3 was given
-    DUMP/rollout_data/7.pt      what was sampled: texts, groups, rewards
+    DUMP/train_data/7.pt      slime: the samples of rollout batch 7 and `dp_shards`, their schedule
+    DUMP/train_data/7_3.pt    miles, and slime before 2026-08-12: what rank 3 was given
+    DUMP/rollout_data/7.pt    what was sampled: texts, groups, rewards
 
 (DUMP as by --dump-details.) A rollout batch becomes one iteration. Training dumps have tokens,
 log-probabilities, advantages and the real schedule (schedule.py), but no texts and no groups: these
