@@ -182,9 +182,9 @@ def test_files_that_could_run_code_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format_version": 3}, "format_version 3, expected at most 2: slime at 624b824a"),
+        ({"format_version": 3}, "format_version 3, expected at most 2: dumps of slime at 624b824a"),
         ({"dp_shards": None}, "no 'dp_shards' \\(fields: format_version, rollout_id"),
-        ({"samples": [{}]}, "is not among the samples: slime at"),
+        ({"samples": [{}]}, "is not among the samples: dumps of slime at"),
     ],
 )
 def test_newer_formats_are_named(tmp_path: Path, changes: dict, message: str) -> None:
@@ -241,7 +241,7 @@ def test_one_of_several_rewards_must_be_named(tmp_path: Path) -> None:
     for sample in content["samples"]:
         sample["reward"] = {"accuracy": sample["reward"], "format": 1.0}
     torch.save(content, file)
-    with pytest.raises(PoiseError, match="tables with accuracy, format: name the one"):
+    with pytest.raises(PoiseError, match="dicts with the keys accuracy, format: name the one"):
         import_run(file, tmp_path / "out")
     import_run(file, tmp_path / "out", reward="accuracy")
     lines = read_lines(tmp_path / "out" / "rollouts" / "step_00000.jsonl")
