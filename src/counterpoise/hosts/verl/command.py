@@ -90,7 +90,7 @@ def _schedule(config: RunConfig, out: Path) -> dict[str, Any]:
         f"+{REWARD}.reward_kwargs.reward_timeout_seconds": config.verify.reward_timeout_seconds,
         "actor_rollout_ref.model.path": find_model_folder(config.model.name),
     }
-    # For a template that is not a chat, the data files hold the whole prompt: verl must not wrap it.
+    # Data files for a template without chat hold the whole prompt: verl must not wrap it again.
     if not TEMPLATES[template_name(config)].chat:
         schedule["actor_rollout_ref.model.custom_chat_template"] = "{{ messages[0]['content'] }}"
     if config.store.rollouts:
