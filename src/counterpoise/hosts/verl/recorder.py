@@ -137,7 +137,7 @@ class UpdateRecorder:
         row_of_index = {batch_index: row for row, batch_index in enumerate(indices)}
         keys = [batch.keys[index] for index in indices]
         displacements = _displacements(batch, data, monitored) if monitored else None
-        # By the weights before the update; NaN where the old log-probabilities are by earlier ones.
+        # By the weights before the update; NaN where the old ones are older, or are the sampler's.
         logprobs_at_start = [
             np.full(len(old_T), np.nan, np.float32)
             if key in keys_with_older_scores or bypasses_scoring(self.config)
