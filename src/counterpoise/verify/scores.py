@@ -15,8 +15,8 @@ from counterpoise.types import Ints, Prompt
 class Scores:
     """Rewards in the order of the responses.
 
-    A response on which the verifier times out or crashes is counted here. Its reward is 0 if the
-    verifier is built in; if it is a user's function, the reward is nan and `logged` has "lost"
+    A response on which the verifier times out or crashes is counted here, and `logged` has "lost"
+    for it. Its reward is 0 if the verifier is built in, and nan if it is a user's function
     (time_limited_verifier.py). A user's function may also return None for a response that it cannot
     judge: its reward is nan.
 
