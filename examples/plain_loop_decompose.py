@@ -1,4 +1,4 @@
-"""Predict what a step does to every token and which tokens cause it, and compare with the step."""
+"""Predict how a step moves every token and which tokens cause it; compare with the step."""
 
 import torch
 from torch.distributions import Categorical
