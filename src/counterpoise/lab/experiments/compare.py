@@ -229,7 +229,7 @@ def describe_comparison(comparison: Comparison) -> str:
         )
     remark = ""
     if has_interval(at_rollouts):
-        remark = f" (smallest detectable: {100 * at_rollouts.detectable:.1f})"
+        remark = f" (smallest detectable difference: {100 * at_rollouts.detectable:.1f})"
     remark += describe_missing_spread(comparison)
     return (
         f"{rate_phrase} {format_points(at_rollouts)} at equal rollouts and "

@@ -207,7 +207,7 @@ def _slope(curves: dict[str, list[Record]], doses: dict[str, float], cost: Cost)
 
 
 def _mean_slope(slopes: Sequence[float | None], level: float) -> SeedMean:
-    """The mean over seeds that have a slope; if none has, its value is nan and its n 0."""
+    """The mean over seeds that have a slope; if no seed has one, a mean of nan with n = 0."""
     known_slopes = [slope for slope in slopes if slope is not None]
     if not known_slopes:
         return SeedMean(math.nan, math.nan, math.nan, math.nan, 0)

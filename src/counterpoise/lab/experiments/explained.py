@@ -1,4 +1,4 @@
-"""What share of one arm's gain other arms reach that have only one of its ingredients each.
+"""Explain an arm's gain: the share of it that arms with only one of its ingredients reach.
 
     for every seed that has the arm, the reference and the baseline, at equal cost:
         a = success of the arm - that of the baseline        r = the same for the reference

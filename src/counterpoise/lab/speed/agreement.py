@@ -1,7 +1,7 @@
 """Measure half precision: sampler against trainer, and the gradient against float32.
 
     log-probabilities  |sampler - trainer| of every sampled token, before any update
-    gradient           |g - g32| / |g32| over all parameters; for each parameter the cosine of both
+    gradient           |g - g32| / |g32| over all parameters; for each of them cosine(g, g32)
 
 g32 is the gradient of the same loss on the same rows by transformers' own forward, padded, with the
 same weights in float32. Some rounding is unavoidable: the yardstick is the same transformers

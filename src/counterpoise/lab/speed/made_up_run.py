@@ -4,7 +4,7 @@
     python -m counterpoise.lab.speed.made_up_run FOLDER --size 5x1024x300 --every 1.0
 
 The second form appends iterations to a run that is there, a second apart, as training does. Every
-iteration is printed as "ITERATION SECONDS": when its line of metrics had been written. Texts
+iteration is printed as "ITERATION SECONDS": the time at which its metrics had been written. Texts
 and log-probabilities are drawn from a pool of 4,096 made-up responses, so that 300 million tokens
 take minutes; every response also has a serial number, and one in a hundred the word NEEDLE.
 """

@@ -88,8 +88,8 @@ def default_cadence(device: torch.device, answers: int, rollouts: int) -> Cadenc
 def measured_options(answers: int, cadence: Cadence) -> MonitorConfig:
     """Options with which every second look comes after a refresh.
 
-    If every iteration has a look, each shares a reading with the next. So the measured iterations
-    all have one only if those of the default options do.
+    Looks in consecutive iterations share a reading, which makes them cheaper: here every iteration
+    looks only if it does so by default.
     """
     every = min(cadence.look_every, 2)
     return replace(

@@ -1,16 +1,16 @@
 """Measure `poise serve` on a made-up run: pages, filters, searches and memory, while it grows.
 
-    poise bench --parts serve                                 # a hundredth of the size for the limits
+    poise bench --parts serve                                 # a run of 100x102x300
     poise bench --parts serve --run-size 1000x1024x300        # about 13 GB of disk, three minutes
 
 Requests go over HTTP to a server in its own process: first while it makes the index, then while
 another process appends an iteration about every second. Every search is for a new word, so no
-answer comes from the results that the server keeps. Limits are for two free cores: on a busy
-machine read the server's CPU seconds, which two cores can halve for a search. Memory is the peak of
-the server and of its child processes (the index), added. The delay of a new iteration runs from its line of
-metrics to the first event that names it or a later one. All matches of a planted word are paged
-through while the run is still growing: a match of an iteration that was indexed before must be
-there, once.
+answer comes from the results that the server keeps. Limits are for the larger run and two free
+cores: on a busy machine read the server's CPU seconds, which two cores can halve for a search.
+Memory is the peak of the server and of its child processes (the index), added. The delay of a new
+iteration runs from its line of metrics to the first event that names it or a later one. All matches
+of a planted word are paged through while the run is still growing: a match of an iteration that was
+indexed before must be there, once.
 """
 
 from __future__ import annotations
