@@ -27,7 +27,9 @@ def test_a_bar_passes_at_its_limit(value: float, at_least: bool, passed: bool) -
 
 
 def test_a_bar_says_its_side_and_verdict() -> None:
-    assert str(LimitCheck("sampling", 0.4123, 0.3, "s")) == "MISS  sampling: 0.4123 s, at most 0.3 s"
+    assert (
+        str(LimitCheck("sampling", 0.4123, 0.3, "s")) == "MISS  sampling: 0.4123 s, at most 0.3 s"
+    )
     assert str(LimitCheck("speed", 9.0, 8.0, "x", True)) == "pass  speed: 9x, at least 8x"
 
 

@@ -61,7 +61,9 @@ def measure(setup: SpeedSetup) -> MeasurementTable:
     if setup.cuda:  # the limits were set on a GPU in bfloat16
         limit_checks.append(LimitCheck("mean |sampler - trainer|", data["mean"], LOGPROB_LIMIT))
         limit_checks.append(
-            LimitCheck("gradient error / transformers' error", our_error / peer_error, ROUNDING_LIMIT, "x")
+            LimitCheck(
+                "gradient error / transformers' error", our_error / peer_error, ROUNDING_LIMIT, "x"
+            )
         )
     return MeasurementTable(
         title=f"agreement: {workload_size.model} in {setup.rates.dtype}, {workload_size} tokens",

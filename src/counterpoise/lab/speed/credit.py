@@ -305,9 +305,13 @@ def cost_table(
             "passes": passes,
         }
         if method.name in SHARE_LIMITS:
-            limit_checks.append(LimitCheck(f"{method.name} adds", share, SHARE_LIMITS[method.name], "%"))
+            limit_checks.append(
+                LimitCheck(f"{method.name} adds", share, SHARE_LIMITS[method.name], "%")
+            )
         if method.name in PASSES_LIMITS:
-            limit_checks.append(LimitCheck(f"{method.name} passes", passes, PASSES_LIMITS[method.name]))
+            limit_checks.append(
+                LimitCheck(f"{method.name} passes", passes, PASSES_LIMITS[method.name])
+            )
     stage_list = ", ".join(f"{name} {seconds:.3f}" for name, seconds in stages.items())
     size, steps = config.sample, config.batch.steps
     fact_line = ", ".join(

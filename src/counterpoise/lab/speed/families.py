@@ -101,11 +101,21 @@ def measure(setup: SpeedSetup) -> MeasurementTable:
             for check in checks
         ],
         limit_checks=[
-            LimitCheck("forward, largest error", max(check.forward for check in checks), FORWARD_LIMIT),
-            LimitCheck("gradient, largest error", max(check.gradient for check in checks), FORWARD_LIMIT),
-            LimitCheck("sampler, largest gap", max(check.sampler for check in checks), SAMPLER_LIMIT),
-            LimitCheck("coupling, largest error", max(check.coupling for check in checks), FORWARD_LIMIT),
-            LimitCheck("runs that differ when resumed", sum(not check.resumed for check in checks), 0),
+            LimitCheck(
+                "forward, largest error", max(check.forward for check in checks), FORWARD_LIMIT
+            ),
+            LimitCheck(
+                "gradient, largest error", max(check.gradient for check in checks), FORWARD_LIMIT
+            ),
+            LimitCheck(
+                "sampler, largest gap", max(check.sampler for check in checks), SAMPLER_LIMIT
+            ),
+            LimitCheck(
+                "coupling, largest error", max(check.coupling for check in checks), FORWARD_LIMIT
+            ),
+            LimitCheck(
+                "runs that differ when resumed", sum(not check.resumed for check in checks), 0
+            ),
         ],
         data={"families": [asdict(check) for check in checks]},
     )

@@ -70,7 +70,9 @@ def measure(setup: SpeedSetup) -> MeasurementTable:
                     "own_seconds": monitor_seconds,
                 })  # fmt: skip
                 if setup.cuda and name == "default":
-                    limit_checks.append(LimitCheck(f"monitor on top, {steps} step(s)", on_top, MONITOR_LIMIT, "%"))
+                    limit_checks.append(
+                        LimitCheck(f"monitor on top, {steps} step(s)", on_top, MONITOR_LIMIT, "%")
+                    )
             del engines, engine  # engines hold optimizer states: free them before the next ones
             release(setup.device)
     return MeasurementTable(

@@ -19,7 +19,12 @@ from counterpoise.lab.speed import workload
 from counterpoise.lab.speed.clock import PeakMemory, time_in_turns
 from counterpoise.lab.speed.floors import sampling_floor, sizes_of
 from counterpoise.lab.speed.machine_sizes import SpeedSetup
-from counterpoise.lab.speed.tables import LimitCheck, MeasurementTable, format_gigabytes, format_seconds
+from counterpoise.lab.speed.tables import (
+    LimitCheck,
+    MeasurementTable,
+    format_gigabytes,
+    format_seconds,
+)
 from counterpoise.lab.speed.vllm_peer import VLLMPeer
 from counterpoise.model.load import Policy
 from counterpoise.sample.native import sample

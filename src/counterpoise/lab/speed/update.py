@@ -25,7 +25,12 @@ from counterpoise.lab.speed import workload
 from counterpoise.lab.speed.clock import PeakMemory, Timing, release, time_in_turns
 from counterpoise.lab.speed.floors import DeviceRates, sizes_of, update_cost, update_floor
 from counterpoise.lab.speed.machine_sizes import SpeedSetup, UpdateCase
-from counterpoise.lab.speed.tables import LimitCheck, MeasurementTable, format_gigabytes, format_seconds
+from counterpoise.lab.speed.tables import (
+    LimitCheck,
+    MeasurementTable,
+    format_gigabytes,
+    format_seconds,
+)
 from counterpoise.model.load import Policy
 from counterpoise.types import Row
 from counterpoise.update.graphs.passes import choose_passes
@@ -214,7 +219,9 @@ class UpdateMeasurement:
             return [LimitCheck(f"update of {self.num_rows} rows", seconds, UPDATE_LIMIT, "s")]
         if self.case.limit_on == "utilization":
             share = self.ours.share_percent(self.rates)
-            return [LimitCheck(f"update of {self.case.model}", share, SHARE_LIMIT, "%", at_least=True)]
+            return [
+                LimitCheck(f"update of {self.case.model}", share, SHARE_LIMIT, "%", at_least=True)
+            ]
         return []
 
     def data(self) -> dict[str, Any]:

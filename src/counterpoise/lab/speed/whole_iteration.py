@@ -22,7 +22,12 @@ from counterpoise.lab.speed.clock import PeakMemory, release
 from counterpoise.lab.speed.floors import sampling_floor, sizes_of, update_cost, update_floor
 from counterpoise.lab.speed.iteration import IterationTimings, TimedEngine, temporary_run_folders
 from counterpoise.lab.speed.machine_sizes import SpeedSetup
-from counterpoise.lab.speed.tables import LimitCheck, MeasurementTable, format_gigabytes, format_seconds
+from counterpoise.lab.speed.tables import (
+    LimitCheck,
+    MeasurementTable,
+    format_gigabytes,
+    format_seconds,
+)
 from counterpoise.model.load import Policy
 
 FASTER_LIMIT = 8.0
@@ -219,7 +224,9 @@ def _limit_checks(
             "x",
             True,
         ),
-        LimitCheck("peak memory, TRL's being the limit", our_timings.reserved / 1e9, leanest / 1e9, "GB"),
+        LimitCheck(
+            "peak memory, TRL's being the limit", our_timings.reserved / 1e9, leanest / 1e9, "GB"
+        ),
     ]
 
 
