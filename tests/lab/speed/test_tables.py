@@ -26,7 +26,7 @@ def test_a_bar_passes_at_its_limit(value: float, at_least: bool, passed: bool) -
     assert LimitCheck("x", value, 0.30, "s", at_least).passed is passed
 
 
-def test_a_bar_says_its_side_and_verdict() -> None:
+def test_a_limit_check_says_its_side_and_verdict() -> None:
     assert (
         str(LimitCheck("sampling", 0.4123, 0.3, "s")) == "MISS  sampling: 0.4123 s, at most 0.3 s"
     )
