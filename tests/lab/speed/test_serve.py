@@ -88,7 +88,7 @@ def test_the_server_counts_what_was_planted(tmp_path: Path, small_pool: None) ->
         assert client.get("/runs/run/rollouts").json()["total"] == 200
 
 
-def test_bars_are_of_the_slowest() -> None:
+def test_limits_are_checked_on_the_slowest() -> None:
     measured = Measurements(
         pages={"a": RequestTiming(0.2, 0.1), "b": RequestTiming(1.5, 0.1)},
         filters={"c": RequestTiming(0.3, 0.1)},
@@ -110,7 +110,7 @@ def test_a_delay_is_measured_from_the_iterations_own_commit() -> None:
     assert measure_delays(commits, [], until=113.0) == ([13.0, 12.0, 11.0, 10.0], 4)
 
 
-def test_no_event_at_all_misses_the_bar() -> None:
+def test_no_event_at_all_misses_the_limit() -> None:
     timing = {"a": RequestTiming(0.1, 0.1)}
     table = as_table(Measurements(timing, timing, timing), RunSize(1, 8, 1))
     missed = [check.name for check in table.limit_checks if not check.passed]

@@ -22,7 +22,7 @@ from counterpoise.lab.speed.tables import (
     ("value", "at_least", "passed"),
     [(0.30, False, True), (0.31, False, False), (0.30, True, True), (0.29, True, False)],
 )
-def test_a_bar_passes_at_its_limit(value: float, at_least: bool, passed: bool) -> None:
+def test_a_check_passes_at_its_limit(value: float, at_least: bool, passed: bool) -> None:
     assert LimitCheck("x", value, 0.30, "s", at_least).passed is passed
 
 

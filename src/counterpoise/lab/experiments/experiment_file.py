@@ -47,8 +47,7 @@ from counterpoise.lab.experiments.evaluation_parity import check_evaluated_alike
 from counterpoise.lab.weights_digest import weights_digest
 
 DESIGN_OPTIONS = {
-    "update.lr": "experiment.rates has the learning rates; with experiment.rate_shares an arm "
-    "trains at a fraction of them",
+    "update.lr": "experiment.rates has the rates; experiment.rate_shares scales them for an arm",
     "loop.seed": "experiment.first_seed and experiment.seeds have the seeds",
 }
 
@@ -446,6 +445,6 @@ def _digest(tables: Mapping[str, Any], plugin_digests: Mapping[str, Any]) -> str
         if option_name != "name"
     }
     # The key "own functions" is part of the digest of existing results: keep it.
-    plugin_table = {"own functions": plugin_digests} if plugin_digests else {}
-    content = {**tables, "model": model_options} | plugin_table
+    content = {**tables, "model": model_options}
+    content |= {"own functions": plugin_digests} if plugin_digests else {}
     return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
