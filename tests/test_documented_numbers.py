@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from page_numbers import DATA, ROOT, is_among, page_text, printed_intervals, section, table_rows
 
-from counterpoise.lab.experiments import pilot, verdicts
+from counterpoise.lab.experiments import pilot, pilot_rates, verdicts
 from counterpoise.lab.experiments.curves import Runs
 from counterpoise.lab.experiments.dose import DoseResponse, dose_responses
 from counterpoise.lab.experiments.experiment_file import read_experiment
@@ -229,6 +229,15 @@ def test_the_pilot_chooses_the_rates_of_the_experiment() -> None:
     assert (choice.stable, choice.edge) == tuple(read_experiment("smollm2-waiting").options.rates)
 
 
+def test_the_pilot_on_gsm8k_chooses_a_rate_for_each_arm() -> None:
+    name = "qwen-coder-aligned-pilot"
+    rates = pilot_rates.best_rates(stored_runs(name), {}, read_experiment(name))
+    assert rates == {"uniform": 3e-6, "aligned": 1e-6, "prompts": 3e-6}
+    assert "rates: uniform, prompts 3e-6, aligned 1e-6" in PAGE
+    trained = pq.read_table(DATA / "qwen-coder-aligned.parquet", columns=["arm", "lr"]).to_pylist()
+    assert {run["arm"]: run["lr"] for run in trained} == rates
+
+
 def test_the_table_of_the_pilot() -> None:
     at_1, at_06 = (held_out("smollm2-pilot", name) for name in (TEMPERATURE_1, TEMPERATURE_06))
     rows = list(table_rows(PAGE, "|rate|"))
@@ -292,7 +301,7 @@ def test_balance_was_not_dosed() -> None:
     ("name", "printed"),
     [
         ("smollm2-balance-dose", "{runs} of {planned} runs, no verdict yet"),
-        ("qwen-coder-aligned-pilot", "{runs} of {planned} pilot runs"),
+        ("qwen-coder-aligned", "{runs} of {planned} runs, no verdict yet"),
     ],
 )
 def test_unfinished_experiments_have_as_many_runs_as_the_page_says(name: str, printed: str) -> None:

@@ -54,12 +54,12 @@ class ProbeCosts:
     share: float  # of an iteration without probes, that following answers may take
 
 
-# Seconds behind them: on a CPU, 128 rollouts of the embedded model and 220 answers: 8.2 for an
-# iteration without probes, 5.7 for two readings, 2.1 for the pushes, 7.0 to draw the answers. On an
-# H200, 512 rollouts of 384 tokens of SmolLM2-135M's shape and 256 answers: 1.703, 0.207, 0.843,
-# 0.940 (`poise bench --parts probes`).
+# Seconds behind them: on a CPU, 64 rollouts of 48 tokens of the embedded model and 256 answers: 1.651
+# for an iteration without probes, 3.834 for two readings, 0.804 for the pushes, 3.724 to draw the
+# answers; on an H200, 512 rollouts of 384 tokens of SmolLM2-135M's shape and 256 answers: 1.703,
+# 0.207, 0.843, 0.940 (`poise bench --parts probes`).
 PROBE_COSTS = {
-    "cpu": ProbeCosts(reading=0.20, pushes=0.15, drawing=0.49, share=0.15),
+    "cpu": ProbeCosts(reading=0.29, pushes=0.13, drawing=0.57, share=0.15),
     "cuda": ProbeCosts(reading=0.12, pushes=0.99, drawing=1.10, share=0.10),
 }
 
@@ -76,12 +76,12 @@ def look_interval(device: torch.device, answers: int, rollouts: int, refresh: in
     is both the end of a look and the beginning of the next. Answers are drawn every `refresh`
     iterations (0: never), and looks may take what drawing leaves of the share, but always half of
     it. So the share is exceeded if drawing alone takes more than half: with refresh=20, if there
-    are more than three answers for each rollout on a CPU, or 0.9 on a GPU.
+    are more than 2.6 answers for each rollout on a CPU, or 0.9 on a GPU.
 
     Example:
         >>> cpu, gpu = torch.device("cpu"), torch.device("cuda")
         >>> [look_interval(cpu, answers, 128, 20) for answers in (32, 64, 220)]
-        [1, 2, 9]
+        [1, 3, 13]
         >>> [look_interval(gpu, answers, 512, 20) for answers in (16, 256, 512)]
         [1, 9, 25]
     """
