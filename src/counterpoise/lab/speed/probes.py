@@ -76,7 +76,7 @@ def default_cadence(device: torch.device, answers: int, rollouts: int) -> Cadenc
 
     Example:
         >>> default_cadence(torch.device("cpu"), 256, 512)
-        Cadence(look_every=2, refresh_every=20)
+        Cadence(look_every=3, refresh_every=21)
         >>> default_cadence(torch.device("cuda"), 256, 512)
         Cadence(look_every=9, refresh_every=27)
     """
