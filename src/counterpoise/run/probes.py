@@ -54,10 +54,10 @@ class ProbeCosts:
     share: float  # of an iteration without probes, that following answers may take
 
 
-# Seconds behind them: on a CPU, 64 rollouts of 48 tokens of the embedded model and 256 answers: 1.651
-# for an iteration without probes, 3.834 for two readings, 0.804 for the pushes, 3.724 to draw the
-# answers; on an H200, 512 rollouts of 384 tokens of SmolLM2-135M's shape and 256 answers: 1.703,
-# 0.207, 0.843, 0.940 (`poise bench --parts probes`).
+# Seconds behind them (`poise bench --parts probes`): on a CPU, 64 rollouts of 48 tokens of the
+# embedded model and 256 answers: 1.651 for an iteration without probes, 3.834 for two readings,
+# 0.804 for the pushes, 3.724 to draw the answers; on an H200, 512 rollouts of 384 tokens of
+# SmolLM2-135M's shape and 256 answers: 1.703, 0.207, 0.843, 0.940.
 PROBE_COSTS = {
     "cpu": ProbeCosts(reading=0.29, pushes=0.13, drawing=0.57, share=0.15),
     "cuda": ProbeCosts(reading=0.12, pushes=0.99, drawing=1.10, share=0.10),

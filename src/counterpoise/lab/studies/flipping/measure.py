@@ -178,8 +178,9 @@ def judge(records: Records) -> Finding:
         f"{_percent(step_intervals['negative'])} % in negative rollouts and "
         f"{_percent(step_intervals['positive'])} % in positive ones. With positive rollouts alone "
         f"it is {_percent(step_intervals['positive-only'])} %, which takes away "
-        f"{_percent(step_intervals['removed'])} % of the latter. Over the training runs the first "
-        f"five are {', '.join(f'{100 * value:.1f}' for value in means_over_runs.values())}.",
+        f"{_percent(step_intervals['removed'])} % of the latter. In the training runs the "
+        "first five of these numbers are "
+        f"{', '.join(f'{100 * value:.1f}' for value in means_over_runs.values())}.",
         (
             *(
                 Number(
@@ -196,7 +197,7 @@ def judge(records: Records) -> Finding:
             *class_shares(records),
         ),
         (
-            "The paper draws its shares and prints none; it says 'nearly half' of flipped tokens.",
+            "The paper draws its shares and prints none; it says that 'nearly half' are flipped.",
             "The rule asks that positive-only lowers the flip share, not by how much; the paper "
             "speaks of a great decrease.",
             f"Tokens of negative rollouts move {step_intervals['size'][0]:.1f} times as far as "
