@@ -43,7 +43,7 @@ from counterpoise.microscope.batch_tokens import policy_residuals
 from counterpoise.microscope.heldout_pushes import HeldoutPushes
 from counterpoise.microscope.probe_monitor import answer_sets
 from counterpoise.model.scoring import TokenScores, score_tokens
-from counterpoise.run.probes import look_interval, probe_costs
+from counterpoise.run.probes import measurement_interval, probe_costs
 from counterpoise.types import Prompt
 
 SHARE_CHECK = "time of probes at the default cadence, computed from the rows above"
@@ -81,7 +81,7 @@ def default_cadence(device: torch.device, answers: int, rollouts: int) -> Cadenc
         Cadence(look_every=9, refresh_every=27)
     """
     refresh = MonitorConfig().probe_refresh
-    interval = look_interval(device, answers, rollouts, refresh)
+    interval = measurement_interval(device, answers, rollouts, refresh)
     return Cadence(interval, math.ceil(refresh / interval) * interval)
 
 
