@@ -1,7 +1,7 @@
 r"""GRPO in one file, with planned batches. Read it from top to bottom.
 
     python examples/grpo_in_one_file.py                        about a minute on two CPU cores
-    python examples/grpo_in_one_file.py --composer shuffled    groups cut apart, as TRL does
+    python examples/grpo_in_one_file.py --composer shuffled    groups are split, as in TRL
     python examples/grpo_in_one_file.py --tau 0                no reward balance
 
     sample -> verify -> advantages -> balance (RB) -> compose (QB) -> clipped loss -> AdamW
@@ -185,7 +185,7 @@ def shuffled(rows: Sequence[Row], rng: np.random.Generator) -> list[list[int]]:
 COMPOSERS = {"grouped": grouped, "shuffled": shuffled}
 
 
-def groups_cut(rows: Sequence[Row], plan: Sequence[Sequence[int]]) -> int:
+def count_split_groups(rows: Sequence[Row], plan: Sequence[Sequence[int]]) -> int:
     """Number of groups with rows in more than one step; batch/describe.py has more metrics."""
     group_steps = {(rows[i].group, s) for s, step in enumerate(plan) for i in step}
     return sum(steps > 1 for steps in Counter(group for group, _ in group_steps).values())
@@ -247,7 +247,7 @@ def main(argv: Sequence[str] | None = None) -> list[float]:
     )
     waiting: list[list[Row]] = []  # groups not trained on yet, oldest first
     successes: list[float] = []
-    print("iteration  success  rows +/-  waiting  groups cut  seconds")
+    print("iteration  success  rows +/-  waiting  split groups  seconds")
     for iteration in range(args.iterations):
         start = time.perf_counter()
         numbers = range(iteration * PROMPTS, (iteration + 1) * PROMPTS)
@@ -284,7 +284,7 @@ def main(argv: Sequence[str] | None = None) -> list[float]:
         successes.append(success)
         print(
             f"{iteration + 1:9}  {success:7.0%}  {count([batch], +1):4}/{count([batch], -1):<3}"
-            f"  {sum(map(len, waiting)):7}  {groups_cut(batch, plan):10}"
+            f"  {sum(map(len, waiting)):7}  {count_split_groups(batch, plan):12}"
             f"  {time.perf_counter() - start:7.1f}  {'#' * round(40 * success)}",
             flush=True,
         )

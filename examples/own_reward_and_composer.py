@@ -4,7 +4,7 @@
     poise train demo --set verify.name=$F:nearness --set batch.composer=$F:easy_first --dry-run
     poise train demo --set verify.name=$F:nearness --set batch.composer=$F:easy_first --out out/own
     poise plan out/own/rollouts/step_00001.jsonl --composer $F:easy_first
-    poise train demo --set "verify.also=['$F:numbers_used=0.2']" --out out/beside  # with `math`
+    poise train demo --set "verify.also=['$F:numbers_used=0.2']" --out out/beside  # besides `math`
 
 In a run file, `name = "own_reward_and_composer.py:nearness"` means a file in the same folder.
 """

@@ -14,7 +14,7 @@ for _ in range(20):
     ids = torch.arange(8).repeat_interleave(8)[:, None]  # 8 prompts of one token, 8 rollouts each
     for _ in range(5):
         ids = torch.cat((ids, Categorical(logits=model(ids[:, -1:])).sample()), dim=1)
-    rewards_R = (ids[:, 1:] == ids[:, :1]).any(dim=1).float()  # the prompt's token comes again
+    rewards_R = (ids[:, 1:] == ids[:, :1]).any(dim=1).float()  # the response contains the prompt
     advantages_R = poise.advantages(rewards_R, groups=8, method="rloo")  # every 8 rows a group
     logprobs_RT = Categorical(logits=model(ids[:, :-1])).log_prob(ids[:, 1:])
     optimizer.zero_grad()

@@ -15,7 +15,7 @@ for iteration in range(1, 11):
     ids = torch.arange(8).repeat_interleave(8)[:, None]  # 8 prompts of one token, 8 rollouts each
     for _ in range(5):
         ids = torch.cat((ids, Categorical(logits=model(ids[:, -1:])).sample()), dim=1)
-    rewards_R = (ids[:, 1:] == ids[:, :1]).any(dim=1).float()  # the prompt's token comes again
+    rewards_R = (ids[:, 1:] == ids[:, :1]).any(dim=1).float()  # the response contains the prompt
     advantages_PG = poise.advantages(rewards_R, groups=8).view(8, 8).tolist()
     for p, advantages_G in enumerate(advantages_PG):
         group = f"{iteration}:{p}"  # a group's name is never used again

@@ -1,4 +1,4 @@
-"""What one step does to every token, and which tokens cause it, beside the real step."""
+"""Predict how a step moves every token and which tokens cause it; compare with the step."""
 
 import torch
 from torch.distributions import Categorical
@@ -13,7 +13,7 @@ ids = torch.arange(8).repeat_interleave(8)[:, None]  # 8 prompts of one token, 8
 for _ in range(5):
     ids = torch.cat((ids, Categorical(logits=head(body(ids[:, -1:]))).sample()), dim=1)
 hidden_N, tokens_N = body(ids[:, :-1]).flatten(0, 1).detach(), ids[:, 1:].flatten()
-rewards_R = (ids[:, 1:] == ids[:, :1]).any(dim=1).float()  # the prompt's token comes again
+rewards_R = (ids[:, 1:] == ids[:, :1]).any(dim=1).float()  # the response contains the prompt
 advantages_N = poise.advantages(rewards_R, groups=8).repeat_interleave(5)
 groups_N = torch.arange(8).repeat_interleave(8 * 5)
 

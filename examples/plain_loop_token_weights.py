@@ -15,7 +15,7 @@ for _ in range(20):
     for _ in range(5):
         ids = torch.cat((ids, Categorical(logits=head(body(ids[:, -1:]))).sample()), dim=1)
     tokens_RT, mask_RT = ids[:, 1:], torch.ones(64, 5)  # the mask is 0 at padding
-    rewards_R = (tokens_RT == ids[:, :1]).any(dim=1).float()  # the prompt's token comes again
+    rewards_R = (tokens_RT == ids[:, :1]).any(dim=1).float()  # the response contains the prompt
     advantages_R, hidden = poise.advantages(rewards_R, groups=8), body(ids[:, :-1])
     weights_RT = poise.weights(
         "cancellation", advantages=advantages_R, groups=8, mask=mask_RT, tokens=tokens_RT,

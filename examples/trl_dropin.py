@@ -43,7 +43,7 @@ from counterpoise.verify.exact import ExactVerifier
 MODEL = Path(counterpoise.__file__).parent / "assets" / "embedded"  # a Qwen3 of 1.3 M parameters
 COLUMNS = {  # TRL's log -> title
     "reward": "success",
-    "poise/split_groups": "cut groups",
+    "poise/split_groups": "split groups",
     "poise/max_abs_group_advantage_sum": "|sum A|",
     "poise/rarer_sign": "rarer sign",
     "poise/refills": "refills",
@@ -103,10 +103,10 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
 
 def show(history: list[dict[str, Any]]) -> None:
     """Print a line for each generation."""
-    print("generation  " + "  ".join(f"{title:>10}" for title in COLUMNS.values()))
+    print("generation  " + "  ".join(f"{title:>12}" for title in COLUMNS.values()))
     for number, line in enumerate(history, 1):
         values = (line.get(name, float("nan")) for name in COLUMNS)
-        print(f"{number:10}  " + "  ".join(f"{value:10.3g}" for value in values))
+        print(f"{number:10}  " + "  ".join(f"{value:12.3g}" for value in values))
 
 
 if __name__ == "__main__":

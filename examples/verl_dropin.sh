@@ -2,7 +2,7 @@
 # verl's GRPO with planned batches: an ordinary verl command, and the four lines of `ours`.
 #
 #     TRAIN=train.parquet VAL=test.parquet examples/verl_dropin.sh      # one machine with 8 GPUs
-#     ... examples/verl_dropin.sh trainer.nnodes=2                      # more options are verl's
+#     ... examples/verl_dropin.sh trainer.nnodes=2                      # arguments are passed on
 #
 # A batch is 512 prompts with 8 rollouts each; four optimizer steps share it. Plain verl distributes
 # the rollouts by length, which splits most groups. Here every group stays whole, and an update waits
@@ -10,7 +10,7 @@
 set -euo pipefail
 
 ours=(
-  algorithm.adv_estimator=poise_grpo   # credit: the same formula, by our name
+  algorithm.adv_estimator=poise_grpo   # GRPO's formula, computed by us; RB needs it
   +poise.composer=grouped              # QB
   +poise.tau=0.25                      # RB
   +poise.unit=rollout

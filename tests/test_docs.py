@@ -210,7 +210,7 @@ def test_the_guide_names_every_option_that_an_engine_refuses(
 def test_the_present_version_is_not_spoken_of_as_past() -> None:
     """Sources name a release in full ("in release 0.2.0"): code after it has its version still."""
     present = __version__.rpartition(".")[0]
-    as_past = re.compile(rf"(?:in|of|by) version {re.escape(present)}(?!\.?\d)")
+    as_past = re.compile(rf"version {re.escape(present)}(?!\.?\d)")
     sources = (ROOT / "src").rglob("*.py")
     assert [path for path in sources if as_past.search(path.read_text(encoding="utf-8"))] == []
 

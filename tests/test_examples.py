@@ -121,8 +121,8 @@ def test_grouped_never_splits_a_group_and_shuffled_does(example: ModuleType, see
         check_plan(
             rows, plan, example.STEPS
         )  # raises unless a partition, and whole groups if grouped
-        assert example.groups_cut(mine, steps) == describe_plan(rows, plan)["split_groups"]
-        assert (example.groups_cut(mine, steps) == 0) == (rule == "grouped")
+        assert example.count_split_groups(mine, steps) == describe_plan(rows, plan)["split_groups"]
+        assert (example.count_split_groups(mine, steps) == 0) == (rule == "grouped")
 
 
 def test_loss_and_gradient_are_the_librarys(example: ModuleType) -> None:

@@ -43,7 +43,7 @@ def test_tables_of_trl(tmp_path: Path) -> None:
     result = import_run(tmp_path, tmp_path / "out", tokenizer="embedded")
     assert (result.source, result.steps, result.rollouts, result.groups) == ("W&B tables", 2, 8, 2)
     assert "reward = correct + form (inferred; --reward names other columns)" in result.notes
-    assert "left out: 1 table of something else" in result.notes
+    assert "left out: 1 table with other columns" in result.notes
     lines = read_lines(tmp_path / "out" / "rollouts" / "step_00003.jsonl")
     assert [line["reward"] for line in lines] == [1.0, 0.5, 0.0, 1.0]
     assert [line["response"] for line in lines] == ["a", "b", "c", "d"]

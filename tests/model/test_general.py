@@ -17,8 +17,8 @@ from counterpoise.config import ModelConfig, SampleConfig, UpdateConfig
 from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
 from counterpoise.lab.speed.families import (
-    FORWARD_BAR,
-    SAMPLER_BAR,
+    FORWARD_LIMIT,
+    SAMPLER_LIMIT,
     check_family,
     make_policy,
     relative_error,
@@ -49,9 +49,9 @@ GENERAL = [
 def test_a_family_runs_as_transformers_runs_it(family: str) -> None:
     check = check_family(make_policy(family))
     assert check.path == "general"
-    assert check.forward < FORWARD_BAR
-    assert check.gradient < FORWARD_BAR
-    assert check.sampler < SAMPLER_BAR
+    assert check.forward < FORWARD_LIMIT
+    assert check.gradient < FORWARD_LIMIT
+    assert check.sampler < SAMPLER_LIMIT
     assert check.coupling < 1e-10
 
 

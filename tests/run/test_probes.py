@@ -29,7 +29,7 @@ from counterpoise.run.probes import (
     PROBE_COSTS,
     ProbeSet,
     draw_probes,
-    look_interval,
+    measurement_interval,
 )
 from counterpoise.run.state import RunState
 from counterpoise.sample.collect import SamplerBinding
@@ -238,16 +238,16 @@ def test_a_line_without_an_answer_is_refused_before_the_model_is_loaded(
     assert not (tmp_path / "run").exists()
 
 
-def test_many_answers_are_looked_at_less_often(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_answers_are_measured_less_often(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sets = (*PROBES, "monitor.probe_every=0", "monitor.probe_refresh=20")
     folder = train(small_config(base, *sets), base / "rarely")
-    assert look_interval(torch.device("cpu"), 6, 9, 20) == 4
+    assert measurement_interval(torch.device("cpu"), 6, 9, 20) == 4
     assert sorted(folder.step_files("probes")) == [4]
-    # Resumed on a device where looks cost more: the interval is 13 from here on, and the look that
-    # has been stored stays.
+    # Resumed on a device where measurements cost more: the interval is 13 from here on, and the
+    # measurement that has been stored stays.
     stored = probe_files(folder)
     monkeypatch.setitem(PROBE_COSTS, "cpu", PROBE_COSTS["cuda"])
-    assert look_interval(torch.device("cpu"), 6, 9, 20) == 13
+    assert measurement_interval(torch.device("cpu"), 6, 9, 20) == 13
     folder = train(small_config(base, *sets, "loop.iterations=6"), folder.path, resume=True)
     assert sorted(folder.step_files("probes")) == [4]
     assert stored.items() <= probe_files(folder).items()
@@ -256,20 +256,20 @@ def test_many_answers_are_looked_at_less_often(base: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("device_type", ["cpu", "cuda"])
 def test_following_answers_takes_its_share_at_most(device_type: str) -> None:
-    """At the costs that were measured, as far as drawing leaves half of the share to looks."""
+    """At the costs that were measured, as far as drawing leaves half of the share."""
     costs, device = PROBE_COSTS[device_type], torch.device(device_type)
     for refresh in (0, 20):
         drawing = costs.drawing / refresh if refresh else 0.0
         for answers in range(1, 330 if device_type == "cpu" else 117, 7):
-            wait = look_interval(device, answers, 128, refresh)
+            wait = measurement_interval(device, answers, 128, refresh)
             readings = 1 if wait == 1 else 2
             cost = (readings * costs.reading + costs.pushes) / wait + drawing
             assert answers / 128 * cost <= costs.share
 
 
-def test_gpus_and_cpus_look_at_their_own_intervals() -> None:
+def test_gpus_and_cpus_measure_at_their_own_intervals() -> None:
     intervals = {
-        device: look_interval(torch.device(device), 256, 512, 20)
+        device: measurement_interval(torch.device(device), 256, 512, 20)
         for device in ("cpu", "mps", "cuda", "cuda:1")
     }
     assert intervals == {"cpu": 3, "mps": 3, "cuda": 9, "cuda:1": 9}

@@ -64,7 +64,7 @@ def test_the_cache_is_the_users_and_never_in_a_run(tmp_path, monkeypatch: pytest
         with pytest.raises(PoiseError, match=f"lies in the run folder {run}: choose another"):
             start.serve(start.ServeOptions([served], cache=run / "index"), print)
     assert not (run / "index").exists()
-    assert start.run_around(tmp_path / "cache", [tmp_path]) is None
+    assert start.enclosing_run(tmp_path / "cache", [tmp_path]) is None
     (tmp_path / "file").touch()
     with pytest.raises(PoiseError, match="choose another --cache"):
         start.serve(start.ServeOptions([run], cache=tmp_path / "file" / "x"), print)

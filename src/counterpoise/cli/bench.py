@@ -88,7 +88,7 @@ def bench(flags: BenchFlags) -> None:
     Sizes depend on the machine. A CPU measures the embedded model (a few minutes on two cores). A
     GPU measures 64 x 8 rollouts with the shape of SmolLM2-135M and the update of Qwen3-1.7B (about
     four minutes on an H200, and four more for growth), and says which measurements meet their
-    limits (the bars of docs/results/speed.md).
+    limits (docs/results/speed.md).
 
     - `poise bench --parts sampler,update`
     - `poise bench --parts peer,sampler --peers trl,trl-vllm,vllm`

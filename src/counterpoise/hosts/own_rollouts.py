@@ -1,11 +1,12 @@
-"""Import rollouts in our own format: a run folder, or JSON lines of a trainer of one's own.
+"""Import rollouts in Counterpoise's own format: a run folder, or JSON lines of your trainer.
 
     {"prompt_id": "p7", "reward": 1.0, "response_tokens": [5, 9, 2], ...}
 
-A folder has rollouts/step_NNNNN.jsonl; its plans and tokens are taken over as they are. A file may
-have any name; its step is the number after the last "_" or "-" of the name (mine-12.jsonl), or 1.
-`group`, a text or a whole number, names the rollouts of a prompt in a step, and is the prompt_id
-where there is none. All other fields of docs/reference/run-folder.md are kept.
+A folder has rollouts/step_NNNNN.jsonl; its plans and tokens are copied unchanged. A file may have
+any name; its step is the number after the last "_" or "-" of the name (mine-12.jsonl), or 1.
+`group`, a text or a whole number, names the rollouts of a prompt in a step; without it, rollouts of
+a step with the same prompt_id are a group. All other fields of docs/reference/run-folder.md are
+kept.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from counterpoise.store.parquet_errors import PARQUET_ERRORS
 from counterpoise.store.schema import ROLLOUTS
 
 REQUIRED_FIELDS = ("prompt_id", "reward")
-OWN_FIELDS = (
+# These become attributes of ImportedRollout; other fields are copied.
+PARSED_FIELDS = (
     "group", "prompt_id", "reward", "prompt", "response", "answer", "finished", "turns",
     "prompt_tokens", "response_tokens", "sampled_logprobs",
 )  # fmt: skip
@@ -119,7 +121,7 @@ def _parse_rollout(record: dict[str, Any], step: int, where: str) -> ImportedRol
         finished=record.get("finished"),
         turns=record.get("turns") or [],
         further_fields={
-            name: record[name] for name in ROLLOUTS if name in record and name not in OWN_FIELDS
+            name: record[name] for name in ROLLOUTS if name in record and name not in PARSED_FIELDS
         },
     )
 

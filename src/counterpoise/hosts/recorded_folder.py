@@ -3,9 +3,10 @@
 Such a folder has an imported.json in place of config.toml, because the options are the trainer's:
 it names the trainer, and the options that pages show.
 
-A trainer may save a checkpoint in the middle of an iteration. The part of the iteration that the
-checkpoint's weights have taken is then written to unfinished/step_NNNNN/, where N counts optimizer
-steps, in the files of a run folder: a run that resumes there begins its record with it.
+A trainer may save a checkpoint in the middle of an iteration. The optimizer steps of the iteration
+that the checkpoint's weights already include are then recorded in unfinished/step_NNNNN/, which has
+the files of a run folder; NNNNN counts optimizer steps. A run that resumes from the checkpoint
+continues that record.
 """
 
 from __future__ import annotations
@@ -49,32 +50,32 @@ def start_folder(
         temporary.write_text(json.dumps(description, indent=1), encoding="utf-8")
 
 
-def unfinished_iteration(folder: RunFolder, steps: int) -> RunFolder:
+def unfinished_folder(folder: RunFolder, steps: int) -> RunFolder:
     """Where the iteration that is open after `steps` optimizer steps is written."""
     return RunFolder(folder.path / UNFINISHED / f"step_{steps:05d}")
 
 
-def unfinished_number(folder: RunFolder, steps: int) -> int | None:
+def unfinished_iteration(folder: RunFolder, steps: int) -> int | None:
     """The number of the iteration that was open after `steps` optimizer steps, if any was."""
-    records = unfinished_iteration(folder, steps).read("metrics")
+    records = unfinished_folder(folder, steps).read("metrics")
     return int(records[0]["iteration"]) if records else None
 
 
 def restore_unfinished(folder: RunFolder, steps: int) -> None:
     """Add what was written of the iteration that was open after `steps` optimizer steps."""
-    part = unfinished_iteration(folder, steps)
+    iteration_folder = unfinished_folder(folder, steps)
     for kind in STEP_FILES:
-        for file in part.step_files(kind).values():
+        for file in iteration_folder.step_files(kind).values():
             with folder.atomic_write(f"{kind}/{file.name}", durable=False) as temporary:
                 shutil.copyfile(file, temporary)
     for log in LOGS:
-        for record in part.read(log):
+        for record in iteration_folder.read(log):
             folder.append(log, {k: v for k, v in record.items() if k != "schema"})
     folder.sync()
 
 
 def remove_unfinished(folder: RunFolder, keep: Collection[int]) -> None:
-    """Remove what was written of open iterations, but not after `keep` optimizer steps."""
+    """Remove the folders of unfinished iterations, except those after the step counts in `keep`."""
     for path in (folder.path / UNFINISHED).glob("step_*"):
         number = path.name.removeprefix("step_")
         if number.isdecimal() and int(number) not in keep:
@@ -85,8 +86,8 @@ def check_folder_free(path: Path, resume_hint: str) -> None:
     """Refuse a folder that holds anything."""
     try:
         # A process that was killed at its start leaves only its unfinished imported.json.
-        unfinished = set(find_leftovers(path, IMPORTED))
-        is_free = not path.exists() or (path.is_dir() and not set(path.iterdir()) - unfinished)
+        leftovers = set(find_leftovers(path, IMPORTED))
+        is_free = not path.exists() or (path.is_dir() and not set(path.iterdir()) - leftovers)
     except OSError as fault:
         raise PoiseError(f"run_folder={path} cannot be used: {fault.strerror}") from fault
     if not is_free:

@@ -5,8 +5,8 @@
     handle_here("the reward")         our code around the engine honours it
     no_effect("memory only")          whatever its value, the run computes the same
     accept_only("grpo", reason="...") these values and no others; any other stops the run
-    not_written(True, reason="...")   output the engine does not write; at its default the user is
-                                      informed, any other value is refused
+    not_written(True, reason="...")   output that the engine does not write: the default (here True)
+                                      is accepted with a note to the user, other values are refused
 
 An engine has a table with one entry for each option of `config/`. `check_support` stops a run that
 needs what the engine cannot do and names the options. An option that is missing from the table is

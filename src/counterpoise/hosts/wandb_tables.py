@@ -4,9 +4,9 @@
 
 TRL logs the table of its completions files (key `completions`), which is read by TRL's importer.
 Tables of other tools need a prompt, a response and a reward; the step is a column, or else the
-number in the file's name. Rows with equal prompts of a step are a group. A run may log several
-tables, each under a key of its own: those of evaluations, by their names, and those without these
-columns are left out, and of the others one must remain.
+number in the file's name. Rows with equal prompts of a step are a group. A run may log tables under
+several keys. Tables without these columns are left out, and so are those whose key names an
+evaluation; the others must all have the same key.
 
 Read in wandb 0.31.0 (sdk/data_types/table.py), TRL 1.16.0 and verl 0.9.1.
 """
@@ -118,7 +118,7 @@ def _table_key(file: Path) -> str:
 
 def _note_others(number: int, context: ImportContext) -> None:
     if number:
-        context.add_note(f"left out: {format_count(number, 'table')} of something else")
+        context.add_note(f"left out: {format_count(number, 'table')} with other columns")
 
 
 def _run_folder(file: Path) -> Path:
@@ -131,7 +131,10 @@ def _run_folder(file: Path) -> Path:
 
 
 def _media_index(folders: Sequence[str]) -> int | None:
-    """The index of the last `media` that a `table` follows; a mount point may have the name too."""
+    """The index of the last `media` before a `table`; None if there is none.
+
+    The last, because folders above the run may have these names too: /media is a mount point.
+    """
     indices = [index for index, pair in enumerate(pairwise(folders)) if pair == ("media", "table")]
     return indices[-1] if indices else None
 
@@ -234,7 +237,7 @@ def _read_plain_tables(files: Sequence[Path], context: ImportContext) -> Iterato
                 )
             yield ImportedStep(step, tuple(rollouts))
     context.add_note(
-        "the tables have no groups: rows of a step with equal prompts are taken as one"
+        "the tables have no groups: rows of a step with equal prompts are taken as a group"
     )
 
 

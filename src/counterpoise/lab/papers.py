@@ -1,10 +1,10 @@
-"""Read docs/papers.toml: what of each paper is here, line by line, and which engines honour it.
+"""Read docs/papers.toml: which parts of each paper Counterpoise has, one per line.
 
     subject | where it is here | how it agrees with an independent reference | what is not there
 
-Where it is: options of a run (`section.option=value`), or a command. Which engines honour options
-is read from their own tables (hosts/*/run_options.py); commands work on the native engine. A brace
-{native, TRL} says otherwise. How it agrees:
+Where it is: options of a run (`section.option=value`), or a command. Which engines honour the
+options is read from their own tables (hosts/*/run_options.py); commands work on the native engine.
+A brace {native, TRL} says otherwise. How it agrees:
 
     1e-10 @microscope/test_coupling.py     the tolerance at which that test compares it with a
                                            literal sum, a closed form or autograd

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from counterpoise.store.evaluation_records import is_graded_evaluation, is_other_mean
+from counterpoise.store.evaluation_records import differs_from_success, is_graded_evaluation
 
 
 def has_graded_rewards(
@@ -31,4 +31,4 @@ def is_graded_iteration(record: Mapping[str, Any]) -> bool:
     reward, success = record.get("reward"), record.get("success")
     if record.get("graded"):
         return True
-    return reward is not None and success is not None and is_other_mean(reward, success)
+    return reward is not None and success is not None and differs_from_success(reward, success)

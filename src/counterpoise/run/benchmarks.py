@@ -74,7 +74,7 @@ def load_run_benchmarks(config: RunConfig) -> list[RunBenchmark]:
             needed_columns=needed_columns,
             answers_required=answers_required,
             data_option=DATA_OPTION,
-            field_remedy="rename the column of it to '{role}'",
+            field_remedy="rename the column that holds it to '{role}'",
         )[: options.limit or None]
         check_problems(config.verify.name, problems)
         benchmarks.append(RunBenchmark(benchmark, samples or benchmark.samples, problems))
@@ -132,7 +132,7 @@ def evaluate_benchmark(
     verifier: Verifier,
     seed: int,
 ) -> BenchmarkSuccess:
-    """Sample and judge the problems of a benchmark, in the blocks and by the seeds of eval."""
+    """Sample and judge a benchmark's problems with the block size and the seeds of `poise eval`."""
     name, samples = run_benchmark.benchmark.name, run_benchmark.samples
     problems, prompt_tokens = run_benchmark.problems, run_benchmark.prompt_tokens
     seeds_PG = [benchmark_seeds(seed, name, prompt, samples) for prompt in problems]
@@ -151,7 +151,8 @@ def evaluate_benchmark(
     )
     rewards_PG = np.array(count_lost_as_wrong(scores)).reshape(len(problems), samples)
     if not scores.graded:
-        # As in poise eval, a sample without a reward is wrong if its problem has one elsewhere.
+        # As in poise eval, a sample without a reward is wrong if another sample of its problem
+        # has one.
         is_scored_P = ~np.isnan(rewards_PG).all(axis=1, keepdims=True)
         rewards_PG = np.where(np.isnan(rewards_PG) & is_scored_P, 0.0, rewards_PG)
     truncated_share = float(np.mean([not response.finished for response in responses]))

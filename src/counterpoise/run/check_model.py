@@ -22,7 +22,7 @@ def check_model(policy: Policy, config: RunConfig, notify: Callable[[str], None]
         notify(notice)
     if config.credit.weights in FAST_PATH_WEIGHTS:
         require_fast_path(policy, f"credit.weights={config.credit.weights}")
-    # About an option alone: it stands here because config/check_options.py only raises errors.
+    # This notice does not depend on the model; config/check_options.py can only raise errors.
     if uses_old_oar_p_name(config):
         notify(
             "credit.weights=oar_p with passes above 0 in credit.settings is now called "

@@ -72,7 +72,8 @@ def describe_run(config: RunConfig, device: torch.device | None = None) -> str:
     if config.balance.tau:
         update_count = f"at most {update_count} (an update waits for a balanced batch)"
     elif config.batch.rows_per_step:
-        update_count = f"at most {update_count} (as many as rows with signal fill)"
+        rows_per_step = config.batch.rows_per_step
+        update_count = f"at most {update_count} (one for every {rows_per_step} rows with signal)"
     # Dynamic sampling may repeat a round for groups whose rewards are all equal.
     max_rounds = 1 + sample.refills
     rollout_counts = f"{iterations * rollouts:,} rollouts"
@@ -104,8 +105,9 @@ def _max_turns(config: RunConfig) -> int:
 def _max_rows_of_step(config: RunConfig) -> int:
     """The most rows of an optimizer step that pass through the model.
 
-    batch.rows_per_step=n makes of s rows with signal max(1, s // n) steps, of fewer than 2 n rows
-    each, unless a single group has more. Rows without signal come on top if they have a loss too.
+    With batch.rows_per_step=n, s rows with signal are divided into max(1, s // n) steps. Each has
+    fewer than 2 n of them, unless a single group has more. Rows without signal come on top if they
+    have a loss too.
     """
     batch_rows = config.sample.prompts * config.sample.group_size
     if config.balance.tau:
@@ -298,7 +300,7 @@ def _describe_prompts(config: RunConfig, problems: TaskPrompts, tokenizer: Any |
     """Lines about the columns that were read, the records left out and the first prompt."""
     lines = [f"columns        {problems.columns_line}"] if problems.columns_line else []
     preview = None if tokenizer is None else PromptPreview(config, tokenizer, problems.train)
-    # Of generated problems there is only one yet: which of them will be too long is unknown.
+    # A dry run generates only one problem, so how many will be too long is unknown.
     if config.task.name not in GENERATED_TASKS:
         limit = config.sample.max_prompt_tokens
         left_out = [f"{problems.repeats:,} repeat a held-out problem"] if problems.repeats else []

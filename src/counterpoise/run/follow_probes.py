@@ -22,7 +22,7 @@ from counterpoise.run.probes import (
     ProbeSet,
     draw_probes,
     load_probe_file,
-    look_interval,
+    measurement_interval,
     probe_problems,
     read_probe_records,
 )
@@ -95,7 +95,7 @@ def draw_if_due(
     This comes before credit, which may read the half `steer`.
     """
     options, iteration, probes = config.monitor, state.iteration + 1, state.probes
-    uses_probes = is_look_due(state, config) or config.steers_by_probes
+    uses_probes = is_measurement_due(state, config) or config.steers_by_probes
     if not (options.follows_probes and uses_probes):
         return
     if probes is None or probes.is_due(iteration, options.probe_refresh):
@@ -104,8 +104,8 @@ def draw_if_due(
         clock.lap("probe")
 
 
-def is_look_due(state: RunState, config: RunConfig) -> bool:
-    """Whether the coming iteration measures its probes; where they steer, each one does."""
+def is_measurement_due(state: RunState, config: RunConfig) -> bool:
+    """Whether the coming iteration measures its probes; by default all do in a run they steer."""
     options, probes = config.monitor, state.probes
     interval = options.probe_every
     if not interval and config.steers_by_probes:
@@ -114,9 +114,9 @@ def is_look_due(state: RunState, config: RunConfig) -> bool:
         device = state.policy.device
         rollouts = config.sample.prompts * config.sample.group_size
         interval = (
-            look_interval(device, len(probes.answers), rollouts)
-            if probes and probes.given
-            else look_interval(device, options.probe, rollouts, options.probe_refresh)
+            measurement_interval(device, len(probes.answers), rollouts)
+            if probes and probes.from_file
+            else measurement_interval(device, options.probe, rollouts, options.probe_refresh)
         )
     return (state.iteration + 1) % interval == 0
 
@@ -139,7 +139,7 @@ def prepare_probed_update(
     """
     options, iteration = config.monitor, state.iteration + 1
     probes, new_answers_record = state.probes, None
-    if plan is None or not options.follows_probes or not is_look_due(state, config):
+    if plan is None or not options.follows_probes or not is_measurement_due(state, config):
         return None
     assert probes is not None, "draw_if_due() comes first"
     if not probes.since:

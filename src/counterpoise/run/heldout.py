@@ -45,7 +45,7 @@ class HeldoutSuccess:
                        samples=8)
     """
 
-    mean: float  # the success, mean_p s_p; a name from the first run folders
+    mean: float  # the success, mean_p s_p; called so since the first run folders
     low: float  # 95 % interval of the success
     high: float
     pass_any: float  # problems solved by at least one of their samples

@@ -234,7 +234,7 @@ def _describe_limits(config: RunConfig, folder: RunFolder, evaluations: LogRecor
         "Nothing else was measured: no other benchmark, no other language, no safety.",
         "The licence and the limits of the base model still hold.",
     ]
-    # Those of a file of their own may be of any kind.
+    # Held-out problems from a separate file may be of any kind.
     if evaluations and not _heldout_file(config):
         limits.insert(1, "Held-out problems are of the kind trained on.")
     overlap_file = folder.path / CONTAMINATION_FILE

@@ -46,18 +46,22 @@ RIGHT, WRONG = 0, 1  # Row.index of the drawn answers to a problem
 
 @dataclass(frozen=True, slots=True)
 class ProbeCosts:
-    """Costs of following an answer, in those of sampling, scoring and training on a rollout."""
+    """Costs of following one answer.
 
-    reading: float  # a look takes two, one before and one after the update
-    pushes: float  # of one look
+    The unit is what an iteration without probes spends on one rollout: sampling, scoring, training.
+    """
+
+    reading: float  # scoring it once; a measurement does so before and after the update
+    pushes: float  # of the trained tokens on it, in one measurement
     drawing: float
-    share: float  # of an iteration without probes, that following answers may take
+    # Not a cost: the share of an iteration without probes that following all answers may add.
+    share: float
 
 
-# Seconds behind them: on a CPU, 64 rollouts of 48 tokens of the embedded model and 256 answers: 1.651
-# for an iteration without probes, 3.834 for two readings, 0.804 for the pushes, 3.724 to draw the
-# answers; on an H200, 512 rollouts of 384 tokens of SmolLM2-135M's shape and 256 answers: 1.703,
-# 0.207, 0.843, 0.940 (`poise bench --parts probes`).
+# Derived from measured seconds. On a CPU, with 64 rollouts of 48 tokens of the embedded model and
+# 256 answers: 1.651 for an iteration without probes, 3.834 for two readings, 0.804 for the pushes,
+# 3.724 to draw the answers. On an H200, with 512 rollouts of 384 tokens of SmolLM2-135M's shape and
+# 256 answers: 1.703, 0.207, 0.843 and 0.940 (`poise bench --parts probes`).
 PROBE_COSTS = {
     "cpu": ProbeCosts(reading=0.29, pushes=0.13, drawing=0.57, share=0.15),
     "cuda": ProbeCosts(reading=0.12, pushes=0.99, drawing=1.10, share=0.10),
@@ -69,20 +73,22 @@ def probe_costs(device: torch.device) -> ProbeCosts:
     return PROBE_COSTS.get(device.type, PROBE_COSTS["cpu"])
 
 
-def look_interval(device: torch.device, answers: int, rollouts: int, refresh: int = 0) -> int:
-    """Iterations between two looks, so that following answers takes at most its share of the time.
+def measurement_interval(
+    device: torch.device, answers: int, rollouts: int, refresh: int = 0
+) -> int:
+    """Iterations from one measurement to the next, so that probes take at most `ProbeCosts.share`.
 
-    A look reads the answers before and after an update; if every update is looked at, one reading
-    is both the end of a look and the beginning of the next. Answers are drawn every `refresh`
-    iterations (0: never), and looks may take what drawing leaves of the share, but always half of
-    it. So the share is exceeded if drawing alone takes more than half: with refresh=20, if there
-    are more than 2.6 answers for each rollout on a CPU, or 0.9 on a GPU.
+    A measurement reads the answers before and after an update; if every update is measured, one
+    reading is both the end of a measurement and the beginning of the next. Answers are drawn every
+    `refresh` iterations (0: never). Measurements get what drawing leaves of the share, but at least
+    half of it. So the share is exceeded if drawing alone takes more than half: with refresh=20, if
+    there are more than 2.6 answers for each rollout on a CPU, or 0.9 on a GPU.
 
     Example:
         >>> cpu, gpu = torch.device("cpu"), torch.device("cuda")
-        >>> [look_interval(cpu, answers, 128, 20) for answers in (32, 64, 220)]
+        >>> [measurement_interval(cpu, answers, 128, 20) for answers in (32, 64, 220)]
         [1, 3, 13]
-        >>> [look_interval(gpu, answers, 512, 20) for answers in (16, 256, 512)]
+        >>> [measurement_interval(gpu, answers, 512, 20) for answers in (16, 256, 512)]
         [1, 9, 25]
     """
     costs = probe_costs(device)
@@ -98,7 +104,7 @@ class ProbeSet:
     """The answers that are followed, and since when."""
 
     answers: tuple[ProbeAnswer, ...]
-    given: bool = False  # by a file: they are never drawn again
+    from_file: bool = False  # `monitor.probe_file`: they are never drawn again
     since: int = 0  # the first iteration whose update they were measured in; 0: none yet
 
     def is_due(self, iteration: int, refresh: int) -> bool:
@@ -107,7 +113,7 @@ class ProbeSet:
         Answers that were not measured in any update yet are kept, however long reward balance
         holds the update back.
         """
-        if not refresh or self.given or not self.since:
+        if not refresh or self.from_file or not self.since:
             return False
         return iteration - self.since >= refresh
 
@@ -208,7 +214,7 @@ def read_answers(
         rows.append(_probe_row(rollout, index, 0))
     rows = rows[: most_answers or None]
     problem_ids = list(dict.fromkeys(row.group for row in rows))
-    return ProbeSet(_split_in_halves(rows, problem_ids, seed), given=True)
+    return ProbeSet(_split_in_halves(rows, problem_ids, seed), from_file=True)
 
 
 def read_probe_records(path: str) -> list[Record]:
@@ -242,7 +248,7 @@ def probes_to_tensors(probes: ProbeSet | None) -> tuple[dict[str, Any] | None, d
         return None, {}
     records, tensors = rows_to_tensors([answer.row for answer in probes.answers])
     record = {
-        "given": probes.given,
+        "given": probes.from_file,  # a name from older checkpoints
         "since": probes.since,
         "halves": [answer.half for answer in probes.answers],
         "rows": records,

@@ -228,20 +228,20 @@ def _check_model(
 ) -> None:
     """Raise if the model's own files are no longer those that the run began with.
 
-    Weights that are trained come from the checkpoint. Those of the files matter to a LoRA run, as
-    its base, and where a KL or a rule compares the policy with its start.
+    Trained weights come from the checkpoint. The weights in the model's files still matter if they
+    are the base of a LoRA run, or if a KL or a rule compares the policy with its start.
     """
     name, model = checkpoint.folder_name(snapshot.iteration), state.policy.model
     checkpoint.check_model_weights(
         model, snapshot.model, f"{folder.path}: {name}", config.model.name
     )
-    is_read = state.initial_weights is not None or len(snapshot.model) < len(
-        list(model.parameters())
-    )
+    is_base_frozen = len(snapshot.model) < len(list(model.parameters()))
+    needs_files = state.initial_weights is not None or is_base_frozen
     saved_digest = snapshot.state.get("initial_digest", "")  # older checkpoints lack it
-    # In another precision, as on another device, the numbers differ without any change.
+    # The digest depends on the precision, which another device may change while the files stay the
+    # same.
     is_comparable = saved_digest.partition(" ")[0] == state.initial_digest.partition(" ")[0]
-    if is_read and is_comparable and saved_digest != state.initial_digest:
+    if needs_files and is_comparable and saved_digest != state.initial_digest:
         raise PoiseError(
             f"{folder.path}: the model '{config.model.name}' has changed since the run began, and "
             "the run still needs it as it was: restore it, or start a new --out"

@@ -3,8 +3,8 @@
 A page of another site can send requests to a server on this machine, and can even read the answers
 if it makes its own name point here (DNS rebinding). So a request must name this server in `Host`,
 must not come from another origin, must only read, and must carry the access token: in the cookie
-that the first visit sets, or as `Authorization: Bearer`. The policy in every answer lets a browser
-run the server's own scripts and nothing else, and load and send nothing from or to elsewhere.
+that the first visit sets, or as `Authorization: Bearer`. The content security policy in every
+answer lets a browser run only the server's own scripts, and exchange data with no other site.
 """
 
 from __future__ import annotations

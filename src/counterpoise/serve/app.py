@@ -127,7 +127,7 @@ def compute_answer(
 
 
 def find_view(library: RunLibrary, segments: Sequence[str], parameters: QueryParams) -> Any:
-    """The value of an address."""
+    """What an address shows, as a value for JSON, or a whole Response for a download."""
     match list(segments):
         case []:
             runs = [reader.summary() for reader in library.list_runs()]
@@ -219,7 +219,7 @@ def download(page: str, file_name: str) -> Response:
 
 
 def asset_response(name: str) -> Response:
-    """A file of the packages' assets/; their list is the list of what may be asked for."""
+    """A file of the packages' assets/; only files that `find_assets` lists are served."""
     asset = find_assets().get(name)
     if asset is None:
         return json_response({"problem": "there is nothing at this address"}, 404)
@@ -231,7 +231,7 @@ def asset_response(name: str) -> Response:
 def find_assets() -> dict[str, tuple[Callable[[], bytes], str]]:
     """Name -> how to read it, and its type."""
     assets = {}
-    # The report's drawings are used here too; its templates are not.
+    # The report's scripts and styles are used here too; its HTML templates are not.
     for prefix, package in (("", "counterpoise.serve"), ("report/", "counterpoise.report")):
         for entry in (files(package) / "assets").iterdir():
             suffix = f".{entry.name.rpartition('.')[2]}"

@@ -2,8 +2,8 @@
 
 A name is the path below the served folder (`sweep/seed-1`), or the folder's own name where it is a
 run itself; a second run of that name gets `~2`. A folder that a symbolic link leads out of the
-served ones is not shown: a link in a shared folder must not open the rest of the disk. What was
-left out is told where runs are listed.
+served ones is not shown: a link in a shared folder must not open the rest of the disk. The page
+that lists the runs says what was left out.
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@ from counterpoise.errors import UNEXPECTED_VALUE_ERRORS
 from counterpoise.serve.library import RunLibrary
 
 POLL_SECONDS = 0.5
-HEARTBEAT_SECONDS = 15.0  # a comment that keeps the connection open and notices a listener's end
+# Between comments of the stream, which keep a connection open and show when a listener has gone.
+HEARTBEAT_SECONDS = 15.0
 MOST_LISTENERS = 64
 MOST_WAITING = 200
 
@@ -35,7 +36,8 @@ class EventFeed:
             if self._listeners:
                 try:
                     events = await asyncio.to_thread(self.find_changes)
-                # The list of runs says what is wrong; pages must be live again when it is over.
+                # The list of runs shows the fault; the watch goes on, so that pages are live again
+                # once the fault is gone.
                 except (*UNEXPECTED_VALUE_ERRORS, OSError):
                     events = []
                 for event in events:

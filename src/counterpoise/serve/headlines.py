@@ -19,7 +19,8 @@ Record = dict[str, Any]
 def add_headlines(records: Sequence[Record], *, is_graded: bool) -> list[Record]:
     """Lines of evaluations.jsonl, or of one benchmark, with the fields above.
 
-    All get the same quantity: of lines of versions that stored no mean reward, the success.
+    All lines get the same quantity: success if any of them lacks the mean reward, as lines of old
+    versions do.
 
     Example:
         >>> scores = {"mean": 0.5, "low": 0.4, "high": 0.6}

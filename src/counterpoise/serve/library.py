@@ -19,8 +19,10 @@ from counterpoise.serve.index.table import PATIENCE_SECONDS, RolloutTable
 from counterpoise.serve.run_reader import RunReader
 from counterpoise.serve.run_state import locked_inodes
 
-SEARCH_SECONDS = 2.0  # between searches for new run folders, at least
-SEARCH_REST = 9.0  # and this many times what the last one took: a tenth of a core at most
+# Between searches for new run folders: SEARCH_SECONDS, or SEARCH_REST times the duration of the
+# last search if that is longer, so that searching takes at most a tenth of a core.
+SEARCH_SECONDS = 2.0
+SEARCH_REST = 9.0
 FRESH_SECONDS = 0.4  # a run that was read this recently is not looked at again
 OPEN_TABLES = 3  # runs whose rollouts are in memory; the least recently used one is closed
 FORGET_SECONDS = 600.0  # a run nobody looked at for this long is no longer indexed
@@ -59,7 +61,7 @@ class RunLibrary:
         patience: float = PATIENCE_SECONDS,
         auditor: AuditLauncher | None = None,
     ) -> None:
-        """`patience`: seconds that a request waits for rollouts that are being entered."""
+        """`patience`: seconds that a request waits for rollouts to be loaded into memory."""
         self.patience = patience
         self.roots = [folder.resolve() for folder in folders]
         self.cache = cache

@@ -87,7 +87,7 @@ class LogTail:
             return was_there
         except OSError as fault:
             self._read_failure = f"{self.path.name} cannot be read: {fault.strerror}"
-            self._size = 0  # unlike any size: the next poll reads what this one could not
+            self._size = 0  # the next poll finds another size, and so reads the file
             return False
         identity = (status.st_dev, status.st_ino)
         least_size = max(self._size, self._next_offset)

@@ -4,8 +4,9 @@ Nine tenths of a line are its lists of numbers, which come last. Where a line is
 it, only what comes before them is parsed, and tokens are counted by their commas: five times as
 fast as parsing the line. Any other line is parsed whole.
 
-A line that is no rollout is skipped and counted; the last one may still be without its end. A
-skipped line keeps its number in its group, so that the others have theirs.
+A line that is no rollout is skipped and counted as damaged, as is a last line that is still being
+written. If a skipped line names its group, it takes up an index there: the rollouts after it keep
+the index that plans.jsonl gives them.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def read_stored_rollouts(path: Path, damaged: DamagedLines | None = None) -> Ite
                     reward=parse_reward(fields["reward"]),
                     length=length,
                     finished=bool(fields.get("finished", True)),
-                    timed_out=_lost_by(fields.get("logged")) == "timeout",
+                    timed_out=_why_no_verdict(fields.get("logged")) == "timeout",
                     anchor=bool(fields.get("anchor", False)),
                     offset=offset,
                     size=len(line),
@@ -115,8 +116,9 @@ def read_head_at(path: Path, offset: int, size: int) -> dict[str, Any] | None:
 
 def parse_line(line: bytes) -> tuple[dict[str, Any], int] | None:
     """(fields, tokens of the response); None if the line is no rollout."""
-    # A quote inside a JSON string has a backslash before it, so these are keys and no text; the
-    # last of them is the line's own, because the lists are written last.
+    # These patterns match keys, never text, because a quote inside a JSON string has a backslash
+    # before it. A nested object may have a key of the same name, but the line's own lists are
+    # written last, so `rfind` finds them.
     numbers = line.rfind(NUMBERS_START)
     response = line.find(RESPONSE_START, numbers) if numbers > 0 else -1
     if response > 0 and line.rstrip().endswith(b"]}"):
@@ -164,6 +166,6 @@ def plain_text(value: object) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _lost_by(logged: object) -> object:
+def _why_no_verdict(logged: object) -> object:
     """Why the verifier has no verdict on a rollout, as it logged it; None where it has one."""
     return logged.get("lost") if isinstance(logged, dict) else None

@@ -69,7 +69,7 @@ def run_state(
         return "training"
     if is_torn:
         return "torn"
-    # Scripts that train with TRL or verl take no lock; their folder is one of an imported run.
+    # Scripts that train with TRL or verl take no lock, and their folder looks like an imported run.
     if is_imported(folder):
         return "training" if time.time() - updated < QUIET_SECONDS else "finished"
     if planned_iterations is not None and finished_iterations(folder) == planned_iterations:

@@ -46,7 +46,7 @@ def serve(options: ServeOptions, announce: Callable[[str], None]) -> None:
             "leave out --no-token"
         )
     cache = options.cache or default_cache()
-    if run_folder := run_around(cache, folders):
+    if run_folder := enclosing_run(cache, folders):
         raise PoiseError(f"{cache} lies in the run folder {run_folder}: choose another --cache")
     try:
         cache.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -87,7 +87,7 @@ def check_folders(folders: Sequence[Path]) -> list[Path]:
     return chosen
 
 
-def run_around(path: Path, folders: Sequence[Path]) -> Path | None:
+def enclosing_run(path: Path, folders: Sequence[Path]) -> Path | None:
     """The run folder, among the served ones or below them, that a path lies in; None if none."""
     roots = [folder.resolve() for folder in folders]
     for folder in (path.resolve(), *path.resolve().parents):
@@ -109,7 +109,7 @@ def is_loopback(host: str) -> bool:
 
 
 def server_names(host: str) -> list[str]:
-    """What an address may name a server that listens on `host`, the best one to print first.
+    """Host names in addresses that reach a server listening on `host`, the best to print first.
 
     Example:
         >>> server_names("::1"), server_names("localhost")

@@ -82,7 +82,8 @@ def initial_digest(model: nn.Module) -> str:
     """A short digest of a model as it was loaded: "float32 5e9c1a77".
 
     It covers the beginning of every parameter, which is read in no time and differs after any
-    training, but not the A of an adapter B A: a new one is random, and its B is 0.
+    training. LoRA's A matrices are left out, because a new adapter draws them at random; its B
+    matrices, which start at 0, are covered.
     """
     parameters = dict(model.named_parameters())
     crc = 0
@@ -130,8 +131,9 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> None:
 def remove_superseded(folder: Path, iteration: int, keep: int) -> None:
     """Keep the checkpoint of `iteration` and the `keep` - 1 before it.
 
-    Later ones stay but do not count: they must be damaged, or the run would have resumed from them,
-    and must not displace one that can be used.
+    Checkpoints of later iterations stay but do not count among the `keep`: they are damaged,
+    because the run would have resumed from them otherwise, and a damaged checkpoint must not cause
+    a usable one to be removed.
     """
     older_checkpoints = [
         path for path in list_checkpoints(folder) if iteration_of(path) < iteration

@@ -20,8 +20,9 @@ def success_estimate(record: Mapping[str, Any]) -> IntervalEstimate:
 def reward_estimate(record: Mapping[str, Any]) -> IntervalEstimate:
     """The mean reward; the success where all rewards are 0 or 1.
 
-    The interval has no bounds where it is not known: of a single problem, whose bounds are null (in
-    older versions the mean), and of graded rewards in lines of still older ones, which have none.
+    The bounds are infinite where the interval is not known. That is so for a single problem: its
+    line has null bounds, or in older versions the mean as both bounds. It is also so for graded
+    rewards in lines of the oldest versions, which stored no bounds of the reward.
 
     Example:
         >>> scores = {"mean": 0.5, "low": 0.4, "high": 0.6, "reward": 0.25}
@@ -35,7 +36,7 @@ def reward_estimate(record: Mapping[str, Any]) -> IntervalEstimate:
         return success_estimate(record)
     if low is not None and high is not None and record.get("prompts") != 1:
         return IntervalEstimate(float(reward), float(low), float(high))
-    if is_graded_evaluation(record) or is_other_mean(float(reward), float(record["mean"])):
+    if is_graded_evaluation(record) or differs_from_success(float(reward), float(record["mean"])):
         return IntervalEstimate(float(reward), -math.inf, math.inf)
     return success_estimate(record)
 
@@ -45,6 +46,6 @@ def is_graded_evaluation(record: Mapping[str, Any]) -> bool:
     return "reward_low" in record
 
 
-def is_other_mean(reward: float, success: float) -> bool:
+def differs_from_success(reward: float, success: float) -> bool:
     """Whether a mean reward is not just the success: then some reward is neither 0 nor 1."""
     return not math.isclose(reward, success, abs_tol=ROUNDING)

@@ -48,7 +48,7 @@ SCHEMA = 1
 # A folder with a config.toml is a run; one with an imported.json is another trainer's run.
 CONFIG = "config.toml"
 IMPORTED = "imported.json"
-ENCODED_TOKENS = "encoded_tokens"  # in it: true where tokens are not the sampled ones
+ENCODED_TOKENS = "encoded_tokens"  # field of imported.json: tokens are not the sampled ones
 REPLAY = "replay.json"  # a run that `poise replay` wrote: virtual updates, nothing to resume
 CHECKPOINTS = "checkpoints"
 CHECKPOINT_PREFIX = "iteration_"  # checkpoints/iteration_00012
@@ -90,7 +90,7 @@ class RunFolder:
     """The files of one run: opening, writing, rewinding and reading them."""
 
     writable = True  # False if another process writes the folder and this one only reads
-    checksums_from = 1  # first iteration with checksums; later in a resumed run of release 0.2.0
+    checksums_from = 1  # first iteration with checksums; above 1 if release 0.2.0 began the run
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -135,8 +135,9 @@ class RunFolder:
         except OSError as fault:
             raise cannot_write(path, fault) from fault
         folder = cls(path)
-        # After its file, unlike all other checksums: a folder without config.toml holds no run,
-        # and one that a killed process left has to be usable for a new run.
+        # All other checksums are written before their file, this one after it: a process that is
+        # killed in between must not leave a folder that has checksums.jsonl but no config.toml,
+        # because `check_free` would refuse it to a new run.
         folder.write_checksum(CONFIG, Checksum.of_file(path / CONFIG), durable=True)
         return folder
 
@@ -266,7 +267,8 @@ class RunFolder:
             for log in LOGS
             if log != CHECKSUMS
         }
-        # Last: a process that is killed here leaves checksums without content, not the reverse.
+        # checksums.jsonl is replaced last: a process that is killed before that leaves checksums
+        # without content, never content without checksums.
         kept_records[CHECKSUMS] = self._matching_checksums(kept_records, iteration)
         for log, records in kept_records.items():
             if (self.path / f"{log}.jsonl").exists():
@@ -290,8 +292,8 @@ class RunFolder:
     ) -> list[dict[str, Any]]:
         """The checksums that stay when the folder is rewound to `iteration`.
 
-        Evaluations and gaps of that iteration were written after its checkpoint and may have been
-        cut off from their checksums, so theirs are computed again.
+        Lines of LOGS_AFTER_CHECKPOINT for that iteration were written after its checkpoint was
+        flushed to disk, so a crash may have lost their checksums: these are computed again.
         """
         late_logs = [f"{log}.jsonl" for log in LOGS_AFTER_CHECKPOINT]
         kept_checksums = [

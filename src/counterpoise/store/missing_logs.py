@@ -9,8 +9,8 @@
     benchmarks.jsonl    the same, a line for each of evaluate.benchmarks and of evaluate.settings
     rollouts/           every iteration, with store.rollouts
     tokens/             iterations that took an optimizer step, with store.tokens
-    probes/             iterations whose metrics say how the probes moved, and so probe_rows/ and
-                        probe_pushes/
+    probes/             iterations whose metrics say how the probes moved; the same for probe_rows/
+                        and probe_pushes/
 
 None of them can be rebuilt exactly from the others: rollouts/ holds rounded log-probabilities and
 no credit, and the weights of past iterations are gone. The user may let a run continue without

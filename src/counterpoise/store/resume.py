@@ -220,7 +220,8 @@ def config_differences(
 def _is_of_first_form(tables: dict[str, Any]) -> bool:
     """Whether a config.toml is of the first form of 0.1.0, which had 65 options and no [monitor].
 
-    In later files [monitor] stands before [store], so none of them looks like this when it is cut.
+    In later forms [monitor] stands before [store], so a truncated file cannot be mistaken for one
+    of the first form.
     """
     return (
         OPTION_COUNT not in tables

@@ -19,7 +19,7 @@ FILES: Fields = {
     "evaluations.jsonl": "one line for each held-out evaluation and sampling setting",
     "benchmarks.jsonl": "the same for evaluate.benchmarks, and for each of them",
     "alternatives.jsonl": "poise replay: one line for each plan",
-    "probes.jsonl": "probe answers, a line for each drawing",
+    "probes.jsonl": "probe answers, a line per sampling",
     "gaps.jsonl": "lost logs that --accept-missing-logs accepted",
     "checksums.jsonl": "one line for each file and log line",
     "contamination.json": "training prompts found in task.benchmarks",
@@ -27,7 +27,7 @@ FILES: Fields = {
     "rollouts/step_NNNNN.jsonl": "sampled rollouts",
     "tokens/step_NNNNN.parquet": "trained tokens",
     "pushes/step_NNNNN.parquet": "strongest pushes on the tokens of monitor.watch groups",
-    "likely/step_NNNNN.parquet": "likeliest tokens in their places",
+    "likely/step_NNNNN.parquet": "likeliest tokens at those positions",
     "probes/step_NNNNN.parquet": "tokens of probe answers, for each step",
     "probe_rows/step_NNNNN.parquet": "push of rows on probe answers",
     "probe_pushes/step_NNNNN.parquet": "strongest tokens of the rows that move a right answer most",
@@ -177,7 +177,7 @@ PLANS: Fields = {
     "advantage": "of each row, after re-centring",
     "tokens": "of each row",
     "born": "iteration that sampled the row",
-    "describe": "numbers below; alone with store.report=false",
+    "describe": "numbers below; store.report=false stores only these",
 }
 SCHEDULE: Fields = {  # imported plans only, where the other trainer's files say so
     "rank": "of each row: data-parallel rank",
@@ -237,7 +237,7 @@ BENCHMARKS: Fields = {
 }
 ALTERNATIVES: Fields = {
     "iteration": "",
-    "own": "the replayed plan: describe, rarer_sign (least of a step), monitor",
+    "own": "the replayed plan: describe, rarer_sign (smallest share over steps), monitor",
     "grouped": "QB on the same rows; with --compare: monitor, same_direction, correlation",
     "balanced": "RB on the same rows: its largest batch",
 }

@@ -1,4 +1,4 @@
-"""Check before a run that its verifier can score the problems: their answers, or their columns."""
+"""Check before a run that its verifier can use the answers of the problems."""
 
 from __future__ import annotations
 

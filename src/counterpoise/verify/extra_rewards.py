@@ -4,8 +4,8 @@ Each entry names a function (prompt, response, config) -> number in `EXTRA_REWAR
 function, which is called in the same way as one that replaces the verifier (plugin_reward.py). The
 number after the name is the weight of that reward, 1 by default; the verifier's weight is always 1.
 `credit.mixture` decides how several rewards are combined. Success rates and held-out evaluations
-count the verifier's reward only. What a user's function loses (time_limited_verifier.py) or logs is
-counted and stored together with what the verifier does.
+count the verifier's reward only. Responses that a user's function leaves without a reward
+(time_limited_verifier.py) and values that it logs are counted and stored with the verifier's.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ def reward_columns(config: VerifyConfig) -> tuple[str, ...]:
 def needs_answers(config: VerifyConfig) -> bool:
     """Whether the verifier, or a reward function that must get `answers`, needs reference answers.
 
-    The built-in verifiers do, but for `verifiers`, whose tasks know what they reward. No built-in
-    extra reward reads an answer.
+    All built-in verifiers need them except `verifiers`, whose tasks know what they reward. No
+    built-in extra reward reads an answer.
     """
     compares_answers = not is_plugin(config.name) and config.name != "verifiers"
     return compares_answers or any(map(requires_answers, plugin_rewards(config)))
@@ -164,7 +164,7 @@ def check_references(config: VerifyConfig, prompts: Sequence[Prompt]) -> None:
 
 
 def _has_reference(prompt: Prompt, source: str) -> bool:
-    """Whether there is a column other than None ("" counts), or something takes its place."""
+    """Whether the column is not None ("" counts), or the problem has something to use instead."""
     if prompt.columns.get(source) is not None:
         return True
     read = read_solution if source == SOLUTION else read_ground_truth
@@ -179,7 +179,7 @@ def score_extra_rewards(
 ) -> ExtraScores:
     """The extra rewards of every response.
 
-    A reward is nan where a user's function says that it does not apply, or was lost.
+    A reward is nan where a user's function returned None, timed out or crashed.
     """
     pairs = [
         (prompt, response)

@@ -71,7 +71,7 @@ CallEach = Callable[[Sequence[Mapping[str, Any]]], list[Any]]
 def bind_verifier(name: str, call_each: CallEach | None = None) -> Callable[..., PluginVerifier]:
     """A function that makes the PluginVerifier, with the parameters that VERIFIERS expects.
 
-    `call_each` replaces how a function is called that gets one response at a time.
+    `call_each` replaces the loop over responses, for a function that scores one at a time.
     """
     function = plugins.load_plugin(name)
     arguments = reward_arguments(name)  # a signature that cannot be called is refused here
@@ -234,7 +234,7 @@ class RewardCall:
     # -- values ---------------------------------------------------------------------------------
 
     def _value(self, response_index: int, source: str) -> Any:
-        """What one response has under `source`: a source of this style, or a column."""
+        """The value of `source` for one response; it is a source of this style, or a column."""
         prompt, response = self.prompts[response_index], self.responses[response_index]
         columns = prompt.columns
         if not self.arguments.is_source(source):

@@ -11,8 +11,9 @@ The first line that fits decides:
     `responses`                                         lists
     `completion` or `sample`                            one sample
     `completions` or `completion_ids`                   TRL's
-    `response: str`, or by position `text: str`         one sample
-    **kwargs, no `response`, nothing by position        TRL's
+    `response: str`; or the first of two positional     one sample
+    parameters (below) is a `str`
+    **kwargs, no `response`, no positional parameters   TRL's
     anything else                                       lists
 
 A function with exactly two required parameters gets responses and answers by position, whatever
@@ -114,7 +115,7 @@ class RewardArguments:
         return (*needed, ALL_COLUMNS) if may_use_others else tuple(needed)
 
     def is_source(self, name: str) -> bool:
-        """Whether functions of this style are filled with `name`; otherwise it is a column."""
+        """Whether `name` is a source of this style; otherwise it is a column of the problems."""
         return name in SOURCE_OF_PARAMETER[self.style].values()
 
 
@@ -227,7 +228,7 @@ def _positional_names(parameters: Sequence[Parameter]) -> tuple[str, ...]:
     required = [parameter.name for parameter in parameters if _is_required(parameter)]
     if any(p.kind is p.KEYWORD_ONLY and _is_required(p) for p in parameters):
         return ()
-    # *args takes those of the two that are not named; they get the names of their sources.
+    # *args receives whichever of the two has no parameter; it is named after its source.
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         required += POSITIONAL_SOURCES[len(required) :]
     if len(required) != len(POSITIONAL_SOURCES):

@@ -15,8 +15,8 @@ from counterpoise.types import Ints, Prompt
 class Scores:
     """Rewards in the order of the responses.
 
-    A response on which a built-in verifier times out or crashes has the reward 0 and is counted
-    here. One on which a user's function does so has nan, a count, and "lost" in `logged`
+    A response on which the verifier times out or crashes is counted here, and `logged` has "lost"
+    for it. Its reward is 0 if the verifier is built in, and nan if it is a user's function
     (time_limited_verifier.py). A user's function may also return None for a response that it cannot
     judge: its reward is nan.
 
@@ -81,8 +81,8 @@ def is_graded(rewards: Iterable[float]) -> bool:
 class TrainerState:
     """The progress of a run: the fields of TRL's `trainer_state` that reward functions read.
 
-    Both count optimizer steps as if every iteration took as many as it can, so `global_step` of
-    `max_steps` is the share of the run that is done, also where RB waits.
+    Both count optimizer steps as if every iteration took as many as it can, so
+    `global_step / max_steps` is the share of the run that is done, even while RB waits.
     """
 
     global_step: int

@@ -122,7 +122,7 @@ class TimeLimitedVerifier(ContextVerifier):
                 )
             num_lost += 1
             self._check_loss(failure, num_responses, num_lost)
-            # No reply has the rewards of the responses before it, so they are scored again.
+            # The rewards of the responses before the lost one were never sent: score them again.
             earlier = self._score(batch.slice(0, failed_index), num_lost=num_lost)
             later = self._score(batch.slice(failed_index + 1, num_responses), num_lost=num_lost)
             return earlier.concatenate(_lost_scores(failure.kind)).concatenate(later)

@@ -1,4 +1,4 @@
-"""reward = what a task of the `verifiers` package gives a response by its own rewards.
+"""reward = the sum of the rewards that a task of the `verifiers` package defines.
 
     verify.name = "verifiers", with task.name = "verifiers"        sum_k weight_k reward_k(trace)
 

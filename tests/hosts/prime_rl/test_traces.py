@@ -190,7 +190,7 @@ def test_traces_of_steps(tmp_path: Path, bare: bool) -> None:
     ("change", "message"),
     [
         ({"version": 2}, "line 1: a trace of version 2: version 1, as in prime-rl of September"),
-        ({"rewards": [1.0]}, "'rewards' is not a table of rewards: version 1"),
+        ({"rewards": [1.0]}, "'rewards' is not a JSON object: version 1"),
         ({"rewards": {"a": {"score": "x"}}}, "the reward 'x' is not a number"),
         ({"nodes": [1]}, "'nodes' holds something else than messages"),
         ({"nodes": [{"token_ids": [1], "mask": []}]}, "do not match"),

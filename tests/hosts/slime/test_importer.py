@@ -113,19 +113,19 @@ def test_ranks_of_miles_are_put_together(tmp_path: Path, sampled: bool) -> None:
     lines = read_lines(tmp_path / "out" / "rollouts" / "step_00000.jsonl")
     assert [line["reward"] for line in lines] == REWARDS
     assert ("response" in lines[0]) == sampled
-    guessed = "rewards were matched to samples by the order of sample indices, in 1 rollout"
+    guessed = "rewards were matched to samples by the order of sample indices, in 1 iteration"
     assert (guessed in result.notes) != sampled
 
 
 def test_what_is_not_known_is_not_made_up(tmp_path: Path) -> None:
     write_miles_dumps(tmp_path / "unscheduled", scheduled=False)
     notes = import_run(tmp_path / "unscheduled", tmp_path / "a").notes
-    assert "no plan, because the files do not tell the optimizer steps, in 1 rollout" in notes
+    assert "no plan, because the files do not tell the optimizer steps, in 1 iteration" in notes
     files = write_miles_dumps(tmp_path / "part")
     for file in files[2:]:
         file.unlink()
     notes = import_run(tmp_path / "part", tmp_path / "b").notes
-    assert "no plan, because files of some ranks are missing, in 1 rollout" in notes
+    assert "no plan, because files of some ranks are missing, in 1 iteration" in notes
     write_rollout_dump(tmp_path / "sampled")
     assert import_run(tmp_path / "sampled", tmp_path / "c").rollouts == 8
     for out in "abc":
@@ -182,9 +182,9 @@ def test_files_that_could_run_code_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format_version": 3}, "format_version 3, expected at most 2: slime at 624b824a"),
+        ({"format_version": 3}, "format_version 3, expected at most 2: dumps of slime at 624b824a"),
         ({"dp_shards": None}, "no 'dp_shards' \\(fields: format_version, rollout_id"),
-        ({"samples": [{}]}, "is not among the samples: slime at"),
+        ({"samples": [{}]}, "is not among the samples: dumps of slime at"),
     ],
 )
 def test_newer_formats_are_named(tmp_path: Path, changes: dict, message: str) -> None:
@@ -213,7 +213,7 @@ def test_advantages_that_are_no_numbers_are_computed(tmp_path: Path) -> None:
     notes = import_run(file, tmp_path / "out").notes
     (plan,) = RunFolder(tmp_path / "out").read("plans")
     assert plan["advantage"][0] > 0
-    assert notes[-1].startswith("advantages are not written, so plans show GRPO's")
+    assert notes[-1].startswith("where the trainer wrote no advantages, plans show GRPO's")
 
 
 def test_other_files_are_named(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_one_of_several_rewards_must_be_named(tmp_path: Path) -> None:
     for sample in content["samples"]:
         sample["reward"] = {"accuracy": sample["reward"], "format": 1.0}
     torch.save(content, file)
-    with pytest.raises(PoiseError, match="tables with accuracy, format: name the one"):
+    with pytest.raises(PoiseError, match="dicts with the keys accuracy, format: name the one"):
         import_run(file, tmp_path / "out")
     import_run(file, tmp_path / "out", reward="accuracy")
     lines = read_lines(tmp_path / "out" / "rollouts" / "step_00000.jsonl")

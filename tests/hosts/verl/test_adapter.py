@@ -149,7 +149,7 @@ print(get_adv_estimator_fn("poise_rloo").__name__)
         (["+poise.composer=groupd"], "counterpoise: unknown composer 'groupd': did you mean"),
         (
             ["+poise.tau=0.25", GRPO, FOUR],
-            "counterpoise: +poise.tau balances by our credit: set algorithm.",
+            "counterpoise: +poise.tau balances by the advantages of a poise_*",
         ),
         (["+poise.seed=0", GRPO, "trainer.use_v1=False"], "counterpoise: +poise is for verl's V1"),
     ],

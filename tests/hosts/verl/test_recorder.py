@@ -61,7 +61,7 @@ def test_an_update_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     numbers = {"actor/grad_norm": [2.0, 4.0], "poise/flipped": 0.25}
     before = nested([-1.0, -9.0, -2.0], [-3.5, -4.0], [0.0])
     monitored = MonitoredUpdate(before, after)
-    update = VerlUpdate(1, batch, plan, numbers, monitored, older_keys={"ab-1_3_0"})
+    update = VerlUpdate(1, batch, plan, numbers, monitored, keys_with_older_scores={"ab-1_3_0"})
     recorder.record(update, Words())
     first, second = (
         json.loads(line)

@@ -71,7 +71,7 @@ def test_the_weights_are_those_the_run_trained_with(run: Path) -> None:
     found = compare_weightings("high_entropy", run)  # without settings: the run's own
     assert found.source.iteration == 4
     assert found.weightings[0].choice == WeightingChoice("high_entropy", ("share=0.3",))
-    assert found.read_by == "weights after iteration 3, which sampled them"
+    assert found.scored_by == "weights after iteration 3, which sampled them"
     assert found.mean_logprob_error is not None
     assert found.mean_logprob_error < 1e-4
     plan = next(p for p in RunData.read(run).plans if p["iteration"] == 4)
@@ -88,11 +88,11 @@ def test_the_weights_are_those_the_run_trained_with(run: Path) -> None:
 
 def test_an_iteration_whose_weights_are_gone_is_read_by_the_nearest(run: Path) -> None:
     found = compare_weightings("high_entropy", run, iteration=2)  # wants 1; 0, 3 and 4 are there
-    assert found.read_by is not None
-    assert found.read_by.startswith("weights before training, the nearest that were kept")
+    assert found.scored_by is not None
+    assert found.scored_by.startswith("weights before training, the nearest that were kept")
     assert found.mean_logprob_error is not None
     assert found.mean_logprob_error > 1e-3
-    assert "log-probabilities differ from the sampler's by" in found.read_by
+    assert "log-probabilities differ from the sampler's by" in found.scored_by
 
 
 def test_several_at_once_are_as_each_alone(run: Path) -> None:
@@ -110,8 +110,8 @@ def test_several_at_once_are_as_each_alone(run: Path) -> None:
 
 def test_another_model_may_read(run: Path) -> None:
     found = compare_weightings("high_entropy", run, model="embedded", iteration=4)
-    assert found.read_by is not None
-    assert found.read_by.startswith("model given by --model")
+    assert found.scored_by is not None
+    assert found.scored_by.startswith("model given by --model")
     assert found.mean_logprob_error is not None
     assert found.mean_logprob_error > 1e-3  # four updates away
 
@@ -147,7 +147,7 @@ def test_what_needs_no_policy_loads_none(made_up: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr("counterpoise.lab.credit_view.stored_iteration.load_policy", loading)
     found = compare_weightings(f"uniform,{NO_POLICY}", made_up, iteration=2)
-    assert found.read_by is None
+    assert found.scored_by is None
     assert found.weightings[0].statistics == found.uniform
     assert found.weightings[1].statistics.residual == pytest.approx(1)  # nothing shared cancels
     view = CreditView(found.rows)
@@ -176,8 +176,8 @@ def test_imported_tokens_are_read_by_the_model_that_is_named(tmp_path: Path) -> 
     import_run(tmp_path / "theirs", tmp_path / "out")
     found = compare_weightings("high_entropy", tmp_path / "out", model="embedded")
     assert found.weightings[0].needed_policy
-    assert found.read_by is not None
-    assert found.read_by.startswith(
+    assert found.scored_by is not None
+    assert found.scored_by.startswith(
         "model given by --model; log-probabilities differ from the sampler's by"
     )
     assert found.vocabulary.texts  # the model's

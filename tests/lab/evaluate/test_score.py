@@ -153,7 +153,8 @@ def test_differences_of_files_that_were_not_made_alike_say_so(tmp_path: Path) ->
     shown = io.StringIO()
     print_summary(Console(file=shown, width=120), summarise(files))
     assert (
-        "b, aime24: not made as a's (samples 4 instead of 1, max_new_tokens 8192 instead of 512)"
+        "b, aime24: evaluated differently from a (samples 4 instead of 1, max_new_tokens 8192 "
+        "instead of 512)"
     ) in shown.getvalue()
 
 

@@ -53,12 +53,12 @@ def test_in_two_pieces(tmp_path: Path) -> None:
     }  # fmt: skip
 
     shutil.rmtree(one / "runs")  # curves.parquet is all that is needed
-    assert "2 runs, 2 known" in command(file, "--out", one, "--seeds", "0:1")
+    assert "2 runs, 2 finished already" in command(file, "--out", one, "--seeds", "0:1")
 
     (two / "pieces").mkdir(parents=True)
     shutil.copy(one / "curves.parquet", two / "pieces" / "first.parquet")
     said = command(file, "--out", two, "--jobs", 2)
-    assert "4 runs, 2 known" in said
+    assert "4 runs, 2 finished already" in said
     assert "4 of 4 runs are finished" in said
     trained = sorted(p.name for p in (two / "runs").iterdir() if p.is_dir())
     assert trained == ["QB-lr0.0001-seed1", "shuffled-lr0.0001-seed1"]

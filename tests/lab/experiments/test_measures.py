@@ -37,7 +37,7 @@ def test_costs_by_hand() -> None:
     assert found["silent"] == 7.5
     assert found["gain_rollouts"] is None
     assert found["gain_updates"] is None
-    assert found["along"] == pytest.approx(0.45)
+    assert found["mean_success"] == pytest.approx(0.45)
     assert found["entropy"] is None
 
 

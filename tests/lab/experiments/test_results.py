@@ -116,7 +116,7 @@ def test_verdicts(experiment: Experiment, gain: dict[str, float], verdict: str, 
     finding = judge_experiment(made(gain), experiment)
     assert finding.verdict == verdict
     assert finding.numbers[0].name.startswith("RB minus shuffled, lr 0.0001, at 1/1")
-    assert "could have shown" in finding.because
+    assert "smallest detectable" in finding.because
     assert any(note.startswith(other) for note in finding.notes)
     assert any("RB is better at 0.6/0.95" in note for note in finding.notes)
     assert any("shuffled 4 of 8" in note for note in finding.notes)
@@ -141,7 +141,7 @@ def test_the_same_runs_are_said_in_the_table_and_have_no_interval(experiment: Ex
     assert finding.verdict == "inconclusive"
     text = results_markdown(group_by_run(records), experiment)
     assert "| RB | 3 | 60.0 % [35.2, 84.8] | same runs | same runs |  |" in text
-    assert "could have shown" not in text
+    assert "smallest detectable" not in text
     minus = [n for n in finding.numbers if n.name.startswith("RB minus")]
     assert [(n.value, n.low, n.high) for n in minus] == [(0.0, None, None)] * 2
 

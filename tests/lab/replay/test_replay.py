@@ -204,7 +204,7 @@ def test_rollouts_of_another_trainer(run: Path, tmp_path: Path) -> None:
     assert view.quantity.name == "displacement"
     assert view.pushes is not None
     comparison = compare_weightings("high_entropy", out, (), None, None, lambda activity: None)
-    assert comparison.read_by.startswith("replayed model")
+    assert comparison.scored_by.startswith("replayed model")
 
 
 def test_shuffled_rows_move_otherwise_than_whole_groups(run: Path, tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ def test_a_new_optimizer_has_no_warm_up(run: Path, tmp_path: Path) -> None:
     options = [
         replay_config(
             ReplayRequest(run, model.name, overrides=override), model, run,
-            source.read(1, own_cut=True),
+            source.read(1, with_plan=True),
         ).update
         for override in overrides
     ]  # fmt: skip

@@ -96,9 +96,9 @@ def test_probes_change_no_weight_and_their_default_cadence_counts(
     assert measured["weights"]["equal_with_probes"]
     # With 4 answers for 8 rollouts, as with 256 for 512.
     look, refresh = measured["look_seconds"], measured["refresh_seconds"]
-    assert (measured["look_every"], measured["refresh_every"]) == (2, 20)
+    assert (measured["look_every"], measured["refresh_every"]) == (3, 21)
     seconds = measured["without"]["iteration"]["median"]
-    assert measured["percent"] == pytest.approx(100 * (look / 2 + refresh / 20) / seconds)
+    assert measured["percent"] == pytest.approx(100 * (look / 3 + refresh / 21) / seconds)
     assert {row[0]: row[3] for row in table.rows} == {
         "without probes": "4", "with probes, look": "1", "with probes, no look": "2",
         "with probes, refresh and look": "1",

@@ -88,7 +88,7 @@ def test_the_server_counts_what_was_planted(tmp_path: Path, small_pool: None) ->
         assert client.get("/runs/run/rollouts").json()["total"] == 200
 
 
-def test_bars_are_of_the_slowest() -> None:
+def test_limits_are_checked_on_the_slowest() -> None:
     measured = Measurements(
         pages={"a": RequestTiming(0.2, 0.1), "b": RequestTiming(1.5, 0.1)},
         filters={"c": RequestTiming(0.3, 0.1)},
@@ -98,7 +98,7 @@ def test_bars_are_of_the_slowest() -> None:
         doubled=1,
     )
     table = as_table(measured, RunSize(1, 8, 1))
-    assert [bar.passed for bar in table.bars] == [False, True, True, False, True, False]
+    assert [check.passed for check in table.limit_checks] == [False, True, True, False, True, False]
     assert ("search", "d", "2.900 s", "3.000 s") in table.rows
 
 
@@ -110,10 +110,11 @@ def test_a_delay_is_measured_from_the_iterations_own_commit() -> None:
     assert measure_delays(commits, [], until=113.0) == ([13.0, 12.0, 11.0, 10.0], 4)
 
 
-def test_no_event_at_all_misses_the_bar() -> None:
+def test_no_event_at_all_misses_the_limit() -> None:
     timing = {"a": RequestTiming(0.1, 0.1)}
     table = as_table(Measurements(timing, timing, timing), RunSize(1, 8, 1))
-    assert [bar.name for bar in table.bars if not bar.passed] == ["a new iteration is told after"]
+    missed = [check.name for check in table.limit_checks if not check.passed]
+    assert missed == ["a new iteration is announced after"]
 
 
 @pytest.mark.parametrize(
@@ -144,7 +145,7 @@ def test_a_whole_measurement(
     measured = measure_in(tmp_path, RunSize(12, 64, 20), setup)
     assert measured.lost == measured.doubled == 0
     assert len(measured.news) == 6
-    assert measured.untold == 0
+    assert measured.unannounced == 0
     assert min(measured.news) > -0.1
     assert set(measured.memory) == {"server", "child processes"}
     assert all(timing.seconds > 0 for timing in measured.searches.values())

@@ -10,20 +10,27 @@ import torch
 from rich.console import Console
 
 from counterpoise.lab.speed.clock import Deadline, Timing, time_in_turns, time_repeats
-from counterpoise.lab.speed.tables import Bar, MeasurementTable, format_gigabytes, print_table
+from counterpoise.lab.speed.tables import (
+    LimitCheck,
+    MeasurementTable,
+    format_gigabytes,
+    print_table,
+)
 
 
 @pytest.mark.parametrize(
     ("value", "at_least", "passed"),
     [(0.30, False, True), (0.31, False, False), (0.30, True, True), (0.29, True, False)],
 )
-def test_a_bar_passes_at_its_limit(value: float, at_least: bool, passed: bool) -> None:
-    assert Bar("x", value, 0.30, "s", at_least).passed is passed
+def test_a_check_passes_at_its_limit(value: float, at_least: bool, passed: bool) -> None:
+    assert LimitCheck("x", value, 0.30, "s", at_least).passed is passed
 
 
-def test_a_bar_says_its_side_and_verdict() -> None:
-    assert str(Bar("sampling", 0.4123, 0.3, "s")) == "MISS  sampling: 0.4123 s, at most 0.3 s"
-    assert str(Bar("speed", 9.0, 8.0, "x", True)) == "pass  speed: 9x, at least 8x"
+def test_a_limit_check_says_its_side_and_verdict() -> None:
+    assert (
+        str(LimitCheck("sampling", 0.4123, 0.3, "s")) == "MISS  sampling: 0.4123 s, at most 0.3 s"
+    )
+    assert str(LimitCheck("speed", 9.0, 8.0, "x", True)) == "pass  speed: 9x, at least 8x"
 
 
 def test_a_part_is_printed_and_written_whole() -> None:
@@ -31,7 +38,7 @@ def test_a_part_is_printed_and_written_whole() -> None:
         title="sampler",
         columns=("rollouts", "ours"),
         rows=[["512", "0.25 s"]],
-        bars=[Bar("sampling", 0.25, 0.3, "s")],
+        limit_checks=[LimitCheck("sampling", 0.25, 0.3, "s")],
         notes=["a [note] in brackets"],
         data={"sampler": [{"ours": Timing((0.2, 0.3, 0.25)).data()}]},
     )

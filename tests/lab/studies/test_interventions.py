@@ -42,7 +42,7 @@ def test_no_gain_that_seeds_could_show() -> None:
 def test_two_noisy_seeds_say_nothing() -> None:
     found = interventions.judge(records(0.05, 0.03, seeds=2))
     assert found.verdict == "inconclusive"
-    assert "could have shown" in found.because
+    assert "smallest detectable" in found.because
 
 
 def test_two_seeds_that_agree_by_chance_say_nothing() -> None:

@@ -244,7 +244,7 @@ def test_sizes_that_are_not_whole_numbers(text: str, value: object) -> None:
             parse_sizes([wrong], budgets)
     with pytest.raises(PoiseError, match="must be a list of names"):
         parse_sizes(['arms=["t3"]'], budgets)
-    with pytest.raises(PoiseError, match="training has parts"):
+    with pytest.raises(PoiseError, match="training is a table"):
         parse_sizes(["training=3"], budgets)
 
 

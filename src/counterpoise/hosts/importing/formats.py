@@ -70,8 +70,8 @@ class ImportedStep:
     number: int
     rollouts: tuple[ImportedRollout, ...]
     schedule: Schedule | None = None  # None: the files do not say
-    plan_record: dict[str, Any] | None = None  # a line of plans.jsonl that is taken over
-    token_table: pa.Table | None = None  # a table of tokens/ that is taken over
+    plan_record: dict[str, Any] | None = None  # a line of plans.jsonl, copied unchanged
+    token_table: pa.Table | None = None  # a table of tokens/, copied unchanged
 
 
 AddNote = Callable[[str], None]  # receives a sentence that the user should read

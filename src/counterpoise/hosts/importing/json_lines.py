@@ -1,4 +1,4 @@
-"""Read JSON lines of other trainers; a truncated line or a missing field is named.
+"""Read JSON lines of other trainers; errors say which line is cut off or lacks a field.
 
 Files that end in .zst are decompressed while they are read, frame by frame.
 """
@@ -99,7 +99,7 @@ def parse_object(
         present = ", ".join(sorted(record)) or "none"
         raise PoiseError(
             f"{where}: no '{missing[0]}' (fields: {present}): written by another version or tool"
-            + (f"; the format of {known_format} is known" if known_format else "")
+            + (f"; the format of {known_format} can be read" if known_format else "")
         )
     return record
 
@@ -110,7 +110,7 @@ def is_step(step: object) -> bool:
 
 
 def check_step(step: object, where: str) -> int:
-    """The step number; an error if it is none."""
+    """The step number; an error if it is not one."""
     if not is_step(step):
         raise PoiseError(
             f"{where}: the step {str(step)[:40]!r} is not a whole number from 0 to {LARGEST_STEP}"

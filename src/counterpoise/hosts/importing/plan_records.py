@@ -37,8 +37,8 @@ class PlannedStep:
 def plan_step(step: ImportedStep, composer: str) -> PlannedStep:
     """The plan and the tokens of a step; none where the source does not tell its schedule."""
     if step.plan_record is not None:
-        taken_over = {"steps": len(step.plan_record.get("steps", ()))}
-        return PlannedStep(step.plan_record, step.token_table, taken_over)
+        metrics = {"steps": len(step.plan_record.get("steps", ()))}
+        return PlannedStep(step.plan_record, step.token_table, metrics)
     if step.schedule is None or not any(step.schedule.steps):
         return PlannedStep(None, None, {})
     schedule = step.schedule
@@ -103,11 +103,11 @@ def plan_step(step: ImportedStep, composer: str) -> PlannedStep:
             "shared_token_share": description["shared_token_share"],
             **_token_metrics(columns),
         },
-        not all(_is_known(step.rollouts[rollout_index]) for rollout_index in rollout_indices),
+        not all(_has_advantage(step.rollouts[rollout_index]) for rollout_index in rollout_indices),
     )
 
 
-def _is_known(rollout: ImportedRollout) -> bool:
+def _has_advantage(rollout: ImportedRollout) -> bool:
     """Whether the source wrote an advantage that is a number, as pages need it."""
     return rollout.advantage is not None and math.isfinite(rollout.advantage)
 
@@ -168,7 +168,7 @@ def _token_columns(
             continue
         length = len(tokens)
         constant = np.full(length, record["advantage"][row])
-        # The policy that sampled the token, as far as it is known.
+        # By the sampler; by the trainer before the update if only that was written.
         old_logprobs = logprobs if rollout.sampled_logprobs is None else rollout.sampled_logprobs
         unknown = [np.nan] * length
         row_columns = {
@@ -194,7 +194,7 @@ def _token_metrics(columns: dict[str, np.ndarray]) -> dict[str, float]:
         return {}
     difference = np.abs(columns["old_logprob"] - columns["logprob"]).astype(float)
     metrics = {"old_logprob": float(columns["old_logprob"].mean())}
-    if difference.any():  # all zeros: the sampler's own were not written
+    if difference.any():  # all zeros: both columns are the trainer's
         metrics |= {
             "sampler_mismatch": float(difference.mean()),
             "sampler_mismatch_max": float(difference.max()),

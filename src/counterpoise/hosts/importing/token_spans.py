@@ -42,7 +42,7 @@ def split_by_mask(tokens: Sequence[int], mask: Sequence[Any]) -> TokenSpans | No
             "start": start,
             "told": list(tokens[trained[start - 1] + 1 : trained[start]]) if start else [],
             "action": [start, end],
-            "feedback": "",  # of the environment: the files do not tell it from its messages
+            "feedback": "",  # the files do not separate it from the environment's messages
         }
         for start, end in zip(turn_starts, turn_ends, strict=True)
     ]

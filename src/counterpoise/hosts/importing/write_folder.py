@@ -201,7 +201,7 @@ class StepWriter:
             self.plan_spans.append((plan["iteration"], start, lines.tell()))
 
     def write_logs(self) -> None:
-        """Write the logs in the order of iterations: sources list files in their own."""
+        """Write the logs sorted by iteration: a source may give its steps in another order."""
         self.metrics.sort(key=lambda record: record["iteration"])
         with (self.folder / "metrics.jsonl").open("w", encoding="utf-8") as lines:
             for record in self.metrics:
@@ -224,9 +224,8 @@ class StepWriter:
         notes = [f"plans are those of the trainer: {iterations}"]
         if self.steps_with_guesses:
             notes.append(
-                "advantages are not written, so plans show GRPO's for these rollouts, computed "
-                "from the rewards: "
-                f"{format_count(self.steps_with_guesses, 'iteration')}"
+                "where the trainer wrote no advantages, plans show GRPO's, computed from the "
+                f"rewards: {format_count(self.steps_with_guesses, 'iteration')}"
             )
         return notes
 

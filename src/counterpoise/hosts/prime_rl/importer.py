@@ -1,11 +1,11 @@
 """prime-rl's rollouts, in the newest of the forms that a path holds.
 
-    monitors/file/traces/stream/NNNNN.jsonl[.zst]            since September 2026; traces.py
-    monitors/file/traces/stream.jsonl                        since 31 August 2026; traces.py
-    rollouts/step_N/train/{effective,all}/traces.jsonl       before; step_traces.py
-    token_exports/step_N/rank_R.jsonl                        with enable_token_export, until then
+    monitors/file/traces/stream/NNNNN.jsonl[.zst]         since September 2026; traces.py
+    monitors/file/traces/stream.jsonl                     since 31 August 2026; traces.py
+    rollouts/step_N/train/{effective,all}/traces.jsonl    until August 2026; step_traces.py
+    token_exports/step_N/rank_R.jsonl                     until August 2026; token_exports.py
 
-A run may have token exports beside its traces: then the traces are read, which have the rewards.
+With enable_token_export a run may have both: then the traces are read, which have the rewards.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def find_files(path: Path) -> list[Path]:
 
 
 def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[ImportedStep]:
-    form = next(form for form in FORMS if form.is_file_of(files[0]))
+    form = next(form for form in FORMS if form.recognises_file(files[0]))
     return form.read_steps(files, context)
 
 

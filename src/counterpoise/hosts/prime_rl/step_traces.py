@@ -37,19 +37,19 @@ SUBSETS = ("effective", "all")  # in the order of reading: trained traces come f
 def find_files(path: Path) -> list[Path]:
     """Look in the run's folder, its rollouts, a step, or at one file."""
     if path.is_file():
-        return [path] if is_file_of(path) else []
+        return [path] if recognises_file(path) else []
     folders = ("", "train/", "step_*/train/", "rollouts/step_*/train/")
     files = [
         file
         for folder in folders
         for subset in SUBSETS
         for file in path.glob(f"{folder}{subset}/traces.jsonl")
-        if is_file_of(file)
+        if recognises_file(file)
     ]
     return sorted(files, key=lambda file: (step_of_file(file), SUBSETS.index(file.parent.name)))
 
 
-def is_file_of(file: Path) -> bool:
+def recognises_file(file: Path) -> bool:
     return (
         file.name == "traces.jsonl"
         and file.parent.name in SUBSETS
@@ -73,7 +73,7 @@ def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[Import
     files_of_step: dict[int, list[Path]] = {}
     for file in files:
         files_of_step.setdefault(step_of_file(file), []).append(file)
-    context.show_progress("which traces were trained")
+    context.show_progress("reading which traces were trained")
     trained_ids = {
         str(trace.get("id"))
         for file in files

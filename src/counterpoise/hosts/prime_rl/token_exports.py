@@ -7,7 +7,7 @@ Each line is a sequence:
 
 The lists cover prompt and response together; `loss_mask` marks the trained tokens, and the prompt
 is everything before the first of them. `rewards` repeats the rollout's reward. Groups are not
-exported: sequences of a step with the same environment and prompt tokens are taken as one. The
+exported: sequences of a step with the same environment and prompt tokens form a group. The
 trained tokens become `response_tokens`; an environment's messages between them become `turns`.
 Sequences without a trained token are not exported. In newer versions a step that is complete has a
 file STABLE.
@@ -50,7 +50,7 @@ ADVANTAGE = "advantage"  # for --reward: the advantages in place of rewards
 def find_files(path: Path) -> list[Path]:
     """Look in the output folder, token_exports, one step's folder, or at one rank's file."""
     if path.is_file():
-        files = [path] if is_file_of(path) else []
+        files = [path] if recognises_file(path) else []
     else:
         patterns = ("rank_*.jsonl", "step_*/rank_*.jsonl", "token_exports/step_*/rank_*.jsonl")
         files = [file for pattern in patterns for file in path.glob(pattern)]
@@ -59,7 +59,7 @@ def find_files(path: Path) -> list[Path]:
     )
 
 
-def is_file_of(file: Path) -> bool:
+def recognises_file(file: Path) -> bool:
     return file.match("rank_*.jsonl") or (
         file.suffix == ".jsonl" and set(TOKEN_LISTS) <= peek_object(file).keys()
     )
@@ -89,26 +89,26 @@ def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[Import
         rollouts: list[ImportedRollout] = []
         ranks: dict[int, int] = {}
         micro_batches: dict[int, int] = {}
-        number: int | None = None
+        step_number: int | None = None
         for file in folders[folder]:
             for where, record in read_objects(file, REQUIRED_FIELDS, KNOWN_FORMAT):
                 step = check_step(record.get("export_step", record["step"]), where)
-                if number not in (None, step):
-                    raise PoiseError(f"{where}: step {step} in a folder of step {number}")
-                number = step
-                for name, numbers in (("rank", ranks), ("micro_step", micro_batches)):
+                if step_number not in (None, step):
+                    raise PoiseError(f"{where}: step {step} in a folder of step {step_number}")
+                step_number = step
+                for name, field_of_rollout in (("rank", ranks), ("micro_step", micro_batches)):
                     if isinstance(record.get(name), int):
-                        numbers[len(rollouts)] = record[name]
+                        field_of_rollout[len(rollouts)] = record[name]
                 rollouts.append(_parse_rollout(record, step, where, context.reward == ADVANTAGE))
-        if number is not None:
+        if step_number is not None:
             schedule = Schedule(
                 (tuple(range(len(rollouts))),),
                 ranks if len(ranks) == len(rollouts) else {},
                 micro_batches if len(micro_batches) == len(rollouts) else {},
             )
-            yield ImportedStep(number, tuple(rollouts), schedule)
+            yield ImportedStep(step_number, tuple(rollouts), schedule)
     context.add_note(
-        "groups are not exported: sequences of a step with equal prompts are taken as one"
+        "groups are not exported: sequences of a step with equal prompts are taken as a group"
     )
     if context.reward:
         context.add_note(

@@ -7,9 +7,10 @@
     node    = {"parent", "message", "token_ids", "mask", "logprobs", ...}
 
 A trace is a graph of messages. Each path from a root to a leaf is a branch, and each branch is one
-training sample: the tokens of its nodes in a row. `mask` marks the tokens that the model sampled,
-and `logprobs` and `advantages` hold numbers for these tokens only. The reward is the weighted sum
-of `rewards`. Before August 2026 a line was a single trace, with env_name and group_id in `info`.
+training sample: the tokens of its nodes, concatenated. `mask` marks the tokens that the model
+sampled, and `logprobs` and `advantages` hold numbers for these tokens only. The reward is the
+weighted sum of `rewards`. Before August 2026 a line was a single trace, with env_name and group_id
+in `info`.
 
 Annotations add what became known later: {"version": 1, "trace_id", "info", "branches": [{"index",
 "advantages" | "trainer_logprobs" | "entropies": [...]}]}, in lists over all tokens of the branch,
@@ -37,8 +38,8 @@ from counterpoise.hosts.importing.formats import (
 from counterpoise.hosts.importing.json_lines import is_step
 from counterpoise.hosts.importing.token_spans import is_token_list, select_numbers, split_by_mask
 
-TRACE_VERSION = UPDATE_VERSION = 1
-KNOWN_VERSIONS = "version 1, as in prime-rl of September 2026, is known"
+TRACE_VERSION = ANNOTATION_VERSION = 1
+KNOWN_VERSIONS = "version 1, as in prime-rl of September 2026, can be read"
 # Reasons to stop that verifiers counts as cut off, besides an answer that ran out of length.
 TRUNCATING_STOPS = {
     "max_turns", "max_input_tokens", "max_output_tokens", "max_total_tokens", "compaction_failed",
@@ -67,7 +68,7 @@ class TraceCounts:
             (self.failed, "episode", "that failed without a trace"),
             (self.not_trainable, "trace", "of agents that are not trained"),
             (self.without_reward, "trace", "without a reward"),
-            (self.without_tokens, "path", "without sampled tokens"),
+            (self.without_tokens, "message path", "without sampled tokens"),
             (self.replaced, "trace", "of steps that a resumed run trained again"),
         )
         notes = [
@@ -130,7 +131,7 @@ def arrival_step(episode: dict[str, Any]) -> int | None:
 def episode_rollouts(
     episode: dict[str, Any],
     step: int,
-    updates_of_trace: dict[str, list[dict[str, Any]]],
+    annotations_of_trace: dict[str, list[dict[str, Any]]],
     counts: TraceCounts,
     where: str,
 ) -> Iterator[tuple[str, ImportedRollout]]:
@@ -147,11 +148,10 @@ def episode_rollouts(
             counts.without_reward += 1
             continue
         trace_id = str(trace.get("id"))
-        updates = updates_of_trace.get(trace_id, [])
+        annotations = annotations_of_trace.get(trace_id, [])
         for branch_index, path in enumerate(branch_paths(read_list(trace, "nodes"), where)):
-            rollout = _branch_rollout(
-                episode, trace, path, _branch_streams(updates, branch_index), reward, step, where
-            )
+            annotated_lists = _annotated_lists(annotations, branch_index)
+            rollout = _branch_rollout(episode, trace, path, annotated_lists, reward, step, where)
             if rollout is None:
                 counts.without_tokens += 1
             else:
@@ -161,7 +161,7 @@ def episode_rollouts(
 def _total_reward(rewards: object, where: str) -> float | None:
     """The sum of score times weight; None if nothing was scored."""
     if not isinstance(rewards, dict):
-        raise PoiseError(f"{where}: 'rewards' is not a table of rewards: {KNOWN_VERSIONS}")
+        raise PoiseError(f"{where}: 'rewards' is not a JSON object: {KNOWN_VERSIONS}")
     total: float | None = None
     for reward in rewards.values():
         if isinstance(reward, dict):
@@ -206,21 +206,21 @@ def branch_paths(nodes: Sequence[Any], where: str) -> list[list[dict[str, Any]]]
     return paths
 
 
-def _branch_streams(updates: Sequence[dict[str, Any]], branch_index: int) -> dict[str, Any]:
-    """The lists of all annotations of a branch; later ones replace earlier ones."""
-    streams: dict[str, Any] = {}
-    for update in updates:
-        for branch in read_list(update, "branches"):
+def _annotated_lists(annotations: Sequence[dict[str, Any]], branch_index: int) -> dict[str, Any]:
+    """The lists that annotations add to a branch; later ones replace earlier ones."""
+    annotated_lists: dict[str, Any] = {}
+    for annotation in annotations:
+        for branch in read_list(annotation, "branches"):
             if isinstance(branch, dict) and branch.get("index") == branch_index:
-                streams |= branch
-    return streams
+                annotated_lists |= branch
+    return annotated_lists
 
 
 def _branch_rollout(
     episode: dict[str, Any],
     trace: dict[str, Any],
     path: list[dict[str, Any]],
-    streams: dict[str, Any],
+    annotated_lists: dict[str, Any],
     reward: float,
     step: int,
     where: str,
@@ -236,9 +236,9 @@ def _branch_rollout(
     spans = split_by_mask(tokens, mask)
     if spans is None:
         return None
-    advantages = select_numbers(streams.get("advantages"), spans.trained)
+    advantages = select_numbers(annotated_lists.get("advantages"), spans.trained)
     advantages = advantages or _node_numbers(path, "advantages")
-    own_advantage = select_numbers([read_object(trace, "info").get("advantage")], [0])
+    trace_advantage = select_numbers([read_object(trace, "info").get("advantage")], [0])
     mean_advantage = sum(advantages) / len(advantages) if advantages else None
     first_sampled = next(
         node_index for node_index, node in enumerate(path) if any(read_list(node, "mask"))
@@ -257,17 +257,17 @@ def _branch_rollout(
         sampled_logprobs=_node_numbers(path, "logprobs"),
         finished=not _is_truncated(trace),
         turns=spans.turns,
-        advantage=own_advantage[0] if own_advantage else mean_advantage,
+        advantage=trace_advantage[0] if trace_advantage else mean_advantage,
         advantages_T=advantages,
-        trainer_logprobs=select_numbers(streams.get("trainer_logprobs"), spans.trained)
+        trainer_logprobs=select_numbers(annotated_lists.get("trainer_logprobs"), spans.trained)
         or _node_numbers(path, "trainer_logprobs"),
-        entropies=select_numbers(streams.get("entropies"), spans.trained)
+        entropies=select_numbers(annotated_lists.get("entropies"), spans.trained)
         or _node_numbers(path, "entropies"),
     )
 
 
 def _node_numbers(path: list[dict[str, Any]], name: str) -> list[float] | None:
-    """The numbers of all sampled tokens; None unless every node has one for each of its own."""
+    """The numbers of all sampled tokens; None unless each node has one for each that it sampled."""
     numbers: list[float] = []
     for node in path:
         sampled = sum(map(bool, read_list(node, "mask")))

@@ -35,8 +35,8 @@ from counterpoise.hosts.importing.formats import (
 from counterpoise.hosts.importing.json_lines import is_step, parse_object, peek_object, read_lines
 from counterpoise.hosts.importing.token_spans import select_numbers
 from counterpoise.hosts.prime_rl.trace_rollouts import (
+    ANNOTATION_VERSION,
     KNOWN_VERSIONS,
-    UPDATE_VERSION,
     TraceCounts,
     arrival_step,
     episode_rollouts,
@@ -46,7 +46,7 @@ from counterpoise.hosts.prime_rl.trace_rollouts import (
     read_object,
 )
 
-FOLDERS = (".", "traces", "monitors/file/traces")  # of the stream, below what a user may name
+FOLDERS = (".", "traces", "monitors/file/traces")  # searched below the path that the user gives
 REPLACED = -1  # trained before a resume, which trained its step again with other traces
 # In annotations the id comes first: the long lists after it need not be parsed to sort a line.
 TRACE_ID = re.compile(rb'^\{"version": ?1, ?"trace_id": ?"([0-9A-Za-z_-]+)"')
@@ -54,10 +54,10 @@ TRACE_ID_BYTES = 300
 
 
 def find_files(path: Path) -> list[Path]:
-    """The chunks of the stream, in order; of a run, of its traces, or one file."""
+    """The chunks of the stream, in order, of a run or of its folder of traces; or the one file."""
     if path.is_file():
         is_named = path.name == "stream.jsonl" or path.parent.name == "stream"
-        return [path] if is_named or _is_other_trace_file(path) else []
+        return [path] if is_named or _holds_traces(path) else []
     if path.name == "stream" and (chunks := _chunks(path)):
         return chunks
     for folder in (path / name for name in FOLDERS):
@@ -66,23 +66,23 @@ def find_files(path: Path) -> list[Path]:
     return []
 
 
-def _is_other_trace_file(path: Path) -> bool:
-    """Whether a file holds traces; those in folders of a step are step_traces.py's."""
+def _holds_traces(path: Path) -> bool:
+    """Whether a file of any name holds traces; step_traces.py reads those in folders of a step."""
     in_step = any(parent.name.startswith("step_") for parent in path.absolute().parents)
     return path.suffix == ".jsonl" and not in_step and is_episode(peek_object(path))
 
 
-def is_file_of(file: Path) -> bool:
+def recognises_file(file: Path) -> bool:
     return bool(find_files(file))
 
 
 def _chunks(folder: Path) -> list[Path]:
-    """The numbered files of a stream. A chunk that is being sealed has two, with equal lines."""
+    """The numbered files of a stream. While a chunk is compressed it has two, with equal lines."""
     chunk_of_number: dict[str, Path] = {}
     for file in sorted(folder.glob("*.jsonl.zst")) + sorted(folder.glob("*.jsonl")):
         number = file.name.split(".")[0]
         if number.isdecimal():
-            chunk_of_number[number] = file  # the plain file replaces the sealed one
+            chunk_of_number[number] = file  # the plain file replaces the compressed one
     return [chunk_of_number[number] for number in sorted(chunk_of_number, key=int)]
 
 
@@ -104,49 +104,49 @@ def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[Import
     context.refuse_reward("writes one reward")
     counts = TraceCounts()
     annotation_files = find_annotations(files[0])
-    context.show_progress("which traces were trained in which step")
-    shipped = _read_shipping(annotation_files, counts)
-    step_of_trace = _sort_episodes(files, shipped, context, counts)
-    _sort_updates(annotation_files, step_of_trace, context, counts)
+    context.show_progress("reading which traces were trained in which step")
+    trained_step_of_trace = _read_trained_steps(annotation_files, counts)
+    step_of_trace = _sort_episodes(files, trained_step_of_trace, context, counts)
+    _sort_annotations(annotation_files, step_of_trace, context, counts)
     if not step_of_trace:
         raise PoiseError(
             f"{files[0]} holds no trace of training"
             + (f", only {counts.evaluation} of evaluation" if counts.evaluation else "")
         )
     for step in sorted(set(step_of_trace.values())):
-        imported = _read_step(step, shipped, context, counts)
+        imported = _read_step(step, trained_step_of_trace, context, counts)
         if imported is not None:
             yield imported
-    if not shipped:
+    if not trained_step_of_trace:
         context.add_note("no annotations say which traces were trained: steps are those of arrival")
     for note in counts.notes():
         context.add_note(note)
 
 
-def _parse_update(line: bytes, where: str) -> dict[str, Any]:
-    update = parse_object(line, where, ("trace_id",), "prime-rl")
-    version = update.get("version", UPDATE_VERSION)
-    if version != UPDATE_VERSION:
+def _parse_annotation(line: bytes, where: str) -> dict[str, Any]:
+    annotation = parse_object(line, where, ("trace_id",), "prime-rl")
+    version = annotation.get("version", ANNOTATION_VERSION)
+    if version != ANNOTATION_VERSION:
         raise PoiseError(f"{where}: an annotation of version {version!r}: {KNOWN_VERSIONS}")
-    return update
+    return annotation
 
 
-def _read_shipping(files: Sequence[Path], counts: TraceCounts) -> dict[str, int]:
-    """The step in which each trace was trained, for traces that were."""
+def _read_trained_steps(files: Sequence[Path], counts: TraceCounts) -> dict[str, int]:
+    """The step in which each trace was trained, or REPLACED; untrained traces are missing."""
     shipping: dict[str, tuple[int, float]] = {}  # trace -> step and time
     latest_time: dict[int, float] = {}
     for file in files:
         for where, line in read_lines(file, counts.add_torn_file):
             if b'"ship"' not in line:  # the trainer's annotations are long, and need not be parsed
                 continue
-            update = _parse_update(line, where)
-            ship = read_object(update, "info").get("ship")
+            annotation = _parse_annotation(line, where)
+            ship = read_object(annotation, "info").get("ship")
             if isinstance(ship, dict) and is_step(ship.get("step")):
                 step, times = ship["step"], select_numbers([ship.get("time")], [0])
                 time = times[0] if times else 0.0
-                shipping[str(update["trace_id"])] = (step, time)
+                shipping[str(annotation["trace_id"])] = (step, time)
                 latest_time[step] = max(latest_time.get(step, time), time)
-    # All traces of a batch are annotated at the same time.
+    # All traces of a batch have the same time; an earlier batch of the step has been replaced.
     return {
         trace_id: step if time == latest_time[step] else REPLACED
         for trace_id, (step, time) in shipping.items()
@@ -154,9 +154,12 @@ def _read_shipping(files: Sequence[Path], counts: TraceCounts) -> dict[str, int]
 
 
 def _sort_episodes(
-    files: Sequence[Path], shipped: dict[str, int], context: ImportContext, counts: TraceCounts
+    files: Sequence[Path],
+    trained_step_of_trace: dict[str, int],
+    context: ImportContext,
+    counts: TraceCounts,
 ) -> dict[str, int]:
-    """Write every episode to the scratch file of its step; the step of every trace."""
+    """Write every episode to the scratch file of its step; returns the step of every trace."""
     step_of_trace: dict[str, int] = {}
     for file in files:
         context.show_progress(f"sorting {file.name} by step")
@@ -175,19 +178,21 @@ def _sort_episodes(
                 counts.failed += 1
             else:
                 # A trace that a resumed run trained again is left out.
-                trained = [
-                    shipped[trace_id] for t in traces if (trace_id := str(t.get("id"))) in shipped
+                trained_steps = [
+                    trained_step_of_trace[trace_id]
+                    for trace in traces
+                    if (trace_id := str(trace.get("id"))) in trained_step_of_trace
                 ]
-                if trained and max(trained) == REPLACED:
+                if trained_steps and max(trained_steps) == REPLACED:
                     counts.replaced += len(traces)
                     continue
-                step = max(trained) if trained else arrival_step(episode) or 0
+                step = max(trained_steps) if trained_steps else arrival_step(episode) or 0
                 step_of_trace |= {str(trace.get("id")): step for trace in traces}
                 _append(_scratch_file(context, step, "episodes"), where, line)
     return step_of_trace
 
 
-def _sort_updates(
+def _sort_annotations(
     files: Sequence[Path],
     step_of_trace: dict[str, int],
     context: ImportContext,
@@ -197,10 +202,13 @@ def _sort_updates(
         context.show_progress(f"sorting annotations/{file.name} by step")
         for where, line in read_lines(file, counts.add_torn_file):
             match = TRACE_ID.search(line, 0, TRACE_ID_BYTES)
-            trace_id = match[1].decode() if match else str(_parse_update(line, where)["trace_id"])
+            if match:
+                trace_id = match[1].decode()
+            else:
+                trace_id = str(_parse_annotation(line, where)["trace_id"])
             step = step_of_trace.get(trace_id)
             if step is not None:
-                _append(_scratch_file(context, step, "updates"), where, line)
+                _append(_scratch_file(context, step, "annotations"), where, line)
 
 
 def _scratch_file(context: ImportContext, step: int, kind: str) -> Path:
@@ -221,27 +229,29 @@ def _read_scratch(file: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _read_step(
-    step: int, shipped: dict[str, int], context: ImportContext, counts: TraceCounts
+    step: int, trained_step_of_trace: dict[str, int], context: ImportContext, counts: TraceCounts
 ) -> ImportedStep | None:
-    updates_of_trace: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    updates_file = _scratch_file(context, step, "updates")
-    for where, line in _read_scratch(updates_file):
-        update = _parse_update(line, where)
-        updates_of_trace[str(update["trace_id"])].append(update)
+    annotations_of_trace: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    annotations_file = _scratch_file(context, step, "annotations")
+    for where, line in _read_scratch(annotations_file):
+        annotation = _parse_annotation(line, where)
+        annotations_of_trace[str(annotation["trace_id"])].append(annotation)
     rollouts: list[ImportedRollout] = []
     trained_indices: list[int] = []
     episodes_file = _scratch_file(context, step, "episodes")
     for where, line in _read_scratch(episodes_file):
         episode = parse_object(line, where)
         for trace in list_traces(episode):
-            for update in updates_of_trace.get(str(trace.get("id")), ()):
-                trace["info"] = read_object(trace, "info") | read_object(update, "info")
-        for trace_id, rollout in episode_rollouts(episode, step, updates_of_trace, counts, where):
-            if shipped.get(trace_id) == step:
+            for annotation in annotations_of_trace.get(str(trace.get("id")), ()):
+                trace["info"] = read_object(trace, "info") | read_object(annotation, "info")
+        for trace_id, rollout in episode_rollouts(
+            episode, step, annotations_of_trace, counts, where
+        ):
+            if trained_step_of_trace.get(trace_id) == step:
                 trained_indices.append(len(rollouts))
             rollouts.append(rollout)
     episodes_file.unlink()
-    updates_file.unlink(missing_ok=True)
+    annotations_file.unlink(missing_ok=True)
     if not rollouts:
         return None
     schedule = Schedule((tuple(trained_indices),)) if trained_indices else None

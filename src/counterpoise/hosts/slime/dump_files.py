@@ -1,6 +1,6 @@
 """Read .pt files of slime and miles without running anything that is in them.
 
-torch.load(weights_only=True) builds tensors, numbers, texts, lists and tables only; arrays of
+torch.load(weights_only=True) builds tensors, numbers, texts, lists and dicts only; arrays of
 numpy are allowed besides. Whatever else a file holds is refused by name, with how to convert it.
 Tensors stay on the disk until they are used (mmap).
 
@@ -31,13 +31,14 @@ from counterpoise.errors import PoiseError, first_line
 HEAD_BYTES = 4096  # of the pickle, read to recognise it
 TAIL_BYTES = 512
 NEWEST_FORMAT = 2
-# Of a damaged archive: names that are no text, unknown compression, a password, offsets anywhere.
+# What zipfile raises for a damaged archive: undecodable names, unknown compression or encryption,
+# offsets outside the file.
 ZIP_ERRORS = (
     OSError, zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError, EOFError,
     struct.error, zlib.error, OverflowError,
 )  # fmt: skip
 REFUSED_CLASS = re.compile(r"GLOBAL (\S+) was not an allowed global")  # torch's message
-KNOWN_VERSIONS = "slime at 624b824a (format_version 2) and miles at 31f1ca96 are known"
+KNOWN_VERSIONS = "dumps of slime at 624b824a (format_version 2) and miles at 31f1ca96 can be read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ def load_dump(file: Path) -> dict[str, Any]:
             f"{file} is not a complete .pt file ({first_line(fault)}): copy it again, or remove it"
         ) from fault
     if not isinstance(content, dict):
-        raise PoiseError(f"{file} holds no table of rollouts: {KNOWN_VERSIONS}")
+        raise PoiseError(f"{file} holds no dict of rollouts: {KNOWN_VERSIONS}")
     return content
 
 

@@ -1,13 +1,14 @@
 """Import slime's debug dumps, train_data/N.pt with its schedule and rollout_data/N.pt.
 
-    DUMP/train_data/7.pt        slime: all samples of rollout 7 and `dp_shards`, their schedule
-    DUMP/train_data/7_3.pt      miles, and slime before 2026-08-12: what rank 3 was given
-    DUMP/rollout_data/7.pt      what was sampled: texts, groups, rewards
+    DUMP/train_data/7.pt      slime: the samples of rollout batch 7 and `dp_shards`, their schedule
+    DUMP/train_data/7_3.pt    miles, and slime before 2026-08-12: what rank 3 was given
+    DUMP/rollout_data/7.pt    what was sampled: texts, groups, rewards
 
-(DUMP as by --dump-details.) Training dumps have tokens, log-probabilities, advantages and the real
-schedule (schedule.py), but no texts and no groups: these come from the sampling dump of the same
-rollout, by sample index. Without it, samples with equal prompt tokens are a group. A sampling dump
-alone gives rollouts without plans. Files of evaluations (eval_7.pt) are left out.
+(DUMP as by --dump-details.) A rollout batch becomes one iteration. Training dumps have tokens,
+log-probabilities, advantages and the real schedule (schedule.py), but no texts and no groups: these
+come from the sampling dump of the same batch, by sample index. Without it, samples with equal
+prompt tokens are a group. A sampling dump alone gives rollouts without plans. Files of evaluations
+(eval_7.pt) are left out.
 
 Ranks of tensor parallelism write the same samples again, and count once. With context parallelism
 miles writes a slice of each list of numbers, which is left out.
@@ -33,11 +34,11 @@ from counterpoise.hosts.slime.dump_files import (
 )
 from counterpoise.hosts.slime.samples import RolloutDump, SampleCounts, TrainSamples, build_step
 
-FOLDERS = (".", "train_data", "rollout_data")  # below what a user may name
+FOLDERS = (".", "train_data", "rollout_data")  # searched below the path that the user gives
 
 
 def find_files(is_miles: bool, path: Path) -> list[Path]:
-    """The dumps at a path, by rollout."""
+    """The dumps at a path, in the order of rollout batches."""
     if path.is_file():
         candidates = [path] if path.suffix == ".pt" else []
     else:
@@ -58,13 +59,13 @@ def find_files(is_miles: bool, path: Path) -> list[Path]:
 
 def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[ImportedStep]:
     counts = SampleCounts()
-    files_of_rollout: dict[int, list[tuple[DumpHead, Path]]] = {}
+    files_of_batch: dict[int, list[tuple[DumpHead, Path]]] = {}
     for file in files:
         if head := peek_head(file):
-            files_of_rollout.setdefault(head.rollout_id, []).append((head, file))
-    for rollout_id, dumps in files_of_rollout.items():
-        context.show_progress(f"rollout {rollout_id}")
-        step = _read_rollout(rollout_id, dumps, context, counts)
+            files_of_batch.setdefault(head.rollout_id, []).append((head, file))
+    for rollout_id, dumps in files_of_batch.items():
+        context.show_progress(f"rollout batch {rollout_id}")
+        step = _read_batch(rollout_id, dumps, context, counts)
         if step is not None:
             yield step
     for note in (*counts.notes(), *_notes_on_other_files(files)):
@@ -87,7 +88,7 @@ def _notes_on_other_files(files: Sequence[Path]) -> list[str]:
     return notes
 
 
-def _read_rollout(
+def _read_batch(
     rollout_id: int,
     dumps: list[tuple[DumpHead, Path]],
     context: ImportContext,
@@ -106,21 +107,21 @@ def _read_rollout(
         if len(by_kind[kind]) > 1:
             first_file, second_file = by_kind[kind][:2]
             raise PoiseError(
-                f"{first_file} and {second_file} both hold rollout {rollout_id}: "
+                f"{first_file} and {second_file} both hold rollout batch {rollout_id}: "
                 "import each run by itself"
             )
-    sampled = None
+    sampling_dump = None
     if by_kind["rollouts"]:
         file = by_kind["rollouts"][0]
-        sampled = RolloutDump(load_dump(file), str(file))
-    trained = None
+        sampling_dump = RolloutDump(load_dump(file), str(file))
+    train_samples = None
     if by_kind["train"]:
         file = by_kind["train"][0]
-        trained = TrainSamples.from_whole_dump(load_dump(file), str(file))
+        train_samples = TrainSamples.from_whole_dump(load_dump(file), str(file))
     elif by_kind["ranks"]:
         rank_dumps = [(load_dump(file), str(file)) for file in by_kind["ranks"]]
-        trained = TrainSamples.from_rank_dumps(rank_dumps)
-    return build_step(rollout_id, sampled, trained, context, counts)
+        train_samples = TrainSamples.from_rank_dumps(rank_dumps)
+    return build_step(rollout_id, sampling_dump, train_samples, context, counts)
 
 
 def make_source(title: str, train_files: str) -> RolloutSource:

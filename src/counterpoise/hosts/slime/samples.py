@@ -2,8 +2,9 @@
 
 A sample is {"tokens": prompt and response, "response_lengths", "loss_masks" over the response, and
 lists of numbers over the response: "rollout_log_probs" by the sampler, "log_probs" by the trainer
-before the rollout's first optimizer step, "advantages", "entropy"}. `rewards` are normalised within
-groups; `raw_reward` is what the reward function said, in one list for the whole rollout.
+before the first optimizer step of the rollout batch, "advantages", "entropy"}. `rewards` are
+normalised within groups; `raw_reward` is what the reward function said, in one list for the whole
+rollout batch.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ REQUIRED_COLUMNS = ("tokens", "response_lengths", "loss_masks")
 class SampleCounts:
     """What was guessed or left out, and how often."""
 
-    groups_guessed: int = 0  # rollouts without a sampling dump
+    groups_guessed: int = 0  # rollout batches without a sampling dump
     not_scheduled: int = 0
-    incomplete: int = 0  # rollouts of which ranks are missing
+    incomplete: int = 0  # rollout batches of which ranks are missing
     sliced_numbers: int = 0  # samples with lists that are shorter than their responses
     without_reward: int = 0
     empty: int = 0
@@ -43,14 +44,14 @@ class SampleCounts:
 
     def notes(self) -> list[str]:
         meanings = {
-            "groups are not in training dumps: samples with equal prompts are taken as one, in "
-            "{}": (self.groups_guessed, "rollout"),
+            "groups are not in training dumps: samples with equal prompts are taken as a group, "
+            "in {}": (self.groups_guessed, "iteration"),
             "rewards were matched to samples by the order of sample indices, in {}": (
-                self.rewards_by_order, "rollout"),
+                self.rewards_by_order, "iteration"),
             "no plan, because the files do not tell the optimizer steps, in {}": (
-                self.not_scheduled, "rollout"),
+                self.not_scheduled, "iteration"),
             "no plan, because files of some ranks are missing, in {}": (
-                self.incomplete, "rollout"),
+                self.incomplete, "iteration"),
             "left out because they cover a part of the response only (context parallelism): the "
             "numbers of {}": (self.sliced_numbers, "sample"),
             "left out because nothing scored them: {}": (self.without_reward, "sample"),
@@ -64,7 +65,7 @@ class SampleCounts:
 
 
 class RolloutDump:
-    """What was sampled: one table for each sample."""
+    """What was sampled: one dict for each sample."""
 
     def __init__(self, content: dict[str, Any], where: str) -> None:
         samples = content.get("samples")
@@ -81,7 +82,7 @@ class LocalShard:
     rank: int
     train_indices: list[int]  # of its samples in TrainSamples.samples
     micro_batches: list[list[int]] | None
-    per_step: list[int] | None
+    micro_batches_per_step: list[int] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class TrainSamples:
     samples: list[dict[str, Any]]
     shards: list[LocalShard]
     raw_rewards: list[Any] | None  # of the whole rollout batch, in its order
-    num_rollouts: int | None  # that took part, on all ranks; a rollout may have several samples
+    num_rollouts: int | None  # by slime's rollout_ids, on all ranks; one may have several samples
 
     @classmethod
     def from_whole_dump(cls, content: dict[str, Any], where: str) -> TrainSamples:
@@ -109,8 +110,8 @@ class TrainSamples:
         for layout in layouts:
             rank = int(layout["data_parallel_rank"])
             train_indices = _local_order(samples, layout, rank, where)
-            micro_batches, per_step = read_layout(layout, len(train_indices), where)
-            shards.append(LocalShard(rank, train_indices, micro_batches, per_step))
+            micro_batches, micro_batches_per_step = read_layout(layout, len(train_indices), where)
+            shards.append(LocalShard(rank, train_indices, micro_batches, micro_batches_per_step))
         sizes = to_list(layouts[0].get("global_batch_sizes")) if layouts else None
         return cls(
             where,
@@ -129,7 +130,7 @@ class TrainSamples:
         for content, where in rank_dumps:
             columns = content.get("rollout_data")
             if not isinstance(columns, dict):
-                raise PoiseError(f"{where}: 'rollout_data' is not a table: {KNOWN_VERSIONS}")
+                raise PoiseError(f"{where}: 'rollout_data' is not a dict: {KNOWN_VERSIONS}")
             local_samples = _split_columns(columns, where)
             identity = tuple(
                 sample.get("sample_index", hash_tokens(to_list(sample["tokens"]) or []))
@@ -140,8 +141,10 @@ class TrainSamples:
                 continue
             seen_samples.add(identity)
             train_indices = list(range(len(samples), len(samples) + len(local_samples)))
-            micro_batches, per_step = read_layout(columns, len(train_indices), where)
-            shards.append(LocalShard(len(shards), train_indices, micro_batches, per_step))
+            micro_batches, micro_batches_per_step = read_layout(columns, len(train_indices), where)
+            shards.append(
+                LocalShard(len(shards), train_indices, micro_batches, micro_batches_per_step)
+            )
             samples += local_samples
         first_columns = rank_dumps[0][0]["rollout_data"]
         sizes = to_list(first_columns.get("num_rollouts", first_columns.get("global_batch_sizes")))
@@ -192,7 +195,7 @@ def _local_order(
 
 
 def _split_columns(columns: dict[str, Any], where: str) -> list[dict[str, Any]]:
-    """One table for each sample, from lists over a rank's samples."""
+    """One dict for each sample, from lists over a rank's samples."""
     missing = [name for name in REQUIRED_COLUMNS if name not in columns]
     if missing:
         present = ", ".join(map(str, columns))
@@ -213,70 +216,87 @@ def _split_columns(columns: dict[str, Any], where: str) -> list[dict[str, Any]]:
 
 def build_step(
     rollout_id: int,
-    sampled: RolloutDump | None,
-    trained: TrainSamples | None,
+    sampling_dump: RolloutDump | None,
+    train_samples: TrainSamples | None,
     context: ImportContext,
     counts: SampleCounts,
 ) -> ImportedStep | None:
     """The rollouts of a batch in the order of sampling, and the schedule of those trained."""
-    where = trained.where if trained else sampled.where if sampled else ""
-    train_of_position = _match(sampled, trained)
-    num_positions = len(sampled.samples) if sampled else len(train_of_position)
+    where = train_samples.where if train_samples else sampling_dump.where if sampling_dump else ""
+    train_index_of_position = _match(sampling_dump, train_samples)
+    num_positions = len(sampling_dump.samples) if sampling_dump else len(train_index_of_position)
     rollouts: list[ImportedRollout] = []
-    rollout_of_train: dict[int, int] = {}
+    rollout_of_train_index: dict[int, int] = {}
     for position in range(num_positions):
-        train_index = train_of_position.get(position)
-        train_sample = {} if train_index is None or not trained else trained.samples[train_index]
-        sampled_sample = sampled.samples[position] if sampled else {}
-        reward = _find_reward(train_sample, sampled_sample, trained, position, context)
+        train_index = train_index_of_position.get(position)
+        training_record: dict[str, Any] = {}
+        if train_index is not None and train_samples:
+            training_record = train_samples.samples[train_index]
+        sampling_record = sampling_dump.samples[position] if sampling_dump else {}
+        reward = _find_reward(training_record, sampling_record, train_samples, position, context)
         if reward is None and train_index is None:
             counts.without_reward += 1
             continue
         rollout = _build_rollout(
-            rollout_id, train_sample, sampled_sample, reward, context, counts, where
+            rollout_id, training_record, sampling_record, reward, context, counts, where
         )
         if rollout is None:
             counts.empty += 1
             continue
         if train_index is not None:
-            rollout_of_train[train_index] = len(rollouts)
+            rollout_of_train_index[train_index] = len(rollouts)
         rollouts.append(rollout)
     if not rollouts:
         return None
-    counts.groups_guessed += sampled is None
-    counts.rewards_by_order += bool(trained and sampled is None and _rewards_need_order(trained))
+    counts.groups_guessed += sampling_dump is None
+    counts.rewards_by_order += bool(
+        train_samples and sampling_dump is None and _rewards_need_order(train_samples)
+    )
     schedule = None
-    if trained and not trained.is_complete:
+    if train_samples and not train_samples.is_complete:
         counts.incomplete += 1
-    elif trained:
-        schedule = build_schedule(_shards_of_rollouts(trained, rollout_of_train), trained.where)
+    elif train_samples:
+        shards = _shards_of_rollouts(train_samples, rollout_of_train_index)
+        schedule = build_schedule(shards, train_samples.where)
         counts.not_scheduled += schedule is None
     return ImportedStep(rollout_id, tuple(rollouts), schedule)
 
 
-def _shards_of_rollouts(trained: TrainSamples, rollout_of_train: Mapping[int, int]) -> list[Shard]:
-    """The shards with indices of rollouts; samples that were left out are gone."""
+def _shards_of_rollouts(
+    train_samples: TrainSamples, rollout_of_train_index: Mapping[int, int]
+) -> list[Shard]:
+    """The shards with indices of rollouts in place of train indices.
+
+    A sample that gave no rollout is taken out of its micro-batch; its index becomes -1, so that the
+    places of the other samples in the shard do not change.
+    """
     shards = []
-    for shard in trained.shards:
+    for shard in train_samples.shards:
         micro_batches = shard.micro_batches
         if micro_batches is not None:
             micro_batches = [
-                [index for index in micro_batch if shard.train_indices[index] in rollout_of_train]
+                [
+                    index
+                    for index in micro_batch
+                    if shard.train_indices[index] in rollout_of_train_index
+                ]
                 for micro_batch in micro_batches
             ]
         rollout_indices = [
-            rollout_of_train.get(train_index, -1) for train_index in shard.train_indices
+            rollout_of_train_index.get(train_index, -1) for train_index in shard.train_indices
         ]
-        shards.append(Shard(shard.rank, rollout_indices, micro_batches, shard.per_step))
+        shards.append(
+            Shard(shard.rank, rollout_indices, micro_batches, shard.micro_batches_per_step)
+        )
     return shards
 
 
-def _match(sampled: RolloutDump | None, trained: TrainSamples | None) -> dict[int, int]:
+def _match(sampling_dump: RolloutDump | None, train_samples: TrainSamples | None) -> dict[int, int]:
     """The train index of every sample that was trained, by position in the sampled batch."""
-    if trained is None:
+    if train_samples is None:
         return {}
-    samples = trained.samples
-    if sampled is None:
+    samples = train_samples.samples
+    if sampling_dump is None:
         # By position or index where all samples have one; otherwise as they come.
         for name in ("rollout_position", "sample_index"):
             if all(sample.get(name) is not None for sample in samples):
@@ -286,7 +306,7 @@ def _match(sampled: RolloutDump | None, trained: TrainSamples | None) -> dict[in
                 return dict(enumerate(order))
         return {train_index: train_index for train_index in range(len(samples))}
     position_of_index = {
-        sample.get("index"): position for position, sample in enumerate(sampled.samples)
+        sample.get("index"): position for position, sample in enumerate(sampling_dump.samples)
     }
     position_of_tokens: dict[tuple[int, ...], int] = {}
     matches: dict[int, int] = {}
@@ -297,38 +317,39 @@ def _match(sampled: RolloutDump | None, trained: TrainSamples | None) -> dict[in
         if position is None:
             position_of_tokens = position_of_tokens or {
                 tuple(to_list(item.get("tokens")) or ()): number
-                for number, item in enumerate(sampled.samples)
+                for number, item in enumerate(sampling_dump.samples)
             }
             position = position_of_tokens.get(tuple(to_list(sample["tokens"]) or ()))
-        if position is None or not 0 <= int(position) < len(sampled.samples):
+        if position is None or not 0 <= int(position) < len(sampling_dump.samples):
             raise PoiseError(
-                f"{trained.where} holds a sample that {sampled.where} lacks: import the folder of "
-                "training dumps by itself"
+                f"{train_samples.where} holds a sample that {sampling_dump.where} lacks: "
+                "import the folder of training dumps by itself"
             )
         matches[int(position)] = train_index
     return matches
 
 
 def _find_reward(
-    train_sample: Mapping[str, Any],
-    sampled_sample: Mapping[str, Any],
-    trained: TrainSamples | None,
+    training_record: Mapping[str, Any],
+    sampling_record: Mapping[str, Any],
+    train_samples: TrainSamples | None,
     position: int,
     context: ImportContext,
 ) -> Any:
     """What the reward function said of a sample; None if nothing did."""
-    reward = train_sample.get("local_raw_reward")
-    if reward is None and train_sample and trained and trained.raw_rewards is not None:
-        reward_position = train_sample.get("rollout_position", position)
-        if 0 <= reward_position < len(trained.raw_rewards):
-            reward = trained.raw_rewards[reward_position]
+    reward = training_record.get("local_raw_reward")
+    raw_rewards = train_samples.raw_rewards if train_samples else None
+    if reward is None and training_record and raw_rewards is not None:
+        reward_position = training_record.get("rollout_position", position)
+        if 0 <= reward_position < len(raw_rewards):
+            reward = raw_rewards[reward_position]
     if reward is None:
-        reward = sampled_sample.get("reward")
+        reward = sampling_record.get("reward")
     if isinstance(reward, dict):
         if context.reward not in reward:
             raise PoiseError(
-                f"rewards are tables with {', '.join(map(str, reward))}: name the one that is "
-                f"trained, as --reward {next(iter(reward), 'NAME')}"
+                f"rewards are dicts with the keys {', '.join(map(str, reward))}: name the "
+                f"one that is trained, as --reward {next(iter(reward), 'NAME')}"
             )
         reward = reward[context.reward]
     elif reward is not None:
@@ -336,30 +357,30 @@ def _find_reward(
     return reward.item() if reward is not None and hasattr(reward, "item") else reward
 
 
-def _rewards_need_order(trained: TrainSamples) -> bool:
+def _rewards_need_order(train_samples: TrainSamples) -> bool:
     """Whether only the order of samples ties them to the list of rewards."""
-    return not any({"local_raw_reward", "rollout_position"} & set(s) for s in trained.samples)
+    return not any({"local_raw_reward", "rollout_position"} & set(s) for s in train_samples.samples)
 
 
 def _build_rollout(
     rollout_id: int,
-    train_sample: Mapping[str, Any],
-    sampled_sample: Mapping[str, Any],
+    training_record: Mapping[str, Any],
+    sampling_record: Mapping[str, Any],
     reward: Any,
     context: ImportContext,
     counts: SampleCounts,
     where: str,
 ) -> ImportedRollout | None:
-    tokens = to_list(train_sample.get("tokens", sampled_sample.get("tokens")))
-    length = train_sample.get("response_lengths", sampled_sample.get("response_length"))
+    tokens = to_list(training_record.get("tokens", sampling_record.get("tokens")))
+    length = training_record.get("response_lengths", sampling_record.get("response_length"))
     if tokens is None or not is_token_list(tokens) or length is None or int(length) > len(tokens):
         raise PoiseError(f"{where}: a sample has no tokens, or fewer than its response: remove it")
     length = int(length)
     prompt, response = tokens[: len(tokens) - length], tokens[len(tokens) - length :]
     if not response:
         return None
-    mask = to_list(train_sample.get("loss_masks", sampled_sample.get("loss_mask"))) or [1] * length
-    if len(mask) != length:
+    mask = to_list(training_record.get("loss_masks", sampling_record.get("loss_mask")))
+    if not mask or len(mask) != length:
         mask = [1] * length
     spans = split_by_mask(tokens, [0] * len(prompt) + mask)
     # A sample whose mask is empty took part in its step without any loss.
@@ -368,29 +389,29 @@ def _build_rollout(
     )
     numbers = {}
     for name in ("rollout_log_probs", "log_probs", "advantages", "entropy"):
-        values = to_list(train_sample.get(name, sampled_sample.get(name)))
+        values = to_list(training_record.get(name, sampling_record.get(name)))
         if values is not None and len(values) != length:
             counts.sliced_numbers += name == "advantages"
             values = None
         numbers[name] = select_numbers(values, trained_positions) if values is not None else None
     advantages = numbers["advantages"] if spans else [0.0] * length
     advantage = sum(advantages) / len(advantages) if advantages else None
-    if advantage is None and train_sample.get("rewards") is not None:
-        advantage = float(train_sample["rewards"])
+    if advantage is None and training_record.get("rewards") is not None:
+        advantage = float(training_record["rewards"])
     prompt_id = f"{context.title}/{hash_tokens(prompt)}"
-    group_index = sampled_sample.get("group_index")
-    prompt_text, response_text = sampled_sample.get("prompt"), sampled_sample.get("response")
+    group_index = sampling_record.get("group_index")
+    prompt_text, response_text = sampling_record.get("prompt"), sampling_record.get("response")
     return ImportedRollout(
         group=f"{rollout_id}:{prompt_id if group_index is None else group_index}",
         prompt_id=prompt_id,
         reward=check_reward(reward, where),
         prompt=None if prompt_text is None else render_text(prompt_text, where),
         response=None if response_text is None else str(response_text),
-        answer=answer_text(sampled_sample.get("label")),
+        answer=answer_text(sampling_record.get("label")),
         prompt_tokens=spans.prompt if spans else prompt,
         response_tokens=spans.response if spans else response,
         sampled_logprobs=numbers["rollout_log_probs"],
-        finished=_is_finished(train_sample, sampled_sample),
+        finished=_is_finished(training_record, sampling_record),
         turns=spans.turns if spans else [],
         advantage=advantage,
         advantages_T=advantages,
@@ -399,7 +420,9 @@ def _build_rollout(
     )
 
 
-def _is_finished(train_sample: Mapping[str, Any], sampled_sample: Mapping[str, Any]) -> bool | None:
-    if "status" in sampled_sample:
-        return bool(sampled_sample["status"] == "completed")
-    return None if "truncated" not in train_sample else not int(train_sample["truncated"])
+def _is_finished(
+    training_record: Mapping[str, Any], sampling_record: Mapping[str, Any]
+) -> bool | None:
+    if "status" in sampling_record:
+        return bool(sampling_record["status"] == "completed")
+    return None if "truncated" not in training_record else not int(training_record["truncated"])

@@ -6,7 +6,7 @@
 
 Rank r computes num_microbatches[s] of its micro-batches in step s, one after the other; the
 gradients of all ranks are added up. So step s holds the samples of these micro-batches of all
-ranks. Samples that fill no whole step at the end of a rollout are in no shard.
+ranks. Samples that fill no whole step at the end of a rollout batch are in no shard.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ class Shard:
     """The samples of one data-parallel rank, in its order.
 
     Example:
-        Shard(rank=1, rollout_indices=[4, 5, 6], micro_batches=[[0, 1], [2]], per_step=[1, 1])
+        Shard(rank=1, rollout_indices=[4, 5, 6], micro_batches=[[0, 1], [2]],
+              micro_batches_per_step=[1, 1])
     """
 
     rank: int
     rollout_indices: list[int]  # of its samples in ImportedStep.rollouts
     micro_batches: list[list[int]] | None  # None: the trainer's files do not say
-    per_step: list[int] | None  # micro-batches of each optimizer step
+    micro_batches_per_step: list[int] | None  # a count for each optimizer step
 
 
 def read_layout(
@@ -39,35 +40,35 @@ def read_layout(
 ) -> tuple[list[list[int]] | None, list[int] | None]:
     """(micro_batch_indices, num_microbatches) of a shard, checked; (None, None) if it has none."""
     micro_batches = to_list(layout.get("micro_batch_indices"))
-    per_step = to_list(layout.get("num_microbatches"))
-    if micro_batches is None or per_step is None:
+    micro_batches_per_step = to_list(layout.get("num_microbatches"))
+    if micro_batches is None or micro_batches_per_step is None:
         return None, None
     indices = [to_list(micro_batch) or [] for micro_batch in micro_batches]
     flat = [index for micro_batch in indices for index in micro_batch]
-    if sum(per_step) != len(indices) or sorted(flat) != list(range(num_samples)):
+    if sum(micro_batches_per_step) != len(indices) or sorted(flat) != list(range(num_samples)):
         raise PoiseError(
             f"{where}: {len(indices)} micro-batches of {len(flat)} samples do not fit "
-            f"num_microbatches {per_step} and {num_samples} samples: {KNOWN_VERSIONS}"
+            f"num_microbatches {micro_batches_per_step} and {num_samples} samples: {KNOWN_VERSIONS}"
         )
-    return indices, per_step
+    return indices, micro_batches_per_step
 
 
 def build_schedule(shards: Sequence[Shard], where: str) -> Schedule | None:
     """The steps of all ranks together; None if the files do not tell them."""
     if not shards or any(shard.micro_batches is None for shard in shards):
         return None
-    per_step = shards[0].per_step or []
-    if any(shard.per_step != per_step for shard in shards):
+    micro_batches_per_step = shards[0].micro_batches_per_step or []
+    if any(shard.micro_batches_per_step != micro_batches_per_step for shard in shards):
         raise PoiseError(
             f"{where}: ranks differ in num_microbatches, though all of them take the same steps: "
             "import each run by itself"
         )
-    steps: list[list[int]] = [[] for _ in per_step]
+    steps: list[list[int]] = [[] for _ in micro_batches_per_step]
     ranks: dict[int, int] = {}
     micro_batch_of_rollout: dict[int, int] = {}
     for shard in shards:
         micro_batches = iter(shard.micro_batches or [])
-        for step, number in zip(steps, per_step, strict=True):
+        for step, number in zip(steps, micro_batches_per_step, strict=True):
             for micro_batch_number in range(number):
                 for index in next(micro_batches):
                     rollout_index = shard.rollout_indices[index]

@@ -68,7 +68,7 @@ class PoiseCallback(TrainerCallback):
 
     Arguments:
         trainer         the GRPOTrainer or RLOOTrainer that it is added to
-        run_folder      an empty folder; a resumed run goes on in its own
+        run_folder      an empty folder; for a resumed run, the folder that it wrote before
         monitor_every   optimizer steps between measurements of what a step did to every token; 0
                         is off. The monitor reads the model, which must be whole on process 0,
                         and knows GRPOTrainer's losses only

@@ -85,7 +85,7 @@ def read_tables(
     inferred = not context.reward and len(names) > 1
     remark = " (inferred; --reward names other columns)" if inferred else ""
     add_note(f"reward = {formula}{remark}")
-    add_note("TRL writes no groups: completions of a step with equal prompts are taken as one")
+    add_note("TRL writes no groups: completions of a step with equal prompts are taken as a group")
     repeated_files = unscored = repeated_groups = 0
     files_of_size: dict[int, list[str]] = {}
     previous: pa.Table | None = None
@@ -155,7 +155,7 @@ def candidate_columns(files: Sequence[Path], load_table: LoadTable) -> list[str]
 
 def check_columns(schema: pa.Schema, where: str) -> None:
     """Raise unless TRL's columns are there, each once, and numeric where they must be."""
-    cause = f"written by another version or tool; the format of {KNOWN_FORMAT} is known"
+    cause = f"written by another version or tool; the format of {KNOWN_FORMAT} can be read"
     for required in REQUIRED_COLUMNS:
         if required not in schema.names:
             columns = ", ".join(schema.names)

@@ -27,7 +27,13 @@ from counterpoise.microscope.probe_monitor import STEER, ProbeMonitor, ProbeRead
 from counterpoise.microscope.probe_records import probe_metrics
 from counterpoise.model.fit_memory import FittedSize, describe_prompts
 from counterpoise.run.metrics import ProbeResult
-from counterpoise.run.probes import SAMPLES, ProbeSet, choose_answers, look_interval, read_answers
+from counterpoise.run.probes import (
+    SAMPLES,
+    ProbeSet,
+    choose_answers,
+    measurement_interval,
+    read_answers,
+)
 from counterpoise.sample.build_groups import build_groups
 from counterpoise.sample.collect import draw_in_batches
 from counterpoise.sample.native import sample
@@ -107,9 +113,9 @@ class ScriptProbes:
         if options.probe_every:
             return options.probe_every
         device, rollouts = self.trainer.accelerator.device, options.generation_batch_size
-        if answers and answers.given:
-            return look_interval(device, len(answers.answers), rollouts)
-        return look_interval(device, options.probe, rollouts, options.probe_refresh)
+        if answers and answers.from_file:
+            return measurement_interval(device, len(answers.answers), rollouts)
+        return measurement_interval(device, options.probe, rollouts, options.probe_refresh)
 
     def steering_rows(self) -> list[Row]:
         """The answers that credit may read: those of the steering half."""

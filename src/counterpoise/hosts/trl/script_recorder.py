@@ -35,8 +35,8 @@ from counterpoise.hosts.recorded_folder import (
     remove_unfinished,
     restore_unfinished,
     start_folder,
+    unfinished_folder,
     unfinished_iteration,
-    unfinished_number,
 )
 from counterpoise.hosts.trl.monitor import AGGREGATION_OF_LOSS, SURROGATE_OF_LEVEL
 from counterpoise.hosts.trl.padding import UnpaddedRollout
@@ -130,7 +130,7 @@ class ScriptRecorder:
         self.iteration = None  # still open if a `train()` before was interrupted
         steps_taken = trainer.state.global_step
         finished = trainer._generation if steps_taken > 0 else None
-        open_number = unfinished_number(self.folder, steps_taken) if steps_taken > 0 else None
+        open_number = unfinished_iteration(self.folder, steps_taken) if steps_taken > 0 else None
         if open_number is not None:
             finished = open_number - 1
         start_folder(self.folder, self.describe(trainer), finished, RESUME_HINT)
@@ -141,7 +141,7 @@ class ScriptRecorder:
 
     def recorded_generations(self, steps: int) -> int | None:
         """The generation of optimizer step `steps`, counted from 1; None if it is not recorded."""
-        open_number = unfinished_number(self.folder, steps)
+        open_number = unfinished_iteration(self.folder, steps)
         if open_number is not None or not steps:
             return open_number
         steps_recorded = 0
@@ -221,7 +221,7 @@ class ScriptRecorder:
         if self.trainer._step % self.trainer.args.steps_per_generation == 0:
             self.close_iteration()  # its last optimizer step is done
         elif self.iteration is not None and self.iteration.groups:
-            part = unfinished_iteration(self.folder, steps)
+            part = unfinished_folder(self.folder, steps)
             # What is there for this step or a later one is left from before a resume.
             remove_unfinished(self.folder, keep=[n for n in self._saved_steps() if n < steps])
             with self.folder.explain_write_errors(part.path.name):

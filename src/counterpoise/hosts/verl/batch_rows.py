@@ -15,12 +15,14 @@ from counterpoise.hosts.verl.row_keys import group_of_key, split_key
 from counterpoise.hosts.verl.weight_request import ROLLOUT_ADVANTAGES
 from counterpoise.types import Floats, Rollout, Row
 
-# The data set's reference answer, and rollout.calculate_log_probs: not every run has them.
+# Only some runs have these: the data set's reference answer, and the sampler's log-probabilities
+# (with rollout.calculate_log_probs=True).
 REFERENCES, SAMPLED_LOGPROBS = "reward_model", "rollout_log_probs"
 SAMPLED_FIELDS = ("prompts", "responses", "response_mask", "rm_scores")
 ROLLOUT_FIELDS = (*SAMPLED_FIELDS, REFERENCES, SAMPLED_LOGPROBS)  # of a rollout once it is sampled
 FIELDS = (*SAMPLED_FIELDS, "advantages", "old_log_probs")
-OPTIONAL_FIELDS = (REFERENCES, SAMPLED_LOGPROBS, ROLLOUT_ADVANTAGES)  # the last: of token weights
+# ROLLOUT_ADVANTAGES: only with token weights.
+OPTIONAL_FIELDS = (REFERENCES, SAMPLED_LOGPROBS, ROLLOUT_ADVANTAGES)
 
 
 def real_indices(batch: KVBatchMeta) -> list[int]:
@@ -96,7 +98,7 @@ def read_rollouts(
 
 
 def number_in_groups(keys: Sequence[str]) -> dict[str, int]:
-    """Rows numbered from 0 in their group, in verl's order, of which some may be missing.
+    """The index of every row in its group, in verl's order, without gaps where rows are missing.
 
     Example:
         >>> number_in_groups(["ab_1_0", "ab_0_1", "ab_0_0", "cd_3_0"])
@@ -113,7 +115,8 @@ def split_advantage(
 ) -> tuple[float, Floats | None]:
     """A_i and w_T of a row from A_{i,t}; w_T is None where all are 1.
 
-    Without `unweighted_T`, A_i is the mean: an estimator of verl's may differ between tokens.
+    Without `unweighted_T`, A_i is the mean: verl's own estimators may give the tokens of a row
+    different advantages.
 
     Example:
         >>> split_advantage(np.array([0.5, 0.25], np.float32), np.array([0.5, 0.5], np.float32))

@@ -156,7 +156,10 @@ def _read_state(file: Path) -> BalanceState:
 
 
 def _keep_waiting_rows(waiting_rows: Mapping[str, Row]) -> bool:
-    """Remove rows that neither wait nor belong to a prompt; False if a waiting one is missing."""
+    """Remove the rows of trained batches; False if a waiting row is missing.
+
+    Trained rows do not wait, and the queue has no entry for their prompt any more.
+    """
     tags = (tq.kv_list(TRAINING_PARTITION) or {}).get(TRAINING_PARTITION, {})
     prompts = {key for key, tag in tags.items() if tag.get("is_prompt", False)}
     trained_keys = [

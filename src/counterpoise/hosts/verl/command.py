@@ -37,7 +37,7 @@ HYDRA_WORDS = ("true", "false", "null", "nan", "inf")
 BACKSLASHES_BEFORE_QUOTE = re.compile(r'(\\+)(?="|\Z)')
 GPUS_PER_NODE = 8
 
-# What the native engine does without an option for it, set explicitly whatever verl's defaults are.
+# The native engine has no options for these; they are set so that verl's defaults do not matter.
 # total_epochs is never reached: total_training_steps ends the run.
 FIXED_SETTINGS: dict[str, Any] = {
     "trainer.use_v1": True, "trainer.v1.trainer_mode": "sync", "trainer.total_epochs": 1000000,
@@ -90,7 +90,7 @@ def _schedule(config: RunConfig, out: Path) -> dict[str, Any]:
         f"+{REWARD}.reward_kwargs.reward_timeout_seconds": config.verify.reward_timeout_seconds,
         "actor_rollout_ref.model.path": find_model_folder(config.model.name),
     }
-    # The data files then hold the whole prompt, and verl must not wrap it once more.
+    # Data files for a template without chat hold the whole prompt: verl must not wrap it again.
     if not TEMPLATES[template_name(config)].chat:
         schedule["actor_rollout_ref.model.custom_chat_template"] = "{{ messages[0]['content'] }}"
     if config.store.rollouts:

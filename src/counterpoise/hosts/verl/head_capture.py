@@ -32,7 +32,7 @@ RowT = TypeVar("RowT")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OutputLayer:
-    """What is read of a policy: z = cap(W h)."""
+    """The output layer, z = cap(W h); stands in for a Policy where nothing else of it is read."""
 
     unembedding: Tensor  # [V, D]
     softcap: float
@@ -135,7 +135,7 @@ def output_layer(engine: Any) -> Any:
 
 
 def head_fault(engine: Any) -> str:
-    """Why the model's output layer is not W h; "" if it may be."""
+    """Why the logits are not W h; "" if no reason is known: find_difference compares numbers."""
     has_bias = getattr(output_layer(engine), "bias", None) is not None
     return "the model's output layer has a bias" if has_bias else ""
 

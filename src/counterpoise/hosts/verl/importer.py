@@ -7,8 +7,9 @@ Each line is a rollout:
 Texts are decoded without special tokens; token ids, log-probabilities and whether a response was
 truncated are not written. The V1 trainer's `uid` is UUID_ROLLOUT_OUTPUT, and rollouts with the same
 UUID are a group. The V0 trainer writes no uid: there, equal inputs of a step are a group. Rows that
-verl adds to fill up a batch (padUUID) are no rollouts and are left out. Read in verl 0.9.1,
-trainer/ppo/v1/trainer_base.py, trainer/ppo/padding_utils.py and trainer/ppo/ray_trainer.py.
+verl adds to fill up a batch (padUUID) are no rollouts and are left out. The format is that of verl
+0.9.1, as written by trainer/ppo/v1/trainer_base.py, trainer/ppo/padding_utils.py and
+trainer/ppo/ray_trainer.py.
 """
 
 from __future__ import annotations

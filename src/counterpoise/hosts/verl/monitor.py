@@ -1,10 +1,10 @@
-"""What the driver measures of an update: how its tokens moved, and which rows are decomposed.
+"""The driver's part of the monitor: how tokens moved, and for which rows pushes are computed.
 
 Displacement is log p after the update minus log p before it: verl's scoring pass gives the
 log-probabilities before; one more pass gives those after, in the same layout. An update is all
 optimizer steps of a batch. Which tokens pushed a token (microscope/coupling.py) is computed in the
-workers (step_coupling.py), for the rows that are chosen here: whole steps at random, until they
-hold `limit` tokens. Of a single step that is larger, whole groups.
+workers (step_coupling.py), for the rows that are chosen here: whole steps at random, as long as
+they fit into `limit` tokens. If the first of them does not fit, its first groups that do.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def displacement_shares(
 def choose_coupled_rows(
     rows: Sequence[Row], plan: BatchPlan, limit: int, seed: int
 ) -> list[list[int]]:
-    """The rows of each step that are decomposed, as indices of `rows`; those without signal never.
+    """The rows of each step whose pushes are computed, as indices of `rows`; all have signal.
 
     Example:
         >>> rows = [Row("a", 1.0, 5), Row("a", -1.0, 5), Row("b", 1.0, 5), Row("b", 0.0, 5)]
@@ -77,15 +77,15 @@ def choose_coupled_rows(
 
 
 def _first_groups(rows: Sequence[Row], step_rows: Sequence[int], limit: int) -> list[int]:
-    """The rows of as many groups as `limit` tokens hold, at least of one."""
+    """The rows of the first groups that fit into `limit` tokens together, at least one group."""
     members: dict[str, list[int]] = {}
     for i in step_rows:
         members.setdefault(rows[i].group, []).append(i)
-    sampled_rows: list[int] = []
+    chosen_rows: list[int] = []
     num_tokens = 0
     for group_rows in members.values():
         num_tokens += sum(rows[i].num_tokens for i in group_rows)
-        if sampled_rows and num_tokens > limit:
+        if chosen_rows and num_tokens > limit:
             break
-        sampled_rows += group_rows
-    return sampled_rows
+        chosen_rows += group_rows
+    return chosen_rows

@@ -98,7 +98,7 @@ def uses_adapter(config: VerlConfig) -> bool:
 
 
 def credit_name(config: VerlConfig) -> str | None:
-    """The name of our credit that the config chooses; None for one of verl's estimators."""
+    """Our advantage that the config chooses, without `poise_`; None for verl's own estimators."""
     name = str(select(config, "algorithm.adv_estimator"))
     return name.removeprefix(ESTIMATOR_PREFIX) if name.startswith(ESTIMATOR_PREFIX) else None
 
@@ -150,8 +150,8 @@ def coupling_fault(config: VerlConfig) -> str:
     coefficient = select(config, "actor_rollout_ref.actor.entropy_coeff", 0)
     if coefficient and not head_fault(config):
         return (
-            f"actor_rollout_ref.actor.entropy_coeff={coefficient} pushes tokens too, and is not "
-            "seen"
+            f"actor_rollout_ref.actor.entropy_coeff={coefficient} pushes tokens too, which the "
+            "measurement does not see"
         )
     return head_fault(config)
 
@@ -254,8 +254,8 @@ def _trainer_fault(config: VerlConfig, options: VerlAdapterOptions) -> str:
         )
     if options.composer in COMPOSERS_THAT_READ_SIGNS and credit_name(config) is None:
         return (
-            f"+poise.composer={options.composer} needs our credit: set "
-            "algorithm.adv_estimator=poise_grpo"
+            f"+poise.composer={options.composer} reads the advantages of a poise_* estimator: "
+            "set algorithm.adv_estimator=poise_grpo"
         )
     if options.composer in COMPOSERS_THAT_READ_SIGNS and select(
         config, "algorithm.use_kl_in_reward", False
@@ -273,7 +273,8 @@ def _size_fault(config: VerlConfig, options: VerlAdapterOptions) -> str:
     if prompts < mini_batch or prompts % mini_batch:
         return (
             f"data.train_batch_size={prompts} is not a multiple of "
-            f"actor_rollout_ref.actor.ppo_mini_batch_size={mini_batch}: choose one that divides it"
+            f"actor_rollout_ref.actor.ppo_mini_batch_size={mini_batch}: choose a mini-batch size "
+            "that divides the batch size"
         )
     if options.composer in COMPOSERS_THAT_READ_TOKENS:
         return (
@@ -342,7 +343,7 @@ def _trajectory_fault(config: VerlConfig, options: VerlAdapterOptions) -> str:
     if credit is None:
         return f"{shown} reads our advantages: set algorithm.adv_estimator=poise_grpo"
     if fault := _parallel_fault(config):
-        return f"{shown} scores the rows of every step: {fault}"
+        return f"{shown} scores whole responses on every rank: {fault}"
     if options.trajectory != "min_replace":
         return ""
     if options.composer not in WHOLE_GROUP_COMPOSERS and optimizer_steps(config) > 1:
@@ -369,7 +370,10 @@ def _balance_fault(config: VerlConfig, options: VerlAdapterOptions) -> str:
             "+poise.tau=0"
         )
     if credit_name(config) is None:
-        return "+poise.tau balances by our credit: set algorithm.adv_estimator=poise_grpo"
+        return (
+            "+poise.tau balances by the advantages of a poise_* estimator: "
+            "set algorithm.adv_estimator=poise_grpo"
+        )
     if credit_name(config) == "positive_only":
         return "poise_positive_only has no negative rollouts to balance: set +poise.tau=0"
     custom = [select(config, f"trainer.v1.sampler.custom_sampler.{k}") for k in ("path", "name")]

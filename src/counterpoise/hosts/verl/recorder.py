@@ -2,15 +2,17 @@
 
     imported.json    verl's version, and the options that pages show
     plans.jsonl      which rollouts shared an optimizer step, as the workers got them
-    rollouts/        the rollouts that were sampled; metrics.jsonl a line for each update
-    drops.jsonl      RB: those that were dropped
-    tokens/          advantages and old log-probabilities of the trained ones; with the monitor
-                     their displacement and what pushed them, in pushes/ the strongest pushes
+    metrics.jsonl    a line for each update
+    rollouts/        the rollouts that were sampled
+    drops.jsonl      RB: the rollouts that were dropped
+    tokens/          the trained tokens: advantage and old log-probability; with the monitor also
+                     displacement and what pushed them
+    pushes/          the monitor: the strongest pushes
 
 An iteration is an update. With RB the rollouts of an iteration are all that were sampled since the
 update before, so that `success` is that of the policy and not of the balanced batch; rows that
-waited are found in the iteration that sampled them. Where an update takes such rows alone, as it
-may in verl's asynchronous mode, `success` and the like are those of the update before.
+waited are found in the iteration that sampled them. In verl's asynchronous mode all rows of an
+update may have waited: then `success` and the like are those of the update before.
 
 The driver process writes it after the update. Workers do not report what happens between optimizer
 steps: `pull` is known for the rows that the monitor measured, and `logprob` for these and for the
@@ -95,7 +97,7 @@ class VerlUpdate(NamedTuple):
     monitored: MonitoredUpdate | None = None
     sampled: SampledForUpdate | None = None  # of RB
     # Of rows whose old log-probabilities are not those of the weights that the update starts from.
-    older_keys: Collection[str] = ()
+    keys_with_older_scores: Collection[str] = ()
 
 
 def record_notes(config: Any, options: VerlAdapterOptions, coupling_fault: str) -> list[str]:
@@ -119,12 +121,12 @@ class UpdateRecorder:
     def __init__(self, path: Path, config: Any, notes: Sequence[str] = ()) -> None:
         self.folder, self.config, self.notes = RunFolder(path), config, notes
         self._has_started = False
-        # By name of SAMPLING_METRICS, of the latest update for which anything was sampled.
+        # The SAMPLING_METRICS of the latest update for which rollouts were sampled, by name.
         self._sampling_numbers: dict[str, Any] = {}
 
     def record(self, update: VerlUpdate, tokenizer: Any) -> None:
         """Write the update, with what the monitor measured of it."""
-        number, batch, plan, verl_metrics, monitored, sampled, older_keys = update
+        number, batch, plan, verl_metrics, monitored, sampled, keys_with_older_scores = update
         couplings = monitored.couplings if monitored else ()
         if not self._has_started:
             self._start(number, tokenizer)
@@ -135,10 +137,10 @@ class UpdateRecorder:
         row_of_index = {batch_index: row for row, batch_index in enumerate(indices)}
         keys = [batch.keys[index] for index in indices]
         displacements = _displacements(batch, data, monitored) if monitored else None
-        # Of the weights before the update, which the old scores need not be.
-        first_logprobs = [
+        # By the weights before the update; NaN where the old ones are older, or are the sampler's.
+        logprobs_at_start = [
             np.full(len(old_T), np.nan, np.float32)
-            if key in older_keys or bypasses_scoring(self.config)
+            if key in keys_with_older_scores or bypasses_scoring(self.config)
             else old_T
             for key, old_T in zip(keys, old_logprobs, strict=True)
         ]
@@ -149,7 +151,7 @@ class UpdateRecorder:
                 for row, key in zip(rows, keys, strict=True)
             ]
         results = [
-            _step_result(rows, step, old_logprobs, None if s else first_logprobs, measured)
+            _step_result(rows, step, old_logprobs, None if s else logprobs_at_start, measured)
             for s, step in enumerate(plan.steps)
         ]
         groups = (
@@ -157,7 +159,7 @@ class UpdateRecorder:
             if sampled is None
             else _sampled_groups(number, sampled, tokenizer, max_length)
         )
-        # Without any, the record still needs rollouts to describe.
+        # If no rollouts were sampled for this update, the record describes those it trained on.
         counted_groups = groups or _groups_of_rows(number, rows)
         rewards = [rollout.reward for group in counted_groups for rollout in group.rollouts]
         result = metrics.IterationResult(
@@ -246,7 +248,7 @@ class UpdateRecorder:
         clock.lap("sample")
         buffer = sampled.buffer if sampled else RewardBalancedBuffer(tau=0.0, target=1)
         line = metrics.metrics_record(result, buffer, clock)
-        # Times are verl's to tell, and what was not seen is null.
+        # verl logs its own times, so ours are null; so are numbers that are not known.
         for name, value in line.items():
             is_unknown = isinstance(value, float) and np.isnan(value)
             if is_unknown or name.endswith(("_seconds", "_per_second")):
@@ -260,7 +262,7 @@ class UpdateRecorder:
             if verl_name in verl_metrics:
                 value = float(np.mean(verl_metrics[verl_name]))
                 line[name] = value if np.isfinite(value) else None
-                # A mean over the steps of an update: how many it were is not known.
+                # A mean over the update's steps: if it is not finite, at least one step was not.
                 line["not_finite_steps"] |= int(not np.isfinite(value))
         # What happens inside verl's reward function is not seen.
         line |= {"verifier_timeouts": None, "verifier_crashes": None}
@@ -271,7 +273,8 @@ class UpdateRecorder:
         for name in MONITOR_METRICS:
             if f"{SECTION}/{name}" in verl_metrics:
                 line[name] = float(verl_metrics[f"{SECTION}/{name}"])
-        # A token is pushed by its own step, and moved by all of them.
+        # Pushes are those of one step, displacements those of the update: with several steps they
+        # cannot be compared.
         if len(result.results) > 1:
             line["proxy_agreement"] = None
         return line

@@ -1,7 +1,8 @@
 """What the keys of a verl batch say: the group of a row, and which rows are calls of one agent.
 
 key   "uid_session_output": the group, the rollout in it, and which of its outputs
-tag   "trajectory": for agent frameworks that make a prompt of every call
+tag   "trajectory": set by agent frameworks that submit every call of an agent as its own prompt;
+      calls of one agent run have the same
 """
 
 from __future__ import annotations

@@ -19,11 +19,11 @@ from counterpoise.types import BatchPlan
 
 
 def block_size(
-    plan: BatchPlan, ranks: int, micro_batch: int = 1, multiples: Sequence[int] = ()
+    plan: BatchPlan, ranks: int, micro_batch: int = 1, divisors: Sequence[int] = ()
 ) -> int:
     """Rows of a step on one rank: the fewest that hold the largest step in whole micro-batches.
 
-    `multiples`: sizes that must divide the number of all rows of a rank.
+    `divisors`: numbers that must divide the rows of a rank over all steps.
 
     Example:
         >>> plan = BatchPlan("grouped", (tuple(range(5)), tuple(range(5, 8))))
@@ -33,7 +33,7 @@ def block_size(
     rows_per_rank = -(-max(len(step) for step in plan.steps) // ranks)
     block = -(-rows_per_rank // micro_batch) * micro_batch
     # verl's scoring passes cut all rows of a rank into equal micro-batches.
-    while any(block * len(plan.steps) % size for size in multiples):
+    while any(block * len(plan.steps) % size for size in divisors):
         block += micro_batch
     return block
 

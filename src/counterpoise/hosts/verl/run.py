@@ -89,7 +89,7 @@ def _reward_inputs(prompt: Prompt, config: RunConfig) -> dict[str, str]:
         return {}
     needed_columns = reward_columns(config.verify)
     try:
-        # A column that the function only may use is left out if JSON cannot hold it.
+        # A column that the function does not need is left out if JSON cannot hold it.
         columns = json.dumps(
             {
                 name: value

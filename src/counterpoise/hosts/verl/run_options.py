@@ -50,6 +50,7 @@ LOSS_AGG_MODES = {
 
 TASK = handle_here("the data files")
 WARMUP = no_effect("only `poise warmup` reads it")
+PROBES = "verl does not measure what an update does to held-out answers"
 
 # Every option of config/ needs an entry here; tests/hosts/test_translate_options.py checks it.
 OPTIONS: dict[str, OptionSupport] = {
@@ -107,7 +108,7 @@ OPTIONS: dict[str, OptionSupport] = {
     "verify.name": pass_as(
         f"+{REWARD}.reward_kwargs.verifier",
         values=tuple(name for name in VERIFIERS.choices if name != "verifiers"),
-        reason="verl's workers get no tasks of verifiers",
+        reason="verl's workers do not get the tasks of the package verifiers",
     ),
     "verify.timeout_seconds": pass_as(f"+{REWARD}.reward_kwargs.timeout_seconds"),
     "verify.reward_timeout_seconds": pass_as(f"+{REWARD}.reward_kwargs.reward_timeout_seconds"),
@@ -195,12 +196,10 @@ OPTIONS: dict[str, OptionSupport] = {
     "monitor.every": pass_as("+poise.monitor_every"),
     "monitor.tokens": pass_as("+poise.monitor_tokens"),
     "monitor.watch": not_written(2, reason="no table of pushes"),
-    "monitor.probe": accept_only(0, reason="held-out answers are followed by the native engine"),
+    "monitor.probe": accept_only(0, reason=PROBES),
     "monitor.probe_refresh": no_effect("no probes"),
     "monitor.probe_every": no_effect("no probes"),
-    "monitor.probe_file": accept_only(
-        "", reason="held-out answers are followed by the native engine"
-    ),
+    "monitor.probe_file": accept_only("", reason=PROBES),
     "store.rollouts": pass_as("trainer.rollout_data_dir"),
     "store.tokens": not_written(True, reason="no table of tokens"),
     "store.model": pass_as(f"{ACTOR}.checkpoint.save_contents"),

@@ -1,4 +1,4 @@
-"""RB as verl's custom sampler: a batch B with min(N+(B), N-(B)) >= tau |B|, or more is sampled.
+"""RB as verl's custom sampler: sample until a batch B has min(N+(B), N-(B)) >= tau |B|.
 
 A round is what verl submits at a step: data.train_batch_size prompts. In mode `sync` its groups are
 added to the ledger when all of them are finished; if no balanced batch can be taken, another round
@@ -61,10 +61,10 @@ class RewardBalancedReplayBuffer(ReplayBuffer):
         self.batch_rows: dict[str, Row] = {}  # of the latest batch, with their advantages
         # Of the latest update, until the next is sampled:
         self._update = 0
-        self._now = 0  # by which waiting rows are aged
+        self._now = 0  # the round (mode `sync`) or the update, from which ages are counted back
         self._refills = 0
         self._waiting_before: list[Row] = []
-        self._update_of_group: dict[str, int] = {}  # of it and of groups that wait
+        self._update_of_group: dict[str, int] = {}  # of groups added for it, and of waiting ones
         self._sampled_rows: dict[str, Row] = {}
         self._sampled_fields: list[Any] = []
 
@@ -213,8 +213,9 @@ class AsyncRewardBalancedReplayBuffer(RewardBalancedReplayBuffer):
 
     Ages count updates from the one at which verl submitted a prompt: `max_age` takes the place of
     verl's `max_off_policy_threshold`. verl submits one round at every update, and a balanced batch
-    takes the signal of more groups than that. The missing rounds are submitted here, so that as
-    many prompts are running or waiting at every update as verl's warmup provided for the first.
+    uses up more groups than that, because only rows with signal count. The missing rounds are
+    submitted here, so that as many prompts are running or waiting at every update as verl's warmup
+    provided for the first.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -251,7 +252,7 @@ class AsyncRewardBalancedReplayBuffer(RewardBalancedReplayBuffer):
             refills += 1
 
     def _replace_prompts(self, partition_id: str, batch_size: int) -> int:
-        """Submit the rounds that earlier batches took beyond those of verl; returns how many."""
+        """Submit the rounds that earlier batches used up beyond verl's own; returns how many."""
         self._sync_metadata_from_transfer_queue()
         prompts = self._prompts_in_flight(partition_id) + len(self._finished_uids(partition_id))
         prompts += len({group_of_key(key) for key in self.ledger.waiting_rows})

@@ -41,7 +41,7 @@ from counterpoise.model.load import Policy
 from counterpoise.types import Floats, Rollout, Row, StepResult
 
 REQUEST_KEY = "poise_coupling"  # in the extra information of verl's batch
-METHOD = "poise_take_couplings"  # of verl's worker
+TAKE_COUPLINGS = "poise_take_couplings"  # a method that we add to verl's worker
 MICRO_TOKENS = 16384  # of the monitor, which here makes no forward pass
 
 
@@ -79,7 +79,7 @@ class StepCoupling:
     """A measured step, or the reason why it could not be measured.
 
     Rows are in the order of `batch_indices`.
-    The displacement of the measurement is NaN: the driver knows it.
+    The displacement of the measurement is NaN here: the driver fills it in.
     """
 
     step: int
@@ -99,7 +99,7 @@ class RowCapture(HeadCapture):
         self.rows: list[CapturedRow] = []
 
     def wrap_loss(self, loss_function: Callable[..., Any]) -> Callable[..., Any]:
-        """verl's loss, which first shows what it is given."""
+        """A function that keeps the chosen rows of a pass, then calls verl's loss."""
 
         def observed(*, model_output: Any, data: Any, dp_group: Any = None) -> Any:
             self._keep_rows(loss_function, model_output, data, dp_group)
@@ -121,7 +121,7 @@ class RowCapture(HeadCapture):
                 model_output={**model_output, "log_probs": leaf}, data=data, dp_group=dp_group
             )
             (gradient_N,) = torch.autograd.grad(loss, leaf_N)
-        # verl multiplies a rank's loss by their number, because FSDP averages the gradients.
+        # verl multiplies a rank's loss by the number of ranks, because FSDP averages the gradients.
         pulls_N = -gradient_N / data["dp_size"]
         advantages = data["advantages"].unbind()
         self.rows += [
@@ -275,4 +275,4 @@ def install_in_workers() -> None:
 
     TrainingWorker.train_mini_batch = recording_mini_batches
     TrainingWorker.train_batch = recording_batch
-    setattr(ActorRolloutRefWorker, METHOD, take_couplings)
+    setattr(ActorRolloutRefWorker, TAKE_COUPLINGS, take_couplings)

@@ -1,4 +1,4 @@
-"""Hidden states for token weights inside verl: kept by every rank, weighed on rank 0.
+"""Hidden states for token weights inside verl: kept by every rank, turned into weights on rank 0.
 
 verl's scoring pass, which precedes every update, has the hidden states that token weights read
 (head_capture.py). So no further pass is needed: in that pass every rank keeps them for its rows, on
@@ -31,14 +31,14 @@ from counterpoise.hosts.verl.head_capture import (
     scaled_layer,
 )
 from counterpoise.hosts.verl.weight_request import (
-    METHOD,
+    WEIGH_TOKENS,
     WeightRequest,
     WeightResult,
     evaluate_request,
 )
 from counterpoise.types import Floats
 
-KEEP_KEY = "poise_keep_states"  # in the extra information of verl's batch
+KEEP_STATES_KEY = "poise_keep_states"  # in the extra information of verl's batch
 TOKENS_PER_TRANSFER = 16384  # of one rank; more would fill the memory of rank 0's GPU
 
 
@@ -131,7 +131,7 @@ def install_in_workers() -> None:
 
     @functools.wraps(infer_batch)
     def keeping_states(self: Any, data: Any) -> Any:
-        if not tensordict_utils.pop(data, key=KEEP_KEY, default=False):
+        if not tensordict_utils.pop(data, key=KEEP_STATES_KEY, default=False):
             return infer_batch(self, data)
         rank = self.engine.get_data_parallel_rank()
         self.poise_states = StateCapture(rank * data.shape[0], keeps_head=rank == 0)
@@ -151,4 +151,4 @@ def install_in_workers() -> None:
         return weigh_captured(capture, request, self.actor.engine)
 
     TrainingWorker.infer_batch = keeping_states
-    setattr(ActorRolloutRefWorker, METHOD, weigh_tokens)
+    setattr(ActorRolloutRefWorker, WEIGH_TOKENS, weigh_tokens)

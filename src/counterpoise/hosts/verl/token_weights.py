@@ -29,8 +29,8 @@ from counterpoise.hosts.verl.batch_rows import (
 from counterpoise.hosts.verl.options import VerlAdapterOptions, select
 from counterpoise.hosts.verl.weight_methods import reads_states
 from counterpoise.hosts.verl.weight_request import (
-    METHOD,
     ROLLOUT_ADVANTAGES,
+    WEIGH_TOKENS,
     WeightRequest,
     WeightResult,
     evaluate_request,
@@ -49,7 +49,8 @@ def weigh_batch(
 ) -> None:
     """Multiply the advantages of update `number` in the TransferQueue by their token weights.
 
-    The unweighted ones stay beside them, for the record.
+    The unweighted ones are kept as ROLLOUT_ADVANTAGES: the run folder and trajectory weights need
+    them.
     """
     data = queue.get_fields(batch, *FIELDS, REFERENCES, "entropy")
     request = _make_request(batch, data, options, config, tokenizer, number)
@@ -57,7 +58,7 @@ def weigh_batch(
         return
     weights: Sequence[Floats]
     if reads_states(options.credit_weights):
-        results: Sequence[WeightResult] = getattr(workers, METHOD)(request)
+        results: Sequence[WeightResult] = getattr(workers, WEIGH_TOKENS)(request)
         if faults := [result.fault for result in results if result.fault]:
             method = display_name(options.credit_weights)
             raise PoiseError(f"+poise.credit_weights={method}: {faults[0]}")

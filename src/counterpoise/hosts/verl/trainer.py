@@ -49,12 +49,12 @@ from counterpoise.hosts.verl.monitor import (
 from counterpoise.hosts.verl.row_keys import group_of_key, trajectories_of_keys
 from counterpoise.hosts.verl.row_layout import block_size, executed_plan, order_rows
 from counterpoise.hosts.verl.step_coupling import (
-    METHOD,
     REQUEST_KEY,
+    TAKE_COUPLINGS,
     CouplingRequest,
     StepCoupling,
 )
-from counterpoise.hosts.verl.token_states import KEEP_KEY
+from counterpoise.hosts.verl.token_states import KEEP_STATES_KEY
 from counterpoise.hosts.verl.token_weights import weigh_batch
 from counterpoise.hosts.verl.trajectory_weights import REQUEST_KEY as TRAJECTORY_KEY
 from counterpoise.hosts.verl.trajectory_weights import TrajectoryRequest
@@ -84,7 +84,7 @@ class PlannedTrainer:
             _use_sampler(config, self.poise)
         self._step_rows = 0  # rows of an optimizer step, with fillers, in the latest plan
         self._scored_keys: set[str] = set()  # of waiting rows whose old log-probabilities are known
-        self._older_keys: set[str] = set()  # of rows in the batch that older weights have scored
+        self._keys_with_older_scores: set[str] = set()  # of rows that older weights have scored
         self._logprobs_before: Any = None  # of a monitored batch, before its update; nested
         self._logprobs_after: Any = None  # after it; nested
         self._couplings: list[StepCoupling] = []  # of a monitored update
@@ -97,8 +97,8 @@ class PlannedTrainer:
             if checkpoint_to_resume(config) is None:
                 check_folder_free(
                     self._recorder.folder.path,
-                    "a run goes on in its own from a checkpoint, and "
-                    f"{adapter_options.select(config, 'trainer.default_local_dir')} has none",
+                    f"{recorder.RESUME_HINT}, which needs a checkpoint in "
+                    f"{adapter_options.select(config, 'trainer.default_local_dir')}",
                 )
         super().__init__(config)  # type: ignore[call-arg]
 
@@ -162,7 +162,7 @@ class PlannedTrainer:
             return [self.replay_buffer.batch_rows[key].advantage for key in batch.keys]
         scores = queue.get_fields(batch, "rm_scores")["rm_scores"]
         name = adapter_options.credit_name(self.config)
-        assert name is not None  # check_config refuses such composers without
+        assert name is not None  # check_config refuses these composers with verl's estimators
         rewards_R = [float(scores_T.sum()) for scores_T in scores]
         return compute_advantages(rewards_R, groups, name).tolist()
 
@@ -174,7 +174,7 @@ class PlannedTrainer:
         return max(workers._dispatch_info["actor"]) + 1
 
     def _micro_batch_sizes(self) -> tuple[int, list[int]]:
-        """Rows of a training pass, and of the passes that only score; 1 where tokens decide."""
+        """Rows per micro-batch in training (1 with use_dynamic_bsz), and in the scoring passes."""
         actor, rollout = self.config.actor_rollout_ref.actor, self.config.actor_rollout_ref.rollout
         train_size = 1 if actor.use_dynamic_bsz else actor.ppo_micro_batch_size_per_gpu
         score_sizes = []
@@ -199,14 +199,14 @@ class PlannedTrainer:
             else None
         )
         if self._weighs_by_states:
-            batch.extra_info[KEEP_KEY] = True
+            batch.extra_info[KEEP_STATES_KEY] = True
         batch = super()._compute_old_log_prob(batch, metrics)  # type: ignore[misc]
-        batch.extra_info.pop(KEEP_KEY, None)
+        batch.extra_info.pop(KEEP_STATES_KEY, None)
         if self._is_monitored:
             self._logprobs_before = queue.get_fields(batch, "old_log_probs")["old_log_probs"]
         if self.poise is None or not adapter_options.keeps_old_scores(self.config, self.poise):
             return batch
-        self._older_keys = set(previously_scored.keys)
+        self._keys_with_older_scores = set(previously_scored.keys)
         if old_scores is not None:
             queue.put_fields(previously_scored, old_scores)
         waiting = self.replay_buffer.waiting_batch(batch.partition_id)
@@ -228,8 +228,8 @@ class PlannedTrainer:
         uses_our_credit = adapter_options.credit_name(self.config) is not None
         if uses_our_credit and any(not key.endswith("_0") for key in batch.keys):
             raise PoiseError(
-                "our credit takes one output per rollout, and this agent loop returns several: "
-                "set algorithm.adv_estimator=grpo and +poise.tau=0"
+                "the poise_* estimators take one output per rollout, and this agent loop returns "
+                "several: set algorithm.adv_estimator=grpo and +poise.tau=0"
             )
         batch = super()._compute_advantage(batch, metrics)  # type: ignore[misc]
         if self.poise is None:
@@ -254,7 +254,7 @@ class PlannedTrainer:
         return torch.nested.as_nested_tensor(by_row, layout=torch.jagged)
 
     def _save_checkpoint(self) -> None:
-        # Ours comes first, since verl names the checkpoint its latest at the end of its own part.
+        # Our part comes first: verl marks the checkpoint as the latest once its own part is saved.
         if self.balances:
             state = replace(self.replay_buffer.state(), scored_keys=self._scored_keys)
             save_state(Path(self.config.trainer.default_local_dir), self.global_steps, state)
@@ -322,17 +322,19 @@ class PlannedTrainer:
                 monitored=monitored if self._is_monitored else None,
                 sampled=self.replay_buffer.sampled_for_update() if self.balances else None,
                 # verl scores later updates of a global step by the weights of its first.
-                older_keys=batch.keys if self.local_trigger_step else self._older_keys,
+                keys_with_older_scores=(
+                    batch.keys if self.local_trigger_step else self._keys_with_older_scores
+                ),
             )
             self._recorder.record(update, self.tokenizer)
         return batch
 
     def _trajectory_request(self) -> dict[str, str]:
-        """How the workers weight whole rollouts, for the batch's extra information."""
+        """How the workers weight whole rollouts, as an entry of the batch's `extra_info`."""
         assert self.poise is not None
         if self.poise.trajectory == "off":
             return {}
-        # Rows that waited, those of a sampler and later updates of a batch have other old weights.
+        # In these cases some old log-probabilities are not by the weights before the update.
         has_older_scores = (
             adapter_options.keeps_old_scores(self.config, self.poise)
             or adapter_options.bypasses_scoring(self.config)
@@ -344,7 +346,7 @@ class PlannedTrainer:
     # -- the monitor ---------------------------------------------------------------------------
 
     def _coupling_request(self, batch: KVBatchMeta) -> dict[str, str]:
-        """What the workers are asked to decompose, for the batch's extra information."""
+        """The rows whose pushes the workers compute, as an entry of the batch's `extra_info`."""
         assert self.poise is not None
         if self._coupling_fault:
             return {}
@@ -369,7 +371,7 @@ class PlannedTrainer:
 
     def _take_couplings(self) -> list[StepCoupling]:
         """What rank 0 measured; a fault is told once, and switches the measurement off."""
-        by_rank = getattr(self.actor_rollout_wg, METHOD)()
+        by_rank = getattr(self.actor_rollout_wg, TAKE_COUPLINGS)()
         couplings = [coupling for results in by_rank for coupling in results]
         if faults := [coupling.fault for coupling in couplings if coupling.fault]:
             self._coupling_fault = faults[0]
@@ -411,8 +413,8 @@ class PlannedTrainer:
 def _resized_mini_batches(workers: Any, rows: int, extra_info: Mapping[str, Any]) -> Iterator[None]:
     """Make `update_actor` take steps of `rows` rows, whatever the config's mini-batch size is.
 
-    verl's token-mean loss counts the tokens of the step; its sequence losses divide by the config's
-    number of rows.
+    verl's token-mean loss divides by the tokens of the step. Its sequence losses divide by the
+    config's number of rows, so a smaller step weighs less.
     """
     original = workers.update_actor
 

@@ -47,7 +47,7 @@ class TrajectoryRequest:
 def trajectory_weights(
     rows: Sequence[Row], ratios_R: Sequence[float], weighting: str, group: Any
 ) -> Doubles:
-    """w~ [R] of this rank's rows with signal, among those of all ranks in the step."""
+    """w~ [R] of this rank's rows, with groups over all ranks; 1 for rows without signal."""
     own = [(row, ratio) for row, ratio in zip(rows, ratios_R, strict=True) if row.sign]
     by_rank: list[Any] = [None] * torch.distributed.get_world_size(group)
     torch.distributed.all_gather_object(by_rank, own, group=group)

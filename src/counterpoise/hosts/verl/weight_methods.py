@@ -19,7 +19,7 @@ REFUSED_WEIGHTS = {
     "oar_p": OWN_PASSES,
     "oar_p_approximate": OWN_PASSES,
     "aligned": "it reads held-out answers, which only the native engine and TRL follow",
-    "rlsd": "it scores responses after a prompt with the answer, and verl scores its own prompts",
+    "rlsd": "it scores responses after a prompt that contains the answer, which verl does not do",
     "serl": "it reads an environment's messages, which verl does not hand over",
     "crpo": "it compares with generic responses, which verl does not sample",
 }

@@ -21,7 +21,7 @@ from counterpoise.hosts.verl.head_capture import OutputLayer
 from counterpoise.types import Floats, Ints, Row
 from counterpoise.variants import TOKEN_WEIGHTS
 
-METHOD = "poise_weigh_tokens"  # of verl's worker
+WEIGH_TOKENS = "poise_weigh_tokens"  # a method that we add to verl's worker
 ROLLOUT_ADVANTAGES = "poise_advantages"  # a field of the batch: A_i, where A_{i,t} is weighted
 
 

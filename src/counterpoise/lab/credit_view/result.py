@@ -65,7 +65,7 @@ class CreditViewResult:
         return sum(row.num_tokens for row in self.rows)
 
     @property
-    def read_by(self) -> str | None:
+    def scored_by(self) -> str | None:
         """Which weights scored the rollouts, and how close they are to those that sampled them.
 
         None where no weighting needed the policy.
@@ -99,7 +99,7 @@ class CreditViewResult:
             "run": str(source.path),
             "iteration": source.iteration,
             "advantage": source.advantage,
-            "read_by": self.read_by,
+            "read_by": self.scored_by,
             "logprobs_off": self.mean_logprob_error,
             "rollouts": self.rollouts,
             "uniform": asdict(self.uniform),

@@ -129,7 +129,7 @@ def read_stored_iteration(
         if rows:
             # The device that the run was trained on need not exist on this machine.
             model_config = replace(config.model, name=model or config.model.name, device="auto")
-            # That penalty needs the policy, which most weightings do without.
+            # The KL in the rewards needs the policy, which is loaded only if a weighting needs it.
             penalty_note = " without the KL in the rewards" if config.update.kl_in_reward else ""
             return StoredIteration(
                 path,

@@ -37,8 +37,8 @@ def _about(result: CreditViewResult) -> Text:
         f"{result.tokens:,} tokens; advantage {source.advantage}",
         style="not bold",
     )
-    if result.read_by:
-        heading.append(f"\nscored by the {result.read_by}", style="not bold")
+    if result.scored_by:
+        heading.append(f"\nscored by the {result.scored_by}", style="not bold")
     return heading
 
 
@@ -89,8 +89,8 @@ def _meaning() -> Text:
 def _preferred(result: CreditViewResult) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("weights", overflow="fold")
-    table.add_column("most on (mean w)", ratio=1, style=BLUE)
-    table.add_column("least on", ratio=1, style=ORANGE)
+    table.add_column("most weight on (mean w)", ratio=1, style=BLUE)
+    table.add_column("least weight on", ratio=1, style=ORANGE)
     for weighting in result.weightings:
         most, least = preferred_types(result.rows, weighting.weights, TYPES_SHOWN)
         digits = 2 if weighting.statistics.spread >= FINE_SPREAD else 4

@@ -3,9 +3,10 @@
     difficulty_p ~ Beta(m k, (1 - m) k),  k = 1/rho - 1       m: true success, rho: correlation of
     x_p ~ Binomial(samples, difficulty_p) / samples           two samples of one problem
 
-Compared with: the same without the correction c, Student's t over problems, and Wilson's interval
-with all samples taken as independent. `python -m counterpoise.lab.evaluate.coverage` prints the
-table in about four minutes; docs/guide/evaluate.md quotes its extremes.
+Compared with: the same without the correction c of statistics/prompt_intervals.py, Student's t over
+problems, and Wilson's interval with all samples taken as independent. `python -m
+counterpoise.lab.evaluate.coverage` prints the table in about four minutes; docs/guide/evaluate.md
+quotes its extremes.
 """
 
 from __future__ import annotations

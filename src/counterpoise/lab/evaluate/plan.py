@@ -3,7 +3,8 @@
 Everything that can fail early fails here, before a model is loaded: a missing benchmark, an answer
 that the verifier cannot use, a template that the tokenizer does not have, a context that is too
 short. The response length is what every model has room for after the benchmark's longest prompt (at
-most 8,192), so that it is equal for all; results that the folder already holds give it too.
+most 8,192), so that it is equal for all; if the folder already holds results of the benchmark, it
+is theirs.
 """
 
 from __future__ import annotations

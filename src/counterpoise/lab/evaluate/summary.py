@@ -35,7 +35,7 @@ from counterpoise.report.charts.render import nan_to_none
 from counterpoise.statistics.prompt_intervals import IntervalEstimate, average_estimates
 from counterpoise.verify.scores import is_graded
 
-# What a difference of two models should not be due to. A template may be the model's own.
+# Settings that must be equal for a difference to be due to the models; templates may differ.
 COMPARED_SETTINGS = (
     "samples", "max_new_tokens", "verifier", "seed", "problems_digest", "sampler", "dtype",
 )  # fmt: skip
@@ -91,7 +91,7 @@ class EvaluationSummary:
         """A sentence for each model and benchmark with other settings than the first model.
 
         Example:
-            "b, math500: not made as a's (max_new_tokens 8192 instead of 924)"
+            "b, math500: evaluated differently from a (max_new_tokens 8192 instead of 924)"
         """
         sentences = []
         for line in self.lines:
@@ -105,7 +105,8 @@ class EvaluationSummary:
                 )
                 first_model = self.lines[0].model
                 sentences.append(
-                    f"{line.model}{setting}, {name}: not made as {first_model}'s ({details})"
+                    f"{line.model}{setting}, {name}: evaluated differently from {first_model} "
+                    f"({details})"
                 )
         return sentences
 

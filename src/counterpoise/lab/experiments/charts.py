@@ -141,7 +141,7 @@ def _costs(results: list[ArmResult], rates: list[float]) -> tuple[Figure, ...]:
         f"lr {rate:g}": RATE_COLOURS[index % len(RATE_COLOURS)] for index, rate in enumerate(rates)
     }
     cost_figures = []
-    for measure_name in ("along", "gain_rollouts", "gain_updates", "per_update", "dropped"):
+    for measure_name in ("mean_success", "gain_rollouts", "gain_updates", "per_update", "dropped"):
         points = [
             forest_point(
                 result.arm, f"lr {result.rate:g}", _mean_and_interval(result.measures[measure_name])
@@ -189,7 +189,7 @@ def _curves(runs: Runs, experiment: Experiment, rate: float) -> list[Figure]:
         if arm != experiment.baseline and _has_runs(runs, arm, rate)
     ]
     # The figure over updates differs from the one over rollouts only for arms that take fewer
-    # updates. Steps without signal are skipped by chance, so up to 2 % fewer do not count.
+    # updates. Any arm may lose a few by chance, to steps without signal: up to 2 % do not count.
     arms_with_fewer_updates = [
         arm for arm in arms if _mean_updates(runs, arm, rate) < 0.98 * _most_updates(runs, rate)
     ]

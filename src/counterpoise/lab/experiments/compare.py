@@ -7,10 +7,11 @@ Held-out success is interpolated linearly between evaluations. RB waits for bala
 takes fewer updates for the rollouts it samples: an arm may be ahead at equal rollouts only because
 of its number of updates, or the reverse. A verdict therefore needs both.
 
-    better, replicated        at some rate both intervals lie above 0
-    better, not replicated    at every rate both lie below the margin
-    worse                     the same with opposite signs
-    inconclusive              otherwise, and with fewer than three seeds or without spread
+    hypothesis "better"    replicated        at some rate both intervals lie above 0
+                           not replicated    at every rate both lie below the margin
+                           inconclusive      otherwise, and with fewer than three seeds or without
+                                             spread
+    hypothesis "worse"     the same with opposite signs
 
 Without spread: all seeds have exactly the same difference. The interval would have no width and
 exclude everything else, without any evidence. Usually the two arms made the same runs, because the
@@ -228,7 +229,7 @@ def describe_comparison(comparison: Comparison) -> str:
         )
     remark = ""
     if has_interval(at_rollouts):
-        remark = f" (could have shown {100 * at_rollouts.detectable:.1f})"
+        remark = f" (smallest detectable difference: {100 * at_rollouts.detectable:.1f})"
     remark += describe_missing_spread(comparison)
     return (
         f"{rate_phrase} {format_points(at_rollouts)} at equal rollouts and "

@@ -41,9 +41,9 @@ class Design:
     arms: Mapping[str, tuple[str, ...]]
     rates: Sequence[float]
     seeds: Sequence[int]
-    # Arms that train at a share of each rate; they keep the whole rate's name.
+    # Arms that train at a share of each rate; their RunKey.rate is the full rate.
     rate_shares: Mapping[str, float] = field(default_factory=dict)
-    # The rates of arms that a pilot chose; the rate of their runs' names is then only a name.
+    # arm -> the learning rate that a pilot chose for it; RunKey.rate is then only a label.
     arm_rates: Mapping[str, float] = field(default_factory=dict)
 
     def run_keys(self) -> list[RunKey]:

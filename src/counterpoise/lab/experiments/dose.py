@@ -9,15 +9,17 @@ Slopes are taken within a seed, so differences between seeds (prompts, random nu
 in a paired comparison. Cost is read twice, as in compare.py: at the fewest rollouts and at the
 fewest updates that any arm of the seed spent.
 
-    follows, replicated        at both costs the interval lies on the stated side of 0
-    follows, not replicated    at both costs it excludes slopes as steep as `dose_margin`
-    inconclusive               otherwise, and with fewer than three seeds
+The verdict on "success rises (or falls) with the dose":
+
+    replicated        at both costs the interval lies on the stated side of 0
+    not replicated    at both costs it excludes slopes as steep as `dose_margin`
+    inconclusive      otherwise, and with fewer than three seeds
 
 The manipulation check comes first, since the slope means nothing unless the arms really differ in
 the dose: if their mean doses differ by less than `dose_range`, or not at all, there is no verdict
 ("untestable here"), however steep the slope. A seed whose arms all had the same dose has no slope.
 
-`dose_arms` names the arms of the slope, where others of the file differ from them in more than the
+`dose_arms` restricts the slope to some arms, for files whose other arms differ in more than the
 dose. With `dose_decides` the slope is the verdict of the whole experiment: replicated if it is so
 at some rate (intervals hold for all rates together), not replicated if it is so at every rate.
 Without it, the slope is judged beside the verdict, which is that of the first hypothesis.
@@ -205,7 +207,7 @@ def _slope(curves: dict[str, list[Record]], doses: dict[str, float], cost: Cost)
 
 
 def _mean_slope(slopes: Sequence[float | None], level: float) -> SeedMean:
-    """The mean over seeds that have a slope; nan of no seeds if there is none."""
+    """The mean over seeds that have a slope; if no seed has one, a mean of nan with n = 0."""
     known_slopes = [slope for slope in slopes if slope is not None]
     if not known_slopes:
         return SeedMean(math.nan, math.nan, math.nan, math.nan, 0)

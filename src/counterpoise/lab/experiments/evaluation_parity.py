@@ -7,7 +7,8 @@
     sample.max_new_tokens, top_k       how long an answer may be, and what it is sampled from
     model.template                     how a problem becomes a prompt
 
-If `evaluate.settings` contains "training", an arm with another temperature is evaluated with it.
+If `evaluate.settings` contains "training", an arm with another temperature is evaluated at its own
+temperature, and therefore refused.
 """
 
 from __future__ import annotations

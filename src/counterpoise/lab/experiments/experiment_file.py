@@ -47,7 +47,7 @@ from counterpoise.lab.experiments.evaluation_parity import check_evaluated_alike
 from counterpoise.lab.weights_digest import weights_digest
 
 DESIGN_OPTIONS = {
-    "update.lr": "experiment.rates has the learning rates, experiment.rate_shares a share of them",
+    "update.lr": "experiment.rates has the rates; experiment.rate_shares scales them for an arm",
     "loop.seed": "experiment.first_seed and experiment.seeds have the seeds",
 }
 
@@ -63,7 +63,7 @@ class ExperimentConfig:
     )
     baseline: str = option("", "the arm that the others are compared with; empty: the first")
     rates: list[float] = option([1e-5], "learning rates, each with all arms and seeds")
-    first_seed: int = option(0, "loop.seed of the first", at_least=0)
+    first_seed: int = option(0, "the smallest loop.seed of the runs", at_least=0)
     seeds: int = option(16, "runs of every arm and rate", at_least=1)
     level: float = option(
         0.95, "of all intervals together (arms x rates)", at_least=0.5, at_most=0.999
@@ -76,12 +76,12 @@ class ExperimentConfig:
     )
     hypotheses: list[str] = option([""], "'ARM > BASELINE' or 'ARM < BASELINE'; the first decides")
     rate_shares: list[str] = option(
-        [], "'ARM=0.75': this arm trains at 0.75 of every rate; it is named by the whole rate"
+        [], "'ARM=0.75': this arm trains at 0.75 of every rate; tables show the full rate"
     )
     rates_from: str = option(
         "",
         "the file of a pilot of the same arms: each arm trains at the rate that ended best there "
-        "(pilot_rates.py), and `rates` holds one rate that is only a name",
+        "(pilot_rates.py), and `rates` holds one number that is only a label",
     )
     tuned: bool = option(
         False,
@@ -127,8 +127,8 @@ class ExperimentConfig:
     )
     shares: list[str] = option(
         [],
-        "other experiment files: of a piece of theirs, the runs that have all options of a run of "
-        "this one count",
+        "other experiment files whose runs are reused: a run in a piece of theirs counts here if "
+        "all its options are those of a run of this file (reused_runs.py)",
     )
     benchmarks: list[str] = option(
         [], "what poise eval judges the trained models by in the end; needs store.model = true"
@@ -206,7 +206,7 @@ class Experiment:
         return weights_digest(self.run_config.model.name)
 
     def problems_digest(self) -> str:
-        """A digest of the files of problems; empty if the task reads no single file."""
+        """A digest of the files of problems; empty if the options name no file."""
         task = self.run_config.task
         digests = []
         for path in (task.path, task.heldout_path):
@@ -444,12 +444,13 @@ def _plugin_digests(design: Design) -> dict[str, dict[str, str]]:
     return plugin_digests
 
 
-def _digest(tables: Mapping[str, Any], pins: Mapping[str, Any]) -> str:
+def _digest(tables: Mapping[str, Any], plugin_digests: Mapping[str, Any]) -> str:
     model_options = {
         option_name: option_value
         for option_name, option_value in tables.get("model", {}).items()
         if option_name != "name"
     }
     # The key "own functions" is part of the digest of existing results: keep it.
-    content = {**tables, "model": model_options} | ({"own functions": pins} if pins else {})
+    content = {**tables, "model": model_options}
+    content |= {"own functions": plugin_digests} if plugin_digests else {}
     return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

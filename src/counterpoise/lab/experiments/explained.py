@@ -1,4 +1,4 @@
-"""How much of one arm's gain other arms explain, each of which has one of its ingredients.
+"""Explain an arm's gain: the share of it that arms with only one of its ingredients reach.
 
     for every seed that has the arm, the reference and the baseline, at equal cost:
         a = success of the arm - that of the baseline        r = the same for the reference
@@ -8,9 +8,10 @@
     excluded        the interval of a - 0.25 r lies below 0 at both costs
     inconclusive    otherwise, and with fewer than three seeds
 
-The intervals are Student's t over seeds, for all arms and rates together: a ratio of two noisy
-means needs no interval of its own to be judged. Where the interval of r does not lie above 0 at
-both costs there is no gain to explain, and every arm is inconclusive.
+The intervals are Student's t over seeds, for all arms and rates together. Verdicts follow from
+these differences, so the share itself, a ratio of two noisy means, needs no interval. Where the
+interval of r does not lie above 0 at both costs there is no gain to explain, and every arm is
+inconclusive.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def explained_gains(runs: Runs, experiment: Experiment) -> list[ExplainedGain]:
                         arm,
                         reference,
                         rate,
-                        {cost: _ratio_of_means(gains_A) for cost, gains_A in pairs.items()},
+                        {cost: _ratio_of_means(seed_gains) for cost, seed_gains in pairs.items()},
                         len(pairs["rollouts"]),
                         _verdict(list(pairs.values()), level),
                     )

@@ -92,7 +92,7 @@ def _gain_per(cost: str, unit: int) -> Measure:
 
 
 MEASURES = {
-    "along": MeasureSpec(
+    "mean_success": MeasureSpec(
         "held-out success along the run, mean", mean_over_run(HELDOUT_COLUMN), SHARE_RANGE, True
     ),
     "updates": MeasureSpec("updates", last_value("updates")),
@@ -117,7 +117,7 @@ MEASURES = {
     ),
     "split": MeasureSpec("share of groups split", mean_over_run("split"), SHARE_RANGE, True),
     "largest_sum": MeasureSpec(
-        "largest advantage sum of a group's part", mean_over_run("largest_sum")
+        "largest absolute sum of a group's advantages in a step", mean_over_run("largest_sum")
     ),
     "entropy": MeasureSpec("entropy at the end, nats", last_value("entropy")),
     "length": MeasureSpec("response length at the end", last_value("response_length")),

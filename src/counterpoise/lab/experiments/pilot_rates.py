@@ -1,14 +1,15 @@
 """Every arm at the learning rate that a pilot chose for it.
 
     [experiment]
-    rates = [1e-6]                          # only a name, for tables
+    rates = [1e-6]                          # only a label, for tables
     rates_from = "qwen-coder-gsm8k-pilot"   # its curves.parquet goes into DIR/pieces/
 
     rate(arm) = the pilot's rate with the highest mean final held-out success over the pilot's seeds
 
-A rate at which a run of the arm failed is left out; of equal rates the smaller is taken. The rule
-is fixed before the pilot, and the pilot's seeds are not judged. The pilot must be complete for the
-arms that are trained, start from the same weights, and give its arms the same options.
+A rate at which a run of the arm failed is left out; of rates with equal success the smallest is
+taken. The rule is fixed before the pilot, and the pilot's seeds are not judged. The pilot must be
+complete for the arms that are trained, start from the same weights, and give its arms the same
+options.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ class Fleet:
         return is_finished(self.folder / run_name, self._configs[run_name].loop.iterations)
 
     def stored_start(self, run_name: str) -> str:
-        """The digest of the weights that the run began with; of older runs, the present one."""
+        """The digest of the weights that the run began with; if none is stored, the model's."""
         digest_path = self._start_path(run_name)
         return digest_path.read_text().strip() if digest_path.is_file() else self.start_digest
 

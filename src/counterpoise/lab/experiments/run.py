@@ -95,7 +95,8 @@ class ExperimentRunner:
         """Train the runs of `keys` that are not finished yet; `minutes=0` trains none."""
         keys_by_name = {run_key.name: run_key for run_key in keys if run_key not in self.runs}
         if minutes == 0:
-            # Without anything to read, neither the model nor the pilot has to be on this machine.
+            # Only runs that have ended are read. If there are none, neither the model nor the pilot
+            # has to be on this machine.
             keys_by_name = {
                 run_name: run_key
                 for run_name, run_key in keys_by_name.items()

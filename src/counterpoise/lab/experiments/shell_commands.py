@@ -1,7 +1,7 @@
 """The runs of an experiment as shell commands, for other machines and other engines.
 
     poise train FILE --engine verl --out OUT/runs/QB-lr1e-06-seed0 --set=...       one for each run
-    poise eval MODEL MODEL ... --bench aime24,... --out OUT/eval                   if it names any
+    poise eval MODEL MODEL ... --bench aime24,... --out OUT/eval                   with benchmarks
 
 `poise experiment` itself trains with the native engine. Options that an engine cannot honour are
 refused here, before the first command is printed.

@@ -77,7 +77,8 @@ def run_experiment(
     runner = ExperimentRunner.open(experiment, find_run_file(file), out)
     already_finished = sum(run_key in runner.runs for run_key in run_keys)
     console.print(
-        f"{experiment.name}: {format_count(len(run_keys), 'run')}, {already_finished} known",
+        f"{experiment.name}: {format_count(len(run_keys), 'run')}, {already_finished} finished "
+        "already",
         highlight=False,
     )
     try:

@@ -3,7 +3,8 @@
     half A = seeds at even positions, half B = seeds at odd positions of the design
     rate_A(arm) = the rate with the highest mean final success over the seeds of A; rate_B likewise
     difference of a seed in B = success of the arm at rate_A(arm)
-                              - success of the baseline at rate_A(baseline), and in A with rate_B
+                              - success of the baseline at rate_A(baseline)
+    difference of a seed in A = the same with rate_B
 
 A rate that was chosen and judged on the same seeds would look better than it is, and more so for an
 arm that was tried at more rates. Cross-fitting avoids this and still uses every seed: the

@@ -63,7 +63,10 @@ class JudgedHypothesis:
 def judge_experiment(
     runs: Runs, experiment: Experiment, failures: Failures = NO_FAILURES
 ) -> Finding:
-    """The verdict on the first hypothesis at the first setting, or on the slope; others: notes."""
+    """The verdict on the first hypothesis at the first setting, or on the slope.
+
+    All other verdicts are notes.
+    """
     results = arm_results(runs, experiment)
     judged = _judge_hypotheses(runs, experiment)
     # What decides is told first, so the notes leave it out.
@@ -158,7 +161,7 @@ def _judge_hypotheses(
 def _judge_with_reason(
     hypothesis: Hypothesis, runs: Runs, experiment: Experiment, column: str
 ) -> JudgedHypothesis:
-    """The verdict, and the same comparisons that it was read from in words."""
+    """The verdict, and in words the comparisons that it was read from."""
     direction, margin = hypothesis.direction, experiment.options.margin
     if experiment.options.tuned:
         arm_comparisons = [
@@ -309,7 +312,7 @@ def _outcome_table(results: list[ArmResult], experiment: Experiment) -> list[str
     columns = experiment.heldout_columns
     header = ["arm", "seeds"]
     for setting in columns.values():
-        header += [f"success at {setting}", "equal rollouts", "equal updates", "could show"]
+        header += [f"success at {setting}", "equal rollouts", "equal updates", "detectable"]
     header += ["p (Holm)", "collapsed", "p (signs)"]
     table_rows = []
     for result in results:

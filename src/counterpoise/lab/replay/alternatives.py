@@ -2,8 +2,8 @@
 
     own        the plan that was replayed
     grouped    QB: the same rows, every group whole in one step
-    balanced   RB: the largest batch of these rows in which the rarer sign has a share of tau; the
-               rest is dropped, re-centred as in training, and composed by QB
+    balanced   RB: the largest batch of these rows in which the rarer sign has a share of tau,
+               re-centred as in training and composed by QB; the other rows are dropped
 
 RB as a run would have it lets rows wait for later iterations. Here every iteration stands for
 itself, so `balanced` is what one iteration alone can give.

@@ -71,10 +71,10 @@ def credit_groups(
     changes: CreditChanges,
     penalties: RewardPenalties = NO_PENALTIES,
 ) -> list[list[Row]]:
-    """Rows of every group, with the advantages of their own lines or else those of the rewards."""
+    """Rows of every group, with the advantages in their lines, else computed from the rewards."""
     credited = _assign_advantages(stored.groups, config, penalties)
     if stored.batch is not None or stored.made_no_update:
-        # The batch has its own advantages; these only count the rows without signal.
+        # The batch has its own advantages; these rows only serve to count those without signal.
         return credited
     advantages = {} if changes.advantages else stored.advantages or {}
     if all(row.name in advantages for rows in credited for row in rows):

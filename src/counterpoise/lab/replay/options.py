@@ -81,7 +81,7 @@ def stored_tables(folder: Path) -> Tables:
         tables = {
             name: dict(table) for name, table in file_tables.items() if isinstance(table, Mapping)
         }
-        # Defaults of credit methods that have changed since the run are among them.
+        # With the defaults that credit methods had when the run was made.
         _set(tables, "credit", settings=load_stored_config(folder / CONFIG).credit.settings)
         return tables
     if not is_imported(folder):
@@ -102,11 +102,13 @@ def _batch_options(
 ) -> dict[str, Any]:
     """The composer and its number of steps, as config.toml can hold them."""
     if first.batch is not None:
-        rule, num_steps = first.batch.plan.composer, len(first.batch.plan.steps)
+        composer, num_steps = first.batch.plan.composer, len(first.batch.plan.steps)
         num_groups = len({row.group for row in first.batch.rows})
-        # A trainer's own cut need not be one of our rules; "shuffled" promises nothing.
-        is_ours = rule in COMPOSERS and (rule not in GROUP_COMPOSERS or num_groups >= num_steps)
-        return {"composer": rule if is_ours else "shuffled", "steps": num_steps}
+        # A trainer's plan need not be that of a composer of ours; "shuffled" promises nothing.
+        is_ours = composer in COMPOSERS and (
+            composer not in GROUP_COMPOSERS or num_groups >= num_steps
+        )
+        return {"composer": composer if is_ours else "shuffled", "steps": num_steps}
     composer = request.composer or str(stored.get("composer", "grouped"))
     steps = request.steps or int(stored.get("steps", DEFAULT_STEPS))
     num_rows = sum(len(group.rollouts) for group in first.groups)

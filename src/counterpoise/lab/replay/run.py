@@ -106,7 +106,7 @@ class Replay:
     credit_changes: CreditChanges
 
     @property
-    def own_cut(self) -> bool:
+    def uses_stored_plans(self) -> bool:
         """Whether the trainer's own plans are replayed where they are stored."""
         return not self.request.composer
 
@@ -126,9 +126,9 @@ def replay(request: ReplayRequest, out: Path, observer: ReplayObserver | None = 
         )
         source = RolloutFolder(rollouts)
         numbers = source.choose_iterations(request.iterations)
-        own_cut = not request.composer
+        with_plan = not request.composer
         first_iteration = source.read(
-            _first_planned(source, numbers) if own_cut else numbers[0], own_cut=own_cut
+            _first_planned(source, numbers) if with_plan else numbers[0], with_plan=with_plan
         )
         if request.steps and first_iteration.batch is not None:
             raise PoiseError(
@@ -162,7 +162,7 @@ def replay_iteration(session: Replay, number: int) -> dict[str, Any]:
     """One iteration, stored; returns its line of metrics.jsonl."""
     config, state = session.config, session.state
     clock = metrics.StageClock()
-    stored = session.source.read(number, own_cut=session.own_cut)
+    stored = session.source.read(number, with_plan=session.uses_stored_plans)
     stored = with_prompt_tokens(stored, state.policy, bool(session.request.template))
     check_vocabulary(stored.groups, len(state.policy.decoder.unembedding))
     clock.lap("sample")
@@ -376,7 +376,7 @@ def compare_plans(
 
 
 def _first_planned(source: RolloutFolder, numbers: Sequence[int]) -> int:
-    """The first iteration with a plan, or without any the first one: it shows the steps."""
+    """The first iteration with a plan, else the first one; the number of steps is read from it."""
     return next((number for number in numbers if number in source.plans), numbers[0])
 
 

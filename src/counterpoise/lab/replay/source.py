@@ -70,7 +70,8 @@ class RolloutFolder:
             raise PoiseError(f"{path} holds no rollouts: rollouts/step_00001.jsonl or others")
         plans = [plan for plan in self.folder.read("plans") if "steps" in plan]
         self.plans: dict[int, dict[str, Any]] = {plan["iteration"]: plan for plan in plans}
-        # Iterations of which the run itself says that it took no step, such as those of RB.
+        # Iterations of which the run itself says that it took no step, such as those in which RB
+        # waits.
         self.without_update = {
             record["iteration"]
             for record in self.folder.read("metrics")
@@ -97,13 +98,13 @@ class RolloutFolder:
             )
         return chosen_numbers
 
-    def read(self, number: int, *, own_cut: bool) -> StoredRollouts:
-        """Iteration `number`; its batch only if `own_cut` asks for the trainer's own."""
+    def read(self, number: int, *, with_plan: bool) -> StoredRollouts:
+        """Iteration `number`; the batch and plan that the trainer stored only if `with_plan`."""
         groups = self._read_groups(number)
         advantages = read_line_advantages(self.files[number])
-        plan = self.plans.get(number) if own_cut else None
+        plan = self.plans.get(number) if with_plan else None
         if plan is None:
-            made_no_update = own_cut and bool(self.plans) and number in self.without_update
+            made_no_update = with_plan and bool(self.plans) and number in self.without_update
             return StoredRollouts(number, groups, advantages, None, made_no_update)
         return StoredRollouts(number, groups, advantages, self._read_batch(plan, groups))
 
@@ -196,14 +197,14 @@ def _with_trained_tokens(
 ) -> Row:
     """The row with the token weights and old log-probabilities that its update had.
 
-    Old log-probabilities of rows that were sampled in the same iteration are not taken: they are
-    those of the weights that the iteration starts from, which compute them again.
+    Old log-probabilities of rows that were sampled in the same iteration are not taken: the replay
+    computes them again, with the weights that the iteration starts from.
     """
     if trained_tokens is None or len(trained_tokens[0]) != row.num_tokens or not row.advantage:
         return row
     advantages_T, old_logprobs_T = trained_tokens
     if (advantages_T != np.float32(row.advantage)).any():
-        # Divided in double precision, the product with the advantage rounds to the same number.
+        # In double precision, so that weight times advantage rounds to the stored number again.
         weights_T: Any = advantages_T.astype(np.float64) / row.advantage
         row = replace(row, weights_T=weights_T)
     if row.born < iteration and np.isfinite(old_logprobs_T).all():

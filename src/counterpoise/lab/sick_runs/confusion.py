@@ -33,7 +33,7 @@ RECORDS = Path("docs/data/embedded-audit.parquet")
 ROUTES = (
     "## One run, two routes",
     "",
-    "Of one run of stock TRL and one of verl, the recorded folder and an import of the trainer's "
+    "For one run of stock TRL and one of verl, the recorded folder and an import of the trainer's "
     "own files were audited. What both measure is equal in level, order and numbers; otherwise the "
     "import names what is missing.",
     "",
@@ -41,7 +41,7 @@ ROUTES = (
     "|---|---|---|",
     "| duplicates, rewards, echo, no signal, prompts; answers (verl) | yes | the same |",
     "| learning rate | success, clip, entropy | success |",
-    "| lengths | yes | no cut-offs; of texts encoded again |",
+    "| lengths | yes | of re-encoded texts; cut-offs unknown |",
     "| rare sign | by step | by iteration |",
     "| cut groups, unused rollouts, entropy, sampler, cancelling types | yes | no |",
 )

@@ -28,9 +28,9 @@ def always_right(responses: Sequence[str], answers: Sequence[str]) -> list[float
 
 
 def flaky(responses: Sequence[str], answers: Sequence[str]) -> list[float]:
-    """The right verdict, turned round for one place of the list in TURNED_EVERY.
+    """The right verdict, turned round for one response in TURNED_EVERY.
 
-    The place decides, so two equal responses of one prompt get different rewards.
+    The position in the list decides, so equal responses to one prompt get different rewards.
     """
     rewards = compares_texts(responses, answers)
     return [

@@ -1,7 +1,7 @@
 """Measure half precision: sampler against trainer, and the gradient against float32.
 
     log-probabilities  |sampler - trainer| of every sampled token, before any update
-    gradient           |g - g32| / |g32| over all parameters, and the cosine of each parameter's
+    gradient           |g - g32| / |g32| over all parameters; for each of them cosine(g, g32)
 
 g32 is the gradient of the same loss on the same rows by transformers' own forward, padded, with the
 same weights in float32. Some rounding is unavoidable: the yardstick is the same transformers
@@ -24,7 +24,7 @@ from counterpoise.config import SampleConfig, UpdateConfig
 from counterpoise.lab.speed import update, workload
 from counterpoise.lab.speed.clock import release
 from counterpoise.lab.speed.machine_sizes import SpeedSetup
-from counterpoise.lab.speed.tables import Bar, MeasurementTable
+from counterpoise.lab.speed.tables import LimitCheck, MeasurementTable
 from counterpoise.model.load import Policy, wrap_model
 from counterpoise.model.scoring import score_logprobs
 from counterpoise.sample.native import sample
@@ -32,8 +32,8 @@ from counterpoise.types import Ints, Response, Rollout, Row
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.step import StepSettings, accumulate_gradient
 
-LOGPROB_BAR = 0.01  # mean absolute difference in bfloat16
-ROUNDING_BAR = 1.5  # times the error of transformers' own half precision
+LOGPROB_LIMIT = 0.01  # mean absolute difference in bfloat16
+ROUNDING_LIMIT = 1.5  # times the error of transformers' own half precision
 GRADIENT_GROUPS = 4
 HISTOGRAM_EDGES = (0.0, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, float("inf"))
 Gradient = dict[str, Tensor]
@@ -57,11 +57,13 @@ def measure(setup: SpeedSetup) -> MeasurementTable:
     )
     release(setup.device)
     our_error, peer_error = errors["ours"]["relative"], errors["transformers"]["relative"]
-    bars = []
+    limit_checks = []
     if setup.cuda:  # the limits were set on a GPU in bfloat16
-        bars.append(Bar("mean |sampler - trainer|", data["mean"], LOGPROB_BAR))
-        bars.append(
-            Bar("gradient error, transformers' being 1", our_error / peer_error, ROUNDING_BAR, "x")
+        limit_checks.append(LimitCheck("mean |sampler - trainer|", data["mean"], LOGPROB_LIMIT))
+        limit_checks.append(
+            LimitCheck(
+                "gradient error / transformers' error", our_error / peer_error, ROUNDING_LIMIT, "x"
+            )
         )
     return MeasurementTable(
         title=f"agreement: {workload_size.model} in {setup.rates.dtype}, {workload_size} tokens",
@@ -80,7 +82,7 @@ def measure(setup: SpeedSetup) -> MeasurementTable:
                 for name, error in errors.items()
             ),
         ],
-        bars=bars,
+        limit_checks=limit_checks,
         notes=[f"mean entropy of the rows' tokens: {data['entropy']:.2f} nats"],
         data={
             "agreement": {

@@ -55,7 +55,7 @@ from counterpoise.errors import PoiseError, unknown_name
 from counterpoise.lab.speed import workload
 from counterpoise.lab.speed.clock import synchronize
 from counterpoise.lab.speed.machine_sizes import describe_machine
-from counterpoise.lab.speed.tables import Bar, MeasurementTable, make_console, print_table
+from counterpoise.lab.speed.tables import LimitCheck, MeasurementTable, make_console, print_table
 from counterpoise.model.load import Policy, load_policy
 from counterpoise.model.pieces import split_into_pieces
 from counterpoise.model.scoring import score_logprobs
@@ -69,8 +69,8 @@ from counterpoise.update.reference import copy_weights
 from counterpoise.update.rules.bind import reads_initial_weights
 from counterpoise.variants import STEP_RULES, TOKEN_WEIGHTS, VERIFIERS
 
-SHARE_BARS = {"oar_g": 30.0, "grail": 30.0, "grail:which=both": 30.0, "shear": 30.0}  # percent
-PASSES_BAR = {"oar_p_approximate": 8.0}
+SHARE_LIMITS = {"oar_g": 30.0, "grail": 30.0, "grail:which=both": 30.0, "shear": 30.0}  # percent
+PASSES_LIMITS = {"oar_p_approximate": 8.0}
 EXTRA_METHODS = ("grail:which=both", "oar_g:compare=answer_joint", "shear:width=16,stride=4")
 # Distinct tokens of a made-up batch: about as many as real text has, as each is looked up once.
 TOKEN_KINDS = 1000
@@ -283,7 +283,7 @@ def cost_table(
     stages = {"sample": times["sample"], "credit, compose and score": times["uniform"],
               "update": times["update"]}  # fmt: skip
     monitor_seconds = times.median_difference("update, monitored", "update")
-    rows, bars, data = [], [], {}
+    rows, limit_checks, data = [], [], {}
     for method in methods:
         added_seconds = times.median_difference(
             method.name, "update" if method.is_rule else "uniform"
@@ -304,10 +304,14 @@ def cost_table(
             "share with the monitor": monitored_share / 100,
             "passes": passes,
         }
-        if method.name in SHARE_BARS:
-            bars.append(Bar(f"{method.name} adds", share, SHARE_BARS[method.name], "%"))
-        if method.name in PASSES_BAR:
-            bars.append(Bar(f"{method.name} passes", passes, PASSES_BAR[method.name]))
+        if method.name in SHARE_LIMITS:
+            limit_checks.append(
+                LimitCheck(f"{method.name} adds", share, SHARE_LIMITS[method.name], "%")
+            )
+        if method.name in PASSES_LIMITS:
+            limit_checks.append(
+                LimitCheck(f"{method.name} passes", passes, PASSES_LIMITS[method.name])
+            )
     stage_list = ", ".join(f"{name} {seconds:.3f}" for name, seconds in stages.items())
     size, steps = config.sample, config.batch.steps
     fact_line = ", ".join(
@@ -319,7 +323,7 @@ def cost_table(
         f"{size.max_new_tokens}, {steps} steps",
         columns=("method", "kind", "adds", "of an iteration", "with the monitor", "forward passes"),
         rows=rows,
-        bars=bars,
+        limit_checks=limit_checks,
         notes=[
             f"an iteration without: {iteration:.3f} s ({stage_list}); "
             f"the monitor: {monitor_seconds:.3f} s; a forward pass: {times['forward']:.3f} s",

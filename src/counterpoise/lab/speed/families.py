@@ -2,7 +2,8 @@
 
     forward     log-probabilities of response tokens against the model's own forward pass, row by
                 row: the largest difference, relative to the largest log-probability
-    gradient    of a weighted sum of them, by all parameters: relative to the largest entry
+    gradient    of a weighted sum of them with respect to all parameters: the largest difference,
+                relative to the largest entry
     sampler     log-probabilities that the sampler stored against the forward pass: largest gap
     coupling    what a step of the output layer does to every token, split by the tokens that cause
                 it, against the same sum by autograd through that layer: relative
@@ -28,7 +29,7 @@ from counterpoise.config import RunConfig, SampleConfig
 from counterpoise.config.load import config_from_tables
 from counterpoise.lab.speed.family_models import FAMILIES, tiny_model
 from counterpoise.lab.speed.machine_sizes import SpeedSetup
-from counterpoise.lab.speed.tables import Bar, MeasurementTable
+from counterpoise.lab.speed.tables import LimitCheck, MeasurementTable
 from counterpoise.loop import train
 from counterpoise.microscope.batch_tokens import take_snapshot
 from counterpoise.microscope.coupling import decompose
@@ -45,7 +46,7 @@ from counterpoise.model.scoring import forward
 from counterpoise.sample.native import sample
 from counterpoise.types import Ints, Rollout, Row
 
-FORWARD_BAR, SAMPLER_BAR = 1e-5, 1e-4
+FORWARD_LIMIT, SAMPLER_LIMIT = 1e-5, 1e-4
 MAX_NEW_TOKENS = 24  # longer than the sliding windows
 RUN_TABLES: dict[str, dict[str, Any]] = {
     "loop": {"iterations": 3, "checkpoint_every": 1},
@@ -53,7 +54,8 @@ RUN_TABLES: dict[str, dict[str, Any]] = {
     "sample": {"prompts": 3, "group_size": 4, "max_new_tokens": MAX_NEW_TOKENS},
     "batch": {"steps": 2},
     "balance": {"tau": 0.0},
-    # In this process: another one would import torch, with this module, in each of the runs.
+    # Without a time limit the reward function runs in this process. Its own process would import
+    # torch, with this module, in each of the runs.
     "verify": {
         "name": "counterpoise.lab.speed.families:parity_reward",
         "reward_timeout_seconds": 0,
@@ -98,12 +100,22 @@ def measure(setup: SpeedSetup) -> MeasurementTable:
             ]
             for check in checks
         ],
-        bars=[
-            Bar("forward, largest error", max(check.forward for check in checks), FORWARD_BAR),
-            Bar("gradient, largest error", max(check.gradient for check in checks), FORWARD_BAR),
-            Bar("sampler, largest gap", max(check.sampler for check in checks), SAMPLER_BAR),
-            Bar("coupling, largest error", max(check.coupling for check in checks), FORWARD_BAR),
-            Bar("runs that differ when resumed", sum(not check.resumed for check in checks), 0),
+        limit_checks=[
+            LimitCheck(
+                "forward, largest error", max(check.forward for check in checks), FORWARD_LIMIT
+            ),
+            LimitCheck(
+                "gradient, largest error", max(check.gradient for check in checks), FORWARD_LIMIT
+            ),
+            LimitCheck(
+                "sampler, largest gap", max(check.sampler for check in checks), SAMPLER_LIMIT
+            ),
+            LimitCheck(
+                "coupling, largest error", max(check.coupling for check in checks), FORWARD_LIMIT
+            ),
+            LimitCheck(
+                "runs that differ when resumed", sum(not check.resumed for check in checks), 0
+            ),
         ],
         data={"families": [asdict(check) for check in checks]},
     )

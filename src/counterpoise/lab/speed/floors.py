@@ -10,8 +10,9 @@
         bytes  b W                                             by the optimizer
         floor  FLOP / matrix rate + bytes / copy rate
 
-    W weights, w bytes of one; W_r those without an input embedding of its own, of which a token
-    reads one row; W_b those in the matrix products of the body, W_m = W_b + V D;
+    W weights, w bytes of one, b bytes that the optimizer reads and writes for one; W_r those that a
+    pass reads completely: all but an input embedding that is not tied to the output layer (a token
+    reads one row of it); W_b those in the matrix products of the body, W_m = W_b + V D;
     k bytes of a token's keys and values; S_p tokens of a prompt, which its rows share;
     N tokens of the pass (every prompt once), M response tokens; H heads of size d, L layers;
     pairs (query, key) that causal attention may look at.

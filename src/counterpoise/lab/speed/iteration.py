@@ -63,7 +63,7 @@ class TimedEngine:
         )
 
     def run_timed(self, times: int = 1) -> None:
-        """Time iterations. The last one includes its own writing, which nothing runs beside."""
+        """Time iterations. Each is written while the next runs; the last waits for its files."""
         for repeat in range(times):
             work = self._iterate_and_wait if repeat == times - 1 else self._iterate
             self.seconds.append(time_once(work, self.state.policy.device))

@@ -34,7 +34,7 @@ class UpdateCase:
     response_tokens: int
     repeats: int
     padded_groups: int
-    bar: str = ""  # "seconds" | "utilization"
+    limit_on: str = ""  # "seconds" | "utilization"; "": no limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ def describe_machine() -> dict[str, Any]:
 
 
 def time_python_loop(additions: int = 2_000_000) -> float:
-    """Seconds of ten times `additions` additions in plain Python, which measure the host.
+    """Ten times the seconds of `additions` additions in plain Python: how fast the host is.
 
     vLLM and `generate` wait for Python at every token: on a slow host their times say little about
     a faster one.

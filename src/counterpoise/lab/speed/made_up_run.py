@@ -4,7 +4,7 @@
     python -m counterpoise.lab.speed.made_up_run FOLDER --size 5x1024x300 --every 1.0
 
 The second form appends iterations to a run that is there, a second apart, as training does. Every
-iteration is printed as "ITERATION SECONDS": the time at which its line of metrics stood. Texts
+iteration is printed as "ITERATION SECONDS": the time at which its metrics had been written. Texts
 and log-probabilities are drawn from a pool of 4,096 made-up responses, so that 300 million tokens
 take minutes; every response also has a serial number, and one in a hundred the word NEEDLE.
 """
@@ -28,7 +28,7 @@ from counterpoise.files import atomic_write
 from counterpoise.store.folder import RunFolder
 from counterpoise.terminal import echo
 
-DEFAULT_RUN_SIZE = "100x102x300"  # a hundredth of the size that the bars are for
+DEFAULT_RUN_SIZE = "100x102x300"  # a hundredth of the size for which the limits are set
 POOL = 4096  # responses
 VOCABULARY = 8192
 GROUP_SIZE = 8
@@ -95,8 +95,8 @@ def make_pool(vocabulary: list[str], mean_tokens: int) -> ResponsePool:
         tokens.append(ids)
         texts.append("".join([vocabulary[token] for token in id_list]))
         token_lists.append(", ".join(map(str, id_list)))
-        pool_indices = rng.integers(VOCABULARY, size=length).tolist()
-        logprob_lists.append(", ".join([number_texts[pool_index] for pool_index in pool_indices]))
+        number_indices = rng.integers(VOCABULARY, size=length).tolist()
+        logprob_lists.append(", ".join([number_texts[index] for index in number_indices]))
     return ResponsePool(tokens, texts, token_lists, logprob_lists)
 
 
@@ -169,14 +169,14 @@ def _write_rollouts(
     folder: RunFolder,
     iteration: int,
     prompt_ids: list[str],
-    chosen: np.ndarray,
+    text_indices: np.ndarray,
     rewards: np.ndarray,
     pool: ResponsePool,
 ) -> None:
     lines = []
-    for row, pool_index in enumerate(chosen.tolist()):
+    for row, pool_index in enumerate(text_indices.tolist()):
         prompt_id = prompt_ids[row // GROUP_SIZE]
-        serial = iteration * len(chosen) + row
+        serial = iteration * len(text_indices) + row
         word = f" {NEEDLE}" if serial % NEEDLE_EVERY == 0 else ""
         lines.append(
             f'{{"schema": 1, "group": "{iteration}:{prompt_id}", "prompt_id": "{prompt_id}", '
@@ -195,12 +195,12 @@ def _write_tokens(
     folder: RunFolder,
     iteration: int,
     rows: np.ndarray,
-    chosen: np.ndarray,
+    text_indices: np.ndarray,
     advantages: np.ndarray,
     pool: ResponsePool,
     rng: np.random.Generator,
 ) -> None:
-    tokens = [pool.tokens[chosen[row]] for row in rows]
+    tokens = [pool.tokens[text_indices[row]] for row in rows]
     lengths = np.array([len(ids) for ids in tokens])
     count = int(lengths.sum())
     positions = np.concatenate([np.arange(length, dtype=np.int32) for length in lengths])
@@ -234,7 +234,7 @@ def _plan(
     numbers = np.arange(len(rows))
     group_of_row = (rows // GROUP_SIZE).tolist()
     used_groups = list(dict.fromkeys(group_of_row))
-    index_of_group = {group: pool_index for pool_index, group in enumerate(used_groups)}
+    index_of_group = {group: index for index, group in enumerate(used_groups)}
     return {
         "iteration": iteration,
         "rule": "shuffled",

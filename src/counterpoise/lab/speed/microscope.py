@@ -115,7 +115,7 @@ def difference(batch: Batch) -> float:
 
 def table_growth() -> None:
     echo(f"\ngrowth with N, V = {V:,}, D = {D}")
-    echo(f"{'N':>8} {'seconds':>9} {'over half of N':>15}")
+    echo(f"{'N':>8} {'seconds':>9} {'time / at N/2':>15}")
     previous_seconds = None
     for N in (4096, 8192, 16384, 32768):
         batch = make_batch(N)
@@ -247,7 +247,7 @@ def table_look() -> None:
     watched_rows, logprobs = torch.arange(G * T), -torch.rand(N, device=device)
     coupling = decompose_residuals(residuals, *cpu_inputs)
     operations: dict[str, Callable[[], object]] = {
-        "errors": lambda: Residuals(hidden, W, cpu_inputs[0], precision=precision),
+        "residuals": lambda: Residuals(hidden, W, cpu_inputs[0], precision=precision),
         "decompose": lambda: decompose_residuals(residuals, *cpu_inputs),
         "token types": lambda: type_pulls(hidden.float(), cpu_inputs[0], logprobs, pulls),
         f"strongest pushes on {G * T:,}": lambda: strongest_pushes(
@@ -279,7 +279,7 @@ def table_monitor() -> None:
     iteration_seconds = sorted(record["iteration_seconds"] for record in records)[len(records) // 2]
     echo(json.dumps({"iteration": iteration_seconds, "monitor": monitor_seconds}))
     echo(
-        f"median of {len(records)} of 10 iterations, after 2: "
+        f"median of {len(records)} of 10 iterations, after 2 to warm up: "
         f"{monitor_seconds:.2f} of {iteration_seconds:.2f} s, "
         f"{100 * monitor_seconds / iteration_seconds:.0f} % of the iteration, "
         f"{100 * monitor_seconds / (iteration_seconds - monitor_seconds):.0f} % on top of one "

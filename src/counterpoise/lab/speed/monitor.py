@@ -1,9 +1,9 @@
 """Measure what the online monitor costs: iterations with and without it, in turns.
 
-on top = on / off - 1         the bar is a limit on this
+on top = on / off - 1         this must stay below a limit
 share  = the monitor's own clock / on
 
-The monitor measures its default number of tokens, to which the bar applies, or all tokens. Every
+The monitor measures its default number of tokens, to which the limit applies, or all tokens. Every
 iteration waits until its own files are written, which a run on a GPU does beside the next one: what
 the monitor adds to the files counts in full.
 """
@@ -18,9 +18,9 @@ from counterpoise.lab.speed import workload
 from counterpoise.lab.speed.clock import release
 from counterpoise.lab.speed.iteration import TimedEngine, temporary_run_folders
 from counterpoise.lab.speed.machine_sizes import SpeedSetup
-from counterpoise.lab.speed.tables import Bar, MeasurementTable, format_seconds
+from counterpoise.lab.speed.tables import LimitCheck, MeasurementTable, format_seconds
 
-MONITOR_BAR = 20.0  # percent of an iteration
+MONITOR_LIMIT = 20.0  # percent of an iteration
 MONITORS = {"off": workload.MONITOR_OFF, "default": MonitorConfig(), "all": MonitorConfig(tokens=0)}
 
 
@@ -35,7 +35,7 @@ def measure(setup: SpeedSetup) -> MeasurementTable:
     """Time iterations with the monitor off, at its default, and on all tokens."""
     plan, iteration = setup.plan, setup.plan.iteration
     policy = workload.load_endless_policy(iteration.model)
-    rows, bars, comparisons = [], [], []
+    rows, limit_checks, comparisons = [], [], []
     with temporary_run_folders() as folder:
         for steps in (1, 4):
             engines = {
@@ -70,7 +70,9 @@ def measure(setup: SpeedSetup) -> MeasurementTable:
                     "own_seconds": monitor_seconds,
                 })  # fmt: skip
                 if setup.cuda and name == "default":
-                    bars.append(Bar(f"monitor on top, {steps} step(s)", on_top, MONITOR_BAR, "%"))
+                    limit_checks.append(
+                        LimitCheck(f"monitor on top, {steps} step(s)", on_top, MONITOR_LIMIT, "%")
+                    )
             del engines, engine  # engines hold optimizer states: free them before the next ones
             release(setup.device)
     return MeasurementTable(
@@ -85,6 +87,6 @@ def measure(setup: SpeedSetup) -> MeasurementTable:
             "on top of off",
         ),
         rows=rows,
-        bars=bars,
+        limit_checks=limit_checks,
         data={"monitor": comparisons},
     )

@@ -2,9 +2,9 @@
 
 Iterations with and without probes are timed in turns, with default options:
 
-look     what an iteration takes longer that reads the answers before and after its update and sums
-         the pushes on them: median of differences from the iteration without probes beside it
-refresh  the same of an iteration that draws new answers and then looks at them, minus a look
+look     how much longer an iteration takes that reads the answers before and after its update and
+         sums the pushes on them: median of differences from the iteration without probes beside it
+refresh  the same for an iteration that draws new answers and then looks at them, minus a look
 share    (look / look_every + refresh / refresh_every) / iteration without probes, at the cadence of
          the default options: computed from these parts, not timed as a whole
 
@@ -37,17 +37,17 @@ from counterpoise.lab.speed.iteration import (
     temporary_run_folders,
 )
 from counterpoise.lab.speed.machine_sizes import SpeedSetup
-from counterpoise.lab.speed.tables import Bar, MeasurementTable, format_seconds
+from counterpoise.lab.speed.tables import LimitCheck, MeasurementTable, format_seconds
 from counterpoise.lab.speed.workload import Workload
 from counterpoise.microscope.batch_tokens import policy_residuals
 from counterpoise.microscope.heldout_pushes import HeldoutPushes
 from counterpoise.microscope.probe_monitor import answer_sets
 from counterpoise.model.scoring import TokenScores, score_tokens
-from counterpoise.run.probes import look_interval, probe_costs
+from counterpoise.run.probes import measurement_interval, probe_costs
 from counterpoise.types import Prompt
 
-SHARE_BAR = "time of probes at the default cadence, computed from the rows above"
-WEIGHTS_BAR = "weights with probes are those without, bit for bit (update.repeatable)"
+SHARE_CHECK = "time of probes at the default cadence, computed from the rows above"
+WEIGHTS_CHECK = "weights with probes are those without, bit for bit (update.repeatable)"
 TurnSeconds = dict[str, list[tuple[float, float]]]  # by kind: without and with probes
 LOOKS_IN_CYCLE = 2  # of the timed iterations: one after a refresh, one without
 COMPARED_ITERATIONS, COMPARED_ANSWERS = 4, 16  # of the runs whose weights are compared
@@ -72,23 +72,24 @@ class Cadence:
 def default_cadence(device: torch.device, answers: int, rollouts: int) -> Cadence:
     """The cadence of so many answers in iterations of so many rollouts.
 
-    Answers are drawn when they are both old enough and looked at.
+    New answers are drawn only in an iteration with a look, once the old ones are old enough.
 
     Example:
         >>> default_cadence(torch.device("cpu"), 256, 512)
-        Cadence(look_every=2, refresh_every=20)
+        Cadence(look_every=3, refresh_every=21)
         >>> default_cadence(torch.device("cuda"), 256, 512)
         Cadence(look_every=9, refresh_every=27)
     """
     refresh = MonitorConfig().probe_refresh
-    interval = look_interval(device, answers, rollouts, refresh)
+    interval = measurement_interval(device, answers, rollouts, refresh)
     return Cadence(interval, math.ceil(refresh / interval) * interval)
 
 
 def measured_options(answers: int, cadence: Cadence) -> MonitorConfig:
     """Options with which every second look comes after a refresh.
 
-    Looks in successive iterations share a reading: they do only if the default ones do.
+    Looks in consecutive iterations share a reading, which makes them cheaper: here every iteration
+    looks only if it does so by default.
     """
     every = min(cadence.look_every, 2)
     return replace(
@@ -144,9 +145,9 @@ def measure(setup: SpeedSetup) -> MeasurementTable:
                 for kind, seconds in added.items()
             ),
         ],
-        bars=[
-            Bar(SHARE_BAR, timings.percent, 100 * probe_costs(setup.device).share, "%"),
-            Bar(WEIGHTS_BAR, float(comparison.probes_change_nothing), 1.0, at_least=True),
+        limit_checks=[
+            LimitCheck(SHARE_CHECK, timings.percent, 100 * probe_costs(setup.device).share, "%"),
+            LimitCheck(WEIGHTS_CHECK, float(comparison.probes_change_nothing), 1.0, at_least=True),
         ],
         notes=[*timings.describe(), f"a look by part: {parts} s", comparison.describe()],
         data={
@@ -300,7 +301,7 @@ class WeightComparison:
     iterations: int
     answers: int
     run_repeats: bool  # two runs without probes are equal: else the comparison says nothing
-    equal_with_probes: bool  # a run with probes and one without are
+    equal_with_probes: bool  # a run with probes and one without are equal
 
     @property
     def probes_change_nothing(self) -> bool:

@@ -19,13 +19,18 @@ from counterpoise.lab.speed import workload
 from counterpoise.lab.speed.clock import PeakMemory, time_in_turns
 from counterpoise.lab.speed.floors import sampling_floor, sizes_of
 from counterpoise.lab.speed.machine_sizes import SpeedSetup
-from counterpoise.lab.speed.tables import Bar, MeasurementTable, format_gigabytes, format_seconds
+from counterpoise.lab.speed.tables import (
+    LimitCheck,
+    MeasurementTable,
+    format_gigabytes,
+    format_seconds,
+)
 from counterpoise.lab.speed.vllm_peer import VLLMPeer
 from counterpoise.model.load import Policy
 from counterpoise.sample.native import sample
 from counterpoise.types import Ints
 
-SAMPLING_BAR = 0.30  # seconds, 64 x 8 x 128 on an H200
+SAMPLING_LIMIT = 0.30  # seconds, 64 x 8 x 128 on an H200
 PEER_ROWS = 512  # most rows for `generate`, which pads and repeats every prompt
 
 
@@ -98,8 +103,8 @@ def measure(setup: SpeedSetup) -> MeasurementTable:
             "generate", "ours is", *(("vLLM", "ours is") if vllm_peer else ()),
         ),
         rows=[row for row, _ in points],
-        bars=[
-            Bar(f"sampling of {iteration}", data["ours"]["median"], SAMPLING_BAR, "s")
+        limit_checks=[
+            LimitCheck(f"sampling of {iteration}", data["ours"]["median"], SAMPLING_LIMIT, "s")
             for data in main_points
             if setup.cuda
         ],

@@ -1,16 +1,16 @@
 """Measure `poise serve` on a made-up run: pages, filters, searches and memory, while it grows.
 
-    poise bench --parts serve                                 # a hundredth of the size of the bars
+    poise bench --parts serve                                 # a run of 100x102x300
     poise bench --parts serve --run-size 1000x1024x300        # about 13 GB of disk, three minutes
 
-A server of its own process is asked over HTTP. First while it makes the index, then while another
-process appends an iteration about every second. Every search is for a new word, so no answer comes
-from the results that the server keeps. Bars are for two free cores: on a busy machine read the
-server's CPU seconds, which two cores can halve for a search. Memory is the peak of the server and
-of its child processes (the index), added. The delay of a new iteration runs from its line of
-metrics to the first event that names it or a later one. All matches of a planted word are paged
-through while the run is still growing: a match of an iteration that was indexed before must be
-there, once.
+Requests go over HTTP to a server in its own process: first while it makes the index, then while
+another process appends an iteration about every second. Every search is for a new word, so no
+answer comes from the results that the server keeps. Limits are for the larger run and two free
+cores: on a busy machine read the server's CPU seconds, which two cores can halve for a search.
+Memory is the peak of the server and of its child processes (the index), added. The delay of a new
+iteration runs from its line of metrics to the first event that names it or a later one. All matches
+of a planted word are paged through while the run is still growing: a match of an iteration that was
+indexed before must be there, once.
 """
 
 from __future__ import annotations
@@ -41,17 +41,18 @@ from counterpoise.lab.speed.made_up_run import (
     RunSize,
     write_made_up_run,
 )
-from counterpoise.lab.speed.tables import Bar, MeasurementTable, format_seconds
+from counterpoise.lab.speed.tables import LimitCheck, MeasurementTable, format_seconds
 
 RUN = "made-up"
 APPENDED_SHARE = 0.01  # of the run's iterations, at least APPENDED_LEAST
 APPENDED_LEAST = 6
-# No multiple of the half second at which the server looks: a delay must not depend on luck.
+# Not a multiple of the half second between two looks of the server: appending in step with them
+# would make all delays equally long, or equally short.
 APPEND_EVERY_SECONDS = 1.1
 PAGE_SECONDS, FILTER_SECONDS, SEARCH_SECONDS, NEWS_SECONDS = 1.0, 1.0, 3.0, 2.0
 MEMORY_BYTES = 1e9
 INDEX_LIMIT_SECONDS = 1800
-EVENT_LIMIT_SECONDS = 10.0  # an iteration that no event has named by then counts as never told
+EVENT_LIMIT_SECONDS = 10.0  # an iteration that no event has named by then counts as unannounced
 FILTERS: dict[str, dict[str, Any]] = {
     "first page": {},
     "sign": {"sign": "negative"},
@@ -88,7 +89,7 @@ class Measurements:
     filters: dict[str, RequestTiming] = field(default_factory=dict)
     searches: dict[str, RequestTiming] = field(default_factory=dict)
     news: list[float] = field(default_factory=list)  # delay of each appended iteration
-    untold: int = 0  # appended iterations that no event named; their delay is the time waited
+    unannounced: int = 0  # appended iterations that no event named; their delay is the time waited
     write_seconds: float = 0.0
     index_seconds: float = 0.0
     memory: dict[str, float] = field(default_factory=dict)  # process -> peak bytes
@@ -154,7 +155,7 @@ def measure_in(folder: Path, size: RunSize, setup: SpeedSetup) -> Measurements:
             matches = _page_through(client)
             commits = _wait_for_commits(appender, appended)
             _wait_for_event(events, max(commits))
-        measured.news, measured.untold = measure_delays(commits, events, time.time())
+        measured.news, measured.unannounced = measure_delays(commits, events, time.time())
         _wait_for_index(client, size.iterations + appended)
         total = client.get(f"/runs/{RUN}/rollouts")[0]["total"]
         measured.lost, measured.doubled = count_lost_and_doubled(matches, total, size, appended)
@@ -258,12 +259,12 @@ def measure_delays(
     An event names all iterations up to its own. Where none came by `until`, the delay is the time
     since the commit, which is less than the true one.
     """
-    delays, untold = [], 0
+    delays, unannounced = [], 0
     for iteration, committed in commits.items():
         times = [event.received for event in events if event.iteration >= iteration]
-        untold += not times
+        unannounced += not times
         delays.append(min(times, default=until) - committed)
-    return delays, untold
+    return delays, unannounced
 
 
 def _measure_pages(client: Client, measured: Measurements) -> None:
@@ -365,16 +366,19 @@ def as_table(measured: Measurements, size: RunSize) -> MeasurementTable:
         "search": (measured.searches, SEARCH_SECONDS),
     }
     memory = sum(measured.memory.values())
-    bars = [
-        Bar(f"slowest {kind}", max(timing.seconds for timing in times.values()), limit, "s")
+    limit_checks = [
+        LimitCheck(f"slowest {kind}", max(timing.seconds for timing in times.values()), limit, "s")
         for kind, (times, limit) in kinds.items()
     ]
-    bars += [
-        Bar(
-            "a new iteration is told after", max(measured.news, default=math.inf), NEWS_SECONDS, "s"
+    limit_checks += [
+        LimitCheck(
+            "a new iteration is announced after",
+            max(measured.news, default=math.inf),
+            NEWS_SECONDS,
+            "s",
         ),
-        Bar("memory, server and index", memory / 1e6, MEMORY_BYTES / 1e6, "MB"),
-        Bar("lost or doubled rows", measured.lost + measured.doubled, 0),
+        LimitCheck("memory, server and index", memory / 1e6, MEMORY_BYTES / 1e6, "MB"),
+        LimitCheck("lost or doubled rows", measured.lost + measured.doubled, 0),
     ]
     load = os.getloadavg()[0]
     search_cpu = max(timing.cpu_seconds for timing in measured.searches.values())
@@ -386,13 +390,14 @@ def as_table(measured: Measurements, size: RunSize) -> MeasurementTable:
             for kind, (times, _) in kinds.items()
             for name, timing in times.items()
         ],
-        bars=bars,
+        limit_checks=limit_checks,
         notes=[
             f"written in {format_seconds(measured.write_seconds)}, indexed in "
             f"{format_seconds(measured.index_seconds)}; load average {load:.1f} on "
             f"{os.cpu_count()} cores",
             ", ".join(f"{name} {peak / 1e6:.0f} MB" for name, peak in measured.memory.items()),
-            f"{len(measured.news)} iterations appended, {measured.untold} of them never told",
+            f"{len(measured.news)} iterations appended, {measured.unannounced} of them never "
+            "announced",
             f"slowest search on two free cores: about {format_seconds(search_cpu / 2)}, half of "
             "its CPU time",
         ],

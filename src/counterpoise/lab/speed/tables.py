@@ -1,4 +1,4 @@
-"""The table of a measurement: rows for the terminal, bars that pass or miss, and JSON."""
+"""The table of a measurement: rows for the terminal, checks of limits, and JSON."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from counterpoise.terminal import TerminalConsole
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class LimitCheck:
     """A measured number with the limit that it must meet.
 
     Example:
-        Bar("sampling", 0.28, 0.30, "s").passed
+        LimitCheck("sampling", 0.28, 0.30, "s").passed
     """
 
     name: str
@@ -50,13 +50,14 @@ class MeasurementTable:
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
-    bars: Sequence[Bar] = ()
+    limit_checks: Sequence[LimitCheck] = ()
     notes: Sequence[str] = ()
     data: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0  # that the measurement took
 
     def as_json(self) -> dict[str, Any]:
-        bars = [asdict(bar) | {"passed": bar.passed} for bar in self.bars]
+        # The key "bars" is that of existing result files: keep it.
+        bars = [asdict(check) | {"passed": check.passed} for check in self.limit_checks]
         table = {"title": self.title, "columns": list(self.columns), "rows": list(self.rows)}
         return table | {
             "bars": bars, "notes": list(self.notes), "seconds": self.seconds, **self.data
@@ -64,7 +65,7 @@ class MeasurementTable:
 
 
 def print_table(measurement: MeasurementTable, console: Console) -> None:
-    """Print the table, then its notes and its bars."""
+    """Print the table, then its notes and the checks of its limits."""
     table = Table(
         title=measurement.title,
         title_justify="left",
@@ -81,9 +82,9 @@ def print_table(measurement: MeasurementTable, console: Console) -> None:
     console.print(table)
     for note in measurement.notes:
         console.print(note, style="dim", highlight=False, markup=False)
-    for bar in measurement.bars:
-        style = "green" if bar.passed else "bold red"
-        console.print(str(bar), style=style, highlight=False, markup=False)
+    for check in measurement.limit_checks:
+        style = "green" if check.passed else "bold red"
+        console.print(str(check), style=style, highlight=False, markup=False)
 
 
 def make_console() -> Console:

@@ -122,8 +122,8 @@ def _train(
 
     texts = workload.make_texts(policy.tokenizer, workload_size.prompts) * settings["max_steps"]
     with tempfile.TemporaryDirectory(prefix="poise-trl-") as folder:
-        # The policy is loaded already; ours is loaded inside the measured block.
-        # Tied weights are one parameter.
+        # Our engine loads its policy inside the measured block. This one was loaded before, so its
+        # weights are added (tied weights are one parameter).
         loaded = (*policy.model.parameters(), *policy.model.buffers())
         meter.peak.start(loaded_bytes=sum(tensor.nbytes for tensor in loaded))
         trainer = _trainer(policy, GRPOConfig(output_dir=folder, **settings), texts, meter)

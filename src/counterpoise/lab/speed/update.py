@@ -25,15 +25,20 @@ from counterpoise.lab.speed import workload
 from counterpoise.lab.speed.clock import PeakMemory, Timing, release, time_in_turns
 from counterpoise.lab.speed.floors import DeviceRates, sizes_of, update_cost, update_floor
 from counterpoise.lab.speed.machine_sizes import SpeedSetup, UpdateCase
-from counterpoise.lab.speed.tables import Bar, MeasurementTable, format_gigabytes, format_seconds
+from counterpoise.lab.speed.tables import (
+    LimitCheck,
+    MeasurementTable,
+    format_gigabytes,
+    format_seconds,
+)
 from counterpoise.model.load import Policy
 from counterpoise.types import Row
 from counterpoise.update.graphs.passes import choose_passes
 from counterpoise.update.optimizer import Optimizer
 from counterpoise.update.step import StepSettings, take_step
 
-UPDATE_BAR = 0.25  # seconds, 512 rows of 128 tokens of SmolLM2-135M on an H200
-SHARE_BAR = 40.0  # percent of the matrix rate, Qwen3-1.7B, 256 rows of about 1,000 tokens
+UPDATE_LIMIT = 0.25  # seconds, 512 rows of 128 tokens of SmolLM2-135M on an H200
+SHARE_LIMIT = 40.0  # percent of the matrix rate, Qwen3-1.7B, 256 rows of about 1,000 tokens
 PADDED_TOKENS = 32768  # of one forward of the padded step; halved if it does not fit
 
 
@@ -136,7 +141,12 @@ def measure(setup: SpeedSetup) -> MeasurementTable:
             "peak", "padded: tokens/s", "of matrix rate", "ours is",
         ),
         rows=[measurement.cells() for measurement in measurements],
-        bars=[bar for measurement in measurements if setup.cuda for bar in measurement.bars()],
+        limit_checks=[
+            limit_check
+            for measurement in measurements
+            if setup.cuda
+            for limit_check in measurement.limit_checks()
+        ],
         notes=[
             "tokens: of all rows, each with its prompt; the padded step may get fewer rows"
         ],
@@ -202,14 +212,16 @@ class UpdateMeasurement:
             *padded_cells,
         ]
 
-    def bars(self) -> list[Bar]:
-        """The bar of the case, if it has one; bars are of a GPU."""
-        if self.case.bar == "seconds":
+    def limit_checks(self) -> list[LimitCheck]:
+        """The limit of the case, if it has one, checked; limits are for a GPU."""
+        if self.case.limit_on == "seconds":
             seconds = self.ours.timing.median
-            return [Bar(f"update of {self.num_rows} rows", seconds, UPDATE_BAR, "s")]
-        if self.case.bar == "utilization":
+            return [LimitCheck(f"update of {self.num_rows} rows", seconds, UPDATE_LIMIT, "s")]
+        if self.case.limit_on == "utilization":
             share = self.ours.share_percent(self.rates)
-            return [Bar(f"update of {self.case.model}", share, SHARE_BAR, "%", at_least=True)]
+            return [
+                LimitCheck(f"update of {self.case.model}", share, SHARE_LIMIT, "%", at_least=True)
+            ]
         return []
 
     def data(self) -> dict[str, Any]:

@@ -22,10 +22,15 @@ from counterpoise.lab.speed.clock import PeakMemory, release
 from counterpoise.lab.speed.floors import sampling_floor, sizes_of, update_cost, update_floor
 from counterpoise.lab.speed.iteration import IterationTimings, TimedEngine, temporary_run_folders
 from counterpoise.lab.speed.machine_sizes import SpeedSetup
-from counterpoise.lab.speed.tables import Bar, MeasurementTable, format_gigabytes, format_seconds
+from counterpoise.lab.speed.tables import (
+    LimitCheck,
+    MeasurementTable,
+    format_gigabytes,
+    format_seconds,
+)
 from counterpoise.model.load import Policy
 
-FASTER_BAR = 8.0
+FASTER_LIMIT = 8.0
 VARIANTS: dict[str, dict[str, Any]] = {
     "ours, monitor on": {"monitor": MonitorConfig()},
     "ours, old log-probabilities by the sampler": {"old_logprobs": "sampler"},
@@ -66,7 +71,7 @@ def measure(setup: SpeedSetup) -> MeasurementTable:
         title=f"one GRPO iteration: {iteration.model}, {iteration} tokens, {setup.rates.dtype}",
         columns=("", "iteration", "spread", "time / ours", "sampling", "update", "peak"),
         rows=rows,
-        bars=_bars(setup, our_timings, peer_timings),
+        limit_checks=_limit_checks(setup, our_timings, peer_timings),
         notes=[
             f"floor of an iteration: {floor:.3f} s, sampling and one update",
             "ours by stage: "
@@ -133,7 +138,7 @@ def _time_trl(setup: SpeedSetup, between: Callable[[], None]) -> dict[str, Itera
     }
     release(setup.device)
     setup.log(f"peer, TRL: {timings['TRL'].total.median:.3f} s per iteration")
-    # Checkpointing is TRL's default: leaner, and slower. The memory bar uses the leaner one.
+    # Checkpointing is TRL's default: leaner, and slower. The memory limit is the leaner one's.
     if setup.cuda and not setup.deadline.passed:
         timings["TRL, gradient checkpointing"] = trl_peer.train_with_trl(
             iteration,
@@ -203,23 +208,25 @@ def _cells(timings: IterationTimings, ratio: str) -> list[str]:
     ]
 
 
-def _bars(
+def _limit_checks(
     setup: SpeedSetup, our_timings: IterationTimings, peer_timings: Mapping[str, IterationTimings]
-) -> list[Bar]:
+) -> list[LimitCheck]:
     """Compare with the fastest and with the leanest variant of the peer."""
     if not peer_timings or not setup.cuda:
         return []
     fastest = min(timings.total.median for timings in peer_timings.values())
     leanest = min(timings.reserved for timings in peer_timings.values())
     return [
-        Bar(
+        LimitCheck(
             "iteration, times TRL's speed",
             fastest / our_timings.total.median,
-            FASTER_BAR,
+            FASTER_LIMIT,
             "x",
             True,
         ),
-        Bar("peak memory, TRL's being the limit", our_timings.reserved / 1e9, leanest / 1e9, "GB"),
+        LimitCheck(
+            "peak memory, TRL's being the limit", our_timings.reserved / 1e9, leanest / 1e9, "GB"
+        ),
     ]
 
 

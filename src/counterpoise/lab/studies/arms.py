@@ -81,7 +81,7 @@ SIDE_METRICS = {
 
 
 def check_options(lab: Lab, arm_options: Iterable[str], *, trains: bool = True) -> None:
-    """Refuse what --set says of options that the arms set, or that training them sets."""
+    """Refuse --set for options that the arms set themselves, or that differ between their runs."""
     set_by_study = {option.partition("=")[0] for option in arm_options}
     if trains:
         set_by_study |= {"update.lr", "loop.seed"}

@@ -190,8 +190,8 @@ def draw(records: Records) -> tuple[Figure, ...]:
         "Value gap between boosted and suppressed tokens by the share of right rollouts",
     )
     note = (
-        "Boosted minus suppressed on the same tokens; only the rollouts beside theirs are "
-        "exchanged. 95 % intervals over prompts."
+        "Boosted minus suppressed on the same tokens; only the other rollouts of their groups "
+        "change. 95 % intervals over prompts."
     )
     return (Figure(gap_plot, "Gap by composition of the groups", note, KEYS, wide=True),)
 

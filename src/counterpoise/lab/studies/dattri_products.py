@@ -64,7 +64,8 @@ def dattri_products(
         score = TracInAttributor(arguments, task=task).attribute(
             _examples(rows, pulls), _examples(answers, ones), hook_config=_hook_config(policy.model)
         )
-    # Not by its ids, which are hashes of the tokens: equal responses would share a line.
+    # Read by position, not by dattri-llm's ids: those are hashes of the tokens, so equal responses
+    # would share a row of the matrix.
     matrix = score.scores
     if matrix.shape != (len(rows), len(answers)):
         raise PoiseError(

@@ -100,7 +100,8 @@ class FixedBatch:
         """All tokens of some rows under the model as loaded."""
         row_indices = tuple(rows)
         if row_indices not in self._tokens:
-            # Read once with the loaded weights; the rows fix the batch layout and the rounding.
+            # Computed once for these rows, with the loaded weights. A pass over other rows would
+            # pack them into other micro-batches, and round differently.
             token_snapshot = self._snapshot_rows(row_indices)
             columns = (
                 token_snapshot.rows,

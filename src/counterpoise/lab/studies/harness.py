@@ -167,8 +167,9 @@ class Lab:
     def groups(self, prompts: int, batch: int = 1) -> list[Group]:
         """Rollouts of the model as loaded.
 
-        Batches of one size have other prompts each. Those of different sizes may share prompts,
-        with other rollouts: batch b has the prompts from (b - 1) * `prompts` on.
+        Batch b has the prompts from (b - 1) * `prompts` on. So batches of the same size have
+        different prompts. Those of different sizes may share prompts; with different b, their
+        rollouts differ.
         """
         if self.rollouts is not None:
             return select_batch(self.stored_groups, prompts, batch)

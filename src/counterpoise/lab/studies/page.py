@@ -97,7 +97,7 @@ def overview_panel(results: list[StudyResult]) -> Panel:
 
 
 def hypothesis_verdicts(result: StudyResult) -> list[tuple[str, str]]:
-    """(hypothesis or claim, verdict), the deciding one first; a single one has no name."""
+    """(hypothesis or claim, verdict), the deciding one first; a single verdict has the name ""."""
     verdicts = [
         (hypothesis["hypothesis"], hypothesis["verdict"])
         for hypothesis in result.get("hypotheses") or ()

@@ -1,7 +1,8 @@
 """Partial results of a study, saved until the study is complete.
 
-A part is a batch or a candidate: records that depend only on the lab and on the part's name. A
-stopped study finds its parts in NAME.part.parquet and continues with the others.
+A part is what a study measures at a time, such as a batch or a seed: its records depend only on
+the lab and on the part's name. A stopped study finds its parts in NAME.part.parquet and continues
+with the others.
 """
 
 from __future__ import annotations

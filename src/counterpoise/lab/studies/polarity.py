@@ -177,10 +177,14 @@ def judge(records: Records) -> Finding:
 
 
 def verdict_from_shares(
-    template_before: float | None, template: Interval, reasoning: Interval
+    template_bound: float | None, template: Interval, reasoning: Interval
 ) -> Verdict:
-    """The rule on numbers: the upper bound of the first share, and the changes of both."""
-    if template_before is not None and template_before < MIN_TEMPLATE_SHARE:
+    """The verdict by the study's rule.
+
+    `template_bound` is the upper bound of the template share under positive-only (None without an
+    interval); the other two are the changes of the template and the reasoning share.
+    """
+    if template_bound is not None and template_bound < MIN_TEMPLATE_SHARE:
         return "untestable here"
     if template[2] < 0 and reasoning[1] > 0:
         return "replicated"

@@ -79,7 +79,7 @@ def read_table(path: Path) -> StoredTable:
 
 
 def path_for(path: Path, settings: Settings) -> Path:
-    """The table of these settings: `path`, or NAME-DIGEST.parquet where that has other ones."""
+    """Where a table of these settings belongs: `path`, or NAME-DIGEST.parquet if that is taken."""
     aside = _path_aside(path, settings)
     if _has_settings(aside, settings):
         return aside

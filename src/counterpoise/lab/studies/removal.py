@@ -4,7 +4,8 @@ Steps are repeated from one checkpoint without some rows, and the held-out answe
 after each. A removed row keeps its place in the loss's denominator and loses its advantage, so the
 gradient is that of the whole step minus the row's. Influences of a row i on an answer q:
 
-    output layer     c_i <M_i, M_q>            what `poise trace` sums
+    output layer     <M_i, M_q>                what `poise trace` sums: M_i = sum_k c_k r_k h_k^T
+                                               over the tokens of i, c_k = -dL/dlogp_k, and 1 in q
     all parameters   <grad_i, grad log p(q)>   per-example gradients through every layer
     dattri           the same by dattri-llm    where it is installed (`dattri_products.py`)
     advantage        A_i                       the same for all answers
@@ -310,7 +311,7 @@ def datamodeling_scores(
             points.setdefault(key, []).append((record[influence], record["moved"]))
     predicted_KS, moved_KS = np.moveaxis(np.array(list(points.values())), 2, 0)
     correlations_K = correlations_by_row(predicted_KS, moved_KS)
-    # Influences that are equal for all rows order none.
+    # nan: a prediction that is the same for all subsets, such as equal lengths, orders nothing.
     return dict(zip(points, np.nan_to_num(correlations_K).tolist(), strict=True))
 
 

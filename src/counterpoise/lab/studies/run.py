@@ -54,7 +54,7 @@ def run_study(
         set_aside(table_path, settings)
         write_records(table_path, records, settings, seconds, study.name)
         parts.remove()
-    # Also after measuring: a key that a record lacks is None in the table.
+    # Read back even just after measuring: the table fills missing keys of a record with None.
     table = read_table(table_path)
     finding = study.judge(table.records)
     write_finding(lab.out / f"{study.name}.json", study, finding, settings, table.seconds)
@@ -133,7 +133,8 @@ def _write_figures(study: Study, records: Records, out: Path, say: Callable[[str
 def is_measured(study: Study, lab: Lab) -> bool:
     """Whether the study's records exist at the settings of this lab.
 
-    Parts beside them are those of a later command with --again, which is to be continued.
+    If there are partial results too, a later command with --again was interrupted: then the study
+    counts as not measured, so that it continues.
     """
     table_path = lab.out / f"{study.name}.parquet"
     is_stored = has_records(table_path, study_settings(study, lab))
@@ -148,7 +149,8 @@ def study_settings(study: Study, lab: Lab) -> dict[str, Any]:
         "budget": lab.budget,
         "sizes": json.loads(json.dumps(sizes)),
     }
-    # The rollouts behind a path may change, as its weights may; only those used count.
+    # The rollouts at a path may change, like the weights at a path. Only the groups that the study
+    # uses count.
     if lab.rollouts:
         used_groups = lab.stored_groups[: sizes["prompts"] * sizes.get("batches", 1)]
         settings["rollouts_digest"] = digest_groups(used_groups)

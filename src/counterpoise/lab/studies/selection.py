@@ -76,7 +76,7 @@ def parse_sizes(texts: Iterable[str], budgets: Iterable[Mapping[str, Any]]) -> d
             parsed_size = None
         for default in defaults_by_name[size_name]:
             if isinstance(default, dict):
-                raise PoiseError(f"--size {assignment}: {size_name} has parts, it cannot be set")
+                raise PoiseError(f"--size {assignment}: {size_name} is a table and cannot be set")
             if not _has_kind_of(parsed_size, default):
                 raise PoiseError(
                     f"--size {assignment}: the value must be {_describe_kind(default)}, "

@@ -119,11 +119,13 @@ def _run_all(
             _print_verdict(study, finding, console)
         lab.release_memory()
     # With --again the same command would remove the parts that were measured.
-    with_parts = [study for study in unfinished if again and partial_results(study, lab).is_begun]
-    without_parts = [study for study in unfinished if study not in with_parts]
+    continue_without_again = [
+        study for study in unfinished if again and partial_results(study, lab).is_begun
+    ]
+    repeat_command = [study for study in unfinished if study not in continue_without_again]
     for late_studies, remedy in (
-        (without_parts, "the same command again"),
-        (with_parts, "it without --again"),
+        (repeat_command, "the same command again"),
+        (continue_without_again, "it without --again"),
     ):
         if late_studies:
             names = ", ".join(study.name for study in late_studies)

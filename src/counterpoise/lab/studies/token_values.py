@@ -21,12 +21,13 @@ from counterpoise.statistics.finding import Record
 
 GROUPS_AT_ONCE = 12  # groups whose states are sampled together, then saved
 VALUES_PROGRESS = 0.7  # share of a study's time, for its progress bar
-# Sizes that the value studies share.
+# Sizes that the value studies share; `open` and `closed` tokens are defined in fixed_batch.py.
 VALUE_SIZES = {
     "quick": {"prompts": 96, "continuations": 12, "open": 8, "closed": 2},
     "full": {"prompts": 96, "continuations": 256, "open": 16, "closed": 6},
 }
-# A token, and the state to continue: s + o, s, or s without o.
+# A token o after the prefix s, and what is continued: "taken", s + o; "free", s; or "other", s with
+# a first token that is not o.
 ValueState = tuple[Candidate, BranchKind]
 # The state's key in the file: group, rollout, position, kind.
 StateKey = tuple[str, int, int, BranchKind]

@@ -7,9 +7,10 @@ every held-out answer q, right or wrong, drawn from the model itself:
     output layer     sum_k c_k sum_{j in q} <h_j, h_k> <r_j, r_k>     what `poise trace` sums
     all parameters   <grad log p(q), -grad L>                         the same through every layer
 
-All are divided by the answer's tokens, so that long answers do not lead both lists. Spearman's rank
-correlation of a prediction with the measured change is taken over the answers of a step, and
-averaged over steps; its interval is a bootstrap over problems.
+c_k is -dL/dlogp of trained token k. All are divided by the answer's number of tokens, or long
+answers would come first in both rankings by their length alone. Spearman's rank correlation of a
+prediction with the measured change is taken over the answers of a step, and averaged over steps;
+its interval is a bootstrap over problems.
 
 Decision rule, for each optimizer: replicated when the interval of the output layer's correlation
 lies above 0.3; not replicated when it lies below; inconclusive otherwise. All parameters are shown
@@ -241,7 +242,7 @@ def _draw_optimizer(records: Records, optimizer: str) -> Figure:
     return Figure(
         chart,
         f"Held-out answers, one step of {name}",
-        "Each point is an answer in one step: its rank by the sum of pushes and by what it did.",
+        "Each point is an answer in one step: its rank by the sum of pushes and by real change.",
         (("series", "right answers"), ("soft", "wrong answers")),
     )
 

@@ -49,9 +49,9 @@ def gap_change(later: Records, earlier: Records, field: str = "value") -> Interv
     later_D, earlier_D = (
         columns.gaps(
             _prompts(joined),
-            [sign_N & side_N for sign_N in columns.signs if (sign_N & side_N).any()],
+            [sign_N & update_N for sign_N in columns.signs if (sign_N & update_N).any()],
         )
-        for side_N in (is_later_N, ~is_later_N)
+        for update_N in (is_later_N, ~is_later_N)
     )
     return _interval(later_D - earlier_D, joined)
 
@@ -64,12 +64,14 @@ def pool_signs(records: Records) -> list[Record]:
 def gap_curves(
     records: Records, field: str, column: str, limits: Sequence[float]
 ) -> NDArray[np.float64]:
-    """The gaps among the records with `column` up to each limit: [1 + draws, limits], all records
-    once in the first row."""
+    """The gaps among the records with `column` up to each limit: [1 + draws, limits].
+
+    The first row is that of the data itself, the others are bootstrap draws.
+    """
     columns = _Columns.of(records, field)
     sort_key_N = np.array([record[column] for record in records], dtype=np.float64)
     in_cells = [sign_N & (sort_key_N <= limit) for limit in limits for sign_N in columns.signs]
-    gap_DC = columns.sides(_prompts(records), in_cells)[0]
+    gap_DC = columns.cell_gaps(_prompts(records), in_cells)[0]
     return gap_DC.reshape(len(gap_DC), len(limits), -1).mean(axis=2)
 
 
@@ -86,7 +88,7 @@ def matched_gap(records: Records, field: str = "value") -> Interval:
         for sign_N in columns.signs
         for bin_index in range(len(PROBABILITY_EDGES) + 1)
     ]
-    gap_DC, boosted_DC, suppressed_DC = columns.sides(_prompts(records), in_cells)
+    gap_DC, boosted_DC, suppressed_DC = columns.cell_gaps(_prompts(records), in_cells)
     with np.errstate(divide="ignore", invalid="ignore"):
         weight_DC = np.nan_to_num(boosted_DC * suppressed_DC / (boosted_DC + suppressed_DC))
         weighted_gap_DC = np.where(weight_DC > 0, weight_DC * gap_DC, 0.0)
@@ -168,7 +170,7 @@ class _Columns:
             tuple(sign_N == sign for sign in sorted(set(sign_N.tolist()))),
         )
 
-    def sides(
+    def cell_gaps(
         self, prompts_N: Sequence[str], in_cells: Sequence[NDArray[np.bool_]]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         """(mean of boosted - mean of suppressed, weight of boosted, weight of suppressed), for each
@@ -196,4 +198,4 @@ class _Columns:
     ) -> NDArray[np.float64]:
         """The value gap for each draw of prompts: [1 + draws]; nan where a sign lacks boosted or
         suppressed tokens."""
-        return self.sides(prompts_N, signs)[0].mean(axis=1)
+        return self.cell_gaps(prompts_N, signs)[0].mean(axis=1)

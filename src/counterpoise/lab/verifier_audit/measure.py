@@ -61,7 +61,7 @@ def audit_verifier(
 def tally_cases(cases: Iterable[AuditCase], verifier: Verifier) -> dict[str, Tally]:
     """A tally for every kind of case; each response is verified in a separate call."""
     tallies = {kind: Tally() for kind in KINDS}
-    roots = count(2)  # a new pair for every warm-up, because verdicts are cached
+    roots = count(2)  # a new one for every warm-up, because verdicts are cached
     _warm_up(verifier, next(roots))
     for case in cases:
         start_time = time.perf_counter()

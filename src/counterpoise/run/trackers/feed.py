@@ -22,7 +22,7 @@ from counterpoise.store.folder import CONFIG, IMPORTED, RunFolder, is_imported
 from counterpoise.variants import TRACKERS
 
 LogLine = dict[str, Any]
-# The logs that are sent -> the field that says how long what a line records has taken.
+# Log that is sent -> the field of its lines that holds the duration of the iteration or evaluation.
 SENT_LOGS = {
     "metrics": "iteration_seconds",
     "evaluations": "evaluate_seconds",
@@ -31,7 +31,7 @@ SENT_LOGS = {
 
 
 class TrackerFeed:
-    """Sends all lines of a folder's logs of numbers to trackers, then new ones.
+    """Sends trackers all lines that the logs of SENT_LOGS already have, then each new line.
 
     Example:
         feed = TrackerFeed(folder, ["tensorboard"], on_failure)  # sends what the folder holds

@@ -7,17 +7,17 @@ export const to = {
   run: (name) => `/runs/${segment(name)}`,
   iteration: (name, iteration) => `${to.run(name)}/iterations/${iteration}`,
   group: (name, iteration, group) => `${to.iteration(name, iteration)}/groups/${segment(group)}`,
-  rollouts: (name, query = {}) => `${to.run(name)}/rollouts${ask(query)}`,
+  rollouts: (name, query = {}) => `${to.run(name)}/rollouts${queryString(query)}`,
   prompts: (name) => `${to.run(name)}/prompts`,
   prompt: (name, id) => `${to.run(name)}/prompts/${segment(id)}`,
   trace: (name) => `${to.run(name)}/trace`,
   types: (name) => `${to.run(name)}/types`,
   audit: (name) => `${to.run(name)}/audit`,
-  diff: (name, left, right) => `${to.run(name)}/diff${ask({ left, right })}`,
+  diff: (name, left, right) => `${to.run(name)}/diff${queryString({ left, right })}`,
   overlay: (names) => `/overlay?${names.map((name) => `run=${segment(name)}`).join("&")}`,
 };
 
-export function ask(query) {
+export function queryString(query) {
   const parameters = new URLSearchParams();
   for (const [key, value] of Object.entries(query)) {
     if (value !== "" && value !== null && value !== undefined && value !== false) parameters.set(key, value);

@@ -1,4 +1,5 @@
-// The name that the report's scripts write to: token_text.js, tokens_card.js, mosaic_drawing.js.
+// The global object to which the report's scripts add their functions: token_text.js, tokens_card.js,
+// mosaic_drawing.js.
 const poise = {
   get tokens() {
     this.tokenView ??= { ...this.text, quantities: new Map() };

@@ -1,5 +1,6 @@
-// Small charts that share one crosshair. A chart has a fixed height from the first, so that numbers
-// that arrive later move nothing; its values are read in its heading, not in a box over the lines.
+// Small charts that share one crosshair. The height of a chart is fixed from the start, so that the
+// page does not jump when numbers arrive; the heading shows the values at the crosshair, instead of a
+// box over the lines.
 import { h, put, s, unseen } from "./elements.js";
 import { number, tick, ticks } from "./format.js";
 
@@ -9,8 +10,8 @@ const TOP = 6;
 const BOTTOM = 16;
 const SMOOTH_FROM = 40; // points from which a moving mean is drawn over the values
 
-// Work of the next frame, each piece once: dozens of charts change together, and what is measured
-// is measured by observers, so that no chart forces the layout of the page.
+// Run `work` in the next frame, once however often it is asked for: dozens of charts change together.
+// Widths come from ResizeObserver, so that drawing never forces the browser to lay out the page.
 const frame = new Set();
 export function nextFrame(work) {
   if (!frame.size) {
@@ -64,7 +65,7 @@ function verticalDomain(series) {
     for (const list of [values, lows ?? [], highs ?? []]) {
       for (const x of list) {
         if (!finite(x)) continue;
-        const seen = Math.abs(x) < 1e-12 ? 0 : x; // rounding of sums that are 0 is no curve
+        const seen = Math.abs(x) < 1e-12 ? 0 : x; // a rounding error of 0 must not set the scale
         if (seen < low) low = seen;
         if (seen > high) high = seen;
       }
@@ -139,9 +140,9 @@ export function plot({ title, term = "", format = number, crosshair, open = null
 
   function draw() {
     if (!width || !series.length) return;
-    const firsts = series.filter((one) => one.xs.length);
-    const low = Math.min(...firsts.map((one) => one.xs[0]));
-    const high = Math.max(...firsts.map((one) => one.xs.at(-1)), low + 1);
+    const nonEmpty = series.filter((one) => one.xs.length);
+    const low = Math.min(...nonEmpty.map((one) => one.xs[0]));
+    const high = Math.max(...nonEmpty.map((one) => one.xs.at(-1)), low + 1);
     const [bottom, top] = verticalDomain(series);
     across = (x) => LEFT + ((x - low) / (high - low)) * (width - LEFT - RIGHT);
     across.inverse = (pixel) => low + ((pixel - LEFT) / (width - LEFT - RIGHT)) * (high - low);
@@ -156,7 +157,7 @@ export function plot({ title, term = "", format = number, crosshair, open = null
       svg.append(s("text", { class: "tick", x: LEFT - 6, y: up(y) + 3.5, "text-anchor": "end" }, written(y, levels.length > 1 ? levels[1] - levels[0] : Math.abs(y) || 1)));
     }
     svg.append(s("text", { class: "tick", x: LEFT, y: height - 3 }, number(low)));
-    if (firsts.some((one) => one.xs.at(-1) > low)) svg.append(s("text", { class: "tick", x: width - RIGHT, y: height - 3, "text-anchor": "end" }, number(high)));
+    if (nonEmpty.some((one) => one.xs.at(-1) > low)) svg.append(s("text", { class: "tick", x: width - RIGHT, y: height - 3, "text-anchor": "end" }, number(high)));
     line = svg.appendChild(s("line", { class: "cursor", y1: TOP - 4, y2: height - BOTTOM, visibility: "hidden" }));
     marks = series.map((one) => drawSeries(one, up));
     put(readout, marks.map((mark) => mark.value));

@@ -1,9 +1,9 @@
 // Two responses are chosen by their check boxes, then compared word by word. A third choice replaces the oldest.
 import { to } from "./address.js";
-import { h, inside } from "./elements.js";
+import { h, localAddress } from "./elements.js";
 
 // "5/GROUP/2" of /runs/NAME/rollouts/5/GROUP/2, decoded: what the diff's address takes.
-export const shortPlace = (place) => (inside(place) ?? "").split("/").slice(4).map((text) => decodeURIComponent(text)).join("/");
+export const shortPlace = (place) => (localAddress(place) ?? "").split("/").slice(4).map((text) => decodeURIComponent(text)).join("/");
 
 // `link` opens the comparison; `box(place, label)` is the check box of a response.
 export function comparison(run) {
@@ -26,7 +26,7 @@ export function comparison(run) {
   function box(place, label) {
     const input = h("input", { type: "checkbox", "aria-label": label, change: () => choose(place, input) });
     input.checked = chosen.has(place);
-    if (input.checked) chosen.set(place, input); // drawn again
+    if (input.checked) chosen.set(place, input); // the list was redrawn: this is the new box of a chosen response
     return input;
   }
   return { link, box };

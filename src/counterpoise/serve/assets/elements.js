@@ -22,8 +22,8 @@ export const put = (node, ...children) => node.replaceChildren(...present(childr
 export const h = (name, attributes, ...children) => fill(document.createElement(name), attributes, children);
 export const s = (name, attributes, ...children) => fill(document.createElementNS(SVG, name), attributes, children);
 
-// Control characters become pictures, and marks that turn the direction or have no width their code
-// point, as report/texts.py does.
+// Control characters become visible symbols (␀); characters that change the writing direction or have
+// no width become their code point (⟨U+200B⟩). report/texts.py does the same.
 const PICTURE = /[\u0000-\u0008\u000b-\u001f\u007f]/g;
 const OVERRIDE = /[\u061c\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]/g;
 export const visible = (text) =>
@@ -57,8 +57,8 @@ export function marked(text, words) {
   return h("bdi", {}, pieces.map((piece, k) => (k % 2 ? h("mark", {}, piece) : piece)));
 }
 
-// An address of this server, whatever the text was.
-export const inside = (place) => (typeof place === "string" && /^\/(?!\/)/.test(place) ? place : null);
+// The address if it is a path on this server, else null: links may come from files of a run.
+export const localAddress = (place) => (typeof place === "string" && /^\/(?!\/)/.test(place) ? place : null);
 
 export const unseen = (...children) => h("span", { class: "unseen" }, ...children);
 

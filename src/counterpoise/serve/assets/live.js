@@ -1,5 +1,5 @@
 // Server-sent events: a run grew, appeared or went. The browser connects again by itself, unless
-// the server has as many listeners as it takes.
+// the server refused because it already has its maximum number of listeners.
 
 export function follow({ grew, state }) {
   const source = new EventSource("/events");

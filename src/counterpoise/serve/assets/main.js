@@ -17,8 +17,12 @@ import * as runs from "./view_runs.js";
 import * as trace from "./view_trace.js";
 import * as types from "./view_types.js";
 
-// A view has `load(address, signal)`, `show(root, data, address, page)` -> { update, keys?, quiet? },
-// `trail(address)` and `key(address)`: while the key stays the same, `update` is called instead of `show`.
+// A view has `load(address, signal)`, `trail(address)`, `key?(address)`, `saved?(address)` (the address of
+// its offline page) and `show(root, data, address, page)`, which returns a handle:
+//   update(data, address)   called instead of `show` while the key stays the same
+//   keys?                   its shortcuts
+//   skipsRefresh?()         true while events must not redraw it
+//   grew?(event), leave?()  a run changed; another view is about to be shown
 const VIEWS = { runs, overlay, run, iteration, rollouts, rollout, prompts, prompt, diff, trace, types, audit };
 const find = (name) => document.querySelector(name);
 const root = find("#view");
@@ -172,7 +176,7 @@ function refreshSoon() {
   if (document.hidden) stale = true;
   else waiting ??= setTimeout(() => {
     waiting = null;
-    if (shown.handle && !shown.handle.quiet?.()) show({ quiet: true, keep: true });
+    if (shown.handle && !shown.handle.skipsRefresh?.()) show({ quiet: true, keep: true });
     else if (!shown.handle) show({ quiet: true });
   }, 250);
 }

@@ -16,7 +16,7 @@ export const SECTIONS = [
     ["rows of the update", ["batch_rows"], number, "Rollouts of the batch; 0 where nothing was updated."],
     ["rows without signal", ["rows_without_signal"], number, "Sampled rollouts with advantage 0."],
     ["split groups", ["split_groups"], number, "Groups whose rollouts lie in several optimizer steps."],
-    ["heaviest step / mean", ["token_imbalance"], number, "Tokens of the heaviest optimizer step over their mean."],
+    ["heaviest step / mean", ["token_imbalance"], number, "Tokens of the heaviest optimizer step, divided by the mean of all steps."],
     ["waiting in the buffer", ["buffer_positive", "buffer_negative"], number, "Rollouts that wait until both signs are there."],
     ["dropped for lack of spread", ["dropped_no_spread"], number, "Rollouts of this iteration whose group has equal rewards."],
     ["dropped by reward balance", ["dropped_surplus", "dropped_aged"], number, "Since the start: surplus of one sign, and rollouts that waited too long."],
@@ -60,7 +60,8 @@ const ELSEWHERE = new Set(["iteration", "steps", "stable_positive", "stable_nega
 const COLOURS = [["positive", /positive$/], ["negative", /negative$/]];
 const SPARE = ["series", "gold", "violet", "green"];
 
-// How the column that leads is named and written (`sparkline_of` of a run), and what evaluations are of.
+// Name and format of the headline quantity: success, or mean reward where rewards are graded. A run names its
+// own in `sparkline_of`, an evaluation in `quantity`.
 export const QUANTITIES = {
   success: { name: "success", format: percent, difference: (x) => `${x >= 0 ? "+" : "−"}${Math.abs(100 * x).toFixed(1)} points` },
   reward: { name: "mean reward", format: number, difference: signed },

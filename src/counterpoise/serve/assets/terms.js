@@ -1,9 +1,10 @@
-// Words with their line. Columns of metrics.jsonl come from the server.
+// The glossary: words, each with one line that explains it. Explanations of the columns of metrics.jsonl come
+// from the server.
 import { h } from "./elements.js";
 
 export const TERMS = poise.words; // report/assets/words.js
 
-// The line of the word under the pointer or the focus: one box for the page, kept inside the window.
+// A single box, kept inside the window, explains the word under the pointer or the focus.
 const box = h("div", { class: "what-line", "aria-hidden": "true", hidden: true });
 function explain(event) {
   const word = event.target.closest?.(".what");
@@ -19,7 +20,7 @@ function explain(event) {
 for (const kind of ["pointerover", "focusin"]) document.addEventListener(kind, explain);
 for (const kind of ["scroll", "focusout", "keydown"]) document.addEventListener(kind, () => { box.hidden = true; }, { passive: true });
 
-// A word with its line, which appears on hover and focus and is read out.
+// A word whose explanation appears on hover and focus and is read out.
 let last = 0;
 export function term(word, shown = word) {
   const line = TERMS[word];

@@ -1,5 +1,5 @@
-// A rollout of the server as the view that the report's tokens_card.js reads. Row 0 is the rollout
-// itself; the rollouts that pushed one of its tokens are rows 1, 2, ...
+// Turns a rollout that the server sent into the object that the report's tokens_card.js reads. Row 0 is
+// the rollout itself; the rollouts that pushed one of its tokens are rows 1, 2, ...
 import { visible } from "./elements.js";
 
 export function tokenView(data, chosen = null) {

@@ -1,6 +1,6 @@
 // The audit of a run: findings, most serious first, with evidence, threshold, cost and what to do.
 import { to } from "./address.js";
-import { empty, foreign, h, inside, put, visible } from "./elements.js";
+import { empty, foreign, h, localAddress, put, visible } from "./elements.js";
 import { count, plural, seconds } from "./format.js";
 import { load as get } from "./load.js";
 import { term } from "./terms.js";
@@ -28,7 +28,7 @@ export function show(root, data, address, page) {
     clearTimeout(timer);
     if (AGAIN[next.state]) timer = setTimeout(() => page.refresh(), AGAIN[next.state]);
     const report = next.report;
-    told.textContent = report ? currency(next, report) : "";
+    told.textContent = report ? describeAge(next, report) : "";
     for (const node of [first, facts, notes, sections]) node.hidden = !report;
     put(waiting, report ? null : reading(next.progress));
     // An audit that is still the same is left alone: somebody may be reading it.
@@ -58,11 +58,11 @@ export function show(root, data, address, page) {
 }
 
 // How old the audit is: a run that is being trained is audited again every few minutes at most.
-function currency({ state, iterations_now: now, progress, seconds: took }, report) {
+function describeAge({ state, iterations_now: now, progress, seconds: took }, report) {
   const read = `${plural(report.iterations, "iteration")}, ${plural(report.rollouts, "rollout")}`;
   if (state === "ready") return `${read}; read in ${seconds(took)}`;
-  const of = now > report.iterations ? ` of now ${count(now)}` : "";
-  return `${plural(report.iterations, "iteration")}${of}; ${progress ? "a newer audit is being made" : "the run has changed since, and is audited again soon"}`;
+  const audited = now > report.iterations ? `${count(report.iterations)} of the ${plural(now, "iteration")} so far` : plural(report.iterations, "iteration");
+  return `${audited}; ${progress ? "a newer audit is being made" : "the run has changed since, and is audited again soon"}`;
 }
 
 function reading(progress) {
@@ -89,7 +89,7 @@ function article(finding, findings) {
 
 function example({ group, index, text, place }) {
   const name = h("code", {}, foreign(group), index === null ? "" : `, rollout ${index}`);
-  const address = inside(place);
+  const address = localAddress(place);
   return h("li", {}, address ? h("a", { href: address }, name) : name, " ", foreign(text));
 }
 

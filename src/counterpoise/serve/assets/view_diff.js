@@ -1,6 +1,6 @@
 // Two responses, word by word.
 import { to } from "./address.js";
-import { foreign, h, inside, visible } from "./elements.js";
+import { foreign, h, localAddress, visible } from "./elements.js";
 import { number } from "./format.js";
 import { outcome, rewardMark } from "./group.js";
 import { load as get } from "./load.js";
@@ -21,7 +21,7 @@ export function show(root, data, address, page) {
   const side = (one, kind) => {
     const mine = list.filter((part) => part.kind === "same" || part.kind === kind);
     return h("article", { class: `response ${outcome(one.reward)}` },
-      h("header", {}, rewardMark(one.reward), h("span", { class: "muted" }, `iteration ${number(one.iteration)}, response ${(one.index ?? 0) + 1} · `, foreign(one.group)), h("a", { class: "more", href: inside(one.place) }, "tokens →")),
+      h("header", {}, rewardMark(one.reward), h("span", { class: "muted" }, `iteration ${number(one.iteration)}, response ${(one.index ?? 0) + 1} · `, foreign(one.group)), h("a", { class: "more", href: localAddress(one.place) }, "tokens →")),
       h("pre", { dir: "auto" }, marks(mine)));
   };
   const swap = () => page.go(to.diff(address.run, address.query.get("right"), address.query.get("left")), { replace: true });
@@ -30,5 +30,5 @@ export function show(root, data, address, page) {
     h("p", { class: "diff-key" }, h("del", {}, "only on the left"), h("ins", {}, "only on the right")),
     h("div", { class: "two-sides" }, side(left, "left"), side(right, "right")),
     h("h2", { class: "small" }, "In one text"), h("div", { class: "diff-text", dir: "auto" }, marks(list)));
-  return { update: () => {}, quiet: () => true, keys: [{ keys: ["w"], does: "swap the sides", act: swap }] };
+  return { update: () => {}, skipsRefresh: () => true, keys: [{ keys: ["w"], does: "swap the sides", act: swap }] };
 }

@@ -1,7 +1,7 @@
 // One iteration: its batch as a mosaic, and one group of it side by side.
 import { to } from "./address.js";
 import { Crosshair, plot } from "./charts.js";
-import { empty, foreign, h, inside, put, s, visible } from "./elements.js";
+import { empty, foreign, h, localAddress, put, s, visible } from "./elements.js";
 import { advantage, count, number, percent, plural } from "./format.js";
 import { groupPanel } from "./group.js";
 import { load as get } from "./load.js";
@@ -36,7 +36,7 @@ export function show(root, data, address, page) {
   const crosshair = new Crosshair();
   const title = h("h1");
   const rule = h("span", { class: "muted" });
-  const [back, on] = [h("a", { class: "button", "aria-label": "Previous iteration" }, "←"), h("a", { class: "button", "aria-label": "Next iteration" }, "→")];
+  const [back, forward] = [h("a", { class: "button", "aria-label": "Previous iteration" }, "←"), h("a", { class: "button", "aria-label": "Next iteration" }, "→")];
   const leads = leading(data.run);
   const quantity = QUANTITIES[leads];
   const scrubber = plot({ title: quantity.name, term: null, format: quantity.format, crosshair, open: (iteration) => page.go(to.iteration(address.run, iteration), { keep: true }), height: 64 });
@@ -45,7 +45,7 @@ export function show(root, data, address, page) {
   const stage = h("div");
   const group = h("div");
   const leftOut = h("div");
-  root.append(h("div", { class: "head" }, title, rule, h("div", { class: "head-tools pair-of-buttons" }, back, on)), pin, facts, stage, group, leftOut);
+  root.append(h("div", { class: "head" }, title, rule, h("div", { class: "head-tools pair-of-buttons" }, back, forward)), pin, facts, stage, group, leftOut);
   const picture = mosaic(page);
   let opened = "null";
   let listed = "";
@@ -56,7 +56,7 @@ export function show(root, data, address, page) {
     const xs = metrics.iteration ?? [];
     title.textContent = `Iteration ${where.iteration}`;
     rule.textContent = next.rule ? visible(next.rule) : "";
-    for (const [link, iteration] of [[back, next.previous], [on, next.next]]) {
+    for (const [link, iteration] of [[back, next.previous], [forward, next.next]]) {
       if (Number.isFinite(iteration)) link.href = to.iteration(address.run, iteration); // an import may count from 0
       else link.removeAttribute("href");
     }
@@ -103,7 +103,7 @@ export function show(root, data, address, page) {
   return {
     update,
     keys: [
-      { keys: ["]", "ArrowRight"], does: "next iteration", act: () => toIteration(on) },
+      { keys: ["]", "ArrowRight"], does: "next iteration", act: () => toIteration(forward) },
       { keys: ["[", "ArrowLeft"], does: "previous iteration", act: () => toIteration(back) },
       { keys: ["j", "ArrowDown"], does: "next rollout of the mosaic", act: (event) => picture.move(1, event) },
       { keys: ["k", "ArrowUp"], does: "previous rollout", act: (event) => picture.move(-1, event) },
@@ -120,7 +120,7 @@ function dropped(data) {
     const groups = new Map();
     for (const rollout of list) groups.set(rollout.group, [...(groups.get(rollout.group) ?? []), rollout]);
     return h("details", {}, h("summary", {}, `${plural(list.length, "rollout")} dropped: ${why.replaceAll("_", " ")}`), h("p", { class: "note" }, TERMS[`dropped: ${why}`] ?? ""),
-      h("ul", { class: "dropped-groups" }, [...groups].map(([name, rollouts]) => h("li", {}, foreign(name), " ", rollouts.map((rollout) => [h("a", { href: inside(rollout.place) }, String(rollout.index + 1)), " "])))));
+      h("ul", { class: "dropped-groups" }, [...groups].map(([name, rollouts]) => h("li", {}, foreign(name), " ", rollouts.map((rollout) => [h("a", { href: localAddress(rollout.place) }, String(rollout.index + 1)), " "])))));
   }));
 }
 
@@ -134,7 +134,7 @@ function mosaic(page) {
   const legend = h("div", { class: "legend" },
     h("span", {}, h("span", { class: "ramp" }, ramp[0], h("span"), ramp[1]), " ", term("advantage")),
     h("span", {}, h("span", { class: "sample hatch" }), term("split", "the rest of the group is in another step")),
-    h("span", {}, h("span", { class: "dot" }), term("waited", "it waited: sampled in the iteration of the number")),
+    h("span", {}, h("span", { class: "dot" }), term("waited", "it waited: the number is the iteration that sampled it")),
     h("fieldset", {}, h("legend", {}, "Cells"), sizes));
   const numbers = h("tbody");
   const table = h("details", { class: "numbers-behind" }, h("summary", {}, "As a table"), h("div", { class: "scroll table-box" }, h("table", { class: "figures-table" },
@@ -225,7 +225,7 @@ function mosaic(page) {
         ramp[1].textContent = `+${full}`;
         svg.setAttribute("aria-label", `${plural(rows.length, "rollout")} of ${plural(plan.groups.length, "group")} in ${plural(plan.steps, "step")}, ${plural(plan.describe.split_groups, "group")} split`);
         put(numbers, ...rows.slice(0, 2000).map((cell, k) => h("tr", {},
-          h("td", {}, count(step[k] + 1)), h("td", {}, h("a", { href: to.group(where.run, where.iteration, plan.groups[cell.group]) }, foreign(plan.groups[cell.group]))), h("td", {}, h("a", { href: inside(cell.place) }, String(cell.index + 1))),
+          h("td", {}, count(step[k] + 1)), h("td", {}, h("a", { href: to.group(where.run, where.iteration, plan.groups[cell.group]) }, foreign(plan.groups[cell.group]))), h("td", {}, h("a", { href: localAddress(cell.place) }, String(cell.index + 1))),
           h("td", {}, advantage(cell.advantage)), h("td", {}, count(cell.tokens)), h("td", {}, number(cell.reward)), h("td", {}, number(cell.born)))));
         draw();
       } else light(lit);

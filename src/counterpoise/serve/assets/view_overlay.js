@@ -36,7 +36,7 @@ export function show(root, data) {
     const columns = {};
     for (const run of runs) for (const [name, values] of Object.entries(run.metrics ?? {})) (columns[name] ??= []).push(...values);
     const found = chartsOf(columns, data.terms).map(([title, list]) => [title, list.flatMap((chart) => chart.columns.map((column) => ({ ...chart, title: chart.columns.length > 1 ? column.replaceAll("_", " ") : chart.title, column })))]);
-    // Where the rewards of one run are graded, those of the others are rewards too: 0 and 1, whose mean is the success.
+    // If one run has graded rewards, all runs show the mean reward: where rewards are 0 or 1, it equals the success.
     const quantities = runs.flatMap((run) => evaluations(run).slice(0, 1).map((one) => one.quantity));
     const heldOut = quantities.includes("reward") ? "reward" : quantities[0];
     const next = JSON.stringify([heldOut, found.map(([title, list]) => [title, list.map((chart) => chart.column)]), runs.map((run) => run.name)]);
@@ -45,19 +45,19 @@ export function show(root, data) {
       charts = [];
       tables = [];
       put(sections, ...found.map(([title, list]) => {
-        const made = list.map((chart) => {
-          const one = plot({ title: chart.title, term: visible(chart.line), format: chart.format, crosshair, height: 110 });
-          charts.push({ one, column: chart.column });
-          return one;
+        const made = list.map((spec) => {
+          const chart = plot({ title: spec.title, term: visible(spec.line), format: spec.format, crosshair, height: 110 });
+          charts.push({ chart, column: spec.column });
+          return chart;
         });
         if (title === "Learning" && heldOut) {
-          const one = plot({ title: `held-out ${heldOut}`, term: TERMS[`held-out ${heldOut}`], format: QUANTITIES[heldOut].format, crosshair, height: 110 });
-          charts.push({ one, column: null });
-          made.unshift(one);
+          const chart = plot({ title: `held-out ${heldOut}`, term: TERMS[`held-out ${heldOut}`], format: QUANTITIES[heldOut].format, crosshair, height: 110 });
+          charts.push({ chart, column: null });
+          made.unshift(chart);
         }
         const table = tableOf(made, `${title}: numbers of every run and iteration`);
         tables.push(table);
-        return h("section", { class: "panel" }, heading(title), h("div", { class: "plots" }, made.map((one) => one.node)), table.node);
+        return h("section", { class: "panel" }, heading(title), h("div", { class: "plots" }, made.map((chart) => chart.node)), table.node);
       }));
     }
     put(options, differences(runs));
@@ -77,8 +77,8 @@ export function show(root, data) {
         run.state && state(run.state), h("span", { class: "muted" }, `${plural(run.metrics?.iteration?.length ?? 0, "iteration")}, ${QUANTITIES[leading(run)].name} ${QUANTITIES[leading(run)].format(run.metrics?.[leading(run)]?.at(-1))}`),
         h("a", { href: to.run(run.name) }, "open"));
     }));
-    for (const { one, column } of charts) {
-      one.update(runs.map((run, k) => ({
+    for (const { chart, column } of charts) {
+      chart.update(runs.map((run, k) => ({
         ...(column === null ? evaluations(run)[0] ?? { xs: [], values: [] } : { xs: run.metrics?.iteration ?? [], values: run.metrics?.[column] ?? [] }),
         label: visible(run.name), colour: COLOURS[k % COLOURS.length], faded: hidden.has(run.name),
       })).filter((series) => series.values.length));

@@ -2,7 +2,7 @@
 import { to } from "./address.js";
 import { Crosshair, plot, tableOf } from "./charts.js";
 import { comparison, shortPlace } from "./compare_two.js";
-import { empty, foreign, h, inside, put } from "./elements.js";
+import { empty, foreign, h, localAddress, put } from "./elements.js";
 import { advantage, number, percent, plural } from "./format.js";
 import { outcome, rewardMark } from "./group.js";
 import { load as get } from "./load.js";
@@ -27,18 +27,18 @@ export function show(root, data, address, page) {
   const question = h("p", { class: "question", dir: "auto" });
   const about = h("p", { class: "note" });
   const change = h("section", { class: "panel" });
-  const visits = h("section", { class: "panel" });
+  const visitSection = h("section", { class: "panel" });
   root.append(
     h("div", { class: "head" }, h("h1", {}, "One prompt"), told, h("div", { class: "head-tools" }, h("a", { class: "button", href: to.rollouts(address.run, { prompt: address.prompt }) }, "Its rollouts as a table"), compare.link)),
     question, about,
-    h("section", { class: "panel" }, h("div", { class: "plots" }, charts.map((one) => one.node)), table.node), change, visits);
+    h("section", { class: "panel" }, h("div", { class: "plots" }, charts.map((one) => one.node)), table.node), change, visitSection);
   let seen = -1;
   let again = null;
 
   const card = (response) =>
     h("article", { class: `response ${outcome(response.reward)}` },
-      h("header", {}, h("label", { class: "pick" }, compare.box(response.place, `Compare response ${response.index + 1}`)), rewardMark(response.reward), h("b", { class: "figure" }, advantage(response.advantage)), h("span", { class: "muted" }, plural(response.length, "token")), h("a", { class: "more", href: inside(response.place) }, "tokens →")),
-      h("pre", { dir: "auto" }, foreign(response.response), response.response_cut ? h("a", { class: "more", href: inside(response.place) }, " … the whole response") : null));
+      h("header", {}, h("label", { class: "pick" }, compare.box(response.place, `Compare response ${response.index + 1}`)), rewardMark(response.reward), h("b", { class: "figure" }, advantage(response.advantage)), h("span", { class: "muted" }, plural(response.length, "token")), h("a", { class: "more", href: localAddress(response.place) }, "tokens →")),
+      h("pre", { dir: "auto" }, foreign(response.response), response.response_cut ? h("a", { class: "more", href: localAddress(response.place) }, " … the whole response") : null));
 
   // The first wrong text against the last right one says most about what was learned.
   function chooseTwo(early, late) {
@@ -47,8 +47,8 @@ export function show(root, data, address, page) {
     return [before, others.find((one) => one.reward > 0) ?? others[0]];
   }
 
-  function writeChange(over) {
-    const known = over.filter((visit) => visit.responses?.length);
+  function writeChange(visits) {
+    const known = visits.filter((visit) => visit.responses?.length);
     const [early, late] = [known[0], known.at(-1)];
     const [before, after] = known.length ? chooseTwo(early, late) : [];
     if (!after) { // a single response
@@ -67,29 +67,29 @@ export function show(root, data, address, page) {
   }
 
   function update(next) {
-    const over = next.over_time ?? [];
-    charts[1].node.hidden = over.every((visit) => visit.mean_reward === visit.success); // rewards of 0 and 1
-    charts.forEach((chart, k) => chart.update([{ label: chart.title, colour: "series", smooth: false, points: true, xs: over.map((visit) => visit.iteration), values: over.map((visit) => visit[columns[k]]) }]));
+    const visits = next.over_time ?? [];
+    charts[1].node.hidden = visits.every((visit) => visit.mean_reward === visit.success); // rewards of 0 and 1
+    charts.forEach((chart, k) => chart.update([{ label: chart.title, colour: "series", smooth: false, points: true, xs: visits.map((visit) => visit.iteration), values: visits.map((visit) => visit[columns[k]]) }]));
     table.update();
-    const responses = over.reduce((sum, visit) => sum + visit.count, 0);
+    const responses = visits.reduce((sum, visit) => sum + visit.count, 0);
     const isPartial = next.indexed < 1; // the index is being built, newest iterations first
     told.textContent = [
-      `${plural(over.length, "visit")}, ${plural(responses, "response")}`,
+      `${plural(visits.length, "visit")}, ${plural(responses, "response")}`,
       next.left_out ? `; ${plural(next.left_out, "earlier visit")} left out` : "",
       isPartial ? `; ${percent(next.indexed, 0)} of the iterations indexed so far` : "",
     ].join("");
     clearTimeout(again);
     if (isPartial) again = setTimeout(() => page.refresh(), 1000);
-    if (over.length === seen) return; // nothing new: the reader's place stays
-    seen = over.length;
+    if (visits.length === seen) return; // nothing new: the reader's place stays
+    seen = visits.length;
     put(question, foreign(next.prompt, "", 4000));
     put(about, next.answer ? ["reference answer ", h("b", {}, foreign(next.answer, "", 400)), " · "] : "", foreign(address.prompt));
-    writeChange(over);
-    put(visits, heading("Responses, newest first"), ...[...over].reverse().map((visit) =>
+    writeChange(visits);
+    put(visitSection, heading("Responses, newest first"), ...[...visits].reverse().map((visit) =>
       h("div", { class: "visit", data: { iteration: visit.iteration } },
         h("h3", {}, h("a", { href: to.iteration(address.run, visit.iteration) }, `iteration ${visit.iteration}`), h("span", { class: "muted" }, `  success ${percent(visit.success, 0)}${visit.count > visit.responses.length ? `, ${visit.responses.length} of ${visit.count} responses` : ""}`)),
         h("div", { class: "side-by-side", tabindex: 0, role: "region", "aria-label": `Responses of iteration ${visit.iteration}` }, (visit.responses ?? []).map(card)))));
-    if (!over.length) put(visits, empty("Not found yet", "The rollouts of the run are still being indexed."));
+    if (!visits.length) put(visitSection, empty("Not found yet", "The rollouts of the run are still being indexed."));
   }
   update(data);
   return {

@@ -1,5 +1,5 @@
 // The prompts of a run: how often each was seen, and how its success changed.
-import { ask, to } from "./address.js";
+import { queryString, to } from "./address.js";
 import { sparkline } from "./charts.js";
 import { empty, h, marked, put } from "./elements.js";
 import { count, number, percent, plural } from "./format.js";
@@ -7,7 +7,7 @@ import { load as get } from "./load.js";
 
 export function load(address, signal) {
   const query = Object.fromEntries(address.query);
-  return get(address.path + ask({ sort: SORTS[0][0], ...query }), signal);
+  return get(address.path + queryString({ sort: SORTS[0][0], ...query }), signal);
 }
 export const trail = (address) => [[address.run, to.run(address.run)], ["prompts", to.prompts(address.run)]];
 export const key = (address) => address.run;
@@ -22,9 +22,9 @@ export function show(root, data, address, page) {
   const table = h("table", { class: "prompts list" }, h("caption", { class: "unseen" }, "Prompts"),
     h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "prompt"), h("th", { scope: "col", class: "figure" }, "visits"), h("th", { scope: "col", class: "figure" }, "first"), h("th", { scope: "col", class: "figure" }, "last"), h("th", { scope: "col" }, "success"))), body);
   const nothing = h("div");
-  const [first, on] = [h("button", { class: "button", type: "button", click: () => set({}) }, "← First page"), h("button", { class: "button", type: "button", click: () => turn() }, "Next →")];
+  const [first, forward] = [h("button", { class: "button", type: "button", click: () => set({}) }, "← First page"), h("button", { class: "button", type: "button", click: () => turn() }, "Next →")];
   const place = h("span", { class: "muted figure" });
-  root.append(h("div", { class: "head" }, h("h1", {}, "Prompts"), told), h("div", { class: "search-row" }, search, sort), table, nothing, h("div", { class: "paging" }, first, place, on));
+  root.append(h("div", { class: "head" }, h("h1", {}, "Prompts"), told), h("div", { class: "search-row" }, search, sort), table, nothing, h("div", { class: "paging" }, first, place, forward));
   let typing = null;
   let again = null;
   let next = null;
@@ -33,9 +33,9 @@ export function show(root, data, address, page) {
   function set(changes, options = {}) {
     const wanted = { ...query(), ...changes };
     delete wanted.after;
-    page.go(to.prompts(address.run) + ask(wanted), { keep: true, ...options });
+    page.go(to.prompts(address.run) + queryString(wanted), { keep: true, ...options });
   }
-  const turn = () => next && page.go(to.prompts(address.run) + ask({ ...query(), after: next }));
+  const turn = () => next && page.go(to.prompts(address.run) + queryString({ ...query(), after: next }));
   search.addEventListener("input", () => {
     clearTimeout(typing);
     typing = setTimeout(() => set({ search: search.value }, { replace: true }), 250);
@@ -59,7 +59,7 @@ export function show(root, data, address, page) {
     told.textContent = `${plural(data.total ?? rows.length, "prompt")}${data.indexed < 1 ? `, ${percent(data.indexed, 0)} of the iterations indexed so far` : ""}`;
     put(nothing, ...(rows.length ? [] : [now.search ? empty("No prompt matches", "Search for fewer words.") : empty("No prompts yet", "They appear with the first stored iteration (store.rollouts).")]));
     first.disabled = !now.after;
-    on.disabled = !next;
+    forward.disabled = !next;
     place.textContent = rows.length ? `${count(rows.length)} of ${count(data.total ?? rows.length)}` : "";
   }
   update(data, address);
@@ -70,7 +70,7 @@ export function show(root, data, address, page) {
   };
   return {
     update,
-    quiet: () => body.children.length > 0, // rows do not move under the reader
+    skipsRefresh: () => body.children.length > 0, // rows do not move under the reader
     leave: () => [typing, again].forEach(clearTimeout),
     keys: [
       { keys: ["/"], does: "search", act: () => search.focus() },

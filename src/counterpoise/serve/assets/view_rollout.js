@@ -1,6 +1,6 @@
 // One rollout, token by token, and the tokens of other rollouts that pushed one of them.
 import { to } from "./address.js";
-import { empty, foreign, h, inside, put, visible } from "./elements.js";
+import { empty, foreign, h, localAddress, put, visible } from "./elements.js";
 import { advantage, chance, number, plural } from "./format.js";
 import { outcome, rewardMark } from "./group.js";
 import { load as get } from "./load.js";
@@ -36,13 +36,13 @@ export function show(root, data, address, page) {
   const siblings = h("div", { class: "siblings", role: "group", "aria-label": "Responses of the group" });
   const bench = h("div", { class: "bench" },
     h("div", { class: "reading" }, about, question, strip, h("div", { class: "colours" }, ramp, meaning), absent), card, pushers);
-  const [back, on] = [h("a", { class: "button", "aria-label": "Previous rollout" }, "←"), h("a", { class: "button", "aria-label": "Next rollout" }, "→")];
+  const [back, forward] = [h("a", { class: "button", "aria-label": "Previous rollout" }, "←"), h("a", { class: "button", "aria-label": "Next rollout" }, "→")];
   const plain = h("details", { class: "plain-text" });
   root.append(
     h("div", { class: "head" }, h("h1", {}, "Rollout"), rewardMark(data.reward), h("label", { class: "by" }, "Colour by ", select), h("div", { class: "head-tools" },
       h("a", { class: "button", href: to.prompt(address.run, data.prompt_id) }, "This prompt over time"),
       Number.isFinite(data.trained_in) ? h("a", { class: "button", href: to.group(address.run, data.trained_in, data.group) }, "Its group") : null,
-      h("span", { class: "pair-of-buttons" }, back, on))),
+      h("span", { class: "pair-of-buttons" }, back, forward))),
     siblings, h("div", { class: "tokens" }, bench), plain);
   let view = null;
   let active = 0;
@@ -120,12 +120,12 @@ export function show(root, data, address, page) {
     const pushed = tokenView(data, chosen);
     if (chosen.pushes?.length) {
       poise.tokens.pushers(pushers, { view: pushed, row: 0, position: address.position }, (row, position) => {
-        const place = inside(pushed.places[row]);
+        const place = localAddress(pushed.places[row]);
         if (place) page.go(position === null ? place : `${place}/tokens/${position}`);
       });
       for (const push of chosen.pushes) if (push.same_rollout) tokenAt(push.position)?.classList.add("pushed");
     } else {
-      const places = (data.watched_places ?? []).filter(inside);
+      const places = (data.watched_places ?? []).filter(localAddress);
       put(pushers, h("h3", {}, "Who pushed it"), h("p", { class: "note" }, visible(chosen.missing ?? "No token of the batch pushed this one.")),
         chosen.replay ? h("p", { class: "note" }, visible(chosen.replay.explanation), h("code", { class: "command" }, visible(chosen.replay.command))) : null,
         places.length ? h("p", { class: "note" }, "Stored for: ", places.slice(0, 6).map((place, k) => [k ? " · " : "", h("a", { href: place }, `rollout ${k + 1}`)])) : null);
@@ -141,7 +141,7 @@ export function show(root, data, address, page) {
         poise.text.write(cell, visible(one.text), LONGEST, true);
         return h("tr", { class: one.token === sampled ? "sampled" : null }, h("th", { scope: "row" }, cell, one.token === sampled ? h("span", { class: "muted" }, " sampled") : null), h("td", { class: "figure" }, chance(one.probability)), moved ? h("td", { class: "figure" }, chance(one.new_probability)) : null, share(one));
       };
-      // The rest of the eight stands in the JSON of the address.
+      // Unlikely ones are left out; the JSON of this address has all that the run stored.
       const shown = likely.filter((one, k) => k < 3 || one.token === sampled || Math.max(one.probability, one.new_probability ?? 0) >= 0.001);
       pushers.prepend(h("div", {}, h("h3", {}, term("likely tokens", "What else was likely here")), h("table", { class: "likely" },
         h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "token"), h("th", { scope: "col", class: "figure" }, "before"), moved ? h("th", { scope: "col", class: "figure" }, "after") : null, h("td"))),
@@ -164,13 +164,13 @@ export function show(root, data, address, page) {
       Object.entries(data.further ?? {}).map(([name, value]) => ` · ${visible(name)} ${number(value)}`));
     put(question, foreign(data.prompt, "", 3000));
     put(plain, h("summary", {}, "Response as plain text"), h("pre", { dir: "auto" }, foreign(data.response)));
-    for (const [link, place] of [[back, inside(data.previous)], [on, inside(data.next)]]) {
+    for (const [link, place] of [[back, localAddress(data.previous)], [forward, localAddress(data.next)]]) {
       if (place) link.href = place;
       else link.removeAttribute("href");
     }
     put(siblings, ...(data.siblings ?? []).map((one) => {
       const mine = one.index === address.index;
-      return h("a", { class: `sibling ${outcome(one.reward)}`, href: inside(one.place), "aria-current": mine ? "true" : null, title: `response ${one.index + 1}, reward ${number(one.reward)}` }, rewardMark(one.reward), h("span", { class: "figure" }, advantage(one.advantage)));
+      return h("a", { class: `sibling ${outcome(one.reward)}`, href: localAddress(one.place), "aria-current": mine ? "true" : null, title: `response ${one.index + 1}, reward ${number(one.reward)}` }, rewardMark(one.reward), h("span", { class: "figure" }, advantage(one.advantage)));
     }));
     const missing = Object.entries(data.missing ?? {});
     absent.hidden = !missing.length;
@@ -220,7 +220,7 @@ export function show(root, data, address, page) {
   update(data, address);
   return {
     update,
-    quiet: () => true, // a rollout does not change
+    skipsRefresh: () => true, // a rollout does not change
     keys: [
       { keys: ["ArrowRight"], does: "next token", act: () => activate(active + 1) },
       { keys: ["ArrowLeft"], does: "previous token", act: () => activate(active - 1) },
@@ -228,7 +228,7 @@ export function show(root, data, address, page) {
       { keys: ["End"], does: "last token", act: () => activate(tokens.length - 1) },
       { keys: ["Enter", " "], does: "who pushed the token", act: () => pick(active) },
       { keys: ["Escape"], does: "close it", act: () => address.position !== undefined && pick(null) },
-      { keys: ["]"], does: "next rollout", act: () => follow(on) },
+      { keys: ["]"], does: "next rollout", act: () => follow(forward) },
       { keys: ["["], does: "previous rollout", act: () => follow(back) },
       { keys: ["c"], does: "colour by the next quantity", act: () => {
         const known = [...select.options].filter((option) => view.has(option.value));

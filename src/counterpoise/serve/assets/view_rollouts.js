@@ -1,7 +1,7 @@
 // Rollouts of all iterations: search, filters, sort, pages, and the reward histogram as a filter.
-import { ask, to } from "./address.js";
+import { queryString, to } from "./address.js";
 import { comparison } from "./compare_two.js";
-import { empty, foreign, h, inside, marked, put, visible } from "./elements.js";
+import { empty, foreign, h, localAddress, marked, put, visible } from "./elements.js";
 import { advantage, count, number, percent, plural } from "./format.js";
 import { outcome, rewardMark } from "./group.js";
 import { histogram } from "./histogram.js";
@@ -31,7 +31,7 @@ const FLAGS = [["cut", "cut off"], ["no_spread", "no spread"], ["timeout", "veri
 const SIGNS = [["", "any"], ["positive", "+"], ["negative", "−"], ["zero", "0"]];
 const RANGES = ["length_min", "length_max", "iteration_min", "iteration_max", "reward_min", "reward_max"];
 const NOT_FILTERS = ["sort", "after", "limit", "format"]; // parameters of the address that choose no rollouts
-// [what it sorts by: "" for a cell without a heading, null for one without an order; heading]
+// [sort key, heading]; the key is null for a column that cannot be sorted, "" for one whose heading is hidden too.
 const COLUMNS = [["", "choose"], ["iteration", "iter."], ["reward", "reward"], [null, "adv."], ["length", "tokens"], [null, "prompt"], [null, "response"], [null, "remarks"]];
 
 // The text that is searched for; `set(changes, options)` goes to the address with these parameters.
@@ -105,7 +105,7 @@ function filterDrawer(set, clearAll) {
   };
 }
 
-// The remarks on a rollout, as [word of the list of words, how it is written].
+// The remarks on a rollout, as [word of the glossary, label].
 const remarksOn = (rollout, hasPlans) => [
   [rollout.finished === false, "cut off", "cut off"],
   [rollout.dropped, `dropped: ${rollout.dropped}`, String(rollout.dropped).replaceAll("_", " ")],
@@ -129,7 +129,7 @@ function rolloutTable(run, sortBy, checkBox) {
       h("td", { class: "figure" }, advantage(rollout.advantage)),
       h("td", { class: "figure" }, count(rollout.length)),
       h("td", { class: "prompt-cell" }, h("a", { class: "clamp", href: to.prompt(run, rollout.prompt_id), title: "This prompt over time" }, marked(around(rollout, "prompt"), words))),
-      h("td", { class: "text-cell" }, h("a", { class: "clamp mono open", href: inside(rollout.place) }, rollout.problem ? visible(rollout.problem) : marked(around(rollout, "response") || "(empty)", words))),
+      h("td", { class: "text-cell" }, h("a", { class: "clamp mono open", href: localAddress(rollout.place) }, rollout.problem ? visible(rollout.problem) : marked(around(rollout, "response") || "(empty)", words))),
       h("td", { class: "remarks" }, remarksOn(rollout, hasPlans).map(([word, written]) => h("span", { class: "tag" }, term(word, written)))));
   return {
     node,
@@ -169,7 +169,7 @@ export function show(root, data, address, page) {
   let again = null;
   let newest = 0; // iteration of the run when the table was loaded
   const query = () => Object.fromEntries(state.address.query);
-  const go = (parameters, options) => page.go(`${to.run(address.run)}/rollouts${ask(parameters)}`, options);
+  const go = (parameters, options) => page.go(`${to.run(address.run)}/rollouts${queryString(parameters)}`, options);
   function set(changes, options = {}) {
     previous.clear();
     const next = { ...query(), ...changes };
@@ -179,7 +179,7 @@ export function show(root, data, address, page) {
   function sortBy(by) {
     const downwards = `-${by}`;
     const next = (query().sort ?? "-iteration") === downwards ? by : downwards;
-    set({ sort: next === "-iteration" ? "" : next }); // the order of the server where none is named
+    set({ sort: next === "-iteration" ? "" : next }); // the server's default
   }
   function turn(by) {
     const now = query();
@@ -187,7 +187,7 @@ export function show(root, data, address, page) {
       if (!state.data.next) return;
       previous.set(state.data.next, now.after ?? "");
       go({ ...now, after: state.data.next });
-    } else go({ ...now, after: previous.get(now.after) ?? "" }); // a page that was opened by a link: to the first
+    } else go({ ...now, after: previous.get(now.after) ?? "" }); // opened by a link: the page before is not known, so the first
     scrollTo({ top: 0 });
   }
 
@@ -200,12 +200,12 @@ export function show(root, data, address, page) {
   const fresh = h("button", { class: "button fresh", type: "button", hidden: true, click: () => page.refresh() });
   const nothing = h("div");
   const notes = h("div", { class: "notes", role: "status" });
-  const [back, on] = [h("button", { class: "button", type: "button", click: () => turn(-1) }, "← Previous"), h("button", { class: "button", type: "button", click: () => turn(1) }, "Next →")];
+  const [back, forward] = [h("button", { class: "button", type: "button", click: () => turn(-1) }, "← Previous"), h("button", { class: "button", type: "button", click: () => turn(1) }, "Next →")];
   const place = h("span", { class: "muted figure" });
   root.append(
     h("div", { class: "head" }, h("h1", {}, "Rollouts"), told, fresh, h("div", { class: "head-tools" }, compare.link)),
     h("div", { class: "search-row" }, search.node, sort),
-    h("div", { class: "with-filters" }, filters.node, h("div", { class: "results" }, notes, table.node, nothing, h("div", { class: "paging" }, back, place, on))));
+    h("div", { class: "with-filters" }, filters.node, h("div", { class: "results" }, notes, table.node, nothing, h("div", { class: "paging" }, back, place, forward))));
 
   function update(next, where) {
     state = { data: next, address: where };
@@ -229,7 +229,7 @@ export function show(root, data, address, page) {
     clearTimeout(again);
     if (share < 1) again = setTimeout(() => page.refresh(), 1000); // the index is being built
     back.disabled = !now.after;
-    on.disabled = !next.next;
+    forward.disabled = !next.next;
     place.textContent = rows.length ? `${count(rows.length)} of ${count(total)}` : "";
   }
 
@@ -237,7 +237,7 @@ export function show(root, data, address, page) {
   return {
     update,
     // Rows do not move under the reader: new iterations are announced, and shown when asked for.
-    quiet: () => (state.data.rows?.length ?? 0) > 0,
+    skipsRefresh: () => (state.data.rows?.length ?? 0) > 0,
     grew(event) {
       if (event.run !== address.run) return;
       if (event.state === "gone") put(notes, h("p", { class: "note" }, "The run was deleted or moved. This is what it held."));

@@ -25,10 +25,10 @@ export function show(root, data, address, page) {
   const facts = h("dl", { class: "facts" });
   const badge = h("span");
   const changed = h("span");
-  const clockwork = setInterval(() => { changed.textContent = ago(data.updated); }, 5000);
+  const ageTimer = setInterval(() => { changed.textContent = ago(data.updated); }, 5000);
   const alerts = h("div", { class: "alerts" });
   const sections = h("div");
-  const clock = timing({ crosshair, open });
+  const timingChart = timing({ crosshair, open });
   const timeSection = h("section", { class: "panel", id: "time" });
   const options = h("section", { class: "panel", id: "options" });
   root.append(h("div", { class: "head" }, h("h1", {}, foreign(address.run)), badge, h("div", { class: "head-tools" }, h("a", { class: "button", href: to.audit(address.run), title: "What went wrong, most serious first, with evidence, cost and remedy" }, "Audit this run"))), facts, alerts, sections, timeSection, options);
@@ -50,36 +50,36 @@ export function show(root, data, address, page) {
       charts = [];
       tables = [];
       put(sections, ...found.map(([title, list]) => {
-        const made = list.map((chart) => {
-          const one = plot({ title: chart.title, term: visible(chart.line), format: chart.format, crosshair, open });
-          charts.push({ one, columns: chart.columns });
-          return one;
+        const made = list.map((spec) => {
+          const chart = plot({ title: spec.title, term: visible(spec.line), format: spec.format, crosshair, open });
+          charts.push({ chart, columns: spec.columns });
+          return chart;
         });
         if (title === "Learning" && evaluated.length) {
           const name = `held-out ${evaluated[0].quantity}`;
-          const one = plot({ title: name, term: TERMS[name], format: QUANTITIES[evaluated[0].quantity].format, crosshair, open });
-          charts.push({ one, columns: null });
-          made.unshift(one);
+          const chart = plot({ title: name, term: TERMS[name], format: QUANTITIES[evaluated[0].quantity].format, crosshair, open });
+          charts.push({ chart, columns: null });
+          made.unshift(chart);
         }
         const table = tableOf(made, `${title}: numbers of every iteration`);
         tables.push(table);
-        return h("section", { class: "panel" }, heading(title), h("div", { class: "plots" }, made.map((one) => one.node)), table.node);
+        return h("section", { class: "panel" }, heading(title), h("div", { class: "plots" }, made.map((chart) => chart.node)), table.node);
       }));
       if (measured.size) {
         const made = [...measured].map(([name, { title, series }]) => {
           const { quantity } = series[0];
-          const one = plot({ title: visible(title), term: `${quantity === "reward" ? "Mean reward on" : "On"} the same problems every time, with 95 % intervals.`, format: QUANTITIES[quantity].format, crosshair, open });
-          charts.push({ one, benchmark: name });
-          return one;
+          const chart = plot({ title: visible(title), term: `${quantity === "reward" ? "Mean reward on" : "On"} the same problems every time, with 95 % intervals.`, format: QUANTITIES[quantity].format, crosshair, open });
+          charts.push({ chart, benchmark: name });
+          return chart;
         });
         const table = tableOf(made, "Benchmarks: numbers of every evaluation");
         tables.push(table);
-        sections.append(h("section", { class: "panel", id: "benchmarks" }, heading("Benchmarks"), h("div", { class: "plots" }, made.map((one) => one.node)), table.node));
+        sections.append(h("section", { class: "panel", id: "benchmarks" }, heading("Benchmarks"), h("div", { class: "plots" }, made.map((chart) => chart.node)), table.node));
       }
       if (!found.length && !measured.size) put(sections, empty("No iterations yet", "The first one appears here by itself as soon as it is written."));
     }
-    for (const { one, columns, benchmark } of charts) {
-      one.update(benchmark !== undefined ? measured.get(benchmark).series : columns === null ? evaluated : columns.map((column, k) => ({ label: words(column), colour: columns.length > 1 ? colourOf(column, k) : "series", xs, values: metrics[column] ?? [] })));
+    for (const { chart, columns, benchmark } of charts) {
+      chart.update(benchmark !== undefined ? measured.get(benchmark).series : columns === null ? evaluated : columns.map((column, k) => ({ label: words(column), colour: columns.length > 1 ? colourOf(column, k) : "series", xs, values: metrics[column] ?? [] })));
     }
     for (const table of tables) table.update();
   }
@@ -110,9 +110,9 @@ export function show(root, data, address, page) {
     timeSection.hidden = !xs.length;
     const timed = Object.values(data.timing ?? {}).some((values) => values.some(Number.isFinite));
     put(timeSection, ...(timed
-      ? [heading("Time by stage", "Seconds of every stage in each iteration; click one to open it."), clock.node]
+      ? [heading("Time by stage", "Seconds of every stage in each iteration; click one to open it."), timingChart.node]
       : [heading("Time by stage"), h("p", { class: "note" }, "Its files hold no times: only the trainer that made the run knows them.")]));
-    if (timed) clock.update(xs, data.timing);
+    if (timed) timingChart.update(xs, data.timing);
     if (!options.children.length && data.config) options.append(...configuration(data.config));
   }
 
@@ -138,7 +138,7 @@ export function show(root, data, address, page) {
       data = next;
       update(next);
     },
-    leave: () => clearInterval(clockwork),
+    leave: () => clearInterval(ageTimer),
     keys: [
       { keys: ["ArrowRight", "]"], does: "crosshair to the next iteration", act: () => step(1) },
       { keys: ["ArrowLeft", "["], does: "crosshair to the previous iteration", act: () => step(-1) },

@@ -1,7 +1,7 @@
 // Held-out answers: how they moved, and which training prompts moved them; a bar leads to the group.
 import { to } from "./address.js";
 import { Crosshair, plot, tableOf } from "./charts.js";
-import { empty, foreign, h, inside, put } from "./elements.js";
+import { empty, foreign, h, localAddress, put } from "./elements.js";
 import { advantage, count, number, percent, plural, signed } from "./format.js";
 import { load as get } from "./load.js";
 import { heading } from "./view_run.js";
@@ -52,7 +52,7 @@ export function show(root, data, address, page) {
 
   function bar({ iteration, change, place }, largest) {
     const label = `iteration ${iteration}: ${signed(change)} nats`;
-    return h("a", { class: `visit ${change >= 0 ? "raises" : "lowers"}`, href: inside(place), title: label, "aria-label": label }, h("i", { "--size": Math.sqrt(Math.abs(change) / largest) }));
+    return h("a", { class: `visit ${change >= 0 ? "raises" : "lowers"}`, href: localAddress(place), title: label, "aria-label": label }, h("i", { "--size": Math.sqrt(Math.abs(change) / largest) }));
   }
   update(data);
   return { update };

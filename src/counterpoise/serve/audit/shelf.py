@@ -109,7 +109,8 @@ class AuditShelf:
         self.cache = cache
         self.launcher = launcher
         self._jobs: dict[Path, AuditJob] = {}
-        self._results: dict[Path, tuple[int, dict[str, Any]]] = {}  # by the time of audit.json
+        # run folder -> (modification time of audit.json, its content)
+        self._results: dict[Path, tuple[int, dict[str, Any]]] = {}
         self._lock = threading.Lock()
         self._turn = threading.Lock()  # held by the audit that is running
 
@@ -118,7 +119,8 @@ class AuditShelf:
 
     def ask(self, reader: RunReader, patience: float) -> AuditAnswer:
         """The newest audit of a run; starts one if its files have changed, and waits a little."""
-        # Not left to the audit: the result may be of a server over other folders.
+        # Checked here although the audit checks it too: a stored result may come from a server
+        # that served other folders, where the link was allowed.
         check_links(reader.folder, reader.roots)
         state = state_of_files(reader.folder)
         result = self._read_result(reader.folder)

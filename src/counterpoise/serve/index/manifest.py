@@ -23,7 +23,7 @@ from typing import Any
 
 from counterpoise.files import atomic_write
 
-VERSION = 5
+VERSION = 6
 MANIFEST = "manifest.json"
 KEEP_SUPERSEDED_SECONDS = 120.0
 Signature = tuple[int, int]  # size and modification time (ns) of a file
@@ -65,7 +65,7 @@ class Manifest:
     fate_sequence: int = 0  # of the last event
     places: dict[str, LogPlace] = field(default_factory=dict)  # of plans.jsonl and drops.jsonl
     superseded: list[tuple[str, float]] = field(default_factory=list)  # (file, time)
-    listed: int = -1  # iterations whose rollouts the run has; -1: nobody has looked yet
+    num_rollout_files: int = -1  # in the run's rollouts/; -1: nobody has looked yet
     unreadable: dict[int, str] = field(default_factory=dict)  # iteration -> why; tried again
 
     @property

@@ -237,7 +237,8 @@ class RolloutSearch:
     ) -> list[dict[str, Any]]:
         where, values = query.where()
         direction, comparison = ("DESC", "<") if query.descending else ("ASC", ">")
-        # Rollouts without the value come last; with a number for it the order is total.
+        # Rollouts without the value come last. Infinity instead of null lets the cursor's condition
+        # compare them too.
         missing = "-inf" if query.descending else "inf"
         sort_value = f"coalesce({SORT_COLUMNS[query.sort]}, '{missing}'::DOUBLE)::DOUBLE"
         if query.after:
@@ -301,7 +302,8 @@ class RolloutSearch:
             f"WHERE {where} GROUP BY bin",
             values | {"low": low, "width": width},
         ).fetchall()
-        # Bins share their edges, so a filter takes the least and the largest reward in them.
+        # A bin's edges also belong to its neighbours, so the page filters by the least and the
+        # largest reward inside the bin.
         contents = {bin_number: numbers for bin_number, *numbers in bins}
         histogram = []
         for bin_number in range(BINS):
@@ -350,9 +352,10 @@ class RolloutSearch:
     def _scan(self, words: tuple[str, ...], iterations: list[int]) -> np.ndarray:
         """Search the segments of some iterations; a word may stand in either text.
 
-        Prompts repeat and are stored once in a segment's dictionary: asking them costs little.
-        Responses are read once: rows must have the words there that no prompt has, and for the
-        others the scan says which rows do.
+        Searching prompts costs little: they repeat, and a segment's dictionary stores each once.
+        So each word is looked for in the prompts first. A word that no prompt has is required in
+        the response; for the other words one pass over the responses finds which rows have them,
+        and a row matches if its prompt or its response has the word.
         """
         segments = self.table.segment_paths(set(iterations))
         cursor = self.table.cursor()
@@ -397,7 +400,7 @@ def _scan_responses(
     required: list[str],
     optional: list[str],
 ) -> dict[str, np.ndarray]:
-    """Keys of the rows whose response has all required words, and whether it has each other."""
+    """Keys of rows whose response has all required words; `has0`, ...: each optional word."""
     values = {f"required{number}": word for number, word in enumerate(required)}
     where = " AND ".join(f"contains(response_text, ${name})" for name in values) or "true"
     flags = "".join(

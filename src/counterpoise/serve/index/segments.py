@@ -71,7 +71,7 @@ class SegmentDraft:
         return self.rows >= FULL_ROWS or self.text_bytes >= FULL_TEXT_BYTES
 
     def add(self, iteration: int, path: Path, signature: Signature) -> None:
-        """Read the rollouts of one iteration; all of them, or none where that is an OSError."""
+        """Add the rollouts of one iteration; an OSError leaves the draft as it was before."""
         damaged_lines = DamagedLines()
         rows_before, text_bytes_before = self.rows, self.text_bytes
         try:

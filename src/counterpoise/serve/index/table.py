@@ -126,10 +126,10 @@ class RolloutTable:
 
     @property
     def indexed_share(self) -> float:
-        """Share of the run's iterations that can be searched, of those that can be read."""
-        if self.manifest.listed < 0:
+        """Share of the run's readable iterations that are in the table."""
+        if self.manifest.num_rollout_files < 0:
             return 0.0
-        readable = self.manifest.listed - len(self.manifest.unreadable)
+        readable = self.manifest.num_rollout_files - len(self.manifest.unreadable)
         return min(1.0, len(self._loaded) / readable) if readable > 0 else 1.0
 
     def segment_paths(self, iterations: set[int]) -> list[str]:

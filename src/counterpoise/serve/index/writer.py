@@ -96,7 +96,7 @@ class IndexWriter:
                 lock.close()
                 return False
             except OSError:
-                pass  # this file system has no locks: the cache is then used by one server
+                pass  # no locks on this file system: assume that no other server uses the cache
             self._lock = lock
             self._manifest = None  # another server may have written it meanwhile
         return True
@@ -118,7 +118,8 @@ class IndexWriter:
         """An empty index; files of an older version or of a damaged index are removed."""
         for leftover in self.folder.glob("*.parquet"):
             leftover.unlink(missing_ok=True)
-        # A reader that still has rows of the old index must not take these fates for known ones.
+        # A new epoch: a reader that still has rows of the old index then applies all fates anew,
+        # although their sequence numbers start from 1 again.
         manifest = Manifest(run=str(self.run_folder), fate_epoch=time.time_ns())
         write_manifest(self.folder, manifest)
         return manifest
@@ -131,8 +132,8 @@ class IndexWriter:
         gone = {key for key, signature in indexed.items() if files.get(key) != signature}
         known_unreadable = dict(manifest.unreadable)
         manifest.unreadable = {key: why for key, why in known_unreadable.items() if key in files}
-        is_changed = manifest.listed != len(files)
-        manifest.listed = len(files)
+        is_changed = manifest.num_rollout_files != len(files)
+        manifest.num_rollout_files = len(files)
         if gone:
             self._remove_iterations(manifest, gone)
             is_changed = True
@@ -163,7 +164,7 @@ class IndexWriter:
         return num_tried < len(new)
 
     def _list_rollouts(self) -> dict[int, Signature]:
-        """Iteration -> signature of its file; links that lead out of the served folders are not."""
+        """Iteration -> signature of its file, without links that lead out of the served folders."""
         folder = self.run_folder / "rollouts"
         if not is_inside(folder, self.roots):
             return {}

@@ -28,7 +28,7 @@ def iteration_view(reader: RunReader, iteration: int) -> dict[str, Any]:
     reader.follow_batches()
     known = iteration in reader.metrics.spans or iteration in reader.plans.spans
     if not known:
-        reader.step_file("rollouts", iteration)  # says what is missing
+        reader.step_file("rollouts", iteration)  # raises and says what is missing
     plan = read_plan(reader, iteration)
     texts, missing = _texts_of(reader, plan)
     metrics = reader.metrics_of(iteration)
@@ -259,6 +259,7 @@ def quote_json(text: str) -> bytes:
 
 
 def rollout_address(name: str, iteration: int, group: str, index: int) -> str:
+    """The address of a rollout, which answers give as its `place`."""
     return f"/runs/{quote(name, safe='')}/rollouts/{iteration}/{quote(group, safe='')}/{index}"
 
 

@@ -1,4 +1,4 @@
-"""Prompts: a list to find one, and one prompt over time with its responses then."""
+"""The list of prompts, and one prompt over time with its responses in each iteration."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _beginning(response: object) -> dict[str, Any]:
 def prompts_view(
     reader: RunReader, table: RolloutTable, parameters: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Prompts of the run with how often each was solved; `after` is the number of rows before."""
+    """Prompts of the run with how often each was solved; `after`: rows of the pages before."""
     sort_text = parameters.get("sort") or "prompt_id"
     order = PROMPT_ORDERS.get(sort_text.removeprefix("-"))
     if order is None:

@@ -45,7 +45,7 @@ POLICY_QUANTITIES = (
         "ratio",
         "Policy",
         "ratio",
-        "Probability just before the step over that when it was sampled.",
+        "Probability just before the step, divided by that at sampling.",
         ("ratio",),
         signed=False,
     ),
@@ -137,7 +137,10 @@ def _token_ids(values: Any) -> np.ndarray:
 def _token_columns(
     reader: RunReader, fate: dict[str, Any], tokens: np.ndarray, record: dict[str, Any]
 ) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """(every number of each token, why a usual one is absent); all have the response's length."""
+    """(columns of numbers by name, one number per token; why an EXPECTED column is missing).
+
+    A missing column is filled with NaN.
+    """
     columns: dict[str, np.ndarray] = {}
     missing: dict[str, str] = {}
     stored, reason = read_token_rows(reader, fate)

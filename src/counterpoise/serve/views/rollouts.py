@@ -32,7 +32,7 @@ def rollouts_view(
         "search": list(query.words),
         "iterations": reader.last_iteration,
         "has_plans": reader.plans.path.is_file(),
-        "missing": _unnamed_timeouts(reader, query, page["total"]) | _closed_folder(reader),
+        "missing": _unnamed_timeouts(reader, query, page["total"]) | _unreadable_folder(reader),
         "problems": [problems[key] for key in sorted(problems)][:20],
         "problem_count": len(problems),
     }
@@ -46,12 +46,12 @@ def _unnamed_timeouts(reader: RunReader, query: RolloutQuery, total: int) -> dic
     if total or not is_filtered or not counted:
         return {}
     return {
-        "timeout": f"metrics.jsonl counts {counted:,} comparisons that timed out; no rollout of "
-        "these filters names one (runs up to release 0.2.0 did not store which)"
+        "timeout": f"metrics.jsonl counts {counted:,} comparisons that timed out, but no rollout "
+        "that matches these filters records one (release 0.2.0 did not store them by rollout)"
     }
 
 
-def _closed_folder(reader: RunReader) -> dict[str, str]:
+def _unreadable_folder(reader: RunReader) -> dict[str, str]:
     """Why nothing is indexed if the folder of rollouts cannot be listed."""
     try:
         with os.scandir(reader.folder / "rollouts"):

@@ -144,7 +144,7 @@ def _read_watched(
 def _likely_tokens(
     reader: RunReader, fate: dict[str, Any], position: int, vocabulary: Vocabulary
 ) -> tuple[list[dict[str, Any]], str]:
-    """(likeliest tokens in the place of a token, why there are none).
+    """(likeliest tokens at the position of a token, why there are none).
 
     `probability` is just before the optimizer step, `new_probability` just after it.
     """

@@ -8,7 +8,7 @@
     memory      the prompts of rollouts/ and how many of their rollouts were right
     tokens/     rows and steps of the plan, the tokens and lengths of their rollouts, and, where
                 every token has the weight 1, the plan's advantages
-    pushes/     tokens of tokens/, and so in likely/
+    pushes/     only tokens that tokens/ holds; the same for likely/
     probes/     and the other tables of probes: probe_tables.py
 
 Folders of earlier versions have no checksums: there these comparisons are all that notices a
@@ -32,8 +32,8 @@ from counterpoise.errors import UNEXPECTED_VALUE_ERRORS, first_line
 from counterpoise.store.check.findings import CheckReport, describe_fault
 from counterpoise.store.check.probe_tables import (
     PROBE_TABLES,
-    answers_followed,
     find_probe_problems,
+    tracked_answers,
 )
 from counterpoise.store.check.prompt_memory import MEMORY_FILE, find_rollout_disagreement
 from counterpoise.store.parquet_errors import PARQUET_ERRORS
@@ -43,7 +43,7 @@ from counterpoise.types import Columns
 MEAN_TOLERANCE = 1e-9
 ADVANTAGE_TOLERANCE = 1e-6
 WATCHED_TABLES: dict[str, Mapping[str, str]] = {"pushes": PUSH_COLUMNS, "likely": LIKELY_COLUMNS}
-PLACE_COLUMNS = (("row", "position"), ("by_row", "by_position"))  # that name a token
+PLACE_COLUMNS = (("row", "position"), ("by_row", "by_position"))  # each pair identifies a token
 Record = dict[str, Any]
 
 
@@ -249,7 +249,7 @@ class IterationChecker:
                     tables[folder] = columns
         if not tables:
             return
-        answers = answers_followed(self.probe_lines, iteration)
+        answers = tracked_answers(self.probe_lines, iteration)
         if answers is None:
             self.report.add("probes.jsonl", f"lacks the answers of iteration {iteration}")
             return

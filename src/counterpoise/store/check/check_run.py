@@ -71,7 +71,10 @@ def check_run(run: Path) -> CheckReport:
 
 
 def _find_resume_condition(run: Path, config: RunConfig, report: CheckReport) -> str:
-    """The end of "It can be resumed after iteration 2 ...", by the function that resuming asks."""
+    """The end of the sentence "It can be resumed after iteration 2 ..."; "" without a condition.
+
+    `find_missing_logs` decides, as it does when `--resume` starts.
+    """
     has_heldout = config.task.heldout or config.task.heldout_path or config.task.heldout_split
     try:
         missing_logs = find_missing_logs(
@@ -113,7 +116,8 @@ def _find_coverage(
         first_iteration = None
     if first_iteration is None and lines[CHECKSUMS]:
         covered_iterations = [line.record["iteration"] for line in lines[CHECKSUMS]]
-        # A run without a checkpoint has them from its start, unless its first line is of later.
+        # Without a checkpoint to say so: checksums exist from the start of the run if one is of
+        # iteration 0, else from the earliest iteration that has one.
         first_iteration = 1 if 0 in covered_iterations else min(covered_iterations)
     if first_iteration is None and not report.findings:
         report.remarks.append(

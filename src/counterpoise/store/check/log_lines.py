@@ -30,10 +30,10 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """Where a checksum, or the content it belongs to, must be there."""
+    """Which iterations must have checksums, and which must be complete."""
 
     first_iteration: int | None  # with checksums; None: the folder has none
-    settled: int  # iterations that no resume would repeat
+    settled: int  # the last iteration that no resume would repeat
     finished: bool
 
     def needs_checksum(self, iteration: int) -> bool:
@@ -98,11 +98,11 @@ def check_lines(
         _check_order(log, lines_by_log[log], report)
         for line in lines_by_log[log]:
             iteration = line.record["iteration"]
-            waiting = checksums[file_name, iteration]
-            if line.checksum in waiting:
-                waiting.remove(line.checksum)
+            unmatched = checksums[file_name, iteration]
+            if line.checksum in unmatched:
+                unmatched.remove(line.checksum)
             elif coverage.needs_checksum(iteration):
-                problem = "has no checksum" if not waiting else "is not what the run wrote"
+                problem = "has no checksum" if not unmatched else "is not what the run wrote"
                 report.add(file_name, f"line {line.number} {problem}", iteration)
     _find_missing_lines(checksums, coverage, report)
 
@@ -112,9 +112,9 @@ def _find_missing_lines(
 ) -> None:
     """Checksums that are left over belong to lines that are missing."""
     log_names = {f"{log}.jsonl": log for log in LOGS}
-    for (file_name, iteration), waiting in checksums.items():
+    for (file_name, iteration), unmatched in checksums.items():
         log = log_names.get(file_name)
-        if log is None or not waiting:
+        if log is None or not unmatched:
             continue
         if coverage.must_exist(iteration, log):
             report.add_missing(file_name, f"lacks a line of iteration {iteration}", iteration)

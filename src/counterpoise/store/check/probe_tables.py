@@ -1,6 +1,6 @@
 """Check that the tables of probes agree with probes.jsonl, with the plan, and with each other.
 
-probes/         the tokens of the answers that the iteration follows
+probes/         the tokens of the probe answers that the iteration tracks
 probe_rows/     every pair of a trained row and an answer; the pushes of the rows on an
                 answer add up to the pushes on its tokens
 probe_pushes/   rows of the plan and answers of probes.jsonl
@@ -25,8 +25,8 @@ SUM_TOLERANCE = 1e-3  # of the largest sum: rows and tokens are summed in float3
 Answers = list[dict[str, Any]]
 
 
-def answers_followed(lines: Mapping[int, dict[str, Any]], iteration: int) -> Answers | None:
-    """The answers that `iteration` follows, from the lines of probes.jsonl by iteration."""
+def tracked_answers(lines: Mapping[int, dict[str, Any]], iteration: int) -> Answers | None:
+    """The probe answers that `iteration` tracks: those of the last line of probes.jsonl by then."""
     first = max((number for number in lines if number <= iteration), default=None)
     return None if first is None else lines[first]["answers"]
 

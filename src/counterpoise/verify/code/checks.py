@@ -1,18 +1,18 @@
 """Tests as text -> checks whose expected values stay outside the sandbox.
 
-    assert solve([1, 2]) == 3      the program's process computes solve([1, 2]); this one compares
+    assert solve([1, 2]) == 3      the sandbox computes solve([1, 2]); this process compares
     assert 3 == solve([1, 2])      the same; so do !=, <, <=, >, >=, is, in and their negations,
                                    whichever side is the literal
     assert f(1) == 2 and f(2)      two assertions
-    assert not solve([])           any other assertion is decided there
-    import math                    any other statement runs there, and must not raise an error
+    assert not solve([])           any other assertion is decided in the sandbox
+    import math                    any other statement runs in the sandbox, and must not raise
     42                             an expression that calls nothing is no test
     def check(f): assert f(1)      no test unless another line calls it, as `check(solve)`
 
 A program that knows no expected value cannot write one into its reply, whatever it does to its
-process. An assertion that is decided there (`assert math.isclose(solve(2), x)`,
-`assert 0 < solve(2) < 9`, one with `or`) it could pretend to pass. A value that is compared here
-must be plain data: numbers, text, bytes, lists, tuples, sets and dictionaries.
+process. But it could pretend to pass an assertion that is decided in the sandbox
+(`assert math.isclose(solve(2), x)`, `assert 0 < solve(2) < 9`, one with `or`). A value that is
+compared here must be plain data: numbers, text, bytes, lists, tuples, sets and dictionaries.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What the Linux kernel can refuse a process: namespaces, Landlock and seccomp, by ctypes.
 
     namespaces   a network without interfaces, process ids of its own, and an empty file tree in
-                 memory (16 MiB) that holds nothing but Python's standard library, read-only. The
-                 kernel ends every process of the namespace with its first one
+                 memory (16 MiB) that holds nothing but Python's standard library, read-only. When
+                 the first process of the namespace ends, the kernel kills all others in it
     landlock     no file outside the folder and the standard library; no TCP (kernel 6.7), no
                  signals and no abstract sockets to the outside (6.12)
     seccomp      a list of allowed system calls; all others fail with EPERM. No sockets, no new
@@ -38,7 +38,7 @@ CAPABILITY_VERSION = 0x20080522
 NOBODY = 65534
 MAX_DESCRIPTORS = 64
 
-# The system calls of the same number on every architecture.
+# System calls that have the same number on every architecture.
 LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 444, 445, 446
 LANDLOCK_CREATE_RULESET_VERSION, LANDLOCK_RULE_PATH_BENEATH = 1, 1
 LANDLOCK_READ = 1 << 2 | 1 << 3  # read a file, list a folder
@@ -91,12 +91,12 @@ def end_with_owner() -> None:
 
 
 def protect(folder: str, layers: Sequence[str]) -> None:
-    """Lock the process into `folder` by `layers`; an error if one of them is not to be had.
+    """Lock the process into `folder` by `layers`; an error if one of them is not available.
 
     With namespaces this function forks: the rest of the caller runs in the child, and `folder`, now
     a file tree in memory, has become its root.
     """
-    for layer, lock_in in STEPS.items():
+    for layer, lock_in in LAYER_FUNCTIONS.items():
         if layer in layers:
             # After enter_namespaces `folder` is the root, so the later layers get `/`.
             lock_in("/" if NAMESPACES in layers and layer != NAMESPACES else folder)
@@ -105,8 +105,8 @@ def protect(folder: str, layers: Sequence[str]) -> None:
 def enter_namespaces(folder: str) -> None:
     """Go on as the first process of new namespaces, in an empty file tree.
 
-    The process that called waits for the first one and ends as it does; if it is killed, so is the
-    first one, and with it all others.
+    The calling process waits for that first process and exits with its code. If the calling process
+    is killed, so is the first process, and with it all others.
     """
     _enter_tree(folder, os.getuid(), os.getgid())
     first_process = os.fork()
@@ -192,4 +192,9 @@ def restrict_calls(folder: str) -> None:
     call(libc.prctl, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, filter_program, 0, 0)
 
 
-STEPS = {NAMESPACES: enter_namespaces, LANDLOCK: restrict_files, SECCOMP: restrict_calls}
+# In the order in which they have to be applied.
+LAYER_FUNCTIONS = {
+    NAMESPACES: enter_namespaces,
+    LANDLOCK: restrict_files,
+    SECCOMP: restrict_calls,
+}

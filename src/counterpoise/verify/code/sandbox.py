@@ -1,4 +1,4 @@
-"""Run programs that nobody has read: one locked process for each, with limits, killed as a group.
+"""Run untrusted programs: one locked process for each, with limits, killed as a group.
 
     limits     CPU time, wall-clock time, memory, file size, length of the reply; everywhere
     layers     namespaces, landlock, seccomp (kernel_protections.py), those that the system has
@@ -28,12 +28,17 @@ from typing import Any, Literal
 
 import counterpoise
 from counterpoise.errors import PoiseError
-from counterpoise.verify.code.kernel_protections import LANDLOCK, NAMESPACES, SECCOMP, STEPS
+from counterpoise.verify.code.kernel_protections import (
+    LANDLOCK,
+    LAYER_FUNCTIONS,
+    NAMESPACES,
+    SECCOMP,
+)
 from counterpoise.verify.worker_process import WALL_SECONDS_PER_CPU_SECOND
 
-LAYERS = tuple(STEPS)
+LAYERS = tuple(LAYER_FUNCTIONS)
 LIMITS_ONLY = "limits only"
-START_SECONDS = 20.0  # wall-clock time besides, for a busy machine to start an interpreter
+START_SECONDS = 20.0  # added to the wall-clock limit, for the interpreter's start on a busy machine
 MEMORY_BYTES = 512 << 20
 MAX_REPLY_BYTES = 1 << 20
 CPU_LIMIT_SIGNALS = (signal.SIGXCPU, signal.SIGKILL)
@@ -124,7 +129,7 @@ def describe_protection() -> str:
 
 
 def _start(folder: str) -> subprocess.Popen[bytes]:
-    # No variable of this environment reaches the program, nor does a package of this one: -S.
+    # The program sees no environment variable of this process and, by -S, no installed package.
     package_root = str(Path(counterpoise.__file__).parents[1])
     try:
         return subprocess.Popen(

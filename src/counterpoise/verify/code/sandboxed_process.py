@@ -25,8 +25,8 @@ from counterpoise.verify.code.kernel_protections import (
 )
 
 MAX_FILE_BYTES = 8 << 20
-# Python refuses to read or write integers of more than 4,300 decimal digits, some 14,000 bits:
-# longer ones than this are sent in hexadecimal digits.
+# Longer integers are sent in hexadecimal digits: Python refuses to read or write more than 4,300
+# decimal digits, some 14,000 bits.
 MAX_DECIMAL_BITS = 10_000
 
 

@@ -1,7 +1,7 @@
 r"""reward = 1 if the program in the response passes all tests of its problem; else 0.
 
-    program   the last block of the response that is marked python, py or not at all, to the
-              response's end if it is not closed; at most 50,000 characters
+    program   the last code block that is marked python, python3 or py, or has no mark; one that
+              is not closed ends with the response; at most 50,000 characters
     tests     the problem's answer, as Python (checks.py): assert solve([1, 2]) == 3
     0         no program, an error, a wrong value, a timeout, a crash
 

@@ -51,7 +51,7 @@ class ComparisonWorker:
         self.requests, self.replies = self.process.stdin, self.process.stdout
         self.ready = False
         self.pair_index: int | None = None  # index of the pair being compared; None: idle
-        # When its CPU time is looked at next; while it starts, when it is given up.
+        # When to look at its CPU clock next; until it is ready, when to give up its start.
         self.next_check = time.monotonic() + START_LIMIT_SECONDS
         self.hard_deadline = self.next_check
         self.cpu_start: float | None = None

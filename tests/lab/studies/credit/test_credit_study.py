@@ -414,7 +414,9 @@ def test_idle_arms_are_not_trained_and_slow_ones_last(
     asked: list[tuple[set[str], list[str]]] = []
     monkeypatch.setattr(measure, "measure_tokens", lambda lab: found)
     monkeypatch.setattr(
-        measure, "measure_training", lambda lab, idle, slow: asked.append((set(idle), slow)) or []
+        measure,
+        "measure_training",
+        lambda lab, excluded, slow: asked.append((set(excluded), slow)) or [],
     )
     full = measure.STUDY.budgets["full"]
     measure.measure(Lab("embedded", "full", tmp_path, sizes=full))

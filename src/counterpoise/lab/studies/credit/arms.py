@@ -30,7 +30,8 @@ EXPLICIT_KINDS = ("advantage", *WEIGHTED_KINDS)
 BASELINE = "uniform"
 COMMON_OPTIONS = ("balance.tau=0",)
 NO_OP_NAMES = ("off", BASELINE)  # registry entries that change nothing
-# They read held-out answers, which stored tokens do not have: runs/embedded-aligned.toml.
+# Token weights that the study's batch cannot give: they read held-out answers (compared in
+# runs/embedded-aligned.toml), or anchors, generic responses in every group (sample.anchors).
 PROBE_READING = ("aligned",)
 ANCHOR_READING = ("crpo",)
 GROUP_SIZE = 8  # rollouts of a group, to compare advantages

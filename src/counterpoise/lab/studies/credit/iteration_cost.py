@@ -100,7 +100,7 @@ def prompt_sums(outcome: IterationOutcome) -> list[Record]:
     left, gross    net and gross pull on shared prefixes; their ratio is the exchangeability
                    residual, the share of the pull that does not cancel
     rest, whole    |sum_i p_i| and sum_i |p_i|, with p_i the mean pull on the tokens of rollout i:
-                   the pull that is left when all rollouts agree (DFPO's condition: rest = 0)
+                   what a token shared by all rollouts would get (DFPO's condition: rest = 0)
     net, pushed    |total| and |positive| + |negative| push on its tokens, by the output layer
     """
     sums_by_prompt: dict[str, Record] = {}

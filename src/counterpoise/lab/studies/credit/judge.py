@@ -30,7 +30,7 @@ NUMBER_LABELS = {
     "lift": "movement and value, less uniform's",
     "hidden": "movement and value, less A w of the same tokens",
     "residual": "left on shared prefixes",
-    "group": "left of whole groups",
+    "group": "left of the mean pulls of a group",
     "cancellation": "cancellation index",
 }
 
@@ -124,10 +124,11 @@ def _notes(
 ) -> list[str]:
     prompts, N = len(set(tokens.prompts)), len(tokens.prompts)
     notes = [
-        f"{N} open tokens of {prompts} prompts; by the agreement of two halves of their "
-        f"continuations no credit could follow these values by more than {tokens.ceiling:.2f}.",
-        "Cost: one iteration of each arm on the same batch, over an iteration with uniform "
-        "weights; sampling is in it.",
+        f"{N} open tokens of {prompts} prompts. Their values are noisy: judging by how well two "
+        "halves of the continuations agree, no credit could correlate with them by more than "
+        f"{tokens.ceiling:.2f}.",
+        "Overhead: the extra time of one iteration of each arm on the same batch, as a share of "
+        "an iteration with uniform weights, sampling included.",
     ]
     by_lift = sorted(
         (result for result in correlations if result.lift and not result.all_ones),
@@ -140,8 +141,8 @@ def _notes(
             f"{result.arm} {format_correlation(result.lift)}" for result in extreme_arms
         )
         notes.append(
-            f"What an iteration does to a token follows its value most and least with: {extremes}, "
-            f"each less {BASELINE}."
+            "Correlation of a token's movement in one iteration with its value, minus that of "
+            f"{BASELINE}, highest and lowest: {extremes}."
         )
     if idle_arms := [
         result.arm for result in correlations if result.all_ones and result.arm != BASELINE
@@ -151,8 +152,8 @@ def _notes(
         )
     if not runs and not unfinished:
         notes.append(
-            "No arm was trained: --budget full does, on the embedded model only; others are an "
-            "experiment (docs/results/experiments.md)."
+            "No arm was trained: --budget full trains them on the embedded model; for another "
+            "model, write an experiment (docs/results/experiments.md)."
         )
     compared = [result for result in runs if result.by_rollouts]
     if compared and max(result.success.n for result in compared) < FEWEST_SEEDS:

@@ -77,8 +77,9 @@ def _seconds(cost: Record) -> float:
 def _budgets() -> dict[str, dict[str, Any]]:
     """Sizes of both budgets. They name the arms, so that a new arm means measuring again.
 
-    `quick` trains nothing: a few minutes on two cores cannot show a difference. train_minutes = 0
-    means no limit.
+    `every` names the arms to measure, `iterated` is the number of prompts in the one iteration of
+    each. `quick` trains nothing: a few minutes on two cores cannot show a difference.
+    train_minutes = 0 means no limit.
     """
     arm_names = list(credit_arms())
     training_sizes = {

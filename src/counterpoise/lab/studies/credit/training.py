@@ -39,16 +39,18 @@ from counterpoise.store.folder import RunFolder
 
 # Many runs of which only metrics are read: store little, and share the cores.
 LEAN_OPTIONS = ("verify.workers=1", "store.model=false", "store.report=false")
-OUT_OF_TIME = "not in the time given"
+OUT_OF_TIME = "out of time"
 
 
-def measure_training(lab: Lab, idle: Collection[str], slow: Collection[str] = ()) -> list[Record]:
-    """Train the arms of the budget, except the idle ones, and return their records."""
+def measure_training(
+    lab: Lab, excluded: Collection[str], slow: Collection[str] = ()
+) -> list[Record]:
+    """Train the arms of the budget, except the excluded ones, and return their records."""
     sizes, arms_by_name = lab.sizes["training"], credit_arms()
     options_by_arm = {
         arm_name: (*LEAN_OPTIONS, *arms_by_name[arm_name].options)
         for arm_name in sizes["arms"]
-        if arm_name not in idle
+        if arm_name not in excluded
     }
     design = design_runs(replace(lab, sizes=sizes), list(options_by_arm), options_by_arm)
     # A stable sort: runs stay ordered by seed, so all arms have the same seeds when time runs out.

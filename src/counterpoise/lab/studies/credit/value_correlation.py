@@ -126,7 +126,7 @@ class ComparedTokens:
         return draws_for_level(self._prompt_count(subset), level, at_least=DRAWS)
 
     def _prompt_count(self, subset: str) -> int:
-        """Prompts with a token in the subset: half of them have no right rollout, for example."""
+        """Prompts with a token in the subset; all tokens of a prompt come from one rollout."""
         prompts = zip(self.prompts, self.subsets[subset].tolist(), strict=True)
         return len({prompt for prompt, is_member in prompts if is_member})
 

@@ -4,7 +4,8 @@
 
 A condition is rollouts (fresh or stale) by rate (stable or collapsing). Intervals are Student's t
 over seeds, at a level that holds for the four conditions of a measure together. `unclipped` and
-`reinforce` break neither rule that the paper names, without its repair: they are shown beside.
+`reinforce` have neither of the two faults that the paper names, nor its repair: they are reported
+and not judged.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ RULE = (
     "inconclusive. The whole: by the rule for several claims."
 )
 
-Chain = tuple[str, str, str, int]  # arm, cell, rate, seed
+Chain = tuple[str, str, str, int]  # arm, cell ("fresh" or "stale" rollouts), rate, seed
 
 
 def chain_values(records: Records) -> dict[str, dict[Chain, float]]:
@@ -75,7 +76,7 @@ def chain_values(records: Records) -> dict[str, dict[Chain, float]]:
 def steps_to_score(chain: Sequence[Record]) -> float:
     """The first scored iteration at which success is SCORE_GAIN above the start.
 
-    A chain that never gets there counts as half as long again as it was.
+    A chain that never gets there counts as 1.5 times its length.
     """
     scores = _scores(chain)
     for score in scores[1:]:

@@ -1,10 +1,10 @@
 """Do objectives that keep a group's pulls exchangeable drift less, and train better?
 
-The paper: intra-group objectives must keep gradients exchangeable, sum_i A_i w_i = 0 on a token
-that all rollouts of a group share, so that tokens without credit cancel. Ratios of whole sequences
-(GSPO) and clipping (GRPO) break that, which is paid for in updates of such tokens (learning tax),
-in drift between equally right answers, in entropy and in the end in success. T1 (min_replace) and
-T2 (orthogonal) repair it.
+A pull is -dL/dlogp of a token, A_i w_i in the paper's terms. The paper: intra-group objectives must
+keep gradients exchangeable, sum_i A_i w_i = 0 on a token that all rollouts of a group share, so
+that tokens without credit cancel. Ratios of whole sequences (GSPO) and clipping (GRPO) break that,
+which is paid for in updates of such tokens (learning tax), in drift between equally right answers,
+in entropy and in the end in success. T1 (min_replace) and T2 (orthogonal) repair it.
 
 Six objectives, from the same weights, on the same prompts, with AdamW:
 
@@ -15,7 +15,8 @@ Six objectives, from the same weights, on the same prompts, with AdamW:
             k - 1 iterations old: four and five in the last two
 
 at two learning rates: the trainer's, and `collapse` times that, at which GRPO loses what it learned
-(chosen by a pilot of GRPO alone). Of each iteration, before and after its four steps:
+(chosen by a pilot of GRPO alone). A chain is one short training run: an objective, fresh or stale
+rollouts (the column `cell`), a rate and a seed. Of each iteration, before and after its four steps:
 
     tax        the learning tax (microscope/learning_tax.py) over the mean KL at all other tokens
     drift      the drift between right answers (same file) over the mean change |D| of log pi of
@@ -90,7 +91,7 @@ CHUNK_TOKENS = 2048
 def measure(lab: Lab) -> Records:
     """Stale rollouts for every seed, since they decide, then fresh ones.
 
-    With `minutes`, a seed that they would cut short is not begun.
+    With a time limit, `minutes`, a seed that would not finish in time is not begun.
     """
     sizes, records = lab.sizes, list[Record]()
     if max(sizes["scored"]) > sizes["iterations"]:
@@ -132,9 +133,9 @@ class SeedBench:
         )
         self.iterations = range(1, lab.sizes["iterations"] + 1)
         problems = lab.task.heldout[: lab.sizes["heldout"]]
-        # Any number of problems will do: they are not training prompts.
-        any_number = replace(lab.config, sample=replace(lab.config.sample, prompts=1))
-        self.heldout = encode_prompts(lab.policy, problems, any_number, RunObserver())
+        # encode_prompts demands sample.prompts problems or more, which is meant for training.
+        one_prompt = replace(lab.config, sample=replace(lab.config.sample, prompts=1))
+        self.heldout = encode_prompts(lab.policy, problems, one_prompt, RunObserver())
 
     @cached_property
     def stale_rows(self) -> dict[int, list[Row]]:
@@ -153,7 +154,8 @@ class SeedBench:
             temperature=config.sample.temperature,
             max_new_tokens=config.sample.max_new_tokens,
         )
-        # Both are of the loaded weights, so they come before the first update.
+        # The start's score and the stale rollouts are cached properties that need the loaded
+        # weights, so they are read before the first update.
         records = [{"panel": "score", "iteration": 0, **self.start_score}]
         batches = self.stale_rows if stale else {}
         with self.lab.unchanged():

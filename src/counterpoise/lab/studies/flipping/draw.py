@@ -48,7 +48,7 @@ def _classes(runs: Records, arm: str, sign: str, title: str) -> Figure | None:
             colour,
             "%",
         )
-    note = "By iteration: share of tokens by what its updates did to their probability."
+    note = "Share of tokens that the updates of an iteration boosted, suppressed or left stable."
     return Figure(_layered(layers, title), title, note, KEYS)
 
 

@@ -178,7 +178,7 @@ def judge(records: Records) -> Finding:
         f"{percent['flipped']} of moved tokens go against their advantage: {percent['negative']} "
         f"in negative rollouts and {percent['positive']} in positive ones. With positive rollouts "
         f"alone it is {percent['positive-only']}, which takes away {percent['removed']} of the "
-        "latter. Over the training runs the first five are "
+        "latter. In the training runs the first five of these numbers are "
         f"{', '.join(f'{100 * value:.1f}' for value in means_over_runs.values())}.",
         (
             *(
@@ -196,7 +196,7 @@ def judge(records: Records) -> Finding:
             *class_shares(records),
         ),
         (
-            "The paper draws its shares and prints none; it says 'nearly half' of flipped tokens.",
+            "The paper draws its shares and prints none; it says that 'nearly half' are flipped.",
             "The rule asks that positive-only lowers the flip share, not by how much; the paper "
             "speaks of a great decrease.",
             "Tokens of negative rollouts move "

@@ -180,13 +180,13 @@ def _layer_label(crossing: Number) -> str:
     return LAYERS[crossing.name.rpartition(", ")[2]]
 
 
-def _notes(records: Records, needed: list[Number]) -> tuple[str, ...]:
+def _notes(records: Records, mixture_numbers: list[Number]) -> tuple[str, ...]:
     table = matching(records, panel="table", layer="head", how="update", source="mixed")
     sizes = {
         condition: np.mean([record["tokens"] for record in matching(table, condition=condition)])
         for condition in CONDITIONS
     }
-    *crossings, drawn_share = needed
+    *crossings, drawn_share = mixture_numbers
     met_at = " and ".join(
         f"{100 * crossing.value:.0f} % ({_layer_label(crossing)})" for crossing in crossings
     )

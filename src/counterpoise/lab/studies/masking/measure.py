@@ -95,13 +95,13 @@ def measure(lab: Lab) -> Records:
 
 
 def _measure_candidate(
-    batch: _Batch, index: int, head: Tensor, normal: WeightDirection
+    batch: _Batch, index: int, output_gradient_VD: Tensor, full_gradient: WeightDirection
 ) -> list[Record]:
     lab, candidate = batch.lab, batch.candidates[index]
     sets = {set_key: indices for set_key, indices in _masked_sets(batch, index) if len(indices)}
     table = {set_key: indices for set_key, indices in sets.items() if set_key[0] == "table"}
     effects = output_layer_effects(
-        batch.snapshot, batch.W, head, candidate, list(sets.values()), ETA
+        batch.snapshot, batch.W, output_gradient_VD, candidate, list(sets.values()), ETA
     )
     effect_by_set = dict(zip(sets, effects, strict=True))
     records = _records(batch, candidate, sets, effect_by_set, "head", "update")
@@ -114,7 +114,7 @@ def _measure_candidate(
         records += _predictions(batch, candidate, sets, kernel_row_N, "full")
     if index < lab.sizes["real"]:
         rates = (ETA, SMALL_ETA) if index < lab.sizes["rows"] else (ETA,)
-        records += _real_updates(batch, candidate, table, normal, rates)
+        records += _real_updates(batch, candidate, table, full_gradient, rates)
     return records
 
 
@@ -201,7 +201,7 @@ def _real_updates(
     batch: _Batch,
     candidate: int,
     table: dict[SetKey, Tensor],
-    normal: WeightDirection,
+    full_gradient: WeightDirection,
     rates: tuple[float, ...],
 ) -> list[Record]:
     """Effects by real updates, one condition at a time: each gradient is as large as the model."""
@@ -229,7 +229,7 @@ def _real_updates(
                 masked_gradients["mixed"] = objective_gradient(policy, rows, mixed_set)
         for eta in rates:
             effects_by_source = full_update_effects(
-                policy, rows, candidate_place, normal, masked_gradients, eta
+                policy, rows, candidate_place, full_gradient, masked_gradients, eta
             )
             effects = {set_key: effects_by_source[set_key[2]] for set_key in sets}
             records += _records(batch, candidate, sets, effects, "full", "update", eta)

@@ -195,7 +195,8 @@ def judge(records: Records) -> Finding:
 
 
 def verdict_on(effects: Sequence[Interval], rise: float) -> Verdict:
-    """Replicated if all lie above 0, not if one lies below SMALLEST_EFFECT of `rise`."""
+    """Replicated if all intervals lie above 0; not replicated if one lies below SMALLEST_EFFECT
+    times `rise`; inconclusive otherwise, and where both hold."""
     absent = any(high < SMALLEST_EFFECT * rise for _, _, high in effects)
     present = all(low > 0 for _, low, _ in effects)
     if present and not absent:

@@ -8,7 +8,7 @@ update.max_grad_norm hardly changes an AdamW step, and an SGD step only where it
 
     joint          GRPO advantages
     positive_only  negative advantages set to 0, the rows kept: nothing else changes
-    shuffled       advantages permuted within each group: the labels below mean nothing to it
+    shuffled       advantages permuted within each group: right and wrong mean nothing to it
 
     Delta          log p(o) after the step - before, of every node
     D(arm)         mean Delta of specific nodes - mean Delta of shared ones, within bins

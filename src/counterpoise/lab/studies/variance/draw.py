@@ -57,7 +57,10 @@ def _noise_figure(records: Records) -> Figure:
 
 def _plan_figure(records: Records) -> Figure:
     steps = [record for record in records if record["panel"] == "plan" and record["squares"]]
-    points = [forest_point(rule, "mean", cross_term_interval(records, rule)) for rule in COMPOSERS]
+    points = [
+        forest_point(composer, "mean", cross_term_interval(records, composer))
+        for composer in COMPOSERS
+    ]
     points += [
         forest_point(record["cut"], "step", (record["cross"] / record["squares"], None, None))
         for record in steps
@@ -95,6 +98,8 @@ def _filter_figure(records: Records) -> Figure:
     return Figure(
         layered_chart,
         "What survives the filter",
-        "How far the updates of single prompts agree, with true advantages; 95 % over prompts.",
+        "The filter: advantages that sum to 0 take out what a group's right and wrong rollouts "
+        "have in common. How far the updates of single prompts agree, with true advantages; 95 % "
+        "over prompts.",
         (("ink", "joint update"), ("positive", "right rollouts only")),
     )

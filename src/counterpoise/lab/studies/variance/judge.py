@@ -77,9 +77,9 @@ def rho_interval(records: Records, direction: str) -> Interval:
     return statistics.interval(statistics.rho)
 
 
-def cross_term_interval(records: Records, rule: str) -> Interval:
+def cross_term_interval(records: Records, composer: str) -> Interval:
     """C of eq. 14 for a composer, with the true advantages."""
-    statistics = CutStatistics(records, "shared", rule, dealt=False)
+    statistics = CutStatistics(records, "shared", composer, dealt=False)
     value, low, high = ratio_interval(statistics.prompts, statistics.sums, statistics.squares)
     return value - 1, low - 1, high - 1
 

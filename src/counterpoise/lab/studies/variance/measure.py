@@ -120,7 +120,7 @@ def _cuts(rows: Sequence[Row]) -> dict[str, CutFunction]:
     def of_group(name: str) -> CutFunction:
         return lambda A_PG, draw: CUTS[name](A_PG, rng_for(draw, name))
 
-    def of_plan(rule: str) -> CutFunction:
+    def of_plan(composer: str) -> CutFunction:
         # Composers read advantages, so a plan has to be composed anew for every deal.
         def parts(A_PG: FloatArray, seed: int) -> NDArray[np.int64]:
             dealt_rows = [
@@ -128,14 +128,14 @@ def _cuts(rows: Sequence[Row]) -> dict[str, CutFunction]:
                 for row, advantage in zip(rows, A_PG.ravel().tolist(), strict=True)
             ]
             step_R = np.empty(len(rows), dtype=np.int64)
-            for step_index, step in enumerate(compose(rule, dealt_rows, STEPS, seed).steps):
+            for step_index, step in enumerate(compose(composer, dealt_rows, STEPS, seed).steps):
                 step_R[list(step)] = step_index
             return step_R.reshape(A_PG.shape)
 
         return parts
 
     return {cut_name: of_group(cut_name) for cut_name in CUTS} | {
-        rule: of_plan(rule) for rule in COMPOSERS
+        composer: of_plan(composer) for composer in COMPOSERS
     }
 
 
@@ -186,14 +186,14 @@ def _filter_records(direction: str, X_PG: FloatArray, A_PG: FloatArray) -> list[
 def _plan_records(rows: Sequence[Row]) -> list[Record]:
     """Eq. 14 for each step of one plan per composer, as every run reports it."""
     records: list[Record] = []
-    for rule in COMPOSERS:
-        plan = compose(rule, rows, STEPS, 0)
+    for composer in COMPOSERS:
+        plan = compose(composer, rows, STEPS, 0)
         for step_index, cross in enumerate(describe_plan(rows, plan)["cross_advantage_sum"]):
             squares = sum(rows[row_index].advantage ** 2 for row_index in plan.steps[step_index])
             records.append(
                 {
                     "panel": "plan",
-                    "cut": rule,
+                    "cut": composer,
                     "step": step_index,
                     "cross": cross,
                     "squares": squares,
@@ -246,8 +246,8 @@ def judge(records: Records) -> Finding:
                 for cut, fit_interval in fit_by_cut.items()
             ),
             *(
-                Number(f"C of eq. 14, {rule}", *cross_term_interval(records, rule))
-                for rule in COMPOSERS
+                Number(f"C of eq. 14, {composer}", *cross_term_interval(records, composer))
+                for composer in COMPOSERS
             ),
             *signal_numbers(records),
         ),
@@ -276,7 +276,11 @@ def needed_rho(cross_term_by_sign: float) -> float:
 def verdict_from_noise(
     ratio: Interval, rho: Interval, needed: float, *, closed_form_holds: bool
 ) -> Verdict:
-    """The rule on numbers: noise of whole groups over cut by sign, and what rollouts share."""
+    """The verdict by the study's rule.
+
+    `ratio` is the noise of whole groups over that of groups cut by sign, `rho` that of the shared
+    direction, and `needed` the rho below which the claim cannot be tested.
+    """
     if rho[2] < needed:
         return "untestable here"
     if closed_form_holds and ratio[2] < MAX_NOISE_RATIO:
