@@ -236,11 +236,7 @@ def read_experiment(
         )
     arms = _parse_arms(experiment_table.get("arms"), file_name)
     # Arms are free-form, so only the other options are read as a section with known names.
-    plain_options = {
-        option_name: option_value
-        for option_name, option_value in experiment_table.items()
-        if option_name != "arms"
-    }
+    plain_options = {name: value for name, value in experiment_table.items() if name != "arms"}
     options: ExperimentConfig = read_section(
         ExperimentConfig, "experiment", plain_options, file_name, {}
     )
@@ -324,12 +320,6 @@ def _check_options(options: ExperimentConfig, arms: Mapping[str, Any], file_name
         raise PoiseError(
             f"{file_name}: experiment.baseline: {unknown_name('arm', options.baseline, arms)}"
         )
-    for rate in options.rates:
-        if not rate > 0 or not math.isfinite(rate):
-            raise PoiseError(
-                f"{file_name}: experiment.rates: a learning rate must be a number above 0, not "
-                f"{rate:g}"
-            )
     if len(set(options.rates)) < len(options.rates):
         raise PoiseError(f"{file_name}: experiment.rates names a learning rate twice")
     if options.rates_from and (len(options.rates) > 1 or options.tuned or options.pilot):
@@ -388,6 +378,8 @@ def _check_runs(design: Design, baseline: str, file_name: str) -> None:
     # Rates are tried on the base alone first, so that a bad rate is not blamed on the first arm.
     for rate in design.rates:
         with prefix_errors(f"{file_name}: experiment.rates"):
+            if not 0 < rate < math.inf:
+                raise PoiseError(f"a learning rate must be a number above 0, not {rate:g}")
             load_config(design.base, [*design.common, f"update.lr={rate!r}"])
     configs = {}
     for run_key in design.run_keys()[: len(design.arms) * len(design.rates)]:
