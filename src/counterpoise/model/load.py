@@ -102,7 +102,7 @@ class Policy:
         return [self._as_tokens(token_ids, size) for token_ids in prompt_ids]
 
     def encode_reply(self, reply: str) -> Ints:
-        """The tokens of a reply to a finished response, up to where the next response begins."""
+        """The tokens of the environment's reply to a response, until the next response begins."""
         reply_ids = templates.encode_reply(
             self.template, self.tokenizer, reply, self.end_tokens, self.template_option
         )

@@ -36,7 +36,10 @@ CONVERSATIONS = [
 
 
 def check_template_finishes(tokenizer: Any, model: str, option_prefix: str) -> None:
-    """Refuse a chat template that does not finish a short conversation within the limits."""
+    """Refuse a chat template that does not finish a short conversation within the limits.
+
+    `option_prefix` begins the advice of the error: "set model.template=" or "give --template ".
+    """
     try:
         template = tokenizer.get_chat_template()
     except ValueError as fault:  # several templates, and none of them is the default

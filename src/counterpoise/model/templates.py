@@ -49,8 +49,8 @@ class Template:
     chat: bool = True  # whether the tokenizer's chat template is put around it
     reply: str = ""  # without a chat template: the text between two responses
     message: str = "{content}\n"  # without one: any message before the user's last one
-    # `text` without the system message that it begins with: earlier messages of a conversation come
-    # between the two. "" if it begins with none.
+    # The part of `text` after the system message that it begins with ("" if it begins with none).
+    # The earlier messages of a conversation go between that system message and this part.
     last_message: str = ""
     required_tokens: tuple[str, ...] = ()  # special tokens that the tokenizer must know
     end_tokens: tuple[str, ...] = ()  # tokens that end a response, in addition to the model's own
@@ -128,7 +128,7 @@ def describe_template_omission(
     """A warning if the tokenizer's chat template leaves out a message of the first conversation.
 
     Some templates have no place for a system prompt and drop it without an error. Turns of the
-    assistant are not compared: templates that cut reasoning out of earlier turns mean to.
+    assistant are not compared: some templates cut reasoning out of earlier turns on purpose.
     """
     prompt = next((prompt for prompt in prompts if prompt.messages), None)
     if prompt is None or not TEMPLATES[template_name].chat:
@@ -222,7 +222,7 @@ def encode_reply(
     response_ends: Sequence[int],
     option_prefix: str = TRAINING_OPTION,
 ) -> list[int]:
-    """The tokens of a reply to a response, up to where the next response begins.
+    """The tokens of the environment's reply to a response, up to where the next response begins.
 
     The response ended in one of the tokens `response_ends`.
     """
