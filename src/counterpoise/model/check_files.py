@@ -6,7 +6,7 @@ code, wait or compute without an end, or answer nonsense:
     pipes and devices           reading one may never end
     pickled weights             a pickle can run code when it is read: only safetensors is loaded
     more layers than tensors    a layer has at least one; the library would first build them all
-    sizes beyond every tensor   the library would allocate them before it compares
+    sizes above all tensors'    the library would allocate them before it compares
     weights that are NaN        or infinite: every response would be noise, or an error in sampling
 """
 

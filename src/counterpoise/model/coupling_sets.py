@@ -1,10 +1,10 @@
-"""Group tokens that push each other into sets, and lay the sets out in blocks of equal width.
+"""Sets of tokens that push each other, laid out in blocks of equal width.
 
-Tokens of equal key form a set. Its kernel matrix K[j, k] = (r_j . r_k)(h_j . h_k) takes two small
-matrix products, and a batch has thousands of sets. So sets are combined into blocks [B, w] that one
-batched product handles: small sets share a row of `row_width` places, larger ones have a row each,
-in blocks whose width doubles. Sets above `max_size` are cheaper without K (`coupling_sums.py`) and
-are returned separately.
+Tokens with an equal key (any label, such as the token id) form a set. Its kernel matrix
+K[j, k] = (r_j . r_k)(h_j . h_k) takes two small matrix products, and a batch has thousands of sets.
+So sets are combined into blocks [B, w] that one batched product handles: small sets share a row of
+`row_width` places, larger ones have a row each, in blocks whose width doubles. Sets above
+`max_size` are cheaper without K (`coupling_sums.py`) and are returned separately.
 
 Unused places are filled with N, one past the last token.
 """

@@ -64,7 +64,8 @@ class CouplingSums:
 
     @property
     def nested_break_even_size(self) -> int:
-        """The break-even size where one K gives two nested sums: it is somewhat larger."""
+        """The break-even size where one K serves two keys, a coarse and a finer one: K pays off in
+        somewhat larger sets."""
         return 4 * self.break_even_size // 3 + self.row_width
 
     def zeros(self) -> Tensor:
@@ -90,8 +91,8 @@ class CouplingSums:
     ) -> list[Tensor]:
         """[N + 1, 2] for each key: pushes from the tokens that agree in this and all earlier keys.
 
-        The first key must be the one that formed the sets. Further keys divide them more finely,
-        except for large sets, which count for the first key only.
+        The first key must be the one that formed the sets. Further keys divide them more finely.
+        Of large sets only the sums of the first key are computed; those of further keys stay 0.
         """
         sums_by_key = [self.zeros() for _ in keys]
         keys_N = [self.residuals.to_device(np.append(token_keys, -1)) for token_keys in keys]

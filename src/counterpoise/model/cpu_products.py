@@ -20,8 +20,8 @@ PACKS_EVERY_CALL = platform.machine() == "aarch64"  # Linux on ARM; macOS has it
 @contextmanager
 def products_of_few_rows(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
     """Within it, float32 products on a CPU are left to BLAS where that is faster."""
-    is_wide_on_cpu = device.type == "cpu" and dtype == torch.float32
-    if not (is_wide_on_cpu and PACKS_EVERY_CALL and torch.backends.mkldnn.enabled):
+    is_float32_on_cpu = device.type == "cpu" and dtype == torch.float32
+    if not (is_float32_on_cpu and PACKS_EVERY_CALL and torch.backends.mkldnn.enabled):
         yield
         return
     # torch declares a descriptor without the type that it sets.

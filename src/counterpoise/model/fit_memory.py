@@ -32,7 +32,7 @@ GENERAL_REMEDY = (
     "continue with --resume and --set monitor.every=0, or start again with fewer sample.prompts, "
     "a lower sample.max_new_tokens or a smaller model"
 )
-# By then a single prompt is sampled at once: only its group can still be made smaller.
+# For an error that remains when prompts are sampled one at a time: only the group can be smaller.
 SAMPLING_REMEDY = (
     "start again with a lower sample.max_new_tokens, a lower sample.group_size or a smaller model"
 )

@@ -199,8 +199,8 @@ class GeneralDecoder:
     def _recompute_layers(self, enabled: bool) -> Iterator[None]:
         """The backward pass recomputes every layer, where the model supports it.
 
-        transformers recomputes in training mode only, and there layers such as OPT's drop numbers
-        at random. So the layers stay in evaluation mode, and their forward passes are wrapped here.
+        transformers recomputes in training mode only, and there layers such as OPT's apply dropout.
+        So the layers stay in evaluation mode, and their forward passes are wrapped here.
         """
         from transformers.modeling_layers import GradientCheckpointingLayer
 

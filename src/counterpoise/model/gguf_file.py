@@ -1,13 +1,14 @@
 """`model.name = "FILE.gguf"`: a quantised file, turned once into an ordinary model folder.
 
     weights     W = scale * q (+ minimum), block by block (the `gguf` package), stored in bfloat16;
-                in float32 where the file's matrices have more bits than that
+                in float32 where the file's matrices are F32 or F16, which are more precise
     q and k     in Llama files the two halves of a rotated head are interleaved (a0 b0 a1 b1 ...);
                 they are put back in the order of transformers (a0 a1 ... b0 b1 ...)
     head        a file may hold the output layer and the embedding of a model that ties them, each
                 rounded in its own way. If they differ by rounding alone, the finer one is used for
                 both
-    RoPE        the frequency factors of Llama 3.1 become its scaling rule again, if they follow it
+    RoPE        the frequency factors of Llama 3.1 are turned back into its scaling rule; others
+                are refused
 
 The folder is FILE.gguf.counterpoise, beside the file; where that place cannot be written, it is in
 the user's cache. It is reused as long as the file's size and time of modification stay the same.

@@ -73,10 +73,8 @@ class _Divergence(torch.autograd.Function):
             p, d = _compare_distributions(
                 hidden[chunk], teacher[chunk], unembedding, ctx.temperature, teacher_unembedding
             )
-            logit_scale = grad[chunk, None] / ctx.temperature
-            grad_logits = (
-                p.mul_(d.sub_(divergences[chunk, None])).mul_(logit_scale).to(hidden.dtype)
-            )
+            grad_scale = grad[chunk, None] / ctx.temperature
+            grad_logits = p.mul_(d.sub_(divergences[chunk, None])).mul_(grad_scale).to(hidden.dtype)
             if grad_hidden is not None:
                 grad_hidden[chunk] = grad_logits @ unembedding
             if grad_weight is not None:

@@ -8,8 +8,8 @@ takes longer than the arithmetic of a small model. Written by hand, a layer stor
 and u. The backward pass recomputes the rest: elementwise operations that cost next to nothing.
 Tests compare it with autograd.
 
-The forward pass rounds exactly where `Decoder` without gradients does, with biases inside the
-products: unchanged weights must give identical old and new log-probabilities.
+The forward pass rounds exactly where `Decoder` without gradients does, also where biases are added:
+unchanged weights must give identical old and new log-probabilities.
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ class FusedLayer(torch.autograd.Function):
         y = torch.addmm(residual, o.view(len(x), -1), layer.o_weight.T)
         gate_up_bias = _join_biases(layer.gate_bias, layer.up_bias)
         u = F.linear(rms_norm(y, layer.norm_y, epsilon), layer.gate_up_weight, gate_up_bias)
-        # Only the backward pass of the norms needs qkv. Without norms it is freed here, and q is
-        # stored in its place, but never read from there.
+        # Only the backward pass of the head norms needs qkv. Without them it is freed here, and q
+        # is stored in its place, but never read from there.
         unnormed = q if head_norms is None else qkv
         ctx.save_for_backward(x, unnormed, q, k, v, o, lse, *state, y, u, cos, sin, *parameters)
         ctx.segments, ctx.shape = segments, shape

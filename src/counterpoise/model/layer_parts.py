@@ -116,7 +116,7 @@ def split_heads(
         from counterpoise.model.kernels import heads as kernel
 
         return kernel.forward(qkv, norms, cos, sin, H, K, epsilon)
-    # The same operations for queries and keys: with few tokens, fewer operations take less time.
+    # Queries and keys go through each operation together: with few tokens, every call counts.
     qk, v = qkv.split((H + K, K), dim=1)
     if norms:
         q_weight, k_weight = norms

@@ -80,8 +80,8 @@ class Policy:
             )
         if is_adapted(self.model):
             lines.append(
-                "LoRA: the output layer is frozen, so the pushes on a token are those of the step "
-                "that this layer would have taken, a proxy; how far the token moved is measured"
+                "LoRA: the output layer is frozen. The pushes on a token are a proxy, computed as "
+                "if this layer were trained; how far the token moved is measured as always"
             )
         return lines
 

@@ -55,7 +55,8 @@ def place_response_embeddings(
     """Put the given embeddings in place of those of the first n response tokens.
 
     Returns the embeddings [N, D] of all tokens, and the slice of the n tokens among them. Responses
-    follow all prompts, in the order of the rows; what comes after the n tokens is filler.
+    follow all prompts, in the order of the rows. What comes after the n tokens is filler, by
+    which a CUDA graph reaches its fixed size.
     """
     prompt_tokens = sum(length for _, length in packing.prompts)
     responses = slice(prompt_tokens, prompt_tokens + len(embedded_nD))

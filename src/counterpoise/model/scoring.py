@@ -116,8 +116,8 @@ def hidden_states(policy: Policy, rows: Sequence[Row]) -> Tensor:
 def micro_batches(rows: Sequence[Row], micro_tokens: int) -> Iterator[list[int]]:
     """Split rows into passes; yields the row indices of each.
 
-    Rows of a prompt are adjacent, because a pass computes the prompt once and flash attention needs
-    its responses together, even if two groups have the same prompt. Prompts are ordered by their
+    Rows with the same prompt are adjacent, even those of different groups: a pass computes the
+    prompt once, and flash attention needs its responses together. Prompts are ordered by their
     longest response. There are about as few passes as the tokens need, all of about equal size: a
     short last one would leave a GPU idle. A row longer than `micro_tokens` gets a pass of its own.
     """

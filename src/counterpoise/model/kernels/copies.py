@@ -36,14 +36,16 @@ class CopyBlocks:
     spans: Tensor  # int32 [C, 8]: (start, length) of queries, own keys, prompt, prefix
 
 
-def make_copy_blocks(spans_C8: NDArray[np.integer], group: int, device: torch.device) -> CopyBlocks:
+def make_copy_blocks(
+    spans_C8: NDArray[np.integer], heads_per_key: int, device: torch.device
+) -> CopyBlocks:
     """Split the query rows of every copy into blocks, one for each program.
 
-    `group` is the number of query heads per key head. A copy's queries are those of all its
+    `heads_per_key` is the number of query heads per key head. A copy's queries are those of all its
     own tokens, or of the last few.
     """
-    # A copy's rows are its queries times `group` heads; `nth_B` counts the blocks of one copy.
-    counts_C = -(-group * spans_C8[:, 1] // BLOCK_ROWS)
+    # A copy has `heads_per_key` rows for each query; `nth_B` counts the blocks of one copy.
+    counts_C = -(-heads_per_key * spans_C8[:, 1] // BLOCK_ROWS)
     copy_B = np.repeat(np.arange(len(spans_C8)), counts_C)
     nth_B = np.arange(len(copy_B)) - np.repeat(np.cumsum(counts_C) - counts_C, counts_C)
     blocks = np.stack((copy_B, BLOCK_ROWS * nth_B), axis=1)
@@ -79,15 +81,16 @@ def _attend_span(
 def _attend(
     q, k, v, cached_k, cached_v, out, blocks, spans, scale, stride_q, stride_k, stride_v,
     stride_cached_k, stride_cached_v, width, heads,
-    group: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
+    heads_per_key: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr,
+    block_d: tl.constexpr,
 ):  # fmt: skip
     """One block of query rows of one copy, for the query heads of one key head."""
     program, head = tl.program_id(0), tl.program_id(1)
     copy, first_row = tl.load(blocks + 2 * program), tl.load(blocks + 2 * program + 1)
     span = spans + 8 * copy
-    # Row m of a copy is query head m % group of its token m // group.
+    # Row m of a copy is query head m % heads_per_key of its token m // heads_per_key.
     m = first_row + tl.arange(0, block_m)
-    t, h = m // group, head * group + m % group
+    t, h = m // heads_per_key, head * heads_per_key + m % heads_per_key
     num_queries, num_own = tl.load(span + 1), tl.load(span + 3)
     d = tl.arange(0, block_d)
     query_rows = (tl.load(span) + t).to(tl.int64)[:, None]
@@ -129,7 +132,7 @@ def attend_copies(
     _attend[(len(layout.blocks), K)](
         q, k, v, cached_k, cached_v, out, layout.blocks, layout.spans, LOG2_E / d**0.5,
         q.stride(0), k.stride(0), v.stride(0), cached_k.stride(0), cached_v.stride(0), d, H,
-        group=H // K, block_m=BLOCK_ROWS, block_n=BLOCK_KEYS,
+        heads_per_key=H // K, block_m=BLOCK_ROWS, block_n=BLOCK_KEYS,
         block_d=max(16, triton.next_power_of_2(d)), num_warps=4, num_stages=2,
     )  # fmt: skip
     return out
