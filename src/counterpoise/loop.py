@@ -163,13 +163,12 @@ def train(
                 ):
                     observer.on_start(config, policy.num_parameters, state.iteration)
                     evaluate(state, task.heldout, config, verifier, folder, observer)
-                    while state.iteration < config.loop.iterations:
-                        advance(state, prompts, task.heldout, config, verifier, writer, observer)
+                    run_iterations(state, prompts, task.heldout, config, verifier, writer, observer)
                 finish_run(policy, config, folder, observer)
     return folder
 
 
-def advance(
+def run_iterations(
     state: RunState,
     train_set: Sequence[EncodedPrompt],
     heldout: Sequence[Prompt],
@@ -178,27 +177,29 @@ def advance(
     writer: IterationWriter,
     observer: RunObserver,
 ) -> None:
-    """One iteration, with its checkpoint and evaluation where they are due.
+    """All iterations that are left, with checkpoints and evaluations where they are due.
 
     On Ctrl-C or SIGTERM the iteration is finished and a checkpoint saved; an evaluation is not
     finished, since a resumed run repeats it.
     """
-    with postpone_interrupts(FINISHING_NOTICE) as stopped:
-        observer.on_iteration(iterate(state, train_set, config, verifier, writer, heldout))
-        is_last = state.iteration == config.loop.iterations and config.store.model
-        due = is_last or state.iteration % config.loop.checkpoint_every == 0
-        if due or stopped():
-            writer.wait()
-            save_state(writer.folder, state, config)
-    try:
-        if evaluation_due(state, heldout, config):
-            writer.wait()
-        evaluate(state, heldout, config, verifier, writer.folder, observer)
-    except KeyboardInterrupt:
-        if not due:
-            writer.wait()
-            save_state(writer.folder, state, config)
-        raise
+    with postpone_interrupts(FINISHING_NOTICE) as interrupts:
+        while state.iteration < config.loop.iterations:
+            observer.on_iteration(iterate(state, train_set, config, verifier, writer, heldout))
+            is_last = state.iteration == config.loop.iterations and config.store.model
+            due = is_last or state.iteration % config.loop.checkpoint_every == 0
+            if due:
+                writer.wait()
+                save_state(writer.folder, state, config)
+            try:
+                with interrupts.delivered():  # one that has waited for the iteration, too
+                    if evaluation_due(state, heldout, config):
+                        writer.wait()
+                    evaluate(state, heldout, config, verifier, writer.folder, observer)
+            except KeyboardInterrupt:
+                if not due:
+                    writer.wait()
+                    save_state(writer.folder, state, config)
+                raise
 
 
 def iterate(

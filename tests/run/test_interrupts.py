@@ -10,15 +10,22 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import forked
 import pytest
 
-from counterpoise import cli
+from counterpoise import cli, loop
+from counterpoise.config.load import load_config
 from counterpoise.run import interrupts
 from counterpoise.run.interrupts import postpone_interrupts, sigterm_as_interrupt
+from counterpoise.run.observer import RunObserver
+from counterpoise.run.state import RunState
+from counterpoise.run.write_iteration import IterationWriter
 from counterpoise.store import checkpoint
 from counterpoise.store.folder import RunFolder
+from counterpoise.verify.exact import ExactVerifier
 
 SMALL = (
     "loop.iterations=200", "loop.checkpoint_every=1000", "sample.prompts=4",
@@ -41,11 +48,11 @@ def test_the_first_signal_waits_for_the_end_of_the_block(
     done = []
 
     def work() -> None:
-        with postpone_interrupts("wait") as stopped:
-            assert not stopped()
+        with postpone_interrupts("wait") as interrupts:
+            assert not interrupts.is_waiting()
             signal.raise_signal(number)
             signal.raise_signal(number)  # within a second: `timeout` sends it twice
-            assert stopped()
+            assert interrupts.is_waiting()
             done.append(True)
 
     with sigterm_as_interrupt():
@@ -72,6 +79,60 @@ def test_the_second_signal_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> Non
         work()
 
 
+def test_interrupts_are_delivered_inside_and_one_that_has_waited_first() -> None:
+    done = []
+
+    def work(waiting: bool) -> None:
+        with postpone_interrupts("wait") as interrupts:
+            if waiting:
+                signal.raise_signal(signal.SIGINT)
+            try:
+                with interrupts.delivered():
+                    done.append(waiting)
+                    signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt:
+                signal.raise_signal(signal.SIGINT)  # postponed again: what follows is still done
+                assert interrupts.is_waiting()
+                raise
+
+    for waiting in (False, True):
+        with pytest.raises(KeyboardInterrupt):
+            work(waiting)
+    assert done == [False]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("moment", ["in iteration 1", "after iteration 1", "in iteration 2"])
+def test_no_iteration_is_lost_whenever_a_signal_comes(
+    moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checkpoints are never due here: the one that an interrupt saves is the only one."""
+    config = load_config("demo", ["loop.checkpoint_every=1000", "evaluate.every=0"])
+    state, saved = SimpleNamespace(iteration=0), []
+
+    def iterate(*arguments: object) -> dict[str, object]:
+        assert state.iteration < 2
+        state.iteration += 1
+        if moment == f"in iteration {state.iteration}":
+            signal.raise_signal(signal.SIGINT)
+        return {}
+
+    def evaluate(*arguments: object) -> None:
+        if moment == f"after iteration {state.iteration}":
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(loop, "iterate", iterate)
+    monkeypatch.setattr(loop, "evaluate", evaluate)
+    monkeypatch.setattr(loop, "evaluation_due", lambda *arguments: False)
+    monkeypatch.setattr(loop, "save_state", lambda *arguments: saved.append(state.iteration))
+    writer = cast(IterationWriter, SimpleNamespace(wait=lambda: None, folder=None))
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_iterations(
+            cast(RunState, state), [], [], config, ExactVerifier(), writer, RunObserver()
+        )
+    assert saved == [int(moment[-1])]
+
+
 def test_a_fault_in_the_block_comes_first() -> None:
     def work() -> None:
         with postpone_interrupts("wait"):
@@ -85,9 +146,9 @@ def test_a_fault_in_the_block_comes_first() -> None:
 def test_what_is_ignored_stays_ignored_and_other_threads_are_left_alone() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with postpone_interrupts("never said") as stopped:
+        with postpone_interrupts("never said") as interrupts:
             signal.raise_signal(signal.SIGINT)
-            assert not stopped()
+            assert not interrupts.is_waiting()
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
@@ -95,8 +156,8 @@ def test_what_is_ignored_stays_ignored_and_other_threads_are_left_alone() -> Non
     found = []
 
     def elsewhere() -> None:
-        with postpone_interrupts("never said") as stopped:
-            found.append(stopped())
+        with postpone_interrupts("never said") as interrupts:
+            found.append(interrupts.is_waiting())
 
     thread = threading.Thread(target=elsewhere)
     thread.start()
@@ -127,8 +188,9 @@ def test_a_run_that_is_deaf_to_ctrl_c_hears_sigterm(tmp_path: Path) -> None:
     run.send_signal(signal.SIGTERM)
     said = run.communicate(timeout=600)[1]
     assert run.returncode == 130
-    first, last = said.split("poise: ")[1:]
-    assert first.startswith("finishing the iteration")
+    *earlier, last = said.split("poise: ")[1:]
+    assert len(earlier) <= 1  # none if the signal came between two iterations
+    assert all(text.startswith("finishing the iteration") for text in earlier)
     again = f"{sys.executable} -m counterpoise.cli train --resume --out {tmp_path / 'run'}"
     assert last == f"stopped; resume it from its last checkpoint with: {again}\n"
 

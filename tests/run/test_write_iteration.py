@@ -123,7 +123,7 @@ def test_an_interrupt_while_an_evaluation_waits_for_the_write_saves_a_checkpoint
     monkeypatch.setattr(write_iteration, "wait_for_futures", interrupt_once)
     heldout, run = [Prompt("a", "?", "1")], cast(RunState, state)
     with open_writer(tmp_path) as writer, pytest.raises(KeyboardInterrupt):
-        loop.advance(run, [], heldout, config, ExactVerifier(), writer, RunObserver())
+        loop.run_iterations(run, [], heldout, config, ExactVerifier(), writer, RunObserver())
     assert saved == [[7]]  # after the iteration was written
 
 

@@ -100,9 +100,8 @@ class RunRecorder(StepMonitor):
 
     def begin_iteration(self, number: int) -> None:
         if not self.guards_interrupts:
-            self.stop_requested = self.interrupt_guard.enter_context(
-                postpone_interrupts(FINISHING_NOTICE)
-            )
+            interrupts = self.interrupt_guard.enter_context(postpone_interrupts(FINISHING_NOTICE))
+            self.stop_requested = interrupts.is_waiting
             self.guards_interrupts = True
         self.iteration = RunIteration(number, waiting=self._buffered_rows())
         if self.is_main:

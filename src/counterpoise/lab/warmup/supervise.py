@@ -102,7 +102,7 @@ def supervise(
             raise
         if steps_taken == config.steps:
             return steps_taken
-        with postpone_interrupts(FINISHING) as stopped:
+        with postpone_interrupts(FINISHING) as interrupts:
             # The choice depends only on the seed and the step number, so a resumed run repeats it.
             indices = rng_for(seed, "warmup", steps_taken).integers(
                 len(examples), size=config.batch
@@ -113,7 +113,7 @@ def supervise(
             )
             steps_taken += 1
             hooks.progress(steps_taken, loss)
-            if stopped() or checkpoints.is_due():
+            if interrupts.is_waiting() or checkpoints.is_due():
                 checkpoints.save(optimizer, steps_taken)
 
 
