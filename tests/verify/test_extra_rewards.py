@@ -19,6 +19,7 @@ from counterpoise.verify.extra_rewards import (
     plugin_rewards,
     reward_columns,
     score_extra_rewards,
+    verifier_needs,
 )
 from counterpoise.verify.reward_process import shared_process
 from counterpoise.verify.scores import Scores
@@ -113,17 +114,29 @@ def test_what_they_lose_and_log_is_added_to_the_verifiers_scores(tmp_path: Path)
     assert extra.rewards_PG[0][1] == {"mine.py:dies": 0.5, "mine.py:logs": 1.0}
     scores = Scores([1.0, 0.0], timeouts=2, logged=[{}, {"seen": "verifier"}])
     for extra_scores in extra.scores:
-        scores = scores.add_losses_and_logs(extra_scores)
+        scores = scores.add_failures_and_logs(extra_scores)
     assert (scores.rewards, scores.timeouts, scores.crashes) == ([1.0, 0.0], 2, 1)
     assert scores.logged == [
         {"lost": "crash", "length": 3, "seen": "extra"},
         {"length": 4, "seen": "verifier"},
     ]
-    metrics = Scores([0.0], logged_metrics={"a": (1.0,)}).add_losses_and_logs(
+    metrics = Scores([0.0], logged_metrics={"a": (1.0,)}).add_failures_and_logs(
         Scores([0.0], logged_metrics={"a": (2.0,), "b": (3.0,)})
     )
     assert metrics.logged_metrics == {"a": (1.0, 2.0), "b": (3.0,)}
     shared_process(30.0).close()
+
+
+def test_which_verifiers_need_columns_and_answers(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "def brief(completions, tests): return [0.0] * len(completions)\n"
+        "def same(responses, answers): return [float(a == b) for a, b in zip(responses, answers)]\n"
+    )
+    assert verifier_needs("math") == ((), True)
+    assert verifier_needs("verifiers") == ((), False)  # its tasks know what they reward
+    assert verifier_needs(f"{path}:brief") == (("tests",), False)
+    assert verifier_needs(f"{path}:same") == ((), True)
 
 
 def test_style_without_any_worked_solution_is_refused() -> None:

@@ -174,6 +174,16 @@ def test_which_response_is_lost_to_a_process_that_dies(
     assert process.num_responses == num_responses
 
 
+def test_responses_lost_while_earlier_ones_are_scored_again_count_too(mine: str) -> None:
+    # Response 2 is lost, then 0 and 1 while they are scored again, then 3, the fourth.
+    process = ScriptedProcess(2, 2, 0, 0, 0, 0, 0, 0)
+    name = f"{mine}:each"
+    verifier = TimeLimitedVerifier(name, bind_verifier(name)(), process)
+    with pytest.raises(PoiseError, match="ended its process for 4 responses: mend it"):
+        verifier.score(["abc"] * 9, [""] * 9)
+    assert process.num_responses == [9, 9, 2, 2, 1, 1, 6, 6]
+
+
 def test_a_process_that_dies_after_its_last_response_is_told_without_the_limit(mine: str) -> None:
     name = f"{mine}:each"
     verifier = TimeLimitedVerifier(name, bind_verifier(name)(), ScriptedProcess(2, 2))

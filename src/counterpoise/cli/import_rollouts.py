@@ -42,7 +42,7 @@ def import_rollouts(
     - `wandb`: `*.table.json`, such as TRL's completions
     - `poise`: a run folder of ours, or JSON lines with prompt_id, reward and response_tokens
 
-    Where the files say which rollouts shared an optimizer step, the plans are those of the trainer.
+    Where the files say which rollouts shared an optimizer step, plans show the trainer's batches.
     TRL, verl and W&B have texts only, so --tokenizer is needed to count tokens; elsewhere it adds
     texts that are missing.
 

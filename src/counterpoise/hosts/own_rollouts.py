@@ -77,7 +77,7 @@ def _step_of_file(file: Path) -> int:
 
 
 def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[ImportedStep]:
-    context.refuse_reward("rollouts have one reward")
+    context.refuse_reward_option("rollouts have one reward")
     folder = RunFolder(files[0].parent.parent)
     is_folder = files[0].parent.name == "rollouts" and (folder.path / "metrics.jsonl").is_file()
     plans = {plan["iteration"]: plan for plan in folder.read("plans")} if is_folder else {}

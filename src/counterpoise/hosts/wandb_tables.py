@@ -83,7 +83,7 @@ def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[Import
             "and reward, or TRL's columns as in TRL 1.16.0"
         )
     _note_others(len(files) - len(readable), context)
-    context.refuse_reward("have one column of rewards, unless TRL wrote them")
+    context.refuse_reward_option("have one column of rewards, unless TRL wrote them")
     yield from _read_plain_tables(_tables_of_one_key(readable, context), context)
 
 

@@ -76,7 +76,7 @@ class RolloutCollector:
             [prompt for prompt, _ in prompts], responses_PG, config, context
         )
         for extra_scores in extra.scores:
-            scores = scores.add_losses_and_logs(extra_scores)
+            scores = scores.add_failures_and_logs(extra_scores)
         groups = build_groups(
             prompts,
             responses_PG,

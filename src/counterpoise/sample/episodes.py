@@ -31,7 +31,7 @@ from counterpoise.verify.scores import (
     Scores,
     ScoringContext,
     Verifier,
-    is_graded,
+    are_binary,
     score_responses,
 )
 
@@ -296,7 +296,7 @@ def score_episodes(
     unscored = [i for i, response in enumerate(responses) if response.reward is None]
     if not unscored:
         rewards = [response.reward or 0.0 for response in responses]
-        return Scores(rewards, graded=is_graded(rewards))
+        return Scores(rewards, graded=not are_binary(rewards))
     scores = score_responses(
         verifier,
         [responses[i].text for i in unscored],
@@ -314,7 +314,7 @@ def score_episodes(
     return replace(
         scores,
         rewards=rewards,
-        graded=scores.graded or is_graded(rewards),
+        graded=scores.graded or not are_binary(rewards),
         logged=[logged.get(i, {}) for i in range(len(responses))] if logged else [],
     )
 

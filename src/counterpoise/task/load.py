@@ -14,7 +14,7 @@ from counterpoise.task.task_prompts import TaskPrompts
 from counterpoise.types import ALL_COLUMNS
 from counterpoise.variants import TASKS
 from counterpoise.verify.check_problems import check_problems
-from counterpoise.verify.extra_rewards import check_references, needs_answers, reward_columns
+from counterpoise.verify.extra_rewards import check_references, config_needs_answers, reward_columns
 
 FILE_TASKS = ("files", "jsonl")  # read from files on this machine, without a download
 # Tasks whose problems are generated when a run starts, and what a model card calls these problems.
@@ -32,7 +32,7 @@ def load_run_task(config: RunConfig) -> TaskPrompts:
     # A built-in environment compares answers too, whatever the reward does.
     environment = config.task.environment
     compares_answers = environment != "none" and not is_plugin(environment)
-    answers_required = needs_answers(config.verify) or compares_answers
+    answers_required = config_needs_answers(config.verify) or compares_answers
     columns = dict.fromkeys([*reward_columns(config.verify), *config.kl_columns])
     task = load_task(config.task, tuple(columns), answers_required=answers_required)
     check_references(config.verify, task.train)

@@ -4,8 +4,9 @@ Each entry names a function (prompt, response, config) -> number in `EXTRA_REWAR
 function, which is called in the same way as one that replaces the verifier (plugin_reward.py). The
 number after the name is the weight of that reward, 1 by default; the verifier's weight is always 1.
 `credit.mixture` decides how several rewards are combined. Success rates and held-out evaluations
-count the verifier's reward only. Responses that a user's function leaves without a reward
-(time_limited_verifier.py) and values that it logs are counted and stored with the verifier's.
+count the verifier's reward only. A user's function may time out or crash on a response
+(time_limited_verifier.py): that is added to the verifier's counts. What it logs is stored with
+what the verifier logs.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class ExtraScores(NamedTuple):
     """The extra rewards of the responses to some prompts."""
 
     rewards_PG: list[list[Mapping[str, float]]]  # by label; empty mappings without verify.also
-    scores: list[Scores]  # of each entry of verify.also: what its function lost and logged
+    scores: list[Scores]  # of each entry of verify.also, with failures and logged values
 
 
 class ExtraReward(NamedTuple):
@@ -109,17 +110,17 @@ def reward_columns(config: VerifyConfig) -> tuple[str, ...]:
     return tuple(dict.fromkeys(columns))
 
 
-def needs_answers(config: VerifyConfig) -> bool:
+def config_needs_answers(config: VerifyConfig) -> bool:
     """Whether the verifier, or a reward function that must get `answers`, needs reference answers.
 
     All built-in verifiers need them except `verifiers`, whose tasks know what they reward. No
     built-in extra reward reads an answer.
     """
     compares_answers = not is_plugin(config.name) and config.name != "verifiers"
-    return compares_answers or any(map(requires_answers, plugin_rewards(config)))
+    return compares_answers or any(map(function_needs_answers, plugin_rewards(config)))
 
 
-def requires_answers(reward_name: str) -> bool:
+def function_needs_answers(reward_name: str) -> bool:
     """Whether the user's reward function cannot be called without reference answers."""
     arguments = reward_arguments(reward_name)
     parameters = load_plugin(reward_name).signature.parameters
@@ -133,9 +134,8 @@ def requires_answers(reward_name: str) -> bool:
 
 def verifier_needs(verifier: str) -> tuple[tuple[str, ...], bool]:
     """(columns that a verifier reads, whether it needs answers), for the problems of benchmarks."""
-    if not is_plugin(verifier):
-        return (), True
-    return tuple(reward_arguments(verifier).columns), requires_answers(verifier)
+    config = VerifyConfig(name=verifier)
+    return reward_columns(config), config_needs_answers(config)
 
 
 def check_references(config: VerifyConfig, prompts: Sequence[Prompt]) -> None:

@@ -2,12 +2,16 @@
 
     def score(responses, answers, ...): return rewards
 
-The names of its parameters decide how it is called (reward_signatures.py): with lists, as TRL calls
-its reward functions, as verl calls compute_score, or for one sample at a time. Called with lists it
-returns one finite number per response, in order, as a list or a one-dimensional array; for one
-response it returns a number, and verl's form may return {"score": number, ...}. Except in the list
-form, None means that the reward does not apply to the response: its reward is nan, and its group
-is credited without it. A function may be an `async def`.
+The names of its parameters decide in which of four forms it is called (reward_signatures.py):
+
+    lists         all responses in one call    returns one finite number per response, in order, as
+                                               a list or a one-dimensional array
+    TRL's         the same, all by keyword     the same
+    verl's        one response in each call    a number, or {"score": number, ...}
+    one sample    one response in each call    a number
+
+In every form but the first, None instead of a number means that the reward does not apply to the
+response: its reward is nan, and its group is credited without it. A function may be an `async def`.
 
 It runs in a process of its own (time_limited_verifier.py), on however many responses are at hand:
 those of an iteration, of an evaluation, or a single one (`--engine verl`). So the reward of a
@@ -56,7 +60,7 @@ from counterpoise.verify.scores import (
     Scores,
     ScoringContext,
     TrainerState,
-    is_graded,
+    are_binary,
 )
 
 # Above this size the square of a reward, and so the standard deviation of its group, may overflow.
@@ -147,7 +151,7 @@ class PluginVerifier(ContextVerifier):
         rewards = check_rewards(returned, len(responses), self._name, none_allowed=style != LISTS)
         return Scores(
             rewards,
-            graded=self._graded or is_graded(rewards),
+            graded=self._graded or not are_binary(rewards),
             logged=list(call.logged) if any(call.logged) else [],
             logged_metrics={name: tuple(values) for name, values in call.metrics.items()},
         )
@@ -157,7 +161,7 @@ class PluginVerifier(ContextVerifier):
 
 
 class RewardCall:
-    """The arguments of one round of calls, and what the function logs during it."""
+    """The arguments for scoring one list of responses, and what the function logs meanwhile."""
 
     def __init__(
         self,
@@ -234,10 +238,10 @@ class RewardCall:
     # -- values ---------------------------------------------------------------------------------
 
     def _value(self, response_index: int, source: str) -> Any:
-        """The value of `source` for one response; it is a source of this style, or a column."""
+        """The value of one response for `source`, a built-in source of this style or a column."""
         prompt, response = self.prompts[response_index], self.responses[response_index]
         columns = prompt.columns
-        if not self.arguments.is_source(source):
+        if not self.arguments.is_builtin_source(source):
             return columns.get(source, UNAVAILABLE)
         if source in (RESPONSES, PROMPTS):
             as_messages = self.arguments.as_messages
@@ -278,11 +282,11 @@ class RewardCall:
         return {name: value for name, value in values.items() if value is not UNAVAILABLE}
 
     def _raise_unavailable(self, source: str) -> None:
-        if source == TOKEN_IDS and self.arguments.is_source(source):
+        if source == TOKEN_IDS and self.arguments.is_builtin_source(source):
             raise PoiseError(
                 f"{self.name} needs completion_ids, and here only the texts of responses are known"
             )
-        if source == TRAINER_STATE and self.arguments.is_source(source):
+        if source == TRAINER_STATE and self.arguments.is_builtin_source(source):
             raise PoiseError(
                 f"{self.name} needs trainer_state, which exists only while a run trains: give the "
                 "parameter a default, as in trainer_state=None"

@@ -44,7 +44,10 @@ CHUNK_BYTES = 1 << 16
 
 
 class CallFailedError(Exception):
-    """A call that did not return: `kind` is timeout or crash, after `scored` whole responses."""
+    """A call that did not return.
+
+    `kind` is timeout or crash; `scored` is how many responses were finished before it.
+    """
 
     def __init__(self, kind: str, scored: int) -> None:
         super().__init__(kind)

@@ -11,8 +11,8 @@ The first line that fits decides:
     `responses`                                         lists
     `completion` or `sample`                            one sample
     `completions` or `completion_ids`                   TRL's
-    `response: str`; or the first of two positional     one sample
-    parameters (below) is a `str`
+    `response: str`; or a first parameter `x: str`, if  one sample
+    responses and answers go by position (see below)
     **kwargs, no `response`, no positional parameters   TRL's
     anything else                                       lists
 
@@ -105,17 +105,17 @@ class RewardArguments:
         needed = [
             source
             for name, source in self.keywords.items()
-            if not self.is_source(source) and name not in self.optional
+            if not self.is_builtin_source(source) and name not in self.optional
         ]
         may_use_others = self.style != LISTS and (
             self.takes_everything
             or any(source in COLUMN_FIRST for source in self.keywords.values())
-            or not all(self.is_source(self.keywords[name]) for name in self.optional)
+            or not all(self.is_builtin_source(self.keywords[name]) for name in self.optional)
         )
         return (*needed, ALL_COLUMNS) if may_use_others else tuple(needed)
 
-    def is_source(self, name: str) -> bool:
-        """Whether `name` is a source of this style; otherwise it is a column of the problems."""
+    def is_builtin_source(self, name: str) -> bool:
+        """Whether `name` is a source of this style, rather than a column of the problems."""
         return name in SOURCE_OF_PARAMETER[self.style].values()
 
 
@@ -228,14 +228,16 @@ def _positional_names(parameters: Sequence[Parameter]) -> tuple[str, ...]:
     required = [parameter.name for parameter in parameters if _is_required(parameter)]
     if any(p.kind is p.KEYWORD_ONLY and _is_required(p) for p in parameters):
         return ()
-    # *args receives whichever of the two has no parameter; it is named after its source.
+    # *args receives those of the two that have no parameter of their own; the result lists them
+    # as "responses" and "answers".
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         required += POSITIONAL_SOURCES[len(required) :]
     if len(required) != len(POSITIONAL_SOURCES):
         return ()
     if any(name in NEVER_POSITIONAL for name in required):
         return ()
-    # Any other name takes the source of its position; score(answers, responses) does not fit.
+    # A name that is not in _LIST_SOURCES takes the source of its position. With
+    # score(answers, responses) the names contradict the positions.
     sources = [
         _LIST_SOURCES.get(name, source)
         for name, source in zip(required, POSITIONAL_SOURCES, strict=True)

@@ -25,15 +25,15 @@ class Scores:
     """
 
     rewards: list[float]
-    timeouts: int = 0  # responses over the time limit; MathVerifier counts equal answers once
+    timeouts: int = 0  # responses over the time limit; MathVerifier counts duplicate answers once
     crashes: int = 0  # responses that killed their process, counted in the same way
-    graded: bool = False  # some reward is neither 0 nor 1, or the function has `graded = True`
+    graded: bool = False  # rewards are not just 0 and 1, or the function has `graded = True`
     # What the function logged: a mapping for each response, and [] if nothing was logged.
     logged: list[Mapping[str, Any]] = field(default_factory=list)
     logged_metrics: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     def concatenate(self, later: Scores) -> Scores:
-        """The scores of two rounds together."""
+        """These scores, followed by those of the responses after them."""
         return Scores(
             self.rewards + later.rewards,
             self.timeouts + later.timeouts,
@@ -43,8 +43,8 @@ class Scores:
             _join_metrics(self.logged_metrics, later.logged_metrics),
         )
 
-    def add_losses_and_logs(self, extra: Scores) -> Scores:
-        """These scores with what an extra reward of the same responses lost and logged.
+    def add_failures_and_logs(self, extra: Scores) -> Scores:
+        """These scores, plus timeouts, crashes and logged values of an extra reward for them.
 
         Both may log something under one name: a response keeps this verifier's entry.
         """
@@ -72,9 +72,9 @@ def _join_metrics(
     return {name: (*first.get(name, ()), *second.get(name, ())) for name in (*first, *second)}
 
 
-def is_graded(rewards: Iterable[float]) -> bool:
-    """Whether any reward is neither 0 nor 1; nan, which is no reward, does not count."""
-    return any(reward not in (0.0, 1.0) and not math.isnan(reward) for reward in rewards)
+def are_binary(rewards: Iterable[float]) -> bool:
+    """Whether all rewards are 0 or 1; nan, which is no reward, does not count."""
+    return all(reward in (0.0, 1.0) or math.isnan(reward) for reward in rewards)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,8 @@ from counterpoise.types import Prompt, Response
 BLEU_WEIGHTS = (0.10, 0.05, 0.02, 0.01)
 ROUGE_WEIGHTS = (0.10, 0.05)
 ROUGE_L_WEIGHT = 0.02
-MAX_WORDS = 2048  # of a response; the longest common subsequence takes quadratic time
+# Responses and solutions are cut to it: the longest common subsequence takes quadratic time.
+MAX_WORDS = 2048
 
 
 def reward(prompt: Prompt, response: Response, config: RunConfig) -> float:

@@ -1,8 +1,9 @@
 """The user's reward functions with a time limit, and what happens if their process fails.
 
-    one response per call   a response whose call hangs, or kills the process again, has no reward:
-                            nan, so it takes no part in its group. It is counted in
-                            verifier_timeouts or verifier_crashes, and rollouts/ has "lost"
+    one response per call   a response whose call hangs, or kills the process on the retry too
+                            (see below), has no reward: nan, so it takes no part in its group. It is
+                            counted in verifier_timeouts or verifier_crashes, and rollouts/ has
+                            "lost"
     lists, TRL's, async     one call returns all rewards, so none can be kept: the run stops with
                             a one-line error and can be resumed
 
@@ -27,7 +28,7 @@ from counterpoise.verify.reward_process import CallFailedError, RewardProcess, e
 from counterpoise.verify.reward_signatures import LISTS, TRL, reward_arguments
 from counterpoise.verify.scores import NO_CONTEXT, ContextVerifier, Scores, ScoringContext
 
-MAX_LOST = 3  # responses of one round without a reward; more, and the function is at fault
+MAX_LOST = 3  # responses of one batch without a reward; more, and the function is at fault
 MAX_REPEATS = 2  # of a request whose process died
 
 
@@ -44,7 +45,7 @@ IN_AN_EVALUATION = LimitWording("--reward-timeout", "the same command continues"
 
 @dataclass(frozen=True, slots=True)
 class ResponseBatch:
-    """Responses with their problems: what one round scores."""
+    """Responses with their problems: those of one `score_in_context`, or a slice of them."""
 
     responses: Sequence[str]
     prompts: Sequence[Prompt]
@@ -101,8 +102,9 @@ class TimeLimitedVerifier(ContextVerifier):
     ) -> Scores:
         """Score a batch, again if the process dies.
 
-        `num_lost` responses of the round are lost already. `last_crash` is the index in this batch
-        at which the process died the last time; None if it has not died on this batch yet.
+        `num_lost` responses of the whole batch, of which this one may be a slice, are lost already.
+        `last_crash` is the index in this batch at which the process died the last time; None if it
+        has not died on this batch yet.
         """
         if not batch.responses:
             return Scores([])
@@ -124,6 +126,7 @@ class TimeLimitedVerifier(ContextVerifier):
             self._check_loss(failure, num_responses, num_lost)
             # The rewards of the responses before the lost one were never sent: score them again.
             earlier = self._score(batch.slice(0, failed_index), num_lost=num_lost)
+            num_lost += earlier.timeouts + earlier.crashes
             later = self._score(batch.slice(failed_index + 1, num_responses), num_lost=num_lost)
             return earlier.concatenate(_lost_scores(failure.kind)).concatenate(later)
         if "error" in reply:

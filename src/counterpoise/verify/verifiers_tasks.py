@@ -4,8 +4,9 @@
 
 A task of that package is data and scoring. The trace that its rewards read has the prompt's
 messages and the response as the model's one turn. Tasks that need more than a text (tools, a
-container, a runtime, a judge, a simulated user) are refused by name before a run: their rewards
-would be skipped, or be of an episode that was never played. Metrics of a task are logged.
+container, a runtime, a judge, a simulated user) are refused before a run, with an error that names
+what they need: their rewards would be skipped, or be of an episode that was never played. Metrics
+of a task are logged.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 from counterpoise.errors import PoiseError, first_line
 from counterpoise.types import Prompt
-from counterpoise.verify.scores import Scores, is_graded
+from counterpoise.verify.scores import Scores, are_binary
 
 TASKSET_COLUMN, DATA_COLUMN = "verifiers_taskset", "verifiers_data"
 LIFECYCLE_HOOKS = ("setup", "finalize", "stage_verifier")
@@ -95,7 +96,7 @@ class VerifiersVerifier:
         return Scores(
             rewards,
             timeouts=sum(trace is None for trace in traces),
-            graded=is_graded(rewards),
+            graded=not are_binary(rewards),
             logged=logged if any(logged) else [],
         )
 

@@ -1,10 +1,14 @@
 """What the two kinds of worker processes share: math/comparison_worker.py and reward_worker.py.
 
-    owner   start_worker   requests as lines of JSON   ->
-    worker  open_replies   {"ready": true} first       <-  then replies as lines of JSON
-    owner   stop_worker    kills it and what it started; it also ends by itself when its input does
+    the owner                               the worker
+    start_worker                            open_replies
+                                        <-  {"ready": true}   once, when it has started
+    a request, as one line of JSON      ->
+                                        <-  replies to it, each one line of JSON
+    stop_worker
 
-A worker is a fresh interpreter, not a fork: the owner may hold torch, its threads and a GPU.
+stop_worker also kills what the worker has started. A worker ends by itself when its input does. It
+is a fresh interpreter, not a fork: the owner may hold torch, its threads and a GPU.
 """
 
 from __future__ import annotations

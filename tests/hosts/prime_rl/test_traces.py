@@ -84,7 +84,7 @@ def test_stream_with_annotations(tmp_path: Path) -> None:
     assert result.notes == (
         "left out: 1 episode of evaluations",
         "left out: 1 episode that failed without a trace",
-        "plans are those of the trainer: 2 iterations",
+        "plans show the trainer's own batches in 2 iterations",
     )
     assert RunFolder(tmp_path / "out").read("metrics")[1]["entropy"] == pytest.approx(0.6)
     page = Page(write_report(tmp_path / "out"))

@@ -37,7 +37,7 @@ def test_the_plan_is_what_the_ranks_did(tmp_path: Path) -> None:
         write_rollout_dump(tmp_path / "run", rollout_id)
     result = import_run(tmp_path / "run", tmp_path / "out")
     assert (result.source, result.steps, result.rollouts, result.groups) == ("slime", 2, 16, 8)
-    assert result.notes == ("plans are those of the trainer: 2 iterations",)
+    assert result.notes == ("plans show the trainer's own batches in 2 iterations",)
     first, second = RunFolder(tmp_path / "out").read("plans")
     assert [sorted(step) for step in first["steps"]] == STEPS
     assert (first["rank"], first["micro_batch"]) == (RANKS, PLACES)

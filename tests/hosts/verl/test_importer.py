@@ -62,6 +62,7 @@ def test_steps_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     [
         ({"score": "good"}, "line 1: the reward 'good' is not a number"),
         ({"score": float("nan")}, "line 1: the reward nan is not finite"),
+        ({"score": 1e101}, r"line 1: the reward 1e\+101 is not finite, or beyond 1e\+100: remove"),
         ({"step": -1}, "line 1: the step '-1' is not a whole number from 0"),
         ({"output": None}, "line 1: 'output' is not a text"),
     ],

@@ -33,7 +33,7 @@ class ImportedRollout:
     reward: float
     prompt: str | None = None
     response: str | None = None
-    answer: str = ""
+    answer: str = ""  # the reference answer
     prompt_tokens: list[int] | None = None  # [S]
     response_tokens: list[int] | None = None  # [T], the trained ones
     sampled_logprobs: list[float] | None = None  # [T]
@@ -43,7 +43,8 @@ class ImportedRollout:
     advantages_T: list[float] | None = None  # [T]
     trainer_logprobs: list[float] | None = None  # [T], before the update
     entropies: list[float] | None = None  # [T], by the trainer
-    further_fields: Mapping[str, Any] = field(default_factory=dict)  # of its line in rollouts/
+    # Copied as they are into its line of rollouts/.
+    further_fields: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +52,21 @@ class Schedule:
     """Which rollouts really shared an optimizer step, and where each of them was computed.
 
     Example:
-        Schedule(steps=((0, 3), (1, 2)), ranks={0: 0, 3: 1, 1: 0, 2: 1})
+        Schedule(optimizer_steps=((0, 3), (1, 2)), rank_of_rollout={0: 0, 3: 1, 1: 0, 2: 1})
     """
 
-    steps: tuple[tuple[int, ...], ...]  # indices in ImportedStep.rollouts; none twice
-    ranks: Mapping[int, int] = field(default_factory=dict)  # data-parallel rank of a rollout
-    micro_batches: Mapping[int, int] = field(default_factory=dict)  # on that rank, in the step
+    optimizer_steps: tuple[tuple[int, ...], ...]  # indices in ImportedStep.rollouts; none twice
+    rank_of_rollout: Mapping[int, int] = field(default_factory=dict)  # data-parallel
+    # Counted from 0 on that rank in each optimizer step.
+    micro_batch_of_rollout: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ImportedStep:
     """The rollouts of one training step, with the step number of its source.
+
+    It becomes an iteration of the run folder: the source may have split its rollouts over several
+    optimizer steps.
 
     Example:
         ImportedStep(number=3, rollouts=(r0, r1, ...))
@@ -90,10 +95,13 @@ class ImportContext:
     scratch: Path  # an empty folder that is removed after the import
     show_progress: Callable[[str], None] = ignore_progress
 
-    def refuse_reward(self, instead: str) -> None:
-        """Raise if --reward was given to a source that has one reward only."""
+    def refuse_reward_option(self, reason: str) -> None:
+        """Raise if --reward was given to a source that has one reward only.
+
+        `reason` goes on after the source's title: "writes one score".
+        """
         if self.reward:
-            raise PoiseError(f"--reward names columns of TRL's files; {self.title} {instead}")
+            raise PoiseError(f"--reward names columns of TRL's files; {self.title} {reason}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +182,10 @@ def check_reward(reward: object, where: str) -> float:
     if isinstance(reward, bool) or not isinstance(reward, int | float):
         raise PoiseError(f"{where}: the reward {reward!r} is not a number: remove that rollout")
     if not abs(reward) <= LARGEST_REWARD:  # also true for NaN
-        raise PoiseError(f"{where}: the reward {reward!r} is not finite: remove that rollout")
+        raise PoiseError(
+            f"{where}: the reward {reward!r} is not finite, or beyond {LARGEST_REWARD:g}: "
+            "remove that rollout"
+        )
     return float(reward)
 
 

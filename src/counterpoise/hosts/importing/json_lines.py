@@ -16,36 +16,36 @@ import pyarrow as pa
 from counterpoise.errors import PoiseError, first_line
 
 LARGEST_STEP = 2**31 - 1
-LONGEST_FIRST_LINE = 1 << 28  # of a file that is only looked at, in bytes
+LONGEST_FIRST_LINE = 1 << 28  # in bytes; peek_object reads no more than this
 
 
 def read_objects(
     path: Path,
     needed: Sequence[str] = (),
     known_format: str = "",
-    add_torn_file: Callable[[Path], None] | None = None,
+    on_torn_file: Callable[[Path], None] | None = None,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """(location, object) for every line that is not blank.
 
     Arguments:
         needed           fields that every object must have
         known_format     the newest format that can be read, for the message about a missing field
-        add_torn_file    receives the file if its last line has no end, as in a run that is being
-                         trained; that line is left out. None: such a line is an error
+        on_torn_file     called with the file if its last line is incomplete, as in a run that is
+                         being trained; that line is left out. None: such a line is an error
     """
-    for where, line in read_lines(path, add_torn_file):
+    for where, line in read_lines(path, on_torn_file):
         yield where, parse_object(line, where, needed, known_format)
 
 
 def read_lines(
-    path: Path, add_torn_file: Callable[[Path], None] | None = None
+    path: Path, on_torn_file: Callable[[Path], None] | None = None
 ) -> Iterator[tuple[str, bytes]]:
     """(location, line) for every line that is not blank, with its line end."""
     try:
         with open_lines(path) as lines:
             for number, line in enumerate(lines, 1):
-                if add_torn_file is not None and not line.endswith(b"\n") and not _is_json(line):
-                    add_torn_file(path)
+                if on_torn_file is not None and not line.endswith(b"\n") and not _is_json(line):
+                    on_torn_file(path)
                 elif line.strip():
                     yield f"{path}, line {number}", line
     except pa.ArrowException as fault:
@@ -105,7 +105,7 @@ def parse_object(
 
 
 def is_step(step: object) -> bool:
-    """Whether it is a whole number from 0 that a file's name can hold."""
+    """Whether it is an integer from 0 to LARGEST_STEP."""
     return isinstance(step, int) and not isinstance(step, bool) and 0 <= step <= LARGEST_STEP
 
 

@@ -25,57 +25,60 @@ NO_NUMBERS = np.empty(0, np.float32)
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedStep:
+class ScheduleRecords:
     """What the files of a run folder hold of one step besides its rollouts."""
 
     plan: dict[str, Any] | None
     tokens: pa.Table | None
     metrics: dict[str, Any]  # numbers that the plan and the tokens give
-    guessed_advantages: bool = False  # the source wrote none
+    has_computed_advantages: bool = False  # some were missing, so computed from the rewards
 
 
-def plan_step(step: ImportedStep, composer: str) -> PlannedStep:
-    """The plan and the tokens of a step; none where the source does not tell its schedule."""
+def record_schedule(step: ImportedStep, source_title: str) -> ScheduleRecords:
+    """The plan and the tokens of a step; none where the source does not tell its schedule.
+
+    In the plan the source's title stands for the composer: the trainer composed these batches.
+    """
     if step.plan_record is not None:
         metrics = {"steps": len(step.plan_record.get("steps", ()))}
-        return PlannedStep(step.plan_record, step.token_table, metrics)
-    if step.schedule is None or not any(step.schedule.steps):
-        return PlannedStep(None, None, {})
+        return ScheduleRecords(step.plan_record, step.token_table, metrics)
+    if step.schedule is None or not any(step.schedule.optimizer_steps):
+        return ScheduleRecords(None, None, {})
     schedule = step.schedule
     rollout_indices = sorted(
-        rollout_index for members in schedule.steps for rollout_index in members
+        rollout_index for members in schedule.optimizer_steps for rollout_index in members
     )
     row_of_rollout = {rollout_index: row for row, rollout_index in enumerate(rollout_indices)}
-    indices = _indices_in_groups(step)
-    advantages = _computed_advantages(step)
+    indices_in_groups = _indices_in_groups(step)
+    grpo_advantages = _compute_advantages(step)
     rows = []
     for rollout_index in rollout_indices:
         rollout = step.rollouts[rollout_index]
         advantage = rollout.advantage
         if advantage is None or not math.isfinite(advantage):
-            advantage = advantages[rollout_index]
+            advantage = grpo_advantages[rollout_index]
         rows.append(
             Row(
                 rollout.group,
                 advantage,
                 max(1, len(rollout.response_tokens or ())),
-                index=indices[rollout_index],
+                index=indices_in_groups[rollout_index],
                 born=step.number,
                 rollout=_tokens_only(rollout),
             )
         )
     plan = BatchPlan(
-        composer,
+        source_title,
         tuple(
             tuple(row_of_rollout[rollout_index] for rollout_index in members)
-            for members in schedule.steps
+            for members in schedule.optimizer_steps
         ),
     )
     group_R, groups = number_groups(rows)
     description = describe_plan(rows, plan)
     record: dict[str, Any] = {
         "iteration": step.number,
-        "rule": composer,
+        "rule": source_title,
         "steps": [list(members) for members in plan.steps],
         "group": group_R,
         "groups": groups,
@@ -85,11 +88,14 @@ def plan_step(step: ImportedStep, composer: str) -> PlannedStep:
         "born": [row.born for row in rows],
         "describe": dict(description),
     }
-    for name, values in (("rank", schedule.ranks), ("micro_batch", schedule.micro_batches)):
-        if values:
-            record[name] = [values[rollout_index] for rollout_index in rollout_indices]
+    for name, number_of_rollout in (
+        ("rank", schedule.rank_of_rollout),
+        ("micro_batch", schedule.micro_batch_of_rollout),
+    ):
+        if number_of_rollout:
+            record[name] = [number_of_rollout[rollout_index] for rollout_index in rollout_indices]
     columns = _token_columns(step, record, rollout_indices)
-    return PlannedStep(
+    return ScheduleRecords(
         {"schema": SCHEMA, **record},
         pa.table(columns) if columns else None,
         {
@@ -108,7 +114,7 @@ def plan_step(step: ImportedStep, composer: str) -> PlannedStep:
 
 
 def _has_advantage(rollout: ImportedRollout) -> bool:
-    """Whether the source wrote an advantage that is a number, as pages need it."""
+    """Whether the source wrote a finite advantage: reports cannot show any other."""
     return rollout.advantage is not None and math.isfinite(rollout.advantage)
 
 
@@ -122,8 +128,8 @@ def _indices_in_groups(step: ImportedStep) -> list[int]:
     return indices
 
 
-def _computed_advantages(step: ImportedStep) -> list[float]:
-    """GRPO's advantages, for sources that write rewards alone."""
+def _compute_advantages(step: ImportedStep) -> list[float]:
+    """GRPO's advantages, for rollouts of which the source wrote the reward alone."""
     indices_of_group: dict[str, list[int]] = {}
     for rollout_index, rollout in enumerate(step.rollouts):
         indices_of_group.setdefault(rollout.group, []).append(rollout_index)
@@ -168,7 +174,7 @@ def _token_columns(
             continue
         length = len(tokens)
         constant = np.full(length, record["advantage"][row])
-        # By the sampler; by the trainer before the update if only that was written.
+        # old_logprobs are the sampler's, or the trainer's where the sampler's were not written.
         old_logprobs = logprobs if rollout.sampled_logprobs is None else rollout.sampled_logprobs
         unknown = [np.nan] * length
         row_columns = {
@@ -179,8 +185,8 @@ def _token_columns(
             "advantage": np.array(
                 constant if rollout.advantages_T is None else rollout.advantages_T, np.float32
             ),
-            "old_logprob": np.array(old_logprobs, np.float32),
-            "logprob": np.array(logprobs, np.float32),
+            "old_logprob": np.array(old_logprobs, np.float32),  # verl's rollout_log_probs
+            "logprob": np.array(logprobs, np.float32),  # verl's old_log_probs
             "entropy": np.array(rollout.entropies or unknown, np.float32),
         }
         for name, values in row_columns.items():
@@ -189,7 +195,7 @@ def _token_columns(
 
 
 def _token_metrics(columns: dict[str, np.ndarray]) -> dict[str, float]:
-    """Means over the trained tokens, of what was written."""
+    """Means over the trained tokens, for columns that the source provides; the largest mismatch."""
     if not columns:
         return {}
     difference = np.abs(columns["old_logprob"] - columns["logprob"]).astype(float)

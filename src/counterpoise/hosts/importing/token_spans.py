@@ -1,7 +1,8 @@
 """Split a sequence into prompt, trained tokens and what an environment said between them.
 
     tokens   p p p | a a a | e e | a a | e          mask   0 0 0 1 1 1 0 0 1 1 0
-    prompt = p p p    response = a a a a a    turns: from 0, and from 3 after e e
+    prompt = p p p    response = a a a a a    turns start at response tokens 0 and 3;
+                                              `e e` is told before the second
 
 Tokens after the last trained one are left out: nothing that was trained depends on them.
 """
@@ -26,31 +27,31 @@ class TokenSpans:
     prompt: list[int]
     response: list[int]  # [T]
     turns: list[dict[str, Any]]  # as store/turns.py writes them; none for a single turn
-    trained: list[int]  # [T], token_indices of the response's tokens in the sequence
+    trained_positions: list[int]  # [T], of the response's tokens in the whole sequence
 
 
 def split_by_mask(tokens: Sequence[int], mask: Sequence[Any]) -> TokenSpans | None:
     """The spans of a sequence whose trained tokens are marked; None if there is none."""
-    trained: list[int] = np.flatnonzero(np.asarray(mask, dtype=bool)).tolist()
-    if not trained:
+    positions: list[int] = np.flatnonzero(np.asarray(mask, dtype=bool)).tolist()
+    if not positions:
         return None
     # A gap between trained tokens is an environment's message before another turn.
-    turn_starts = [0, *(np.flatnonzero(np.diff(trained) > 1) + 1).tolist()]
-    turn_ends = [*turn_starts[1:], len(trained)]
+    turn_starts = [0, *(np.flatnonzero(np.diff(positions) > 1) + 1).tolist()]
+    turn_ends = [*turn_starts[1:], len(positions)]
     turns = [
         {
             "start": start,
-            "told": list(tokens[trained[start - 1] + 1 : trained[start]]) if start else [],
+            "told": list(tokens[positions[start - 1] + 1 : positions[start]]) if start else [],
             "action": [start, end],
-            "feedback": "",  # the files do not separate it from the environment's messages
+            "feedback": "",  # the files have it only as part of the message in "told"
         }
         for start, end in zip(turn_starts, turn_ends, strict=True)
     ]
     return TokenSpans(
-        prompt=list(tokens[: trained[0]]),
-        response=[tokens[token_index] for token_index in trained],
+        prompt=list(tokens[: positions[0]]),
+        response=[tokens[position] for position in positions],
         turns=turns if len(turns) > 1 else [],
-        trained=trained,
+        trained_positions=positions,
     )
 
 
@@ -61,15 +62,15 @@ def is_token_list(tokens: object) -> bool:
     return not tokens or (min(tokens) >= 0 and max(tokens) < 2**31)
 
 
-def select_numbers(values: Any, token_indices: Sequence[int]) -> list[float] | None:
-    """The numbers at these token_indices; None if a value is missing or is not a number.
+def select_numbers(values: Any, positions: Sequence[int]) -> list[float] | None:
+    """The numbers at these positions; None if a value is missing or is not a number.
 
     Example:
         select_numbers([0.0, -0.5, None], [1]) == [-0.5]
     """
-    if not isinstance(values, list) or (token_indices and len(values) <= token_indices[-1]):
+    if not isinstance(values, list) or (positions and len(values) <= positions[-1]):
         return None
-    selected = [values[token_index] for token_index in token_indices]
+    selected = [values[position] for position in positions]
     if not set(map(type, selected)) <= {int, float}:
         return None
     try:

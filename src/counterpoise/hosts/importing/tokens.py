@@ -78,7 +78,7 @@ def replace_lone_surrogates(text: str) -> str:
 
 
 def _end_token(tokenizer: Any) -> int:
-    """The only token of an empty response."""
+    """The end token: a response whose text is empty gets this one token."""
     if tokenizer.eos_token_id is None:
         raise PoiseError(
             "a response is empty, and the tokenizer has no end token: choose another --tokenizer"

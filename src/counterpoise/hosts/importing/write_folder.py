@@ -33,7 +33,7 @@ from counterpoise.hosts.importing.formats import (
     ignore_progress,
     recognise_source,
 )
-from counterpoise.hosts.importing.plan_records import plan_step
+from counterpoise.hosts.importing.plan_records import record_schedule
 from counterpoise.hosts.importing.tokens import (
     complete_step,
     load_tokenizer,
@@ -99,14 +99,16 @@ def import_run(
             steps = _explain_odd_values(source.read_steps(files, context), source.title, path)
             for step in _reject_repeated_steps(steps, path):
                 show_progress(f"step {step.number}: {writer.rollouts:,} rollouts so far")
-                writer.encoded_tokens |= any(r.response_tokens is None for r in step.rollouts)
+                writer.source_lacks_tokens |= any(
+                    rollout.response_tokens is None for rollout in step.rollouts
+                )
                 writer.write(complete_step(step, loaded))
             notes += writer.notes()
             summary = _summarise(source, writer.metrics, notes, path)
             writer.write_logs()
             shutil.rmtree(scratch)
-            # Pages spell tokens out, whether sampled or encoded from the texts.
-            if loaded is not None and (writer.has_tokens or writer.encoded_tokens):
+            # Reports show each token's text, so they need the vocabulary.
+            if loaded is not None and (writer.wrote_token_tables or writer.source_lacks_tokens):
                 show_progress("vocabulary")
                 RunFolder(temporary).write_vocabulary(vocabulary_texts(loaded))
             header = {
@@ -114,7 +116,7 @@ def import_run(
                 "source": summary.source,
                 "tokenizer": tokenizer or None,
                 "notes": notes,
-                ENCODED_TOKENS: writer.encoded_tokens,
+                ENCODED_TOKENS: writer.source_lacks_tokens,
             }
             (temporary / IMPORTED).write_text(json.dumps(header, indent=1), encoding="utf-8")
     except OSError as fault:
@@ -125,7 +127,7 @@ def import_run(
 def _explain_odd_values(
     steps: Iterator[ImportedStep], title: str, path: Path
 ) -> Iterator[ImportedStep]:
-    """Turn errors about values of an unknown form into one line; importers check the usual ones."""
+    """Importers check for common bad values; turn any other failure into a one-line error."""
     while True:
         try:
             step = next(steps)
@@ -163,35 +165,36 @@ def _summarise(
 class StepWriter:
     """Writes the files of each step as it comes, and the logs of all steps in the end."""
 
-    def __init__(self, folder: Path, composer: str) -> None:
-        self.folder, self.composer = folder, composer
+    def __init__(self, folder: Path, source_title: str) -> None:
+        self.folder, self.source_title = folder, source_title
         self.unsorted_plans = folder / "scratch" / "plans.jsonl"
         self.metrics: list[dict[str, Any]] = []
         self.plan_spans: list[tuple[int, int, int]] = []  # iteration, start and end in the file
         self.rollouts = 0
-        self.has_tokens = False
-        self.encoded_tokens = False  # some tokens are those of a text, encoded again
-        self.steps_with_guesses = 0  # steps whose advantages were computed from rewards
+        self.wrote_token_tables = False
+        # It wrote some responses as texts only: --tokenizer encodes those again.
+        self.source_lacks_tokens = False
+        self.steps_with_computed_advantages = 0
 
     def write(self, step: ImportedStep) -> None:
         file = self.folder / "rollouts" / f"step_{step.number:05d}.jsonl"
         with file.open("w", encoding="utf-8") as lines:
             for rollout in step.rollouts:
                 lines.write(json.dumps(_rollout_line(rollout), ensure_ascii=False) + "\n")
-        planned = plan_step(step, self.composer)
-        self.steps_with_guesses += planned.guessed_advantages
-        if planned.plan is not None:
-            self._append_plan(planned.plan)
-        if planned.tokens is not None:
-            self.has_tokens = True
+        records = record_schedule(step, self.source_title)
+        self.steps_with_computed_advantages += records.has_computed_advantages
+        if records.plan is not None:
+            self._append_plan(records.plan)
+        if records.tokens is not None:
+            self.wrote_token_tables = True
             (self.folder / "tokens").mkdir(exist_ok=True)
             pq.write_table(
-                planned.tokens,
+                records.tokens,
                 self.folder / "tokens" / f"step_{step.number:05d}.parquet",
                 use_dictionary=False,
             )
         self.rollouts += len(step.rollouts)
-        self.metrics.append(_metrics_line(step) | planned.metrics)
+        self.metrics.append(_metrics_line(step) | records.metrics)
 
     def _append_plan(self, plan: dict[str, Any]) -> None:
         # Plans of a long run are large: they go to the disk at once.
@@ -221,11 +224,11 @@ class StepWriter:
         if not self.plan_spans:
             return []
         iterations = format_count(len(self.plan_spans), "iteration")
-        notes = [f"plans are those of the trainer: {iterations}"]
-        if self.steps_with_guesses:
+        notes = [f"plans show the trainer's own batches in {iterations}"]
+        if self.steps_with_computed_advantages:
             notes.append(
                 "where the trainer wrote no advantages, plans show GRPO's, computed from the "
-                f"rewards: {format_count(self.steps_with_guesses, 'iteration')}"
+                f"rewards: {format_count(self.steps_with_computed_advantages, 'iteration')}"
             )
         return notes
 
@@ -236,6 +239,7 @@ def _metrics_line(step: ImportedStep) -> dict[str, Any]:
     rewards_PG: dict[str, list[float]] = {}
     for rollout in step.rollouts:
         rewards_PG.setdefault(rollout.group, []).append(rollout.reward)
+    mixed_group_share = np.mean([np.ptp(rewards_G) > 0 for rewards_G in rewards_PG.values()])
     tokens = sum(len(rollout.response_tokens or ()) for rollout in step.rollouts)
     endings = [rollout.finished for rollout in step.rollouts if rollout.finished is not None]
     truncated_share = {"truncated_share": 1 - sum(endings) / len(endings)} if endings else {}
@@ -244,9 +248,7 @@ def _metrics_line(step: ImportedStep) -> dict[str, Any]:
         "iteration": step.number,
         "success": float(np.mean([rollout.reward > 0 for rollout in step.rollouts])),
         "reward": float(np.mean([rollout.reward for rollout in step.rollouts])),
-        "mixed_groups": float(
-            np.mean([np.ptp(rewards_G) > 0 for rewards_G in rewards_PG.values()])
-        ),
+        "mixed_groups": float(mixed_group_share),
         "rollouts": len(step.rollouts),
         "groups": len(rewards_PG),
         "rollout_tokens": tokens,
@@ -256,7 +258,7 @@ def _metrics_line(step: ImportedStep) -> dict[str, Any]:
 
 
 def _rollout_line(rollout: ImportedRollout) -> dict[str, Any]:
-    """A line of rollouts/; unknown fields are left out."""
+    """A line of rollouts/; fields that the source did not write are left out."""
     texts = {"prompt": rollout.prompt, "response": rollout.response, "answer": rollout.answer}
     known_fields = {
         "finished": rollout.finished,

@@ -68,7 +68,7 @@ def step_of_file(file: Path) -> int:
 
 
 def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[ImportedStep]:
-    context.refuse_reward("writes one reward")
+    context.refuse_reward_option("writes one reward")
     counts = TraceCounts()
     files_of_step: dict[int, list[Path]] = {}
     for file in files:

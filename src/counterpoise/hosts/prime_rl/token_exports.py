@@ -87,8 +87,8 @@ def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[Import
         )
     for folder in stable or folders:
         rollouts: list[ImportedRollout] = []
-        ranks: dict[int, int] = {}
-        micro_batches: dict[int, int] = {}
+        rank_of_rollout: dict[int, int] = {}
+        micro_batch_of_rollout: dict[int, int] = {}
         step_number: int | None = None
         for file in folders[folder]:
             for where, record in read_objects(file, REQUIRED_FIELDS, KNOWN_FORMAT):
@@ -96,15 +96,18 @@ def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[Import
                 if step_number not in (None, step):
                     raise PoiseError(f"{where}: step {step} in a folder of step {step_number}")
                 step_number = step
-                for name, field_of_rollout in (("rank", ranks), ("micro_step", micro_batches)):
+                for name, number_of_rollout in (
+                    ("rank", rank_of_rollout),
+                    ("micro_step", micro_batch_of_rollout),
+                ):
                     if isinstance(record.get(name), int):
-                        field_of_rollout[len(rollouts)] = record[name]
+                        number_of_rollout[len(rollouts)] = record[name]
                 rollouts.append(_parse_rollout(record, step, where, context.reward == ADVANTAGE))
         if step_number is not None:
             schedule = Schedule(
                 (tuple(range(len(rollouts))),),
-                ranks if len(ranks) == len(rollouts) else {},
-                micro_batches if len(micro_batches) == len(rollouts) else {},
+                rank_of_rollout if len(rank_of_rollout) == len(rollouts) else {},
+                micro_batch_of_rollout if len(micro_batch_of_rollout) == len(rollouts) else {},
             )
             yield ImportedStep(step_number, tuple(rollouts), schedule)
     context.add_note(
@@ -143,17 +146,17 @@ def _parse_rollout(
         raise PoiseError(
             f"{where}: token_ids holds something else than token ids: written by another tool"
         )
-    logprobs = [record["inference_logprobs"][token_index] for token_index in spans.trained]
+    logprobs = [record["inference_logprobs"][position] for position in spans.trained_positions]
     if not all(value is None or isinstance(value, int | float) for value in logprobs):
         raise PoiseError(f"{where}: inference_logprobs must be numbers: written by another tool")
-    advantages = select_numbers(record.get("advantages"), spans.trained)
+    advantages = select_numbers(record.get("advantages"), spans.trained_positions)
     advantage = sum(advantages) / len(advantages) if advantages else None
     if reward_is_advantage:
         if advantage is None:
             raise PoiseError(f"{where}: no advantages were exported: import the run's traces")
         sequence_reward: Any = advantage
     else:
-        sequence_reward = _sequence_reward(record, spans.trained, where)
+        sequence_reward = _sequence_reward(record, spans.trained_positions, where)
     env_name = record.get("env_name") or "prime-rl"
     prompt_id = f"{env_name}/{hash_tokens(spans.prompt)}"
     return ImportedRollout(
@@ -166,8 +169,8 @@ def _parse_rollout(
         turns=spans.turns,
         advantage=advantage,
         advantages_T=advantages,
-        trainer_logprobs=select_numbers(record.get("trainer_logprobs"), spans.trained),
-        entropies=select_numbers(record.get("entropy"), spans.trained),
+        trainer_logprobs=select_numbers(record.get("trainer_logprobs"), spans.trained_positions),
+        entropies=select_numbers(record.get("entropy"), spans.trained_positions),
     )
 
 

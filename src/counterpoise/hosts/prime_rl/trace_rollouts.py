@@ -236,7 +236,7 @@ def _branch_rollout(
     spans = split_by_mask(tokens, mask)
     if spans is None:
         return None
-    advantages = select_numbers(annotated_lists.get("advantages"), spans.trained)
+    advantages = select_numbers(annotated_lists.get("advantages"), spans.trained_positions)
     advantages = advantages or _node_numbers(path, "advantages")
     trace_advantage = select_numbers([read_object(trace, "info").get("advantage")], [0])
     mean_advantage = sum(advantages) / len(advantages) if advantages else None
@@ -259,9 +259,11 @@ def _branch_rollout(
         turns=spans.turns,
         advantage=trace_advantage[0] if trace_advantage else mean_advantage,
         advantages_T=advantages,
-        trainer_logprobs=select_numbers(annotated_lists.get("trainer_logprobs"), spans.trained)
+        trainer_logprobs=select_numbers(
+            annotated_lists.get("trainer_logprobs"), spans.trained_positions
+        )
         or _node_numbers(path, "trainer_logprobs"),
-        entropies=select_numbers(annotated_lists.get("entropies"), spans.trained)
+        entropies=select_numbers(annotated_lists.get("entropies"), spans.trained_positions)
         or _node_numbers(path, "entropies"),
     )
 

@@ -101,7 +101,7 @@ def find_annotations(stream_file: Path) -> list[Path]:
 
 
 def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[ImportedStep]:
-    context.refuse_reward("writes one reward")
+    context.refuse_reward_option("writes one reward")
     counts = TraceCounts()
     annotation_files = find_annotations(files[0])
     context.show_progress("reading which traces were trained in which step")

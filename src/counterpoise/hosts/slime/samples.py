@@ -353,7 +353,7 @@ def _find_reward(
             )
         reward = reward[context.reward]
     elif reward is not None:
-        context.refuse_reward("has one reward here")
+        context.refuse_reward_option("has one reward here")
     return reward.item() if reward is not None and hasattr(reward, "item") else reward
 
 
@@ -384,8 +384,8 @@ def _build_rollout(
         mask = [1] * length
     spans = split_by_mask(tokens, [0] * len(prompt) + mask)
     # A sample whose mask is empty took part in its step without any loss.
-    trained_positions = (
-        [token_index - len(prompt) for token_index in spans.trained] if spans else range(length)
+    response_positions = (
+        [position - len(prompt) for position in spans.trained_positions] if spans else range(length)
     )
     numbers = {}
     for name in ("rollout_log_probs", "log_probs", "advantages", "entropy"):
@@ -393,7 +393,7 @@ def _build_rollout(
         if values is not None and len(values) != length:
             counts.sliced_numbers += name == "advantages"
             values = None
-        numbers[name] = select_numbers(values, trained_positions) if values is not None else None
+        numbers[name] = select_numbers(values, response_positions) if values is not None else None
     advantages = numbers["advantages"] if spans else [0.0] * length
     advantage = sum(advantages) / len(advantages) if advantages else None
     if advantage is None and training_record.get("rewards") is not None:

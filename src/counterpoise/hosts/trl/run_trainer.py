@@ -35,7 +35,7 @@ from counterpoise.sample.choose_prompts import EncodedPrompt, pick_prompts
 from counterpoise.seeds import seed_for
 from counterpoise.types import Prompt
 from counterpoise.verify.plugin_reward import training_context
-from counterpoise.verify.scores import Scores, is_graded, score_responses
+from counterpoise.verify.scores import Scores, are_binary, score_responses
 
 
 class IterationsExhausted(Exception):  # noqa: N818  # not an error: the last iteration is over
@@ -157,7 +157,7 @@ class RunTrainer(PoiseGRPOTrainer):
         scores_by_process = processes.gather_lists([reward.scores], self.accelerator.num_processes)
         scores = reduce(Scores.concatenate, scores_by_process)
         # The rewards as TRL gathered them, in float32: advantages are computed from these.
-        graded = scores.graded or is_graded(rewards_R)
+        graded = scores.graded or not are_binary(rewards_R)
         scores = replace(scores, rewards=rewards_R, graded=graded)
         encoded = pick_prompts(self.train_set, self.run, self._generation)
         self._check_prompt_tokens(samples, encoded)

@@ -47,7 +47,7 @@ from counterpoise.run import metrics
 from counterpoise.run.write_iteration import write_iteration
 from counterpoise.store.folder import SCHEMA, RunFolder
 from counterpoise.types import Rollout, StepResult
-from counterpoise.verify.scores import Scores, is_graded
+from counterpoise.verify.scores import Scores, are_binary
 
 if TYPE_CHECKING:
     from counterpoise.hosts.trl.observed_trainer import ObservedTrainer
@@ -266,7 +266,7 @@ class ScriptRecorder:
         steps = range(len(iteration.decision.plan.steps)) if iteration.decision else ()
         rewards = [rollout.reward for group in iteration.groups for rollout in group.rollouts]
         record = iteration.finish(
-            scores=Scores(rewards, graded=is_graded(rewards)),
+            scores=Scores(rewards, graded=not are_binary(rewards)),
             credited=planner.credited_groups,
             results=[iteration.results.get(step, UNSEEN_RESULT) for step in steps],
             measurements=iteration.measurements,

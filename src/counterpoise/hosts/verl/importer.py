@@ -49,7 +49,7 @@ def find_files(path: Path) -> list[Path]:
 
 
 def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[ImportedStep]:
-    context.refuse_reward("writes one score")
+    context.refuse_reward_option("writes one score")
     steps_without_uid = fillers = 0
     for file in files:
         rollouts, steps, lines_with_uid = [], [], 0

@@ -59,7 +59,7 @@ from counterpoise.run.write_iteration import write_iteration
 from counterpoise.store.folder import SCHEMA, RunFolder
 from counterpoise.store.schema import MONITOR_METRICS
 from counterpoise.types import BatchPlan, Floats, Group, Rollout, Row, StepResult, TokenTrace
-from counterpoise.verify.scores import Scores, is_graded
+from counterpoise.verify.scores import Scores, are_binary
 
 if TYPE_CHECKING:
     from counterpoise.hosts.verl.sampler import SampledForUpdate
@@ -165,7 +165,7 @@ class UpdateRecorder:
         result = metrics.IterationResult(
             number=number,
             groups=counted_groups,
-            scores=Scores(rewards, graded=is_graded(rewards)),
+            scores=Scores(rewards, graded=not are_binary(rewards)),
             credited_groups=[list(sampled.sampled_rows.values()) if sampled else rows],
             batch=rows,
             plan=plan,

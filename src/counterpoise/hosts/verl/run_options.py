@@ -258,7 +258,7 @@ def _reward_faults(config: RunConfig) -> list[str]:
         "do not have: give the parameter a default)"
         for name, source in arguments.keywords.items()
         if source in (TOKEN_IDS, TRAINER_STATE)
-        and arguments.is_source(source)
+        and arguments.is_builtin_source(source)
         and name not in arguments.optional
     ]
 

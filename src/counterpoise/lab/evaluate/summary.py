@@ -33,7 +33,7 @@ from counterpoise.lab.evaluate.score import (
 from counterpoise.lab.evaluate.sweep import SettingChoice, choose_settings, paired_result_difference
 from counterpoise.report.charts.render import nan_to_none
 from counterpoise.statistics.prompt_intervals import IntervalEstimate, average_estimates
-from counterpoise.verify.scores import is_graded
+from counterpoise.verify.scores import are_binary
 
 # Settings that must be equal for a difference to be due to the models; templates may differ.
 COMPARED_SETTINGS = (
@@ -154,7 +154,7 @@ def summarise(result_files: Sequence[ResultFile]) -> EvaluationSummary:
             files_by_line.setdefault(line_key, {})[result_file.header.benchmark] = result_file
     # If one benchmark is graded, all are scored as graded, because their scores are averaged.
     graded = any(
-        is_graded(problem.rewards)
+        not are_binary(problem.rewards)
         for result_file in result_files
         for problem in result_file.judged.values()
     )

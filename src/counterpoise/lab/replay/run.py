@@ -71,7 +71,7 @@ from counterpoise.update.kl_penalty import (
     penalize_rewards,
     with_reference_logprobs,
 )
-from counterpoise.verify.scores import Scores, is_graded
+from counterpoise.verify.scores import Scores, are_binary
 
 
 class ReplayObserver(RunObserver):
@@ -193,7 +193,7 @@ def replay_iteration(session: Replay, number: int) -> dict[str, Any]:
     result = metrics.IterationResult(
         number=number,
         groups=stored.groups,
-        scores=Scores(rewards, graded=is_graded(rewards)),
+        scores=Scores(rewards, graded=not are_binary(rewards)),
         credited_groups=credited,
         batch=virtual.batch if virtual else batch,
         plan=plan,

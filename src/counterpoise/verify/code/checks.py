@@ -79,7 +79,7 @@ class Check:
 
 @lru_cache(maxsize=4096)
 def parse_tests(text: str) -> tuple[Check, ...]:
-    """The checks of a problem; an error if they are not Python, or none."""
+    """The checks of a problem; an error if they are not Python, or if there are none."""
     if len(text) > MAX_TESTS_CHARACTERS:
         raise PoiseError(f"tests of {len(text):,} characters: at most {MAX_TESTS_CHARACTERS:,}")
     try:

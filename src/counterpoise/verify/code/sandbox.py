@@ -85,9 +85,9 @@ def run_sandboxed(
         return SandboxResult("timeout", [])
     replies = _parse_reply(reply, len(checks))
     if replies is None:
-        # At the CPU limit the kernel kills the process: its exit code is -number, or 128 + number
-        # if the parent that waits in enter_namespaces passes it on.
-        endings = [code for number in CPU_LIMIT_SIGNALS for code in (-number, 128 + number)]
+        # At the CPU limit the kernel kills the process by a signal: its exit code is -signum, or
+        # 128 + signum if the parent that waits in enter_namespaces passes it on.
+        endings = [code for signum in CPU_LIMIT_SIGNALS for code in (-signum, 128 + signum)]
         out_of_time = not reply and exit_code in endings
         return SandboxResult("timeout" if out_of_time else "crash", [])
     return SandboxResult("ran", replies)

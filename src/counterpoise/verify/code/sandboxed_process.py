@@ -1,13 +1,15 @@
 """Run a program and its checks in a locked process; `sandbox.py` starts it and reads its reply.
 
-    <- {"program", "checks", "folder", "layers", "cpu_seconds", "memory_bytes"}    one line of JSON
-    -> [reply of each check]                                                       one line of JSON
+    the owner (sandbox.py)                               this process
+    {"program", "checks", "folder", "layers",        ->
+     "cpu_seconds", "memory_bytes"}
+                                                     <-  [reply of each check]
 
-A check is ["value", EXPRESSION] or ["run", STATEMENTS], and its reply {"value": V}, {"ran": true}
-or {"error": "ValueError"}. Where checks.py can separate the expected value from a check, it is not
-sent: the owner compares, so that a program can neither read it nor claim to be right. What the
-program prints is discarded. Before the process is locked it runs only this file and
-kernel_protections.py, never the program.
+Both messages are one line of JSON. A check is ["value", EXPRESSION] or ["run", STATEMENTS], and its
+reply {"value": V}, {"ran": true} or {"error": "ValueError"}. Where checks.py can separate the
+expected value from a check, only the rest is sent: the owner compares, so that a program can
+neither read the value nor claim to be right. What the program prints is discarded. Before the
+process is locked it runs only this file and kernel_protections.py, never the program.
 """
 
 from __future__ import annotations

@@ -2,9 +2,11 @@ r"""A worker process that compares answers: JSON lines in, JSON lines out.
 
     python -m counterpoise.verify.math.comparison_worker \
         counterpoise.verify.math.equivalence:equivalent 5.0
-    -> {"ready": true}
-    <- ["\\sqrt{12}", "2\\sqrt{3}"]
-    -> true
+
+    the owner                               the worker
+                                        <-  {"ready": true}   once, when it has started
+    ["\\sqrt{12}", "2\\sqrt{3}"]        ->
+                                        <-  true
 
 It shares nothing with its owner (comparison_pool.py), uses no pickle and imports no torch. It ends
 when its input does, so it never outlives its owner. If the owner is killed while a comparison

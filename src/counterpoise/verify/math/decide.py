@@ -10,7 +10,7 @@ The first line that fits decides:
     both are lists of numbers        right if the numbers agree                      (lists.py)
     the answer leaves work undone    wrong                                 (unfinished_work.py)
     the answer is x = x, 0 = 0       wrong
-    -y = .. for y = ..               wrong
+    answer -y = 2, reference y = 2   wrong, and the other way round
     anything else                    None: computer algebra has to decide    (equivalence.py)
 
 Most answers of a training run are decided here, in microseconds and without a worker process.

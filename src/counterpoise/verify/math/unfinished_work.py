@@ -19,10 +19,11 @@ unfinished work are recognized:
 
 Roots and powers are closed forms, so they count only if the reference has no root, power, \pi or
 e: `\sqrt{12}` may answer `2\sqrt{3}`, but not `(6, 1)`. For a reference with variables any
-algebraically equal expression is right, so only reductions count (`\sum_{k=1}^n k` does not answer
-`\frac{n(n+1)}{2}`), and size: an answer with more than twice the variables or twice the sums of
-the reference repeats the question (`19x + 1 - 4x - 81` does not answer `15x - 80`). Such an answer
-may always have one sum.
+algebraically equal expression is right, so an answer is refused for two things only: a reduction
+that the reference does not have (`\sum_{k=1}^n k` does not answer `\frac{n(n+1)}{2}`), or its
+size: with more than twice the variables or twice the sums of the reference it repeats the question
+(`19x + 1 - 4x - 81` does not answer `15x - 80`). One sum is always allowed, even if the reference
+has none.
 """
 
 from __future__ import annotations

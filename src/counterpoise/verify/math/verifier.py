@@ -51,8 +51,8 @@ class MathVerifier:
             None if (given := extract_boxed(response)) is None else (given, reference.strip())
             for response, reference in zip(responses, answers, strict=True)
         ]
-        # None stands for a response without a box; its verdict is False. Equal pairs are compared
-        # once.
+        # None stands for a response without a box; its verdict is False. Duplicate pairs are
+        # compared once.
         verdicts: dict[tuple[str, str] | None, bool | None] = {None: False}
         with self._lock:
             for pair in pairs:
