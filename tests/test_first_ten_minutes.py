@@ -155,14 +155,14 @@ WORKING: dict[str, tuple[list[str], list[str]]] = {  # options, and what the ter
             "model.name=gpt2", "model.template=boxed", *CHAT_DATA, "model.lora_rank=4",
             "update.kl=0.01", "update.schedule=cosine", "update.lr=1e-3", "update.warmup_steps=0",
         ],
-        ["LoRA: the output layer is frozen, so the pushes on a token are those of the step "],
+        ["LoRA: the output layer is frozen. The pushes on a token are a proxy, computed as "],
     ),
     "LoRA, KL and cosine decay on Gemma 3": (
         [
             "model.name=gemma3_text", *CHAT_DATA, "model.lora_rank=4",
             "update.kl=0.01", "update.schedule=cosine", "update.lr=1e-3", "update.warmup_steps=0",
         ],
-        ["LoRA: the output layer is frozen, so the pushes on a token are those of the step "],
+        ["LoRA: the output layer is frozen. The pushes on a token are a proxy, computed as "],
     ),
 }  # fmt: skip
 
