@@ -92,7 +92,7 @@ def test_interrupts_are_delivered_inside_and_one_that_has_waited_first() -> None
                     signal.raise_signal(signal.SIGINT)
             except KeyboardInterrupt:
                 signal.raise_signal(signal.SIGINT)  # postponed again: what follows is still done
-                assert interrupts.is_waiting()
+                assert interrupts.is_waiting() == (not waiting)  # repeated, it counts once
                 raise
 
     for waiting in (False, True):
@@ -131,6 +131,27 @@ def test_no_iteration_is_lost_whenever_a_signal_comes(
             cast(RunState, state), [], [], config, ExactVerifier(), writer, RunObserver()
         )
     assert saved == [int(moment[-1])]
+
+
+def test_the_second_signal_does_not_wait_for_what_the_first_began(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Once the first one has been delivered, what follows it, such as saving, is interrupted."""
+    monkeypatch.setattr(interrupts, "REPEATED_SIGNAL_SECONDS", 0.0)
+
+    def work() -> None:
+        with postpone_interrupts("wait") as postponed:
+            signal.raise_signal(signal.SIGINT)
+            try:
+                with postponed.delivered():
+                    raise AssertionError("never here")
+            except KeyboardInterrupt:
+                signal.raise_signal(signal.SIGINT)
+                raise AssertionError("never here") from None
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert capfd.readouterr().err.count("poise: wait") == 1
 
 
 def test_a_fault_in_the_block_comes_first() -> None:

@@ -76,8 +76,8 @@ def test_intervals_in_sentences() -> None:
     assert format_interval((0.254, 0.2, 0.31), "+.2f") == "+0.25 [+0.20, +0.31]"
     assert format_interval((0.254, 0.2, 0.31), ".0f", "%") == "25 % [20, 31]"
     unknown = (0.254, math.nan, math.nan)
-    assert format_interval(unknown, ".1f", "points") == "25.4 points [too few prompts]"
-    assert format_interval((math.nan,) * 3, ".1f", sampled="runs") == "unknown [too few runs]"
+    assert format_interval(unknown, ".1f", "points") == "25.4 points [no interval]"
+    assert format_interval((math.nan,) * 3, ".1f") == "unknown"
 
 
 def test_nothing_to_average() -> None:

@@ -53,8 +53,8 @@ TemplateOption = Annotated[
     str,
     typer.Option(
         "--template",
-        help="Prompt template for prompts stored without tokens, such as chat. Default: their "
-        "text as it is.",
+        help="Prompt template for prompts stored without tokens, such as chat (default: their text "
+        "as it is), and for monitor.probe_file.",
     ),
 ]
 SourceOption = Annotated[

@@ -39,23 +39,25 @@ class PostponedInterrupts:
         self.activity = activity
         self.previous_handlers = previous_handlers
         self.first_signal: tuple[int, float] | None = None  # its number, and when it came
+        self.is_delivered = False  # the first signal
 
     def is_waiting(self) -> bool:
-        return self.first_signal is not None
+        return self.first_signal is not None and not self.is_delivered
 
     @contextmanager
     def delivered(self) -> Iterator[None]:
         """Inside, interrupts take effect at once again; one that has waited does so first."""
-        self.restore_handlers()
         try:
+            self.restore_handlers()
             self.deliver_waiting()
             yield
         finally:
             self.postpone()
 
     def deliver_waiting(self) -> None:
-        if self.first_signal is not None:
-            (signal_number, _), self.first_signal = self.first_signal, None
+        if self.first_signal is not None and not self.is_delivered:
+            self.is_delivered = True
+            signal_number, _ = self.first_signal
             self.previous_handlers[signal_number](signal_number, None)
 
     def postpone(self) -> None:

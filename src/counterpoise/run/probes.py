@@ -58,10 +58,11 @@ class ProbeCosts:
     share: float
 
 
-# Derived from measured seconds. On a CPU, with 64 rollouts of 48 tokens of the embedded model and
-# 256 answers: 1.651 for an iteration without probes, 3.834 for two readings, 0.804 for the pushes,
-# 3.724 to draw the answers. On an H200, with 512 rollouts of 384 tokens of SmolLM2-135M's shape and
-# 256 answers: 1.703, 0.207, 0.843 and 0.940 (`poise bench --parts probes`).
+# From measured seconds (`poise bench --parts probes`), rounded up. On a CPU, with 64 rollouts of 48
+# tokens of the embedded model and 256 answers: 1.651 for an iteration without probes, 3.834 for two
+# readings, 0.804 for the pushes, 3.724 to draw the answers. On an H200, with 512 rollouts of 384
+# tokens of SmolLM2-135M's shape and 256 answers: 1.703, 0.207, 0.843 and 0.940; a later run was a
+# little faster.
 PROBE_COSTS = {
     "cpu": ProbeCosts(reading=0.29, pushes=0.13, drawing=0.57, share=0.15),
     "cuda": ProbeCosts(reading=0.12, pushes=0.99, drawing=1.10, share=0.10),
@@ -81,8 +82,8 @@ def measurement_interval(
     A measurement reads the answers before and after an update; if every update is measured, one
     reading is both the end of a measurement and the beginning of the next. Answers are drawn every
     `refresh` iterations (0: never). Measurements get what drawing leaves of the share, but at least
-    half of it. So the share is exceeded if drawing alone takes more than half: with refresh=20, if
-    there are more than 2.6 answers for each rollout on a CPU, or 0.9 on a GPU.
+    half of it. They are drawn only in iterations that measure, so the share holds for any number of
+    answers.
 
     Example:
         >>> cpu, gpu = torch.device("cpu"), torch.device("cuda")

@@ -137,24 +137,22 @@ def interval_from_draws(statistics_D: ArrayLike, prompts: int, level: float = 0.
     return _interval_from_values(statistic_D[0], statistic_D[1:], prompts, level)
 
 
-def format_interval(
-    interval: Interval, number_format: str, unit: str = "", *, sampled: str = "prompts"
-) -> str:
+def format_interval(interval: Interval, number_format: str, unit: str = "") -> str:
     """A value with its interval in a sentence; `unit` "%" or "points" multiplies by 100.
 
-    `sampled` is what there were too few of if the bounds are nan.
+    Bounds are nan with too few prompts, or where the statistic of many draws is undefined.
 
     Example:
         >>> format_interval((0.5, 0.4, 0.6), ".0f", "%"), format_interval((0.5, nan, nan), "+.2f")
-        ('50 % [40, 60]', '+0.50 [too few prompts]')
+        ('50 % [40, 60]', '+0.50 [no interval]')
     """
     scale = 100 if unit in ("%", "points") else 1
     value, low, high = (scale * bound for bound in interval)
     if not math.isfinite(value):
-        return f"unknown [too few {sampled}]"
+        return "unknown"
     bounds = f"{low:{number_format}}, {high:{number_format}}"
     if not (math.isfinite(low) and math.isfinite(high)):
-        bounds = f"too few {sampled}"
+        bounds = "no interval"
     return f"{value:{number_format}}{f' {unit}' if unit else ''} [{bounds}]"
 
 

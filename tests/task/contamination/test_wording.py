@@ -20,7 +20,9 @@ def test_letters_digits_and_operators_are_what_counts():
         == "findthewellknownx^2"
     )
     assert letters_digits_and_operators("3 × 4 − 1.5") == letters_digits_and_operators("3*4-1.5")
-    assert letters_digits_and_operators("$x-y$") == "x-y"
+    assert letters_digits_and_operators("$x-y$ or x-y") == "x-yorx-y"
+    assert letters_digits_and_operators(r"$ab-cd$ and \pi-x") == "ab-cdandpi-x"
+    assert letters_digits_and_operators("the x-axis, state-of-the-art") == "thexaxisstateoftheart"
     assert letters_digits_and_operators("a *prime* number, 2*3*4") == "aprimenumber2*3*4"
     assert letters_digits_and_operators("In turn:\n - the first plays\n- 2 + 3") == (
         "inturnthefirstplays-2+3"

@@ -96,8 +96,10 @@ def _shared_point(rivals: Mapping[int, int], samples: int, p: float, j: int, oth
         return float(binomial(samples, p)[others])
     size = samples + 1  # so many values of x determine a polynomial of degree `samples`
     x_X = np.exp(-2j * np.pi * np.arange(size // 2 + 1) / size)  # the others are conjugates
-    below_x_X = {votes: np.fft.rfft(binomial(votes, p)[:j], size) for votes in rivals}
-    tie_x_X = {votes: binomial(votes, p)[j] * x_X**j for votes in rivals}
+    probabilities = {votes: binomial(votes, p) for votes in rivals}
+    below_x_X = {votes: np.fft.rfft(taken[:j], size) for votes, taken in probabilities.items()}
+    x_to_j_X = _power(x_X, j)
+    tie_x_X = {votes: taken[j] * x_to_j_X for votes, taken in probabilities.items()}
     integral_X = np.zeros(len(x_X), dtype=np.complex128)
     max_ties = min(others // j, sum(rivals.values()))
     for y, weight in zip(*_integration_points(max_ties), strict=True):

@@ -244,9 +244,9 @@ def judge(records: Records) -> Finding:
     )
     return Finding(
         join_verdicts(claims),
-        f"In {len(_seeds(records))} runs, {format_interval(first, '.0f', '%', sampled='runs')} of "
+        f"In {len(_seeds(records))} runs, {format_interval(first, '.0f', '%')} of "
         f"{len(copies)} copies rank first ({untrained} were never trained); a poisoned prompt lies "
-        f"below a clean one with probability {format_interval(poison, '.2f', sampled='runs')}.",
+        f"below a clean one with probability {format_interval(poison, '.2f')}.",
         (
             Number("copies that rank first", *first, unit="share"),
             Number("area under the curve, poison", *poison),

@@ -15,7 +15,8 @@ NGRAM_WORDS = 10  # words of a gram
 NEAR_COPY_JACCARD = 0.5  # a Jaccard index above it is a near copy
 
 _BRACKET_SIZE = re.compile(r"\\(?:left|right)(?![a-zA-Z])")
-_HYPHEN = re.compile(r"(?<=[^\W\d_]{2})-(?=[^\W\d_])|(?<=[^\W\d_])-(?=[^\W\d_]{2})")
+# A formula, or letters with hyphens between them that do not follow a LaTeX command's backslash.
+_FORMULA_OR_HYPHENATED = re.compile(r"\$[^$]*\$|(?<![\\\w])[^\W\d_]+(?:-[^\W\d_]+)+(?!\w)")
 _BULLET = re.compile(r"^\s*[-*+]\s+(?=[^\W\d_]{2})", re.MULTILINE)  # of a list, before a word
 _EMPHASIS = re.compile(r"(?<!\w)\*+([^\W\d_]{2}[^*\n]*)\*+(?!\w)")  # **words**
 _OPERATOR = r"[-+*/^=<>%≤≥≠±√]|(?<=\d)\.(?=\d)"
@@ -38,7 +39,14 @@ def letters_digits_and_operators(text: str) -> str:
 def _normalise(text: str) -> str:
     """The text with one spelling of each operator, without hyphens of words and Markdown."""
     text = _BRACKET_SIZE.sub("", text).casefold().translate(_SPELLINGS)
-    return _EMPHASIS.sub(r"\1", _BULLET.sub("", _HYPHEN.sub("", text)))
+    text = _FORMULA_OR_HYPHENATED.sub(_without_hyphens_of_words, text)
+    return _EMPHASIS.sub(r"\1", _BULLET.sub("", text))
+
+
+def _without_hyphens_of_words(match: re.Match[str]) -> str:
+    """`well-known` and `x-axis` lose their hyphens; formulas and x-y keep them."""
+    is_word = not match[0].startswith("$") and max(map(len, match[0].split("-"))) > 1
+    return match[0].replace("-", "") if is_word else match[0]
 
 
 def split_words(text: str) -> list[str]:
