@@ -179,6 +179,6 @@ def _shared_tokens_figure(run: RunData) -> Figure | None:
     chart = line_chart(points, run.last_iteration, "Shared tokens", SHARE_AXIS)
     note = (
         "Share of the distinct tokens in a step's positive rollouts that also occur in its "
-        "negative ones: only these can cancel."
+        "negative ones."
     )
     return Figure(chart, "Shared tokens", note) if chart else None
