@@ -82,8 +82,8 @@ def measurement_interval(
     A measurement reads the answers before and after an update; if every update is measured, one
     reading is both the end of a measurement and the beginning of the next. Answers are drawn every
     `refresh` iterations (0: never). Measurements get what drawing leaves of the share, but at least
-    half of it. They are drawn only in iterations that measure, so the share holds for any number of
-    answers.
+    half of it. Answers are drawn only in iterations that measure, so the share holds for any number
+    of them.
 
     Example:
         >>> cpu, gpu = torch.device("cpu"), torch.device("cuda")
