@@ -9,62 +9,40 @@ reward balance on, a batch may wait for more rollouts; then an iteration takes n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from counterpoise.batch.compose import plan_batch
 from counterpoise.batch.describe import describe_plan
 from counterpoise.batch.dropped_rollouts import find_drops
 from counterpoise.config import RunConfig
 from counterpoise.credit.assign import assign_advantages, assign_weights
-from counterpoise.credit.hints import check_reference_answers
 from counterpoise.credit.reward_mixtures import configured_mixture
 from counterpoise.credit.view import PolicyReader
 from counterpoise.errors import PoiseError
-from counterpoise.files import check_unlocked, folder_lock
 from counterpoise.microscope import monitor_sampling
 from counterpoise.microscope.monitor import Monitor
 from counterpoise.model.fit_memory import GENERAL_REMEDY, explain_out_of_memory
-from counterpoise.model.load import Policy, load_policy, save_policy
+from counterpoise.model.load import Policy
 from counterpoise.run import follow_probes, metrics
-from counterpoise.run.benchmarks import encode_benchmarks, load_run_benchmarks
-from counterpoise.run.check_model import check_model
-from counterpoise.run.decline import describe_decline
-from counterpoise.run.encode_prompts import encode_prompts
 from counterpoise.run.evaluate_heldout import evaluate, evaluation_due
 from counterpoise.run.interrupts import postpone_interrupts
-from counterpoise.run.model_card import model_card
+from counterpoise.run.lifecycle import finish_run, open_run, prepare_run
 from counterpoise.run.observer import RunObserver
 from counterpoise.run.state import (
     RunState,
     bind_sampler,
     check_finite,
-    new_state,
     replace_waiting_rows,
-    restore_state,
     save_state,
 )
-from counterpoise.run.trackers.feed import track_run
-from counterpoise.run.trackers.tracker import check_installed
-from counterpoise.run.try_plugins import check_plugins
 from counterpoise.run.write_iteration import IterationWriter
-from counterpoise.sample.anchors import check_generic_texts
 from counterpoise.sample.choose_prompts import EncodedPrompt, choose_prompts, remember_groups
 from counterpoise.sample.collect import RolloutCollector, sample_groups
-from counterpoise.sample.episodes import make_episode_player
-from counterpoise.sample.kv_budget import check_cache_fits
-from counterpoise.sample.positions import check_positions
-from counterpoise.sample.sampler import Sampler
 from counterpoise.seeds import seed_for
-from counterpoise.store.finished import mark_finished, refuse_finished
-from counterpoise.store.folder import MODEL, RunFolder
+from counterpoise.store.folder import RunFolder
 from counterpoise.store.resume import STRICT, ResumePermissions
-from counterpoise.task.contamination.training_overlap import load_benchmarks, warn_of_overlap
-from counterpoise.task.load import load_run_task
 from counterpoise.types import BatchPlan, Group, Prompt, Row, StepResult
 from counterpoise.update.kl_control import with_kl_coefficients
 from counterpoise.update.kl_penalty import (
@@ -82,9 +60,6 @@ from counterpoise.update.old_logprobs import (
 from counterpoise.update.reference import sync_teacher
 from counterpoise.update.rules.bind import bind_rule, teacher_interval
 from counterpoise.update.step import StepSettings, take_step
-from counterpoise.variants import SAMPLERS
-from counterpoise.verify.make_verifier import make_verifier
-from counterpoise.verify.reward_process import shared_process
 from counterpoise.verify.scores import Verifier
 
 FINISHING_NOTICE = "finishing the iteration and saving a checkpoint"
@@ -101,70 +76,15 @@ def train(
 ) -> RunFolder:
     """Run `config` to its last iteration in the folder `out`; `permissions` are for `resume`."""
     observer = observer or RunObserver()
-    if resume:
-        refuse_finished(out, config)
-        check_unlocked(out)
-    else:
-        RunFolder.check_free(out)
-    # Everything that can be checked cheaply comes before the model is loaded.
-    for reward_line in check_plugins(config):
-        observer.notify(reward_line)
-    check_installed(config.track.to)
-    task, benchmarks = load_run_task(config), load_benchmarks(config.task.benchmarks)
-    check_reference_answers(config.credit, task.train)
-    check_generic_texts(task.train, config.sample)
-    run_benchmarks = load_run_benchmarks(config)
-    follow_probes.check_probes(config, task.heldout)
-    if config.loop.threads:
-        torch.set_num_threads(config.loop.threads)
-    policy = load_policy(config.model)
-    check_model(policy, config, observer.notify)
-    task.announce(observer.notify)
-    prompts = encode_prompts(policy, task.train, config, observer)
-    check_positions(policy, prompts, config.sample, observer.notify)
-    check_cache_fits(policy, prompts, config.sample)
-    run_benchmarks = encode_benchmarks(policy, run_benchmarks, config.sample)
-    given_probes = follow_probes.prepare_probes(policy, config, task.heldout)
-    sampler: Sampler = SAMPLERS.load(config.sample.engine)(policy, config)
-    with closing(sampler):
-        folder = RunFolder.open(out) if resume else RunFolder.create(out, config)
-        with folder_lock(out):  # from before the logs are cut until the last file is written
-            if resume:
-                refuse_finished(out, config)  # it may have ended while the model was loading
-                state = restore_state(
-                    folder,
-                    policy,
-                    config,
-                    observer.notify,
-                    heldout=task.heldout,
-                    permissions=permissions,
-                )
-                folder.write_config(config)  # the few options that may change have their new values
-            else:
-                folder.check_unused()
-                state = new_state(policy, config)
-            if config.store.report or config.store.tokens:
-                folder.write_vocabulary(policy.vocabulary_texts())
-            warn_of_overlap(task.train, benchmarks, folder, observer.notify)
-            state.micro_batch.notify = state.prompts_per_draw.notify = observer.notify
-            state.sample_function = sampler
-            state.probes = state.probes or given_probes
-            state.benchmarks = run_benchmarks
-            if state.kl_control:
-                state.kl_control.set_prompts(task.train)
-            verifier = make_verifier(config.verify)
-            state.episode_player = make_episode_player(config.task, verifier)
-            with track_run(folder, config.track.to, observer.notify):
-                with (
-                    closing(shared_process(config.verify.reward_timeout_seconds)),  # of verify.also
-                    closing(verifier),
-                    explain_out_of_memory(GENERAL_REMEDY),
-                    open_writer(folder, policy, config) as writer,
-                ):
-                    observer.on_start(config, policy.num_parameters, state.iteration)
-                    evaluate(state, task.heldout, config, verifier, folder, observer)
-                    run_iterations(state, prompts, task.heldout, config, verifier, writer, observer)
-                finish_run(policy, config, folder, observer)
+    prepared = prepare_run(config, out, observer, resume=resume)
+    policy, heldout = prepared.policy, prepared.task.heldout
+    opened = open_run(prepared, config, out, observer, resume=resume, permissions=permissions)
+    with opened as (folder, state, verifier):
+        with explain_out_of_memory(GENERAL_REMEDY), open_writer(folder, policy, config) as writer:
+            observer.on_start(config, policy.num_parameters, state.iteration)
+            evaluate(state, heldout, config, verifier, folder, observer)
+            run_iterations(state, prepared.prompts, heldout, config, verifier, writer, observer)
+        finish_run(policy, config, folder, observer)
     return folder
 
 
@@ -420,24 +340,3 @@ def update(
         # take_step() numbers rows from 0 within the step; records need their index in the batch.
         results.append(replace(result, rows=tuple(step[i] for i in result.rows)))
     return results
-
-
-def finish_run(policy: Policy, config: RunConfig, folder: RunFolder, observer: RunObserver) -> None:
-    """Warn of a failed run, save the model with its card, and mark the run as finished."""
-    iterations, evaluations = folder.read("metrics"), folder.read("evaluations")
-    warning = metrics.explain_no_step(iterations) or describe_decline(
-        evaluations, iterations, config.update.lr
-    )
-    if warning:
-        observer.notify(warning)
-    if config.store.model:
-        with folder.explain_write_errors(MODEL):
-            save_policy(
-                policy,
-                folder.path / MODEL,
-                card=model_card(policy, config, folder, warning),
-                before_rename=folder.write_model_checksums,
-            )
-    with folder.explain_write_errors("finished.json"):
-        mark_finished(folder, config)
-    observer.on_finish(folder.path)

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from counterpoise import loop
 from counterpoise.config import RunConfig
 from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
 from counterpoise.files import check_unlocked, folder_lock
 from counterpoise.loop import train
+from counterpoise.run import lifecycle
 from counterpoise.run.observer import RunObserver
 
 SETS = [
@@ -64,7 +64,7 @@ def test_one_that_looked_before_the_other_held_the_folder_cuts_nothing(
     """Both were started at once and saw nobody; the second was slower to load its model. It is
     refused while the first trains and while it writes its last files."""
     out, config, refused = tmp_path / "run", load_config("demo", SETS), []
-    monkeypatch.setattr(loop, "check_unlocked", lambda path: None)
+    monkeypatch.setattr(lifecycle, "check_unlocked", lambda path: None)
 
     def second() -> None:
         before = (out / "metrics.jsonl").read_bytes()
@@ -89,14 +89,14 @@ def test_a_run_that_ended_while_another_loaded_keeps_its_numbers(
     """It kept no checkpoint: to resume it would be to start it again."""
     out, config = tmp_path / "run", load_config("demo", [*SETS, "store.model=false"])
     train(config, out)
-    before, real, calls = (out / "metrics.jsonl").read_bytes(), loop.refuse_finished, []
+    before, real, calls = (out / "metrics.jsonl").read_bytes(), lifecycle.refuse_finished, []
 
     def too_early(path: Path, asked: RunConfig) -> None:
         calls.append(path)
         if len(calls) > 1:
             real(path, asked)
 
-    monkeypatch.setattr(loop, "refuse_finished", too_early)
+    monkeypatch.setattr(lifecycle, "refuse_finished", too_early)
     with pytest.raises(PoiseError, match="there is nothing to resume"):
         train(config, out, resume=True)
     assert (out / "metrics.jsonl").read_bytes() == before

@@ -15,7 +15,7 @@ from counterpoise.config.load import load_config
 from counterpoise.credit.hints import hinted_prompts
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.verl.run import prompt_table
-from counterpoise.loop import encode_prompts, train
+from counterpoise.loop import train
 from counterpoise.model.load import EMBEDDED_FOLDER, load_policy, save_policy
 from counterpoise.model.templates import (
     BOXED_REQUEST,
@@ -24,6 +24,7 @@ from counterpoise.model.templates import (
     encode_prompt,
     prompt_text,
 )
+from counterpoise.run.encode_prompts import encode_prompts
 from counterpoise.run.estimate import describe_task
 from counterpoise.run.first_prompt import shorten_middle
 from counterpoise.run.observer import RunObserver

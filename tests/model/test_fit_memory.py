@@ -28,6 +28,7 @@ from counterpoise.model.fit_memory import (
 )
 from counterpoise.model.load import Policy, load_policy
 from counterpoise.model.scoring import score_logprobs
+from counterpoise.run import lifecycle
 from counterpoise.run.observer import RunObserver
 from counterpoise.run.state import new_state, restore_state, save_state
 from counterpoise.sample.collect import SamplerBinding, draw_responses
@@ -332,7 +333,7 @@ def test_a_run_goes_on_with_less_and_ends_with_a_line_when_nothing_is_less(
         decoder.room = room
         return replace(policy, decoder=decoder)
 
-    monkeypatch.setattr(loop, "load_policy", on_a_small_device)
+    monkeypatch.setattr(lifecycle, "load_policy", on_a_small_device)
     watch = Listen()
     folder = loop.train(load_config("demo", SETS), tmp_path / "run", observer=watch)
     assert len(folder.read("metrics")) == 2

@@ -17,14 +17,13 @@ import torch
 from safetensors.numpy import load_file
 from small_run import small_config
 
-from counterpoise import loop
 from counterpoise.config import RunConfig
 from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
 from counterpoise.loop import train
 from counterpoise.model.fit_memory import FittedSize
 from counterpoise.model.load import Policy
-from counterpoise.run import follow_probes
+from counterpoise.run import follow_probes, lifecycle
 from counterpoise.run.probes import (
     PROBE_COSTS,
     ProbeSet,
@@ -232,7 +231,7 @@ def test_a_line_without_an_answer_is_refused_before_the_model_is_loaded(
     message: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(loop, "load_policy", None)
+    monkeypatch.setattr(lifecycle, "load_policy", None)
     with pytest.raises(PoiseError, match=message):
         train(given(base, tmp_path, line), tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -25,10 +25,10 @@ from typing import Any, NoReturn
 import typer.main
 from small_run import small_config
 
-from counterpoise import loop
 from counterpoise.cli import main
 from counterpoise.config.load import to_toml
 from counterpoise.lab import choose_page
+from counterpoise.run import lifecycle
 
 HANG_SECONDS = 120.0
 ALLOWED_CODES = (0, 2, 130)
@@ -45,7 +45,7 @@ VARIANTS: tuple[tuple[str, ...], ...] = (
     ("verify.reward_timeout_seconds=60",),  # the reward function has a process of its own
 )
 WITH_REWARD_PROCESS = 3
-PATCHED_PARTS = ("load_policy", "load_run_task", "encode_prompts")  # of the loop
+PATCHED_PARTS = ("load_policy", "load_run_task", "encode_prompts")  # of run/lifecycle.py
 OUTPUT_FOLDER = Path(tempfile.gettempdir())
 
 
@@ -85,11 +85,11 @@ class RunServer:
 
     def _patch_slow_parts(self) -> None:
         config = small_config(self.folder, *SETS)
-        policy = loop.load_policy(config.model)
-        task = loop.load_run_task(config)
-        prompts = loop.encode_prompts(policy, task.train, config, loop.RunObserver())
-        patched: Any = loop
-        self.slow_parts = {name: getattr(loop, name) for name in PATCHED_PARTS}
+        policy = lifecycle.load_policy(config.model)
+        task = lifecycle.load_run_task(config)
+        prompts = lifecycle.encode_prompts(policy, task.train, config, lifecycle.RunObserver())
+        patched: Any = lifecycle
+        self.slow_parts = {name: getattr(lifecycle, name) for name in PATCHED_PARTS}
         # The warm-up trains copies in this process; forks get the model as it was loaded.
         patched.load_policy = lambda options: copy.deepcopy(policy)
         patched.load_run_task = lambda config: task
@@ -115,7 +115,7 @@ class RunServer:
     def restore_slow_parts(self) -> None:
         """Load models, tasks and prompts as a user's run does; for a child."""
         for name, function in self.slow_parts.items():
-            setattr(loop, name, function)
+            setattr(lifecycle, name, function)
 
     def start_run(
         self, out: Path, variant: int = 0, before: Callable[[], object] = lambda: None

@@ -1,6 +1,6 @@
 """The sampler interface: prompts and seeds -> responses, sampled from the policy's current weights.
 
-`loop.train` constructs the sampler that `sample.engine` names, uses it for training and evaluation,
+A run constructs the sampler that `sample.engine` names, uses it for training and evaluation,
 and closes it at the end of the run.
 """
 

@@ -23,11 +23,12 @@ from counterpoise.hosts.choose_engine import write_engine
 from counterpoise.hosts.trl import host
 from counterpoise.hosts.trl.padding import OLD_LOGPROBS, REFERENCE_LOGPROBS, UnpaddedRollout
 from counterpoise.hosts.trl.run_options import check_options, trainer_arguments
-from counterpoise.loop import encode_prompts, finish_run
 from counterpoise.model.fit_memory import GENERAL_REMEDY, explain_out_of_memory
 from counterpoise.model.load import Policy, choose_device, choose_dtype, load_policy
 from counterpoise.run import follow_probes
 from counterpoise.run.check_model import check_model
+from counterpoise.run.encode_prompts import encode_prompts
+from counterpoise.run.lifecycle import finish_run
 from counterpoise.run.observer import RunObserver
 from counterpoise.run.state import RunState, new_state, restore_state
 from counterpoise.run.trackers.feed import track_run

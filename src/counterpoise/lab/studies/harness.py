@@ -22,9 +22,9 @@ from counterpoise.credit.assign import assign
 from counterpoise.errors import PoiseError
 from counterpoise.lab.studies.stored_rollouts import select_batch
 from counterpoise.lab.weights_digest import weights_digest
-from counterpoise.loop import encode_prompts
 from counterpoise.model.load import Policy, load_policy
 from counterpoise.model.swapped_weights import restored_weights
+from counterpoise.run.encode_prompts import encode_prompts
 from counterpoise.run.observer import RunObserver
 from counterpoise.sample.build_groups import build_groups
 from counterpoise.sample.choose_prompts import EncodedPrompt, pick_prompts

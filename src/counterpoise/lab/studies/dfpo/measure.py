@@ -48,11 +48,11 @@ from counterpoise.lab.studies.dfpo.draw import draw
 from counterpoise.lab.studies.dfpo.judge import RULE, judge
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.lab.studies.study import Study
-from counterpoise.loop import encode_prompts
 from counterpoise.microscope.batch_tokens import Snapshot, take_snapshot
 from counterpoise.microscope.learning_tax import log_distributions, solution_drift, tax_tokens
 from counterpoise.microscope.prefixes import measure_shared_prefixes, trie_nodes
 from counterpoise.model.load import Policy
+from counterpoise.run.encode_prompts import encode_prompts
 from counterpoise.run.observer import RunObserver
 from counterpoise.sample.build_groups import build_groups
 from counterpoise.sample.choose_prompts import EncodedPrompt, pick_prompts
