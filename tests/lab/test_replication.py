@@ -10,7 +10,8 @@ import pytest
 
 from counterpoise.errors import PoiseError
 from counterpoise.lab import replication
-from counterpoise.lab.replication import BEGIN, END, Claim
+from counterpoise.lab.claims import CLAIMS, Claim, read_claims
+from counterpoise.lab.replication import BEGIN, END
 from counterpoise.report.charts.figures import arrange_side_by_side
 from counterpoise.statistics.finding import Verdict
 
@@ -21,6 +22,7 @@ MASKING = Claim(
     model="embedded",
     quantity="Boost Rate",
     unit="%",
+    decimals="0",
     effect="31",
     low="27",
     high="34",
@@ -55,11 +57,12 @@ def test_a_line_of_each_table() -> None:
 
 def test_page_and_plot_are_written_in_a_checkout(tmp_path: Path) -> None:
     names = [field.name for field in fields(Claim)]
-    write_csv(tmp_path / replication.CLAIMS, [MASKING, OTHER], names)
+    write_csv(tmp_path / CLAIMS, [MASKING, OTHER], names)
     for path in (replication.PAGE, replication.PLOT):
         (tmp_path / path).parent.mkdir(parents=True)
     (tmp_path / replication.PAGE).write_text(f"Before.\n{BEGIN}\nold\n{END}\nAfter.\n")
-    page, plot = replication.write_replication(tmp_path)
+    table, page, plot = replication.write_replication(tmp_path)
+    assert read_claims(table) == [MASKING, OTHER]  # whose records are not stored
     text = page.read_text()
     assert text.startswith(f"Before.\n{BEGIN}\n\n|claim|")
     assert text.endswith(f"|\n\n{END}\nAfter.\n")
@@ -76,14 +79,14 @@ def test_outside_a_checkout_it_says_where_to_run(tmp_path: Path) -> None:
 def test_other_columns_are_refused(tmp_path: Path) -> None:
     write_csv(tmp_path / "claims.csv", [], ["number", "claim"])
     with pytest.raises(PoiseError, match="must have the columns number, claim, figure"):
-        replication.read_claims(tmp_path / "claims.csv")
+        read_claims(tmp_path / "claims.csv")
 
 
 def test_a_field_too_many_is_one_line(tmp_path: Path) -> None:
     names = [field.name for field in fields(Claim)]
     write_csv(tmp_path / "claims.csv", [replace(MASKING, criterion="rises, twice")], names)
     with pytest.raises(PoiseError, match="too many or too few fields: quote commas"):
-        replication.read_claims(tmp_path / "claims.csv")
+        read_claims(tmp_path / "claims.csv")
 
 
 def test_a_page_without_marks_is_left_alone() -> None:

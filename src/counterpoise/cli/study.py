@@ -70,8 +70,9 @@ def study(flags: StudyFlags) -> None:
 
     --records FILE judges a NAME.parquet that was measured elsewhere, such as those in docs/data/.
 
-    `poise study replication` measures nothing: in a checkout of the repository it writes the tables
-    and the plot of docs/results/replication.md from docs/data/claims.csv.
+    `poise study replication` measures nothing: in a checkout of the repository it judges the stored
+    records again and writes docs/data/claims.csv and the tables and plot of
+    docs/results/replication.md.
 
     `poise study audit` trains runs with one planted fault each and writes how often `poise audit`
     names it (docs/results/audit.md in a checkout): ten minutes a seed on one core.

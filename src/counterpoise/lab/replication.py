@@ -1,102 +1,44 @@
 """The paper's claims on every model: the tables and the forest plot of docs/results/replication.md.
 
-docs/data/claims.csv has a line for each claim and model: effect, interval, n, verdict, rule,
-command, and the file with the records. `poise study replication`, in a checkout of the repository,
-writes from it
+`poise study replication`, in a checkout of the repository, judges the stored records again, updates
+docs/data/claims.csv (claims.py) and writes from it
 
     docs/results/replication.md      verdicts side by side; then number, criterion and command
     docs/images/replication.svg      every effect with its interval, coloured by its verdict
-
-`tests/test_claims.py` recomputes the numbers of claims.csv from the records.
 """
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from counterpoise.errors import PoiseError
 from counterpoise.files import atomic_write
+from counterpoise.lab.claims import CLAIMS, Claim, read_claims, recompute_claims, write_claims
 
 if TYPE_CHECKING:
     import altair as alt
 
     from counterpoise.report.charts.figure import Figure
 
-CLAIMS = Path("docs/data/claims.csv")
 PAGE = Path("docs/results/replication.md")
 PLOT = Path("docs/images/replication.svg")
 BEGIN, END = "<!-- claims: written by `poise study replication` -->", "<!-- end of claims -->"
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """One claim on one model, as claims.csv prints it.
-
-    Example:
-        Claim(number="4", claim="...", figure="Table 1", model="embedded", quantity="Boost Rate",
-              unit="%", effect="31", low="27", high="34", paper="74", n="64 prompts",
-              verdict="not replicated", ...)
-    """
-
-    number: str
-    claim: str
-    figure: str
-    model: str
-    quantity: str  # what the effect is
-    unit: str  # "%", "points", "times" or ""
-    effect: str  # "" where nothing was measured
-    low: str
-    high: str
-    paper: str  # the paper's value; "" where it prints none
-    n: str
-    verdict: str  # a Verdict of statistics/finding.py, or "not tested"
-    criterion: str  # the rule in a phrase
-    rule: str  # in full, as the study or the experiment has it
-    rule_fixed: str  # "before the runs", "after the runs" or "not run"
-    command: str
-    record: str  # file, or "not stored"
-    record_number: str  # name of the number in that file; "" where it has to be computed
-
-    @property
-    def effect_text(self) -> str:
-        """The effect as the page prints it: "35 % [21, 49]"."""
-        value = f"{self.effect} {self.unit}".strip() if self.effect else ""
-        return f"{value} [{self.low}, {self.high}]" if self.low else value
-
-
-def write_replication(root: Path) -> tuple[Path, Path]:
-    """Write the tables into the page and draw the plot; returns both files."""
-    claims = read_claims(root / CLAIMS)
+def write_replication(root: Path) -> tuple[Path, ...]:
+    """Judge the records again, write the tables into the page and draw the plot; returns the files."""
+    claims = recompute_claims(read_claims(root / CLAIMS), root)
+    write_claims(root / CLAIMS, claims)
     text = (root / PAGE).read_text(encoding="utf-8")
     with atomic_write(root / PAGE) as temporary:
         temporary.write_text(page_with_tables(text, claims), encoding="utf-8")
     from counterpoise.report.charts.figures import write_svg
 
     write_svg((forest_figure(claims),), root / PLOT)
-    return root / PAGE, root / PLOT
-
-
-def read_claims(path: Path) -> list[Claim]:
-    names = [field.name for field in fields(Claim)]
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            reader = csv.DictReader(file)
-            if reader.fieldnames != names:
-                raise PoiseError(f"{path} must have the columns {', '.join(names)}")
-            lines = list(reader)
-            # A line with a comma too many has a field without a name, one with too few a None.
-            if any(None in line or None in line.values() for line in lines):
-                raise PoiseError(f"{path} has a line with too many or too few fields: quote commas")
-            return [Claim(**line) for line in lines]
-    except FileNotFoundError as fault:
-        raise PoiseError(
-            f"{path} is missing: run `poise study replication` in a checkout of the repository"
-        ) from fault
+    return root / CLAIMS, root / PAGE, root / PLOT
 
 
 # -- tables ---------------------------------------------------------------------------------------
@@ -159,7 +101,7 @@ def forest_figure(claims: Sequence[Claim]) -> Figure:
         ("soft", "untestable here, not tested"),
         ("ink", "the paper's value"),
     )
-    return Figure(chart, "The paper's claims on two models", keys=keys, wide=True)
+    return Figure(chart, "The paper's claims on every model", keys=keys, wide=True)
 
 
 def _claim_chart(claims: Sequence[Claim]) -> alt.LayerChart:
