@@ -119,6 +119,28 @@ def test_solutions_that_hold_the_answer(tmp_path, solution, answer, kept):
         assert (prompt.answer, prompt.solution) == (answer, kept)
 
 
+LETTER = {
+    "long": "We are sorry to hear that. " * 20 + "Yours",
+    "of two lines": "We are sorry.\nYours",
+}
+
+
+@pytest.mark.parametrize("letter", LETTER.values(), ids=LETTER)
+@pytest.mark.parametrize("chat", [True, False])
+def test_a_worked_solution_that_is_no_short_answer_is_kept_as_it_is(tmp_path, letter, chat):
+    said = {"role": "assistant", "content": letter}
+    row = {"messages": [USER, said]} if chat else {"problem": "p", "solution": letter}
+    (prompt,) = read_problems(write(tmp_path / "a.jsonl", [row]), FREE)
+    assert (prompt.answer, prompt.solution) == (letter, letter)
+
+
+def test_the_tests_of_a_program_are_not_put_into_a_box(tmp_path):
+    program = "```python\ndef f(x):\n    return x\n```"
+    row = {"problem": "p", "answer": "assert f(1) == 1\nassert f(2) == 2", "solution": program}
+    (prompt,) = read_problems(write(tmp_path / "a.jsonl", [row]))
+    assert (prompt.answer, prompt.solution) == (row["answer"], program)
+
+
 def test_a_list_of_one_answer_is_that_answer(tmp_path):
     rows = [{"prompt": "p", "answer": [value]} for value in ("$2$", 2, "so 2.\n#### 2")]
     for fields in (FieldOptions(), FREE):
@@ -167,6 +189,14 @@ def test_a_folder_is_read_in_the_order_of_its_names(tmp_path):
         write(tmp_path / f"{name}.jsonl", [{"query": name, "answer": 1}])
     with pytest.raises(PoiseError, match=r"several splits \(a\.jsonl, b\.parquet, test\.jsonl"):
         load(str(tmp_path))
+
+
+def test_an_id_that_two_files_of_a_folder_have_is_reported_with_both(tmp_path):
+    for name, ids in (("a", "xy"), ("b", "zy")):
+        rows = [{"id": letter, "problem": name + letter, "answer": 1} for letter in ids]
+        write(tmp_path / f"{name}.jsonl", rows)
+    with pytest.raises(PoiseError, match=r"b\.jsonl:2: id 'y' is also at .*a\.jsonl:2$"):
+        read_problems(str(tmp_path))
 
 
 def test_ids_are_stable_and_held_out_problems_with_them(tmp_path):

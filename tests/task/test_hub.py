@@ -146,6 +146,10 @@ def test_columns_are_recognised(tmp_path):
         assert [p.id for p in named.train] == [f"train/{value}" for value in ids]
     with pytest.raises(PoiseError, match=r"no column 'uid' .*; set task\.id_field"):
         load(str(tmp_path / "named"), heldout=0, fields=FieldOptions(id="uid"))
+    flat = datasets.Dataset.from_list(rows).flatten()  # its columns have names such as extra.index
+    flat.save_to_disk(str(tmp_path / "flat"))
+    named = load(str(tmp_path / "flat"), heldout=0, fields=FieldOptions(id="extra.index"))
+    assert [p.id for p in named.train] == ["train/0", "train/7"]
     datasets.Dataset.from_list([{"text": "?"}]).save_to_disk(str(tmp_path / "bare"))
     with pytest.raises(PoiseError, match=r"row 0: no field 'problem' \(fields: text\), nor prompt"):
         load(str(tmp_path / "bare"), heldout=0)

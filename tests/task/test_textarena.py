@@ -23,7 +23,7 @@ from counterpoise.loop import train
 from counterpoise.model.load import Policy, load_policy
 from counterpoise.sample.episodes import make_episode_player, score_episodes
 from counterpoise.store.folder import RunFolder
-from counterpoise.task.textarena_games import GAMES, GameSession, load
+from counterpoise.task.textarena_games import GAMES, GameSession, load, parse_game_settings
 from counterpoise.types import Prompt
 from counterpoise.verify.exact import ExactVerifier
 
@@ -116,6 +116,13 @@ class TestWithThePackage:
         numbers = load(GUESS, size=30, heldout=10)
         assert (len(numbers.train), len(numbers.heldout)) == (30, 10)
         assert len({prompt.columns["seed"] for prompt in numbers.train}) == 30
+
+    def test_true_and_false_may_be_written_as_in_python(self) -> None:
+        for value in (True, False):
+            for text in (str(value), str(value).lower()):
+                settings = [f"randomize_start_goal={text}"]
+                parsed = parse_game_settings("FrozenLake-v0", settings)
+                assert parsed == {"randomize_start_goal": value}
 
     @pytest.mark.parametrize(
         ("game", "settings", "message"),

@@ -104,8 +104,9 @@ def load_problems(
 ) -> list[Prompt]:
     """Load the problems in the order of the file.
 
-    `fields` maps "problem", "answer" or "id" to the name of the column that holds it;
-    `needed_columns` lists the columns that the user's reward function needs.
+    `fields` maps "problem", "answer" or "id" to the name of the column that holds it in a file of
+    `data`; without `data` the hub is read, whose column names are in the table. `needed_columns`
+    lists the columns that the user's reward function needs.
     """
     if data is None:
         return load_from_hub(benchmark, needed_columns, data_option)

@@ -11,7 +11,8 @@ verl's `reward_model.ground_truth`. A name that an option sets is used as it is.
 The assistant's last turn is left out of the prompt, except in a column called `prompt`, where it is
 the beginning of the response. An answer that ends in a line "#### 12" is GSM8K's: the final answer
 is taken, and the lines before it are the worked solution. A solution without a \boxed{} gets a last
-line with the boxed answer: the verifier reads the box, and a model should see the rewarded form.
+line with the boxed answer, because the verifier reads the box and a model should see the rewarded
+form. An answer that is long or has several lines is not boxed.
 """
 
 from __future__ import annotations
@@ -213,16 +214,19 @@ def read_prompts(
     for record in records:
         prompt = to_prompt(record, chosen_columns, fields, {**missing_as_none, **record.values})
         if same_id_record := record_by_id.get(prompt.id):
-            other_position = (
-                f"on line {same_id_record.line}"
-                if same_id_record.line
-                else f"at {same_id_record.where}"
-            )
-            raise PoiseError(f"{record.where}: id '{prompt.id}' is also {other_position}")
+            position = _position_seen_from(record, same_id_record)
+            raise PoiseError(f"{record.where}: id '{prompt.id}' is also {position}")
         record_by_id[prompt.id] = record
         prompts.append(prompt)
     check_needed_columns(fields.needed_columns, present_columns, where)
     return prompts, chosen_columns.describe(has_answers=any(prompt.answer for prompt in prompts))
+
+
+def _position_seen_from(record: Record, other: Record) -> str:
+    """The line of the other record if it is in the same file, else the file as well."""
+    file = record.where.removesuffix(f":{record.line}")
+    is_same_file = other.line and other.where == f"{file}:{other.line}"
+    return f"on line {other.line}" if is_same_file else f"at {other.where}"
 
 
 def to_prompt(
@@ -247,7 +251,7 @@ def to_prompt(
         text.strip() if isinstance(text := look_up(record.values, name), str) else ""
         for name in (fields.solution, fields.generic)
     )
-    if solution == answer:  # the column holds answers, not worked solutions
+    if solution == answer and _is_short(answer):  # the column holds answers, not worked solutions
         solution = ""
     if not solution:
         solution = final_turn.strip() or _solution_before_answer(
@@ -317,8 +321,11 @@ def _answer_in(text: str, fields: FieldOptions) -> str:
     """
     boxed = extract_boxed(text)
     answer = boxed if boxed is not None else str(final_answer(text)).strip()
-    is_short = len(answer) <= LONGEST_ANSWER and "\n" not in answer
-    return answer if is_short or not fields.answers_required else ""
+    return answer if _is_short(answer) or not fields.answers_required else ""
+
+
+def _is_short(answer: str) -> bool:
+    return len(answer) <= LONGEST_ANSWER and "\n" not in answer
 
 
 def unwrap_single_answer(value: Any) -> Any:
@@ -392,11 +399,15 @@ def _solution_before_answer(value: Any) -> str:
 def with_box(solution: str, answer: str) -> str:
     r"""The solution, with a last line that boxes the answer if it has no box.
 
+    An answer that is long or has several lines, such as the tests of a program, is not boxed.
+
     Example:
         >>> with_box("4 * 3 = 12 pens.", "12")
         '4 * 3 = 12 pens.\nThe answer is \\boxed{12}.'
     """
-    if not solution or not answer or extract_boxed(solution) is not None:
+    if not solution or not answer or not _is_short(answer):
+        return solution
+    if extract_boxed(solution) is not None:
         return solution
     return f"{solution}\nThe answer is \\boxed{{{answer}}}."
 

@@ -51,7 +51,9 @@ def read_split(path: str, split: str, fields: FieldOptions) -> tuple[list[Prompt
         name = getattr(fields, role)
         is_default = name == getattr(DEFAULT_FIELDS, role)
         row_numbers_are_ids = role == "id" and not name
-        if not is_default and not row_numbers_are_ids and name.partition(".")[0] not in columns:
+        # A dot reaches into an object, or is part of the name, as after `Dataset.flatten`.
+        is_present = name in columns or name.partition(".")[0] in columns
+        if not is_default and not row_numbers_are_ids and not is_present:
             raise PoiseError(
                 f"{path}: no column '{name}' (columns: {', '.join(columns)}); set task.{role}_field"
             )

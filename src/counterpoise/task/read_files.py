@@ -153,7 +153,8 @@ def _read_parquet(file: Path, displayed_path: str) -> list[Any]:
 def to_json_value(value: Any) -> Any:
     """Convert a value of a table to JSON types; other types are left as they are.
 
-    Dates become ISO text, decimals become text, bytes are decoded as UTF-8, and nan becomes None.
+    Dates become ISO text, decimals become text, and nan becomes None. Bytes are decoded as UTF-8;
+    those that are not UTF-8, such as an image's, are lost: they become None.
     """
     if isinstance(value, float):
         return None if math.isnan(value) else value

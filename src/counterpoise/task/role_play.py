@@ -97,7 +97,10 @@ def make_problem(
     *,
     with_role: bool = False,
 ) -> Prompt:
-    """The `index`-th problem of a split: a pure function of its arguments."""
+    """The `index`-th problem of a split: a pure function of its arguments.
+
+    The text always describes the character; `with_role` also puts its name into the column `role`.
+    """
     role, level = ROLES[index % len(ROLES)], levels[index // len(ROLES) % len(levels)]
     for attempt in range(1000):
         rng = random.Random(seed_for(seed, f"role_play/{split}/{level}", index, attempt))

@@ -49,6 +49,7 @@ GAMES = (
 RAW_SUFFIX = "-raw"
 REWARD_SETTING, REWARDS = "reward", ("game", "win")
 WON = 1.0  # the reward of a won game
+PYTHON_SPELLINGS = {"True": True, "False": False, "None": None}  # JSON has them in lower case
 NO_MESSAGE = "It is your turn."
 
 
@@ -221,7 +222,10 @@ def _make_game(game: str, settings: Mapping[str, Any]) -> Any:
 
 
 def parse_game_settings(game: str, settings: Sequence[str]) -> dict[str, Any]:
-    """["max_number=8"] -> {"max_number": 8}; an error names the game's settings or the games."""
+    """["max_number=8"] -> {"max_number": 8}; an error names the game's settings or the games.
+
+    Values are JSON, True, False and None as in Python, or text.
+    """
     parameters = (REWARD_SETTING, *_game_parameters(game))
     parsed: dict[str, Any] = {}
     for setting in settings:
@@ -236,7 +240,7 @@ def parse_game_settings(game: str, settings: Sequence[str]) -> dict[str, Any]:
         try:
             parsed[name] = json.loads(value)
         except json.JSONDecodeError:
-            parsed[name] = value
+            parsed[name] = PYTHON_SPELLINGS.get(value, value)
     return parsed
 
 

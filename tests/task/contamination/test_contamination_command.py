@@ -192,6 +192,16 @@ def test_parquet_and_chat_data_are_compared_and_cleaned(files, monkeypatch, caps
     assert "choose a name that ends in .jsonl" in capsys.readouterr().err
 
 
+def test_a_line_in_a_folder_of_several_files_is_named_with_its_file(files, monkeypatch, capsys):
+    folder = files / "parts"
+    folder.mkdir()
+    for name, item in (("a", NOISE[0]), ("b", BEEKEEPER)):
+        (folder / f"{name}.jsonl").write_text(json.dumps({"problem": item.problem}))
+    assert poise(monkeypatch, "-t", folder, "-b", files / "one.jsonl", "--json") == 0
+    (match,) = json.loads(capsys.readouterr().out)["matches"]
+    assert (match["train"]["id"], match["train"]["line"]) == ("line 1 of b", 1)
+
+
 def test_the_answer_in_the_box_of_a_solution_is_compared(files, monkeypatch, capsys):
     record = {"problem": REWORDED, "solution": "There are \\boxed{8} such hives."}
     lines = [json.dumps(record), *(json.dumps({"problem": item.problem}) for item in NOISE)]

@@ -53,6 +53,28 @@ def test_a_chinese_character_is_a_word():
     assert split_words("设 x_1=Ab2") == ["设", "x", "1", "ab2"]
 
 
+@pytest.mark.parametrize(
+    ("text", "words", "other"),
+    [
+        (
+            "У Маши было 12 яблок и 5 груш. Сколько фруктов у Маши?",
+            ["маши", "было", "12", "яблок", "5", "груш", "сколько", "фруктов", "маши"],
+            "Поезд ехал 12 часов, потом стоял 5 минут. Когда он приехал в город?",
+        ),
+        (
+            "철수는 사과 12개와 배 5개를 가지고 있다.",
+            ["철수는", "사과", "12", "개와", "5", "개를", "가지고", "있다"],
+            "기차가 12시간 달리고 5분 동안 멈췄다.",
+        ),
+    ],
+    ids=["Russian", "Korean"],
+)
+def test_words_of_other_scripts_tell_problems_with_the_same_numbers_apart(text, words, other):
+    assert split_words(text) == words
+    assert "near" not in kinds_of(other, text)
+    assert split_words("2π r and α") == ["2", "r", "and"]
+
+
 def test_grams_of_short_and_empty_texts():
     assert word_ngrams("one two") == {("one", "two")}
     assert word_ngrams("$ $") == frozenset()

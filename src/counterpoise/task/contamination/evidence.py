@@ -75,6 +75,7 @@ class EvidenceIndex:
     train: Sequence[ProblemFeatures]
     weights: dict[str, float]
     holders: dict[str, list[int]] = field(default_factory=dict)  # feature -> training prompts
+    # Cache of `_whole_weight`: all words or all symbols of a problem -> the sum of their weights
     whole_weights: dict[frozenset[str], float] = field(default_factory=dict)
 
     @classmethod
@@ -130,7 +131,7 @@ class EvidenceIndex:
         return self._whole_weight(left) + self._whole_weight(right) - shared, shared
 
     def _whole_weight(self, features: frozenset[str]) -> float:
-        """The weight of a problem's words or symbols, which are compared with many others."""
+        """The weight of all words or all symbols of a problem; cached, since it is needed often."""
         weight = self.whole_weights.get(features)
         if weight is None:
             weight = self.whole_weights[features] = self._weight(features)

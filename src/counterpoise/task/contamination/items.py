@@ -1,9 +1,9 @@
 """Read the problems of a data file or folder, each with the line it came from.
 
-Only the problem text is required. An id names an item (otherwise its line or row number does), and
-an answer helps to recognise a rewording. Columns are recognised as in training data. JSON lines are
-kept unchanged, so that a cleaned file is the same file with fewer lines; records of other files are
-converted to JSON lines.
+Only the problem text is required. An id names an item; without one its line or row number does, in
+a folder of several files together with the file's name. An answer helps to recognise a rewording.
+Columns are recognised as in training data. JSON lines are kept unchanged, so that a cleaned file is
+the same file with fewer lines; records of other files are converted to JSON lines.
 """
 
 from __future__ import annotations
@@ -96,7 +96,10 @@ def read_items(
     items = []
     for record in records:
         prompt = to_prompt(record, chosen_columns, fields)
-        row_label = f"line {record.line}" if record.line else f"row {record.row_name}"
+        row_label = f"row {record.row_name}"
+        if record.line:
+            file_stem = record.row_name.rpartition("/")[0]  # "" unless there are several files
+            row_label = f"line {record.line}" + (f" of {file_stem}" if file_stem else "")
         item_id = _text(look_up(record.values, id_column)) or row_label
         raw = record.raw or json.dumps(record.values, ensure_ascii=False, default=str)
         items.append(Item(item_id, prompt.problem, prompt.answer, record.line, raw))

@@ -61,8 +61,9 @@ def find_overlap(train: Sequence[Item], benchmarks: Sequence[BenchmarkItems]) ->
 def overlap_to_data(report: OverlapReport) -> dict[str, Any]:
     """The report with all texts as JSON data, for --json and contamination.json.
 
-    Files of earlier versions have the same keys: `train` is the number of training prompts, and in
-    a match the training prompt; `alike` is a match's similarity, `symbols` that of its formulas.
+    The keys keep the names they had in earlier versions, so that old files can still be read. At
+    the top `train` is the number of training prompts; in a match it is the training prompt, `alike`
+    is the similarity, and `symbols` is the similarity of the formulas alone.
     """
     return {
         "schema": SCHEMA,

@@ -2,9 +2,10 @@ r"""Compare wording: equal symbols with meaning, or |A & B| / |A | B| > 1/2 over
 
 Letters, digits, operators and decimal points have a meaning; LaTeX braces, dollar signs, `\left`,
 punctuation, Markdown and the hyphens of words have none: `$x^{2}$` and `x^2` are the same, 1+2 and
-1-2 are not. A word is a run of a-z and 0-9 after lower-casing, or a single Chinese or Japanese
-character. A text of fewer than ten words is a single gram. Grams do not look at what is between
-words, except in texts that have the same grams: there, operators count as words.
+1-2 are not. A word is a run of a-z and 0-9 after lower-casing, a single Chinese or Japanese
+character, or a run of two or more letters of another script, such as Cyrillic. A text of fewer than
+ten words is a single gram. Grams do not look at what is between words, except in texts that have
+the same grams: there, operators count as words.
 """
 
 from __future__ import annotations
@@ -21,7 +22,12 @@ _BULLET = re.compile(r"^\s*[-*+]\s+(?=[^\W\d_]{2})", re.MULTILINE)  # of a list,
 _EMPHASIS = re.compile(r"(?<!\w)\*+([^\W\d_]{2}[^*\n]*)\*+(?!\w)")  # **words**
 _OPERATOR = r"[-+*/^=<>%≤≥≠±√]|(?<=\d)\.(?=\d)"
 _MEANING = re.compile(rf"[^\W_]|{_OPERATOR}")
-_WORD = re.compile(r"[a-z0-9]+|[\u3040-\u30ff\u3400-\u9fff]")
+# Scripts from Greek to Mongolian, with their marks but without their punctuation, and Korean. One
+# letter alone is left out: it is usually a symbol, as in 2π.
+_OTHER_SCRIPT = (
+    r"(?:(?![\u060c\u061b\u061f\u06d4\u0964\u0965])[\u0370-\u1cff\u1f00-\u1fff\uac00-\ud7a3]){2,}"
+)
+_WORD = re.compile(rf"[a-z0-9]+|[\u3040-\u30ff\u3400-\u9fff]|{_OTHER_SCRIPT}")
 _WORD_OR_OPERATOR = re.compile(rf"{_WORD.pattern}|{_OPERATOR}")
 _SPELLINGS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-"})
 
