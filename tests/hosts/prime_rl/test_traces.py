@@ -114,7 +114,8 @@ def test_a_live_run_may_end_in_half_a_line(tmp_path: Path) -> None:
         stream.write(b'{"id": "episode-f", "tra')
     result = import_run(tmp_path / "run", tmp_path / "out")
     assert result.rollouts == 4
-    assert "left out: the unfinished last line of stream.jsonl" in result.notes
+    file = traces / "stream.jsonl"
+    assert f"left out: the unfinished last line of {file}" in result.notes
 
 
 def test_a_step_that_was_trained_again_counts_once(tmp_path: Path) -> None:
@@ -154,6 +155,83 @@ def test_each_branch_is_a_sample_and_tools_speak_between_turns(tmp_path: Path) -
     assert long["finished"] is False
     (plan,) = plans_of(tmp_path / "out")
     assert plan["steps"] == [[0, 1]]
+
+
+def test_a_shared_message_is_trained_in_its_first_branch(tmp_path: Path) -> None:
+    """Nodes 0-1-2-3 are one branch and 0-1-4-5 another: both go on from the answer 1."""
+    trace = trace_record("a", 1.0)
+    trace["nodes"] += [
+        message_node("tool", "17", [21, 22], 1),
+        message_node("assistant", "so 17", [9, 13], 2, 1),
+        message_node("user", "And?", [31], 1),
+        message_node("assistant", "else", [9, 14], 4, 1),
+    ]
+    trainer = trainer_update("a") | {
+        "branches": [
+            {"index": 0, "trainer_logprobs": [*[None] * 3, -0.3, -0.2, *[None] * 3, -0.1]},
+            {"index": 1, "trainer_logprobs": [*[None] * 7, -0.4]},
+        ]
+    }
+    write_stream(tmp_path / "run", [episode_record(trace)], [ship_update("a", 0, 0.5)], [trainer])
+    import_run(tmp_path / "run", tmp_path / "out")
+    first, second = read_lines(tmp_path / "out" / "rollouts" / "step_00000.jsonl")
+    assert (first["prompt_tokens"], first["response_tokens"]) == ([*PROMPT, 9], [11, 12, 13])
+    assert second["prompt_tokens"] == [*PROMPT, 9, 11, 12, 31, 9]
+    assert (second["response_tokens"], second["sampled_logprobs"]) == ([14], [-0.25])
+    assert second["prompt"] == "user: How many?\n\nassistant: a pens\n\nuser: And?"
+    assert second["response"] == "else"
+    table = pq.read_table(tmp_path / "out" / "tokens" / "step_00000.parquet")
+    assert table["row"].to_pylist() == [0, 0, 0, 1]
+    assert np.allclose(table["logprob"], [-0.3, -0.2, -0.1, -0.4])
+
+
+def test_a_compaction_that_was_given_up_is_named(tmp_path: Path) -> None:
+    trace = trace_record("a", 1.0)
+    attempt = message_node("assistant", "in short", [9, 15], 0, 1)
+    trace["nodes"].append(
+        attempt | {"semantic_parents": [{"node": 1, "type": "compaction_attempt"}]}
+    )
+    write_stream(tmp_path / "run", [episode_record(trace)], [ship_update("a", 0, 0.5)])
+    result = import_run(tmp_path / "run", tmp_path / "out")
+    assert result.rollouts == 1
+    assert result.notes[0] == ("left out: 1 message path of compactions that were not resumed from")
+
+
+def test_untrained_traces_of_a_trained_episode_are_kept(tmp_path: Path) -> None:
+    """`effective` has the trained traces of an episode only, `all` has the whole episode."""
+    trained, untrained = trace_record("a", 1.0), trace_record("b", 0.0)
+    folder = tmp_path / "run" / "rollouts"
+    write_lines(
+        folder / "step_4" / "train" / "all" / "traces.jsonl", [episode_record(trained, untrained)]
+    )
+    write_lines(
+        folder / "step_5" / "train" / "effective" / "traces.jsonl", [episode_record(trained)]
+    )
+    assert import_run(tmp_path / "run", tmp_path / "out").rollouts == 2
+    (line,) = read_lines(tmp_path / "out" / "rollouts" / "step_00004.jsonl")
+    assert line["response"] == "b pens"
+
+
+def test_every_unfinished_file_is_named(tmp_path: Path) -> None:
+    files = []
+    for step in (4, 5):
+        file = tmp_path / "run" / f"step_{step}" / "train" / "all" / "traces.jsonl"
+        files.append(write_lines(file, [episode_record(trace_record(f"a{step}", 1.0))]))
+        file.write_text(file.read_text() + '{"id": "half')
+    (note,) = import_run(tmp_path / "run", tmp_path / "out").notes
+    assert note == f"left out: the unfinished last line of {files[0]}, {files[1]}"
+
+
+def test_an_import_without_rollouts_says_why(tmp_path: Path) -> None:
+    evaluation = trace_record("e", 1.0)
+    evaluation["info"]["kind"] = "eval"
+    records = [episode_record(evaluation, kind="eval")]
+    folder = tmp_path / "steps" / "rollouts" / "step_4" / "train" / "all"
+    write_lines(folder / "traces.jsonl", records)
+    write_stream(tmp_path / "stream", records)
+    for name in ("steps", "stream"):
+        with pytest.raises(PoiseError, match=r"imported \(left out: 1 episode of evaluations\)"):
+            import_run(tmp_path / name, tmp_path / "out")
 
 
 @pytest.mark.parametrize("bare", [False, True])

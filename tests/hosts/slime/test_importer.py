@@ -23,6 +23,7 @@ from report.synthetic import Page
 from counterpoise.cli.token_view import read_token_view
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.importing.write_folder import import_run
+from counterpoise.hosts.slime.dump_files import load_dump
 from counterpoise.lab.choose_page import write_report
 from counterpoise.store.folder import RunFolder
 
@@ -121,15 +122,82 @@ def test_what_is_not_known_is_not_made_up(tmp_path: Path) -> None:
     write_miles_dumps(tmp_path / "unscheduled", scheduled=False)
     notes = import_run(tmp_path / "unscheduled", tmp_path / "a").notes
     assert "no plan, because the files do not tell the optimizer steps, in 1 iteration" in notes
-    files = write_miles_dumps(tmp_path / "part")
-    for file in files[2:]:
+    for file in write_miles_dumps(tmp_path / "part")[2:]:
         file.unlink()
+    write_rollout_dump(tmp_path / "part", miles=True)
     notes = import_run(tmp_path / "part", tmp_path / "b").notes
     assert "no plan, because files of some ranks are missing, in 1 iteration" in notes
     write_rollout_dump(tmp_path / "sampled")
     assert import_run(tmp_path / "sampled", tmp_path / "c").rollouts == 8
     for out in "abc":
         assert not (tmp_path / out / "plans.jsonl").exists()
+
+
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_rewards_are_not_guessed_without_all_ranks(tmp_path: Path, scheduled: bool) -> None:
+    """Only the order of all samples says which reward is whose."""
+    for file in write_miles_dumps(tmp_path / "run", scheduled=scheduled)[2:]:
+        file.unlink()
+    with pytest.raises(PoiseError, match=r"no rollout can be imported .*files of some ranks are"):
+        import_run(tmp_path / "run", tmp_path / "out")
+    write_miles_dumps(tmp_path / "run", 1, scheduled=scheduled)
+    result = import_run(tmp_path / "run", tmp_path / "out")
+    assert result.rollouts == 8
+    assert any(note.startswith("left out, because files of some ranks") for note in result.notes)
+
+
+def replace_dump(file: Path, content: object) -> None:
+    """Save it anew: `content` may be mapped from the file itself."""
+    file.unlink()
+    torch.save(content, file)
+
+
+@pytest.mark.parametrize("has_index", [False, True])
+def test_samples_with_one_index_are_told_apart_by_tokens(tmp_path: Path, has_index: bool) -> None:
+    """Two samples of each rollout, which have its index with miles. Samples 2 and 5 are equal."""
+    file = write_rollout_dump(tmp_path / "run", miles=True)
+    sampling_dump = load_dump(file)
+    equal = {"tokens": [5, 6, 20], "response_length": 1}
+    for position, sample in enumerate(sampling_dump["samples"]):
+        sample["index"] //= 2
+        sample |= equal if position in (2, 5) else {}
+    replace_dump(file, sampling_dump)
+    for file in write_miles_dumps(tmp_path / "run"):
+        content = load_dump(file)
+        columns = content["rollout_data"] | {"num_rollouts": [2, 2]}
+        for i, position in enumerate(columns["rollout_ids"]):
+            if position in (2, 5):
+                columns["tokens"][i] = torch.tensor(equal["tokens"])
+                columns["response_lengths"][i] = equal["response_length"]
+        columns["sample_indices"] = columns["rollout_ids"] = columns["rollout_ids"] // 2
+        if not has_index:
+            del columns["sample_indices"]
+        replace_dump(file, content | {"rollout_data": columns})
+    import_run(tmp_path / "run", tmp_path / "out")
+    (plan,) = RunFolder(tmp_path / "out").read("plans")
+    assert [sorted(step) for step in plan["steps"]] == STEPS
+    lines = read_lines(tmp_path / "out" / "rollouts" / "step_00000.jsonl")
+    assert [line["response"] for line in lines] == [f"{position} pens" for position in range(8)]
+    tokens = [[20] if position in (2, 5) else sample_tokens(position)[1] for position in range(8)]
+    assert [line["response_tokens"] for line in lines] == tokens
+
+
+def test_two_ranks_may_have_the_same_indices(tmp_path: Path) -> None:
+    """Each rank has one of the two samples of every rollout."""
+    for file in write_miles_dumps(tmp_path / "run"):
+        content = load_dump(file)
+        columns = {
+            name: values[:3] if len(values) in (3, 5) else values
+            for name, values in content["rollout_data"].items()
+        }
+        columns["sample_indices"] = columns["rollout_ids"] = np.arange(3)
+        columns |= {"num_rollouts": [1, 2], "num_microbatches": [1, 1]}
+        columns |= {"micro_batch_indices": [[0], [1, 2]], "raw_reward": REWARDS[:6]}
+        replace_dump(file, content | {"rollout_data": columns})
+    result = import_run(tmp_path / "run", tmp_path / "out")
+    assert result.rollouts == 6
+    (plan,) = RunFolder(tmp_path / "out").read("plans")
+    assert [len(step) for step in plan["steps"]] == [2, 4]
 
 
 def test_trailing_samples_and_masks(tmp_path: Path) -> None:
@@ -223,7 +291,17 @@ def test_other_files_are_named(tmp_path: Path) -> None:
     result = import_run(tmp_path / "run", tmp_path / "out")
     assert result.steps == 2
     assert "left out: 1 file of evaluations" in result.notes
-    assert "left out because they are no complete dumps: 1.pt" in result.notes
+    assert f"left out because they are no complete dumps: {files[1]}" in result.notes
+
+
+def test_a_torn_file_is_named_though_it_leaves_one_or_none_of_its_kind(tmp_path: Path) -> None:
+    write_slime_dump(tmp_path / "run")
+    torn = [write_slime_dump(tmp_path / "run", 1), write_rollout_dump(tmp_path / "run")]
+    for file in torn:
+        file.write_bytes(file.read_bytes()[:-100])
+    result = import_run(tmp_path / "run", tmp_path / "out")
+    names = ", ".join(map(str, sorted(torn)))
+    assert f"left out because they are no complete dumps: {names}" in result.notes
 
 
 def test_odd_values_are_one_line(tmp_path: Path) -> None:

@@ -34,5 +34,5 @@ SOURCE = RolloutSource(
     "token_exports/step_N/rank_R.jsonl",
     find_files,
     read_steps,
-    True,
+    has_tokens=True,
 )

@@ -2,8 +2,9 @@
 
 The form before the trace stream, until August 2026. `effective` holds what was trained in step N,
 in one optimizer step; `all` holds what arrived while step N was collected. Traces of `all` that are
-in no `effective` file are stored with the step in which they arrived, and are in no plan. Neither
-says what the trainer's log-probabilities were.
+in no `effective` file are stored with the step in which they arrived, and are in no plan. An
+episode in `effective` has its trained traces only; in `all` it has all of them. Neither says what
+the trainer's log-probabilities were.
 
 Read in prime-rl at 559b4477 (monitors/file.py) and 9975d886~1 (orchestrator/utils.py), where a line
 is a trace instead of an episode.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.importing.formats import (
@@ -27,6 +29,7 @@ from counterpoise.hosts.prime_rl.trace_rollouts import (
     TraceCounts,
     episode_rollouts,
     is_episode,
+    is_trace,
     is_training,
     list_traces,
 )
@@ -81,6 +84,7 @@ def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[Import
         for _, episode in read_objects(file, (), "", counts.add_torn_file)
         for trace in list_traces(episode)
     }
+    has_rollouts = False
     for step, step_files in files_of_step.items():
         rollouts: list[ImportedRollout] = []
         trained_indices: list[int] = []
@@ -95,16 +99,25 @@ def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[Import
                     counts.evaluation += file == counted_file
                     continue
                 counts.failed += file == counted_file and not list_traces(episode)
-                if not is_trained and any(
-                    str(t.get("id")) in trained_ids for t in list_traces(episode)
-                ):
+                if not is_trained and not _remove_traces(episode, trained_ids):
                     continue
                 for _, rollout in episode_rollouts(episode, step, {}, counts, where):
                     if is_trained:
                         trained_indices.append(len(rollouts))
                     rollouts.append(rollout)
         if rollouts:
+            has_rollouts = True
             schedule = Schedule((tuple(trained_indices),)) if trained_indices else None
             yield ImportedStep(step, tuple(rollouts), schedule)
+    if not has_rollouts:
+        counts.refuse_empty_import(files[0])
     for note in counts.notes():
         context.add_note(note)
+
+
+def _remove_traces(episode: dict[str, Any], ids: set[str]) -> bool:
+    """Take the traces with these ids out of an episode; whether others are left."""
+    others = [trace for trace in list_traces(episode) if str(trace.get("id")) not in ids]
+    if not is_trace(episode):
+        episode["traces"] = others
+    return bool(others)

@@ -10,7 +10,8 @@ is everything before the first of them. `rewards` repeats the rollout's reward. 
 exported: sequences of a step with the same environment and prompt tokens form a group. The
 trained tokens become `response_tokens`; an environment's messages between them become `turns`.
 Sequences without a trained token are not exported. In newer versions a step that is complete has a
-file STABLE.
+file STABLE. While a trainer could serve several runs, `export_step` was the step of the run and
+`step` the trainer's own; where there is no `export_step` they are the same.
 
 The trainer takes one optimizer step with all sequences of a step, of all ranks: that is the plan,
 with the data-parallel `rank` and the micro-batch (`micro_step`) of each. From 2026-06-27 (0be5ac45)

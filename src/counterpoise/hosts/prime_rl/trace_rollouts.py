@@ -8,15 +8,17 @@
 
 A trace is a graph of messages. Each path from a root to a leaf is a branch, and each branch is one
 training sample: the tokens of its nodes, concatenated. `mask` marks the tokens that the model
-sampled, and `logprobs` and `advantages` hold numbers for these tokens only. The reward is the
-weighted sum of `rewards`. Before August 2026 a line was a single trace, with env_name and group_id
-in `info`.
+sampled, and `logprobs` and `advantages` hold numbers for these tokens only. A sampled message on
+several branches is trained in the first of them and is context in the others, as in prime-rl since
+2026-07-08 (b453f40d). The reward is the weighted sum of `rewards`. Before August 2026 a line was a
+single trace, with env_name and group_id in `info`.
 
 Annotations add what became known later: {"version": 1, "trace_id", "info", "branches": [{"index",
 "advantages" | "trainer_logprobs" | "entropies": [...]}]}, in lists over all tokens of the branch,
 null where unknown. Later annotations replace earlier ones.
 
-Read in prime-rl at 048a6e23, 65a18584 and 96e0cf47 and in verifiers at 00eee6c6.
+Read in prime-rl at 048a6e23, 65a18584, 96e0cf47 and 559b4477 (orchestrator/trajectories.py) and in
+verifiers at 00eee6c6.
 """
 
 from __future__ import annotations
@@ -54,13 +56,14 @@ class TraceCounts:
     failed: int = 0  # episodes without a trace
     not_trainable: int = 0
     without_reward: int = 0
-    without_tokens: int = 0
+    without_tokens: int = 0  # branches, also if an earlier branch trains all that they sampled
+    not_resumed: int = 0  # branches of compactions that the agent did not resume from
     replaced: int = 0  # trained before a resume that trained the step again
-    torn_files: list[str] = field(default_factory=list)
+    torn_files: list[Path] = field(default_factory=list)
 
     def add_torn_file(self, file: Path) -> None:
-        if file.name not in self.torn_files:
-            self.torn_files.append(file.name)
+        if file not in self.torn_files:  # files are read twice
+            self.torn_files.append(file)
 
     def notes(self) -> list[str]:
         meanings = (
@@ -68,7 +71,8 @@ class TraceCounts:
             (self.failed, "episode", "that failed without a trace"),
             (self.not_trainable, "trace", "of agents that are not trained"),
             (self.without_reward, "trace", "without a reward"),
-            (self.without_tokens, "message path", "without sampled tokens"),
+            (self.without_tokens, "message path", "without a token to train"),
+            (self.not_resumed, "message path", "of compactions that were not resumed from"),
             (self.replaced, "trace", "of steps that a resumed run trained again"),
         )
         notes = [
@@ -77,8 +81,14 @@ class TraceCounts:
             if number
         ]
         if self.torn_files:
-            notes.append(f"left out: the unfinished last line of {', '.join(self.torn_files)}")
+            files = ", ".join(map(str, self.torn_files))
+            notes.append(f"left out: the unfinished last line of {files}")
         return notes
+
+    def refuse_empty_import(self, file: Path) -> None:
+        """Say why an import of `file` and the files after it gave no rollout, if that is known."""
+        if reasons := "; ".join(self.notes()):
+            raise PoiseError(f"{file}: no rollout can be imported ({reasons})")
 
 
 def read_object(record: dict[str, Any], name: str) -> dict[str, Any]:
@@ -118,7 +128,7 @@ def is_training(episode: dict[str, Any]) -> bool:
 
 
 def arrival_step(episode: dict[str, Any]) -> int | None:
-    """The step in which the episode arrived, or was started."""
+    """The step in which the episode arrived, or was started if its arrival is not recorded."""
     infos = [read_object(trace, "info") for trace in list_traces(episode)]
     steps = [
         read_object(info, event).get("step") for event in ("arrival", "dispatch") for info in infos
@@ -150,6 +160,9 @@ def episode_rollouts(
         trace_id = str(trace.get("id"))
         annotations = annotations_of_trace.get(trace_id, [])
         for branch_index, path in enumerate(branch_paths(read_list(trace, "nodes"), where)):
+            if not path:
+                counts.not_resumed += 1
+                continue
             annotated_lists = _annotated_lists(annotations, branch_index)
             rollout = _branch_rollout(episode, trace, path, annotated_lists, reward, step, where)
             if rollout is None:
@@ -177,8 +190,11 @@ def _total_reward(rewards: object, where: str) -> float | None:
 
 
 def branch_paths(nodes: Sequence[Any], where: str) -> list[list[dict[str, Any]]]:
-    """The nodes of each branch from root to leaf, in the order of leaves; none for a branch that
-    is not trained, so that the others keep their numbers."""
+    """The nodes of each branch from root to leaf, in the order of leaves.
+
+    A branch that is not trained is an empty list, so that the others keep their numbers. A node
+    that an earlier branch trains has a mask that is all False.
+    """
     if not all(isinstance(node, dict) for node in nodes):
         raise PoiseError(f"{where}: 'nodes' holds something else than messages: {KNOWN_VERSIONS}")
     parents = {parent for node in nodes if isinstance(parent := node.get("parent"), int)}
@@ -191,19 +207,34 @@ def branch_paths(nodes: Sequence[Any], where: str) -> list[list[dict[str, Any]]]
     # A compaction that the agent did not resume from is a branch that is not trained.
     attempts = {node_index for _, kind, node_index in links if kind == "compaction_attempt"}
     accepted = {source for source, kind, _ in links if kind == "compaction"}
-    paths = []
+    paths: list[list[dict[str, Any]]] = []
+    trained: set[int] = set()  # indices of the nodes on earlier branches
     for leaf in (node_index for node_index in range(len(nodes)) if node_index not in parents):
-        path: list[dict[str, Any]] = []
+        path: list[int] = []
         node_index: Any = leaf
         while (
             isinstance(node_index, int) and 0 <= node_index < len(nodes) and len(path) <= len(nodes)
         ):
-            path.append(nodes[node_index])
+            path.append(node_index)
             node_index = nodes[node_index].get("parent")
         if len(path) > len(nodes):
             raise PoiseError(f"{where}: the messages of a trace form a circle: remove the line")
-        paths.append([] if leaf in attempts - accepted else path[::-1])
+        if leaf in attempts - accepted:
+            paths.append([])
+            continue
+        paths.append(
+            [
+                _as_context(nodes[index]) if index in trained else nodes[index]
+                for index in reversed(path)
+            ]
+        )
+        trained.update(path)
     return paths
+
+
+def _as_context(node: dict[str, Any]) -> dict[str, Any]:
+    """The node with no token marked as sampled."""
+    return node | {"mask": [False] * len(read_list(node, "mask"))}
 
 
 def _annotated_lists(annotations: Sequence[dict[str, Any]], branch_index: int) -> dict[str, Any]:
@@ -230,7 +261,9 @@ def _branch_rollout(
     for node in path:
         node_tokens, node_mask = node.get("token_ids") or [], read_list(node, "mask")
         if not is_token_list(node_tokens) or len(node_tokens) != len(node_mask):
-            raise PoiseError(f"{where}: token_ids and mask of a message do not match: remove it")
+            raise PoiseError(
+                f"{where}: token_ids and mask of a message do not match: remove the line"
+            )
         tokens += node_tokens
         mask += map(bool, node_mask)
     spans = split_by_mask(tokens, mask)

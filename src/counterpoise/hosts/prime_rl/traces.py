@@ -108,15 +108,14 @@ def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[Import
     trained_step_of_trace = _read_trained_steps(annotation_files, counts)
     step_of_trace = _sort_episodes(files, trained_step_of_trace, context, counts)
     _sort_annotations(annotation_files, step_of_trace, context, counts)
-    if not step_of_trace:
-        raise PoiseError(
-            f"{files[0]} holds no trace of training"
-            + (f", only {counts.evaluation} of evaluation" if counts.evaluation else "")
-        )
+    has_rollouts = False
     for step in sorted(set(step_of_trace.values())):
         imported = _read_step(step, trained_step_of_trace, context, counts)
         if imported is not None:
+            has_rollouts = True
             yield imported
+    if not has_rollouts:
+        counts.refuse_empty_import(files[0])
     if not trained_step_of_trace:
         context.add_note("no annotations say which traces were trained: steps are those of arrival")
     for note in counts.notes():

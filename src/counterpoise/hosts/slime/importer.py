@@ -4,11 +4,11 @@
     DUMP/train_data/7_3.pt    miles, and slime before 2026-08-12: what rank 3 was given
     DUMP/rollout_data/7.pt    what was sampled: texts, groups, rewards
 
-(DUMP as by --dump-details.) A rollout batch becomes one iteration. Training dumps have tokens,
-log-probabilities, advantages and the real schedule (schedule.py), but no texts and no groups: these
-come from the sampling dump of the same batch, by sample index. Without it, samples with equal
-prompt tokens are a group. A sampling dump alone gives rollouts without plans. Files of evaluations
-(eval_7.pt) are left out.
+DUMP is the folder of --dump-details. A rollout batch becomes one iteration. Training dumps have
+tokens, log-probabilities, advantages and the real schedule (schedule.py), but no texts and no
+groups: these come from the sampling dump of the same batch (match_samples.py). Without it, samples
+with equal prompt tokens are a group. A sampling dump alone gives rollouts without plans. Files of
+evaluations (eval_7.pt) are left out.
 
 Ranks of tensor parallelism write the same samples again, and count once. With context parallelism
 miles writes a slice of each list of numbers, which is left out.
@@ -38,47 +38,57 @@ FOLDERS = (".", "train_data", "rollout_data")  # searched below the path that th
 
 
 def find_files(is_miles: bool, path: Path) -> list[Path]:
-    """The dumps at a path, in the order of rollout batches."""
+    """The dumps at a path, in the order of rollout batches; then a folder's other .pt files."""
     if path.is_file():
         candidates = [path] if path.suffix == ".pt" else []
     else:
         candidates = [file for folder in FOLDERS for file in (path / folder).glob("*.pt")]
-    heads = {file: peek_head(file) for file in candidates if not file.stem.startswith("eval_")}
-    readable_heads = {file: head for file, head in heads.items() if head is not None}
+    readable_heads = {file: head for file in candidates if (head := _peek_unless_evaluation(file))}
     # A sampling dump does not always say whose it is: the training dumps beside it do.
     deciding = [head for head in readable_heads.values() if head.kind != "rollouts"] or list(
         readable_heads.values()
     )
     if not deciding or any(head.is_miles for head in deciding) != is_miles:
         return []
-    return sorted(
+    dumps = sorted(
         readable_heads,
         key=lambda file: (readable_heads[file].rollout_id, readable_heads[file].rank, str(file)),
     )
+    return dumps + sorted(set(candidates) - set(dumps))
+
+
+def _peek_unless_evaluation(file: Path) -> DumpHead | None:
+    """What kind of dump a file is; None for evaluations and other files."""
+    return None if file.stem.startswith("eval_") else peek_head(file)
 
 
 def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[ImportedStep]:
     counts = SampleCounts()
     files_of_batch: dict[int, list[tuple[DumpHead, Path]]] = {}
+    other_files: list[Path] = []
     for file in files:
-        if head := peek_head(file):
+        if head := _peek_unless_evaluation(file):
             files_of_batch.setdefault(head.rollout_id, []).append((head, file))
+        else:
+            other_files.append(file)
+    has_rollouts = False
     for rollout_id, dumps in files_of_batch.items():
         context.show_progress(f"rollout batch {rollout_id}")
         step = _read_batch(rollout_id, dumps, context, counts)
         if step is not None:
+            has_rollouts = True
             yield step
-    for note in (*counts.notes(), *_notes_on_other_files(files)):
+    notes = (*counts.notes(), *_notes_on_other_files(other_files))
+    if not has_rollouts and notes:
+        raise PoiseError(f"{files[0]}: no rollout can be imported ({'; '.join(notes)})")
+    for note in notes:
         context.add_note(note)
 
 
 def _notes_on_other_files(files: Sequence[Path]) -> list[str]:
-    """What else lies in the folders: evaluations, and files that are torn or of something else."""
-    others = {file for folder in {f.parent for f in files} for file in folder.glob("*.pt")}
-    if len(files) == 1 or not (others := others - set(files)):
-        return []
-    evaluations = {file for file in others if file.stem.startswith("eval_")}
-    unknown = sorted(file.name for file in others - evaluations)
+    """What is left out of the folders: evaluations, and files that are torn or no dumps."""
+    evaluations = [file for file in files if file.stem.startswith("eval_")]
+    unknown = [str(file) for file in files if file not in evaluations]
     notes = []
     if evaluations:
         notes.append(f"left out: {format_count(len(evaluations), 'file')} of evaluations")
@@ -130,7 +140,7 @@ def make_source(title: str, train_files: str) -> RolloutSource:
         f"{train_files} (--save-debug-train-data), rollout_data/N.pt (--save-debug-rollout-data)",
         partial(find_files, title == "miles"),
         read_steps,
-        True,
+        has_tokens=True,
     )
 
 

@@ -25,6 +25,7 @@ from counterpoise.hosts.importing.formats import (
 )
 from counterpoise.hosts.importing.token_spans import is_token_list, select_numbers, split_by_mask
 from counterpoise.hosts.slime.dump_files import KNOWN_VERSIONS, to_list
+from counterpoise.hosts.slime.match_samples import match_samples
 from counterpoise.hosts.slime.schedule import Shard, build_schedule, read_layout
 
 REQUIRED_COLUMNS = ("tokens", "response_lengths", "loss_masks")
@@ -37,6 +38,7 @@ class SampleCounts:
     groups_guessed: int = 0  # rollout batches without a sampling dump
     not_scheduled: int = 0
     incomplete: int = 0  # rollout batches of which ranks are missing
+    unknown_rewards: int = 0  # rollout batches, because ranks are missing
     sliced_numbers: int = 0  # samples with lists that are shorter than their responses
     without_reward: int = 0
     empty: int = 0
@@ -52,6 +54,8 @@ class SampleCounts:
                 self.not_scheduled, "iteration"),
             "no plan, because files of some ranks are missing, in {}": (
                 self.incomplete, "iteration"),
+            "left out, because files of some ranks are missing and rewards cannot be matched to "
+            "samples without them or rollout_data/N.pt: {}": (self.unknown_rewards, "iteration"),
             "left out because they cover a part of the response only (context parallelism): the "
             "numbers of {}": (self.sliced_numbers, "sample"),
             "left out because nothing scored them: {}": (self.without_reward, "sample"),
@@ -90,14 +94,15 @@ class TrainSamples:
     """What was trained, of all data-parallel ranks.
 
     A train index is a position in `samples`; the dumps' own field sample_index is slime's number of
-    a sample in the run.
+    a sample in the run. Samples of one rollout have the same rollout_ids, and with miles also the
+    same sample_index.
     """
 
     where: str
     samples: list[dict[str, Any]]
     shards: list[LocalShard]
     raw_rewards: list[Any] | None  # of the whole rollout batch, in its order
-    num_rollouts: int | None  # by slime's rollout_ids, on all ranks; one may have several samples
+    num_rollouts: int | None  # how many different rollout_ids all ranks have; None: not written
 
     @classmethod
     def from_whole_dump(cls, content: dict[str, Any], where: str) -> TrainSamples:
@@ -133,7 +138,7 @@ class TrainSamples:
                 raise PoiseError(f"{where}: 'rollout_data' is not a dict: {KNOWN_VERSIONS}")
             local_samples = _split_columns(columns, where)
             identity = tuple(
-                sample.get("sample_index", hash_tokens(to_list(sample["tokens"]) or []))
+                (sample.get("sample_index"), hash_tokens(to_list(sample["tokens"]) or []))
                 for sample in local_samples
             )
             # Ranks of tensor and pipeline parallelism hold the same samples.
@@ -159,11 +164,13 @@ class TrainSamples:
     @property
     def is_complete(self) -> bool:
         """Whether the samples of all ranks are there."""
+        if self.num_rollouts is None:
+            return self.raw_rewards is None or len(self.samples) >= len(self.raw_rewards)
         rollout_ids = {
             sample.get("rollout_ids", train_index)
             for train_index, sample in enumerate(self.samples)
         }
-        return self.num_rollouts is None or len(rollout_ids) >= self.num_rollouts
+        return len(rollout_ids) >= self.num_rollouts
 
 
 def _local_order(
@@ -221,8 +228,17 @@ def build_step(
     context: ImportContext,
     counts: SampleCounts,
 ) -> ImportedStep | None:
-    """The rollouts of a batch in the order of sampling, and the schedule of those trained."""
+    """The rollouts of a batch in the order of sampling, and the schedule of those trained.
+
+    None if there is none, or if nothing says which reward is whose.
+    """
     where = train_samples.where if train_samples else sampling_dump.where if sampling_dump else ""
+    rewards_by_order = bool(
+        train_samples and sampling_dump is None and _rewards_need_order(train_samples)
+    )
+    if rewards_by_order and train_samples and not train_samples.is_complete:
+        counts.unknown_rewards += 1
+        return None
     train_index_of_position = _match(sampling_dump, train_samples)
     num_positions = len(sampling_dump.samples) if sampling_dump else len(train_index_of_position)
     rollouts: list[ImportedRollout] = []
@@ -249,9 +265,7 @@ def build_step(
     if not rollouts:
         return None
     counts.groups_guessed += sampling_dump is None
-    counts.rewards_by_order += bool(
-        train_samples and sampling_dump is None and _rewards_need_order(train_samples)
-    )
+    counts.rewards_by_order += rewards_by_order
     schedule = None
     if train_samples and not train_samples.is_complete:
         counts.incomplete += 1
@@ -296,37 +310,18 @@ def _match(sampling_dump: RolloutDump | None, train_samples: TrainSamples | None
     if train_samples is None:
         return {}
     samples = train_samples.samples
-    if sampling_dump is None:
-        # By position or index where all samples have one; otherwise as they come.
-        for name in ("rollout_position", "sample_index"):
-            if all(sample.get(name) is not None for sample in samples):
-                order = sorted(
-                    range(len(samples)), key=lambda train_index: int(samples[train_index][name])
-                )
-                return dict(enumerate(order))
-        return {train_index: train_index for train_index in range(len(samples))}
-    position_of_index = {
-        sample.get("index"): position for position, sample in enumerate(sampling_dump.samples)
-    }
-    position_of_tokens: dict[tuple[int, ...], int] = {}
-    matches: dict[int, int] = {}
-    for train_index, sample in enumerate(samples):
-        position = sample.get("rollout_position")
-        if position is None and sample.get("sample_index") is not None:
-            position = position_of_index.get(int(sample["sample_index"]))
-        if position is None:
-            position_of_tokens = position_of_tokens or {
-                tuple(to_list(item.get("tokens")) or ()): number
-                for number, item in enumerate(sampling_dump.samples)
-            }
-            position = position_of_tokens.get(tuple(to_list(sample["tokens"]) or ()))
-        if position is None or not 0 <= int(position) < len(sampling_dump.samples):
-            raise PoiseError(
-                f"{train_samples.where} holds a sample that {sampling_dump.where} lacks: "
-                "import the folder of training dumps by itself"
+    if sampling_dump is not None:
+        return match_samples(
+            samples, train_samples.where, sampling_dump.samples, sampling_dump.where
+        )
+    # By position or index where all samples have one; otherwise as they come.
+    for name in ("rollout_position", "sample_index"):
+        if all(sample.get(name) is not None for sample in samples):
+            order = sorted(
+                range(len(samples)), key=lambda train_index: int(samples[train_index][name])
             )
-        matches[int(position)] = train_index
-    return matches
+            return dict(enumerate(order))
+    return {train_index: train_index for train_index in range(len(samples))}
 
 
 def _find_reward(
@@ -383,7 +378,7 @@ def _build_rollout(
     if not mask or len(mask) != length:
         mask = [1] * length
     spans = split_by_mask(tokens, [0] * len(prompt) + mask)
-    # A sample whose mask is empty took part in its step without any loss.
+    # A sample whose mask is all 0 took part in its step without any loss.
     response_positions = (
         [position - len(prompt) for position in spans.trained_positions] if spans else range(length)
     )
