@@ -34,6 +34,7 @@ def write_run(
     tau: float = 0.25,
     composer: str = "grouped",
     *,
+    sign: str = "advantage",
     rollouts: bool = True,
     evaluations: bool = True,
     response: str = "The answer is 3.",
@@ -48,13 +49,13 @@ def write_run(
             "loop": {"iterations": 9},
             "model": {"name": model},
             "sample": {"prompts": P, "group_size": G},
-            "balance": {"tau": tau, "target": TARGET},
+            "balance": {"tau": tau, "target": TARGET, "sign": sign},
             "batch": {"composer": composer, "steps": STEPS},
         }
     )
     folder = RunFolder.create(path, config)
     rng = np.random.default_rng(0)
-    buffer = RewardBalancedBuffer(tau=tau, target=TARGET)
+    buffer = RewardBalancedBuffer(tau=tau, target=TARGET, sign=sign)
     if pieces is not None:
         folder.write_vocabulary(pieces)
     if iterations:  # on a prompt that is in a benchmark

@@ -12,10 +12,10 @@ from counterpoise.report.missing_pushes import replay_command
 @pytest.mark.parametrize(
     ("checkpoints", "weights", "precision"),
     [
-        ((), "Qwen/Qwen3-0.6B", "with the model that you name, so not exactly"),
+        ((), "Qwen/Qwen3-0.6B", "with the model that the run began with, so not exactly"),
         ((4, 11, 12), "out/run/checkpoints/iteration_00011", "from the checkpoint before it"),
         ((4, 12), "out/run/checkpoints/iteration_00004", "after iteration 4, so not exactly"),
-        ((12, 20), "Qwen/Qwen3-0.6B", "with the model that you name"),  # not from later weights
+        ((12, 20), "Qwen/Qwen3-0.6B", "with the model that the run began with"),  # none later
     ],
 )
 def test_the_nearest_weights_before_the_update_are_named(
@@ -30,6 +30,13 @@ def test_the_nearest_weights_before_the_update_are_named(
     )
     assert precision in command.explanation
     assert command.sentence == f"{command.explanation} {command.text}"
+
+
+def test_the_first_update_is_taken_again_with_its_own_weights(tmp_path: Path):
+    first = replay_command(tmp_path, 1, 6, shown_as="out/run", model="embedded")
+    assert "with the model that the run began with, and store" in first.explanation
+    unknown = replay_command(tmp_path, 1, 6, shown_as="out/run")
+    assert "with the model that you name, so not exactly" in unknown.explanation
 
 
 def test_a_name_cannot_leave_its_word(tmp_path: Path):

@@ -20,8 +20,8 @@ from counterpoise.report.charts.render import embed_json, pack_json, render
 from counterpoise.report.charts.series import ValueAxis, line_chart, moving_average
 from counterpoise.report.charts.vega import vega_specification, vega_theme
 from counterpoise.report.pages.assemble import split_body
-from counterpoise.report.panels import mosaic
-from counterpoise.report.panels.buffer import count_fates
+from counterpoise.report.panels import buffer, mosaic, summary, timing
+from counterpoise.report.panels.buffer import count_fates, wasted_shares
 from counterpoise.report.panels.plans import cross_term
 from counterpoise.report.panels.rollouts import choose_examples
 from counterpoise.report.panels.summary import format_duration, list_facts
@@ -79,6 +79,65 @@ def test_the_summary_counts_rollouts_without_signal_with_and_without_rb(tmp_path
     waited = ("still waiting", "dropped as surplus", "dropped as too old")
     others = sum(counted.get(what, 0) for what in waited)
     assert counted["used in updates"] + silent + others == counted["rollouts sampled"] == 6 * P * G
+
+
+def test_balanced_by_reward_a_rollout_without_signal_is_counted_once(tmp_path: Path):
+    """Rollouts without signal wait too: they are not yet used, and may be dropped as surplus."""
+    run = RunData.read(write_run(tmp_path / "run", iterations=6, tau=0.5, sign="reward"))
+    counted = {what: int(n) for n, what in list_facts(run) if n.isdigit()}
+    used = sum(A != 0 for plan in run.plans for A in plan["advantage"])
+    assert counted["used in updates"] == used > 0
+    assert counted["dropped as surplus"] > 0
+    waiting, sampled = counted["still waiting"], counted["rollouts sampled"]
+    assert wasted_shares(run)[-1] == (6, pytest.approx((sampled - waiting - used) / sampled))
+    without_rows = replace(run, plans=[])  # store.report = false
+    assert "used in updates" not in [what for _, what in list_facts(without_rows)]
+    assert wasted_shares(without_rows) == []
+
+
+def fates_shown(run: RunData, **options: Any) -> list[str]:
+    changed = {name: replace(getattr(run.config, name), **new) for name, new in options.items()}
+    panel = buffer.panel(replace(run, config=replace(run.config, **changed)))
+    assert panel is not None
+    return [meaning for _, meaning in panel.body[-1].keys]  # type: ignore[index,union-attr]
+
+
+def test_the_fates_of_a_run_are_those_that_it_can_have(tmp_path: Path):
+    run = RunData.read(write_run(tmp_path / "run", tau=0.0))
+    used, replaced = "used in an update", "no signal: replaced by another group"
+    silent = "no signal: all rewards of its group are equal"
+    assert fates_shown(run, sample={"refills": 2}) == [used, replaced]
+    dropping = fates_shown(run, sample={"refills": 2}, batch={"drop_silent": True})
+    assert dropping == [used, silent, replaced]
+    by_reward = fates_shown(run, balance={"tau": 0.25, "sign": "reward"})
+    assert silent not in by_reward
+    assert by_reward[-1] == "not scored: no reward was given"
+
+
+def test_the_summary_says_how_many_steps_a_batch_takes(tmp_path: Path):
+    run = RunData.read(write_run(tmp_path / "run"))
+
+    def told(**batch: Any) -> str:
+        config = replace(run.config, batch=replace(run.config.batch, **batch))
+        return " ".join(str(summary.panel(replace(run, config=config)).body).split())
+
+    assert "divides a batch into 2 optimizer steps, with" in told()
+    assert "divides a batch into 1 optimizer step, with" in told(steps=1)
+    assert "divides a batch into at most 2 optimizer steps, with" in told(drop_silent=True)
+    by_rows = "as many optimizer steps as 8 rows with signal each can fill, with"
+    assert f"divides a batch into {by_rows}" in told(rows_per_step=8)
+
+
+def test_areas_over_a_single_iteration_are_bars(tmp_path: Path):
+    """An area has no width there: the charts were empty."""
+    run = RunData.read(write_run(tmp_path / "run", iterations=1))
+    for module in (buffer, timing):
+        panel = module.panel(run)
+        assert panel is not None
+        for figure in panel.body[: 2 if module is buffer else 1]:  # type: ignore[index]
+            marks = [layer["mark"]["type"] for layer in figure.chart.to_dict()["layer"]]
+            assert "bar" in marks
+            assert "area" not in marks
 
 
 def test_cancellation_of_a_group_whole_halved_and_sorted_by_sign():

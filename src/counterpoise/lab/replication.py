@@ -29,7 +29,7 @@ BEGIN, END = "<!-- claims: written by `poise study replication` -->", "<!-- end 
 
 
 def write_replication(root: Path) -> tuple[Path, ...]:
-    """Judge the records again, write the tables into the page and draw the plot; returns the files."""
+    """Judge the records again, write table, page and plot; returns these files."""
     claims = recompute_claims(read_claims(root / CLAIMS), root)
     write_claims(root / CLAIMS, claims)
     text = (root / PAGE).read_text(encoding="utf-8")

@@ -1,7 +1,7 @@
 """Whether rewards other than 0 and 1 occurred: then the mean reward is the headline, not success.
 
-Logs of other trainers and of older versions do not say so, but where all rewards are 0 or 1 their
-mean is the success.
+Logs of other trainers and of older versions do not record it. Rewards of 0 and 1 alone have the
+success as their mean, so a mean reward that differs from the success tells that they are graded.
 """
 
 from __future__ import annotations

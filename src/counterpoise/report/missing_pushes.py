@@ -25,13 +25,18 @@ class ReplayCommand:
     """
 
     text: str
-    weights_of: int | None  # iteration of the checkpoint that it starts from; None: another model
+    # Iteration of the checkpoint that it starts from. 0: the model that the run began with; None:
+    # that one is not known either, and the reader names a model.
+    weights_of: int | None
     iteration: int
 
     @property
     def explanation(self) -> str:
         """What the command does, and how near that is to what happened in the run."""
-        if self.weights_of == self.iteration - 1:
+        if self.weights_of == 0:
+            precision = "with the model that the run began with"
+            precision += "" if self.iteration == 1 else ", so not exactly"
+        elif self.weights_of == self.iteration - 1:
             precision = "from the checkpoint before it"
         elif self.weights_of is not None:
             precision = f"with the weights after iteration {self.weights_of}, so not exactly"
@@ -56,8 +61,10 @@ def replay_command(
     weights_of = max(earlier, default=None)
     if weights_of is not None:
         weights = shlex.quote(f"{shown_as}/{CHECKPOINTS}/{CHECKPOINT_PREFIX}{weights_of:05d}")
+    elif model:
+        weights_of, weights = 0, shlex.quote(model)
     else:
-        weights = shlex.quote(model) if model else UNKNOWN_MODEL
+        weights = UNKNOWN_MODEL
     command = (
         f"poise replay {shlex.quote(shown_as)} --model {weights} --iterations {iteration} "
         f"--set monitor.watch={num_groups} --set monitor.tokens=0"

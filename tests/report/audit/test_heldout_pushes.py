@@ -50,6 +50,15 @@ def test_the_tail_is_that_of_a_coin() -> None:
     assert not is_unlikely(Influence(total=1.0, updates=35, raising=30))
 
 
+def test_an_update_that_moved_nothing_did_not_lower() -> None:
+    """A warm-up of the learning rate may begin at 0."""
+    influence = Influence()
+    for change in (0.0, -1.0, -1.0, -1.0, -1.0):
+        influence.add(change)
+    assert (influence.updates, influence.raising) == (4, 0)
+    assert not is_unlikely(influence)
+
+
 def test_a_run_with_probes_is_judged_by_its_own_numbers(run: Path) -> None:
     finding = lowering_prompts(AuditRun.read(run))
     assert finding.level in ("note", "clear")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from report.synthetic import Page, write_run
@@ -60,10 +61,23 @@ def test_a_word_and_the_same_after_a_space_are_told_apart(tmp_path: Path):
     assert "The 50.0 % 90 % ·The 30.0 % 25 %" in text
 
 
+def test_an_update_without_right_rollouts_was_measured_all_the_same(tmp_path: Path):
+    """W-REINFORCE trains on groups that failed as a whole."""
+    run = RunData.read(write_run(tmp_path / "run", tau=0.0))
+    fields = [f"{name}_positive" for name in ("boosted", "stable", "suppressed", "moved")]
+    failed = replace(run, metrics=[record | dict.fromkeys(fields) for record in run.metrics])
+    panel = monitor.panel(failed)
+    assert panel is not None
+    titles = [figure.title for figure in panel.body]  # type: ignore[union-attr]
+    assert titles[0] == "Tokens of negative rollouts"
+    bands = [band for band in values(panel.body[0].chart) if band["field"] == "boosted"]  # type: ignore[index]
+    assert [band["iteration"] for band in bands] == [1, 2, 3, 4]
+
+
 def test_a_run_without_the_monitor_says_so_and_names_the_command(tmp_path: Path):
     run = write_run(tmp_path / "run", microscope="off")
     panel = monitor.panel(RunData.read(run))
     assert panel is not None
-    assert "The microscope was off" in panel.caption
+    assert "No update was measured" in panel.caption
     assert "<code>poise replay run --model embedded --iterations 4 " in panel.caption
     assert "monitor" in Page(write_report(run)).sections

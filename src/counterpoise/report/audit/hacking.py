@@ -36,7 +36,7 @@ def reward_gap(run: AuditRun) -> AuditFinding:
     if trained is None:
         return unsupported(GAP_TITLE, f"{MIN_ITERATIONS} iterations in metrics.jsonl")
     # A mean reward must not be compared with a success.
-    if run.is_graded and any(record.get("reward") is None for record in run.evaluations):
+    if run.is_graded and not run.heldout_has_rewards:
         return unsupported(GAP_TITLE, "reward in evaluations.jsonl")
     word, unit = ("mean reward", "") if run.is_graded else ("success", "share")
 

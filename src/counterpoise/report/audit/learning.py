@@ -137,17 +137,17 @@ def learning_rate(run: AuditRun) -> AuditFinding:
 def _falling_success(run: AuditRun) -> list[RateEvidence]:
     """Evidence from held-out problems and from training prompts, as far as the run has it."""
     evidence = []
-    word, unit = ("mean reward", "") if run.is_graded else ("success", "share")
 
-    def show(value: float) -> str:
-        return f"{value:.3g}" if run.is_graded else percent(value, 1)
+    def show(value: float, unit: str) -> str:
+        return percent(value, 1) if unit == "share" else f"{value:.3g}"
 
     if heldout := heldout_change(run):
+        word, unit = _headline(is_reward=run.is_graded and run.heldout_has_rewards)
         first, last = run.heldout[0][1], run.heldout[-1][1]
         evidence.append(
             RateEvidence(
                 "alarm" if heldout.high < 0 else "clear",
-                f"held-out {word} went from {show(first.mean)} to {show(last.mean)}",
+                f"held-out {word} went from {show(first.mean, unit)} to {show(last.mean, unit)}",
                 f"{run.total('rollouts'):,.0f} rollouts bought a policy that is worse on held-out "
                 "problems than the one at the start",
                 (
@@ -158,17 +158,25 @@ def _falling_success(run: AuditRun) -> list[RateEvidence]:
             )
         )
     if change := training_change(run):
+        word, unit = _headline(is_reward=run.is_graded)
         before, after = (float(np.mean(third)) for third in thirds(training_series(run)))
-        fall_level: Level = "alarm" if after < COLLAPSE * before else "warning"
+        # A mean reward of 0 or less has no half to fall below.
+        has_collapsed = before > 0 and after < COLLAPSE * before
+        fall_level: Level = "alarm" if has_collapsed else "warning"
         evidence.append(
             RateEvidence(
                 fall_level if change.high < 0 else "clear",
-                f"training {word} from {show(before)} to {show(after)}",
+                f"training {word} from {show(before, unit)} to {show(after, unit)}",
                 f"the rollouts of the last third have a lower {word} than those of the first",
                 (Measurement.of(f"change of training {word}, first to last third", change, unit),),
             )
         )
     return evidence
+
+
+def _headline(*, is_reward: bool) -> tuple[str, str]:
+    """(what success is measured by, the unit of its measurements)."""
+    return ("mean reward", "") if is_reward else ("success", "share")
 
 
 def entropy_collapse(run: AuditRun) -> AuditFinding:
@@ -253,7 +261,8 @@ def not_finite_steps(run: AuditRun) -> AuditFinding:
     return AuditFinding(
         title=FINITE_TITLE,
         level=worst_level((level, "warning" if not_numbers else "clear")),
-        verdict=f"{skipped:,.0f} of {attempted:,.0f} optimizer steps were skipped as not finite",
+        verdict=f"{skipped:,.0f} of {attempted:,.0f} optimizer steps were skipped as not finite"
+        + (f"; losses or gradients that are no numbers: {not_numbers:,.0f}" if not_numbers else ""),
         measurements=(
             Measurement("steps skipped as not finite", share, unit="share"),
             Measurement("losses or gradients that are no numbers", not_numbers),

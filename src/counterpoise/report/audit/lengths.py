@@ -35,7 +35,7 @@ from counterpoise.statistics.two_samples import ratio_estimate
 
 TITLE = "Length drift and cut-offs"
 SAMPLED_TOKENS = "sampled tokens in rollouts/ (lengths are those of the texts, encoded again)"
-PAYING_CUT = 0.10  # growing length is an alarm if this share of responses is cut
+CUT_WHILE_GROWING = 0.10  # growing length is an alarm if this share of responses is cut
 
 
 def length_drift(run: AuditRun) -> AuditFinding:
@@ -59,7 +59,7 @@ def length_drift(run: AuditRun) -> AuditFinding:
     if len(lengths) >= MIN_ITERATIONS:
         ratio = ratio_estimate(*thirds(lengths))
         measurements.insert(0, Measurement.of("length, last third over first", ratio))
-        is_cut = late_cut is not None and late_cut.low >= PAYING_CUT
+        is_cut = late_cut is not None and late_cut.low >= CUT_WHILE_GROWING
         is_paid = paid_for >= LENGTH_REWARD_CORRELATION[0]
         if ratio.low >= LENGTH_RATIO:
             levels.append("alarm" if is_cut or is_paid or not is_rising(run) else "warning")
@@ -85,7 +85,7 @@ def length_drift(run: AuditRun) -> AuditFinding:
         verdict=f"responses went from {first:.0f} to {last:.0f} {unit}{cut_text}",
         measurements=tuple(measurements),
         threshold=f"growth by a factor of {LENGTH_RATIO:g} (lower end) is an alarm if success does "
-        f"not rise, {percent(PAYING_CUT)} are cut, or length and reward correlate by "
+        f"not rise, {percent(CUT_WHILE_GROWING)} are cut, or length and reward correlate by "
         f"{LENGTH_REWARD_CORRELATION[0]:g}, else a warning; a fall to {LENGTH_FALL:g} of the first "
         "third (upper end) is an alarm if success does not rise, else a warning; whatever the "
         f"trend, alarm from {percent(TRUNCATED_SHARE[1])} cut, warning from "

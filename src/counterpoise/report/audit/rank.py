@@ -1,8 +1,9 @@
 """Run every finding on a run, and put the cause before its consequences.
 
-A finding that an alarm or a warning of another one explains becomes a note that says so: a run with
-a tenfold learning rate also loses its signal, but that is not what to repair. Then alarms come
-first, warnings next, and within a level the stage of the run decides (the order of FINDINGS).
+A finding that is explained by another one becomes a note that says so: a run with a tenfold
+learning rate also loses its signal, but that is not what to repair. The cause must be at least as
+serious, so a warning never lowers an alarm. Then alarms come first, warnings next, and within a
+level the stage of the run decides (the order of FINDINGS).
 """
 
 from __future__ import annotations

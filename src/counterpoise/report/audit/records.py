@@ -55,14 +55,14 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A rollout that shows the finding: where it is, and what to see there.
+    """A rollout, or another place in the run, that shows the finding, and what to see there.
 
     Example:
         Example("7:word_problems/train/12", 3, "answered 11 for 22/2 and scored 0")
     """
 
-    group: str
-    index: int | None  # place in the group; None: the group as a whole
+    group: str  # or, with index None, another place: a prompt id, "iteration 3, step 2"
+    index: int | None  # of the rollout in its group; None: not a single rollout
     text: str
 
 

@@ -233,7 +233,9 @@ def _check_answer(
         if answer.boxed:
             tally.rejected += 1
             scan.add_example(
-                "rejected", rollout, f"answered {answer.text} for {reference} and scored 0"
+                "rejected",
+                rollout,
+                f"answered {answer.text} for {reference} and scored {rollout.reward:g}",
             )
         else:
             tally.unboxed += 1
@@ -245,7 +247,9 @@ def _check_answer(
         if right is False:
             tally.accepted += 1
             scan.add_example(
-                "accepted", rollout, f"answered {answer.text} for {reference} and scored 1"
+                "accepted",
+                rollout,
+                f"answered {answer.text} for {reference} and scored {rollout.reward:g}",
             )
     return right
 

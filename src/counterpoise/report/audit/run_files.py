@@ -132,13 +132,22 @@ class RunFiles:
 
     @cached_property
     def heldout(self) -> list[tuple[int, IntervalEstimate]]:
-        """(iteration, success) at the first evaluation setting; mean rewards if graded."""
+        """(iteration, success) at the first evaluation setting.
+
+        If rewards are graded it is the mean reward, where the evaluation has one: see
+        `heldout_has_rewards`.
+        """
         records = next(iter(group_by_setting(self.evaluations).values()), [])
         estimate = reward_estimate if self.is_graded else success_estimate
         return sorted(
             ((int(record["iteration"]), estimate(record)) for record in records),
             key=lambda pair: pair[0],
         )
+
+    @property
+    def heldout_has_rewards(self) -> bool:
+        """Whether every evaluation stored a mean reward; oldest versions stored the success."""
+        return all(record.get("reward") is not None for record in self.evaluations)
 
     @property
     def foreign_options_hint(self) -> str:
@@ -148,7 +157,7 @@ class RunFiles:
     # -- plans -------------------------------------------------------------------------------
 
     def iterate_plans(self) -> Iterator[Record]:
-        """Plans with their rows, one at a time."""
+        """Plans, one at a time; without rows and steps where the run had store.report = false."""
         yield from iterate_log(self.path / "plans.jsonl", "plans")
 
     @property

@@ -38,7 +38,8 @@ TITLE = "Sampler and trainer disagree"
 TOKEN_ITERATIONS = 4  # whose token tables are read
 MIN_OCCURRENCES = 20  # of a token type that is listed
 TOP_TYPES = 5
-SMALLEST_LOGPROB = 1e-3  # mean |log pi| below it: a ratio to it would mean nothing
+STORED_ROUNDING = 1e-5  # rollouts/ have six digits
+SMALLEST_LOGPROB = 1e-3  # floor of the denominator: a ratio to less than this means nothing
 
 
 def sampler_mismatch(run: AuditRun) -> AuditFinding:
@@ -131,7 +132,13 @@ def _by_token(
 
 
 def _differences(run: AuditRun, iteration: int, plan: dict[str, Any]) -> dict[str, Any]:
-    """d of every trained token of this iteration, with its place."""
+    """d of the trained tokens of an iteration for which it is known, with their places.
+
+    Where the trainer computed no log-probabilities before the update, and in imports, `old_logprob`
+    repeats the sampler's. Then d is known in the first optimizer step only: it ran at the weights
+    that sampled the rollouts of this iteration, so its `logprob` is log pi_old.
+    """
+    nothing = {"d": np.empty(0), "token": np.empty(0, np.int64), "places": []}
     # With reward balance rows wait: they were sampled in other iterations.
     sampled = {
         (rollout.group, rollout.index): rollout.sampled_logprobs
@@ -141,12 +148,16 @@ def _differences(run: AuditRun, iteration: int, plan: dict[str, Any]) -> dict[st
     }
     try:
         table = pq.read_table(
-            run.token_files[iteration], columns=["row", "position", "token", "old_logprob"]
+            run.token_files[iteration],
+            columns=["step", "row", "position", "token", "old_logprob", "logprob"],
         )
     except PARQUET_ERRORS:
-        return {"d": np.empty(0), "token": np.empty(0, np.int64), "places": []}
+        return nothing
     columns = {name: table[name].to_numpy() for name in table.column_names}
-    differences, tokens, places = [], [], []
+    if not len(columns["row"]):
+        return nothing
+    sampled_N = np.full(len(columns["row"]), np.nan)
+    names = {}
     for row in np.unique(columns["row"]):
         name = (plan["groups"][plan["group"][row]], plan["index"][row])
         logprobs = sampled.get(name)
@@ -156,13 +167,20 @@ def _differences(run: AuditRun, iteration: int, plan: dict[str, Any]) -> dict[st
         position_T = columns["position"][in_row]
         if position_T.max(initial=0) >= len(logprobs):
             continue
-        difference_T = columns["old_logprob"][in_row] - np.asarray(logprobs)[position_T]
-        differences.append(difference_T)
-        tokens.append(columns["token"][in_row])
-        places += [(name, int(position)) for position in position_T]
-    if not differences:
-        return {"d": np.empty(0), "token": np.empty(0, np.int64), "places": []}
-    return {"d": np.concatenate(differences), "token": np.concatenate(tokens), "places": places}
+        sampled_N[in_row] = np.array(logprobs, dtype=np.float64)[position_T]
+        names[int(row)] = name
+    d_N = columns["old_logprob"] - sampled_N
+    if not (np.abs(d_N) > STORED_ROUNDING).any():
+        fresh_rows = np.flatnonzero(np.array(plan["born"]) == iteration)
+        is_first = columns["step"] == columns["step"].min()
+        is_same = is_first & np.isin(columns["row"], fresh_rows)
+        d_N = np.where(is_same, columns["logprob"] - sampled_N, np.nan)
+    known = np.flatnonzero(np.isfinite(d_N))
+    if not len(known):
+        return nothing
+    row_n, position_n = columns["row"][known].tolist(), columns["position"][known].tolist()
+    places = [(names[row], position) for row, position in zip(row_n, position_n, strict=True)]
+    return {"d": d_N[known], "token": columns["token"][known], "places": places}
 
 
 def _worst_token(table: dict[str, Any]) -> Example:

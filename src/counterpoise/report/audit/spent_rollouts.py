@@ -162,13 +162,20 @@ def unused_rollouts(run: AuditRun) -> AuditFinding:
                     Example(group, indices[0], f"dropped in iteration {record['iteration']}")
                 )
     sampled = run.total("rollouts")
-    with_signal = max(1.0, sampled - run.total("rows_without_signal"))
+    balance = run.config.balance if run.config is not None else None
+    has_balance = balance is not None and balance.tau > 0
+    # Balanced by reward, rows without signal wait and are dropped like any others.
+    if balance is not None and has_balance and balance.sign == "reward":
+        kind, left_out = "scored rollouts", run.total("unscored")
+    else:
+        kind, left_out = "rollouts with signal", run.total("rows_without_signal")
+    droppable = max(1.0, sampled - left_out - drops["no_spread"])
     dropped = drops["surplus"] + drops["aged"]
     idle = [float(rows == 0) for _, rows in run.metric("batch_rows")]
     idle_estimate = share_estimate(idle)
     # Rollouts of a group are dropped together more often than not, so groups are counted.
     dropped_low, dropped_high = wilson_interval(
-        min(1.0, dropped / with_signal), with_signal / _group_size(run)
+        min(1.0, dropped / droppable), droppable / _group_size(run)
     )
     waited = run.plan_totals.waited_rows if run.has_plans else 0
     waiting = [
@@ -176,7 +183,6 @@ def unused_rollouts(run: AuditRun) -> AuditFinding:
         for name in ("buffer_positive", "buffer_negative")
     ]
     # Without RB, only iterations without signal make no update, which another finding reports.
-    has_balance = run.config is not None and run.config.balance.tau > 0
     level = worst_level(
         (
             grade_above(dropped_low, *DROPPED_SHARE),
@@ -186,12 +192,12 @@ def unused_rollouts(run: AuditRun) -> AuditFinding:
     return AuditFinding(
         title=UNUSED_TITLE,
         level=level,
-        verdict=f"{dropped:,} of {with_signal:,.0f} rollouts with signal were dropped, and "
+        verdict=f"{dropped:,} of {droppable:,.0f} {kind} were dropped, and "
         f"{int(sum(idle))} of {len(idle)} iterations made no update",
         measurements=(
             Measurement(
-                "dropped, of those with signal",
-                min(1.0, dropped / with_signal),
+                f"dropped, of {kind}",
+                min(1.0, dropped / droppable),
                 dropped_low,
                 dropped_high,
                 "share",

@@ -28,9 +28,10 @@ TABLES = 4  # token tables that are read where the monitor was off
 def cancelling_types(run: AuditRun) -> AuditFinding:
     """The heaviest token types and how much of their push cancels."""
     weights = _monitored_types(run)
-    how = "by the monitor"
+    how = "as the monitor measured it"
     if not weights:
-        weights, how = _pulled_types(run), "by the gradient at the output, without coupling"
+        weights = _pulled_types(run)
+        how = "estimated from the gradient at the output, without coupling between tokens"
     if not weights:
         return unsupported(
             TITLE,

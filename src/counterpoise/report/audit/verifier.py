@@ -90,9 +90,10 @@ def rejected_answers(run: AuditRun) -> AuditFinding:
                 grade_above(unboxed.low, UNBOXED_SHARE),
             )
         ),
-        verdict=f"{rejected:,} of {zeros:,} rollouts that scored 0 have the right answer in a box",
+        verdict=f"{rejected:,} of {zeros:,} rollouts that scored 0 or less have the right answer "
+        "in a box",
         measurements=(
-            Measurement.of("right in a box, of those that scored 0", boxed, "share"),
+            Measurement.of("right in a box, of those that scored 0 or less", boxed, "share"),
             Measurement.of("right without a box", unboxed, "share"),
             Measurement("comparisons left undecided", run.rollout_totals.undecided_pairs),
         ),

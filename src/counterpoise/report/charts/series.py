@@ -108,6 +108,14 @@ def stack_fields(records: Records, fields: Sequence[str]) -> list[dict[str, Any]
     return areas
 
 
+def area(records: Records, **style: Any) -> alt.Chart:
+    """An area over the iterations; a bar if there is only one, since its area has no width."""
+    if len(records) == 1:
+        style.pop("interpolate", None)
+        return base_chart(records).mark_bar(opacity=0.85, size=14, **style)
+    return base_chart(records).mark_area(opacity=0.85, **style)
+
+
 def make_tooltips(fields: Sequence[TooltipField]) -> list[alt.Tooltip]:
     return [
         alt.Tooltip(f"{field}:Q", title=title, format=number_format)
@@ -210,7 +218,8 @@ def line_chart(
 ) -> alt.LayerChart | None:
     """A line over the iterations that have a finite value; None where there are none.
 
-    `guide` adds a dashed horizontal line.
+    `title` names the value in the tooltip and in the description; it is not drawn, which is left to
+    the `Figure`. `guide` adds a dashed horizontal line.
     """
     finite_points = [
         (iteration, value)

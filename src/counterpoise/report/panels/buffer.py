@@ -7,9 +7,11 @@ from itertools import accumulate
 import altair as alt
 
 from counterpoise.batch.buffer import ANTI_UNIT
+from counterpoise.config import RunConfig
 from counterpoise.report.charts.figure import Figure
 from counterpoise.report.charts.series import (
     Records,
+    area,
     base_chart,
     iteration_chart,
     stack_fields,
@@ -28,6 +30,12 @@ FATES = (
     ("without", "no signal: all rewards of its group are equal", "fate-without"),
     ("replaced", "no signal: replaced by another group", "fate-replaced"),
 )
+UNSCORED_FATE = "not scored: no reward was given"  # "without" of a run that balances by reward
+
+
+def balances_by_reward(config: RunConfig) -> bool:
+    """Whether rows count as right or wrong: then those without signal wait like any others."""
+    return config.balance.tau > 0 and config.balance.sign == "reward"
 
 
 def panel(run: RunData) -> Panel | None:
@@ -72,12 +80,12 @@ def _waiting_figure(run: RunData) -> Figure:
     x_encoding = x_axis(run.last_iteration)
     count_axis = alt.Axis(labelExpr="format(abs(datum.value), '~s')")
     layers = [
-        base_chart(records)
-        .mark_area(style="positive", interpolate="step", opacity=0.85)
-        .encode(x=x_encoding, y=alt.Y("positive:Q", axis=count_axis)),
-        base_chart(records)
-        .mark_area(style="negative", interpolate="step", opacity=0.85)
-        .encode(x=x_encoding, y=alt.Y("below:Q")),
+        area(records, style="positive", interpolate="step").encode(
+            x=x_encoding, y=alt.Y("positive:Q", axis=count_axis)
+        ),
+        area(records, style="negative", interpolate="step").encode(
+            x=x_encoding, y=alt.Y("below:Q")
+        ),
         base_chart([record for record in records if record["used"]])
         .mark_point(style="ink", shape="triangle-up", size=34)
         .encode(x=x_encoding, y=alt.datum(0)),
@@ -110,11 +118,10 @@ def count_fates(run: RunData) -> Records:
     """
     # Rows without signal are part of the batch and count as used, unless they are dropped. With
     # balance.sign = "reward" only unscored rollouts are left out of the batch.
-    are_dropped, balance = run.config.drops_silent_rows, run.config.balance
-    counts_rewards = balance.tau > 0 and balance.sign == "reward"
+    are_dropped, by_reward = run.config.drops_silent_rows, balances_by_reward(run.config)
     used_totals = accumulate(record["batch_rows"] for record in run.metrics)
     without_signal_totals = accumulate(
-        record["rows_without_signal"] * are_dropped + record.get("unscored", 0) * counts_rewards
+        record["rows_without_signal"] * are_dropped + record.get("unscored", 0) * by_reward
         for record in run.metrics
     )
     replaced_totals = accumulate(record.get("dropped_no_spread", 0) for record in run.metrics)
@@ -135,15 +142,49 @@ def count_fates(run: RunData) -> Records:
     ]
 
 
+def used_with_signal_totals(run: RunData) -> list[int]:
+    """Rollouts with signal that updates had used, after every iteration; empty if not known."""
+    if balances_by_reward(run.config):
+        # Rows without signal may wait or be dropped, so only the plans tell which ones were used.
+        used_by_iteration = {
+            plan["iteration"]: sum(advantage != 0 for advantage in plan["advantage"])
+            for plan in run.plans
+        }
+        if any(
+            record["batch_rows"] and record["iteration"] not in used_by_iteration
+            for record in run.metrics
+        ):
+            return []
+        return list(
+            accumulate(used_by_iteration.get(record["iteration"], 0) for record in run.metrics)
+        )
+    # Unless they are dropped, rows without signal are part of the batches but teach nothing.
+    are_used = not run.config.drops_silent_rows
+    return list(
+        accumulate(
+            record["batch_rows"] - record["rows_without_signal"] * are_used
+            for record in run.metrics
+        )
+    )
+
+
 def wasted_shares(run: RunData) -> list[tuple[int, float]]:
     """(iteration, share of the rollouts sampled so far that no update learns from).
 
-    share = (no signal + surplus + too old + replaced) / sampled. Empty where the run's metrics do
-    not have these counts.
+    share = (no signal + surplus + too old + replaced) / sampled. Balanced by reward, rows without
+    signal are also surplus or too old, so the share is 1 - (waiting + used with signal) / sampled.
+    Empty where the run does not have these counts.
     """
     if any("rows_without_signal" not in record for record in run.metrics):
         return []
     sampled_totals = accumulate(record["rollouts"] for record in run.metrics)
+    if balances_by_reward(run.config):
+        return [
+            (fate["iteration"], 1 - (fate["waiting"] + used_so_far) / sampled_so_far)
+            for fate, used_so_far, sampled_so_far in zip(
+                count_fates(run), used_with_signal_totals(run), sampled_totals, strict=False
+            )
+        ]
     without_signal_totals = accumulate(record["rows_without_signal"] for record in run.metrics)
     return [
         (
@@ -164,14 +205,21 @@ def _fates_figure(run: RunData) -> Figure:
     records = count_fates(run)
     hidden_fates = set() if run.config.sample.refills else {"replaced"}
     if run.config.balance.tau == 0:
-        hidden_fates |= {"waiting", "surplus", "aged", "without"}
-    shown_fates = [fate for fate in FATES if fate[0] not in hidden_fates]
+        hidden_fates |= {"waiting", "surplus", "aged"}
+        if not run.config.batch.drop_silent:
+            hidden_fates.add("without")
+    meanings = {"without": UNSCORED_FATE} if balances_by_reward(run.config) else {}
+    shown_fates = [
+        (field, meanings.get(field, meaning), colour)
+        for field, meaning, colour in FATES
+        if field not in hidden_fates
+    ]
     stacked_areas = stack_fields(records, [field for field, _, _ in shown_fates])
     x_encoding = x_axis(run.last_iteration)
     layers = [
-        base_chart([area for area in stacked_areas if area["field"] == field])
-        .mark_area(color=f"var(--{colour})", opacity=0.85)
-        .encode(x=x_encoding, y=y_axis("floor"), y2=alt.Y2("top:Q"))
+        area(
+            [part for part in stacked_areas if part["field"] == field], color=f"var(--{colour})"
+        ).encode(x=x_encoding, y=y_axis("floor"), y2=alt.Y2("top:Q"))
         for field, _, colour in shown_fates
     ]
     chart = iteration_chart(

@@ -6,7 +6,7 @@ import altair as alt
 
 from counterpoise.report.charts.figure import Figure
 from counterpoise.report.charts.series import (
-    base_chart,
+    area,
     iteration_chart,
     stack_fields,
     x_axis,
@@ -30,9 +30,11 @@ def panel(run: RunData) -> Panel | None:
     x_encoding = x_axis(run.last_iteration)
     stacked_areas = stack_fields(records, skip_fields)
     layers = [
-        base_chart([area for area in stacked_areas if area["field"] == name])
-        .mark_area(style=colour, interpolate="step", opacity=0.85)
-        .encode(x=x_encoding, y=y_axis("floor"), y2=alt.Y2("top:Q"))
+        area(
+            [part for part in stacked_areas if part["field"] == name],
+            style=colour,
+            interpolate="step",
+        ).encode(x=x_encoding, y=y_axis("floor"), y2=alt.Y2("top:Q"))
         for name, _, colour in KINDS
     ]
     chart = iteration_chart(

@@ -15,6 +15,7 @@ from counterpoise.report.charts.series import (
     SHARE_AXIS,
     Records,
     ValueAxis,
+    area,
     base_chart,
     iteration_chart,
     line_chart,
@@ -100,8 +101,11 @@ SIZE_METRICS = (
 
 
 def panel(run: RunData) -> Panel | None:
+    # An iteration may have trained on tokens of one sign only.
     measured_records = [
-        record for record in run.metrics if record.get("boosted_positive") is not None
+        record
+        for record in run.metrics
+        if any(record.get(f"boosted_{sign}") is not None for sign in ("positive", "negative"))
     ]
     if not measured_records:
         return Panel("Cancellation", _why_unmeasured(run), Markup()) if run.plans else None
@@ -135,8 +139,9 @@ def _why_unmeasured(run: RunData) -> Markup:
         model=run.model_name,
     )
     return Markup(
-        "The microscope was off (monitor.every = 0; in TRL, monitor_every), so nothing says how "
-        "far tokens moved and what cancelled. {} <code>{}</code>"
+        "No update was measured, so nothing says how far tokens moved and what cancelled. The "
+        "microscope measures every monitor.every-th iteration, and none at 0 (in TRL, "
+        "monitor_every). {} <code>{}</code>"
     ).format(command.explanation, command.text)
 
 
@@ -157,8 +162,8 @@ def _movement_figure(
     bands = stack_fields(records, [class_name for class_name, _, _ in MOVEMENT_CLASSES])
     x_encoding, y_encoding = x_axis(run.last_iteration), y_axis("floor", "%", (0.0, 1.0))
     layers = [
-        _stacked_band(
-            [band for band in bands if band["field"] == class_name], colour, x_encoding, y_encoding
+        area([band for band in bands if band["field"] == class_name], style=colour).encode(
+            x=x_encoding, y=y_encoding, y2=alt.Y2("top:Q")
         )
         for class_name, _, colour in MOVEMENT_CLASSES
     ]
@@ -173,21 +178,6 @@ def _movement_figure(
     )
     return Figure(
         chart, title, keys=tuple((colour, meaning) for _, meaning, colour in MOVEMENT_CLASSES)
-    )
-
-
-def _stacked_band(records: Records, colour: str, x_encoding: Any, y_encoding: Any) -> Any:
-    """An area over the iterations; a bar if there is only one, since its area has no width."""
-    if len(records) == 1:
-        return (
-            base_chart(records)
-            .mark_bar(style=colour, opacity=0.85, size=14)
-            .encode(x=x_encoding, y=y_encoding, y2=alt.Y2("top:Q"))
-        )
-    return (
-        base_chart(records)
-        .mark_area(style=colour, opacity=0.85)
-        .encode(x=x_encoding, y=y_encoding, y2=alt.Y2("top:Q"))
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from counterpoise.config.evaluation_settings import EvaluationSetting, group_by_setting
 from counterpoise.plugins import display_name, is_plugin
 from counterpoise.report.charts.render import render
-from counterpoise.report.panels.buffer import count_fates
+from counterpoise.report.panels.buffer import count_fates, used_with_signal_totals
 from counterpoise.report.panels.panel import Panel
 from counterpoise.report.run_data import RunData
 from counterpoise.store.evaluation_records import reward_estimate
@@ -73,14 +73,11 @@ def list_facts(run: RunData) -> list[Fact]:
     update_count = sum(record["steps"] > 0 for record in run.metrics)
     skipped_steps = sum(record["skipped_steps"] for record in run.metrics)
     without_signal = sum(record["rows_without_signal"] for record in run.metrics)
-    used_rollouts = final_fates["used"]
-    # Unless they are dropped, rows without signal are part of the batches but teach nothing.
-    if not run.config.drops_silent_rows:
-        used_rollouts -= without_signal
+    used_totals = used_with_signal_totals(run)
     optimizer_steps = sum(record["steps"] for record in run.metrics)
     return [
         (_with_thousands(sampled_rollouts), "rollouts sampled"),
-        (_with_thousands(used_rollouts), "used in updates"),
+        *([(_with_thousands(used_totals[-1]), "used in updates")] if used_totals else []),
         (_with_thousands(without_signal), "without signal"),
         *(
             [

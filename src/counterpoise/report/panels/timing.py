@@ -11,7 +11,7 @@ from counterpoise.report.charts.figure import Figure
 from counterpoise.report.charts.render import render
 from counterpoise.report.charts.series import (
     ValueAxis,
-    base_chart,
+    area,
     iteration_chart,
     line_chart,
     stack_fields,
@@ -65,7 +65,10 @@ def panel(run: RunData) -> Panel | None:
 def mean_columns(
     metrics: Sequence[dict[str, Any]], names: Sequence[str]
 ) -> tuple[list[dict[str, Any]], int]:
-    """(seconds by stage, iterations in each column): one column per iteration where they fit.
+    """(one record for each column of the chart, iterations that a column averages).
+
+    A run of at most MAX_COLUMNS iterations has a column for each; a column of a longer run holds
+    mean seconds over neighbouring iterations.
 
     Example:
         >>> mean_columns([{"iteration": 1, "sample_seconds": 2.0}], ["sample"])
@@ -90,12 +93,14 @@ def _stages_figure(
     width: int,
 ) -> Figure:
     names = [name for name, _, _ in stages]
-    areas = stack_fields(columns, names)
+    stacked_areas = stack_fields(columns, names)
     x_encoding = x_axis(run.last_iteration)
     layers = [
-        base_chart([area for area in areas if area["field"] == name])
-        .mark_area(color=f"var(--{colour})", opacity=0.85, interpolate="step")
-        .encode(x=x_encoding, y=y_axis("floor"), y2=alt.Y2("top:Q"))
+        area(
+            [part for part in stacked_areas if part["field"] == name],
+            color=f"var(--{colour})",
+            interpolate="step",
+        ).encode(x=x_encoding, y=y_axis("floor"), y2=alt.Y2("top:Q"))
         for name, _, colour in stages
     ]
     chart = iteration_chart(

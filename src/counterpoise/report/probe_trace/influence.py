@@ -35,12 +35,12 @@ class Influence:
     """Cumulated influence of one source, for example a prompt, on one target."""
 
     total: float = 0.0
-    updates: int = 0
+    updates: int = 0  # in which it moved the target: at learning rate 0 an update moves nothing
     raising: int = 0  # updates in which it raised the target
 
     def add(self, change: float) -> None:
         self.total += change
-        self.updates += 1
+        self.updates += change != 0
         self.raising += change > 0
 
 
