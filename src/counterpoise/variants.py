@@ -90,7 +90,7 @@ EXTRA_REWARDS = Registry(
 
 # -- credit --------------------------------------------------------------------------------------
 
-# advantages(rewards_G) -> A_G; exact zeros when all rewards are equal
+# advantages(rewards_G) -> A_G; exact zeros when all rewards are equal, except by w_reinforce
 ADVANTAGES = Registry(
     "credit",
     {

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 
@@ -34,6 +35,14 @@ def test_rows_have_the_credit_of_their_group(tmp_path):
         ("q", 1, 0.0, 1),
     ]
     assert rows[2].content.response_tokens.tolist() == [7, 8]
+
+
+def test_a_rollout_without_a_reward_has_no_signal(tmp_path):
+    """A run stores NaN where no reward function scored a rollout, and trains on the others."""
+    rewards = [("p", 1.0), ("p", math.nan), ("p", 0.0), ("q", math.nan)]
+    lines = [{"prompt_id": group, "reward": r, "num_tokens": 1} for group, r in rewards]
+    rows = rows_from_file(write(tmp_path, *lines), "dr_grpo")
+    assert [row.advantage for row in rows] == [0.5, 0.0, -0.5, 0.0]
 
 
 def test_grpo_divides_by_the_unbiased_std(tmp_path):
@@ -70,7 +79,6 @@ def test_the_plan_and_its_description_are_json(tmp_path):
         ({"prompt_id": None, "reward": 1, "num_tokens": 3}, "prompt_id None"),
         ({"prompt_id": "p", "reward": "1", "num_tokens": 3}, "reward '1' is not a number"),
         ({"prompt_id": "p", "reward": True, "num_tokens": 3}, "reward True is not a number"),
-        ('{"prompt_id": "p", "reward": NaN, "num_tokens": 3}', "reward nan is not finite"),
         ('{"prompt_id": "p", "reward": -Infinity, "num_tokens": 3}', "not finite"),
         ({"prompt_id": "p", "reward": 10**400, "num_tokens": 3}, "too large"),
         ({"prompt_id": "p", "reward": 1}, "no 'response_tokens' and no 'num_tokens'"),

@@ -41,7 +41,15 @@ def test_the_result_is_of_the_kind_of_the_rewards() -> None:
 
 
 @pytest.mark.parametrize(
-    "groups", [[5, 5, 3, 3], np.array([5, 5, 3, 3]), torch.tensor([5, 5, 3, 3]), 2, np.int64(2)]
+    "groups",
+    [
+        [5, 5, 3, 3],
+        np.array([5, 5, 3, 3]),
+        torch.tensor([5, 5, 3, 3]),
+        [torch.tensor(label) for label in (5, 5, 3, 3)],
+        2,
+        np.int64(2),
+    ],
 )
 def test_groups_are_labels_or_a_size(groups) -> None:
     assert to_group_numbers(groups, 4).tolist() == [0, 0, 1, 1]

@@ -44,7 +44,7 @@ def minority_quota(tau: float, size: int) -> int:
 
 
 def check_target(tau: float, target: int, unit: str) -> None:
-    """Refuse a number of rollouts of which no batch has enough of each sign."""
+    """Raise where no batch of `target` rollouts can have a share of `tau` of each sign."""
     # Whole groups need not add up to the target exactly.
     if unit != "group" and 2 * minority_quota(tau, target) > target:
         raise PoiseError(

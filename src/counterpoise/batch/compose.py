@@ -53,7 +53,11 @@ def compose(rule: str, rows: Sequence[Row], num_steps: int, seed: int) -> BatchP
 
 
 def plan_batch(rows: Sequence[Row], options: BatchConfig, seed: int) -> BatchPlan:
-    """The plan of an update, in `batch.steps` steps or as many as its rows with signal fill."""
+    """The plan of an update, in as many steps as the options ask for.
+
+    That is `batch.steps`, or one step for every `batch.rows_per_step` rows with signal. With
+    `rows_per_step` or `drop_silent`, there are never more steps than units (units.py).
+    """
     num_steps = options.steps
     if options.rows_per_step:
         num_steps = max(1, sum(row.sign != 0 for row in rows) // options.rows_per_step)

@@ -8,9 +8,11 @@ rises with each group that is cut, and turns positive when parts hold one sign o
 
     cross_advantage_ratio = sum of cross / sum of A_i^2, both over the whole plan
 
-Where the advantages of a group sum to zero, it is -1 when every group is whole. It is 0 when no two
-rows of a group share a step, and at most G - 1, when every part of a group holds equal advantages:
-a scale that does not depend on the batch's size.
+It does not depend on the batch's size. Where the advantages of a group sum to zero, it is -1 when
+every group is whole and 0 when no two rows of a group share a step. It is largest when a group's
+positive rows share one step and its negative rows another: 2 p n / (p + n) - 1 for p positive and n
+negative rows of two-valued rewards, so at most G/2 - 1. Only advantages that do not sum to zero
+come nearer to G - 1, the value of a whole group with equal advantages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Query batching (QB): every group whole inside one step, with token loads as equal as possible.
+"""QB (query-preserved mini-batches): every group in one step, token loads as equal as possible.
 
 A group's advantages sum to zero, so what its rollouts share cancels, but only inside one optimizer
 step: a step that holds part B of a group keeps the residue S_B = sum of A over B (eq. 14).

@@ -5,7 +5,9 @@ One JSON object per line. Required: `prompt_id`, `reward`, and `response_tokens`
 they are in the file. Groups with rows of the same `trajectory` (of an agent, optional) stay
 together in composers of whole groups; `sampled_logprobs` with one number per token are kept for
 composers that use them. Other fields are ignored, so the file may be a run's
-`rollouts/step_00012.jsonl`, several of them concatenated, or another tool's export.
+`rollouts/step_00012.jsonl`, several of them concatenated, or another tool's export. A reward of
+NaN, which a run stores for a rollout that no reward function scored, gives advantage 0 and takes no
+part in the group's mean.
 """
 
 from __future__ import annotations
@@ -55,9 +57,11 @@ def rows_from_file(path: str | Path, credit_name: str = "grpo") -> list[Row]:
     # Advantages are computed group by group, but rows keep the order of the file's lines.
     row_by_number: dict[int, Row] = {}
     for group, row_numbers in rows_of_group.items():
-        advantages_G = compute_advantages(
-            np.array([rollouts[row_number][0].reward for row_number in row_numbers])
-        )
+        rewards_G = np.array([rollouts[row_number][0].reward for row_number in row_numbers])
+        is_scored_G = ~np.isnan(rewards_G)
+        advantages_G = np.zeros_like(rewards_G)
+        if is_scored_G.any():
+            advantages_G[is_scored_G] = compute_advantages(rewards_G[is_scored_G])
         for index_in_group, (row_number, advantage) in enumerate(
             zip(row_numbers, advantages_G, strict=True)
         ):
@@ -116,8 +120,7 @@ def _parse_line(json_line: bytes, where: str) -> tuple[Rollout, int, str]:
         raise PoiseError(
             f"{where}: reward {reward!r} is not a number: write one such as 0.0 or 1.0"
         )
-    # Written so that nan is refused too.
-    if not abs(reward) <= LARGEST_REWARD:
+    if abs(reward) > LARGEST_REWARD:  # False for NaN, which is no reward
         raise PoiseError(f"{where}: reward {reward!r} is not finite or too large: fix the line")
     tokens, num_tokens = _parse_tokens(record, where)
     rollout = Rollout(

@@ -1,7 +1,7 @@
 """steps = compose(rows, num_steps, seed): a user's function as the composer.
 
     rows        list of Row: `group`, `advantage`, `num_tokens`; `rollout` may be None
-    num_steps   batch.steps
+    num_steps   steps of this update: batch.steps, unless rows_per_step or drop_silent change it
     seed        of this iteration; draw all randomness from it, or a resumed run will differ
     returned    num_steps lists of row numbers, in the order of the steps
 

@@ -25,8 +25,8 @@ def dr_grpo(rewards_G: NDArray[np.float64]) -> NDArray[np.float64]:
     """A_i = r_i - mean(r). No division by std: hard and easy prompts keep their scale.
 
     Meant for the `constant` aggregation, which does not divide by a response's length either. A
-    reward that differs from the mean only by rounding (0.2 of 0.1, 0.2 and 0.3) has no signal: its
-    advantage is exactly 0, as all are when all rewards are equal. arXiv:2503.20783
+    reward that differs from the mean only by rounding has no signal: in the group 0.1, 0.2, 0.3 the
+    advantage of 0.2 is exactly 0, as all are when all rewards are equal. arXiv:2503.20783
 
     Example:
         >>> dr_grpo(np.array([1.0, 0.0, 0.0, 1.0])).tolist()

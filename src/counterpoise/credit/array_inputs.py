@@ -68,10 +68,9 @@ def to_group_numbers(groups: ArrayLike | int, num_rows: int) -> NDArray[np.int64
         if groups < 1 or num_rows % groups:
             raise PoiseError(f"groups: {num_rows} rows are not whole groups of {groups}")
         return np.arange(num_rows, dtype=np.int64) // groups
-    # Elements of a tensor are equal only to themselves as keys of a dictionary: take their values.
-    labels = groups.tolist() if is_tensor(groups) or isinstance(groups, np.ndarray) else groups
     group_numbers: dict[Any, int] = {}
     try:
+        labels = [_plain_value(label) for label in _plain_value(groups)]
         group_R = np.array(
             [group_numbers.setdefault(label, len(group_numbers)) for label in labels], np.int64
         )
@@ -80,3 +79,11 @@ def to_group_numbers(groups: ArrayLike | int, num_rows: int) -> NDArray[np.int64
     if len(group_R) != num_rows:
         raise PoiseError(f"groups has {len(group_R)} entries for {num_rows} rows")
     return group_R
+
+
+def _plain_value(values: Any) -> Any:
+    """The numbers of a tensor or an array, even of a single one; anything else as it is.
+
+    As keys of a dictionary, tensors are equal only to themselves.
+    """
+    return values.tolist() if is_tensor(values) or isinstance(values, np.ndarray) else values

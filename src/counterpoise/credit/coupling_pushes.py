@@ -47,7 +47,7 @@ class TokenPushes:
     by_row: SignedPushes
     by_group: SignedPushes
     by_batch: SignedPushes | None  # None unless `include_batch`: the most expensive set
-    rounding: float  # relative: a difference of two sets below it counts as 0
+    rounding: float  # a difference of two sets below this share of the smaller one counts as 0
 
 
 @torch.no_grad()

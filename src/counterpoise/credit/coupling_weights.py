@@ -28,10 +28,10 @@ def cancellation(view: CreditView, *, strength: float = 0.5, scope: str = "group
     strength <= 1 no sign flips.
 
     Why not u + d over its root mean square, clipped: pushes have long tails, because a confident
-    token hardly moves; the ratio ranks confident and uncertain tokens alike. Why not the token's
-    own rollout: it repeats A_j, and its pushes say nothing about value. Why the group: it has the
-    same question, and QB keeps it in one step, so its pushes do happen. Measured on the embedded
-    model, as rank correlation with the Monte Carlo value of 884 tokens (90 prompts, 16
+    token hardly moves; the ratio puts confident and uncertain tokens on one scale. Why not the
+    token's own rollout: it repeats A_j, and its pushes say nothing about value. Why the group: it
+    has the same question, and QB keeps it in one step, so its pushes do happen. Measured on the
+    embedded model, as rank correlation with the Monte Carlo value of 884 tokens (90 prompts, 16
     continuations), where A has .32: s has .22 from the other rollouts of the group, .17 from those
     of the batch, -.02 from the token's own; u + d of the batch has .12. A w has .40 with strength
     0.5 and .43 with 1.

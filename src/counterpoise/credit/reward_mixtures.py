@@ -117,10 +117,11 @@ def mix_decoupled(
 
     CRPO's decoupled group normalisation, arXiv:2605.25511: A = 0.5 GN(task) + 0.5 GN(style), with
     GN the z-score of `credit.name=grpo`; that is one extra reward with weight 1. A reward's scale
-    and offset drop out, so no reward drowns another, and one that is equal in the whole group
-    leaves the others unchanged. If the advantages of each reward sum to zero in a group, so does
-    the mixture. A rollout whose components cancel has no signal: exactly 0 rather than a rounding
-    error (chosen here).
+    and offset drop out, so no reward drowns another. One that is equal in the whole group adds
+    nothing, but its weight still counts in the denominator: with two rewards of weight 1, the
+    advantages of the other are halved. If the advantages of each reward sum to zero in a group, so
+    does the mixture. A rollout whose components cancel has no signal: exactly 0 rather than a
+    rounding error (chosen here).
 
     Two parts of CRPO are not here. It first standardises style rewards by running statistics of
     their role; all rollouts of a group have one role, so the z-score would undo that. Its factor
