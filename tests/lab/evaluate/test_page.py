@@ -21,8 +21,10 @@ from counterpoise.lab.evaluate.page import (
     choose_responses,
     write_evaluation_page,
 )
+from counterpoise.lab.evaluate.pass_curves import pass_curves_panel
 from counterpoise.lab.evaluate.result_files import ResultFile, read_result_files
 from counterpoise.lab.evaluate.summary import summarise
+from counterpoise.report.charts.figures import write_svg
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -66,6 +68,21 @@ def test_the_map_counts_what_is_right(made: Path) -> None:
     drawn = benchmark_map("aime24", summarise(cells), cells, max_responses=2, max_characters=100)
     assert drawn["right"] == [[0, 1, 2, 4], [4, 1, 3, 4]]
     assert (drawn["rows"], drawn["ids"]) == (["before", "after"], ["p0", "p1", "p2", "p3"])
+
+
+def test_models_that_share_a_colour_have_lines_of_their_own(tmp_path: Path) -> None:
+    """More lines than colours: two models in one colour were drawn as one zigzag."""
+    models = 10
+    cells = [
+        cell(tmp_path, {"p0": [1, 0], "p1": [float(i % 2), 0]}, model=f"m{i}")
+        for i in range(models)
+    ]
+    panel = pass_curves_panel(summarise(cells))
+    assert panel is not None
+    assert isinstance(panel.body, tuple)
+    write_svg(panel.body, tmp_path / "curves.svg")
+    drawn = (tmp_path / "curves.svg").read_text().count('aria-roledescription="line mark"')
+    assert drawn == 2 * models  # pass@k and maj@k
 
 
 def test_rows_of_the_map_have_their_own_samples_and_rewards(tmp_path: Path) -> None:

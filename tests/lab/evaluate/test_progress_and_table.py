@@ -37,7 +37,7 @@ def test_the_time_left_is_by_the_pace_of_this_call(
     progress.advance(cell(tmp_path, {"p1": [1, 0], "p2": [0, 0]}), 30, 600)
     progress.finish()
     assert "10 of 100 responses exist already" in said(out)
-    expected = "a aime24 0.6/0.95  2/2 problems, 25.0 % so far, 10 tok/s, 2:00 left"
+    expected = "a aime24 0.6/0.95  2/2 problems, 25.0 % right so far, 10 tok/s, 2:00 left"
     assert expected in said(out).splitlines()
 
 

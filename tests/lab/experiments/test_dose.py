@@ -116,3 +116,16 @@ def test_the_result_and_the_rule_say_it(tmp_path):
 def test_an_unknown_dose_is_refused(tmp_path):
     with pytest.raises(PoiseError, match="did you mean 'cross_advantage_ratio'"):
         experiment_in(tmp_path, FILE.replace('"cross_advantage_ratio"', '"cross_advantage_rato"'))
+
+
+@pytest.mark.parametrize("slope", [0.0, -0.03])
+def test_the_same_slope_at_every_seed_decides_nothing(tmp_path, slope):
+    (response,) = dose_responses(runs_with_slope(slope), experiment_in(tmp_path))
+    assert response.verdict == "inconclusive"
+    assert "points per unit (the same at every seed: no interval) at equal roll" in str(response)
+
+
+def test_an_arm_that_is_named_twice_is_refused(tmp_path):
+    twice = FILE.replace("dose_range", 'dose_arms = ["QB", "by_sign", "QB"]\ndose_range')
+    with pytest.raises(PoiseError, match=r"experiment\.dose_arms names an arm twice"):
+        experiment_in(tmp_path, twice)

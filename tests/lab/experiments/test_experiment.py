@@ -230,6 +230,22 @@ def test_a_dry_run_calls_the_functions_of_all_runs_and_of_single_arms(tmp_path: 
         describe_plan(read_experiment(file), [], None, 1)
 
 
+@pytest.mark.usefixtures("blank_pictures")
+def test_the_evaluation_at_the_end_names_models_that_are_here(tmp_path: Path) -> None:
+    """Of four finished runs three came in a piece, without their models."""
+    benchmarks = EXPERIMENT.replace("seeds = 2", 'seeds = 2\nbenchmarks = ["gsm8k"]')
+    file = write(tmp_path, benchmarks, RUN.replace("model = false", "model = true"))
+    out, experiment = tmp_path / "out", read_experiment(file)
+    (out / "pieces").mkdir(parents=True)
+    keys = experiment.design.run_keys()
+    write_piece(out / "pieces" / "a.parquet", Piece(made(keys, 90.0), {}), experiment)
+    assert "next" not in command(file, "--out", out, "--minutes", 0)
+    RunFolder.create(out / "runs" / keys[0].name, experiment.run_config)
+    said = command(file, "--out", out, "--minutes", 0)
+    model = out / "runs" / keys[0].name
+    assert f"next (3 runs left out, not in this folder): poise eval {model} --bench gsm8k" in said
+
+
 def made(keys: list[RunKey], seconds: float) -> Runs:
     return group_by_run(
         [

@@ -64,6 +64,7 @@ def test_the_share_is_a_ratio_of_means(experiment):
         (0.10, 0.05, 0.002, "inconclusive"),
         (0.10, 0.10, 0.03, "inconclusive"),  # too noisy to tell
         (0.00, 0.10, 0.002, "inconclusive"),  # nothing to explain
+        (0.10, 0.10, 0.0, "inconclusive"),  # the same gain at every seed has no interval
     ],
 )
 def test_the_verdicts(experiment, waits, two_steps, noise, verdict):

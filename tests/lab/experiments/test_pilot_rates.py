@@ -100,6 +100,10 @@ def test_the_best_rate_of_every_arm(tmp_path):
     assert best_rates(some_runs, {}, pilot) == {"shuffled": 3e-4}  # QB has a run to come
     assert "| QB | not all runs yet |" in best_rates_markdown(some_runs, {}, pilot)
     assert best_rates(some_runs, {failed: "not finite"}, pilot)["QB"] == 3e-4
+    failures = {key: "not finite" for key in runs if key.arm == "QB"}
+    runs_left = {key: curve for key, curve in runs.items() if key not in failures}
+    table = best_rates_markdown(runs_left, failures, pilot)
+    assert "| QB | none: a run failed at every rate |" in table
 
 
 def test_every_arm_trains_at_its_rate(tmp_path, monkeypatch):

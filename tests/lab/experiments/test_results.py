@@ -311,3 +311,14 @@ def test_figures_of_the_first_run(experiment: Experiment, tmp_path: Path) -> Non
         if charts:
             write_figures(charts, tmp_path, part)
     assert (tmp_path / "costs.png").is_file()
+
+
+def test_an_arm_without_a_colour_of_its_own_takes_a_free_one(tmp_path: Path) -> None:
+    """QB and the first arm without a colour of its own were both blue."""
+    arms = 'QB = ["batch.composer=grouped"]\nhalves = ["batch.composer=half_groups"]\n'
+    experiment = read_experiment(write(tmp_path, FILE + arms))
+    runs = group_by_run([record for arm in experiment.design.arms
+                         for record in run(arm, 0, [0.4, 0.5], updates=4)])  # fmt: skip
+    (mechanism,) = experiment_figures(runs, experiment)["mechanism"]
+    assert [arm for _, arm in mechanism.keys] == ["shuffled", "RB", "by_sign", "QB", "halves"]
+    assert len({colour for colour, _ in mechanism.keys}) == 5

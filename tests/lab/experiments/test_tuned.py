@@ -136,6 +136,10 @@ def test_a_seed_whose_runs_began_with_different_weights_takes_no_part(experiment
     (tuned,) = compare_tuned(runs, experiment)
     assert tuned.comparison.rollouts.n == 7
     assert tuned.comparison.rollouts.value == pytest.approx(0.05, abs=0.004)
+    for key in [key for key in runs if key.arm == "RB"]:
+        runs[key] = [{**record, "start": "other weights"} for record in runs[key]]
+    finding = judge_experiment(runs, experiment)
+    assert finding.because.endswith("no seed has all its runs from the same weights.")
 
 
 def test_success_is_drawn_over_the_learning_rates(tmp_path: Path) -> None:

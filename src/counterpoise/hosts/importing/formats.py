@@ -178,7 +178,7 @@ def hash_tokens(tokens: Sequence[int]) -> str:
 
 
 def check_reward(reward: object, where: str) -> float:
-    """The reward as a float; it must be finite, as in `poise plan` no larger than LARGEST_REWARD."""
+    """The reward as a float; it must be finite and within the range of `poise plan`."""
     if isinstance(reward, bool) or not isinstance(reward, int | float):
         raise PoiseError(f"{where}: the reward {reward!r} is not a number: remove that rollout")
     if not abs(reward) <= LARGEST_REWARD:  # also true for NaN

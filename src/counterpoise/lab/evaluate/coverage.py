@@ -5,8 +5,7 @@
 
 Compared with: the same without the correction c of statistics/prompt_intervals.py, Student's t over
 problems, and Wilson's interval with all samples taken as independent. `python -m
-counterpoise.lab.evaluate.coverage` prints the table in about four minutes; docs/guide/evaluate.md
-quotes its extremes.
+counterpoise.lab.evaluate.coverage` prints the table in about four minutes.
 """
 
 from __future__ import annotations
@@ -98,7 +97,10 @@ def average_coverage(means: Sequence[float], rho: float, runs: int = 3000) -> fl
 def simulate_evaluations(
     problems: int, samples: int, mean: float, rho: float, runs: int, index: int = 0
 ) -> NDArray[np.float64]:
-    """Simulated mean success of every problem: [runs, P]."""
+    """Simulated mean success of every problem: [runs, P].
+
+    Benchmarks of equal size and success get different random numbers by their `index`.
+    """
     rng = rng_for(0, f"coverage/{problems}/{samples}/{mean}/{rho}", index)
     # A beta distribution with this concentration gives two samples of a problem correlation rho.
     concentration = 1 / rho - 1

@@ -9,7 +9,8 @@ from counterpoise.report.charts.figure import Figure
 from counterpoise.report.panels.panel import Panel
 from counterpoise.report.texts import make_visible
 
-HUES = ("positive", "negative", "green", "violet", "gold", "muted")
+# Colours of page.css; the eight lines of a sweep over two models have one each.
+HUES = ("positive", "negative", "green", "violet", "gold", "muted", "ink", "soft")
 
 
 def pass_curves_panel(summary: EvaluationSummary) -> Panel | None:
@@ -46,6 +47,7 @@ def _records(summary: EvaluationSummary, name: str) -> list[dict[str, Any]]:
                     "kind": kind,
                     "model": make_visible(label, 40),
                     "hue": HUES[line_index % len(HUES)],
+                    "line": line_index,
                 }
                 for k, estimate in estimates.items()
             ]
@@ -77,11 +79,13 @@ def _chart(records: list[dict[str, Any]]) -> Any:
         alt.Tooltip("high:Q", format=".1%"),
     ]
     base = alt.Chart(alt.Data(values=records))
+    # Lines that share a colour must not be drawn as one.
+    detail = alt.Detail(["kind:N", "line:N"])
     # Only pass@k has a band: two overlapping bands per model would be unreadable.
     band = base.mark_area(opacity=0.12).encode(
-        x, alt.Y("low:Q").axis(format="%"), alt.Y2("high:Q"), colour, alt.Detail("kind:N")
+        x, alt.Y("low:Q").axis(format="%"), alt.Y2("high:Q"), colour, detail
     ).transform_filter("datum.kind == 'pass@k'")  # fmt: skip
     dash = alt.StrokeDash("kind:N").scale(domain=["pass@k", "maj@k"], range=[[1, 0], [5, 4]])
-    line = base.mark_line().encode(x, alt.Y("value:Q"), colour, dash.legend(None))
+    line = base.mark_line().encode(x, alt.Y("value:Q"), colour, detail, dash.legend(None))
     point = base.mark_point().encode(x, alt.Y("value:Q"), colour, tooltip=tooltip)
     return alt.layer(band, line, point).properties(width="container", height=180)

@@ -85,11 +85,11 @@ class LiveEvaluationProgress(EvaluationProgress):
     def _numbers(self, result_file: ResultFile) -> str:
         seconds = max(1e-9, time.monotonic() - self.started_at)
         rewards = [reward for problem in result_file.judged.values() for reward in problem.rewards]
-        mean = sum(reward > 0 for reward in rewards) / max(1, len(rewards))
+        right_share = sum(reward > 0 for reward in rewards) / max(1, len(rewards))
         time_left = _clock(self.responses_left * seconds / max(1, self.responses_sampled))
         return (
             f"{len(result_file.judged)}/{result_file.header.problems} problems, "
-            f"{100 * mean:.1f} % so far, "
+            f"{100 * right_share:.1f} % right so far, "
             f"{self.tokens_sampled / seconds:,.0f} tok/s, {time_left} left"
         )
 

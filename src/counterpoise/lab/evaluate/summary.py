@@ -48,7 +48,7 @@ class SummaryLine:
     model: str
     setting: EvaluationSetting
     scores: dict[str, BenchmarkScore]  # by benchmark
-    average: IntervalEstimate | None  # None: a benchmark is missing
+    average: IntervalEstimate | None  # None: a benchmark is missing, or there is only one
     # By benchmark: this model minus the first one at the same setting.
     differences: dict[str, IntervalEstimate]
     average_difference: IntervalEstimate | None
@@ -60,6 +60,7 @@ class SummaryLine:
 
     @property
     def is_complete(self) -> bool:
+        """Whether every benchmark that was begun is finished."""
         return all(score.is_complete for score in self.scores.values())
 
 
@@ -85,6 +86,7 @@ class EvaluationSummary:
 
     @property
     def is_complete(self) -> bool:
+        """Whether every benchmark that was begun is finished, for all models."""
         return all(line.is_complete for line in self.lines)
 
     def describe_unequal_settings(self) -> list[str]:

@@ -21,7 +21,7 @@ from counterpoise.report.charts.multiples import ChartFrame, chart_grid, small_c
 from counterpoise.statistics.finding import Record
 from counterpoise.statistics.student import SeedMean
 
-# Colours of page.css; arms that are not listed take SPARE_COLOURS in turn.
+# Colours of page.css; other arms take SPARE_COLOURS in turn, without those that are in use.
 ARM_COLOURS = {
     "shuffled": "ink", "QB": "positive", "RB": "green", "QB+RB": "violet", "by_sign": "negative",
     "zigzag": "soft", "token_balanced": "gold",
@@ -254,7 +254,7 @@ def _mechanism(runs: Runs, experiment: Experiment, rate: float) -> Figure:
 
 
 def _pilot(runs: Runs, experiment: Experiment, rates: list[float]) -> Figure:
-    """Held-out success and entropy of every seed at every rate."""
+    """Held-out success and entropy of the baseline: a line for every seed at every rate."""
     charts = []
     arm = experiment.baseline
     for column, title, axis_format in (
@@ -309,8 +309,11 @@ def _curve_point(record: Record, column: str) -> Record:
 def _colour(arm: str, experiment: Experiment) -> str:
     if arm in ARM_COLOURS:
         return ARM_COLOURS[arm]
-    unlisted_arms = [name for name in experiment.design.arms if name not in ARM_COLOURS]
-    return SPARE_COLOURS[unlisted_arms.index(arm) % len(SPARE_COLOURS)]
+    arms = experiment.design.arms
+    unlisted_arms = [name for name in arms if name not in ARM_COLOURS]
+    used = {colour for name, colour in ARM_COLOURS.items() if name in arms}
+    colours = [colour for colour in SPARE_COLOURS if colour not in used] or SPARE_COLOURS
+    return colours[unlisted_arms.index(arm) % len(colours)]
 
 
 def _legend(styles: dict[str, str]) -> tuple[tuple[str, str], ...]:

@@ -1,7 +1,8 @@
 """Describe the decision rule in words, generated from the options that decide.
 
-These are `margin`, `level` and `hypotheses`; compare.py and pilot.py carry the rule out. The text
-that an author writes as `rule` is shown beside it and decides nothing.
+These are `margin`, `level` and `hypotheses` (compare.py), the options of the slope where
+`dose_decides` is set (dose.py), and `fall` and `learn` of a pilot (pilot.py). The text that an
+author writes as `rule` is shown beside it and decides nothing.
 """
 
 from __future__ import annotations

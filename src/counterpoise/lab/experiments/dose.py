@@ -13,7 +13,8 @@ The verdict on "success rises (or falls) with the dose":
 
     replicated        at both costs the interval lies on the stated side of 0
     not replicated    at both costs it excludes slopes as steep as `dose_margin`
-    inconclusive      otherwise, and with fewer than three seeds
+    inconclusive      otherwise, with fewer than three seeds, and where the slope is the same at
+                      every seed: without spread there is no interval (compare.py)
 
 The manipulation check comes first, since the slope means nothing unless the arms really differ in
 the dose: if their mean doses differ by less than `dose_range`, or not at all, there is no verdict
@@ -34,11 +35,18 @@ from typing import Literal
 
 import numpy as np
 
-from counterpoise.lab.experiments.compare import FEWEST_SEEDS, Cost, interpolate_at
+from counterpoise.lab.experiments.compare import (
+    FEWEST_SEEDS,
+    Cost,
+    as_number,
+    has_interval,
+    interpolate_at,
+    paired_mean,
+)
 from counterpoise.lab.experiments.curves import HELDOUT_COLUMN, Runs, mean_over_run
 from counterpoise.lab.experiments.experiment_file import Experiment, ExperimentConfig
 from counterpoise.statistics.finding import Number, Record, Verdict
-from counterpoise.statistics.student import SeedMean, bonferroni_level, student_mean
+from counterpoise.statistics.student import SeedMean, bonferroni_level
 
 SMALLEST_SPREAD = 1e-9  # doses that differ by less are the same: curves are stored in float32
 COSTS: tuple[Literal["rollouts"], Literal["updates"]] = ("rollouts", "updates")
@@ -139,11 +147,7 @@ def dose_numbers(responses: Sequence[DoseResponse], experiment: Experiment) -> l
             if not slope.n:
                 continue
             number_name = f"success per unit of {experiment.options.dose}, lr {response.rate:g}"
-            numbers.append(
-                Number(
-                    f"{number_name}, equal {cost}", slope.value, slope.low, slope.high, unit="share"
-                )
-            )
+            numbers.append(as_number(f"{number_name}, equal {cost}", slope))
     return numbers
 
 
@@ -211,12 +215,12 @@ def _mean_slope(slopes: Sequence[float | None], level: float) -> SeedMean:
     known_slopes = [slope for slope in slopes if slope is not None]
     if not known_slopes:
         return SeedMean(math.nan, math.nan, math.nan, math.nan, 0)
-    return student_mean(known_slopes, level)
+    return paired_mean(known_slopes, level)
 
 
 def _verdict(slopes: Sequence[SeedMean], experiment: Experiment) -> Verdict:
     options = experiment.options
-    if any(slope.n < FEWEST_SEEDS for slope in slopes):
+    if any(slope.n < FEWEST_SEEDS or not has_interval(slope) for slope in slopes):
         return "inconclusive"
     # Bounds are multiplied by the expected sign, so that "rises" and "falls" share one rule.
     expected_sign = 1 if options.dose_effect == "rises" else -1
@@ -228,5 +232,8 @@ def _verdict(slopes: Sequence[SeedMean], experiment: Experiment) -> Verdict:
 
 
 def _format_slope(slope: SeedMean) -> str:
-    interval = f" [{100 * slope.low:+.1f}, {100 * slope.high:+.1f}]" if slope.n > 1 else ""
+    if has_interval(slope):
+        interval = f" [{100 * slope.low:+.1f}, {100 * slope.high:+.1f}]"
+    else:
+        interval = " (the same at every seed: no interval)" if slope.n > 1 else ""
     return f"{100 * slope.value:+.1f} points per unit{interval}"

@@ -3,8 +3,9 @@
     remaining = requested - finished             in the folder, its table or a piece
     time      = ceil(remaining / jobs) * median  of the seconds that finished runs took
 
-Nothing is written. The time of a run is known only from runs that have finished in the folder: it
-depends on the machine and on how many runs share it.
+Nothing is written. The time of a run is taken from all finished runs of the experiment, those of
+pieces included. It depends on the machine and on how many runs share it, so pieces from another
+machine mislead.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class ExperimentConfig:
         0.03, "the smallest difference in success that would matter", at_least=0.0, at_most=1.0
     )
     spread: float = option(
-        0.03, "expected std of differences between seeds: for the power, --dry-run", at_least=0.0
+        0.03, "expected std over seeds of a paired difference, for the power", at_least=0.0
     )
     hypotheses: list[str] = option([""], "'ARM > BASELINE' or 'ARM < BASELINE'; the first decides")
     rate_shares: list[str] = option(
@@ -253,8 +253,8 @@ def read_experiment(
         )
     if options.benchmarks and not run_config.store.model:
         raise PoiseError(
-            f"{file_name}: experiment.benchmarks are those of the trained models: set "
-            "store.model = true"
+            f"{file_name}: experiment.benchmarks are for the trained models, which have to be "
+            "kept: set store.model = true"
         )
     _check_runs(design, options.baseline or next(iter(arms)), file_name)
     hypotheses = tuple(
@@ -324,8 +324,8 @@ def _check_options(options: ExperimentConfig, arms: Mapping[str, Any], file_name
         raise PoiseError(f"{file_name}: experiment.rates names a learning rate twice")
     if options.rates_from and (len(options.rates) > 1 or options.tuned or options.pilot):
         raise PoiseError(
-            f"{file_name}: experiment.rates_from gives every arm one rate: leave one rate in "
-            "experiment.rates, without tuned and pilot"
+            f"{file_name}: experiment.rates_from gives every arm one rate: keep one rate in "
+            "experiment.rates, and leave out tuned and pilot"
         )
     if options.rates_from and options.rate_shares:
         raise PoiseError(
@@ -351,6 +351,8 @@ def _check_options(options: ExperimentConfig, arms: Mapping[str, Any], file_name
             raise PoiseError(f"{file_name}: experiment.dose_arms: {unknown_name('arm', arm, arms)}")
     if options.dose_arms and len(set(options.dose_arms)) < 2:
         raise PoiseError(f"{file_name}: experiment.dose_arms: a slope needs two arms or more")
+    if len(set(options.dose_arms)) < len(options.dose_arms):
+        raise PoiseError(f"{file_name}: experiment.dose_arms names an arm twice")
     if options.dose_decides and not options.dose:
         raise PoiseError(
             f"{file_name}: experiment.dose_decides needs a dose: name a column as experiment.dose"

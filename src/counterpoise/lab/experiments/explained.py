@@ -1,4 +1,6 @@
-"""Explain an arm's gain: the share of it that arms with only one of its ingredients reach.
+"""Explain the gain of one arm, the reference: what share of it does each other arm reach?
+
+The other arms have only some of the reference's ingredients; `explains` names the reference.
 
     for every seed that has the arm, the reference and the baseline, at equal cost:
         a = success of the arm - that of the baseline        r = the same for the reference
@@ -6,7 +8,7 @@
 
     sufficient      the interval of a - 0.75 r lies above 0 at both costs
     excluded        the interval of a - 0.25 r lies below 0 at both costs
-    inconclusive    otherwise, and with fewer than three seeds
+    inconclusive    otherwise, with fewer than three seeds, and without spread (compare.py)
 
 The intervals are Student's t over seeds, for all arms and rates together. Verdicts follow from
 these differences, so the share itself, a ratio of two noisy means, needs no interval. Where the
@@ -20,12 +22,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from counterpoise.lab.experiments.compare import FEWEST_SEEDS, Cost, difference_at_equal_cost
+from counterpoise.lab.experiments.compare import (
+    FEWEST_SEEDS,
+    Cost,
+    difference_at_equal_cost,
+    paired_mean,
+)
 from counterpoise.lab.experiments.curves import HELDOUT_COLUMN, Runs
 from counterpoise.lab.experiments.design import RunKey
 from counterpoise.lab.experiments.experiment_file import Experiment
 from counterpoise.statistics.finding import Number
-from counterpoise.statistics.student import bonferroni_level, student_mean
+from counterpoise.statistics.student import bonferroni_level
 
 SUFFICIENT_SHARE, EXCLUDED_SHARE = 0.75, 0.25
 COSTS: tuple[Literal["rollouts"], Literal["updates"]] = ("rollouts", "updates")
@@ -112,11 +119,11 @@ def _verdict(
 ) -> ExplainedVerdict:
     if any(len(pairs) < FEWEST_SEEDS for pairs in pairs_of_costs):
         return "inconclusive"
-    references = [student_mean([r for _, r in pairs], level) for pairs in pairs_of_costs]
+    references = [paired_mean([r for _, r in pairs], level) for pairs in pairs_of_costs]
     if any(not reference.low > 0 for reference in references):
         return "inconclusive"
     beyond_sufficient, beyond_excluded = (
-        [student_mean([a - share * r for a, r in pairs], level) for pairs in pairs_of_costs]
+        [paired_mean([a - share * r for a, r in pairs], level) for pairs in pairs_of_costs]
         for share in (SUFFICIENT_SHARE, EXCLUDED_SHARE)
     )
     if all(excess.low > 0 for excess in beyond_sufficient):
@@ -143,8 +150,9 @@ def explained_sentence(experiment: Experiment) -> str:
     if not reference:
         return ""
     return (
-        f"What an arm explains of ({reference} - {baseline}), seed by seed: sufficient when at "
-        f"both costs the interval of its own gain less {100 * SUFFICIENT_SHARE:g} % of that lies "
-        f"above 0, excluded when that less {100 * EXCLUDED_SHARE:g} % lies below 0; intervals hold "
-        "for all arms and rates together."
+        f"What an arm explains of the gain ({reference} - {baseline}), seed by seed: sufficient "
+        f"when at both costs the interval of its own gain minus {100 * SUFFICIENT_SHARE:g} % of "
+        "that gain lies above 0, excluded when at both costs the interval of its own gain minus "
+        f"{100 * EXCLUDED_SHARE:g} % of that gain lies below 0; intervals hold for all arms and "
+        "rates together."
     )

@@ -43,7 +43,7 @@ from counterpoise.store.parquet_errors import PARQUET_ERRORS
 
 SCHEMA = 1
 CURVES_FILE = "curves.parquet"
-PROBLEMS_COLUMN = "problems"  # a digest of the file of problems; none for problems made here
+PROBLEMS_COLUMN = "problems"  # a digest of the file of problems; none where the task makes its own
 KEY_COLUMNS = {"arm": pa.string(), "rate": pa.float64(), "seed": pa.int64(), "start": pa.string()}
 COUNT_COLUMNS = ("iteration", "updates", "rollouts", "dropped", "batch_rows", "rows_without_signal")
 

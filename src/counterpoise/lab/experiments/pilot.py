@@ -27,7 +27,7 @@ from counterpoise.lab.experiments.measures import heldout_values
 
 @dataclass(frozen=True, slots=True)
 class RateOutcome:
-    """How the runs of one rate went; the lists have one value per seed."""
+    """How the runs of one rate went; the lists have one value per run, of every arm and seed."""
 
     rate: float
     start_success: list[float]
@@ -105,7 +105,7 @@ def _rate_outcome(runs: Runs, rate: float, experiment: Experiment) -> RateOutcom
 
 
 def pilot_markdown(choice: RateChoice, failed: Sequence[str] = ()) -> str:
-    """The content of results.md for a pilot; `failed` has a sentence for each failing arm."""
+    """The content of results.md for a pilot; `failed` has a line for every rate and failing arm."""
     table_lines = ["| rate | start | best | end | learn | fall |", "|---|---|---|---|---|---|"]
     for outcome in choice.outcomes:
         success_cells = (

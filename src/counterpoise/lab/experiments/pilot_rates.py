@@ -47,7 +47,10 @@ def find_pilot(experiment: Experiment) -> Experiment | None:
 
 
 def best_rates(runs: Runs, failures: Failures, pilot: Experiment) -> dict[str, float]:
-    """arm -> its best rate, for the arms all of whose runs have ended."""
+    """arm -> its best rate, of those at which no run failed.
+
+    Left out are arms with runs still to come, and those of which a run failed at every rate.
+    """
     rates_by_arm = {}
     for arm in pilot.design.arms:
         success_by_rate = {}
@@ -102,11 +105,14 @@ def best_rates_markdown(runs: Runs, failures: Failures, pilot: Experiment) -> st
     if len(pilot.design.arms) == 1:
         return ""
     rates_by_arm = best_rates(runs, failures, pilot)
+    pending = {
+        key.arm for key in pilot.design.run_keys() if key not in runs and key not in failures
+    }
     lines = ["", "| arm | best rate |", "|---|---|"]
-    lines += [
-        f"| {arm} | {f'{rates_by_arm[arm]:g}' if arm in rates_by_arm else 'not all runs yet'} |"
-        for arm in pilot.design.arms
-    ]
+    for arm in pilot.design.arms:
+        missing = "not all runs yet" if arm in pending else "none: a run failed at every rate"
+        best_rate = f"{rates_by_arm[arm]:g}" if arm in rates_by_arm else missing
+        lines.append(f"| {arm} | {best_rate} |")
     return "\n".join(lines) + "\n"
 
 

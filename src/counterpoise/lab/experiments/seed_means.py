@@ -71,7 +71,8 @@ def mean_curve(
 def _smoothed(curve: list[Record], column: str, window: int) -> list[tuple[Record, float]]:
     """Block means over `window` consecutive values, each placed at the last of them.
 
-    A window of 1, or a curve too short for two windows, is left unchanged.
+    Values after the last whole block are left out. A window of 1, or a curve too short for two
+    windows, leaves the curve unchanged.
     """
     values = [(record, float(record[column])) for record in curve if record.get(column) is not None]
     if window == 1 or len(values) < 2 * window:

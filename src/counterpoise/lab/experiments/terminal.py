@@ -20,6 +20,7 @@ from counterpoise.lab.experiments.experiment_file import Experiment
 from counterpoise.lab.experiments.processes import FleetProgress, number_of_jobs
 from counterpoise.lab.experiments.run import ExperimentRunner
 from counterpoise.lab.experiments.shell_commands import evaluation_command
+from counterpoise.store.folder import is_run
 from counterpoise.terminal import TerminalConsole, one_line
 
 LINE_INTERVAL_SECONDS = 20.0  # between progress lines, where the output is not a terminal
@@ -119,10 +120,14 @@ def _conclude(runner: ExperimentRunner, keys: Sequence[RunKey], console: Console
                 markup=False, highlight=False, soft_wrap=True,
             )  # fmt: skip
         console.print(f"tables {runner.out / 'results.md'}", markup=False, highlight=False)
-    if finished == len(keys) and runner.experiment.options.benchmarks:
-        models = [runner.out / "runs" / key.name for key in keys]
+    # A run that came from a piece, or whose folder was removed, has no model here.
+    folders = [runner.out / "runs" / key.name for key in keys]
+    models = [run_folder for run_folder in folders if is_run(run_folder)]
+    if finished == len(keys) and models and runner.experiment.options.benchmarks:
         command = shlex.join(evaluation_command(runner.experiment, models, runner.out))
-        console.print(f"next: {command}", markup=False, highlight=False, soft_wrap=True)
+        absent = len(folders) - len(models)
+        note = f" ({format_count(absent, 'run')} left out, not in this folder)" if absent else ""
+        console.print(f"next{note}: {command}", markup=False, highlight=False, soft_wrap=True)
 
 
 class _Display:

@@ -172,10 +172,8 @@ def _judge_with_reason(
         verdict = judge_comparisons(
             [tuned_comparison.comparison for tuned_comparison in arm_comparisons], direction, margin
         )
-        because = "; ".join(map(str, arm_comparisons))
-        return JudgedHypothesis(
-            hypothesis, verdict, f"{because or 'rates are chosen when all runs are finished'}."
-        )
+        because = "; ".join(map(str, arm_comparisons)) or _why_not_tuned(runs, experiment)
+        return JudgedHypothesis(hypothesis, verdict, f"{because}.")
     comparisons = compare_with_baseline(runs, experiment, hypothesis.arm, column)
     verdict = judge_comparisons(comparisons, direction, margin)
     # Replication needs one rate, refutation needs all of them: with rates missing, "not
@@ -183,6 +181,12 @@ def _judge_with_reason(
     if len(comparisons) < len(experiment.design.rates) and verdict != "replicated":
         verdict = "inconclusive"
     return JudgedHypothesis(hypothesis, verdict, _describe_comparisons(comparisons))
+
+
+def _why_not_tuned(runs: Runs, experiment: Experiment) -> str:
+    if any(run_key not in runs for run_key in experiment.design.run_keys()):
+        return "rates are chosen when all runs are finished"
+    return "in one half of the seeds, no seed has all its runs from the same weights"
 
 
 def _tuned_without_hypothesis(
