@@ -96,11 +96,18 @@ def test_private_methods_are_as_we_know_them() -> None:
         ({"loss_type": "grpo", "entropy_coef": 0.1}, "set denominator='trl'"),
         ({"credit": "positive_only", "tau": 0.25}, "set tau=0"),
         ({"credit": "w_reinforce", "credit_weights": "otb"}, "set credit='dr_grpo'"),
-        ({"composer": "paired", "num_generations": 24}, "1 groups cannot fill 4 optimizer steps"),
-        ({"num_generations": 24}, "1 groups cannot fill 4 optimizer steps: lower"),
+        ({"composer": "paired", "num_generations": 24}, "1 group cannot fill 4 optimizer steps"),
+        ({"num_generations": 24}, "1 group cannot fill 4 optimizer steps: lower"),
+        (
+            {"tau": 0.25, "balance_target": 8},
+            "balance_target=8 may be 2 groups, which cannot fill 4 .* or raise balance_target",
+        ),
         ({"composer": "by_sign", "gradient_accumulation_steps": 4}, "needs two optimizer steps"),
         ({"credit_weights": "rlsd"}, "reads texts or generic responses, and TRL hands"),
-        ({"credit_weights": "high_entropy", "credit": "trl"}, "choose one of Counterpoise's"),
+        (
+            {"credit_weights": "high_entropy", "credit": "trl"},
+            "set credit to one of Counterpoise's",
+        ),
         (
             {"credit_weights": "high_entropy", "credit_settings": ["sharp=1"]},
             "did you mean 'share'",

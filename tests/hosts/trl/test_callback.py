@@ -230,6 +230,23 @@ def test_completions_that_trl_masks_out_are_recorded_whole(tmp_path: Path) -> No
     assert abs(row["pull"]) == pytest.approx(abs(row["advantage"]) * 4 / sum(masks), rel=1e-4)
 
 
+def test_a_kl_trains_the_tokens_of_all_rows(tmp_path: Path) -> None:
+    """With beta, rows whose group has equal rewards are in TRL's loss, so they are recorded."""
+    trainer = stock_trainer(tmp_path / "trl", max_steps=4, beta=0.1)
+    attach(trainer, tmp_path / "poise")
+    trainer.train()
+    (plan,) = lines(tmp_path / "poise", "plans.jsonl")
+    assert 0.0 in plan["advantage"]
+    table = pq.read_table(tmp_path / "poise/tokens/step_00001.parquet").to_pandas()
+    assert set(table["row"]) == set(range(24))
+    (record,) = lines(tmp_path / "poise", "metrics.jsonl")
+    by_step = table.groupby("step")["entropy"].mean()
+    logged = [line["entropy"] for line in trainer.state.log_history if "entropy" in line]
+    # TRL's log is a mean of the passes' means, so it differs by the lengths of the passes.
+    np.testing.assert_allclose(by_step, logged, rtol=0.05)
+    assert record["entropy"] == pytest.approx(table["entropy"].mean())
+
+
 def test_a_resumed_run_goes_on_in_its_folder(tmp_path: Path) -> None:
     saving: dict[str, Any] = {"save_strategy": "steps", "save_steps": 4}
     trainer = stock_trainer(tmp_path / "trl", **saving)

@@ -54,6 +54,14 @@ def test_a_generation_that_is_logged_again_is_read_once(tmp_path: Path) -> None:
     assert "left out because they repeat the generation before: 1 file" in notes
 
 
+def test_files_are_read_by_step_also_above_99999(tmp_path: Path) -> None:
+    for step in (99999, 100000):
+        trl_file(tmp_path / "run", step)
+    imported(tmp_path / "run", tmp_path / "out")
+    (rollouts,) = (tmp_path / "out" / "rollouts").iterdir()  # the first file counts
+    assert rollouts.name == "step_99999.jsonl"
+
+
 def test_a_file_that_an_evaluation_may_have_overwritten_is_noted(tmp_path: Path) -> None:
     for step in (1, 2):
         trl_file(tmp_path / "run", step, completions=("1", "2", "3", str(step)))
@@ -170,6 +178,22 @@ def test_columns_are_found_for_every_scale_of_rewards(scale: str) -> None:
     assert infer_reward_columns(groups, ["right", "form", "extra"]) == {"right": 1.0, "form": 1.0}
 
 
+def test_equal_sums_of_different_parts_are_equal_rewards() -> None:
+    """TRL's float32 sums differ in the last bit, and dividing by std + 1e-4 magnifies that."""
+    a = np.array([0.9, 0.8, 1.0, 1.0, 0.5, 0.4, 0.4, 0.9], np.float32)
+    b = np.array([0.5, 0.6, 0.4, 0.4, 0.9, 1.0, 1.0, 0.5], np.float32)
+    sums = a + b
+    A = (sums - sums.mean()) / (sums.std(ddof=1) + np.float32(1e-4))
+    assert np.linalg.norm(A) > 1e-3
+    groups = [
+        {name: values.astype(float) for name, values in zip("abA", columns, strict=True)}
+        for columns in ((a, b, A), (np.array([1, 0, 0]), np.array([0, 0, 1]), np.array([1, -2, 1])))
+    ]
+    for group in groups:
+        group["advantage"] = group.pop("A")
+    assert infer_reward_columns(groups, ["a", "b"]) == {"a": 1.0, "b": 1.0}
+
+
 def test_reward_option() -> None:
     assert parse_reward_columns("a, b=-0.5", ["a", "b"]) == {"a": 1.0, "b": -0.5}
     with pytest.raises(PoiseError, match="unknown reward column 'c'"):
@@ -215,6 +239,12 @@ def test_faults(tmp_path: Path) -> None:
         imported(tmp_path / "name", tmp_path / "out")
     no_reward = trl_file(tmp_path / "none", rewards={"step": [1.0] * 4})
     with pytest.raises(PoiseError, match="no column of rewards"):
+        imported(no_reward, tmp_path / "out")
+    table = pq.read_table(trl_file(tmp_path / "none"))
+    whole_numbers = table["correct"].cast(pa.int64())
+    place = table.column_names.index("correct")
+    pq.write_table(table.set_column(place, "correct", whole_numbers), no_reward)
+    with pytest.raises(PoiseError, match="TRL writes them as floating-point numbers"):
         imported(no_reward, tmp_path / "out")
     odd = {"step": [{"a": 1}] * 4, "advantage": ["x"] * 4, "prompt": [1.5] * 4}
     for name, values in odd.items():

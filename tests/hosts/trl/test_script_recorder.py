@@ -140,7 +140,7 @@ def test_an_optimizer_of_another_kind_is_not_recorded_as_adamw(
 
     options = SimpleNamespace(
         optim=trl_name, learning_rate=1e-6, max_grad_norm=1.0, generation_batch_size=8,
-        num_generations=4,
+        num_generations=4, logging_strategy="steps",
     )  # fmt: skip
     trainer = SimpleNamespace(
         args=options, state=SimpleNamespace(logging_steps=1), epsilon_low=0.2, epsilon_high=0.2,
@@ -149,6 +149,45 @@ def test_an_optimizer_of_another_kind_is_not_recorded_as_adamw(
     description = describe_run(trainer, "a test", "a note")  # type: ignore[arg-type]
     assert description["options"]["update"].get("optimizer") == recorded
     assert ("TRL's optimizer is lion" in description["notes"][-1]) == (recorded is None)
+
+
+@needs_trl
+def test_a_learning_rate_is_that_of_the_last_step(tmp_path: Path) -> None:
+    """Without the monitor the number is TRL's log of it; other numbers are means."""
+    from hosts.trl.test_adapter import small_trainer
+
+    folder = tmp_path / "poise"
+    options = {"run_folder": str(folder), "logging_steps": 1, "lr_scheduler_type": "linear"}
+    trainer = small_trainer(tmp_path, **options)
+    trainer.train()
+    logs = [line for line in trainer.state.log_history if "loss" in line]
+    (record,) = lines(folder, "metrics.jsonl")
+    assert [log["learning_rate"] for log in logs] == pytest.approx([0.01, 0.005])
+    assert record["lr"] == pytest.approx(0.005)
+    assert record["loss"] == pytest.approx(np.mean([log["loss"] for log in logs]))
+
+
+@needs_trl
+@pytest.mark.parametrize(
+    ("strategy", "steps", "said"),
+    [
+        ("steps", 1, None),
+        ("steps", 5, "means over logging_steps=5 optimizer steps; gradient norm and learning rate"),
+        ("epoch", 10, "means over an epoch; gradient norm and learning rate are those of the last"),
+        ("no", 10, None),
+    ],
+)
+def test_what_logged_numbers_average_over_is_noted(
+    strategy: str, steps: int, said: str | None
+) -> None:
+    from counterpoise.hosts.trl.script_recorder import _describe_logs
+
+    trainer = SimpleNamespace(
+        args=SimpleNamespace(logging_strategy=strategy), state=SimpleNamespace(logging_steps=steps)
+    )
+    notes = _describe_logs(trainer)  # type: ignore[arg-type]
+    assert len(notes) == (said is not None)
+    assert all(str(said) in note for note in notes)
 
 
 # -- the microscope and TRL's losses ------------------------------------------------------------

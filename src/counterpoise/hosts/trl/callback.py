@@ -157,7 +157,7 @@ class PoiseCallback(TrainerCallback):
         """
         recorder, accelerator = self.observed.script_recorder, self.trainer.accelerator
         recorded: int | None = processes.decide_on_first_process(
-            lambda: recorder.recorded_generations(steps) if recorder else None,
+            lambda: recorder.generation_of_step(steps) if recorder else None,
             accelerator.process_index,
             accelerator.num_processes,
         )
@@ -298,7 +298,9 @@ class PoiseCallback(TrainerCallback):
         """The step as `update/step.py` reports one; what only TRL knows is NaN."""
         plan_rows = decision.plan.steps[step]
         samples = {i: self.observed.rollouts_by_key[decision.rows[i].name] for i in plan_rows}
-        used = tuple(i for i in plan_rows if decision.rows[i].advantage)
+        # A KL in the loss trains rows without an advantage too; RLOOTrainer's is in the reward.
+        has_kl = isinstance(self.trainer, GRPOTrainer) and self.trainer.args.beta != 0
+        used = tuple(i for i in plan_rows if decision.rows[i].has_loss(all_rows=has_kl))
         lengths = [decision.rows[i].num_tokens for i in used]
         logprobs, entropies = (
             [numbers[i][k][: len(samples[i].completion_T)][samples[i].is_policy_T] for i in used]

@@ -10,7 +10,7 @@ from trl import GRPOConfig
 from counterpoise.config.check_options import ONE_SIDED_ADVANTAGES, TWO_STEP_COMPOSERS
 from counterpoise.credit.assign import UNIFORM, parse_settings
 from counterpoise.credit.plugin_weights import find_text_input
-from counterpoise.errors import PoiseError, check_choice
+from counterpoise.errors import PoiseError, check_choice, format_count
 from counterpoise.plugins import display_name, is_plugin
 from counterpoise.variants import (
     ADVANTAGES,
@@ -70,11 +70,12 @@ class PoiseConfig(GRPOConfig):
     probe: int = _option(
         0,
         "held-out answers to follow for `poise trace`: right (reward above 0) and wrong responses "
-        "of the model to the first problems of eval_dataset; 0 is off, or with "
-        "probe_file all its answers",
+        "of the model to the first problems of eval_dataset; 0: none, or all those of probe_file",
     )
     probe_every: int = _option(
-        0, "generations between two measurements of the held-out answers; 0: as costs allow"
+        0,
+        "generations between two measurements of the held-out answers; 0: so many that the answers "
+        "take at most about a tenth of the run's time",
     )
     probe_refresh: int = _option(
         20, "generations until held-out answers are drawn anew, as the model changes; 0: never"
@@ -137,18 +138,24 @@ class PoiseConfig(GRPOConfig):
             )
         G, steps = self.num_generations, self.optimizer_steps
         groups = self.generation_batch_size // G
-        # RB may take a batch with fewer groups than a generation has.
-        if self.tau and self.balance_target:
-            groups = min(groups, -(-self.balance_target // G))
         if self.composer in TWO_STEP_COMPOSERS and steps == 1:
             return (
                 f"composer='{self.composer}' needs two optimizer steps: raise steps_per_generation "
                 "to twice gradient_accumulation_steps"
             )
-        if self.composer in ("grouped", "paired", "half_groups") and groups < steps:
+        places_groups = self.composer in ("grouped", "paired", "half_groups")
+        if places_groups and groups < steps:
             return (
-                f"{groups} groups cannot fill {steps} optimizer steps: "
+                f"{format_count(groups, 'group')} cannot fill {steps} optimizer steps: "
                 "lower steps_per_generation or raise per_device_train_batch_size"
+            )
+        # RB may take a batch with fewer groups than a generation has.
+        fewest_groups = -(-self.balance_target // G)
+        if places_groups and self.tau and 0 < fewest_groups < steps:
+            return (
+                f"balance_target={self.balance_target} may be "
+                f"{format_count(fewest_groups, 'group')}, which cannot fill {steps} optimizer "
+                "steps: lower steps_per_generation or raise balance_target"
             )
         if self.composer in COMPOSERS_THAT_READ_TOKENS:
             return (
@@ -197,7 +204,10 @@ class PoiseConfig(GRPOConfig):
         if name == UNIFORM:
             return ""
         if self.credit == TRL_CREDIT:
-            return "credit='trl' takes no credit_weights: choose one of Counterpoise's"
+            return (
+                "credit='trl' takes no credit_weights: set credit to one of Counterpoise's, such "
+                "as 'grpo', or credit_weights='uniform'"
+            )
         if is_plugin(name) and (text_input := find_text_input(name)):
             return (
                 f"credit_weights='{display_name(name)}' reads {text_input}, and TRL hands over "

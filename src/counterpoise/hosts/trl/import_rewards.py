@@ -3,9 +3,9 @@
     r = sum_k w_k r_k, NaN left out;   A - mean(A) = c (r - mean(r)) in every group, c > 0
 
 holds for every `scale_rewards` of TRL. Columns of reward functions come before those of log_extra,
-so the reward is the sum of the first k numeric columns, for the k that fits. With other weights, or
-`multi_objective_aggregation="normalize_then_sum"`, no k fits; with groups of two, or a column that
-is constant, several fit. Then the user must name the columns with --reward.
+so the reward is the sum of the first k floating-point columns, for the k that fits. With other
+weights, or `multi_objective_aggregation="normalize_then_sum"`, no k fits; with groups of two, or a
+column that is constant, several fit. Then the user must name the columns with --reward.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from counterpoise.errors import PoiseError, unknown_name
 
 GroupColumns = Mapping[str, np.ndarray]  # of one group: each candidate column and "advantage", [G]
 COSINE_TOLERANCE = 1e-4  # on 1 - cosine; TRL computes with float32 columns
+STD_OFFSET = 1e-4  # TRL divides by std + this, which magnifies the rounding of equal rewards
 
 
 def parse_reward_columns(reward: str, names: list[str]) -> dict[str, float]:
@@ -71,16 +72,20 @@ def infer_reward_columns(groups: Iterable[GroupColumns], names: list[str]) -> di
 
 def _advantages_follow(group: GroupColumns, names: list[str]) -> bool:
     """Whether A - mean(A) is a positive multiple of r - mean(r) in this group."""
-    rewards_G = weighted_sum([group[name] for name in names], [1.0] * len(names))
+    columns = [group[name] for name in names]
+    rewards_G = weighted_sum(columns, [1.0] * len(names))
     has_reward_G = ~np.isnan(rewards_G)
     if has_reward_G.sum() < 2:
         return True
     r = rewards_G[has_reward_G] - rewards_G[has_reward_G].mean()
     A = group["advantage"][has_reward_G] - group["advantage"][has_reward_G].mean()
     norm_r, norm_A = float(np.linalg.norm(r)), float(np.linalg.norm(A))
-    # Equal rewards have no direction: the advantages must then be zero too, up to rounding.
-    if norm_r < 1e-6 or norm_A < 1e-6:
-        return norm_r < 1e-6 and norm_A < 1e-3
+    # Equal rewards have no direction: the advantages must then be zero too, up to the rounding of
+    # TRL's float32 sums.
+    rounding = float(np.finfo(np.float32).eps * np.nanmax(np.abs(columns)) * np.sqrt(len(r)))
+    are_equal = norm_r < max(1e-6, rounding)
+    if are_equal or norm_A < 1e-6:
+        return are_equal and norm_A < max(1e-3, rounding / STD_OFFSET)
     return bool(1 - (r @ A) / (norm_r * norm_A) < COSINE_TOLERANCE)
 
 

@@ -48,12 +48,16 @@ LoadTable = Callable[[Path], pa.Table]
 
 
 def find_files(path: Path) -> list[Path]:
-    """Look in the trainer's output folder, in its folder of completions, or at one file."""
+    """The files of the trainer's output folder or of its folder of completions, or one file.
+
+    By step: a number above 99999 makes a name longer.
+    """
     if path.is_file():
         named = path.match("completions_*.parquet")
         return [path] if path.suffix == ".parquet" and (named or _has_columns(path)) else []
     patterns = ("completions_*.parquet", "completions/completions_*.parquet")
-    return sorted(file for pattern in patterns for file in path.glob(pattern))
+    files = [file for pattern in patterns for file in path.glob(pattern)]
+    return sorted(files, key=lambda file: (file.parent, len(file.name), file.name))
 
 
 def _has_columns(file: Path) -> bool:
@@ -135,21 +139,23 @@ def candidate_columns(files: Sequence[Path], load_table: LoadTable) -> list[str]
             else load_table(file).schema
         )
         check_columns(schema, str(file))
-        numeric = [
+        floating = [
             name
             for name in schema.names
             if name not in REQUIRED_COLUMNS
             and not name.startswith("__")  # pandas' index
             and pa.types.is_floating(schema.field(name).type)
         ]
-        if names is not None and numeric != names:
+        if names is not None and floating != names:
             raise PoiseError(
-                f"{file}: its numeric columns are {', '.join(numeric)}, those of the files before "
-                f"it {', '.join(names)}: import each run by itself"
+                f"{file}: its floating-point columns are {', '.join(floating)}, those of the files "
+                f"before it {', '.join(names)}: import each run by itself"
             )
-        names = numeric
+        names = floating
     if not names:
-        raise PoiseError(f"{files[0]}: no column of rewards: a numeric one is needed")
+        raise PoiseError(
+            f"{files[0]}: no column of rewards: TRL writes them as floating-point numbers"
+        )
     return names
 
 

@@ -1,9 +1,10 @@
 """Read TRL's model with the native forward, for token weights and for the microscope.
 
 Both need hidden states and whole distributions, which TRL's loss does not return. So process 0 runs
-the native forward over its rows, with the same weights in their precision. It works for any causal
-language model (`model/general.py`), with or without a LoRA adapter, as long as the process holds
-the whole model: under FSDP or DeepSpeed the module's own weights are not the trained ones.
+the native forward over the rows of all processes, with the same weights in their precision. It
+works for any causal language model (`model/general.py`), with or without a LoRA adapter, as long as
+the process holds the whole model: under FSDP or DeepSpeed the module's own weights are not the
+trained ones.
 """
 
 from __future__ import annotations

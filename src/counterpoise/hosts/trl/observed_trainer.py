@@ -34,7 +34,7 @@ class ObservedTrainer:
     Everything else is the trainer's own attribute.
     """
 
-    records_tokens = True
+    records_tokens = True  # of every step, from TRL's loss
     probes = None  # held-out answers are followed by our own trainer
 
     def __init__(self, trainer: GRPOTrainer | RLOOTrainer, path: Path, monitor_every: int) -> None:

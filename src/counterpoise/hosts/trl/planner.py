@@ -195,7 +195,8 @@ def rows_by_trl(
 def to_rollout(sample: UnpaddedRollout, reward: float = math.nan) -> Rollout:
     """A rollout as credit and the microscope read it: tokens only, since TRL keeps no texts.
 
-    Tokens of tools stand between the turns of the policy.
+    Its `sampled_logprobs` are the trainer's old log-probabilities, NaN where TRL has none. Tokens
+    of tools stand between the turns of the policy.
     """
     completion_T, is_policy_T = sample.completion_T.numpy().astype(np.int32), sample.is_policy_T
     logprobs_T = sample.old_logprobs

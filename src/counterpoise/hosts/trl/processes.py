@@ -1,7 +1,8 @@
 """Keep several processes in agreement: all know every rollout, process 0 decides.
 
-Once per generation `torch.distributed` sends Python objects: the rollouts of every process, in the
-order of the processes (in which TRL gathers rewards too), and one decision.
+`torch.distributed` sends Python objects. Once per generation these are the rollouts of every
+process, in the order of the processes (in which TRL gathers rewards too), and one decision.
+PoiseCallback also gathers the loss's log-probabilities and entropies in every optimizer step.
 """
 
 from __future__ import annotations

@@ -65,7 +65,8 @@ class ScriptProbes:
             None  # the line of probes.jsonl, if they are new
         )
         self._monitor: ProbeMonitor | None = None  # during an update that is measured
-        # `iteration` counts optimizer steps: with RB a generation may pass without any.
+        # The latest reading. Its `iteration` is the number of optimizer steps before it, not of
+        # generations: with RB a generation may pass without a step.
         self._reading: ProbeReading | None = None
         self._results: dict[int, StepResult] = {}
         self._steps_left = 0
@@ -123,9 +124,10 @@ class ScriptProbes:
         return [answer.row for answer in answers if answer.half == STEER]
 
     def written_answers(self) -> ProbeSet | None:
-        """The answers for a checkpoint; since=0 if probes.jsonl does not have their line yet.
+        """The answers for a checkpoint.
 
-        That is so for new answers in an unfinished generation.
+        New answers in an unfinished generation have no line in probes.jsonl yet. They get since=0,
+        so that the resumed run writes it.
         """
         is_unfinished = self._new_answers_record is not None and self._monitor is not None
         return replace(self.answers, since=0) if self.answers and is_unfinished else self.answers

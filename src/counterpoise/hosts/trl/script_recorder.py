@@ -12,8 +12,9 @@ was recorded after its checkpoint. If the checkpoint lies within a generation, t
 only the steps before the checkpoint (recorded_folder.py), and the next is sampled anew. There is no
 config.toml, because the options are TRL's: `poise train --resume` refuses the folder.
 
-Loss, gradient norm and the like are those that TRL logs, so with logging_steps=10 they are means
-over ten optimizer steps, and stand in the iteration in which they were logged.
+Loss, entropy and the like are those that TRL logs, so with logging_steps=10 they are means over ten
+optimizer steps, and stand in the iteration in which they were logged. TRL logs the gradient norm
+and the learning rate of the last of these steps only.
 """
 
 from __future__ import annotations
@@ -139,15 +140,18 @@ class ScriptRecorder:
         if trainer.monitor or trainer.records_tokens:
             self.folder.write_vocabulary(trainer.policy.vocabulary_texts())
 
-    def recorded_generations(self, steps: int) -> int | None:
-        """The generation of optimizer step `steps`, counted from 1; None if it is not recorded."""
-        open_number = unfinished_iteration(self.folder, steps)
-        if open_number is not None or not steps:
+    def generation_of_step(self, step: int) -> int | None:
+        """The number of the generation that optimizer step `step` (1 is the first) belongs to.
+
+        None if the folder has no record of the step.
+        """
+        open_number = unfinished_iteration(self.folder, step)
+        if open_number is not None or not step:
             return open_number
         steps_recorded = 0
         for record in self.folder.read("metrics"):
             steps_recorded += record["steps"]
-            if steps_recorded >= steps:
+            if steps_recorded >= step:
                 return int(record["iteration"])
         return None
 
@@ -282,18 +286,19 @@ class ScriptRecorder:
     ) -> dict[str, Any]:
         """The line of metrics.jsonl: ours where the monitor measured a number, else TRL's.
 
-        The gradient is TRL's alone.
+        The gradient norm is always TRL's.
         """
         buffer = self.trainer.planner.buffer
         if buffer is None:  # not `or`: an empty buffer is false, and its counts matter too
             buffer = RewardBalancedBuffer(tau=0.0, target=1)
         line = metrics.metrics_record(record, buffer, iteration.clock)
-        # Where only TRL computed a step's loss, ours and its gradient are NaN.
+        # NaN: a number of a step that only TRL computed.
         line = {name: None if _is_nan(value) else value for name, value in line.items()}
         line["grad_norm"] = None
         for name, numbers in iteration.logged_numbers.items():
             if line[name] is None:
-                line[name] = float(np.mean(numbers))
+                # As everywhere in metrics.jsonl, the learning rate is that of the last step.
+                line[name] = numbers[-1] if name == "lr" else float(np.mean(numbers))
         return line | {
             "steps": iteration.steps_taken,
             "skipped_steps": 0,
@@ -336,12 +341,7 @@ def describe_run(
 ) -> dict[str, Any]:
     """The content of imported.json, with the options that pages and `poise replay` read."""
     options = trainer.args
-    notes = [note]
-    if trainer.state.logging_steps > 1:
-        notes.append(
-            "loss, gradient norm, entropy and clipped share are TRL's logs, means over "
-            f"logging_steps={trainer.state.logging_steps} optimizer steps"
-        )
+    notes = [note, *_describe_logs(trainer)]
     update = {
         "lr": options.learning_rate,
         "max_grad_norm": options.max_grad_norm,
@@ -373,6 +373,18 @@ def describe_run(
             "update": update,
         },
     }
+
+
+def _describe_logs(trainer: PoiseGRPOTrainer | ObservedTrainer) -> list[str]:
+    """A note on what TRL's numbers average over, if that is more than one optimizer step."""
+    steps, strategy = trainer.state.logging_steps, trainer.args.logging_strategy
+    spans = {"steps": f"logging_steps={steps:g} optimizer steps", "epoch": "an epoch"}
+    if strategy not in spans or (strategy == "steps" and steps <= 1):
+        return []
+    return [
+        f"loss, entropy, clipped share and KL are TRL's logs, means over {spans[strategy]}; "
+        "gradient norm and learning rate are those of the last step before a log"
+    ]
 
 
 def _is_nan(value: object) -> bool:

@@ -323,7 +323,7 @@ class PoiseGRPOTrainer(GRPOTrainer):
 
     # -- what the monitor and the recorder read; ObservedTrainer has the same ------------------
 
-    records_tokens = False  # tokens are recorded where the monitor reads them
+    records_tokens = False  # only steps that the monitor reads have tokens in the run folder
 
     @property
     def monitor_every(self) -> int:
@@ -340,10 +340,10 @@ class PoiseGRPOTrainer(GRPOTrainer):
         return self.args.optimizer_steps
 
     def loss_scale(self, decision: Decision, step: int) -> float:
-        """TRL's loss divided by the mean over the step's own tokens or rows.
+        """The factor that turns the mean over the step's own tokens or rows into TRL's loss.
 
-        1 with denominator='step'. With 'trl' the monitor takes other losses than `dapo` only where
-        a step is one pass, and there TRL averages over the step too.
+        1 except for `dapo` with denominator='trl'. PoiseConfig allows the monitor with 'trl' and
+        another loss only where a step is a single pass: TRL's mean over the pass is the step's.
         """
         keeps_trl_average = self.args.denominator == "trl" and self.args.loss_type == "dapo"
         return dapo_loss_scale(decision, step) if keeps_trl_average else 1.0
@@ -418,7 +418,8 @@ class PoiseGRPOTrainer(GRPOTrainer):
     ) -> None:
         """Set the token count that TRL's `_compute_loss` divides by, or a factor that corrects it.
 
-        `row_share` is the pass's number of rows, fillers included, over those of the step.
+        `row_share` is this process's number of rows in the pass, fillers included, over the rows of
+        the whole step; `pass_tokens` are this process's too.
         """
         passes = self.args.gradient_accumulation_steps
         keeps_trl_average = self.args.denominator == "trl"
