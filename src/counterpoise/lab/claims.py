@@ -155,7 +155,7 @@ def recompute_claim(claim: Claim, stored: StoredRecords) -> Claim:
 
 def _written(claim: Claim, value: float, low: float | None, high: float | None) -> dict[str, str]:
     """The fields effect, low and high."""
-    scale = 100 if claim.unit == "%" else 1
+    scale = 100 if claim.unit in ("%", "points") else 1
     sign = "+" if claim.unit in SIGNED_UNITS else ""
 
     def write(number: float | None) -> str:
