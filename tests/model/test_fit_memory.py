@@ -306,6 +306,22 @@ def test_a_resumed_run_remembers_the_size(tmp_path: Path) -> None:
     assert shrunk.micro_batch.size == 512
 
 
+def test_a_size_that_was_never_lowered_can_be_raised_on_resume(tmp_path: Path) -> None:
+    config = config_from_tables({"update": {"micro_tokens": 4096}})
+    folder = RunFolder.create(tmp_path / "run", config)
+    save_state(folder, new_state(tiny.policy(), config), config)
+    larger = dataclasses.replace(config, update=replace(config.update, micro_tokens=20_000))
+    again = restore_state(folder, tiny.policy(), larger, print, heldout=[])
+    assert again.micro_batch.size == 20_000
+    # Once lowered, it stays lowered, whatever the option says.
+    again.micro_batch.size = 8192
+    save_state(folder, again, larger)
+    for option in (20_000, 40_000):
+        options = dataclasses.replace(config, update=replace(config.update, micro_tokens=option))
+        lowered = restore_state(folder, tiny.policy(), options, print, heldout=[])
+        assert lowered.micro_batch.size == 8192
+
+
 SETS = [
     "loop.iterations=2", "loop.checkpoint_every=1", "model.device='cpu'", "task.levels=[1]",
     "task.size=16", "task.heldout=0", "sample.prompts=4", "sample.group_size=4",

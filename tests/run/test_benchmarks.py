@@ -182,6 +182,16 @@ def test_unknown_names_and_long_responses_are_refused(home: Path, tmp_path: Path
         assert not (tmp_path / "run").exists()
 
 
+def test_a_benchmark_without_any_reward_is_named(home: Path, tmp_path: Path) -> None:
+    """Without held-out problems: evaluate.prompts=0 would not help."""
+    reward = tmp_path / "mine.py"
+    reward.write_text("def score(completion, answer): return None\n")
+    sets = [f"verify.name={reward}:score", "evaluate.prompts=0"]
+    message = r"every response to the benchmark easy: .* leave the benchmark out of evaluate\.bench"
+    with pytest.raises(PoiseError, match=message):
+        train(small_config(home, *options(home, *sets)), tmp_path / "run")
+
+
 def test_answers_of_a_benchmark_that_are_no_tests_are_refused(home: Path) -> None:
     config = small_config(home, *options(home, "verify.name=code"))
     with pytest.raises(PoiseError, match=r"there are no tests: the verifier 'code' takes lines"):

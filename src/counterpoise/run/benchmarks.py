@@ -132,7 +132,7 @@ def evaluate_benchmark(
     verifier: Verifier,
     seed: int,
 ) -> BenchmarkSuccess:
-    """Sample and judge a benchmark's problems with the block size and the seeds of `poise eval`."""
+    """Sample and judge its problems, as many at once and with the same seeds as `poise eval`."""
     name, samples = run_benchmark.benchmark.name, run_benchmark.samples
     problems, prompt_tokens = run_benchmark.problems, run_benchmark.prompt_tokens
     seeds_PG = [benchmark_seeds(seed, name, prompt, samples) for prompt in problems]
@@ -150,6 +150,11 @@ def evaluate_benchmark(
         ScoringContext([response.tokens for response in responses], data_source=name),
     )
     rewards_PG = np.array(count_lost_as_wrong(scores)).reshape(len(problems), samples)
+    if np.isnan(rewards_PG).all():
+        raise PoiseError(
+            f"the reward function returned None for every response to the benchmark {name}: check "
+            "the columns it reads, or leave the benchmark out of evaluate.benchmarks"
+        )
     if not scores.graded:
         # As in poise eval, a sample without a reward is wrong if another sample of its problem
         # has one.

@@ -8,10 +8,11 @@
                     LoRA: a parameter of the model                  4          2
                     LoRA: a parameter of the adapter               16         16
                     LoRA: each copy of the adapter                 +4         +4
-                In bfloat16, AdamW keeps masters, gradients and moments in float32 beside 2 + 2
-                bytes; an adapter is always float32. `update.kl` and some settings of `credit.rule`
-                read the initial weights, and `teacher_every` makes a teacher. An adapter has
-                rank * (inputs + outputs) parameters in every adapted layer
+                In bfloat16, AdamW keeps masters, gradients and moments in float32 (16) beside the
+                bfloat16 weights and gradients (2 + 2); an adapter is always float32. `update.kl`
+                and some settings of `credit.rule` read the initial weights, and `teacher_every`
+                makes a teacher. An adapter has rank * (inputs + outputs) parameters in every
+                adapted layer
     libraries   resident memory of Python, torch and transformers; counted on a CPU only, where they
                 use the same memory as the model
     key/values  for each row: longest sequence * layers * 2 * key/value heads * head size

@@ -105,7 +105,10 @@ def draw_if_due(
 
 
 def is_measurement_due(state: RunState, config: RunConfig) -> bool:
-    """Whether the coming iteration measures its probes; by default all do in a run they steer."""
+    """Whether the coming iteration measures its probes.
+
+    Where probes steer the run, every iteration does, unless `monitor.probe_every` is set.
+    """
     options, probes = config.monitor, state.probes
     interval = options.probe_every
     if not interval and config.steers_by_probes:

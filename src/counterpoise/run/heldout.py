@@ -50,8 +50,8 @@ class HeldoutSuccess:
     high: float
     pass_any: float  # problems solved by at least one of their samples
     mixed: float  # problems solved by some samples and not by others
-    prompts: int
-    samples: int
+    prompts: int  # problems with a reward; those where every sample has none are left out
+    samples: int  # drawn for each problem
     # Mean over problems of the mean reward of their samples; older records lack it.
     reward: float | None = None
     # 95 % interval of graded rewards, infinite if it is not known. None: all rewards are 0 or 1 and

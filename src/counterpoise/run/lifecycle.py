@@ -149,7 +149,10 @@ def open_run(
 
 
 def finish_run(policy: Policy, config: RunConfig, folder: RunFolder, observer: RunObserver) -> None:
-    """Warn of a failed run, save the model with its card, and mark the run as finished."""
+    """Save the model with its card and mark the run as finished.
+
+    Before that, warn if no optimizer step was taken or if success ended below its start.
+    """
     iterations, evaluations = folder.read("metrics"), folder.read("evaluations")
     warning = metrics.explain_no_step(iterations) or describe_decline(
         evaluations, iterations, config.update.lr

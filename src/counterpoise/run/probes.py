@@ -82,8 +82,8 @@ def measurement_interval(
     A measurement reads the answers before and after an update; if every update is measured, one
     reading is both the end of a measurement and the beginning of the next. Answers are drawn every
     `refresh` iterations (0: never). Measurements get what drawing leaves of the share, but at least
-    half of it. Answers are drawn only in iterations that measure, so the share holds for any number
-    of them.
+    half of it. Answers are drawn only in iterations that measure, so probes keep to the share
+    however many answers there are.
 
     Example:
         >>> cpu, gpu = torch.device("cpu"), torch.device("cuda")
@@ -205,7 +205,7 @@ def load_probe_file(path: str, policy: Policy, config: RunConfig) -> ProbeSet:
 def read_answers(
     path: str, tokenizer: Any, encode: Callable[[Prompt], Ints], most_answers: int, seed: int
 ) -> ProbeSet:
-    """The first answers of a file, 0 for all; `encode` gives the tokens of a prompt."""
+    """The first `most_answers` of a file, or all if that is 0; `encode` gives a prompt's tokens."""
     rows: list[Row] = []
     num_answers: dict[str, int] = {}
     for record in read_probe_records(path):

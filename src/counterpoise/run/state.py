@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 
@@ -258,11 +259,15 @@ def _apply_checkpoint(state: RunState, snapshot: checkpoint.Checkpoint, config: 
     state.probes = probes_from_tensors(snapshot.state.get("probes"), snapshot.buffer)
     state.skipped_in_a_row = snapshot.state["skipped_in_a_row"]
     # Sizes that had been lowered to fit into memory stay lowered; older checkpoints lack them.
-    for fitted_size, state_name in (
-        (state.micro_batch, "micro_tokens"),
-        (state.prompts_per_draw, "prompts_at_once"),
+    saved_options = tomllib.loads(snapshot.options)
+    for fitted_size, state_name, section, option in (
+        (state.micro_batch, "micro_tokens", "update", "micro_tokens"),
+        (state.prompts_per_draw, "prompts_at_once", "sample", "prompts"),
     ):
-        fitted_size.size = min(fitted_size.size, snapshot.state.get(state_name, fitted_size.size))
+        saved_size = snapshot.state.get(state_name, fitted_size.size)
+        # A size that was the option's own value had not been lowered: the option may be raised.
+        if saved_size != saved_options.get(section, {}).get(option):
+            fitted_size.size = min(fitted_size.size, saved_size)
     teacher_weights = {
         name.removeprefix(TEACHER_PREFIX): tensor.to(state.policy.device)
         for name, tensor in snapshot.buffer.items()

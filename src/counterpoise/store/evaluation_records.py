@@ -1,4 +1,4 @@
-"""The two headlines of a line of evaluations.jsonl or benchmarks.jsonl, with their intervals."""
+"""Success and mean reward of a line of evaluations.jsonl or benchmarks.jsonl, with intervals."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def success_estimate(record: Mapping[str, Any]) -> IntervalEstimate:
 def reward_estimate(record: Mapping[str, Any]) -> IntervalEstimate:
     """The mean reward; the success where all rewards are 0 or 1.
 
-    The bounds are infinite where the interval is not known. That is so for a single problem: its
-    line has null bounds, or in older versions the mean as both bounds. It is also so for graded
-    rewards in lines of the oldest versions, which stored no bounds of the reward.
+    The bounds are infinite where the interval is not known. That happens with graded rewards only:
+    for a single problem, whose line has null bounds, or in older versions the mean as both bounds;
+    and in lines of the oldest versions, which stored no bounds of the reward.
 
     Example:
         >>> scores = {"mean": 0.5, "low": 0.4, "high": 0.6, "reward": 0.25}

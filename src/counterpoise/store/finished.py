@@ -34,7 +34,7 @@ def mark_finished(folder: RunFolder, config: RunConfig) -> None:
 
 
 def is_finished(path: Path, iterations: int) -> bool:
-    """Whether the run in `path` reached `iterations` and wrote all its files."""
+    """Whether the run in `path` ended after exactly `iterations` and wrote all its files."""
     finished_file = path / FINISHED_FILE
     if not finished_file.is_file():
         return False

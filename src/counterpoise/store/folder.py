@@ -2,8 +2,8 @@
 
 A resumed run first returns to its checkpoint: later lines and files are removed and written again,
 so a folder never holds two versions of an iteration, nor half a line. Everything that is written
-gets a checksum first (checksums.py): a model folder one for each file; a checkpoint has digests of
-its own.
+gets a checksum first (checksums.py); in model/ every file has one of its own. Checkpoints have a
+manifest of digests instead.
 
 What an iteration writes is flushed to disk by `sync`, before the checkpoint that relies on it.
 Flushing every line would be slower and gain nothing: after a power cut, iterations since the last
@@ -195,7 +195,11 @@ class RunFolder:
     def write_checksum(
         self, name: str, checksum: Checksum, iteration: int | None = None, *, durable: bool = False
     ) -> None:
-        """Append a line to checksums.jsonl; `name` as a path inside the folder."""
+        """Append a line to checksums.jsonl; `name` as a path inside the folder.
+
+        Without `iteration` it is read from the name: 12 for tokens/step_00012.parquet, and 0, the
+        whole run, for a name without a number.
+        """
         if iteration is None:
             number = Path(name).stem.removeprefix("step_")
             iteration = int(number) if number.isdecimal() else 0

@@ -65,6 +65,8 @@ def load_config_to_resume(
 ) -> RunConfig:
     """The run's own config.toml; only options in CHANGEABLE_OPTIONS may be given another value.
 
+    New values come from the run file `requested`, which has the overrides (--set) applied already,
+    or without a run file from `overrides`.
     A missing or truncated config.toml is replaced by `requested`, provided that it agrees with the
     copy in the newest checkpoint; training then writes it back.
     """
@@ -89,7 +91,7 @@ def load_config_to_resume(
     if options_copy is not None:
         options_text = options_copy.read_text(encoding="utf-8")
         check_checkpoint_options(
-            out, options_copy.parent.name, options_text, stored_config, source=f"{CONFIG} says"
+            out, options_copy.parent.name, options_text, stored_config, who_says=f"{CONFIG} says"
         )
     resumed_config = requested or load_stored_config(out / CONFIG, overrides)
     for option, stored_value, requested_value in forbidden_differences(
@@ -132,11 +134,12 @@ def check_checkpoint_options(
     checkpoint_name: str,
     options_text: str,
     config: RunConfig,
-    source: str = "this run has",
+    who_says: str = "this run has",
 ) -> None:
     """Check that a checkpoint's options.toml and `config` agree in options that must not change.
 
-    Older checkpoints have no options.toml: their `options_text` is empty.
+    Older checkpoints have no options.toml: their `options_text` is empty. In the message, the value
+    in `config` follows the words `who_says`.
     """
     if not options_text:
         return
@@ -144,7 +147,7 @@ def check_checkpoint_options(
     saved_config = config_from_checkpoint(options_text, options_path)
     for option, saved_value, current_value in forbidden_differences(saved_config, config):
         raise PoiseError(
-            f"{out}: {source} {option}={current_value!r}, but checkpoint {checkpoint_name} was "
+            f"{out}: {who_says} {option}={current_value!r}, but checkpoint {checkpoint_name} was "
             f"made with {option}={saved_value!r}: give it that value again, or start a new --out"
         )
 

@@ -22,7 +22,10 @@ REQUIRED_FIELDS = ("group", "prompt_id", "reward", "prompt_tokens", "response_to
 
 
 def read_groups(path: Path, required: Sequence[str] = REQUIRED_FIELDS) -> list[Group]:
-    """Groups of a run folder or one of its files; only `required` fields must be there."""
+    """Groups of a run folder or one of its files; an error names a line without a `required` field.
+
+    `required` must contain group, prompt_id, reward and response_tokens: every rollout needs them.
+    """
     step_files = (path / "rollouts").glob("step_*.jsonl")
     # By length first: step_100000 comes after step_99999.
     ordered_files = sorted(step_files, key=lambda file: (len(file.name), file.name))

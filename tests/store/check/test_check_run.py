@@ -65,6 +65,16 @@ def test_a_whole_run_passes_and_all_of_it_is_trusted(run: Path) -> None:
     assert trusted["checkpoints/"] == "iterations 2, 4"
 
 
+def test_a_checkpoint_with_damage_is_not_listed_as_trusted(run: Path) -> None:
+    report = check_run(run)
+    # As check_memory_checkpoints does for a checkpoint whose own digests are right.
+    problem = "has another prompt memory than memory.jsonl"
+    report.add("checkpoints/iteration_00004", problem, 4)
+    assert report.trusted()["checkpoints/"] == "iterations 2"
+    report.add("checkpoints/iteration_00002", problem, 2)
+    assert "checkpoints/" not in report.trusted()
+
+
 def test_every_flipped_bit_in_every_file_is_reported(run: Path) -> None:
     rng = random.Random(1)
     files = all_files(run)

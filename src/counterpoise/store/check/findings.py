@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise.errors import first_line, format_ranges
+from counterpoise.store.folder import CHECKPOINTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +83,14 @@ class CheckReport:
             good = sorted(numbers - bad_numbers)
             if good:
                 trusted[f"{folder}/"] = f"iterations {format_ranges(good)}"
-        if self.intact_checkpoints:
-            trusted["checkpoints/"] = f"iterations {format_ranges(self.intact_checkpoints)}"
+        # A checkpoint with the right digests may still contradict memory.jsonl.
+        doubtful_checkpoints = {
+            finding.iteration
+            for finding in self.findings
+            if finding.file.startswith(f"{CHECKPOINTS}/")
+        }
+        if good := sorted(set(self.intact_checkpoints) - doubtful_checkpoints):
+            trusted[f"{CHECKPOINTS}/"] = f"iterations {format_ranges(good)}"
         return trusted
 
     def to_record(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from counterpoise.store.folder import LOGS_AFTER_CHECKPOINT
 from counterpoise.store.logs import Record, parse_log_line
 from counterpoise.store.schema import LOGS
 
-LINE_PER_ITERATION = ("metrics", "plans", "drops", "memory", "probes")
+ONE_LINE_AT_MOST = ("metrics", "plans", "drops", "memory", "probes")  # for each iteration
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +126,11 @@ def _find_missing_lines(
 
 
 def _check_order(log: str, lines: list[LogLine], report: CheckReport) -> None:
-    """Iterations ascend; a log with one line for each iteration has none twice."""
+    """Iterations ascend, and the logs of ONE_LINE_AT_MOST have none twice."""
     previous = -1
     for line in lines:
         iteration = line.record["iteration"]
-        if iteration < previous or (iteration == previous and log in LINE_PER_ITERATION):
+        if iteration < previous or (iteration == previous and log in ONE_LINE_AT_MOST):
             report.add(
                 f"{log}.jsonl",
                 f"line {line.number} has iteration {iteration} after iteration {previous}",
