@@ -79,6 +79,18 @@ def test_an_iteration_without_an_update_says_why_it_is_empty(served):
     assert view["waiting"]["positive"] + view["waiting"]["negative"] > 0
 
 
+def test_a_run_of_ours_without_an_update_yet_is_not_called_an_import(tmp_path: Path):
+    run = write_run(tmp_path / "run", 1)
+    assert not (run / "plans.jsonl").exists()
+    with serve(tmp_path, cache=tmp_path / "cache") as client:
+        reason = get(client, "/runs/run/iterations/1")["missing"]["steps"]
+        assert "rollouts wait in the buffer" in reason
+        table = get(client, "/runs/run/rollouts")
+        rollout = get(client, table["rows"][0]["place"])
+        assert (table["has_plans"], rollout["has_plans"]) == (True, True)
+        assert rollout["missing"]["advantage"] == "no update has used the rollout"
+
+
 def test_an_iteration_without_signal_has_nothing_that_waits(tmp_path: Path):
     run = write_run(tmp_path / "run", 1, tau=0.0)
     record = {"iteration": 2, "success": 1.0, "buffer_positive": 0, "buffer_negative": 0}
@@ -87,6 +99,20 @@ def test_an_iteration_without_signal_has_nothing_that_waits(tmp_path: Path):
     with serve(tmp_path, cache=tmp_path / "cache") as client:
         view = get(client, "/runs/run/iterations/2")
         assert view["missing"]["steps"].endswith("no rollout with signal is left")
+
+
+def test_an_iteration_whose_outcome_is_unknown_is_not_said_to_have_no_update(tmp_path: Path):
+    run = write_run(tmp_path / "run", 1, tau=0.0)
+    write_rollouts(run, 2, line("2:a"))
+    (run / "imported.json").unlink()
+    with serve(tmp_path, cache=tmp_path / "cache") as client:
+        reason = get(client, "/runs/run/iterations/2")["missing"]["steps"]
+        assert reason.startswith("metrics.jsonl has no line for this iteration")
+    with (run / "metrics.jsonl").open("a") as log:  # without the buffer, as in another trainer
+        log.write(json.dumps({"iteration": 2, "success": 0.5}) + "\n")
+    with serve(tmp_path, cache=tmp_path / "cache") as client:
+        reason = get(client, "/runs/run/iterations/2")["missing"]["steps"]
+        assert reason.startswith("plans.jsonl has no plan for this iteration")
 
 
 def test_a_group_shows_its_rollouts_side_by_side(served):
@@ -267,6 +293,17 @@ def test_a_prompt_over_time(served):
     }
 
 
+def test_the_success_of_a_prompt_leaves_out_anchors(tmp_path: Path):
+    right, anchor = line(reward=1.0), line(reward=0.0, anchor=True)
+    write_rollouts(tmp_path / "run", 1, right, right, anchor)
+    with serve(tmp_path, cache=tmp_path / "cache") as client:
+        (row,) = get(client, "/runs/run/prompts")["rows"]
+        assert (row["first_success"], row["mean_reward"], row["successes"]) == (1.0, 1.0, [1.0])
+        (visit,) = get(client, "/runs/run/prompts/a")["over_time"]
+        assert (visit["success"], visit["mean_reward"], visit["count"]) == (1.0, 1.0, 3)
+        assert [each["anchor"] for each in visit["responses"]] == [False, False, True]
+
+
 def test_prompts_are_found_by_their_text_and_by_their_id(tmp_path: Path):
     texts = {"a": "Add Seven and two.", "b": "How many sheep?", "seven": "Count."}
     lines = [line(f"1:{name}", "x" * 301, prompt=text) for name, text in texts.items()]
@@ -288,6 +325,15 @@ def test_prompts_are_found_by_their_text_and_by_their_id(tmp_path: Path):
         # A comma or a percent sign in a name does not split or change it.
         overlay = client.get("/overlay", params={"run": "lr=1,tau=0%"}).json()
         assert [each["name"] for each in overlay["runs"]] == ["lr=1,tau=0%"]
+
+
+def test_a_response_without_tokens_has_none_to_look_at(tmp_path: Path):
+    empty = json.loads(line(response="")) | {"response_tokens": [], "sampled_logprobs": []}
+    write_rollouts(tmp_path / "run", 1, json.dumps(empty) + "\n")
+    with serve(tmp_path, cache=tmp_path / "cache") as client:
+        answer = client.get(f"/runs/run/rollouts/1/{encoded('1:a')}/0/tokens/5")
+        assert answer.status_code == 400
+        assert answer.json()["problem"] == "the response has no tokens: there is no token 5"
 
 
 def test_a_diff_gives_back_both_texts(served):

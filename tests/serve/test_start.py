@@ -83,7 +83,23 @@ def test_the_printed_address_is_one_that_is_listened_on(monkeypatch: pytest.Monk
     entries = [(0, 0, 0, "", (address, 0)) for address in ("fd00::2", "127.0.1.1", "10.0.0.1")]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: entries)
     monkeypatch.setattr(socket, "gethostname", lambda: "box")
+    monkeypatch.setattr(start, "outgoing_addresses", list)
     assert start.server_names("::") == ["10.0.0.1", "127.0.1.1", "[fd00::2]", "box"]
+
+
+def test_a_host_name_of_the_loopback_does_not_hide_the_address_in_the_network(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: [(0, 0, 0, "", ("127.0.1.1", 0))])
+    monkeypatch.setattr(socket, "gethostname", lambda: "box")
+    monkeypatch.setattr(start, "outgoing_addresses", lambda: ["10.0.0.1"])
+    assert start.server_names("0.0.0.0") == ["10.0.0.1", "127.0.1.1", "box"]
+
+
+def test_an_address_in_the_network_is_one_of_this_machine():
+    for address in start.outgoing_addresses():  # none without a network
+        with start.listen(address, 0) as listener:
+            assert listener.getsockname()[0] == address
 
 
 @pytest.mark.slow

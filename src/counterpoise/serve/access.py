@@ -74,7 +74,11 @@ class AccessGate:
         if headers.getlist("host") != [host := headers.get("host", "")] or (
             host.lower() not in self.hosts
         ):
-            return PlainTextResponse("refused: this server has another name\n", 421)
+            return PlainTextResponse(
+                "refused: this server has no such host name; open the address that poise serve "
+                "printed\n",
+                421,
+            )
         origin = headers.get("origin")
         if origin is not None and origin.lower() != f"http://{host.lower()}":
             return PlainTextResponse("refused: another origin\n", 403)

@@ -61,7 +61,7 @@ class RunLibrary:
         patience: float = PATIENCE_SECONDS,
         auditor: AuditLauncher | None = None,
     ) -> None:
-        """`patience`: seconds that a request waits for rollouts to be loaded into memory."""
+        """`patience`: seconds that a request waits for rollouts to be loaded, or for an audit."""
         self.patience = patience
         self.roots = [folder.resolve() for folder in folders]
         self.cache = cache

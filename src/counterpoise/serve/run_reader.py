@@ -1,7 +1,7 @@
-"""One run as the server sees it: its logs, followed as they grow, and what the list shows of it.
+"""One run as the server sees it: its logs, followed as they grow, and its entry in the run list.
 
 Numbers of metrics.jsonl are kept as columns of doubles, half a megabyte for 1,000 iterations.
-Plans, drops and lists are read from their lines when an address asks for them.
+Plans, drops and metrics that are lists are read from their lines when an address asks for them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class RunReader:
         self.not_finite: dict[str, set[int]] = {}  # column -> iterations with NaN or an infinity
         self.evaluations: list[Record] = []
         self.benchmarks: list[Record] = []
-        self.is_graded = False  # rewards other than 0 and 1 occurred: then the mean reward leads
+        self.is_graded = False  # rewards other than 0 and 1 occurred; see curve_name
         self.state = "torn"
         self.version = 0  # grows whenever a log or the state changes
         self._config: tuple[tuple[int, int] | None, dict[str, Any] | None, str | None] | None = None
@@ -200,6 +200,18 @@ class RunReader:
         return iterations if isinstance(iterations, int) else None
 
     @property
+    def has_plans(self) -> bool:
+        """Whether the logs tell which updates there were.
+
+        plans.jsonl appears with the first update. Until then a run of ours is known by its count of
+        waiting rollouts, which imports lack.
+        """
+        if self.plans.path.is_file():
+            return True
+        had_update = any(steps > 0 for steps in self.columns.get("steps", ()))
+        return "buffer_positive" in self.columns and not had_update
+
+    @property
     def longest_wait(self) -> int:
         """Iterations that a rollout may wait for its update, if the options say so; else 0."""
         balance_options = (self.config or {}).get("balance")
@@ -257,7 +269,7 @@ class RunReader:
 
     @property
     def curve_name(self) -> str:
-        """The column that leads: it is shown in the list of runs and along the iterations.
+        """The column that stands for the run in the list of runs and along the iterations.
 
         Success, or the mean reward where rewards are graded; an import may have rewards only.
         """

@@ -1,14 +1,16 @@
 """What a run is doing, told from its files and without touching its lock.
 
-    finished    finished.json names the planned iterations, or another trainer's run was imported
-    training    a process holds the folder's lock
+    finished    finished.json names the planned iterations; or a run of another trainer, imported
+                or recorded live, whose logs have not changed for QUIET_SECONDS
+    training    a process holds the folder's lock; or a run of another trainer, which takes no lock,
+                whose logs changed more recently than that
     stopped     no process; the newest checkpoint is of the last iteration: it was told to stop
     failed      no process; iterations after the newest checkpoint are lost: a crash, or a kill
     torn        config.toml or a log cannot be read
 
 The lock is looked up in /proc/locks. Trying to take it, however briefly, could make a run that
 starts at that moment stop with "being written by another process". Where the system has no such
-list, a run whose files changed within a few iterations' time counts as training.
+list, any run whose logs changed within QUIET_SECONDS counts as training.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from counterpoise.store.finished import FINISHED_FILE
 from counterpoise.store.folder import checkpoint_iterations, is_imported
 
 LOCK_LIST = Path("/proc/locks")
-QUIET_SECONDS = 60.0  # without a lock list: files untouched for this long mean that nobody trains
+QUIET_SECONDS = 60.0  # where no lock tells: logs untouched for this long mean that nobody trains
 
 
 def locked_inodes() -> set[tuple[int, int, int]] | None:

@@ -125,14 +125,25 @@ def server_names(host: str) -> list[str]:
 
 
 def own_addresses(*, with_ipv6: bool) -> list[str]:
-    """Addresses of this machine under which others reach it, IPv4 first."""
+    """Addresses of this machine: IPv4 before IPv6, and of each the loopback addresses last."""
     family = socket.AF_UNSPEC if with_ipv6 else socket.AF_INET
     try:
         entries = socket.getaddrinfo(socket.gethostname(), None, family)
     except OSError:
-        return []
-    addresses = {str(entry[4][0]) for entry in entries}
+        entries = []
+    # The host name may stand for a loopback address only, as on Debian (127.0.1.1).
+    addresses = {str(entry[4][0]) for entry in entries} | set(outgoing_addresses())
     return sorted(addresses, key=lambda address: (":" in address, is_loopback(address), address))
+
+
+def outgoing_addresses() -> list[str]:
+    """The IPv4 address that connections to other machines come from; none without a network."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # chooses a route and sends nothing
+            return [probe.getsockname()[0]]
+        except OSError:
+            return []
 
 
 def default_cache() -> Path:

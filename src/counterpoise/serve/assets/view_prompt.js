@@ -37,7 +37,7 @@ export function show(root, data, address, page) {
 
   const card = (response) =>
     h("article", { class: `response ${outcome(response.reward)}` },
-      h("header", {}, h("label", { class: "pick" }, compare.box(response.place, `Compare response ${response.index + 1}`)), rewardMark(response.reward), h("b", { class: "figure" }, advantage(response.advantage)), h("span", { class: "muted" }, plural(response.length, "token")), h("a", { class: "more", href: localAddress(response.place) }, "tokens →")),
+      h("header", {}, h("label", { class: "pick" }, compare.box(response.place, `Compare response ${response.index + 1}`)), rewardMark(response.reward), h("b", { class: "figure" }, advantage(response.advantage)), h("span", { class: "muted" }, plural(response.length, "token"), response.anchor && " · from the generic prompt, not in the success"), h("a", { class: "more", href: localAddress(response.place) }, "tokens →")),
       h("pre", { dir: "auto" }, foreign(response.response), response.response_cut ? h("a", { class: "more", href: localAddress(response.place) }, " … the whole response") : null));
 
   // The first wrong text against the last right one says most about what was learned.

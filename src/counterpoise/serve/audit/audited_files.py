@@ -6,12 +6,11 @@ import os
 from pathlib import Path
 
 RESULT_FILE, PAGE_FILE = "audit.json", "audit.html"  # in the run's folder of the cache
-# Folders of the run that an audit reads, besides the files of the run folder itself.
-READ_FOLDERS = ("", "rollouts", "tokens")
+READ_FOLDERS = ("", "rollouts", "tokens")  # inside the run folder; "" is the run folder itself
 
 
 def state_of_files(run_folder: Path) -> list[list[int | str]]:
-    """(name, files, bytes, newest change in ns) of all that an audit reads."""
+    """(folder, number of files, their bytes, newest change in ns) for each of READ_FOLDERS."""
     state: list[list[int | str]] = []
     for name in READ_FOLDERS:
         sizes, times = [], []

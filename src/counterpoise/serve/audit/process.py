@@ -2,8 +2,9 @@
 
 An audit reads every rollout and compares answers, minutes of work for a long run, so it does not
 happen in the server. It runs at low priority: training comes first. Progress goes to standard
-output, a line of JSON for every few files; the server closes the pipe when it ends, and the next
-line ends the process. What it finds is FOLDER/audit.json, with the offline page beside it.
+output, a line of JSON for every few files. When the server ends, the pipe is closed, so writing the
+next line of progress fails and ends this process. The result is FOLDER/audit.json, with the offline
+page beside it.
 """
 
 from __future__ import annotations

@@ -151,9 +151,10 @@ class AuditShelf:
             job = self._jobs.get(reader.folder)
             if job and not job.ended.is_set():
                 return job
-            # Not at once again: an audit may take minutes to run out of memory.
-            is_fresh = job and time.monotonic() - job.ended_at < FAILURE_REST_SECONDS
-            if job and job.problem and job.state == state and is_fresh:
+            # A failed audit is not repeated at once: it may have run for minutes before memory ran
+            # out.
+            ended_recently = job and time.monotonic() - job.ended_at < FAILURE_REST_SECONDS
+            if job and job.problem and job.state == state and ended_recently:
                 return job
             if result is not None:
                 rest = max(LEAST_REST_SECONDS, REST * result["seconds"])

@@ -5,7 +5,8 @@ decided_in                   the iteration whose plan trained on it, or that dro
 plan_row, step               its row and step in that plan; null where it was dropped
 dropped                      why it was dropped; null where it was trained on
 advantage                    in that plan; 0 where it was dropped because it had none
-sequence                     grows with every piece that is read: readers know what is new
+sequence                     the same for all events that were written together, larger for later
+                             ones: a reader asks for those above the last one that it applied
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ FATE_SCHEMA = pa.schema(
     ]
 )
 DROP_REASONS = tuple(name for name in DROPS if name != "iteration")
-REASONS_WITHOUT_ADVANTAGE = {"no_spread", "no_signal"}  # all rewards of the group were equal
+REASONS_WITHOUT_ADVANTAGE = {"no_spread", "no_signal"}  # the rollout's advantage is 0
 CHUNK_BYTES = 8 << 20  # of a log, read in one go
 DIGEST_BYTES = 256
 INT32_LIMIT = 2**31  # of the numbers in FATE_SCHEMA
@@ -116,7 +117,10 @@ def drop_fates(line: bytes) -> Iterator[Fate]:
 
 
 def born_in(group: str, iteration: int) -> int:
-    """The iteration that sampled a group: its key begins with it ("7:word_problems/train/12")."""
+    """The iteration that sampled a group, with which its key begins ("7:word_problems/train/12").
+
+    For a key that does not begin with a number it is `iteration`.
+    """
     number = group.partition(":")[0]
     return int(number) if number.isdecimal() and len(number) < 9 else iteration
 

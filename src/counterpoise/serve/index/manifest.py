@@ -23,7 +23,7 @@ from typing import Any
 
 from counterpoise.files import atomic_write
 
-VERSION = 6
+VERSION = 7
 MANIFEST = "manifest.json"
 KEEP_SUPERSEDED_SECONDS = 120.0
 Signature = tuple[int, int]  # size and modification time (ns) of a file
@@ -62,7 +62,7 @@ class Manifest:
     segments: list[Segment] = field(default_factory=list)
     fates: list[tuple[str, int]] = field(default_factory=list)  # (file, rows)
     fate_epoch: int = 0  # grows when plans and drops are read again from the start
-    fate_sequence: int = 0  # of the last event
+    fate_sequence: int = 0  # of the events written last; see fates.py
     places: dict[str, LogPlace] = field(default_factory=dict)  # of plans.jsonl and drops.jsonl
     superseded: list[tuple[str, float]] = field(default_factory=list)  # (file, time)
     num_rollout_files: int = -1  # in the run's rollouts/; -1: nobody has looked yet

@@ -43,6 +43,7 @@ ROLLOUT_SCHEMA = pa.schema(
         ("finished", pa.bool_()),
         ("timed_out", pa.bool_()),  # the verifier stopped its comparison
         ("no_spread", pa.bool_()),  # all rewards of the group are equal
+        ("anchor", pa.bool_()),  # sampled from the prompt's generic text (sample.anchors)
         ("offset", pa.int64()),
         ("size", pa.int32()),
         ("prompt_text", pa.string()),
@@ -105,6 +106,7 @@ class SegmentDraft:
             columns["length"].append(rollout.length)
             columns["finished"].append(rollout.finished)
             columns["timed_out"].append(rollout.timed_out)
+            columns["anchor"].append(rollout.anchor)
             columns["offset"].append(rollout.offset)
             columns["size"].append(rollout.size)
             columns["prompt_text"].append(prompt)

@@ -33,7 +33,7 @@ CREATE = """
 CREATE TABLE rollouts (
     key BIGINT, iteration INTEGER, "row" INTEGER, group_name VARCHAR, "index" INTEGER,
     prompt_id VARCHAR, reward DOUBLE, length INTEGER, finished BOOLEAN,
-    timed_out BOOLEAN, no_spread BOOLEAN,
+    timed_out BOOLEAN, no_spread BOOLEAN, anchor BOOLEAN,
     "offset" BIGINT, size INTEGER,
     decided_in INTEGER, plan_row INTEGER, step INTEGER, advantage DOUBLE, dropped VARCHAR
 )
@@ -52,7 +52,8 @@ WITH newest AS ({NEWEST_FATES.format(where="WHERE born BETWEEN $low AND $high")}
 fresh AS (SELECT * FROM read_parquet($segments) WHERE iteration IN (SELECT unnest($iterations)))
 SELECT {KEY.replace("iteration", "fresh.iteration").replace("row", "fresh.row")},
     fresh.iteration, fresh.row, fresh.group_name, fresh.index, fresh.prompt_id, fresh.reward,
-    fresh.length, fresh.finished, fresh.timed_out, fresh.no_spread, fresh.offset, fresh.size,
+    fresh.length, fresh.finished, fresh.timed_out, fresh.no_spread, fresh.anchor,
+    fresh.offset, fresh.size,
     fate.decided_in, fate.plan_row, fate.step, fate.advantage, fate.dropped
 FROM fresh LEFT JOIN newest
 ON newest.born = fresh.iteration AND newest.index = fresh.index
@@ -61,7 +62,7 @@ ON newest.born = fresh.iteration AND newest.index = fresh.index
 INSERT_WITHOUT_FATES = f"""
 INSERT INTO rollouts
 SELECT {KEY}, iteration, "row", group_name, "index", prompt_id, reward, length, finished,
-    timed_out, no_spread,
+    timed_out, no_spread, anchor,
     "offset", size, NULL, NULL, NULL, NULL, NULL
 FROM read_parquet($segments) WHERE iteration IN (SELECT unnest($iterations))
 """

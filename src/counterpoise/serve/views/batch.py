@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -20,7 +21,8 @@ from counterpoise.store.schema import DESCRIPTION, DROPS
 EXCERPT_CHARACTERS = 300
 CELL_CHARACTERS = 160
 MOST_GROUP_CHARACTERS = 200_000  # of one response in the side-by-side view
-MOST_SOURCE_ITERATIONS = 64  # that sampled the rows of one plan: the newest are read
+# The rows of one plan may come from many iterations: texts are read for this many, the newest.
+MOST_SOURCE_ITERATIONS = 64
 LEAST_ITERATIONS_AHEAD = 64  # searched for the fate of a rollout; more if balance.max_age is larger
 
 
@@ -40,7 +42,9 @@ def iteration_view(reader: RunReader, iteration: int) -> dict[str, Any]:
         "metrics": metrics,
         "update": plan is not None or metrics.get("steps", 0) > 0,
         "waiting": {sign: metrics.get(f"buffer_{sign}") for sign in ("positive", "negative")},
+        # The composer, under the name that plans.jsonl has for it.
         "rule": display_name(plan["rule"]) if plan and isinstance(plan.get("rule"), str) else None,
+        # The largest |advantage|, at which the colour of a cell is full.
         "largest": max((value for value in advantages if value == value), default=0.0),
         "groups": _groups(plan, texts) if plan else [],
         "steps": _steps(reader, plan, texts) if plan else [],
@@ -81,9 +85,19 @@ def _missing_plan(
         return {}
     if iteration in reader.plans.spans:
         return {"steps": "the plan's rows were not stored (store.report = false) or are damaged"}
-    if not reader.plans.path.is_file():
+    if not reader.has_plans:
         return {"steps": "the run has no plans.jsonl: imported rollouts do not tell the steps"}
-    waiting = [metrics.get(f"buffer_{sign}", 0.0) for sign in ("positive", "negative")]
+    if iteration not in reader.metrics.spans:
+        return {
+            "steps": "metrics.jsonl has no line for this iteration: it is still being written, or "
+            "the run ended before it was complete"
+        }
+    waiting = [metrics.get(f"buffer_{sign}", math.nan) for sign in ("positive", "negative")]
+    if any(map(math.isnan, waiting)):
+        return {
+            "steps": "plans.jsonl has no plan for this iteration, and metrics.jsonl does not count "
+            "the rollouts that wait"
+        }
     if not any(count > 0 for count in waiting):
         return {"steps": "no update in this iteration: no rollout with signal is left"}
     positive, negative = waiting

@@ -1,4 +1,15 @@
-"""The list of prompts, and one prompt over time with its responses in each iteration."""
+"""The list of prompts, and one prompt over time with its responses in each iteration.
+
+A visit of a prompt is an iteration that sampled it; the success of a visit is the share of its
+responses with a reward above 0.
+
+    times                           visits
+    first_success, last_success     success of the first visit, and of the last
+    successes                       success of each visit, in order
+    mean_reward                     of all visits, each counting the same
+
+Success and mean reward leave out anchors (`sample.anchors`), as those of metrics.jsonl do.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +27,7 @@ MOST_CHARACTERS = 1_000_000
 MOST_ITERATIONS = 400  # of a prompt over time
 MOST_RESPONSES = 8  # shown for each iteration
 MOST_PROMPTS = 200  # of one page
-MOST_VISITS = 60  # successes listed for each prompt
+MOST_VISITS = 60  # the newest, whose success is listed for each prompt
 PROMPT_ORDERS = {
     "prompt_id": "prompt_id",
     "times": "times",
@@ -26,8 +37,10 @@ PROMPT_ORDERS = {
 }
 VISITS = """
 WITH visits AS (
-    SELECT prompt_id, iteration, avg(reward) AS reward, max(key) AS last_key,
-        avg(CASE WHEN reward IS NULL THEN NULL WHEN reward > 0 THEN 1.0 ELSE 0.0 END) AS success
+    SELECT prompt_id, iteration, max(key) AS last_key,
+        avg(reward) FILTER (WHERE NOT anchor) AS reward,
+        avg(CASE WHEN reward IS NULL THEN NULL WHEN reward > 0 THEN 1.0 ELSE 0.0 END)
+            FILTER (WHERE NOT anchor) AS success
     FROM rollouts GROUP BY ALL
 ), prompts AS (
     SELECT prompt_id, count(*) AS times, arg_min(success, iteration) AS first_success,
@@ -44,7 +57,7 @@ def prompt_view(reader: RunReader, table: RolloutTable, prompt_id: str) -> dict[
     try:
         rows = cursor.execute(
             "SELECT iteration, coalesce(group_name, iteration || ':' || prompt_id), \"index\", "
-            'reward, advantage, length, finished, dropped, "offset", size FROM rollouts '
+            'reward, advantage, length, finished, dropped, "offset", size, anchor FROM rollouts '
             "WHERE prompt_id = $prompt ORDER BY key",
             {"prompt": prompt_id},
         ).fetchall()
@@ -99,7 +112,7 @@ def _head(reader: RunReader, iteration: int, offset: int, size: int) -> dict[str
 
 
 def _at_iteration(reader: RunReader, iteration: int, rows: list[tuple[Any, ...]]) -> dict[str, Any]:
-    rewards = [row[3] for row in rows if row[3] is not None]
+    rewards = [row[3] for row in rows if row[3] is not None and not row[10]]
     return {
         "iteration": iteration,
         "success": sum(reward > 0 for reward in rewards) / len(rewards) if rewards else None,
@@ -116,6 +129,7 @@ def _at_iteration(reader: RunReader, iteration: int, rows: list[tuple[Any, ...]]
                 "length": row[5],
                 "finished": row[6],
                 "dropped": row[7],
+                "anchor": row[10],
                 "place": rollout_address(reader.name, iteration, row[1], row[2]),
             }
             for row in rows[:MOST_RESPONSES]
@@ -134,7 +148,7 @@ def _beginning(response: object) -> dict[str, Any]:
 def prompts_view(
     reader: RunReader, table: RolloutTable, parameters: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Prompts of the run with how often each was solved; `after`: rows of the pages before."""
+    """Prompts of the run with the success of their visits; `after`: rows of the pages before."""
     sort_text = parameters.get("sort") or "prompt_id"
     order = PROMPT_ORDERS.get(sort_text.removeprefix("-"))
     if order is None:

@@ -38,8 +38,10 @@ from counterpoise.store.turns import turns_from_record
 
 MOST_CHARACTERS = 1_000_000  # of a text in an answer; `response_cut` says that there is more
 MOST_TOKENS = 20_000  # of one answer; `from` continues
-MOST_WATCHED = 12
-UNCOLOURED = {"sampled_logprob", "old_logprob", "pull", "ratio", "sampler_mismatch"}
+MOST_WATCHED = 12  # rollouts with stored pushes that an answer links to
+# Columns that are not offered as quantities of their own: either not at all, or by
+# POLICY_QUANTITIES.
+NOT_EXTRA = {"sampled_logprob", "old_logprob", "pull", "ratio", "sampler_mismatch"}
 POLICY_QUANTITIES = (
     TokenQuantity(
         "ratio",
@@ -57,7 +59,8 @@ POLICY_QUANTITIES = (
         ("sampler_mismatch",),
     ),
 )
-PLAN_COLUMNS = {"step", "row", "position", "token"}
+PLAN_COLUMNS = {"step", "row", "position", "token"}  # which token it is; they measure nothing
+# Computed column -> the columns of tokens/ that it is computed from.
 COMPUTED = {"ratio": ("logprob", "old_logprob"), "sampler_mismatch": ("old_logprob",)}
 EXPECTED = ("advantage", "displacement", "entropy", "ratio", "sampler_mismatch")
 
@@ -107,7 +110,7 @@ def rollout_view(
         "reward": stored.reward,
         "length": stored.length,
         "finished": stored.finished,
-        "has_plans": reader.plans.path.is_file(),
+        "has_plans": reader.has_plans,
         **fate,
         **{name: record.get(name) for name in ("further", "logged", "messages")},
         "environment_texts": _environment_texts(record, vocabulary),
@@ -200,7 +203,7 @@ def _why_missing(name: str) -> str:
 
 def explain_no_update(reader: RunReader) -> str:
     """Why no update is known that used a rollout."""
-    if reader.plans.path.is_file():
+    if reader.has_plans:
         return "no update has used the rollout"
     return "the run has no plans.jsonl, so the update that used the rollout is not known"
 
@@ -300,8 +303,7 @@ def describe_quantities(
     """
     names = {name for quantity in QUANTITIES for name in (quantity.name, *quantity.columns)}
     extra = [
-        _describe_column(name)
-        for name in sorted(columns.keys() - names - UNCOLOURED - set(weights))
+        _describe_column(name) for name in sorted(columns.keys() - names - NOT_EXTRA - set(weights))
     ]
     credit = [
         TokenQuantity(

@@ -31,7 +31,7 @@ def rollouts_view(
         "rows": [_row(reader, row, query.words) for row in page["rows"]],
         "search": list(query.words),
         "iterations": reader.last_iteration,
-        "has_plans": reader.plans.path.is_file(),
+        "has_plans": reader.has_plans,
         "missing": _unnamed_timeouts(reader, query, page["total"]) | _unreadable_folder(reader),
         "problems": [problems[key] for key in sorted(problems)][:20],
         "problem_count": len(problems),

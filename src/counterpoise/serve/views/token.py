@@ -35,7 +35,8 @@ def token_view(
     """Who pushed one token, up and down."""
     stored = find_rollout(reader, iteration, group, index)
     if not 0 <= position < max(1, stored.length):
-        raise BadRequestError(f"the response has tokens 0 to {stored.length - 1}, not {position}")
+        has = f"tokens 0 to {stored.length - 1}" if stored.length else "no tokens"
+        raise BadRequestError(f"the response has {has}: there is no token {position}")
     fate = find_fates(reader, iteration, group).get(index, NO_FATE)
     vocabulary = read_run_vocabulary(reader)
     columns, reason = read_token_rows(reader, fate)

@@ -48,7 +48,7 @@ def _prompt(reader: RunReader, prompt: PromptInfluence, texts: Mapping[str, str]
         "prompt_id": prompt.prompt_id,
         "prompt": texts.get(prompt.prompt_id),  # None: not indexed yet, or not stored
         "total": prompt.total,
-        "raising": prompt.raising,
+        "raising": prompt.raising,  # the number of updates in which it raised right answers
         "groups": [
             {
                 "iteration": group.iteration,
