@@ -8,7 +8,7 @@ A brace {native, TRL} says otherwise. How it agrees:
 
     1e-10 @microscope/test_coupling.py     the tolerance at which that test compares it with a
                                            literal sum, a closed form or autograd
-    claim 3                                the verdicts of docs/data/claims.csv, on both models
+    claim 3                                the verdicts of docs/data/claims.csv, on all models
     a phrase                               anything else
 
 docs/generate.py writes docs/reference/papers.md; tests/lab/test_papers.py checks that options,
@@ -30,6 +30,7 @@ from counterpoise.hosts.trl.run_options import OPTIONS as TRL_OPTIONS
 from counterpoise.hosts.verl.run_options import OPTIONS as VERL_OPTIONS
 
 OPTION = re.compile(r"(\w+\.\w+)=(\[[^]]*\]|[\w.]+)")
+NOT_TESTED = "not tested"
 ENGINES = {"TRL": TRL_OPTIONS, "verl": VERL_OPTIONS}
 
 
@@ -97,10 +98,15 @@ def read_verdicts(claims_file: Path) -> dict[int, list[str]]:
 
 
 def describe_agreement(item: PaperItem, verdicts: Mapping[int, list[str]]) -> str:
-    """Its agreement as a cell; claims become their verdicts, embedded model first."""
+    """Its agreement as a cell; claims become the verdicts on the models that they were tested on."""
     if not item.claims:
         return item.agreement
-    return "; ".join(", ".join(dict.fromkeys(verdicts[number])) for number in item.claims)
+    return "; ".join(_distinct_verdicts(verdicts[number]) for number in item.claims)
+
+
+def _distinct_verdicts(verdicts: list[str]) -> str:
+    tested = [verdict for verdict in verdicts if verdict != NOT_TESTED]
+    return ", ".join(dict.fromkeys(tested)) or NOT_TESTED
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 `poise study replication`, in a checkout of the repository, judges the stored records again, updates
 docs/data/claims.csv (claims.py) and writes from it
 
-    docs/results/replication.md      verdicts side by side; then number, criterion and command
+    docs/results/replication.md      verdicts side by side; then number and criterion
     docs/images/replication.svg      every effect with its interval, coloured by its verdict
 """
 
@@ -45,24 +45,23 @@ def write_replication(root: Path) -> tuple[Path, ...]:
 
 
 def claims_tables(claims: Sequence[Claim]) -> str:
-    """Both tables: verdicts by model, then the number, the criterion and the command."""
+    """Both tables: verdicts by model, then the number and the criterion."""
     by_number = [list(lines) for _, lines in groupby(claims, lambda claim: claim.number)]
     models = [claim.model for claim in by_number[0]]
     lines = [f"|claim|{'|'.join(models)}|", "|---" * (len(models) + 1) + "|"]
     for same in by_number:
         title = f"{same[0].number}. {same[0].claim} ({same[0].figure})"
         lines.append(f"|{title}|{'|'.join(map(_claim_cell, same))}|")
-    lines += ["", "||the number|replicated if|embedded: `poise study`|", "|---|---|---|---|"]
+    lines += ["", "||the number|replicated if|", "|---|---|---|"]
     for first, *_ in by_number:
         mark = " *" if first.rule_fixed == "after the runs" else ""
         quantity = f"{first.quantity}, paper {first.paper}" if first.paper else first.quantity
-        command = f"`{first.command.removeprefix('poise study ')}`" if first.command else ""
-        lines.append(f"|{first.number}|{quantity}|{first.criterion}{mark}|{command}|")
+        lines.append(f"|{first.number}|{quantity}|{first.criterion}{mark}|")
     return "\n".join(lines)
 
 
 def _claim_cell(claim: Claim) -> str:
-    return ", ".join(filter(None, (f"**{claim.verdict}**", claim.effect_text, claim.n)))
+    return ", ".join(filter(None, (f"**{claim.verdict}**", claim.effect_text)))
 
 
 def page_with_tables(text: str, claims: Sequence[Claim]) -> str:
