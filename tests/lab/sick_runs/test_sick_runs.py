@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from counterpoise.config import RunConfig
+from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
 from counterpoise.lab.sick_runs import confusion, data_files, plant
 from counterpoise.lab.sick_runs.causes import HEALTHY_RUNS, SICK_RUNS, EditedRun
@@ -24,7 +25,9 @@ from counterpoise.lab.sick_runs.confusion import (
 )
 from counterpoise.lab.sick_runs.plant import ALL_RUNS
 from counterpoise.lab.sick_runs.planted_rewards import always_right, compares_texts, flaky
+from counterpoise.lab.sick_runs.stale_sampler import stale_sampling
 from counterpoise.lab.studies.records import read_records
+from counterpoise.loop import train
 from counterpoise.report.audit.thresholds import MIN_ITERATIONS
 from counterpoise.store.finished import FINISHED_FILE
 from counterpoise.variants import FINDINGS
@@ -180,3 +183,23 @@ def test_real_runs_are_seen_through(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     chosen = [planted for planted in ALL_RUNS if planted.name in ("cut-groups", "length")]
     rows = audit_planted_runs([7], tmp_path, lambda line: None, chosen)
     assert [row.is_right for row in rows] == [True, True], rows
+
+
+def test_a_stale_sampler_keeps_the_first_weights(tmp_path: Path) -> None:
+    """Rollouts of the second iteration are those of a run whose weights never change."""
+    options = [
+        "loop.iterations=2", "task.levels=[1]", "task.size=16", "task.heldout=2",
+        "sample.prompts=4", "sample.group_size=4", "sample.max_new_tokens=32", "evaluate.prompts=0",
+        "balance.tau=0", "balance.target=0", "batch.steps=1", "update.warmup_steps=0",
+        "store.model=false", "store.report=false",
+    ]  # fmt: skip
+
+    def second_responses(name: str, lr: float) -> list[list[int]]:
+        folder = train(load_config("demo", [*options, f"update.lr={lr}"]), tmp_path / name)
+        lines = read_lines(folder.path / "rollouts" / "step_00002.jsonl")
+        return [line["response_tokens"] for line in lines]
+
+    with stale_sampling():
+        stale = second_responses("stale", 1e-3)
+    assert stale == second_responses("frozen", 1e-30)
+    assert stale != second_responses("fresh", 1e-3)

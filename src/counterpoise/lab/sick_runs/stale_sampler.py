@@ -12,11 +12,11 @@ from unittest.mock import patch
 
 import torch
 
-from counterpoise import loop
 from counterpoise.config import RunConfig, SampleConfig
 from counterpoise.model.load import Policy
 from counterpoise.model.swapped_weights import restored_weights
 from counterpoise.plugins import Registry
+from counterpoise.run import lifecycle
 from counterpoise.sample.native import sample
 from counterpoise.types import Ints, Response
 
@@ -49,7 +49,7 @@ class StaleSampler:
 
 @contextmanager
 def stale_sampling() -> Iterator[None]:
-    """Let `loop.train` sample with stale weights; no option of a run does that."""
+    """Let a run sample with stale weights; no option of a run does that."""
     table = Registry("sampler", {"native": f"{__name__}:StaleSampler"})
-    with patch.object(loop, "SAMPLERS", table):
+    with patch.object(lifecycle, "SAMPLERS", table):
         yield
