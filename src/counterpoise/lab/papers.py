@@ -98,7 +98,7 @@ def read_verdicts(claims_file: Path) -> dict[int, list[str]]:
 
 
 def describe_agreement(item: PaperItem, verdicts: Mapping[int, list[str]]) -> str:
-    """Its agreement as a cell; claims become the verdicts on the models that they were tested on."""
+    """Its agreement as a cell; claims become the verdicts on the models they were tested on."""
     if not item.claims:
         return item.agreement
     return "; ".join(_distinct_verdicts(verdicts[number]) for number in item.claims)
