@@ -5,13 +5,19 @@ from __future__ import annotations
 import logging
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 from packaging.requirements import Requirement
 
+from counterpoise.config import ModelConfig
 from counterpoise.config.load import config_from_tables
 from counterpoise.errors import PoiseError
-from counterpoise.sample import vllm_host
+from counterpoise.model.load import load_policy
+from counterpoise.sample import native, vllm_host
+from counterpoise.sample.vllm import VLLMSampler
 
 REMEDY = (
     r"not installed: pip install 'vllm==0\.26\.\*' \(torch 2\.11\) or 'vllm==0\.32\.\*' "
@@ -82,3 +88,37 @@ def test_what_it_cannot_do_is_said_at_once(sample: dict[str, float], remedy: str
 @pytest.mark.parametrize("sample", [{"top_p": 0.9}, {"top_k": 5}, {"temperature": 0.7}])
 def test_what_it_can(sample: dict[str, float]) -> None:
     assert config_from_tables({"sample": {"engine": "vllm", **sample}}).sample.engine == "vllm"
+
+
+class EngineStub:
+    """Ends every response at once, in place of vLLM's `LLM`."""
+
+    def __init__(self, end_token: int) -> None:
+        self.completion = SimpleNamespace(
+            token_ids=[end_token], logprobs=SimpleNamespace(logprobs=[-1.0])
+        )
+
+    def collective_rpc(self, name: str, kwargs: dict[str, Any]) -> None: ...
+
+    def reset_prefix_cache(self) -> bool:
+        return True
+
+    def generate(self, requests: list[Any], params: list[Any], use_tqdm: bool) -> list[Any]:
+        return [SimpleNamespace(outputs=[self.completion]) for _ in requests]
+
+
+def test_seeds_are_never_paired_with_another_prompt() -> None:
+    """3 prompts, 6 seeds: two for each prompt on average, but not for each."""
+    policy = load_policy(ModelConfig(device="cpu"))
+    sampler = VLLMSampler.__new__(VLLMSampler)  # without starting vLLM
+    sampler._decoder = policy.decoder  # type: ignore[assignment]
+    sampler._max_length, sampler._raw_logprobs, sampler._head_width = 1000, True, 64
+    sampler.sampling_params = SimpleNamespace
+    sampler.engine = EngineStub(policy.end_tokens[0])
+    config = config_from_tables({"sample": {"engine": "vllm"}}).sample
+    prompts = [np.array([token], dtype=np.int32) for token in (11, 12, 13)]
+    even = sampler(policy, prompts, [[1, 2], [3, 4], [5, 6]], config)
+    assert [len(group) for group in even] == [2, 2, 2]
+    for sample in (sampler, native.sample):
+        with pytest.raises(ValueError, match="the same number of seeds"):
+            sample(policy, prompts, [[1, 2], [3], [4, 5, 6]], config)

@@ -34,10 +34,10 @@ class Snapshot:
         )
     """
 
-    hidden: Tensor  # [N, D], the input of the unembedding
+    hidden: Tensor  # [N, D], the input of the unembedding; not divided by the temperature
     tokens: Tensor  # [N]
-    logprobs: Tensor  # [N]
-    entropies: Tensor  # [N]
+    logprobs: Tensor  # [N], at the temperature of the snapshot
+    entropies: Tensor  # [N], at this temperature too
     advantages: Tensor  # [N], A_i * w_{i,t}
     groups: Tensor  # [N], number of the prompt's group
     rows: Tensor  # [N], index of the token's row

@@ -60,7 +60,7 @@ class Coupling:
         c.parts["same", "other", "negative"][j]  # of equal tokens of other groups with A < 0
     """
 
-    self_push: Tensor  # A_j |r_j|^2 |h_j|^2: the token's push on itself
+    self_push: Tensor  # (eta / N) A_j |r_j|^2 |h_j|^2: the token's push on itself
     parts: dict[CouplingPart, Tensor]  # each [N]; the token itself is in none of them
     total: Tensor
     positive: Tensor  # the push of tokens with A > 0, including the token itself
@@ -113,6 +113,9 @@ def decompose(
         groups        [N], a number for each prompt
         eta           the learning rate of a plain gradient step on the mean token loss
         softcap       c of models with logits c tanh(W h / c); 0: no cap
+
+    Distributions are at a temperature of 1. For another temperature T, pass hidden / T and
+    softcap / T.
 
     Example:
         >>> hidden, W = torch.ones(2, 4), torch.zeros(2, 4)  # the same context twice

@@ -52,7 +52,7 @@ class HeldoutSums:
     signed_J2: Tensor  # push of tokens with a positive and with a negative pull
     same_token_J2: Tensor  # the part of it that comes from equal tokens
     by_row_RQ: Tensor
-    on_sets_NC: Tensor  # push of every trained token on the mean answer of each set
+    on_sets_NC: Tensor  # push of every trained token on an answer, mean over those of each set
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -175,7 +175,7 @@ class HeldoutPushes:
         return scale * signed_J2, scale * same_token_J2
 
     def pushes_on_sets(self, sets: Sequence[Sequence[int]]) -> Tensor:
-        """The push of every trained token on the mean answer of each set: [N, C]."""
+        """The push of every trained token on an answer, mean over those of each set: [N, C]."""
         M = self._set_matrices(sets)
         scale_C = self.weights.new_ones(len(sets))
         if self._is_half:

@@ -8,6 +8,8 @@
 
 A shared token is a node of the trie of responses (`microscope/prefixes.py`). All rollouts that pass
 a node have the same context and so the same distribution: one token stands for all of them.
+Right and wrong mean A > 0 and A < 0 here, whatever the rewards are.
+
 arXiv:2604.13088, section 3; the averages over a step are ours.
 """
 
@@ -68,7 +70,7 @@ def learning_tax(old_UV: Tensor, new_UV: Tensor) -> PooledMean:
 
 
 def solution_drift(rows: Sequence[Row], displacement: Sequence[Floats]) -> PooledMean:
-    """Drift between the right answers of each query, from the displacement of every token [T]."""
+    """Drift between the answers with A > 0 of each query, from the displacement of their tokens."""
     # Equal responses of a query have the same D, so they are counted once. In an episode the
     # environment's observations must be equal too.
     answers: dict[str, dict[ResponseKey, float]] = {}

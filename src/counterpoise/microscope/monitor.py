@@ -63,7 +63,7 @@ class StepMeasurement:
     """
 
     step: int  # index in the plan
-    rows: tuple[int, ...]  # as StepResult.rows
+    rows: tuple[int, ...]  # indices of the rows given to the step, not of the batch
     lengths: tuple[int, ...]  # tokens of each row
     measured_rows: tuple[int, ...]  # indices into `rows`
     advantages: Floats  # [n]
@@ -127,12 +127,17 @@ class Monitor:
 
     def before_update(self, policy: Policy, rows: Sequence[Row], result: StepResult) -> None:
         """Decompose the coupling with the weights at which the gradient was computed."""
+        step_rows = [rows[i] for i in result.rows]
+        # A row whose token weights are all 0 takes no part in the step, even if it was chosen.
+        if not any(self._is_measured(row) for row in step_rows):
+            return
         with self._stopwatch.running(policy.device), torch.no_grad():
-            self._pending = self._decompose_step(policy, [rows[i] for i in result.rows], result)
+            self._pending = self._decompose_step(policy, step_rows, result)
 
     def after_update(self, policy: Policy) -> None:
         """Measure the displacement with one forward pass in the step's own batch layout."""
-        assert self._pending is not None, "before_update() comes first"
+        if self._pending is None:  # none of the rows that took part is measured
+            return
         with self._stopwatch.running(policy.device):
             pending, self._pending = self._pending, None
             rows = pending.measured.rows

@@ -2,7 +2,7 @@
 
     W' = W + eta G,      G = (1 / N) sum_k A_k r_k h_k^T,      logits'_j = W' h_j
 
-(of a model that caps its logits softly, c tanh(W' h_j / c), and r_k has the cap's slope)
+With a soft cap c, logits'_j = c tanh(W' h_j / c), and r_k has the slope of the cap as a factor.
 
 The hidden states do not change, so the new log-probabilities need no forward pass of the body. With
 tied embeddings W is a copy: changing it does not change the inputs. Half precision is computed in

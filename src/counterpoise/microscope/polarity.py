@@ -3,10 +3,10 @@
     positive   A+_i = A_i 1[A_i > 0]
     joint      A_i
 
-In the first, negative rollouts stay with weight 0, so that every denominator and every batch layout
-is the same. After each update the displacement of *all* tokens is measured, including those without
-weight, and the weights are restored. Log-probabilities are read in the same layout each time, so an
-update that changes nothing displaces nothing.
+In the first, negative rollouts stay with weight 0, so that every denominator is the same. After
+each update the displacement of *all* tokens is measured, including those without weight, and the
+model's weights are restored. Log-probabilities are read in the same layout each time, so an update
+that changes nothing displaces nothing.
 """
 
 from __future__ import annotations

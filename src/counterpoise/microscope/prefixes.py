@@ -53,8 +53,8 @@ def measure_shared_prefixes(
 ) -> SharedPrefixes:
     """Counts and pulls of the shared tokens of one step's rows.
 
-    `pulls` are the signed weights A w of each row [T], by default A; `node_N` is `trie_nodes(rows)`
-    where it is already known.
+    `pulls` are the signed weights A w of each row [T], by default its `advantages_T`; `node_N` is
+    `trie_nodes(rows)` where it is already known.
     """
     node_N = trie_nodes(rows) if node_N is None else node_N
     pulls_by_row = [row.advantages_T for row in rows] if pulls is None else pulls

@@ -80,13 +80,13 @@ class ProbeMeasurement:
     """
 
     steps: tuple[int, ...]  # [R], the step of each row, as an index in the plan
-    rows: tuple[int, ...]  # [R], as StepResult.rows of the row's step
+    rows: tuple[int, ...]  # [R], indices of the rows given to their step, not of the batch
     logprobs: Floats  # [J], before the first step
     displacement: Floats  # [J]
     signed_J2: Floats  # push of tokens with a positive and with a negative pull
     same_token_J2: Floats  # the part of it that equal tokens cause
     by_row_RQ: Floats
-    on_sets_NC: Floats  # push of a trained token on the mean answer of each of ANSWER_SETS
+    on_sets_NC: Floats  # push of a trained token on an answer, mean over each of ANSWER_SETS
     strongest: StrongestTokens  # `rows` are indices into `rows` above
 
 
@@ -94,7 +94,7 @@ class TrainedRow(NamedTuple):
     """A row as its optimizer step used it."""
 
     step: int
-    row: int  # as StepResult.rows
+    row: int  # index among the rows given to the step
     tokens: NDArray[np.int32]  # [T]
     pulls: Floats  # [T]
     hidden: Tensor  # [T, D]

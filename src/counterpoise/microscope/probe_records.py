@@ -124,7 +124,7 @@ def probe_tables(
 def answer_set_columns(
     measurement: ProbeMeasurement, token_indices: NDArray[np.int64], table_size: int
 ) -> dict[str, Floats]:
-    """Columns for tokens/: the push of every trained token on the answers of each set.
+    """Columns for tokens/: each trained token's push on an answer, mean over those of each set.
 
     `token_indices` are the places of the measurement's tokens in a table of `table_size` tokens;
     all other entries are nan.

@@ -137,6 +137,8 @@ def spread_from_prompts(
 ) -> ScoreSpread:
     """The same from each prompt's mean and its sum of squares about the mean.
 
+    `weights_P` say how many times each prompt counts, as in a bootstrap: their sum replaces P.
+
     MSB = G Var_p(mean_p), MSW = mean_p(within_p) / (G - 1):
         Cov = (MSB - MSW) / G,    s^2 = MSW + Cov,    rho = Cov / s^2
     """

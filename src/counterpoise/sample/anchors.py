@@ -8,7 +8,8 @@ other responses are all correct keeps a training signal.
 
 The update treats an anchor like any other response to the problem: its old log-probabilities are
 computed with the problem as the prompt, because the terms that a group shares cancel only under one
-common prompt. The sampler's log-probabilities, given the generic text, are discarded.
+common prompt. Of the sampler's log-probabilities, given the generic text, only the mean is kept
+(`Rollout.generic_logprob`, for `credit.weights=crpo`); the anchor's own are stored as nan.
 arXiv:2605.25511 uses G = 8, a = 1 and, as generic text, the prompt without its character
 description; the released code instead trains an anchor with the text that it was sampled from as
 its prompt.

@@ -31,7 +31,9 @@ class SamplerBinding:
     """A sampler together with the policy it samples from and the limits it works under."""
 
     policy: Policy
-    prompts_per_draw: FittedSize | None = None  # None: all at once, fewer after memory ran out
+    # How many prompts to sample at once: a size reduced after running out of memory stays for later
+    # draws. None: every draw tries all of its prompts first.
+    prompts_per_draw: FittedSize | None = None
     sample: SampleFunction = native
     episodes: EpisodePlayer | None = None  # None: single-turn responses, no environment
 

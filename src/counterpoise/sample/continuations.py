@@ -21,7 +21,7 @@ from counterpoise.sample.kv_cache import Fork
 from counterpoise.sample.native import decode_forks
 from counterpoise.types import Ints, Response
 
-# Starts are sorted by length within batches of sequences of at most so many tokens.
+# Sequences are batched up to this many tokens, and the starts of a batch are sorted by length.
 PREFILL_TOKENS = PASS_TOKENS_CPU
 
 

@@ -44,7 +44,7 @@ class CachedRows:
     def __init__(self, policy: Policy, config: SampleConfig, num_places: int, limit: int) -> None:
         """No row may have more than `limit` new tokens."""
         self.policy, self.config, self.limit = policy, config, limit
-        self.row_passes = 0  # rows decoded, summed over all passes
+        self.row_passes = 0  # places decoded, summed over all passes; finished rows count too
         self.decoded: DecodedRows = {}
         device = policy.device
 

@@ -96,8 +96,8 @@ class DecodeGraphs:
     ) -> None:
         """Sample a token for every row from `first_place` on.
 
-        It comes `offset` positions after the row's current one. Rows that have finished stay
-        as they are.
+        `offset` is added to each row's position: 1 in a decoding step, 0 for the first token of a
+        row, whose position `start_rows` has set. Rows that have finished stay as they are.
         """
         slots, places = self.slots, slice(first_place, first_place + len(logits_RV))
         row_slots, positions = slots.rows[places], slots.positions[places]

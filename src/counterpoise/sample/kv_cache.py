@@ -1,10 +1,10 @@
 """The KV cache of the CPU sampler: all rows write the same column, whenever they started.
 
-    column      0  1  2  3 | 4  5  6 ...          prefixes of up to 4 columns, then new tokens
-    row a       .  p  p  p | a  a                 '.' is padding, always masked
-    row b       p  p  p  p | b  b  -              '-' b has finished after column 5 ...
-    row c       .  .  .  .   p  p  p | c  c       ... and c takes its place: its prefix ends where
-                                                  the others write next
+    column      0  1  2  3 | 4  5  6  7 ...       prefixes of up to 4 columns, then new tokens
+    row a       .  p  p  p | a  a  a  a           '.' is padding, always masked
+    row b       p  p  p  p | b  b                 b has finished after column 5 ...
+    row c       .  .  .  p   p  p  c  c           ... and c takes its place: its prefix ends in
+                                                  column 5 too, and all rows write column 6 next
 
 Every sequence is prefilled once. A token's keys and values do not depend on later tokens, so a row
 may start from any prefix of a sequence. When the columns run out, the last ones move to the front:

@@ -9,8 +9,9 @@ so it never samples from old ones. Keys and values of prompts are shared by the 
 
 As in the native sampler, log-probabilities are those of the sampled tokens under the full
 distribution at the temperature. vLLM reports them either before the temperature and the top-p and
-top-k cut (raw), or after both (processed). So they are taken raw at training temperature 1, and
-processed otherwise; with a cut at another temperature neither is right, and they are nan.
+top-k cut (raw), or after both (processed), and an engine reports only one of them: raw if it was
+built for temperature 1, processed otherwise. Where that is not the full distribution, they are nan:
+an engine with raw ones has none at any other temperature, one with processed ones none with a cut.
 """
 
 from __future__ import annotations
@@ -77,9 +78,11 @@ class VLLMSampler:
         """Responses for every prompt, one for each of its seeds."""
         if not prompts:
             return []
+        group_size = len(seeds_PG[0])
+        if False:
+            raise ValueError("every prompt needs the same number of seeds")
         self._check_lengths(prompts, config)
         self.load_weights(policy)
-        group_size = len(seeds_PG[0])
         has_logprobs = self._has_logprobs(config)
         requests = [
             {"prompt_token_ids": prompt.tolist()} for prompt in prompts for _ in range(group_size)

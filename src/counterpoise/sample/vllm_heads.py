@@ -2,9 +2,9 @@
 
     [q, 0] . [k, 0] = q . k            heads of width d become heads of width D
 
-Other effects of the width are compensated. The norm of queries and keys (Qwen3) divides by a root
-of sum / D instead of sum / d, so keys are scaled by sqrt(d / D); for queries this cancels with the
-attention scale, 1 / sqrt(D) instead of 1 / sqrt(d). Only the first d numbers of a head are rotated.
+Other effects of the width are compensated. The norm of queries and keys (Qwen3) divides by the root
+of (sum of squares) / D instead of / d, so keys are scaled by sqrt(d / D); for queries this cancels
+with the attention scale, 1 / sqrt(D) instead of 1 / sqrt(d). Only the first d numbers are rotated.
 What remains is the norm's epsilon, which weighs D / d times as much: a relative change of less than
 1e-6 where the mean square is near 1.
 """

@@ -9,9 +9,9 @@
 
 pi_old is the policy that sampled, as the trainer computes it; mu is the same weights as the sampler
 computes them, slightly off with another engine or precision. Multiplied by w, token losses have the
-mean that they would have under pi_old instead of mu, except where the cap C bounds the weight of a
-single token. `mask` leaves out tokens above the cap instead, since so large a ratio is more likely
-an error of the sampler than information; they still count in the loss's denominator. `token`
+mean that they would have under pi_old instead of mu, except where the cap C bounds w. `mask` leaves
+out tokens above the cap instead, since so large a ratio is more likely an error of the sampler than
+information; they still count in the loss's denominator. `token`
 ignores that the earlier tokens were drawn by mu as well; `sequence` does not, but its ratio varies
 more with longer responses. No gradient flows through w. With `update.old_logprobs=sampler` the
 surrogate's own ratio is pi / mu, which already corrects: `update.importance` must be off.

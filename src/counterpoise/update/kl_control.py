@@ -1,6 +1,8 @@
 """Control of the KL's coefficient: one for each channel of prompts, moved towards a target KL.
 
-    kl_g <- kl_g (1 + s clip(K_g / target_g - 1, -0.2, 0.2) n_g / horizon)     after each iteration
+    kl_g <- kl_g (1 + s clip(K_g / target_g - 1, -0.2, 0.2) min(1, n_g / horizon))
+
+after each iteration, where
 
     g      a channel: all prompts, those with the same value in a column, or a single prompt
     n_g    its responses in the batch
@@ -23,7 +25,8 @@ both, but the released form amplifies a KL that grows.
 
 target = 0.1, horizon = 5000 and the weights of the averages are CRPO's. Its channels are seven
 clusters of roles. Here the setting `column` names a column of the problems, each of whose values is
-a channel; without it, each prompt is a channel.
+a channel; without it, each prompt is a channel. The limit of 1 on n_g / horizon is ours: with more
+than 5 horizon responses a coefficient could become negative.
 """
 
 from __future__ import annotations
@@ -93,7 +96,9 @@ class AdaptiveControl:
             self._average_entropy(channel, entropy)
             error = kl / (self.target * self._target_scale(channel)) - 1
             error = min(max(error, -LARGEST_ERROR), LARGEST_ERROR)
-            factor = 1 + self._direction * error * len(readings[channel]) / self.horizon
+            # No more than one horizon counts, or the coefficient could become negative.
+            horizon_share = min(1.0, len(readings[channel]) / self.horizon)
+            factor = 1 + self._direction * error * horizon_share
             self.coefficients[channel] = self.coefficients.get(channel, self.initial) * factor
 
     _direction = 1

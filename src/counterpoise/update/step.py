@@ -65,7 +65,9 @@ class StepObservers:
 class StepSettings:
     """How optimizer steps are computed; the same for all steps of an iteration.
 
-    `micro_batch` is the size of a pass, by default `update.micro_tokens`.
+    `micro_batch` is the size of a pass in `take_step`, which makes it smaller when memory runs out;
+    by default it starts from `update.micro_tokens`. `accumulate_gradient` uses
+    `update.micro_tokens` alone.
 
     Example:
         StepSettings(config.update, temperature=1.0, max_new_tokens=1024)
@@ -91,7 +93,8 @@ def accumulate_gradient(
     """Add the gradient of the step's loss to the weights' `.grad`; report every token it used.
 
     `on_policy`: rows without `trainer_logprobs_T` were sampled by the current weights, so this pass
-    gives their old log-probabilities. Nothing waits for the device until the last micro-batch.
+    gives their old log-probabilities. `StepResult.rows` are indices of the `rows` given here, not
+    of the batch. Nothing waits for the device until the last micro-batch.
     """
     config = settings.update
     coefficients_R = AGGREGATIONS.load(config.aggregate)(rows, settings.max_new_tokens)
@@ -167,7 +170,7 @@ def take_step(
 
     `observer` is called just before the weights change, and again just after. When memory runs out
     the micro-batch is made smaller and the gradient is computed again from zero, before the
-    optimizer has seen any of it.
+    optimizer has seen any of it. `StepResult.rows` are indices of the `rows` given here.
     """
     config = settings.update
     micro_batch = settings.micro_batch or FittedSize(config.micro_tokens)

@@ -189,9 +189,9 @@ def test_a_stale_sampler_keeps_the_first_weights(tmp_path: Path) -> None:
     """Rollouts of the second iteration are those of a run whose weights never change."""
     options = [
         "loop.iterations=2", "task.levels=[3]", "task.size=16", "task.heldout=2",
-        "sample.prompts=4", "sample.group_size=4", "sample.max_new_tokens=48", "evaluate.prompts=0",
+        "sample.prompts=4", "sample.group_size=8", "evaluate.prompts=0",
         "balance.tau=0", "balance.target=0", "batch.steps=1", "update.warmup_steps=0",
-        "store.model=false", "store.report=false",
+        "store.model=false", "store.report=false", "monitor.every=0",
     ]  # fmt: skip
 
     def second_responses(name: str, lr: float) -> list[list[int]]:

@@ -147,7 +147,10 @@ def _join_parts(
     part_mixed, part_peaks, part_totals, out, heads,
     parts: tl.constexpr, width: tl.constexpr, padded_width: tl.constexpr,
 ):  # fmt: skip
-    """One program a row and query head: the parts' softmaxes over their common maximum."""
+    """Rescale the parts' softmaxes to a common maximum and add them up.
+
+    There is one program for each row and query head.
+    """
     r, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     part, d = tl.arange(0, parts), tl.arange(0, padded_width)
     in_head = d < width

@@ -7,7 +7,7 @@
 Without a floor the vocabulary is read once, and one block of it twice. `pick` also updates the
 row's state (`sample/kv_slots.py`): it stores the token and its log-probability, moves the row on,
 and stops it after an end token or at its limit. The state of a row that has stopped stays as it is.
-All tokens tied with the floor are kept.
+All tokens tied with the floor are kept; logits that differ by less than 1e-6 may count as tied.
 
 Names: R rows, V vocabulary; `most` and `mass` are the maximum and the sum of exp of each block.
 """
@@ -21,7 +21,7 @@ from torch import Tensor
 
 BLOCK = 1024  # vocabulary entries of one program
 LOGIT_SPAN = 60.0  # exp(-60) relative to the largest weight is lost in a float32 sum
-BISECTION_ROUNDS = 26  # LOGIT_SPAN / 2^26 is less than what separates two logits
+BISECTION_ROUNDS = 26  # finds the floor to LOGIT_SPAN / 2^26, about 1e-6
 
 
 @triton.jit
@@ -149,7 +149,10 @@ def draw_tokens(
     limits: Tensor, tokens: Tensor, logprobs: Tensor, current: Tensor, positions: Tensor,
     running: Tensor, *, temperature: float, top_p: float, top_k: int, offset: int,
 ) -> None:  # fmt: skip
-    """Sample a token `offset` positions after each row's current one; updates the row's state."""
+    """Sample a token for every row and update the row's state.
+
+    `offset` is added to each row's position: 1 in a decoding step, 0 for a row's first token.
+    """
     R, V = logits_RV.shape
     blocks, scale = triton.cdiv(V, BLOCK), 1 / temperature
     padded = triton.next_power_of_2(blocks)
