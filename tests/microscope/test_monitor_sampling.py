@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import tiny
@@ -85,6 +87,15 @@ def test_a_step_without_a_row_that_is_wanted_is_not_looked_at() -> None:
     assert Monitor(1.0, MICRO, (), measured_rows=frozenset({("other", 0)})).at(2, rows) is None
     monitor = Monitor(1.0, MICRO, (), measured_rows=frozenset({(rows[3].group, rows[3].index)}))
     assert monitor.at(2, rows) is monitor
+
+
+def test_a_wanted_row_whose_token_weights_are_all_zero_is_not_measured() -> None:
+    """It takes no part in the step, which goes on; the next step is measured as always."""
+    rows = tiny.rows()
+    silent = replace(rows[0], weights_T=np.zeros(rows[0].num_tokens, np.float32))
+    alone = Monitor(0.8, MICRO, {"p0"}, measured_rows={silent.name})
+    assert step([silent, *rows[1:]], alone) == []
+    assert len(step(rows, alone)) == 1
 
 
 @settings(max_examples=60, deadline=None)

@@ -153,6 +153,19 @@ def test_as_described_a_hard_prompt_may_move_further() -> None:
     assert control.coefficients == pytest.approx(expected, rel=1e-6)
 
 
+def test_more_responses_than_the_horizon_count_as_one_horizon() -> None:
+    """12 responses at a KL of 0: 1 - 0.2 * 12 / 2 would make the coefficient negative."""
+    rows, results = make_step(2)
+    for result in results:
+        for i, old_T in zip(result.rows, result.old_logprobs, strict=True):
+            old_T[:] = rows[i].reference_logprobs_T
+    sets = ["update.kl=0.01", "update.kl_control=adaptive", "update.kl_settings=['horizon=2']"]
+    control = make_kl_control(config_from_tables({}, sets).update)
+    assert control is not None
+    control.update(rows, results, "k3")
+    assert control.coefficient("p0") == pytest.approx(0.01 * 0.8)
+
+
 def test_one_coefficient_for_all_is_moved_towards_its_target() -> None:
     rows, results = make_step(2)
     update = config_from_tables({}, ["update.kl=0.01", "update.kl_control=adaptive"]).update

@@ -60,7 +60,7 @@ class Coupling:
         c.parts["same", "other", "negative"][j]  # of equal tokens of other groups with A < 0
     """
 
-    self_push: Tensor  # (eta / N) A_j |r_j|^2 |h_j|^2: the token's push on itself
+    self_push: Tensor  # the token's push on itself
     parts: dict[CouplingPart, Tensor]  # each [N]; the token itself is in none of them
     total: Tensor
     positive: Tensor  # the push of tokens with A > 0, including the token itself
@@ -101,9 +101,10 @@ def decompose(
 ) -> Coupling:
     """Split what one step does to every token's log-probability by the tokens that cause it.
 
-    The N tokens are those of a whole optimizer step, flat. Exact for the output layer: bfloat16 is
-    computed in float32, float64 stays float64. On a GPU, `decompose_residuals` with residuals in
-    float16 is faster and changes `total` by 6e-4 to 4e-3 of its size.
+    Pass the N tokens of a whole optimizer step, flat; at temperature T, pass hidden/T and
+    softcap/T. Exact for the output layer: bfloat16 is computed in float32, float64 stays float64.
+    On a GPU, `decompose_residuals` with float16 residuals is faster and changes `total` by 6e-4 to
+    4e-3 of its size.
 
     Arguments:
         hidden        [N, D], the unembedding's inputs that predicted the tokens
@@ -111,11 +112,8 @@ def decompose(
         tokens        [N], ids
         advantages    [N], of each token: A_i * w_{i,t}
         groups        [N], a number for each prompt
-        eta           the learning rate of a plain gradient step on the mean token loss
+        eta           learning rate of a plain gradient step on the mean token loss
         softcap       c of models with logits c tanh(W h / c); 0: no cap
-
-    Distributions are at a temperature of 1. For another temperature T, pass hidden / T and
-    softcap / T.
 
     Example:
         >>> hidden, W = torch.ones(2, 4), torch.zeros(2, 4)  # the same context twice

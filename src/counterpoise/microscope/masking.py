@@ -58,10 +58,9 @@ def draw_masked_sets(
     low      another token, at low confidence
     both     the candidate's token, at low confidence
 
-    The source names the rollouts a set is drawn from: "positive", "negative", or "mixed" for both;
-    tokens with A = 0 are in no set.
-    The candidate, given by its index among the N tokens, is in no set. A set is smaller when the
-    batch has fewer such tokens.
+    The source names the rollouts a set is drawn from: "positive", "negative", or "mixed" for both.
+    Tokens with A = 0 are in no set, nor is the candidate, which is given by its index among the N
+    tokens. A set is smaller when the batch has fewer such tokens.
     """
     is_low = is_low_confidence(snapshot, threshold)
     is_same_token = snapshot.tokens == snapshot.tokens[candidate_index]

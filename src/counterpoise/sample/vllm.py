@@ -79,7 +79,7 @@ class VLLMSampler:
         if not prompts:
             return []
         group_size = len(seeds_PG[0])
-        if False:
+        if any(len(seeds) != group_size for seeds in seeds_PG):
             raise ValueError("every prompt needs the same number of seeds")
         self._check_lengths(prompts, config)
         self.load_weights(policy)
