@@ -474,7 +474,7 @@ def papers_page() -> str:
         "Every algorithm, equation, figure, table and claim of the papers behind this package. "
         "Engines: those that honour the options; commands are the native engine's. Agreement: the "
         "tolerance of the test against a literal sum, a closed form or autograd, or the verdict "
-        "[on up to three models](../results/replication.md), in the order of that page where they differ."
+        "[on up to three models](../results/replication.md), in that page's order if they differ."
     )
     lines = papers_lines(ROOT / "docs" / "papers.toml", ROOT / "docs" / "data" / "claims.csv")
     return page_text("The papers", introduction, lines)

@@ -191,6 +191,40 @@ def test_how_many_weightings_gain() -> None:
     assert sorted(both) == ["cancellation", "grail", "gtpo", "oar_g", "thr"]
 
 
+def test_the_model_without_planted_mistakes() -> None:
+    model = "no-slips-1.3M"
+    results, compared = correlations(model), compared_tokens(model)
+    part = section(PAGE, "## Without planted mistakes", "## What one iteration does")
+    rows = table_rows(part, "|method|A w|more than A|")
+    for name, credit, gain in rows:
+        if name.startswith("`"):
+            result = results[NAMED_ARMS.get(name, name.strip("`"))]
+            check(credit, result.credit)
+            check(gain, result.gain)
+            assert gain.startswith("**") == (result.gain is not None and result.gain[1] > 0)
+    tokens = [r for r in records_of(model) if r["panel"] == "token" and r["arm"] == "uniform"]
+    p, A = (np.array([r[name] for r in tokens]) for name in ("p", "credit"))
+    right = np.array([r["sign"] == "positive" for r in tokens])
+    by_arm = {arm: token_column(model, arm, "credit") for arm in ("cancellation", "cancellation_1")}
+    draws = compared.draw_correlations(
+        "all", {"p": p, "signed p": A * np.where(right, p, 1 - p), **by_arm}
+    )
+    for row, name in zip(rows, ("p", "signed p"), strict=False):
+        check(row[1], compared.interval(draws[name], "all"))
+    printed = printed_intervals(part.partition("**Verdict**")[2])
+    for interval, arm in zip(printed, by_arm, strict=True):
+        difference = compared.interval(draws[arm] - draws["p"], "all")
+        assert difference is not None
+        assert is_among(interval, [difference])
+    gains = counted_gains(model)
+    better = sorted(arm for arm, (_, low, _) in gains.items() if low > 0)
+    assert (len(gains), better) == (14, ["cancellation", "nthr", "thr"])
+    assert [arm for arm, (_, _, high) in gains.items() if high < 0] == ["rsi_s"]
+    assert verdict_from_gains(list(gains.values())) == "inconclusive"
+    assert f"{len(compared.prompts)} tokens of {len(set(compared.prompts))} prompts" in part
+    assert f"{compared.ceiling:.2f}".lstrip("0") in part
+
+
 def counted_gains(model: str) -> dict[str, Interval]:
     results = correlations(model)
     return {arm: r.gain for arm, r in results.items() if r.counts_for_verdict and r.gain}
