@@ -96,6 +96,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     visited again by every garbage collection, nor copied by a forked child's."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(100_000, 20, 20)  # seldom: a twentieth of the time went into collections
     gc.enable()
     if COMPILING in session.config.stash:
         Path(session.config.workerinput["compile_lock"]).unlink(missing_ok=True)

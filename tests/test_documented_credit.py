@@ -30,6 +30,7 @@ pytestmark = pytest.mark.slow  # tens of thousands of resamples of 35 and 26 arm
 
 PAGE = page_text("credit.md")
 MODELS = ("embedded", "smollm2")
+NO_SLIPS = "no-slips-1.3M"
 VALUES_HEADING = "|method|A w, embedded|more than A|A w, SmolLM2, older defaults|more than A|"
 NAMED_ARMS = {  # as the page writes them
     "`shear`, width=16, stride=4": "shear_16",
@@ -192,10 +193,10 @@ def test_how_many_weightings_gain() -> None:
 
 
 def test_the_model_without_planted_mistakes() -> None:
-    model = "no-slips-1.3M"
+    model = NO_SLIPS
     results, compared = correlations(model), compared_tokens(model)
     part = section(PAGE, "## Without planted mistakes", "## What one iteration does")
-    rows = table_rows(part, "|method|A w|more than A|")
+    rows = list(table_rows(part, "|method|A w|more than A|"))
     for name, credit, gain in rows:
         if name.startswith("`"):
             result = results[NAMED_ARMS.get(name, name.strip("`"))]
@@ -300,7 +301,7 @@ def trained_arm(cell: str) -> str:
 
 
 def test_training() -> None:
-    rows = list(table_rows(PAGE, "| | success, % |"))
+    rows = list(table_rows(PAGE, "||success, %|"))
     results = trained()
     assert len(rows) == len(results) - 18
     for name, success, difference in rows:
