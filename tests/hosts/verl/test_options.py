@@ -201,7 +201,7 @@ def test_every_token_weighting_runs_or_says_why() -> None:
         with pytest.raises(PoiseError, match=f"credit_weights={method} .*{reason}"):
             check_config(config(OURS, f"poise.credit_weights={method}"))
     page = (Path(__file__).parents[3] / "docs" / "guide" / "verl.md").read_text(encoding="utf-8")
-    (row,) = (line for line in page.splitlines() if line.startswith("| `credit.weights` |"))
+    (row,) = (line for line in page.splitlines() if line.startswith("|`credit.weights`|"))
     assert set(re.findall(r"`(\w+)`", row)) == REFUSED_WEIGHTS.keys()
 
 
