@@ -31,7 +31,8 @@ VERDICTS = {
 }
 SMOLLM2 = "SmolLM2-135M"
 NO_SLIPS = "1.3M without slips"
-MODELS = ("embedded", SMOLLM2, NO_SLIPS)
+QWEN = "Qwen2.5-Coder-0.5B"
+MODELS = ("embedded", SMOLLM2, NO_SLIPS, QWEN)
 
 
 def of_model(model: str) -> dict[str, dict[str, str]]:
@@ -56,7 +57,9 @@ def test_every_claim_has_a_verdict_on_every_model() -> None:
 def test_the_page_has_the_tables_of_the_file() -> None:
     text = page_text("replication.md")
     lines = claims.read_claims(ROOT / claims.CLAIMS)
-    assert text == replication.page_with_tables(text, lines), "run `poise study replication`"
+    assert text == replication.page_with_tables(text, lines, RECORDS), (
+        "run `poise study replication`"
+    )
 
 
 def test_rules_are_those_of_the_code() -> None:
@@ -150,7 +153,7 @@ def test_shared_tokens_on_the_embedded_model_are_judged_again(file: str, budget:
         assert lines[n]["n"] in finding.notes[0].replace(".", "")
     text = " ".join(page_text("replication.md").split())
     assert finding.notes[0].startswith("424 shared and 1028 specific nodes with p <= 0.5, of 354")
-    assert "1,028 tokens specific to success and 424 shared ones have p <= 0.5" in text
+    assert "with p <= 0.5, on the embedded model 1,028 specific to success and 424 shared" in text
 
 
 def test_how_well_traces_predict_is_judged_again() -> None:
@@ -231,7 +234,7 @@ def test_numbers_of_the_text_are_those_of_the_records() -> None:
     ]
     text = section(page_text("replication.md"), "## What the lines", "## Looked at afterwards")
     printed = set(printed_intervals(text))
-    assert len(printed) >= 15
+    assert len(printed) >= 10
     for interval in printed:
         assert is_among(interval, known), interval
 
@@ -251,7 +254,7 @@ def test_every_result_page_names_the_planted_mistakes_and_its_dates(page: str) -
     text = page_text(f"{page}.md")
     assert re.search(r"planted mistakes", text, re.IGNORECASE)
     assert "24 % of" in text
-    assert re.search(r"1[5-8] November 2026", text)
+    assert re.search(r"1[5-9] November 2026", text)
 
 
 def test_the_readme_has_the_numbers_of_the_shared_tokens() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from counterpoise.errors import PoiseError
 from counterpoise.lab import replication
-from counterpoise.lab.claims import CLAIMS, Claim, read_claims
+from counterpoise.lab.claims import CLAIMS, Claim, StoredRecords, read_claims
 from counterpoise.lab.replication import BEGIN, END
 from counterpoise.report.charts.figures import arrange_side_by_side
 from counterpoise.statistics.finding import Verdict
@@ -36,6 +36,7 @@ MASKING = Claim(
     record="not stored",
     record_number="",
 )
+STORED = StoredRecords(Path(__file__).parents[2])
 OTHER = replace(MASKING, model="other", effect="", low="", high="", n="", verdict="not tested")
 
 
@@ -46,12 +47,19 @@ def write_csv(path: Path, claims: list[Claim], names: list[str]) -> None:
 
 
 def test_a_line_of_each_table() -> None:
-    lines = replication.claims_tables([MASKING, OTHER]).splitlines()
+    lines = replication.claims_tables([MASKING, OTHER], STORED).splitlines()
     assert lines[0] == "|claim|embedded|other|"
     assert lines[2] == (
         "|4. equal tokens drive (Table 1)|**not replicated**, 31 % [27, 34]|**not tested**|"
     )
     assert lines[-1] == "|4|Boost Rate, paper 74|rises *|"
+
+
+def test_further_numbers_come_from_the_records() -> None:
+    measured = replace(MASKING, number="5", record="docs/data/embedded-polarity.parquet")
+    not_measured = replace(OTHER, number="5")
+    text = replication.claims_tables([measured, not_measured], STORED)
+    assert "|5. reasoning share, joint minus positive-only|+3.2 points [+2.1, +4.3]||" in text
 
 
 def test_page_and_plot_are_written_in_a_checkout(tmp_path: Path) -> None:
@@ -90,7 +98,7 @@ def test_a_field_too_many_is_one_line(tmp_path: Path) -> None:
 
 def test_a_page_without_marks_is_left_alone() -> None:
     with pytest.raises(PoiseError, match="has lost the marks"):
-        replication.page_with_tables("No marks.", [MASKING])
+        replication.page_with_tables("No marks.", [MASKING], STORED)
 
 
 def test_every_verdict_has_a_colour() -> None:

@@ -39,6 +39,8 @@ STUDIES_OF_CLAIMS = {
     "13": ("interventions", 0), "15": ("shared", 0), "16": ("shared", 1), "17": ("shared", 2),
 }  # fmt: skip
 SIGNED_UNITS = ("", "points")  # differences, which are written with their sign
+MeasuredInterval = tuple[float, float | None, float | None]  # value, low, high; None: no interval
+PrintedInterval = tuple[str, str, str]  # the same as text; "" for None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +76,14 @@ class Claim:
     @property
     def effect_text(self) -> str:
         """The effect as the page prints it: "35 % [21, 49]"."""
-        value = f"{self.effect} {self.unit}".strip() if self.effect else ""
-        return f"{value} [{self.low}, {self.high}]" if self.low else value
+        return interval_text((self.effect, self.low, self.high), self.unit)
+
+
+def interval_text(printed: PrintedInterval, unit: str) -> str:
+    """A number with its unit and interval as the page prints it: "35 % [21, 49]"."""
+    value, low, high = printed
+    with_unit = f"{value} {unit}".strip() if value else ""
+    return f"{with_unit} [{low}, {high}]" if low else with_unit
 
 
 def read_claims(path: Path) -> list[Claim]:
@@ -118,8 +126,17 @@ class StoredRecords:
             self.findings[record] = load_study(study).judge(records)
         return self.findings[record]
 
+    def find_number(self, study: str, record: str, name: str) -> MeasuredInterval:
+        """A number of the study's finding, by its name."""
+        if Path(record) == STORED_NUMBERS:
+            return self.smollm2_numbers[study, name]
+        for number in self.judge(study, record).numbers:
+            if number.name == name:
+                return number.value, number.low, number.high
+        raise PoiseError(f"{record} has no number {name!r}: {CLAIMS}")
+
     @cached_property
-    def smollm2_numbers(self) -> dict[tuple[str, str], tuple[float, float | None, float | None]]:
+    def smollm2_numbers(self) -> dict[tuple[str, str], MeasuredInterval]:
         """(study, name) -> (value, low, high) of the studies whose records are not stored."""
         lines: list[dict[str, Any]] = pq.read_table(self.root / STORED_NUMBERS).to_pylist()
         return {
@@ -128,37 +145,25 @@ class StoredRecords:
         }
 
 
-def recompute_claims(claims: Sequence[Claim], root: Path) -> list[Claim]:
-    """The claims with what follows from the stored records in its place."""
-    stored = StoredRecords(root)
-    return [recompute_claim(claim, stored) for claim in claims]
-
-
 def recompute_claim(claim: Claim, stored: StoredRecords) -> Claim:
     if not claim.record_number:
         return claim
     study_name, claim_index = STUDIES_OF_CLAIMS[claim.number]
+    measured = stored.find_number(study_name, claim.record, claim.record_number)
+    effect, low, high = print_interval(measured, claim.unit, int(claim.decimals))
+    verdict = claim.verdict
+    if Path(claim.record) != STORED_NUMBERS:
+        finding = stored.judge(study_name, claim.record)
+        verdict = finding.claims[claim_index].verdict if finding.claims else finding.verdict
     rule = load_study(study_name).rule
-    if Path(claim.record) == STORED_NUMBERS:
-        interval = stored.smollm2_numbers[study_name, claim.record_number]
-        return replace(claim, rule=rule, **_written(claim, *interval))
-    finding = stored.judge(study_name, claim.record)
-    number = next(
-        (number for number in finding.numbers if number.name == claim.record_number), None
+    return replace(claim, rule=rule, verdict=verdict, effect=effect, low=low, high=high)
+
+
+def print_interval(measured: MeasuredInterval, unit: str, decimals: int) -> PrintedInterval:
+    """The number and its interval as text; shares become percent, differences get a sign."""
+    scale = 100 if unit in ("%", "points") else 1
+    sign = "+" if unit in SIGNED_UNITS else ""
+    value, low, high = (
+        "" if number is None else f"{scale * number:{sign}.{decimals}f}" for number in measured
     )
-    if number is None:
-        raise PoiseError(f"{claim.record} has no number {claim.record_number!r}: {CLAIMS}")
-    verdict = finding.claims[claim_index].verdict if finding.claims else finding.verdict
-    written = _written(claim, number.value, number.low, number.high)
-    return replace(claim, rule=rule, verdict=verdict, **written)
-
-
-def _written(claim: Claim, value: float, low: float | None, high: float | None) -> dict[str, str]:
-    """The fields effect, low and high."""
-    scale = 100 if claim.unit in ("%", "points") else 1
-    sign = "+" if claim.unit in SIGNED_UNITS else ""
-
-    def write(number: float | None) -> str:
-        return "" if number is None else f"{scale * number:{sign}.{claim.decimals}f}"
-
-    return {"effect": write(value), "low": write(low), "high": write(high)}
+    return value, low, high
