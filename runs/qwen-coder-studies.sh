@@ -10,35 +10,27 @@
 # rollouts, and runs/qwen-coder-aligned-pilot.toml, whose best rate for plain GRPO, 3e-6, is used here.
 # Weights from a 4-bit GGUF keep its rounding: say so beside the results.
 #
-# The two groups below run side by side, on one GPU of 80 GB or more. With MINUTES the script stops after
-# that long, and the same command continues it. The sizes are what about twenty minutes of an H200
-# allow, so small effects stay open.
+# It needs a GPU of 80 GB or more for itself: a training run of `flipping` in float32 takes 60 GB.
+# With MINUTES the script stops after that long, and the same command continues it. The sizes are
+# what about twenty minutes of an H200 allow, so small effects stay open.
 set -euo pipefail
 model=$1 data=$2 out=$3 minutes=${4:-1440}
 
-study() { # FOLDER NAMES, then sizes
+study() { # NAMES, then sizes
   local minutes_left=$((minutes - SECONDS / 60))
   ((minutes_left > 0)) || return 0
-  poise study "$2" --model "$model" --budget full --out "$out/$1" --minutes "$minutes_left" \
+  poise study "$1" --model "$model" --budget full --out "$out" --minutes "$minutes_left" \
     --set task.name=files --set task.path="$data" --set model.template=chat-boxed \
     --set sample.max_new_tokens=384 --set update.lr=3e-6 \
-    --set store.model=false --set store.report=false --set loop.checkpoint_every=1000 "${@:3}"
+    --set store.model=false --set store.report=false --set loop.checkpoint_every=1000 "${@:2}"
 }
 
 # Single updates: claims 1 to 5, 10 and 11.
-updates() {
-  study updates flipping,polarity,proxy --size prompts=48 --size batches=4 --size iterations=12
-  study updates coupling --size prompts=48 --size watched=4096
-  study updates variance --size prompts=160 --size direction_prompts=64 --size draws=32
-  study updates masking --size prompts=32 --size candidates=400 --size real=48 --size rows=24
-}
+study flipping,polarity,proxy --size prompts=48 --size batches=4 --size iterations=12
+study coupling --size prompts=48 --size watched=4096
+study variance --size prompts=160 --size direction_prompts=64 --size draws=32
+study masking --size prompts=32 --size candidates=400 --size real=48 --size rows=24
 
 # Token values, each the difference of two means over 32 continuations: claims 6 to 9 and 15 to 17.
-values() {
-  study values value,shared,repeated,composition,budget --size continuations=32 --size open=12 \
-    --size closed=4 --size cell=200 --size batches=3 --size repeated=48 --size steps=8
-}
-
-updates &
-values
-wait $!
+study value,shared,repeated,composition,budget --size continuations=32 --size open=12 \
+  --size closed=4 --size cell=200 --size batches=3 --size repeated=48 --size steps=8

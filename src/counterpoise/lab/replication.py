@@ -219,7 +219,7 @@ VERDICT_STYLES = {
     "untestable here": "soft",
     "not tested": "soft",
 }
-CHART_WIDTH, CHART_HEIGHT, COLUMNS = 300, 44, 2
+CHART_WIDTH, CHART_HEIGHT, COLUMNS = 300, 58, 2
 
 
 def forest_figure(claims: Sequence[Claim]) -> Figure:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from counterpoise.errors import PoiseError
 from counterpoise.lab.studies.fixed_batch import Candidate, FixedBatch
-from counterpoise.lab.studies.harness import Lab
+from counterpoise.lab.studies.harness import Lab, fast_sampling
 from counterpoise.lab.studies.records import path_for, read_records, write_records
 from counterpoise.microscope.value import Branch, BranchKind, branch_rewards
 from counterpoise.statistics.finding import Record
@@ -119,18 +119,19 @@ class TokenValueStore:
             start_time = time.perf_counter()
             # Only the rows of this batch are passed, so branches index into that shorter list.
             row_indices = sorted({candidate.row for candidate, _ in state_batch})
-            rewards_BM = branch_rewards(
-                self.lab.policy,
-                [self.rows[index] for index in row_indices],
-                [
-                    Branch(row_indices.index(candidate.row), candidate.position, kind)
-                    for candidate, kind in state_batch
-                ],
-                self.lab.verifier,
-                self.lab.config.sample,
-                continuations=self.lab.sizes["continuations"],
-                seed=self.lab.seed,
-            )
+            with fast_sampling(self.lab.policy.device):
+                rewards_BM = branch_rewards(
+                    self.lab.policy,
+                    [self.rows[index] for index in row_indices],
+                    [
+                        Branch(row_indices.index(candidate.row), candidate.position, kind)
+                        for candidate, kind in state_batch
+                    ],
+                    self.lab.verifier,
+                    self.lab.config.sample,
+                    continuations=self.lab.sizes["continuations"],
+                    seed=self.lab.seed,
+                )
             for state, rewards_M in zip(state_batch, rewards_BM, strict=True):
                 # Even and odd continuations give two independent estimates of the same mean.
                 halves = float(rewards_M[::2].mean()), float(rewards_M[1::2].mean())
