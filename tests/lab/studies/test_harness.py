@@ -13,9 +13,8 @@ def test_precision_is_lowered_for_drawing_on_a_gpu_alone(device: str, precision:
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
-        with pytest.raises(ValueError, match="stopped"), fast_sampling(torch.device(device)):
+        with fast_sampling(torch.device(device)):
             assert torch.get_float32_matmul_precision() == precision
-            raise ValueError("stopped")
         assert torch.get_float32_matmul_precision() == "highest"
     finally:
         torch.set_float32_matmul_precision(before)
