@@ -37,6 +37,7 @@ from counterpoise.serve.audit.shelf import AuditLauncher
 from counterpoise.serve.index.process import IndexInThisProcess
 from counterpoise.serve.library import RunLibrary
 from counterpoise.serve.start import listen
+from counterpoise.serve.views import prompts
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -393,6 +394,25 @@ def test_one_prompt_over_time_and_two_of_its_responses(browser: Browser, site: s
         page.keyboard.press("d")
         page.locator(".two-sides .response").nth(1).wait_for()
         assert "100 % of the longer text in common" in page.locator(".told").inner_text()
+
+
+def test_a_prompt_with_more_visits_than_the_page_holds_is_followed(
+    browser: Browser, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(prompts, "MOST_ITERATIONS", 2)
+    growing = tmp_path / "out" / "growing"
+    grow(runs / "whole", growing, iterations=2)
+    with (
+        served(tmp_path / "out", cache=tmp_path / "cache") as site,
+        opened(browser, site, "/runs/growing/prompts") as page,
+    ):
+        page.locator(".prompts a", has_text="How many?").first.click()
+        page.locator(".visit[data-iteration='2']").wait_for()
+        page.locator(".live[data-state=live]").wait_for()
+        grow(runs / "whole", growing, iterations=3)
+        page.locator(".visit[data-iteration='3']").wait_for()
+        assert page.locator(".visit").count() == 2  # as many as before
+        assert "1 earlier visit left out" in page.locator(".told").inner_text()
 
 
 def test_the_audit_appears_when_it_is_ready_and_leads_to_the_evidence(

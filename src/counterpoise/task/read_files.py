@@ -64,6 +64,20 @@ class WrittenNumber(float):
         return self.spelling
 
 
+def write_json(value: Any) -> str:
+    """JSON on one line, with numbers as they were written; json.dumps would write 0.10 as 0.1."""
+    if isinstance(value, WrittenNumber):
+        return value.spelling
+    if isinstance(value, Mapping):
+        pairs = (
+            f"{json.dumps(name, ensure_ascii=False)}: {write_json(value[name])}" for name in value
+        )
+        return f"{{{', '.join(pairs)}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(write_json, value))}]"
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
 def read_records(path: str) -> list[Record]:
     """All records of a file or folder, in order; an error names the file and the line or row."""
     files = _list_files(path)

@@ -192,6 +192,18 @@ def test_parquet_and_chat_data_are_compared_and_cleaned(files, monkeypatch, caps
     assert "choose a name that ends in .jsonl" in capsys.readouterr().err
 
 
+def test_the_numbers_of_a_json_list_are_written_as_they_were(files, monkeypatch):
+    rows = [{"problem": item.problem, "about": {"level": [1.5], "é": None}} for item in NOISE[:2]]
+    text = json.dumps(rows, indent=1, ensure_ascii=False).replace("1.5", "1.50e0")
+    (files / "listed.json").write_text(text)
+    clean = files / "clean.jsonl"
+    arguments = ("-t", files / "listed.json", "-b", files / "one.jsonl", "--write-clean", clean)
+    assert poise(monkeypatch, *arguments) == 0
+    lines = clean.read_text(encoding="utf-8").splitlines()
+    assert [json.loads(written) for written in lines] == rows
+    assert all('"about": {"level": [1.50e0], "é": null}' in written for written in lines)
+
+
 def test_a_line_in_a_folder_of_several_files_is_named_with_its_file(files, monkeypatch, capsys):
     folder = files / "parts"
     folder.mkdir()

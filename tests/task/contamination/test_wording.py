@@ -24,6 +24,8 @@ def test_letters_digits_and_operators_are_what_counts():
     assert letters_digits_and_operators(r"$ab-cd$ and \pi-x") == "ab-cdandpi-x"
     assert letters_digits_and_operators("the x-axis, state-of-the-art") == "thexaxisstateoftheart"
     assert letters_digits_and_operators("a *prime* number, 2*3*4") == "aprimenumber2*3*4"
+    assert letters_digits_and_operators("of 1,000 (or 10, 20) by 5!") == "of1000or10,20by5!"
+    assert letters_digits_and_operators("$2\\left(3+4\\right)$ (3+4)") == "2⟨3+4⟩3+4"
     assert letters_digits_and_operators("In turn:\n - the first plays\n- 2 + 3") == (
         "inturnthefirstplays-2+3"
     )
@@ -33,6 +35,16 @@ def kinds_of(problem, item):
     noise = [Item(f"n{n}", f"What is {n} + {n + 3}?") for n in range(30, 60)]
     matches = find_matches([*noise, Item("p", problem)], [BenchmarkItems("b", [Item("e", item)])])
     return [match.kind for match in matches if match.prompt.id == "p"]
+
+
+@pytest.mark.parametrize(
+    ("problem", "other"),
+    [("What is (2*3) + 4?", "What is 2*(3 + 4)?"), ("What is 5! - 1?", "What is 5 - 1?"),
+     ("Which of 1, 2, 3?", "Which of 12, 3?")],
+)  # fmt: skip
+def test_brackets_factorials_and_lists_are_compared(problem, other):
+    assert kinds_of(problem, problem) == ["exact"]
+    assert not {"exact", "near"}.intersection(kinds_of(problem, other))
 
 
 @pytest.mark.parametrize("problem", ["What is 12 - 5?", "What is 12 / 5?", "What is 1.2 + 5?"])

@@ -53,7 +53,7 @@
     const row = value.rows[id];
     const box = element("div", `strip ${row.advantage < 0 ? "wrong" : "right"}`);
     box.setAttribute("role", "listbox");
-    box.setAttribute("aria-label", `Response ${row.index + 1}, ${data.weighings[m].label}`);
+    box.setAttribute("aria-label", `Response #${row.index}, ${data.weighings[m].label}`);
     const between = new Map(row.environment_tokens); // text of an environment: read, but without weights
     row.token.forEach((token, place) => {
       if (between.has(place)) {
@@ -82,7 +82,7 @@
     const box = element("div", chosen.length > 1 ? "rollout wide" : "rollout");
     const about = element("p", "about");
     const outcome = `${row.reward > 0 ? "✓" : "✗"} reward ${row.reward} · A ${number(row.advantage, { digits: 3 })}`;
-    about.append(element("b", row.advantage < 0 ? "down" : "up", outcome), ` · response ${row.index + 1}, ${row.token.length} tokens`);
+    about.append(element("b", row.advantage < 0 ? "down" : "up", outcome), ` · response #${row.index}, ${row.token.length} tokens`);
     box.append(about);
     const mean = (m) => row.weights[m].reduce((sum, w) => sum + w, 0) / row.token.length;
     if (chosen.length === 1) {

@@ -19,7 +19,7 @@ export function groupPanel(data, address, page) {
   const column = (rollout) => {
     const flags = [rollout.finished === false && term("cut off"), rollout.dropped && term(`dropped: ${rollout.dropped}`, `dropped: ${rollout.dropped.replaceAll("_", " ")}`)].filter(Boolean);
     return h("article", { class: `response ${outcome(rollout.reward)}` },
-      h("header", {}, h("label", { class: "pick" }, compare.box(rollout.place, `Compare response ${rollout.index + 1}`)), rewardMark(rollout.reward), h("b", { class: "figure" }, advantage(rollout.advantage)),
+      h("header", {}, h("label", { class: "pick" }, compare.box(rollout.place, `Compare response #${rollout.index}`)), rewardMark(rollout.reward), h("b", { class: "figure" }, advantage(rollout.advantage)),
         h("span", { class: "muted" }, `${rollout.tokens ?? "–"} tok`, Number.isFinite(rollout.step) ? ` · step ${rollout.step + 1}` : "", flags.map((flag) => [" · ", flag])),
         h("a", { class: "more", href: localAddress(rollout.place) }, "tokens →")),
       h("pre", { dir: "auto" }, foreign(rollout.response, "", 6000)));

@@ -120,7 +120,7 @@ function dropped(data) {
     const groups = new Map();
     for (const rollout of list) groups.set(rollout.group, [...(groups.get(rollout.group) ?? []), rollout]);
     return h("details", {}, h("summary", {}, `${plural(list.length, "rollout")} dropped: ${why.replaceAll("_", " ")}`), h("p", { class: "note" }, TERMS[`dropped: ${why}`] ?? ""),
-      h("ul", { class: "dropped-groups" }, [...groups].map(([name, rollouts]) => h("li", {}, foreign(name), " ", rollouts.map((rollout) => [h("a", { href: localAddress(rollout.place) }, String(rollout.index + 1)), " "])))));
+      h("ul", { class: "dropped-groups" }, [...groups].map(([name, rollouts]) => h("li", {}, foreign(name), " ", rollouts.map((rollout) => [h("a", { href: localAddress(rollout.place) }, `#${rollout.index}`), " "])))));
   }));
 }
 
@@ -169,7 +169,7 @@ function mosaic(page) {
     const waited = rollout.waited > 0 ? ` · sampled in iteration ${rollout.born}, waited ${plural(rollout.waited, "iteration")}` : "";
     put(card,
       h("p", {}, "advantage ", h("b", {}, advantage(rollout.advantage)), Number.isFinite(rollout.reward) ? ` · reward ${number(rollout.reward)}` : "", ` · ${plural(rollout.tokens, "token")}`),
-      h("p", {}, foreign(group?.group), ` · response ${rollout.index + 1}${waited}`),
+      h("p", {}, foreign(group?.group), ` · response #${rollout.index}${waited}`),
       group?.prompt ? h("p", { dir: "auto" }, visible(group.prompt)) : "",
       rollout.response ? h("p", { class: "text", dir: "auto" }, visible(rollout.response)) : "");
     card.hidden = false;
@@ -225,7 +225,7 @@ function mosaic(page) {
         ramp[1].textContent = `+${full}`;
         svg.setAttribute("aria-label", `${plural(rows.length, "rollout")} of ${plural(plan.groups.length, "group")} in ${plural(plan.steps, "step")}, ${plural(plan.describe.split_groups, "group")} split`);
         put(numbers, ...rows.slice(0, 2000).map((cell, k) => h("tr", {},
-          h("td", {}, count(step[k] + 1)), h("td", {}, h("a", { href: to.group(where.run, where.iteration, plan.groups[cell.group]) }, foreign(plan.groups[cell.group]))), h("td", {}, h("a", { href: localAddress(cell.place) }, String(cell.index + 1))),
+          h("td", {}, count(step[k] + 1)), h("td", {}, h("a", { href: to.group(where.run, where.iteration, plan.groups[cell.group]) }, foreign(plan.groups[cell.group]))), h("td", {}, h("a", { href: localAddress(cell.place) }, `#${cell.index}`)),
           h("td", {}, advantage(cell.advantage)), h("td", {}, count(cell.tokens)), h("td", {}, number(cell.reward)), h("td", {}, number(cell.born)))));
         draw();
       } else light(lit);

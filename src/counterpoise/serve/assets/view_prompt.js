@@ -32,12 +32,12 @@ export function show(root, data, address, page) {
     h("div", { class: "head" }, h("h1", {}, "One prompt"), told, h("div", { class: "head-tools" }, h("a", { class: "button", href: to.rollouts(address.run, { prompt: address.prompt }) }, "Its rollouts as a table"), compare.link)),
     question, about,
     h("section", { class: "panel" }, h("div", { class: "plots" }, charts.map((one) => one.node)), table.node), change, visitSection);
-  let seen = -1;
+  let shown = null; // which visits the page shows
   let again = null;
 
   const card = (response) =>
     h("article", { class: `response ${outcome(response.reward)}` },
-      h("header", {}, h("label", { class: "pick" }, compare.box(response.place, `Compare response ${response.index + 1}`)), rewardMark(response.reward), h("b", { class: "figure" }, advantage(response.advantage)), h("span", { class: "muted" }, plural(response.length, "token"), response.anchor && " · from the generic prompt, not in the success"), h("a", { class: "more", href: localAddress(response.place) }, "tokens →")),
+      h("header", {}, h("label", { class: "pick" }, compare.box(response.place, `Compare response #${response.index}`)), rewardMark(response.reward), h("b", { class: "figure" }, advantage(response.advantage)), h("span", { class: "muted" }, plural(response.length, "token"), response.anchor && " · from the generic prompt, not in the success"), h("a", { class: "more", href: localAddress(response.place) }, "tokens →")),
       h("pre", { dir: "auto" }, foreign(response.response), response.response_cut ? h("a", { class: "more", href: localAddress(response.place) }, " … the whole response") : null));
 
   // The first wrong text against the last right one says most about what was learned.
@@ -80,8 +80,10 @@ export function show(root, data, address, page) {
     ].join("");
     clearTimeout(again);
     if (isPartial) again = setTimeout(() => page.refresh(), 1000);
-    if (visits.length === seen) return; // nothing new: the reader's place stays
-    seen = visits.length;
+    // Not their number alone: the page holds the newest 400, and then it no longer grows.
+    const held = [visits[0]?.iteration, visits.at(-1)?.iteration, visits.length].join();
+    if (held === shown) return; // nothing new: the reader's place stays
+    shown = held;
     put(question, foreign(next.prompt, "", 4000));
     put(about, next.answer ? ["reference answer ", h("b", {}, foreign(next.answer, "", 400)), " · "] : "", foreign(address.prompt));
     writeChange(visits);

@@ -15,7 +15,7 @@ export async function load(address, signal) {
   ]);
   return { ...rollout, chosen: token };
 }
-export const trail = (address) => [[address.run, to.run(address.run)], ["rollouts", to.rollouts(address.run)], [`${address.group} · ${address.index + 1}`, rolloutPath(address)]];
+export const trail = (address) => [[address.run, to.run(address.run)], ["rollouts", to.rollouts(address.run)], [`${address.group} · #${address.index}`, rolloutPath(address)]];
 export const key = rolloutPath;
 
 const LONGEST = 24; // characters of a token in the strip
@@ -170,7 +170,7 @@ export function show(root, data, address, page) {
     }
     put(siblings, ...(data.siblings ?? []).map((one) => {
       const mine = one.index === address.index;
-      return h("a", { class: `sibling ${outcome(one.reward)}`, href: localAddress(one.place), "aria-current": mine ? "true" : null, title: `response ${one.index + 1}, reward ${number(one.reward)}` }, rewardMark(one.reward), h("span", { class: "figure" }, advantage(one.advantage)));
+      return h("a", { class: `sibling ${outcome(one.reward)}`, href: localAddress(one.place), "aria-current": mine ? "true" : null, title: `response #${one.index}, reward ${number(one.reward)}` }, rewardMark(one.reward), h("span", { class: "figure" }, advantage(one.advantage)));
     }));
     const missing = Object.entries(data.missing ?? {});
     absent.hidden = !missing.length;

@@ -8,7 +8,6 @@ the same file with fewer lines; records of other files are converted to JSON lin
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 
 from counterpoise.errors import PoiseError
 from counterpoise.task.columns import FieldOptions, look_up, recognise_columns, to_prompt
-from counterpoise.task.read_files import read_records
+from counterpoise.task.read_files import read_records, write_json
 from counterpoise.types import Prompt
 
 
@@ -101,7 +100,7 @@ def read_items(
             file_stem = record.row_name.rpartition("/")[0]  # "" unless there are several files
             row_label = f"line {record.line}" + (f" of {file_stem}" if file_stem else "")
         item_id = _text(look_up(record.values, id_column)) or row_label
-        raw = record.raw or json.dumps(record.values, ensure_ascii=False, default=str)
+        raw = record.raw or write_json(record.values)
         items.append(Item(item_id, prompt.problem, prompt.answer, record.line, raw))
     return items
 

@@ -1,11 +1,13 @@
 r"""Compare wording: equal symbols with meaning, or |A & B| / |A | B| > 1/2 over word 10-grams.
 
-Letters, digits, operators and decimal points have a meaning; LaTeX braces, dollar signs, `\left`,
-punctuation, Markdown and the hyphens of words have none: `$x^{2}$` and `x^2` are the same, 1+2 and
-1-2 are not. A word is a run of a-z and 0-9 after lower-casing, a single Chinese or Japanese
-character, or a run of two or more letters of another script, such as Cyrillic. A text of fewer than
-ten words is a single gram. Grams do not look at what is between words, except in texts that have
-the same grams: there, operators count as words.
+Letters, digits, operators, decimal points, commas between the numbers of a list and brackets that
+decide the order of a calculation have a meaning; LaTeX braces, dollar signs, `\left`, other
+punctuation, Markdown and the hyphens of words have none: `$x^{2}$` and `x^2` are the same, as are
+1,000 and 1000; 1+2 and 1-2 are not, nor are (1,2) and 12, nor 2(3+4) and 2*3+4. A word is a run of
+a-z and 0-9 after lower-casing, a single Chinese or Japanese character, or a run of two or more
+letters of another script, such as Cyrillic. A text of fewer than ten words is a single gram. Grams
+do not look at what is between words, except in texts that have the same grams: there, operators
+count as words.
 """
 
 from __future__ import annotations
@@ -20,7 +22,12 @@ _BRACKET_SIZE = re.compile(r"\\(?:left|right)(?![a-zA-Z])")
 _FORMULA_OR_HYPHENATED = re.compile(r"\$[^$]*\$|(?<![\\\w])[^\W\d_]+(?:-[^\W\d_]+)+(?!\w)")
 _BULLET = re.compile(r"^\s*[-*+]\s+(?=[^\W\d_]{2})", re.MULTILINE)  # of a list, before a word
 _EMPHASIS = re.compile(r"(?<!\w)\*+([^\W\d_]{2}[^*\n]*)\*+(?!\w)")  # **words**
-_OPERATOR = r"[-+*/^=<>%≤≥≠±√]|(?<=\d)\.(?=\d)"
+# An operator or decimal point, a factorial, a comma that does not group thousands, and a bracket as
+# `_normalise` writes it.
+_OPERATOR = r"[-+*/^=<>%≤≥≠±√⟨⟩]|(?<=\d)\.(?=\d)|(?<=\d)!|(?<=\d),(?!\d{3}(?!\d))(?=\s?\d)"
+# A bracketed calculation, innermost, that something is done with: 2(3+4), (3+4)/2, not "(3+4)".
+_SUM = r"\(([^()]*[-+*/^][^()]*)\)"
+_BRACKETED = re.compile(rf"(?<=[-+*/^\w)])\s?{_SUM}|{_SUM}(?=\s?[-+*/^])")
 _MEANING = re.compile(rf"[^\W_]|{_OPERATOR}")
 # Scripts from Greek to Mongolian, with their marks but without their punctuation, and Korean. One
 # letter alone is left out: it is usually a symbol, as in 2π.
@@ -43,9 +50,10 @@ def letters_digits_and_operators(text: str) -> str:
 
 
 def _normalise(text: str) -> str:
-    """The text with one spelling of each operator, without hyphens of words and Markdown."""
+    """One spelling of each operator, ⟨⟩ for brackets that matter; no Markdown, no well-known."""
     text = _BRACKET_SIZE.sub("", text).casefold().translate(_SPELLINGS)
     text = _FORMULA_OR_HYPHENATED.sub(_without_hyphens_of_words, text)
+    text = _BRACKETED.sub(lambda match: f"⟨{match[1] or match[2]}⟩", text)
     return _EMPHASIS.sub(r"\1", _BULLET.sub("", text))
 
 
