@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from lab.experiments.made_up import run
-from lab.experiments.small_experiment import EXPERIMENT, write
+from lab.experiments.small_experiment import EXPERIMENT, RUN, write
 
 from counterpoise.errors import PoiseError
 from counterpoise.lab.experiments.compare import differences
@@ -149,6 +149,22 @@ def test_runs_of_another_experiment_count_where_all_options_are_the_same(tmp_pat
     assert said in markdown_heading(experiment, kept)
     told = describe_plan(experiment, experiment.design.run_keys(), tmp_path, 1)
     assert f"1 of 4 are finished in {tmp_path}, 3 left\n  {said}\n" in told
+
+
+def test_runs_are_reused_wherever_the_problems_lie(tmp_path: Path) -> None:
+    """`--data` names the file of this machine; the problems themselves have a digest."""
+    problems = tmp_path / "here.jsonl"
+    problems.write_text(
+        "".join(f'{{"problem": "{n} + 1?", "answer": {n + 1}}}\n' for n in range(64))
+    )
+    run = RUN.replace("[task]\n", '[task]\nname = "files"\npath = "there.jsonl"\n')
+    theirs = write(tmp_path, run=run).rename(tmp_path / "theirs.toml")
+    mine = EXPERIMENT.replace("[experiment]", f'[experiment]\nshares = ["{theirs}"]', 1)
+    experiment = read_experiment(write(tmp_path, mine, run), data=str(problems))
+    (tmp_path / "pieces").mkdir()
+    piece = tmp_path / "pieces" / "a.parquet"
+    write_piece(piece, Piece(runs_of("QB", 0), {}), read_experiment(theirs))
+    assert list(read_pieces(tmp_path, experiment).runs) == [RunKey("QB", 1e-4, 0)]
 
 
 def test_more_seeds_take_the_runs_that_are_there(tmp_path: Path) -> None:

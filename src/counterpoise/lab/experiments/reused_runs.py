@@ -5,8 +5,9 @@
 
 A baseline that was trained once need not be trained again. A piece of the other experiment is used
 arm by arm: a run is taken if all its options equal those of a run of this experiment, whatever the
-two files call the arm and however they judge it. The path of the model does not count; its weights
-have their own digest, and only runs with the same start are paired.
+two files call the arm and however they judge it. The paths of the model and of the problems do not
+count, since they differ between machines: weights and problems have digests of their own, only runs
+with the same start are paired, and runs on other problems are refused (pieces.py).
 
 A reused run keeps the name and digest of the experiment that it was trained for (`origin`), and
 every result mentions it.
@@ -93,7 +94,7 @@ def _matching_arms(
 
 
 def _comparable_options(experiment: Experiment, arm: str, rate: float) -> RunConfig:
-    """The options of an arm's runs, without the seed and the path of the model."""
+    """The options of an arm's runs, without the seed and the paths of model and problems."""
     design = experiment.design
     config = load_config(design.base, list(design.overrides(RunKey(arm, rate, seed=0))))
-    return replace(config, model=replace(config.model, name=""))
+    return replace(config, model=replace(config.model, name=""), task=replace(config.task, path=""))
