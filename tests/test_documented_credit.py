@@ -186,7 +186,7 @@ def test_how_many_weightings_gain() -> None:
         assert f"{better} of {len(gains)}" in PAGE
         assert worse in ([], ["rsi_s"])
     readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    assert "8 of 14 weightings on the embedded model and 6 of 10 on SmolLM2 order tokens" in readme
+    assert "8 of 14 weightings on the embedded model and 6 of 10 on SmolLM2 rank tokens" in readme
     both = [arm for arm, gain in counted_gains("embedded").items() if gain[1] > 0]
     both = [arm for arm in both if counted_gains("smollm2").get(arm, (0, 0, 0))[1] > 0]
     assert sorted(both) == ["cancellation", "grail", "gtpo", "oar_g", "thr"]

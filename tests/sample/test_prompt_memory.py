@@ -178,7 +178,7 @@ def test_a_changed_memory_is_found(tmp_path: Path) -> None:
     log.write_text("\n".join([lines[0], json.dumps(record), *lines[2:]]) + "\n")
     problems = [f"{finding.file} {finding.problem}" for finding in check_run(folder.path).findings]
     assert any(p.startswith("memory.jsonl line 2 is not what the run wrote") for p in problems)
-    assert any(f"right and scored rollouts of {prompt_id}" in p for p in problems)
+    assert any(f"scored rollouts for {prompt_id}, rollouts/ has " in p for p in problems)
     assert any("has another prompt memory than memory.jsonl" in p for p in problems)
 
 

@@ -28,7 +28,7 @@ FILES: Fields = {
     "tokens/step_NNNNN.parquet": "trained tokens",
     "pushes/step_NNNNN.parquet": "strongest pushes on the tokens of monitor.watch groups",
     "likely/step_NNNNN.parquet": "likeliest tokens at those positions",
-    "probes/step_NNNNN.parquet": "tokens of probe answers, for each step",
+    "probes/step_NNNNN.parquet": "tokens of probe answers",
     "probe_rows/step_NNNNN.parquet": "push of rows on probe answers",
     "probe_pushes/step_NNNNN.parquet": "strongest tokens of the rows that move a right answer most",
     "checkpoints/iteration_NNNNN/": "all that --resume needs",

@@ -289,6 +289,27 @@ def test_files_that_contradict_each_other_are_reported(
     assert any(re.search(said, line) for line in found), found
 
 
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda line: line[:20], "line 3: "),
+        (lambda line: "[]", "line 3: "),
+        (lambda line: line.replace('"reward"', '"award"'), "line 3 has no field 'reward'"),
+        (lambda line: line.replace('"reward": ', '"reward": null, "was": '), "line 3: "),
+        (lambda line: line.replace('"group": "1:', '"group": "2:'), "line 3"),
+    ],
+)
+def test_a_damaged_line_of_a_rollout_file_is_named(
+    old_run: Path, change: Callable[[str], str], reason: str
+) -> None:
+    lines = (old_run / ROLLOUTS).read_text().splitlines()
+    assert change(lines[2]) != lines[2]
+    lines[2] = change(lines[2])
+    (old_run / ROLLOUTS).write_text("".join(f"{line}\n" for line in lines))
+    found = problems(old_run)
+    assert any(line.startswith(f"{ROLLOUTS} cannot be read: {reason}") for line in found), found
+
+
 def test_options_that_contradict_a_checkpoint_are_reported(old_run: Path) -> None:
     config = old_run / "config.toml"
     config.write_text(config.read_text().replace("tau = 0.25", "tau = 0.5"))

@@ -1,4 +1,4 @@
-"""A rule of a step by a user's function: what it gets, and which tokens the step then trains."""
+"""A user's function as the rule of a step: what it gets, and which tokens the step then trains."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
 """Attention of altered copies of responses, computed from the first altered token on.
 
-    q [n, H, d]    own k, v [n, K, d]    cached k, v of the originals [N, K, d]    ->  [n, H, d]
+    q [M, H, d]    own k, v [n, K, d]    cached k, v of the originals [N, K, d]    ->  [M, H, d]
 
 A copy shares its prompt and the beginning of the response (its prefix) with an original, whose keys
 and values are cached (`credit/row_copies.py`). Its own tokens, from the first difference on, attend
-to the prompt, to the prefix and to the past among themselves.
+to the prompt, to the prefix and to the past among themselves. In the last layer only some of them
+are queries, so M <= n.
 
 One pass with an online softmax; nothing is copied or padded. The H / K query heads that share a key
 head are rows of one block: a copy has few tokens, and a block of few rows would waste most of a
@@ -88,7 +89,7 @@ def _attend(
     program, head = tl.program_id(0), tl.program_id(1)
     copy, first_row = tl.load(blocks + 2 * program), tl.load(blocks + 2 * program + 1)
     span = spans + 8 * copy
-    # Row m of a copy is query head m % heads_per_key of its token m // heads_per_key.
+    # Row m of a copy is query m // heads_per_key, in the key head's query head m % heads_per_key.
     m = first_row + tl.arange(0, block_m)
     t, h = m // heads_per_key, head * heads_per_key + m % heads_per_key
     num_queries, num_own = tl.load(span + 1), tl.load(span + 3)
@@ -125,10 +126,10 @@ def _attend(
 def attend_copies(
     q: Tensor, k: Tensor, v: Tensor, cached_k: Tensor, cached_v: Tensor, layout: CopyBlocks
 ) -> Tensor:
-    """q [n, H, d] of all copies -> [n, H, d]; shapes as in the module's docstring."""
-    n, H, d = q.shape
+    """q [M, H, d] of all copies -> [M, H, d]; shapes as in the module's docstring."""
+    M, H, d = q.shape
     K = k.shape[1]
-    out = q.new_empty(n, H, d)
+    out = q.new_empty(M, H, d)
     _attend[(len(layout.blocks), K)](
         q, k, v, cached_k, cached_v, out, layout.blocks, layout.spans, LOG2_E / d**0.5,
         q.stride(0), k.stride(0), v.stride(0), cached_k.stride(0), cached_v.stride(0), d, H,

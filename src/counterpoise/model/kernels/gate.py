@@ -1,4 +1,4 @@
-"""The gate silu(a) * b of one joint tensor in one pass; formulas are in `model/layer_parts.py`."""
+"""The gate silu(a) * b in one pass, a and b side by side; see `model/layer_parts.py`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ def forward(joint: Tensor) -> Tensor:
 
 
 def backward(grad: Tensor, joint: Tensor, *, weight_grads: bool) -> tuple[Tensor, Tensor | None]:
-    """(gradient of `joint` [N, 2 I], silu(a) * b [N, I] if `weight_grads`)"""
+    """(gradient of `joint` [N, 2 I], silu(a) * b [N, I] or None)
+
+    The second is for the gradient of the weight after the gate: `weight_grads` asks for it.
+    """
     N, width = grad.shape
     grad_joint, gated = (
         torch.empty_like(joint),

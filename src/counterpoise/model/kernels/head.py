@@ -11,7 +11,7 @@ from torch import Tensor
 def _summarise(
     logits, targets, logprob, entropy, lse_out, inverse_temperature, V, stride, block: tl.constexpr
 ):
-    """logsumexp, <pi, z> and z_o of one row in one pass, with a running maximum per lane."""
+    """logsumexp, <pi, z> and the target's logit of one row, with a running maximum per lane."""
     n = tl.program_id(0).to(tl.int64)
     row = logits + n * stride
     running_max = tl.full([block], float("-inf"), tl.float32)

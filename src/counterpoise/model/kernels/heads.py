@@ -60,9 +60,9 @@ def _backward(
 ):  # fmt: skip
     """Each program takes every num_programs-th token and sums its share of the norms' gradients."""
     h, d = tl.arange(0, block_h)[:, None], tl.arange(0, block_d)[None]
-    width = d < half
-    is_query, is_key = (h < queries) & width, (h >= queries) & (h < queries + keys) & width
-    is_value = (h >= queries + keys) & (h < queries + 2 * keys) & width
+    in_half = d < half
+    is_query, is_key = (h < queries) & in_half, (h >= queries) & (h < queries + keys) & in_half
+    is_value = (h >= queries + keys) & (h < queries + 2 * keys) & in_half
     is_head = is_query | is_key | is_value
     sums_a = tl.zeros([block_h, block_d], tl.float32)
     sums_b = tl.zeros([block_h, block_d], tl.float32)
@@ -97,15 +97,19 @@ def _backward(
         tl.store(out + offset + half, b.to(out.dtype.element_ty), mask=is_head)
     if normed:
         destination = partial + tl.program_id(0) * 4 * half + d
-        tl.store(destination, tl.sum(tl.where(h < queries, sums_a, 0.0), 0)[None], mask=width)
+        tl.store(destination, tl.sum(tl.where(h < queries, sums_a, 0.0), 0)[None], mask=in_half)
         tl.store(
-            destination + half, tl.sum(tl.where(h < queries, sums_b, 0.0), 0)[None], mask=width
+            destination + half, tl.sum(tl.where(h < queries, sums_b, 0.0), 0)[None], mask=in_half
         )
         tl.store(
-            destination + 2 * half, tl.sum(tl.where(h >= queries, sums_a, 0.0), 0)[None], mask=width
+            destination + 2 * half,
+            tl.sum(tl.where(h >= queries, sums_a, 0.0), 0)[None],
+            mask=in_half,
         )
         tl.store(
-            destination + 3 * half, tl.sum(tl.where(h >= queries, sums_b, 0.0), 0)[None], mask=width
+            destination + 3 * half,
+            tl.sum(tl.where(h >= queries, sums_b, 0.0), 0)[None],
+            mask=in_half,
         )
 
 
@@ -115,7 +119,7 @@ def forward(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """(q, k, v), queries and keys normalised and rotated.
 
-    With norms v is a view of `qkv`, which the backward pass needs anyway; without norms v is
+    If there are norms, v is a view of `qkv`, which the backward pass needs anyway. Otherwise v is
     copied, so that `qkv` can be freed.
     """
     N, heads, d = qkv.shape

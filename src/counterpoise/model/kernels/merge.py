@@ -44,7 +44,7 @@ def merge(out: Tensor, lse: Tensor, prompt_out: Tensor, prompt_lse: Tensor, into
         out, lse, prompt_out, prompt_lse, into, H, d,
         lse.stride(0), prompt_lse.stride(0), into.stride(0),
         block_h=block_h, block_d=block_d,
-        # Two warps for fewer than 64 elements would both load some of them, one perhaps after the
-        # other has overwritten them.
+        # With fewer than 64 elements two warps would load the same ones, and one warp might do so
+        # after the other has overwritten them.
         num_warps=2 if block_h * block_d >= 64 else 1,
     )  # fmt: skip

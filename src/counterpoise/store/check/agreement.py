@@ -2,8 +2,9 @@
 
     rollouts/   as many rollouts and tokens as metrics.jsonl says, the same mean reward, groups of
                 this iteration, tokens of the vocabulary
-    plans       rows that rollouts/ of their iteration holds, with as many tokens; steps that use
-                each row at most once; as many rows as metrics.jsonl says
+    plans       rows that are in rollouts/ of the iteration that sampled them, with as many tokens;
+                steps that use each row at most once; as many rows as metrics.jsonl says; with
+                store.report=false a plan has no steps, and only its number of rows is compared
     drops       rollouts that exist and are not trained
     memory      the prompts of rollouts/ and how many of their rollouts were right
     tokens/     rows and steps of the plan, the tokens and lengths of their rollouts, and, where
@@ -42,6 +43,7 @@ from counterpoise.types import Columns
 
 MEAN_TOLERANCE = 1e-9
 ADVANTAGE_TOLERANCE = 1e-6
+# Of the tokens of monitor.watch groups.
 WATCHED_TABLES: dict[str, Mapping[str, str]] = {"pushes": PUSH_COLUMNS, "likely": LIKELY_COLUMNS}
 PLACE_COLUMNS = (("row", "position"), ("by_row", "by_position"))  # each pair identifies a token
 Record = dict[str, Any]
@@ -53,7 +55,7 @@ class CheckedRollout:
 
     tokens_T: np.ndarray
     reward: float
-    anchor: bool
+    anchor: bool  # a response to the generic prompt (sample.anchors)
 
 
 @dataclass(slots=True)
@@ -107,7 +109,7 @@ class IterationChecker:
             return
         try:
             rollouts = read_checked_rollouts(self.run / name, iteration, self.vocabulary_size)
-        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as fault:
+        except (OSError, ValueError) as fault:
             self.report.add(name, describe_fault(fault), iteration)
             return
         self.rollouts[iteration] = rollouts
@@ -176,7 +178,7 @@ class IterationChecker:
                 continue
             if name not in rollouts:
                 self._plan_problem(iteration, f"holds {name}, which rollouts/ lacks")
-            # A row that was masked trained none of its tokens.
+            # A masked row has no loss, so the plan says 0 tokens.
             elif num_tokens and len(rollouts[name].tokens_T) != num_tokens:
                 self._plan_problem(
                     iteration,
@@ -239,11 +241,13 @@ class IterationChecker:
                     self.report.add(watched_name, "holds tokens that tokens/ lacks", iteration)
 
     def _check_probes(self, iteration: int, metrics: Record, plan: Record | None) -> None:
-        has_moved = any(metrics.get(name) is not None for name in ("probe_right", "probe_wrong"))
+        has_probe_changes = any(
+            metrics.get(name) is not None for name in ("probe_right", "probe_wrong")
+        )
         tables: dict[str, Columns] = {}
         for folder, required in PROBE_TABLES.items():
             name = f"{folder}/step_{iteration:05d}.parquet"
-            if self._has_content(name, iteration, is_expected=has_moved):
+            if self._has_content(name, iteration, is_expected=has_probe_changes):
                 columns = self._read_table(name, iteration, required)
                 if columns is not None:
                     tables[folder] = columns
@@ -275,7 +279,7 @@ class IterationChecker:
         except PARQUET_ERRORS as fault:
             self.report.add(name, describe_fault(fault), iteration)
             return None
-        # Version 0.1 called `pull` a coefficient.
+        # `pull` may be missing: version 0.1 called that column `coefficient`.
         missing_columns = [name for name in required if name not in columns and name != "pull"]
         if missing_columns:
             self.report.add(name, f"has no column {missing_columns[0]}", iteration)
@@ -337,34 +341,48 @@ class IterationChecker:
 def read_checked_rollouts(
     path: Path, iteration: int, vocabulary_size: int | None
 ) -> dict[tuple[str, int], CheckedRollout]:
-    """The rollouts of a file by group and index in the group; an error names the first bad line."""
+    """The rollouts of a file by group and index in the group.
+
+    Raises OSError if the file cannot be read, ValueError if its content is wrong; a line that is
+    no valid rollout is named.
+    """
     rollouts: dict[tuple[str, int], CheckedRollout] = {}
     group_sizes: dict[str, int] = {}
     lines = path.read_text(encoding="utf-8").split("\n")
     if lines[-1]:
         raise ValueError("it ends in half a line")
     for line_number, line in enumerate(lines[:-1], 1):
-        record = json.loads(line)
-        group, tokens_T = record["group"], np.array(record["response_tokens"], dtype=np.int32)
-        if not str(group).startswith(f"{iteration}:"):
-            raise ValueError(f"line {line_number} is of the group {group}, of another iteration")
-        logprobs = record["sampled_logprobs"]
-        if len(logprobs) != len(tokens_T):
-            raise ValueError(
-                f"line {line_number} has {len(logprobs)} log-probabilities, "
-                f"but {len(tokens_T)} tokens"
-            )
-        all_tokens = np.concatenate([tokens_T, np.array(record["prompt_tokens"], dtype=np.int32)])
-        if len(all_tokens) and (
-            all_tokens.min() < 0 or (vocabulary_size and all_tokens.max() >= vocabulary_size)
-        ):
-            raise ValueError(f"line {line_number} has a token that the vocabulary lacks")
+        try:
+            group, rollout = _parse_rollout(line, iteration, vocabulary_size)
+        except KeyError as fault:
+            raise ValueError(f"line {line_number} has no field {fault}") from fault
+        except (ValueError, TypeError, OverflowError, RecursionError) as fault:
+            raise ValueError(f"line {line_number}: {first_line(fault)}") from fault
         index = group_sizes.get(group, 0)
         group_sizes[group] = index + 1
-        rollouts[group, index] = CheckedRollout(
-            tokens_T, float(record["reward"]), bool(record.get("anchor", False))
-        )
+        rollouts[group, index] = rollout
     return rollouts
+
+
+def _parse_rollout(
+    line: str, iteration: int, vocabulary_size: int | None
+) -> tuple[str, CheckedRollout]:
+    """The group of a rollout, and the rollout."""
+    record = json.loads(line)
+    group, tokens_T = record["group"], np.array(record["response_tokens"], dtype=np.int32)
+    if not str(group).startswith(f"{iteration}:"):
+        raise ValueError(f"the group {group} is of another iteration")
+    logprobs = record["sampled_logprobs"]
+    if len(logprobs) != len(tokens_T):
+        raise ValueError(f"{len(logprobs)} log-probabilities, but {len(tokens_T)} tokens")
+    all_tokens = np.concatenate([tokens_T, np.array(record["prompt_tokens"], dtype=np.int32)])
+    if len(all_tokens) and (
+        all_tokens.min() < 0 or (vocabulary_size and all_tokens.max() >= vocabulary_size)
+    ):
+        raise ValueError("it has a token that the vocabulary lacks")
+    return group, CheckedRollout(
+        tokens_T, float(record["reward"]), bool(record.get("anchor", False))
+    )
 
 
 def _mean_reward(rollouts: Mapping[tuple[str, int], CheckedRollout]) -> float:

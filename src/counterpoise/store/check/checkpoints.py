@@ -20,7 +20,7 @@ UNREADABLE = (OSError, ValueError, KeyError, TypeError, RecursionError, Attribut
 
 
 def check_checkpoints(run: Path, config: RunConfig | None, report: CheckReport) -> dict[str, Any]:
-    """Record intact checkpoints in the report; the state of the newest one."""
+    """Add the intact checkpoints to the report; return the state of the newest one."""
     newest_state: dict[str, Any] = {}
     for path in checkpoint.list_checkpoints(run / CHECKPOINTS):
         iteration = checkpoint.iteration_of(path)

@@ -27,7 +27,7 @@ class Damage:
 
 @dataclass(slots=True)
 class CheckReport:
-    """The result of `check_run`, whose functions fill it."""
+    """The result of `check_run`; the functions of this package fill it."""
 
     run: Path
     findings: list[Damage] = field(default_factory=list)
@@ -37,7 +37,7 @@ class CheckReport:
     intact_checkpoints: list[int] = field(default_factory=list)
     # What was checked: a file, or a folder with the iterations of its files.
     checked_files: set[str] = field(default_factory=set)
-    checked_steps: dict[str, set[int]] = field(default_factory=dict)
+    checked_iterations: dict[str, set[int]] = field(default_factory=dict)
     # Iterations of the lines that could be read, by log: "metrics.jsonl".
     iterations_in_log: dict[str, set[int]] = field(default_factory=dict)
     # What the user accepted as lost, from gaps.jsonl: by log, or by folder with a slash.
@@ -74,7 +74,7 @@ class CheckReport:
                 good = sorted(self.iterations_in_log[log] - set(finding_iterations))
                 if good:
                     trusted[log] = f"iterations {format_ranges(good)}"
-        for folder, numbers in sorted(self.checked_steps.items()):
+        for folder, numbers in sorted(self.checked_iterations.items()):
             bad_numbers = {
                 finding.iteration
                 for finding in self.findings

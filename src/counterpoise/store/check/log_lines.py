@@ -43,7 +43,7 @@ class Coverage:
         return iteration >= self.first_iteration or self.first_iteration == 1
 
     def must_exist(self, iteration: int, log: str = "") -> bool:
-        """Whether something of the iteration cannot have been cut off by a crash."""
+        """Whether what the iteration lacks is damage, rather than cut off by a crash."""
         # An evaluation comes after the checkpoint of its iteration.
         last_iteration = self.settled - (log in LOGS_AFTER_CHECKPOINT)
         return self.finished or iteration <= last_iteration

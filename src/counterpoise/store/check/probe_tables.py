@@ -21,14 +21,15 @@ PROBE_TABLES: dict[str, Mapping[str, str]] = {
     "probe_rows": PROBE_ROW_COLUMNS,
     "probe_pushes": PROBE_PUSH_COLUMNS,
 }
-SUM_TOLERANCE = 1e-3  # of the largest sum: rows and tokens are summed in float32, in other orders
+# Of the largest sum: a run adds up rows and tokens in float32, in different orders.
+SUM_TOLERANCE = 1e-3
 Answers = list[dict[str, Any]]
 
 
 def tracked_answers(lines: Mapping[int, dict[str, Any]], iteration: int) -> Answers | None:
     """The probe answers that `iteration` tracks: those of the last line of probes.jsonl by then."""
-    first = max((number for number in lines if number <= iteration), default=None)
-    return None if first is None else lines[first]["answers"]
+    newest = max((number for number in lines if number <= iteration), default=None)
+    return None if newest is None else lines[newest]["answers"]
 
 
 def find_probe_problems(

@@ -2,7 +2,8 @@
 
 memory.jsonl    the prompts of the iteration's rollouts, with as many right ones; a line for
                 every iteration of a run that chooses prompts by memory
-state.json      what the lines up to the checkpoint's iteration add up to, and their position
+state.json      what the lines up to the checkpoint's iteration add up to, and the last line's
+                position in the shuffled epochs
 """
 
 from __future__ import annotations
@@ -40,10 +41,14 @@ def find_rollout_disagreement(
     for prompt_id in stored_visits.keys() | expected.keys():
         if stored_visits.get(prompt_id) != expected.get(prompt_id):
             return (
-                f"says {stored_visits.get(prompt_id)} right and scored rollouts of {prompt_id}, "
-                f"rollouts/ has {expected.get(prompt_id)}"
+                f"says {_describe_counts(stored_visits.get(prompt_id))} for {prompt_id}, "
+                f"rollouts/ has {_describe_counts(expected.get(prompt_id))}"
             )
     return ""
+
+
+def _describe_counts(counts: Sequence[int] | None) -> str:
+    return "no rollouts" if counts is None else f"{counts[0]} right of {counts[1]} scored rollouts"
 
 
 def check_memory_checkpoints(

@@ -20,7 +20,7 @@ from counterpoise.store.resume import find_config_damage, load_stored_config
 from counterpoise.store.schema import FILES, LOGS, STEP_FILES
 
 WRITTEN_NAMES = {name.partition("/")[0] for name in FILES}  # at the top of a run folder
-# Pages and trackers are made from the rest; checkpoints have manifests.
+# Pages and trackers are made from the rest.
 DERIVED = {
     "report.html", "comparison.html", "audit.html", "credit.html", CREDIT, "tensorboard", "wandb",
     "trackio",
@@ -39,7 +39,7 @@ def check_files(
         if iteration is None:
             report.checked_files.add(name)
         else:
-            report.checked_steps.setdefault(folder, set()).add(iteration)
+            report.checked_iterations.setdefault(folder, set()).add(iteration)
         try:
             checksum = Checksum.of_file(run / name)
         except OSError as fault:
@@ -61,7 +61,7 @@ def check_files(
 def _list_files(run: Path) -> list[str]:
     """Files that a checksum may belong to, as paths inside the run folder.
 
-    `note_other_files` names what no run writes.
+    Checkpoints have manifests instead; `note_other_files` names what no run writes.
     """
     names = []
     for top_name in WRITTEN_NAMES - DERIVED - {CHECKPOINTS}:

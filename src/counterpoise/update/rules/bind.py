@@ -56,7 +56,7 @@ class OptimizerStepView(CreditView):
 
     @cached_property
     def logprobs(self) -> list[Floats]:
-        """Per row [T]; unlike in other views, the large hidden states are not kept."""
+        """Per row [T]; read without keeping the hidden states, which are large."""
         return self._reader.logprobs(self.rows)
 
     @cached_property
@@ -92,7 +92,7 @@ class OptimizerStepView(CreditView):
         return is_clipped
 
     def split_by_row(self, values_N: np.ndarray) -> list[np.ndarray]:
-        """Values of the tokens of all rows, flat as in `clipped`, as one array [T] per row."""
+        """Split values of all tokens, flat as in `clipped`, into one array [T] per row."""
         return np.split(values_N, np.cumsum([row.num_tokens for row in self.rows])[:-1])
 
     def reference_logprobs(self) -> list[Floats]:

@@ -2,9 +2,10 @@
 
     c_t = (A_t - mean A) (log pi(o_t) - mean log pi)         means over the tokens of a step
 
-The entropy of a softmax policy falls, for a small step, by the covariance of log pi and A: likely
-tokens that are rewarded make the policy more certain, and so do unlikely ones that are punished.
-c_t is one token's part; it is large for a few tokens in ten thousand. arXiv:2505.22617
+The entropy of a softmax policy falls, for a small step, in proportion to the covariance of log pi
+and A: likely tokens that are rewarded make the policy more certain, and so do unlikely ones that
+are punished. c_t is one token's part; it is large for a few tokens in ten thousand.
+arXiv:2505.22617
 """
 
 from __future__ import annotations

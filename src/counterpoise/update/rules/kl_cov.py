@@ -54,7 +54,9 @@ class DriftPenalty:
 
     strengths: Mapping[tuple[str, int], Floats]  # per row [T]
 
-    def __call__(self, rows: Sequence[Row], forward: ForwardOutputs, old_M: Tensor) -> Tensor:
+    def __call__(
+        self, rows: Sequence[Row], forward: ForwardOutputs, old_logprobs_M: Tensor
+    ) -> Tensor:
         row_strengths = np.concatenate([self.strengths[row.name] for row in rows])
-        strengths_M = to_device(row_strengths, old_M.device, np.float32)
-        return strengths_M * (forward.logprobs_M - old_M).abs()
+        strengths_M = to_device(row_strengths, old_logprobs_M.device, np.float32)
+        return strengths_M * (forward.logprobs_M - old_logprobs_M).abs()

@@ -1,4 +1,4 @@
-"""k_{i,t} = rule(logprobs, advantages, ...)[i][t]: a user's function in place of a rule of a step.
+"""k_{i,t} = rule(logprobs, advantages, ...)[i][t]: a user's function as the rule of a step.
 
 The function is called once for every optimizer step, before its gradient, with the rows that carry
 an advantage. Its parameters may be those of a token weighting (`credit/plugin_weights.py`), here
@@ -35,7 +35,7 @@ RULE_INPUTS: Mapping[str, InputReader[OptimizerStepView]] = {
 
 
 class PluginRule(TokenFunction):
-    """A rule of a step by a user's function."""
+    """A user's function as the rule of a step."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, RULE_INPUTS)

@@ -27,7 +27,9 @@ from counterpoise.types import Floats, Row
 class LossTerm(Protocol):
     """A term that every pass adds to the loss of its tokens."""
 
-    def __call__(self, rows: Sequence[Row], forward: ForwardOutputs, old_M: Tensor) -> Tensor:
+    def __call__(
+        self, rows: Sequence[Row], forward: ForwardOutputs, old_logprobs_M: Tensor
+    ) -> Tensor:
         """D [M] for the tokens of a pass; `forward` carries the gradient."""
         ...
 
@@ -42,7 +44,7 @@ class RuleEffect:
 
     factors: Sequence[Floats] | None = None  # k, per row [T]
     term: LossTerm | None = None
-    num_chosen: int = 0  # tokens that the rule acts on
+    num_chosen: int = 0  # tokens that the rule chose, for `StepResult.chosen_share`
 
 
 class StepRule(Protocol):

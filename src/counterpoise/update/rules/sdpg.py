@@ -5,7 +5,7 @@
     p_t = pi(. | x, o_<t)      q_t = pi(. | c, x, o_<t)      over the vocabulary; c gives the answer
     beta(k) = beta min(1, k / warm) min(1, (K - k) / decay)   iteration k of K
     m_i = 1, or 1[A_i > 0] with right_only
-    w_t = pi(o_t) / pi_first(o_t)                             by the weights at the start of the run
+    w_t = pi(o_t) / pi_first(o_t)      pi_first by the weights at the start of the run
 
     urkl  (log w)^2 / 2    ufkl  1/w + log w    rkl  (log w + 1)^2 / 2    fkl  1/w
 
@@ -114,11 +114,13 @@ class TeacherTerm:
     initial_logprobs: Mapping[RowKey, Floats]  # by the initial weights; empty where alpha is 0
     teacher: Mapping[str, Tensor] | None = None  # its weights by name; None: the policy itself
 
-    def __call__(self, rows: Sequence[Row], forward: ForwardOutputs, old_M: Tensor) -> Tensor:
+    def __call__(
+        self, rows: Sequence[Row], forward: ForwardOutputs, old_logprobs_M: Tensor
+    ) -> Tensor:
         term_M = torch.zeros_like(forward.logprobs_M)
         if self.alpha:
             initial_logprobs = np.concatenate([self.initial_logprobs[row.name] for row in rows])
-            initial_M = to_device(initial_logprobs, old_M.device, np.float32)
+            initial_M = to_device(initial_logprobs, old_logprobs_M.device, np.float32)
             term_M = term_M + self.alpha * self.regulariser(forward.logprobs_M - initial_M)
         hinted_rows = [row for row in rows if row.name in self.prompts]
         if not hinted_rows:
@@ -136,7 +138,7 @@ class TeacherTerm:
         is_hinted = np.concatenate(
             [np.full(row.num_tokens, row.name in self.prompts) for row in rows]
         )
-        hinted_tokens = to_device(np.flatnonzero(is_hinted), old_M.device, np.int64)
+        hinted_tokens = to_device(np.flatnonzero(is_hinted), old_logprobs_M.device, np.int64)
         divergences = token_divergences(
             forward.hidden_M[hinted_tokens],
             teacher_states,
