@@ -1,8 +1,9 @@
 """Folders of earlier releases: read as they are, resumed with their own settings, or refused.
 
-releases/0.1 and releases/0.2 were written by the code of those releases (the first form of 0.1.0,
-and 0.2.0): two of three iterations of a model of width 2, then stopped. Their rewards are of a
-checksum, which `verify.name = "exact"` in their options does not say.
+releases/0.1, 0.2 and 0.3 were written by the code of those releases (the first form of 0.1.0,
+0.2.0 and 0.3.0): two of three iterations of a model of width 2, then stopped. Their rewards are of
+a checksum, which `verify.name = "exact"` in their options does not say. 0.3 has a held-out answer
+that is followed and a memory of prompts.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ RELEASES = Path(__file__).parent / "releases"
 MEAN_REWARDS = [2 / 3, 1 / 2]
 
 
-@pytest.fixture(params=["0.1", "0.2"])
+@pytest.fixture(params=["0.1", "0.2", "0.3"])
 def release(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A release; its folder is `run` in the current directory, beside the model that it names."""
     shutil.copytree(RELEASES / request.param, tmp_path / "run")
@@ -81,6 +82,23 @@ def test_a_run_of_0_2_goes_on_with_the_settings_it_had(
     assert load_config_to_resume(Path("run"), None, ["loop.iterations=4"]).credit == config.credit
     with pytest.raises(PoiseError, match=r"credit.settings=.*width=100.*resume without that"):
         load_config_to_resume(Path("run"), None, ["credit.settings=[]", "loop.iterations=4"])
+
+
+def test_a_run_of_0_3_goes_on_with_its_probes_and_its_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(RELEASES / "0.3", tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    write_model(Path("model"), width=2)
+    before = Path("run/probes.jsonl").read_bytes()
+    config = load_config_to_resume(Path("run"), None, [])
+    assert (config.monitor.probe, config.sample.choose) == (1, "skip_settled")
+    assert (config.credit.weights, config.credit.settings) == ("shear", [])
+    train(config, Path("run"), resume=True)
+    assert Path("run/probes.jsonl").read_bytes().startswith(before)
+    for log in ("metrics", "memory"):
+        assert [line["iteration"] for line in RunFolder.open(Path("run")).read(log)] == [1, 2, 3]
+    assert check_run(Path("run")).is_whole
 
 
 def test_a_run_of_0_1_is_refused_in_one_line_and_stays(
