@@ -63,7 +63,7 @@ test-trl: .venvs/trl/.installed
 	.venvs/trl/bin/python $(ENGINE_TESTS) -n 2 --dist load tests/hosts/trl tests/hosts/importing/test_real_writers.py tests/lab/speed/test_trl_peer.py tests/run/trackers tests/report/audit/test_real_trl.py
 
 test-verl: .venvs/verl/.installed
-	.venvs/verl/bin/python $(ENGINE_TESTS) tests/hosts/verl tests/hosts/importing/test_real_writers.py
+	.venvs/verl/bin/python $(ENGINE_TESTS) -n 2 --dist loadfile tests/hosts/verl tests/hosts/importing/test_real_writers.py
 
 test-vllm: .venvs/vllm/.installed
 	.venvs/vllm/bin/python $(ENGINE_TESTS) tests/sample/test_vllm*.py tests/lab/evaluate/test_eval_with_vllm.py tests/lab/speed/test_vllm_peer.py

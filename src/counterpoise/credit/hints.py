@@ -7,8 +7,10 @@ hint is chosen here, plain enough for a small model; SDPG's code says the same i
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, wraps
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,6 +20,30 @@ from counterpoise.model.load import Policy
 from counterpoise.types import Ints, Prompt, Row
 
 HINT_TEMPLATE = "{problem}\nThe answer is {answer}."
+# The teacher becomes a new copy of the policy every so many iterations; 0: it is the policy.
+TEACHER_SETTING = "teacher_every"
+Result = TypeVar("Result")
+
+
+def with_teacher(method: Callable[..., Result]) -> Callable[..., Result]:
+    """Add the setting `teacher_every` to a token weighting or step rule that has a teacher.
+
+    The method itself does not read it: `update/rules/bind.py` does, and makes the teacher.
+    """
+    interval = inspect.Parameter(TEACHER_SETTING, inspect.Parameter.KEYWORD_ONLY, default=0)
+    signature = inspect.signature(method)
+
+    @wraps(method)
+    def checked(*arguments: Any, teacher_every: int = 0, **settings: Any) -> Result:
+        if teacher_every < 0:
+            raise PoiseError(f"{TEACHER_SETTING} must be 0 or above, not {teacher_every}")
+        return method(*arguments, **settings)
+
+    # Settings are read from the signature (credit/assign.py).
+    checked.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[*signature.parameters.values(), interval]
+    )
+    return checked
 
 
 def hinted_prompts(policy: Policy, rows: Sequence[Row]) -> list[Ints]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from counterpoise.credit.hints import with_teacher
 from counterpoise.credit.view import CreditView, unit_weights
 from counterpoise.errors import PoiseError
 from counterpoise.types import Floats
@@ -22,16 +23,16 @@ from counterpoise.types import Floats
 MAX_LOG_RATIO = 20.0
 
 
+@with_teacher
 def weights(
     view: CreditView,
     *,
     mix: float = 0.5,
     fade: int = 50,
     clip: float = 0.2,
-    teacher_every: int = 0,  # update/rules/bind.py reads it and makes the teacher
 ) -> list[Floats] | None:
     """Token weights of every row, by a teacher that knows the answer. arXiv:2604.03128"""
-    check_settings(clip, teacher_every)
+    check_clip(clip)
     lam = faded_mix(mix, fade, view.iteration)
     if lam == 0:
         return None
@@ -43,12 +44,9 @@ def weights(
     return row_weights
 
 
-def check_settings(clip: float, teacher_every: int) -> None:
-    """Raise for settings below 0."""
+def check_clip(clip: float) -> None:
     if not clip >= 0:
         raise PoiseError(f"clip must be 0 or above, not {clip:g}")
-    if teacher_every < 0:
-        raise PoiseError(f"teacher_every must be 0 or above, not {teacher_every}")
 
 
 def faded_mix(mix: float, fade: int, iteration: int) -> float:

@@ -29,8 +29,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from counterpoise.credit.hints import rewritten_prompts
-from counterpoise.credit.rlsd import check_settings, faded_mix, trust_weights
+from counterpoise.credit.hints import rewritten_prompts, with_teacher
+from counterpoise.credit.rlsd import check_clip, faded_mix, trust_weights
 from counterpoise.credit.view import CreditView, unit_weights
 from counterpoise.errors import unknown_name
 from counterpoise.types import Floats, Row
@@ -83,17 +83,17 @@ FEEDBACK_MODES: dict[str, Callable[[CreditView, int, int], str]] = {
 }
 
 
+@with_teacher
 def weights(
     view: CreditView,
     *,
     mix: float = 0.5,
     fade: int = 50,
     clip: float = 0.2,
-    teacher_every: int = 0,  # update/rules/bind.py reads it and makes the teacher
     feedback: str = IMMEDIATE,
 ) -> list[Floats] | None:
     """Token weights of every row, by a teacher that knows each action's result. arXiv:2605.19447"""
-    check_settings(clip, teacher_every)
+    check_clip(clip)
     if feedback not in FEEDBACK_MODES:
         raise unknown_name("feedback of serl", feedback, FEEDBACK_MODES)
     policy, reader = view.policy, view.reader

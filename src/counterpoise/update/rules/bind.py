@@ -22,6 +22,7 @@ from torch import Tensor
 
 from counterpoise.config import CreditConfig, RunConfig, UpdateConfig
 from counterpoise.credit.assign import parse_settings
+from counterpoise.credit.hints import TEACHER_SETTING
 from counterpoise.credit.view import CreditView, PolicyReader
 from counterpoise.errors import PoiseError
 from counterpoise.plugins import is_plugin
@@ -34,7 +35,6 @@ from counterpoise.variants import STEP_RULES, SURROGATES, TOKEN_WEIGHTS
 
 OFF = "off"
 REFERENCE_SETTING = "alpha"  # a rule with this setting above 0 reads the initial weights
-TEACHER_SETTING = "teacher_every"  # of rules and token weights that have a teacher
 
 
 @dataclass(frozen=True, eq=False)

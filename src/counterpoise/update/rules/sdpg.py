@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoise.credit.hints import hinted_prompts
+from counterpoise.credit.hints import hinted_prompts, with_teacher
 from counterpoise.errors import PoiseError, unknown_name
 from counterpoise.model.kl import token_divergences
 from counterpoise.model.load import Policy, check_no_logit_softcap
@@ -50,6 +50,7 @@ REGULARISERS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@with_teacher
 def rule(
     step: OptimizerStepView,
     *,
@@ -59,11 +60,10 @@ def rule(
     warm: int = 0,
     decay: int = 0,
     right_only: bool = False,
-    teacher_every: int = 0,
 ) -> RuleEffect:
     """Add the distillation and regularisation terms to the step's loss."""
-    if min(beta, alpha, warm, decay, teacher_every) < 0:
-        raise PoiseError("sdpg: beta, alpha, warm, decay and teacher_every must be 0 or above")
+    if min(beta, alpha, warm, decay) < 0:
+        raise PoiseError("sdpg: beta, alpha, warm and decay must be 0 or above")
     if reg not in REGULARISERS:
         raise unknown_name("reg of sdpg", reg, REGULARISERS)
     if not step.rows:
