@@ -310,3 +310,14 @@ def test_unfinished_experiments_have_as_many_runs_as_the_page_says(name: str, pr
     assert 0 < len(finished) < len(planned)
     assert finished.keys() <= set(planned)
     assert printed.format(runs=len(finished), planned=len(planned)) in page_text("experiments.md")
+
+
+def test_how_many_tokens_flip_in_the_runs_of_smollm2() -> None:
+    """The guide's range is that of the means by arm and rate, rounded down and up to percents."""
+    runs = pq.read_table(DATA / "smollm2-interventions.parquet", columns=["arm", "rate", "flipped"])
+    means = runs.group_by(["arm", "rate"]).aggregate([("flipped", "mean")])["flipped_mean"]
+    low, high = (100 * limit(means.to_pylist()) for limit in (min, max))
+    text = (ROOT / "docs" / "guide" / "report.md").read_text(encoding="utf-8")
+    printed = re.search(r"(\d+) to (\d+) % of all tokens in our SmolLM2 runs", text)
+    assert printed
+    assert (int(low), round(high)) == tuple(map(int, printed.groups()))
