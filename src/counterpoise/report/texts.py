@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from counterpoise.store.rollout_lines import group_of_damaged_line, parse_reward
+from counterpoise.store.rollout_lines import count_tokens, group_of_damaged_line, parse_reward
 from counterpoise.store.turns import turns_from_record
 
 MAX_CHARACTERS = 4000  # characters kept of one text
@@ -75,7 +75,7 @@ def read_rollout_texts(jsonl_path: Path) -> Iterator[RolloutText]:
                 response=make_visible(str(record["response"])),
                 answer=make_visible(str(record.get("answer", ""))),
                 reward=parse_reward(record["reward"]),
-                tokens=len(record.get("response_tokens", ())),
+                tokens=count_tokens(record) or 0,
                 finished=bool(record.get("finished", True)),
                 environment_tokens=_environment_tokens(record),
             )

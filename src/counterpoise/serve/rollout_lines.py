@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from counterpoise.store.rollout_lines import group_of_damaged_line, parse_reward
+from counterpoise.store.rollout_lines import count_tokens, group_of_damaged_line, parse_reward
 
 NUMBERS_START = b', "prompt_tokens": ['
 RESPONSE_START = b', "response_tokens": ['
@@ -79,7 +79,7 @@ def read_stored_rollouts(path: Path, damaged: DamagedLines | None = None) -> Ite
                     index=rows_of_group[group],
                     prompt_id=plain_text(fields.get("prompt_id", group)),
                     prompt=plain_text(fields.get("prompt", "")),
-                    response=plain_text(fields["response"]),
+                    response=plain_text(fields.get("response", "")),  # imports may lack texts
                     answer=plain_text(fields.get("answer", "")),
                     reward=parse_reward(fields["reward"]),
                     length=length,
@@ -131,9 +131,7 @@ def parse_line(line: bytes) -> tuple[dict[str, Any], int] | None:
     whole = parse_whole_line(line)
     if whole is None:
         return None
-    tokens = whole.get("response_tokens", ())
-    length = len(tokens) if isinstance(tokens, list) else 0
-    return whole, length
+    return whole, count_tokens(whole) or 0
 
 
 def parse_whole_line(line: bytes) -> dict[str, Any] | None:
@@ -152,7 +150,7 @@ def _parse_object(text: bytes) -> dict[str, Any] | None:
 
 
 def _is_rollout(fields: dict[str, Any]) -> bool:
-    return {"group", "response", "reward"} <= fields.keys()
+    return {"group", "reward"} <= fields.keys()
 
 
 def plain_text(value: object) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -78,6 +78,20 @@ def parse_reward(value: object) -> float:
         return float(value)  # type: ignore[arg-type]  # anything may stand in the file
     except (TypeError, ValueError, OverflowError):
         return math.nan
+
+
+def count_tokens(record: Mapping[str, Any]) -> int | None:
+    """Tokens of a stored response, of which an import may know only the number; None: not known.
+
+    Example:
+        >>> count_tokens({"response_tokens": [5, 9, 2]}), count_tokens({"num_tokens": 57})
+        (3, 57)
+    """
+    tokens = record.get("response_tokens")
+    if isinstance(tokens, list):
+        return len(tokens)
+    number = record.get("num_tokens")
+    return number if isinstance(number, int) and not isinstance(number, bool) else None
 
 
 def group_of_damaged_line(line: bytes) -> str | None:

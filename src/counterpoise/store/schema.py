@@ -288,6 +288,7 @@ ROLLOUTS: Fields = {
     "first_message": "of an environment",
     "prompt_tokens": "",
     "response_tokens": "the policy's own",
+    "num_tokens": "imports: how many, where only that is known",
     "sampled_logprobs": "six digits",
 }
 TOKEN_COLUMNS: Fields = {

@@ -36,6 +36,7 @@ class ImportedRollout:
     answer: str = ""  # the reference answer
     prompt_tokens: list[int] | None = None  # [S]
     response_tokens: list[int] | None = None  # [T], the trained ones
+    num_tokens: int | None = None  # T, of sources that write how many tokens there are, not which
     sampled_logprobs: list[float] | None = None  # [T]
     finished: bool | None = None  # False: cut off
     turns: list[dict[str, Any]] = field(default_factory=list)  # as store/turns.py writes them
@@ -45,6 +46,11 @@ class ImportedRollout:
     entropies: list[float] | None = None  # [T], by the trainer
     # Copied as they are into its line of rollouts/.
     further_fields: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def length(self) -> int:
+        """Trained tokens of the response; 0 if not even their number is known."""
+        return self.num_tokens or len(self.response_tokens or ())
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ def record_schedule(step: ImportedStep, source_title: str) -> ScheduleRecords:
             Row(
                 rollout.group,
                 advantage,
-                max(1, len(rollout.response_tokens or ())),
+                max(1, rollout.length),
                 index=indices_in_groups[rollout_index],
                 born=step.number,
                 rollout=_tokens_only(rollout),

@@ -41,7 +41,7 @@ def complete_step(step: ImportedStep, tokenizer: Any) -> ImportedStep:
     without_tokens = [
         rollout_index
         for rollout_index, rollout in enumerate(rollouts)
-        if rollout.response_tokens is None
+        if rollout.response_tokens is None and rollout.num_tokens is None
     ]
     if without_tokens:
         texts = [
@@ -56,7 +56,7 @@ def complete_step(step: ImportedStep, tokenizer: Any) -> ImportedStep:
         without_text = [
             rollout_index
             for rollout_index, rollout in enumerate(rollouts)
-            if getattr(rollout, text_field) is None
+            if getattr(rollout, text_field) is None and rollout.num_tokens is None
         ]
         ids_R = [
             getattr(rollouts[rollout_index], token_field) or [] for rollout_index in without_text

@@ -100,7 +100,8 @@ def import_run(
             for step in _reject_repeated_steps(steps, path):
                 show_progress(f"step {step.number}: {writer.rollouts:,} rollouts so far")
                 writer.source_lacks_tokens |= any(
-                    rollout.response_tokens is None for rollout in step.rollouts
+                    rollout.response_tokens is None and rollout.num_tokens is None
+                    for rollout in step.rollouts
                 )
                 writer.write(complete_step(step, loaded))
             notes += writer.notes()
@@ -180,7 +181,8 @@ class StepWriter:
         file = self.folder / "rollouts" / f"step_{step.number:05d}.jsonl"
         with file.open("w", encoding="utf-8") as lines:
             for rollout in step.rollouts:
-                lines.write(json.dumps(_rollout_line(rollout), ensure_ascii=False) + "\n")
+                line = json.dumps(_rollout_line(rollout), ensure_ascii=False)
+                lines.write(replace_lone_surrogates(line) + "\n")
         records = record_schedule(step, self.source_title)
         self.steps_with_computed_advantages += records.has_computed_advantages
         if records.plan is not None:
@@ -240,7 +242,7 @@ def _metrics_line(step: ImportedStep) -> dict[str, Any]:
     for rollout in step.rollouts:
         rewards_PG.setdefault(rollout.group, []).append(rollout.reward)
     mixed_group_share = np.mean([np.ptp(rewards_G) > 0 for rewards_G in rewards_PG.values()])
-    tokens = sum(len(rollout.response_tokens or ()) for rollout in step.rollouts)
+    tokens = sum(rollout.length for rollout in step.rollouts)
     endings = [rollout.finished for rollout in step.rollouts if rollout.finished is not None]
     truncated_share = {"truncated_share": 1 - sum(endings) / len(endings)} if endings else {}
     return {
@@ -263,6 +265,7 @@ def _rollout_line(rollout: ImportedRollout) -> dict[str, Any]:
     known_fields = {
         "finished": rollout.finished,
         "turns": rollout.turns or None,
+        "num_tokens": rollout.num_tokens,
         "prompt_tokens": rollout.prompt_tokens,
         "response_tokens": rollout.response_tokens,
         "sampled_logprobs": rollout.sampled_logprobs,

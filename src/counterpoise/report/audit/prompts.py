@@ -100,6 +100,12 @@ def duplicate_prompts(run: AuditRun) -> AuditFinding:
     """Groups whose prompt repeats the text of another prompt."""
     if not run.rollout_files:
         return unsupported(DUPLICATE_TITLE, "rollouts/", remedy="store.rollouts = true")
+    if run.rollout_totals.num_rollouts and not run.rollout_totals.with_prompt:
+        return unsupported(
+            DUPLICATE_TITLE,
+            "prompt in rollouts/",
+            remedy="where the trainer wrote tokens, import the run again with --tokenizer",
+        )
     tallies = run.rollout_totals.prompts.values()
     groups, copies = sum(t.groups for t in tallies), sum(t.copies for t in tallies)
     share = copies / max(1, groups)

@@ -88,6 +88,7 @@ class RolloutTotals:
     rewards_seen: set[float] = field(default_factory=set)  # at most a few: binary or graded
     num_rollouts: int = 0
     with_reference: int = 0
+    with_prompt: int = 0
     with_response: int = 0
     untracked_rollouts: int = 0  # of prompts beyond MAX_PROMPTS
     length_unit: str = "tokens"
@@ -171,6 +172,7 @@ def _iteration_facts(
         if np.isnan(rollout.reward):
             continue
         scan.num_rollouts += 1
+        scan.with_prompt += bool(rollout.prompt)
         scan.with_response += bool(rollout.response)
         if scan.is_binary:
             scan.rewards_seen.add(rollout.reward)

@@ -32,7 +32,7 @@ from counterpoise.store.folder import (
     is_run,
 )
 from counterpoise.store.logs import iterate_log
-from counterpoise.store.rollout_lines import group_of_damaged_line, parse_reward
+from counterpoise.store.rollout_lines import count_tokens, group_of_damaged_line, parse_reward
 
 Record = dict[str, Any]
 Value = TypeVar("Value")
@@ -202,7 +202,6 @@ def _parse_rollout(line: bytes, iteration: int, places: Counter[str]) -> AuditRo
         if not isinstance(record, dict):
             return None
         group = str(record["group"])
-        tokens = record.get("response_tokens")
         finished = record.get("finished")
         return AuditRollout(
             iteration=iteration,
@@ -213,7 +212,7 @@ def _parse_rollout(line: bytes, iteration: int, places: Counter[str]) -> AuditRo
             response=str(record.get("response", "")),
             answer=str(record.get("answer") or ""),
             reward=parse_reward(record["reward"]),
-            tokens=len(tokens) if isinstance(tokens, list) else None,
+            tokens=count_tokens(record),
             finished=finished if isinstance(finished, bool) else None,
             sampled_logprobs=record.get("sampled_logprobs"),
             is_episode=bool(record.get("turns")),

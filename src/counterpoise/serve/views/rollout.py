@@ -95,6 +95,8 @@ def rollout_view(
     weights, missing_credit = _token_weights(reader, iteration, (group, index), len(tokens))
     columns |= weights
     missing |= missing_credit
+    if "response" not in record:
+        missing["response"] = "the imported files hold no text of it"
     window = slice(first_token, first_token + MOST_TOKENS)
     vocabulary = read_run_vocabulary(reader)
     return {
