@@ -39,6 +39,7 @@ def import_rollouts(
     - `verl`: `STEP.jsonl` (trainer.rollout_data_dir)
     - `prime-rl`: `monitors/file/traces/`, `rollouts/step_N/`, or `token_exports/`
     - `slime`, `miles`: `train_data/*.pt` and `rollout_data/*.pt` (--dump-details)
+    - `tinker-cookbook`: `iteration_N/train_rollout_summaries.jsonl` (log_path), which count tokens
     - `wandb`: `*.table.json`, such as TRL's completions
     - `poise`: a run folder of ours, or JSON lines with prompt_id, reward and response_tokens
 

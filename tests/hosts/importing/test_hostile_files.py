@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hosts.importing.foreign import prime_record, write_lines
 from hosts.importing.foreign_dumps import write_rollout_dump
+from hosts.importing.foreign_tinker import summary_record, turn, write_summaries
 from hosts.importing.foreign_traces import (
     episode_record,
     ship_update,
@@ -76,6 +77,10 @@ def plain_table(step: object) -> Callable[[Path], object]:
     return lambda folder: write_table(folder / "run-1", "samples_1_aa", columns, rows)
 
 
+def change_summary(**changes: Any) -> Callable[[Path], object]:
+    return lambda folder: write_summaries(folder, [summary_record(0, 0, 1.0, **changes)])
+
+
 def damage_dump(folder: Path) -> None:
     """A name in the archive's table of contents is no UTF-8."""
     file = write_rollout_dump(folder)
@@ -97,6 +102,9 @@ IMPORTED = {  # a field of another type counts as absent
     "agent": change_episode(lambda episode, trace: trace.update(agent=1)),
     "calls": change_episode(lambda episode, trace: trace.update(calls=1)),
     "parents": change_episode(lambda episode, trace: trace["nodes"][0].update(parent=[0])),
+    "summary: metrics": change_summary(steps=[turn(3) | {"metrics": "x"}]),
+    "summary: logs": change_summary(steps=[turn(3) | {"logs": {"guess": "\ud800"}}]),
+    "summary: tags": change_summary(tags=10**400),
 }
 REFUSED = {
     "no nodes": (change_episode(lambda episode, trace: trace.pop("nodes")), "no rollout is in"),
@@ -106,6 +114,8 @@ REFUSED = {
     "table of TRL: step": (change_table(0, 0, "x"), "values that TRL's columns do not have"),
     "step without an end": (plain_table(1e999), "is not a whole number from 0 to 2147483647"),
     "huge step": (plain_table(10**400), "is not a whole number from 0 to 2147483647"),
+    "summary: steps": (change_summary(steps=[[3]]), "needs ob_len and ac_len"),
+    "summary: huge iteration": (change_summary(iteration=10**400), "is not a whole number from 0"),
     "archive": (damage_dump, "no rollouts"),
 }
 

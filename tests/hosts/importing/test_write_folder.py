@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hosts.importing.foreign import prime_record, trl_file, verl_file, write_lines
 from hosts.importing.foreign_dumps import write_miles_dumps, write_slime_dump
+from hosts.importing.foreign_tinker import summary_record, tinker_run
 from report.synthetic import Page
 
 from counterpoise.batch.plan_file import plan_file
@@ -70,6 +71,17 @@ def test_import_plan_report(
     assert not list(tmp_path.rglob("*.part"))
 
 
+def test_a_folder_is_claimed_by_one_source(tmp_path: Path) -> None:
+    folders = {title: tmp_path / title for title in (*WRITERS, "slime", "miles", "tinker-cookbook")}
+    for title, write in WRITERS.items():
+        write(folders[title])
+    write_slime_dump(folders["slime"])
+    write_miles_dumps(folders["miles"])
+    tinker_run(folders["tinker-cookbook"])
+    for title, folder in folders.items():
+        assert recognise_source(folder)[0].title == title
+
+
 def test_without_texts_the_report_shows_none(tmp_path: Path) -> None:
     prime_file(tmp_path / "run")
     import_run(tmp_path / "run", tmp_path / "out")
@@ -121,6 +133,7 @@ def test_files_are_recognised_by_content(tmp_path: Path) -> None:
         "TRL": trl_file(tmp_path / "c").rename(tmp_path / "three.parquet"),
         "slime": write_slime_dump(tmp_path / "d").rename(tmp_path / "four.pt"),
         "miles": write_miles_dumps(tmp_path / "e")[0].rename(tmp_path / "five.pt"),
+        "tinker-cookbook": write_lines(tmp_path / "six.jsonl", [summary_record(0, 0, 1.0)]),
         "Counterpoise": write_lines(tmp_path / "7.jsonl", [{"prompt_id": "p", "reward": 1.0}]),
     }
     for title, file in files.items():

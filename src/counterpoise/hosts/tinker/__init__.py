@@ -1,0 +1,1 @@
+"""Import the rollout summaries of tinker-cookbook."""

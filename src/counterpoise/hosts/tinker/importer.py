@@ -1,0 +1,188 @@
+"""Import the rollout summaries that tinker-cookbook's RL trainer writes to log_path.
+
+    LOG/config.json                                      the trainer's options; schedule.py
+    LOG/iteration_000012/train_rollout_summaries.jsonl   since 25 March 2026; summaries.py
+    LOG/train_iteration_000012_rollout_summaries.jsonl   since 2 March 2026
+
+Evaluations have files of their own (eval_NAME_...) and are left out. Synchronous training writes
+every group that was sampled without an error; with streamed minibatches or AsyncConfig only the
+groups that are trained, without those of equal rewards if they are removed.
+
+The files count tokens, but have no tokens, no log-probabilities, no advantages, no texts, and no
+name by which a prompt could be recognised in another iteration. The logtree files beside them show
+texts of the first num_groups_to_log groups, in the order in which rollouts ended and without saying
+whose they are: they are not read. An advantage is the reward minus the group's mean, as the trainer
+computes it (rl/data_processing.py); its penalty for KL is added token by token and not written.
+
+Read in tinker-cookbook at 9dfcc3a2: rl/rollout_logging.py, rl/train.py, rl/data_processing.py,
+stores/training_store.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from counterpoise.errors import PoiseError, format_count
+from counterpoise.hosts.importing.formats import (
+    ImportContext,
+    ImportedRollout,
+    ImportedStep,
+    RolloutSource,
+    Schedule,
+)
+from counterpoise.hosts.importing.json_lines import peek_object
+from counterpoise.hosts.tinker.schedule import Options, read_options, split_as_trained
+from counterpoise.hosts.tinker.summaries import (
+    REQUIRED_FIELDS,
+    Summary,
+    SummaryFile,
+    read_summaries,
+)
+
+PATTERNS = (
+    "train_rollout_summaries.jsonl",
+    "iteration_*/train_rollout_summaries.jsonl",
+    "train_iteration_*_rollout_summaries.jsonl",
+)
+LOGGED_FIELDS = (
+    "tags", "sampling_client_step", "final_reward", "trajectory_metrics", "final_ob_len", "steps",
+)  # fmt: skip
+
+
+def find_files(path: Path) -> list[Path]:
+    """The summaries of a run's folder, of the folder of an iteration, or a file of any name."""
+    if path.is_file():
+        is_summary = path.suffix == ".jsonl" and set(REQUIRED_FIELDS) <= peek_object(path).keys()
+        return [path] if is_summary else []
+    files = [file for pattern in PATTERNS for file in path.glob(pattern) if _is_summary_file(file)]
+    return sorted(files, key=lambda file: (_iteration_in_name(file), str(file)))
+
+
+def _is_summary_file(file: Path) -> bool:
+    # A file that is empty, damaged or of a newer schema counts by its name: reading it says so.
+    first_object = peek_object(file)
+    return file.is_file() and (not first_object or "schema_version" in first_object)
+
+
+def _iteration_in_name(file: Path) -> int:
+    number = re.search(r"iteration_([0-9]{1,10})", f"{file.absolute().parent.name}/{file.name}")
+    return int(number[1]) if number else -1
+
+
+@dataclass(slots=True)
+class ImportCounts:
+    """What is noted at the end of an import."""
+
+    evaluations: int = 0
+    never_sampled: int = 0
+    judged_by_length: int = 0
+    iterations_without_steps: int = 0
+    has_kl_penalty: bool = False
+
+    def notes(self) -> Iterator[str]:
+        yield "every group counts as a prompt of its own: the files do not name prompts"
+        kl_penalty = "; its KL penalty is not in the files" if self.has_kl_penalty else ""
+        yield f"advantages are rewards minus the group's mean, as the trainer's{kl_penalty}"
+        if self.judged_by_length:
+            rollouts = format_count(self.judged_by_length, "rollout")
+            yield f"cut off or not by max_tokens of config.json: {rollouts}"
+        if self.iterations_without_steps:
+            iterations = format_count(self.iterations_without_steps, "iteration")
+            yield (
+                f"optimizer steps not known in {iterations}: no num_substeps in config.json, or "
+                "several substeps with turns or streamed minibatches"
+            )
+        if self.never_sampled:
+            rollouts = format_count(self.never_sampled, "rollout")
+            yield f"left out because no token was sampled: {rollouts}"
+        if self.evaluations:
+            yield f"left out: {format_count(self.evaluations, 'rollout')} of evaluations"
+
+
+def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[ImportedStep]:
+    context.refuse_reward_option("writes one total reward")
+    counts = ImportCounts()
+    has_rollouts = False
+    for file in files:
+        options = read_options(file)
+        summary_file = read_summaries(file)
+        counts.evaluations += summary_file.evaluations
+        step = _build_step(summary_file, options, counts)
+        if step.rollouts:
+            has_rollouts = True
+            yield step
+    if not has_rollouts and counts.evaluations:
+        raise PoiseError(f"{files[0]} holds evaluations only: name the run's folder, log_path")
+    for note in counts.notes():
+        context.add_note(note)
+
+
+def _build_step(
+    summary_file: SummaryFile, options: Options | None, counts: ImportCounts
+) -> ImportedStep:
+    summaries = summary_file.summaries
+    rewards_of_group: dict[int, list[float]] = {}
+    for summary in summaries:
+        rewards_of_group.setdefault(summary.group, []).append(summary.reward)
+    rollouts: list[ImportedRollout] = []
+    rollout_of_summary: dict[int, int] = {}
+    for position, summary in enumerate(summaries):
+        if not summary.sampled_tokens:
+            counts.never_sampled += 1
+            continue
+        rollout_of_summary[position] = len(rollouts)
+        # The mean is over the whole group, also over those without a token.
+        advantage = summary.reward - float(np.mean(rewards_of_group[summary.group]))
+        rollouts.append(_build_rollout(summary, summary_file.iteration, advantage, options, counts))
+    schedule = None
+    if (parts := split_as_trained(summaries, rewards_of_group, options)) is not None:
+        members = [
+            tuple(rollout_of_summary[each] for each in part if each in rollout_of_summary)
+            for part in parts
+        ]
+        schedule = Schedule(tuple(filter(None, members)))
+    elif rollouts:
+        counts.iterations_without_steps += 1
+    counts.has_kl_penalty |= options is not None and options.has_kl_penalty
+    return ImportedStep(summary_file.iteration, tuple(rollouts), schedule)
+
+
+def _build_rollout(
+    summary: Summary,
+    iteration: int,
+    advantage: float,
+    options: Options | None,
+    counts: ImportCounts,
+) -> ImportedRollout:
+    finished = summary.is_finished(None)
+    if finished is None and options is not None and options.max_tokens is not None:
+        finished = summary.is_finished(options.max_tokens)
+        counts.judged_by_length += 1
+    prompt_id = f"tinker/{iteration}/{summary.group}"
+    return ImportedRollout(
+        group=f"{iteration}:{prompt_id}",
+        prompt_id=prompt_id,
+        reward=summary.reward,
+        num_tokens=summary.sampled_tokens,
+        finished=finished,
+        advantage=advantage,
+        further_fields={
+            "logged": {
+                name: summary.record[name] for name in LOGGED_FIELDS if name in summary.record
+            }
+        },
+    )
+
+
+SOURCE = RolloutSource(
+    "tinker-cookbook",
+    "iteration_N/train_rollout_summaries.jsonl below log_path",
+    find_files,
+    read_steps,
+    has_tokens=True,
+)
