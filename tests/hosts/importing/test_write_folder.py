@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hosts.importing.foreign import prime_record, trl_file, verl_file, write_lines
 from hosts.importing.foreign_dumps import write_miles_dumps, write_slime_dump
+from hosts.importing.foreign_nemo_rl import nemo_rl_file
 from hosts.importing.foreign_tinker import summary_record, tinker_run
 from report.synthetic import Page
 
@@ -38,7 +39,7 @@ def poise(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
     return 0
 
 
-WRITERS = {"TRL": trl_file, "verl": verl_file, "prime-rl": prime_file}
+WRITERS = {"TRL": trl_file, "verl": verl_file, "prime-rl": prime_file, "NeMo-RL": nemo_rl_file}
 
 
 @pytest.mark.parametrize("title", WRITERS)
@@ -134,6 +135,7 @@ def test_files_are_recognised_by_content(tmp_path: Path) -> None:
         "slime": write_slime_dump(tmp_path / "d").rename(tmp_path / "four.pt"),
         "miles": write_miles_dumps(tmp_path / "e")[0].rename(tmp_path / "five.pt"),
         "tinker-cookbook": write_lines(tmp_path / "six.jsonl", [summary_record(0, 0, 1.0)]),
+        "NeMo-RL": nemo_rl_file(tmp_path / "g").rename(tmp_path / "seven.jsonl"),
         "Counterpoise": write_lines(tmp_path / "7.jsonl", [{"prompt_id": "p", "reward": 1.0}]),
     }
     for title, file in files.items():

@@ -1,0 +1,1 @@
+"""Import what NeMo-RL logs of its training batches."""

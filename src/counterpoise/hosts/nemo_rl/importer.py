@@ -1,0 +1,212 @@
+"""Import NeMo-RL's training batches, LOG_DIR/exp_NNN/train_data_stepN.jsonl.
+
+Each line is a row of the batch of step N, counted from 1 (samples.py shows one):
+
+    content               texts of its messages, without roles; empty with NeMo Gym
+    rewards               after scaling and shaping; with dynamic sampling other rows' (see below)
+    filtered_rewards      with dynamic sampling: the row's own
+    input_lengths         tokens before the padding, which is on the right
+    token_ids             prompt, turns of the policy and of the environment, padding
+    token_loss_mask       1 for the policy's tokens
+    sample_loss_mask      0: left out of the loss (overlong, flagged, or far from the sampler)
+    advantages            of each token, after clipping; also for rows that are out of the loss
+    generation_logprobs   of each token by the sampler; 0 where the policy did not write it
+    prev_logprobs         of each token by the trainer, before the first optimizer step; all 0 where
+                          loss_fn.force_on_policy_ratio makes them unnecessary
+    agent_ref             NeMo Gym's agent
+
+Number t of a list belongs to token t. With dynamic sampling the writer cuts `rewards`, those of all
+that was sampled, to the length of the batch: they are in another order than the rows. With a
+leave-one-out baseline dynamic sampling also drops single rows of a group.
+
+Which rows shared an optimizer step is not in the files (batch_sizes.py says where else). Where
+prev_logprobs are all 0 there was one step, which NeMo-RL makes sure of. Rows that are out of the
+loss are in no plan. prompts.py says how groups and texts are found. Whether a response was cut off,
+the versions of weights and images are not written. A run that was resumed logs to a new exp_NNN.
+Validation goes to val_data_stepN.jsonl, which is not read; distillation's files of the same name
+have no tokens, and are not recognised.
+
+Read in NeMo-RL at 7ea279ab: nemo_rl/utils/logger.py, algorithms/{grpo,grpo_sync,
+ppo,advantage_estimator}.py, experience/rollouts.py, distributed/batched_data_dict.py. Files before
+0.6.0 have no token_ids.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from counterpoise.errors import PoiseError, format_count
+from counterpoise.hosts.importing.formats import (
+    ImportContext,
+    ImportedRollout,
+    ImportedStep,
+    RolloutSource,
+    Schedule,
+)
+from counterpoise.hosts.importing.json_lines import check_step, peek_object, read_objects
+from counterpoise.hosts.nemo_rl.batch_sizes import BatchSizes, find_batch_sizes
+from counterpoise.hosts.nemo_rl.prompts import name_prompts
+from counterpoise.hosts.nemo_rl.samples import KNOWN_FORMAT, REQUIRED_FIELDS, Sample, parse_sample
+
+STEP_IN_NAME = re.compile(r"[0-9]+$")
+NAME_PATTERN = "train_data_step*.jsonl"
+# Files of every version have these, and distillation's have not.
+DISTINCTIVE_FIELDS = {"generation_logprobs", "prev_logprobs", "input_lengths", "idx"}
+
+
+@dataclass(slots=True)
+class StepCounts:
+    """What was guessed or left out, and how often."""
+
+    untrained: int = 0  # samples without a trained token
+    out_of_loss: int = 0
+    unscheduled: int = 0  # steps
+    without_texts: int = 0  # samples that have messages
+    larger_groups: int = 0  # than most of their step
+
+    def notes(self) -> list[str]:
+        meanings = {
+            "no plan, because the files do not say how many rows share an optimizer step (copy a "
+            "checkpoint's config.yaml beside them): {}": (self.unscheduled, "iteration"),
+            "in no plan, because sample_loss_mask is 0: {}": (self.out_of_loss, "rollout"),
+            "left out because none of their tokens is the policy's: {}": (
+                self.untrained, "sample"),
+            "without texts, because their messages do not fit the mask: {}": (
+                self.without_texts, "rollout"),
+            "larger than most groups of their step, because a prompt was drawn twice or prompts "
+            "differ in their images only: {}": (self.larger_groups, "group"),
+        }  # fmt: skip
+        return [
+            meaning.format(format_count(number, noun))
+            for meaning, (number, noun) in meanings.items()
+            if number
+        ]
+
+
+def find_files(path: Path) -> list[Path]:
+    """The files of a log folder by step, or one file of any name with NeMo-RL's fields."""
+    if path.is_file():
+        is_candidate = path.suffix == ".jsonl"
+        return [path] if is_candidate and peek_object(path).keys() >= DISTINCTIVE_FIELDS else []
+    files = sorted(path.glob(NAME_PATTERN), key=lambda file: (len(file.name), file.name))
+    # A damaged first line must not hide the run: the first readable one decides.
+    head = next((head for file in files if (head := peek_object(file))), None)
+    return files if head is None or head.keys() >= DISTINCTIVE_FIELDS else []
+
+
+def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[ImportedStep]:
+    context.refuse_reward_option("writes one reward")
+    sizes = find_batch_sizes(files[0].parent)
+    counts = StepCounts()
+    files_of_size: dict[int, list[str]] = {}
+    for file in files:
+        step = _step_in_name(file)
+        context.show_progress(f"step {step}")
+        samples = [
+            parse_sample(record, index, where)
+            for index, (where, record) in enumerate(
+                read_objects(file, REQUIRED_FIELDS, KNOWN_FORMAT)
+            )
+        ]
+        if samples:
+            files_of_size.setdefault(len(samples), []).append(file.name)
+        if any(sample is not None for sample in samples):
+            yield _build_step(step, samples, sizes, counts)
+    context.add_note(
+        "groups are not in the files: rollouts of a step with equal prompt tokens are taken as a "
+        "group, as NeMo-RL takes them for advantages"
+    )
+    for note in (*counts.notes(), *_notes_on_sizes(files_of_size)):
+        context.add_note(note)
+
+
+def _step_in_name(file: Path) -> int:
+    digits = STEP_IN_NAME.search(file.stem)
+    if digits is None:
+        raise PoiseError(f"{file}: no step in its name: rename it to train_data_stepN.jsonl")
+    return check_step(int(digits[0]), str(file))
+
+
+def _notes_on_sizes(files_of_size: dict[int, list[str]]) -> list[str]:
+    """Name a file that may be incomplete: nothing in a file says how many lines it should have."""
+    if len(files_of_size) < 2:
+        return []
+    usual = max(files_of_size.values(), key=len)
+    others = [name for names in files_of_size.values() if names is not usual for name in names]
+    return [
+        f"{format_count(len(others), 'file')} with another number of rows than most, such as "
+        f"{others[0]}: if it is incomplete, copy it again"
+    ]
+
+
+def _build_step(
+    number: int, rows: Sequence[Sample | None], sizes: BatchSizes | None, counts: StepCounts
+) -> ImportedStep:
+    """The rollouts of a step, and which of its rows shared an optimizer step."""
+    row_numbers = [row for row, sample in enumerate(rows) if sample is not None]
+    samples = [sample for sample in rows if sample is not None]
+    counts.untrained += len(rows) - len(samples)
+    counts.out_of_loss += sum(not sample.is_trained for sample in samples)
+    has_trainer_logprobs = not _are_placeholders(samples)
+    rollouts = []
+    for sample, texts in zip(samples, name_prompts(samples), strict=True):
+        counts.without_texts += bool(sample.messages) and texts.prompt is None
+        rollouts.append(
+            ImportedRollout(
+                group=f"{number}:{texts.prompt_id}",
+                prompt_id=texts.prompt_id,
+                reward=sample.reward,
+                prompt=texts.prompt,
+                response=texts.response,
+                prompt_tokens=sample.spans.prompt,
+                response_tokens=sample.spans.response,
+                sampled_logprobs=sample.sampled_logprobs,
+                turns=texts.turns,
+                advantage=sum(sample.advantages_T) / len(sample.advantages_T),
+                advantages_T=sample.advantages_T,
+                trainer_logprobs=sample.trainer_logprobs if has_trainer_logprobs else None,
+            )
+        )
+    group_sizes = Counter(Counter(rollout.group for rollout in rollouts).values())
+    usual_size = max(group_sizes, key=lambda size: (group_sizes[size], size))
+    counts.larger_groups += sum(count for size, count in group_sizes.items() if size > usual_size)
+    batch = None
+    if sizes is not None and sizes.rows == len(rows):
+        batch = sizes.batch
+    elif not has_trainer_logprobs:
+        batch = len(rows)
+    counts.unscheduled += batch is None
+    schedule = None if batch is None else _build_schedule(row_numbers, samples, batch)
+    return ImportedStep(number, tuple(rollouts), schedule)
+
+
+def _are_placeholders(samples: Sequence[Sample]) -> bool:
+    """Whether NeMo-RL wrote zeros in place of the trainer's log-probabilities.
+
+    The sampler's would be zeros too if the policy were certain of every token.
+    """
+    return not any(any(sample.trainer_logprobs) for sample in samples) and any(
+        any(sample.sampled_logprobs) for sample in samples
+    )
+
+
+def _build_schedule(row_numbers: Sequence[int], samples: Sequence[Sample], batch: int) -> Schedule:
+    """Consecutive rows, `batch` at a time, without those that are out of the loss."""
+    steps: dict[int, list[int]] = {}
+    for rollout_index, (row, sample) in enumerate(zip(row_numbers, samples, strict=True)):
+        if sample.is_trained:
+            steps.setdefault(row // batch, []).append(rollout_index)
+    return Schedule(tuple(map(tuple, steps.values())))
+
+
+SOURCE = RolloutSource(
+    "NeMo-RL",
+    "train_data_stepN.jsonl in logger.log_dir/exp_NNN",
+    find_files,
+    read_steps,
+    has_tokens=True,
+)
