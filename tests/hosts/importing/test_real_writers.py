@@ -378,9 +378,9 @@ def test_nemo_rl_writer(tmp_path: Path) -> None:
 
     def talk(prompt: int, turns: int) -> list[dict[str, Any]]:
         messages = [message("user", f"How many, {prompt}?", [5, prompt])]
-        for turn in range(turns):
-            messages.append(message("assistant", f"so {turn}", [20 + turn, 2]))
-            messages.append(message("environment", f"reply {turn}", [30 + turn]))
+        for reply in range(turns):
+            messages.append(message("assistant", f"so {reply}", [20 + reply, 2]))
+            messages.append(message("environment", f"reply {reply}", [30 + reply]))
         return messages
 
     prompts = torch.tensor([[5, 6]] * 4 + [[5, 7]] * 4)
