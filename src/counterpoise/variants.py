@@ -321,6 +321,7 @@ IMPORTERS = Registry(
         "prime-rl": "counterpoise.hosts.prime_rl.importer:SOURCE",
         "slime": "counterpoise.hosts.slime.importer:SOURCE",
         "miles": "counterpoise.hosts.slime.miles:SOURCE",
+        "ms-swift": "counterpoise.hosts.ms_swift.importer:SOURCE",
         "nemo-rl": "counterpoise.hosts.nemo_rl.importer:SOURCE",
         "tinker-cookbook": "counterpoise.hosts.tinker.importer:SOURCE",
         "wandb": "counterpoise.hosts.wandb_tables:SOURCE",

@@ -1,6 +1,6 @@
-"""Files that TRL 1.16, W&B 0.31, verl 0.9, tinker-cookbook 0.6, slime at 624b824a, miles at
-31f1ca96 and NeMo-RL at 7ea279ab wrote; each is skipped where it is not installed. slime and miles
-need only be on PYTHONPATH.
+"""Files that TRL 1.16, W&B 0.31, verl 0.9, slime at 624b824a and miles at 31f1ca96 wrote; each is
+skipped where it is not installed. slime and miles need only be on PYTHONPATH. Further trainers have
+a test_real_writer.py of their own.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hosts.importing.foreign import read_lines, trl_file
@@ -22,8 +21,6 @@ from hosts.importing.foreign_dumps import (
     shard_columns,
     write_slime_dump,
 )
-from hosts.importing.foreign_nemo_rl import write_config
-from hosts.importing.foreign_tinker import summary_record, turn
 from hosts.importing.foreign_traces import (
     episode_record,
     ship_update,
@@ -272,173 +269,3 @@ def test_prime_rl_episodes_by_verifiers(tmp_path: Path) -> None:
             read_lines(tmp_path / f"{name}_out" / file) for name in ("hand", "real")
         )
         assert by_hand == by_verifiers, file
-
-
-def test_tinker_cookbook_writer(tmp_path: Path) -> None:
-    """Its types, options, cut into optimizer steps and store write what we write by hand."""
-    train = pytest.importorskip(
-        "tinker_cookbook.rl.train", reason="no tinker-cookbook: pip install tinker-cookbook==0.6.1"
-    )
-    import tinker
-    from tinker_cookbook.completers import TokensWithLogprobs
-    from tinker_cookbook.rl import data_processing
-    from tinker_cookbook.rl.rollout_logging import RolloutSummaryGroup
-    from tinker_cookbook.rl.types import Trajectory, TrajectoryGroup, Transition
-    from tinker_cookbook.utils.misc_utils import split_list
-    from tinker_cookbook.utils.ml_log import JsonLogger
-
-    def trajectory(reward: float, tokens: list[int], **metrics: float) -> Trajectory:
-        action = TokensWithLogprobs(tokens=tokens, maybe_logprobs=[-0.5] * len(tokens))
-        prompt = tinker.ModelInput.from_ints([1, 2, 3, 4])
-        transition = Transition(prompt, action, reward, True, metrics, {})
-        return Trajectory([transition], tinker.ModelInput.empty())
-
-    rewards_PG = [[1.0, 0.0, 0.0], [1.0, 1.0, 1.0], [0.0, 1.0, 0.25]]
-    groups = [
-        TrajectoryGroup(
-            [
-                trajectory(reward - 0.25, [7] * (3 * number + member + 1), correct=reward)
-                for member, reward in enumerate(rewards)
-            ],
-            [0.25] * 3,
-            [{}] * 3,
-        )
-        for number, rewards in enumerate(rewards_PG)
-    ]
-    folder = tmp_path / "run"
-    config = train.Config(
-        learning_rate=1e-5,
-        dataset_builder=lambda: None,
-        model_name="m",
-        renderer_name="r",
-        recipe_name="none",
-        max_tokens=8,
-        num_substeps=4,
-        remove_constant_reward_groups=True,
-        log_path=str(folder),
-    )
-    logger = JsonLogger(folder)
-    logger.log_hparams(config)
-    for base_name, split in (("train", "train"), ("eval_gsm8k", "eval/gsm8k")):
-        train._maybe_export_rollout_summary_jsonl(
-            config=config,
-            base_name=base_name,
-            split=split,
-            iteration=12,
-            groups_P=[RolloutSummaryGroup(group, ["maths"], 12) for group in groups],
-            store=logger.store,
-        )
-    written = folder / "iteration_000012" / "train_rollout_summaries.jsonl"
-    by_hand = [
-        summary_record(
-            number, member, reward, turn(3 * number + member + 1, 4, reward - 0.25, correct=reward),
-            iteration=12, final_reward=0.25, tags=["maths"],
-        )
-        for number, rewards in enumerate(rewards_PG)
-        for member, reward in enumerate(rewards)
-    ]  # fmt: skip
-    assert read_lines(written) == by_hand
-    result = import_run(folder, tmp_path / "out")
-    assert (result.source, result.steps, result.rollouts) == ("tinker-cookbook", 1, 9)
-    assert (result.groups, result.tokens) == (3, 45)
-    lines = read_lines(tmp_path / "out" / "rollouts" / "step_00012.jsonl")
-    assert [line["reward"] for line in lines] == [r for rewards in rewards_PG for r in rewards]
-    assert [line["finished"] for line in lines] == [True] * 7 + [False] * 2
-    # Its own functions: what is trained, by which advantages, and in which optimizer steps.
-    kept = data_processing.remove_constant_reward_groups(groups)
-    advantages = data_processing.compute_advantages(kept)
-    data, _ = data_processing.assemble_training_data(kept, advantages)
-    (plan,) = RunFolder(tmp_path / "out").read("plans")
-    parts = split_list(range(len(data)), config.num_substeps)
-    assert plan["steps"] == [list(part) for part in parts]
-    assert plan["advantage"] == pytest.approx(torch.cat(advantages).tolist())
-    trained = [int(sum(datum.loss_fn_inputs["mask"].data)) for datum in data]
-    assert plan["tokens"] == trained
-
-
-def test_nemo_rl_writer(tmp_path: Path) -> None:
-    """NeMo-RL masks, filters, pads, scores and writes a batch with two turns, dynamic sampling and
-    a leave-one-out baseline, which drops the only right sample of the second prompt.
-    """
-    reason = "NeMo-RL is not installed: the package of that name in the index is empty"
-    grpo = pytest.importorskip("nemo_rl.algorithms.grpo", reason=reason, exc_type=ImportError)
-    from nemo_rl.algorithms.advantage_estimator import AdvEstimatorConfig, GRPOAdvantageEstimator
-    from nemo_rl.algorithms.utils import calculate_baseline_and_std_per_prompt
-    from nemo_rl.data.llm_message_utils import batched_message_log_to_flat_message
-    from nemo_rl.distributed.batched_data_dict import BatchedDataDict
-    from nemo_rl.utils.logger import Logger
-    from nemo_rl.utils.timer import Timer
-
-    def message(role: str, content: str, tokens: list[int]) -> dict[str, Any]:
-        logprobs = torch.tensor([-0.1 * token for token in tokens])
-        numbers = {"generation_logprobs": logprobs} if role == "assistant" else {}
-        return {
-            "role": role, "content": content, "token_ids": torch.tensor(tokens), **numbers
-        }  # fmt: skip
-
-    def talk(prompt: int, turns: int) -> list[dict[str, Any]]:
-        messages = [message("user", f"How many, {prompt}?", [5, prompt])]
-        for reply in range(turns):
-            messages.append(message("assistant", f"so {reply}", [20 + reply, 2]))
-            messages.append(message("environment", f"reply {reply}", [30 + reply]))
-        return messages
-
-    prompts = torch.tensor([[5, 6]] * 4 + [[5, 7]] * 4)
-    rewards = torch.tensor([1.0, 1, 0, 0, 1, 0, 0, 0])
-    batch = BatchedDataDict(
-        {
-            "message_log": [talk(int(prompts[row, 1]), 1 + row % 2) for row in range(8)],
-            "total_reward": rewards,
-            "loss_multiplier": torch.ones(8),
-        }
-    )
-    baseline, std = calculate_baseline_and_std_per_prompt(prompts, rewards, torch.ones(8))
-    options = Namespace(
-        grpo=Namespace(
-            num_prompts_per_step=7, num_generations_per_prompt=1, use_dynamic_sampling=True
-        )
-    )
-    batch, is_complete, _, _ = grpo.dynamic_sampling(batch, std, baseline, 1, options, Timer())
-    assert is_complete
-    grpo.add_grpo_token_loss_masks_and_generation_logprobs(batch["message_log"])
-    flat, lengths = batched_message_log_to_flat_message(batch["message_log"], {"token_ids": 0}, 8)
-    rewards = batch["filtered_reward"]
-    estimator = GRPOAdvantageEstimator(
-        AdvEstimatorConfig(use_leave_one_out_baseline=True, normalize_rewards=True), None
-    )
-    mask = flat["token_loss_mask"]
-    advantages = estimator.compute_advantage(flat["token_ids"][:, :2], rewards, mask)
-    trainer = torch.where(flat["token_ids"] > 0, flat["generation_logprobs"] - 0.05, 0.0)
-    columns = {
-        "content": flat["content"],
-        "rewards": batch["total_reward"].tolist(),
-        "filtered_rewards": rewards.tolist(),
-        "input_lengths": lengths.tolist(),
-        "token_ids": flat["token_ids"].tolist(),
-        "token_loss_mask": mask.tolist(),
-        "sample_loss_mask": batch["loss_multiplier"].tolist(),
-        "advantages": advantages.tolist(),
-        "generation_logprobs": flat["generation_logprobs"].tolist(),
-        "prev_logprobs": trainer.tolist(),
-    }
-    folder = tmp_path / "run"
-    Logger.log_batched_dict_as_jsonl(
-        Namespace(base_log_dir=folder), columns, "train_data_step3.jsonl"
-    )
-    write_config(folder / "config.yaml", 7, 1, 7)
-    result = import_run(folder, tmp_path / "out")
-    assert (result.source, result.rollouts, result.groups) == ("NeMo-RL", 7, 2)
-    lines = read_lines(tmp_path / "out" / "rollouts" / "step_00003.jsonl")
-    assert columns["rewards"][4] == 1.0  # of a sample that is not in the file
-    assert [line["reward"] for line in lines] == [1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
-    assert [line["prompt"] for line in lines] == ["How many, 6?"] * 4 + ["How many, 7?"] * 3
-    assert [line["response"] for line in lines] == [
-        "so 0", "so 0so 1", "so 0", "so 0so 1", "so 0so 1", "so 0", "so 0so 1"
-    ]  # fmt: skip
-    assert lines[1]["response_tokens"] == [20, 2, 21, 2]
-    assert lines[1]["turns"][1]["told"] == [30]
-    assert lines[1]["turns"][0]["feedback"] == "reply 0"
-    np.testing.assert_allclose(lines[1]["sampled_logprobs"], [-2.0, -0.2, -2.1, -0.2], rtol=1e-6)
-    (plan,) = RunFolder(tmp_path / "out").read("plans")
-    np.testing.assert_allclose(plan["advantage"], advantages[:, 0].tolist(), rtol=1e-6)
-    assert write_report(tmp_path / "out").is_file()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hosts.importing.foreign import prime_record, trl_file, verl_file, write_lines
 from hosts.importing.foreign_dumps import write_miles_dumps, write_slime_dump
+from hosts.importing.foreign_ms_swift import ms_swift_file
 from hosts.importing.foreign_nemo_rl import nemo_rl_file
 from hosts.importing.foreign_tinker import summary_record, tinker_run
 from report.synthetic import Page
@@ -39,7 +40,10 @@ def poise(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
     return 0
 
 
-WRITERS = {"TRL": trl_file, "verl": verl_file, "prime-rl": prime_file, "NeMo-RL": nemo_rl_file}
+WRITERS = {
+    "TRL": trl_file, "verl": verl_file, "prime-rl": prime_file, "ms-swift": ms_swift_file,
+    "NeMo-RL": nemo_rl_file,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("title", WRITERS)
@@ -134,6 +138,7 @@ def test_files_are_recognised_by_content(tmp_path: Path) -> None:
         "TRL": trl_file(tmp_path / "c").rename(tmp_path / "three.parquet"),
         "slime": write_slime_dump(tmp_path / "d").rename(tmp_path / "four.pt"),
         "miles": write_miles_dumps(tmp_path / "e")[0].rename(tmp_path / "five.pt"),
+        "ms-swift": ms_swift_file(tmp_path / "f").rename(tmp_path / "8.jsonl"),
         "tinker-cookbook": write_lines(tmp_path / "six.jsonl", [summary_record(0, 0, 1.0)]),
         "NeMo-RL": nemo_rl_file(tmp_path / "g").rename(tmp_path / "seven.jsonl"),
         "Counterpoise": write_lines(tmp_path / "7.jsonl", [{"prompt_id": "p", "reward": 1.0}]),
@@ -149,6 +154,7 @@ FAULTS: dict[str, tuple[Callable[[Path], Path], tuple[str, ...], str]] = {
     "empty folder": (empty, (), "holds no rollouts that can be read"),
     "no such folder": (lambda folder: folder, (), "does not exist: check the path"),
     "mixed sources": (mixed, T, "holds rollouts of verl and of prime-rl: choose by --from verl"),
+    "ms-swift's as verl's": (ms_swift_file, ("--from", "verl"), "holds no rollouts of verl"),
     "another source": (verl_file, ("--from", "trl"), "holds no rollouts of TRL"),
     "unknown source": (verl_file, ("--from", "trll"), "did you mean 'trl'?"),
     "truncated line": (cut, T, "line 4: not JSON"),

@@ -107,7 +107,9 @@ class ImportContext:
         `reason` goes on after the source's title: "writes one score".
         """
         if self.reward:
-            raise PoiseError(f"--reward names columns of TRL's files; {self.title} {reason}")
+            raise PoiseError(
+                f"--reward names columns of TRL's and ms-swift's files; {self.title} {reason}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

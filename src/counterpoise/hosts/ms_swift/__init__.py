@@ -1,0 +1,1 @@
+"""Import the completions that ms-swift's GRPO trainers log."""

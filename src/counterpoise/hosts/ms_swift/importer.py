@@ -1,0 +1,180 @@
+"""Import ms-swift's rollouts from OUTPUT_DIR/completions.jsonl (log_completions).
+
+A row is a rollout with its texts, the value of each reward function and its advantage (tables.py).
+Token ids, log-probabilities and whether a response was cut off are not written. Only what was in
+the queues when the trainer logged is there: with logging_steps=5, the default, one generation in
+five. choose_tables.py leaves out what was written twice and evaluations.
+
+rewards.py adds up the reward, groups.py finds the groups.
+
+Read in ms-swift at 3602360a (4.6.0.dev0): swift/rlhf_trainers/grpo_trainer.py (`log`),
+rollout_mixin.py there, swift/megatron/trainers/{rollout_mixin,grpo_trainer}.py,
+swift/ray/megatron/{base_trainer,grpo_trainer}.py, swift/utils/io_utils.py (`JsonlWriter`),
+swift/rl_core/advantage.py and swift/trainers/patcher.py (logging.jsonl).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from counterpoise.errors import PoiseError, format_count
+from counterpoise.hosts.importing.formats import (
+    ImportContext,
+    ImportedRollout,
+    ImportedStep,
+    RolloutSource,
+)
+from counterpoise.hosts.importing.text_rollouts import name_prompt, text_rollout
+from counterpoise.hosts.ms_swift.choose_tables import ChosenTables
+from counterpoise.hosts.ms_swift.groups import choose_prompt_names, group_table
+from counterpoise.hosts.ms_swift.rewards import OPTIONS_NAME, choose_weights, read_options
+from counterpoise.hosts.ms_swift.tables import FILE_NAME, CompletionTable, is_completions_file
+from counterpoise.hosts.trl.import_rewards import weighted_sum
+
+
+def find_files(path: Path) -> list[Path]:
+    """One file, that of an output folder, or those of the runs in a folder (output/v0-...)."""
+    if path.is_file():
+        return [path] if is_completions_file(path) else []
+    files = [path / FILE_NAME] if (path / FILE_NAME).is_file() else path.glob(f"*/{FILE_NAME}")
+    return sorted(filter(is_completions_file, files))
+
+
+@dataclass
+class RolloutCounts:
+    """What the notes tell in numbers."""
+
+    unscored: int = 0
+    further_groups: int = 0
+    several_turns: int = 0
+    steps_by_prompt: int = 0
+
+    def notes(self, writers: set[str], group_size: int) -> list[str]:
+        notes = []
+        if self.steps_by_prompt:
+            number = format_count(self.steps_by_prompt, "step")
+            notes.append(
+                f"groups are rollouts of a step with equal prompts: {number}"
+                + ("" if group_size else f" (no num_generations in {OPTIONS_NAME})")
+            )
+        elif group_size:
+            notes.append(f"groups are {group_size} adjacent rows, as {OPTIONS_NAME} says")
+        if self.further_groups:
+            number = format_count(self.further_groups, "additional group")
+            notes.append(f"prompts drawn more than once in a generation: {number}")
+        if self.several_turns:
+            number = format_count(self.several_turns, "rollout")
+            notes.append(
+                f"{number} of several turns: the response is the last turn, the prompt holds those "
+                "before it"
+            )
+        if self.unscored:
+            number = format_count(self.unscored, "completion")
+            notes.append(
+                f"left out because a reward function gave none: {number}"
+                if "ray" in writers
+                else f"reward 0, as in training, because nothing scored them: {number}"
+            )
+        return notes
+
+
+def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[ImportedStep]:
+    if len(files) > 1:
+        names = ", ".join(file.parent.name for file in files[:4])
+        raise PoiseError(f"the folder holds {len(files)} runs ({names}): name one of them")
+    (file,) = files
+    options = read_options(file)
+    context.show_progress("which tables are training")
+    tables = ChosenTables(file)
+    weights = choose_weights(tables, options, context)
+    counts = RolloutCounts()
+    has_rollouts = False
+    for table in tables:
+        step = _build_step(table, weights, options.group_size, counts)
+        if step.rollouts:
+            has_rollouts = True
+            yield step
+    notes = (*tables.counts.notes(), *counts.notes(tables.writers, options.group_size))
+    if not has_rollouts and notes:
+        raise PoiseError(f"{file}: no rollout can be imported ({'; '.join(notes)})")
+    for note in notes:
+        context.add_note(note)
+
+
+def _build_step(
+    table: CompletionTable, weights: Mapping[str, float], group_size: int, counts: RolloutCounts
+) -> ImportedStep:
+    groups = group_table(table, group_size)
+    counts.steps_by_prompt += not group_size or any(len(rows) != group_size for rows in groups)
+    prompt_names = choose_prompt_names(table, groups)
+    rewards_R = weighted_sum([table.rewards[name] for name in weights], list(weights.values()))
+    is_unscored_R = np.isnan(rewards_R)
+    counts.unscored += int(is_unscored_R.sum())
+    draws: Counter[str] = Counter()
+    rollouts: dict[int, ImportedRollout] = {}
+    for rows in groups:
+        prompt_id = name_prompt("ms-swift", prompt_names[rows[0]])
+        draws[prompt_id] += 1
+        is_further = draws[prompt_id] > 1
+        counts.further_groups += is_further
+        group = f"{table.step}:{prompt_id}" + (f"#{draws[prompt_id]}" if is_further else "")
+        for row in rows:
+            counts.several_turns += _has_several_turns(table, row, prompt_names[row])
+            # Ray's sum is NaN where one function gave none: the reward is not known.
+            if is_unscored_R[row] and table.writer == "ray":
+                continue
+            reward = 0.0 if is_unscored_R[row] else float(rewards_R[row])
+            rollouts[row] = _build_rollout(table, row, prompt_id, group, reward, weights)
+    return ImportedStep(table.step, tuple(rollouts[row] for row in sorted(rollouts)))
+
+
+def _has_several_turns(table: CompletionTable, row: int, prompt_name: str) -> bool:
+    if table.prompts[row] != prompt_name:
+        return True
+    turns = table.turn_counts[row] if table.turn_counts else 1
+    return isinstance(turns, int) and turns > 1
+
+
+def _build_rollout(
+    table: CompletionTable,
+    row: int,
+    prompt_id: str,
+    group: str,
+    reward: float,
+    weights: Mapping[str, float],
+) -> ImportedRollout:
+    advantage = float(table.advantages[row]) if table.advantages is not None else np.nan
+    # With one reward function of weight 1 the reward is that function's.
+    is_mixture = len(table.rewards) > 1 or set(weights.values()) != {1.0}
+    parts = {name: float(values[row]) for name, values in table.rewards.items()}
+    return replace(
+        text_rollout(
+            prompt_id,
+            group,
+            table.prompts[row],
+            table.completions[row],
+            reward,
+            f"{table.where}, row {row + 1}",
+            table.solutions[row] if table.solutions is not None else None,
+        ),
+        advantage=advantage if np.isfinite(advantage) else None,
+        further_fields={
+            "further": {name: part for name, part in parts.items() if np.isfinite(part)}
+        }
+        if is_mixture
+        else {},
+    )
+
+
+SOURCE = RolloutSource(
+    "ms-swift",
+    "completions.jsonl (log_completions=True)",
+    find_files,
+    read_steps,
+    has_tokens=False,
+)
