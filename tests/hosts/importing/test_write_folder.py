@@ -138,7 +138,7 @@ def test_files_are_recognised_by_content(tmp_path: Path) -> None:
         "TRL": trl_file(tmp_path / "c").rename(tmp_path / "three.parquet"),
         "slime": write_slime_dump(tmp_path / "d").rename(tmp_path / "four.pt"),
         "miles": write_miles_dumps(tmp_path / "e")[0].rename(tmp_path / "five.pt"),
-        "ms-swift": ms_swift_file(tmp_path / "f").rename(tmp_path / "8.jsonl"),
+        "ms-swift": ms_swift_file(tmp_path / "f").rename(tmp_path / "eight.jsonl"),
         "tinker-cookbook": write_lines(tmp_path / "six.jsonl", [summary_record(0, 0, 1.0)]),
         "NeMo-RL": nemo_rl_file(tmp_path / "g").rename(tmp_path / "seven.jsonl"),
         "Counterpoise": write_lines(tmp_path / "7.jsonl", [{"prompt_id": "p", "reward": 1.0}]),
