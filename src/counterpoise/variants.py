@@ -321,6 +321,7 @@ IMPORTERS = Registry(
         "prime-rl": "counterpoise.hosts.prime_rl.importer:SOURCE",
         "slime": "counterpoise.hosts.slime.importer:SOURCE",
         "miles": "counterpoise.hosts.slime.miles:SOURCE",
+        "areal": "counterpoise.hosts.areal.importer:SOURCE",
         "ms-swift": "counterpoise.hosts.ms_swift.importer:SOURCE",
         "nemo-rl": "counterpoise.hosts.nemo_rl.importer:SOURCE",
         "tinker-cookbook": "counterpoise.hosts.tinker.importer:SOURCE",

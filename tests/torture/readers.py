@@ -44,7 +44,7 @@ REFERENCES = ("1.5", "-1200", "(1, 2]", "52_8", r"\{1, \sqrt{2}\}", "y = 2x+1", 
 
 def write_more_files(corpus: Path) -> None:
     """The files of the further readers."""
-    from foreign import TWO, advantages, prime_record, write_lines
+    from foreign import TWO, advantages, areal_files, prime_record, write_lines
     from foreign_dumps import write_rollout_dump
     from foreign_traces import (
         episode_record,
@@ -59,6 +59,7 @@ def write_more_files(corpus: Path) -> None:
     episodes = [episode_record(trace_record(name, i % 2), group="g") for i, name in enumerate("ab")]
     shipped = [ship_update(name, 1, 0.5) for name in "ab"]
     write_stream(corpus / "stream", episodes, shipped, [trainer_update(name) for name in "ab"])
+    areal_files(corpus / "areal")
     write_rollout_dump(corpus / "slime")
     write_rollout_dump(corpus / "miles", miles=True)
     rewards = [1.0, 0.0, 0.0, 1.0]
@@ -100,6 +101,7 @@ def make_readers(corpus: Path) -> list[Target]:
             "prime-rl",
             "stream/monitors/file/traces/annotations/orchestrator.jsonl",
         ),
+        "AReaL": ("areal", "areal/rollout/1/0.jsonl"),
         "slime": ("slime", "slime/rollout_data/0.pt"),
         "miles": ("miles", "miles/rollout_data/0.pt"),
         "W&B of TRL": ("wandb", "wandb/files/media/table/completions_1_aa.table.json"),

@@ -94,7 +94,7 @@ def test_a_short_form_for_every_reader(tmp_path: Path) -> None:
     write_corpus(run, corpus)
     write_more_files(corpus)
     readers = make_readers(corpus)
-    assert len(readers) == 38
+    assert len(readers) == 39
     for number, reader in enumerate(readers):
         progress = Progress(tmp_path / "state")
         result = fuzz_reader(reader, corpus, progress, number, 1)

@@ -39,14 +39,16 @@ def import_rollouts(
     - `verl`: `STEP.jsonl` (trainer.rollout_data_dir)
     - `prime-rl`: `monitors/file/traces/`, `rollouts/step_N/`, or `token_exports/`
     - `slime`, `miles`: `train_data/*.pt` and `rollout_data/*.pt` (--dump-details)
+    - `areal`: `rollout/VERSION/TASK.jsonl` (rollout.dump_to_file)
+    - `nemo-rl`: `train_data_stepN.jsonl` (logger.log_dir)
     - `ms-swift`: `completions.jsonl` (log_completions)
     - `tinker-cookbook`: `iteration_N/train_rollout_summaries.jsonl` (log_path), which count tokens
     - `wandb`: `*.table.json`, such as TRL's completions
     - `poise`: a run folder of ours, or JSON lines with prompt_id, reward and response_tokens
 
     Where the files say which rollouts shared an optimizer step, plans show the trainer's batches.
-    TRL, verl, ms-swift and W&B have texts only, so --tokenizer is needed to count tokens; elsewhere
-    it adds texts that are missing.
+    TRL, verl, AReaL, ms-swift and W&B have texts only, so --tokenizer is needed to count tokens;
+    elsewhere it adds texts that are missing.
 
     - `poise import trl_output --out out/theirs --tokenizer Qwen/Qwen3-0.6B`
     - `poise import slime_dump --out out/theirs`

@@ -1,9 +1,10 @@
 """Tiny files in the formats of other trainers, made by hand.
 
 Layouts as their writers leave them: trainer/grpo_trainer.py of TRL 1.16.0 (`log`),
-trainer/ppo/v1/trainer_base.py of verl 0.9.1 (`_write_generations`, `_log_rollout_data`) and
-trainer/rl/token_export.py of prime-rl (`TokenExporter`). Where TRL or verl is installed,
-test_real_writers.py has them write the files themselves.
+trainer/ppo/v1/trainer_base.py of verl 0.9.1 (`_write_generations`, `_log_rollout_data`),
+trainer/rl/token_export.py of prime-rl (`TokenExporter`) and infra/workflow_executor.py of AReaL at
+cbff54d6 (`_dump_trajectory`). Where TRL, verl or AReaL is installed, test_real_writers.py has them
+write the files themselves.
 """
 
 from __future__ import annotations
@@ -65,6 +66,38 @@ def verl_file(folder: Path, step: int = 1, *, uid: bool = True, **changes: Any) 
         }
         lines.append(record | ({"uid": f"a-{i // 2}_{i % 2}_0"} if uid else {}) | changes)
     return write_lines(folder / f"{step}.jsonl", lines)
+
+
+def areal_record(
+    task: int, row: int, version: int, reward: float, prompt: str = "How many?", **changes: Any
+) -> dict[str, Any]:
+    """A response of four tokens, of which the last two are by the folder's version."""
+    head = max(version - 1, 0)
+    return {
+        "task_id": task,
+        "sample_idx": row,
+        "seqlen": 7,
+        "prompt_len": 3,
+        "head_version": head,
+        "tail_version": version,
+        "version_rle": [[head, 2], [version, 2]] if head < version else [[version, 4]],
+        "reward": reward,
+        "prompt": prompt,
+        "completion": f"{row} pens<|end|>",
+    } | changes
+
+
+def areal_task(
+    folder: Path, version: int = 1, task: int = 0, prompt: str = "How many?", **changes: Any
+) -> Path:
+    """A task of two samples, a wrong and a right one."""
+    records = [areal_record(task, i, version, float(i), prompt, **changes) for i in range(2)]
+    return write_lines(folder / "rollout" / str(version) / f"{task}.jsonl", records)
+
+
+def areal_files(folder: Path) -> Path:
+    areal_task(folder)
+    return areal_task(folder, 1, 1, "How far?")
 
 
 def prime_record(prompt: Sequence[int], response: Sequence[int], reward: float) -> dict[str, Any]:

@@ -10,7 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hosts.importing.foreign import prime_record, trl_file, verl_file, write_lines
+from hosts.importing.foreign import (
+    areal_files,
+    areal_task,
+    prime_record,
+    trl_file,
+    verl_file,
+    write_lines,
+)
 from hosts.importing.foreign_dumps import write_miles_dumps, write_slime_dump
 from hosts.importing.foreign_ms_swift import ms_swift_file
 from hosts.importing.foreign_nemo_rl import nemo_rl_file
@@ -42,7 +49,7 @@ def poise(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
 
 WRITERS = {
     "TRL": trl_file, "verl": verl_file, "prime-rl": prime_file, "ms-swift": ms_swift_file,
-    "NeMo-RL": nemo_rl_file,
+    "NeMo-RL": nemo_rl_file, "AReaL": areal_files,
 }  # fmt: skip
 
 
@@ -138,6 +145,7 @@ def test_files_are_recognised_by_content(tmp_path: Path) -> None:
         "TRL": trl_file(tmp_path / "c").rename(tmp_path / "three.parquet"),
         "slime": write_slime_dump(tmp_path / "d").rename(tmp_path / "four.pt"),
         "miles": write_miles_dumps(tmp_path / "e")[0].rename(tmp_path / "five.pt"),
+        "AReaL": areal_task(tmp_path / "h").rename(tmp_path / "nine.jsonl"),
         "ms-swift": ms_swift_file(tmp_path / "f").rename(tmp_path / "eight.jsonl"),
         "tinker-cookbook": write_lines(tmp_path / "six.jsonl", [summary_record(0, 0, 1.0)]),
         "NeMo-RL": nemo_rl_file(tmp_path / "g").rename(tmp_path / "seven.jsonl"),
@@ -145,6 +153,10 @@ def test_files_are_recognised_by_content(tmp_path: Path) -> None:
     }
     for title, file in files.items():
         assert recognise_source(file)[0].title == title
+    # verl's files are named by a number too.
+    areal = areal_task(tmp_path / "g", task=42)
+    for path in (areal, areal.parent, areal.parents[1], areal.parents[2]):
+        assert recognise_source(path)[0].title == "AReaL"
     with pytest.raises(PoiseError, match="holds no rollouts that can be read"):
         recognise_source(write_lines(tmp_path / "notes.jsonl", [{"text": "hello"}]))
 

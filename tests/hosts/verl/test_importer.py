@@ -80,3 +80,8 @@ def test_two_files_of_one_step(tmp_path: Path) -> None:
     write_lines(tmp_path / "run" / "2.jsonl", read_lines(tmp_path / "run" / "1.jsonl"))
     with pytest.raises(PoiseError, match="holds step 1 twice"):
         import_run(tmp_path / "run", tmp_path / "out", tokenizer="embedded")
+
+
+def test_a_reward_function_may_log_a_field_of_another_format(tmp_path: Path) -> None:
+    file = verl_file(tmp_path / "run", 3, sample_idx=0)
+    assert find_files(tmp_path / "run") == find_files(file) == [file]

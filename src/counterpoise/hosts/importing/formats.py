@@ -39,6 +39,9 @@ class ImportedRollout:
     num_tokens: int | None = None  # T, of sources that write how many tokens there are, not which
     sampled_logprobs: list[float] | None = None  # [T]
     finished: bool | None = None  # False: cut off
+    # What follows the prompt, where an environment spoke too and no tokens are known: (whether the
+    # policy wrote it, text). --tokenizer makes tokens and turns of it.
+    segments: tuple[tuple[bool, str], ...] = ()
     turns: list[dict[str, Any]] = field(default_factory=list)  # as store/turns.py writes them
     advantage: float | None = None  # of the whole rollout
     advantages_T: list[float] | None = None  # [T]

@@ -12,6 +12,7 @@ from typing import Any
 
 from counterpoise.errors import PoiseError, first_line
 from counterpoise.hosts.importing.formats import ImportedStep
+from counterpoise.hosts.importing.token_spans import split_by_mask
 
 
 def load_tokenizer(name: str) -> Any:
@@ -44,14 +45,25 @@ def complete_step(step: ImportedStep, tokenizer: Any) -> ImportedStep:
         if rollout.response_tokens is None and rollout.num_tokens is None
     ]
     if without_tokens:
-        texts = [
-            replace_lone_surrogates(rollouts[rollout_index].response or "")
+        segments_R = [
+            rollouts[rollout_index].segments or ((True, rollouts[rollout_index].response or ""),)
             for rollout_index in without_tokens
         ]
-        ids_R = tokenizer(texts, add_special_tokens=False)["input_ids"]
-        for rollout_index, ids in zip(without_tokens, ids_R, strict=True):
-            tokens = ids or [_end_token(tokenizer)]
-            rollouts[rollout_index] = replace(rollouts[rollout_index], response_tokens=tokens)
+        texts = [replace_lone_surrogates(text) for segments in segments_R for _, text in segments]
+        ids_S = iter(tokenizer(texts, add_special_tokens=False)["input_ids"])
+        for rollout_index, segments in zip(without_tokens, segments_R, strict=True):
+            tokens, mask = [], []
+            for by_policy, _ in segments:
+                ids = next(ids_S)
+                tokens += ids
+                mask += [by_policy] * len(ids)
+            spans = split_by_mask(tokens, mask)
+            rollout = rollouts[rollout_index]
+            rollouts[rollout_index] = replace(
+                rollout,
+                response_tokens=spans.response if spans else [_end_token(tokenizer)],
+                turns=spans.turns if spans and spans.turns else rollout.turns,
+            )
     for text_field, token_field in (("prompt", "prompt_tokens"), ("response", "response_tokens")):
         without_text = [
             rollout_index

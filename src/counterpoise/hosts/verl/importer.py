@@ -31,6 +31,8 @@ from counterpoise.hosts.importing.text_rollouts import name_prompt, text_rollout
 
 KNOWN_FORMAT = "verl 0.9.1"
 REQUIRED_FIELDS = ("input", "output", "score", "step")
+# Fields in prime-rl's chunks and in AReaL's tasks, whose files are named by a number too.
+FOREIGN_FIELDS = {"traces", "sample_idx"}
 FILLER_UID = re.compile(r"pad[0-9a-f]{32}_\d+_\d+")
 
 
@@ -39,12 +41,14 @@ def find_files(path: Path) -> list[Path]:
     if path.is_file():
         if path.suffix != ".jsonl":
             return []
-        named = path.stem.isdecimal() and "prompt_id" not in peek_object(path)
-        return [path] if named or set(REQUIRED_FIELDS) <= peek_object(path).keys() else []
+        fields = peek_object(path).keys()
+        named = path.stem.isdecimal() and not fields & {"prompt_id", *FOREIGN_FIELDS}
+        return [path] if named or fields >= set(REQUIRED_FIELDS) else []
     step_files = [file for file in path.glob("*.jsonl") if file.stem.isdecimal()]
-    # Chunks of prime-rl's streams have such names too.
-    if step_files and "traces" in peek_object(step_files[0]):
-        return []
+    if step_files:
+        fields = peek_object(step_files[0]).keys()
+        if fields & FOREIGN_FIELDS and not fields >= set(REQUIRED_FIELDS):
+            return []
     return sorted(step_files, key=lambda file: int(file.stem))
 
 

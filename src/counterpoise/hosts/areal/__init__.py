@@ -1,0 +1,1 @@
+"""Import the rollouts that AReaL dumps, a file for each task."""
