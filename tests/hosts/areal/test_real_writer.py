@@ -1,4 +1,4 @@
-"""Tasks that AReaL's executor wrote, at cbff54d6 and in 1.0.4; skipped where it is not installed."""
+"""Tasks that AReaL's executor wrote (cbff54d6, 1.0.4); skipped where it is not installed."""
 
 from __future__ import annotations
 
